@@ -1,0 +1,43 @@
+# Each target installs first if needed. `make demo` and `make test` are all a newcomer needs.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*)
+
+.PHONY: install demo test lint bench gpu clean
+
+install: $(VENV)/.complete
+
+# The package alone: all that the demo needs.
+$(VENV)/.package: $(SOURCES)
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.complete: $(VENV)/.package
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,bench]"
+	@touch $@
+
+demo: $(VENV)/.package
+	$(PY) benchmarks/eval_mem.py
+
+test: $(VENV)/.complete
+	$(PY) -m pytest -n 2
+
+# mypy checks the package as it is installed, where kernels/ is kgfast.kernels.
+lint: $(VENV)/.complete
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	@rm -rf build/typed && $(PY) setup.py --quiet build_py --build-lib build/typed
+	MYPYPATH=build/typed $(VENV)/bin/mypy -p kgfast
+	$(PY) benchmarks/readme_table.py --check
+
+bench: $(VENV)/.complete
+	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \
+	    --plot benchmarks/results/cpu-eval-mem.png
+	$(PY) benchmarks/eval_speed.py --json benchmarks/results/cpu-eval-speed.json \
+	    --plot benchmarks/results/cpu-eval-speed.png
+	$(PY) benchmarks/readme_table.py
+
+clean:
+	rm -rf build dist $(VENV)

@@ -1,0 +1,66 @@
+"""Builds the C++ extension and maps ``kernels/`` to the import name ``kgfast.kernels``.
+
+Everything else is in pyproject.toml. Each source is compiled for the instruction set in its name
+and picked at run time; none may use ``-ffast-math`` (it changes the floating-point mode of the
+whole process) or contract products into sums (canonical scores are defined without).
+"""
+
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+try:
+    from pybind11.setup_helpers import Pybind11Extension
+except ImportError:  # reading the metadata needs no compiler
+    Pybind11Extension = None  # type: ignore[assignment, misc]
+
+SOURCES = Path("kernels/cpu/csrc")
+COMMON_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wall"]
+X86_FLAGS = {
+    "isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
+    "isa_avx512.cpp": [
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
+        "-mprefer-vector-width=512",
+    ],
+}
+
+
+class BuildPerFile(build_ext):
+    """Compile each source with the flags of its instruction set."""
+
+    def build_extension(self, ext: Any) -> None:
+        """Wrap the compiler so that a source gets its own flags."""
+        compile_one = self.compiler._compile
+        is_x86 = platform.machine() in ("x86_64", "AMD64")
+
+        def compile_with_flags(
+            obj: str, src: str, suffix: str, cc_args: Any, extra: list[str], pp_opts: Any
+        ) -> None:
+            flags = X86_FLAGS.get(Path(src).name, []) if is_x86 else []
+            compile_one(obj, src, suffix, cc_args, [*extra, *flags], pp_opts)
+
+        self.compiler._compile = compile_with_flags
+        super().build_extension(ext)
+
+
+def extensions() -> list[Any]:
+    """The one extension; ``optional``, so that an install without a compiler still succeeds."""
+    if Pybind11Extension is None:
+        return []
+    extension = Pybind11Extension(
+        "kgfast.kernels._cpu",
+        sorted(str(path) for path in SOURCES.glob("*.cpp")),
+        depends=sorted(str(path) for path in SOURCES.glob("*.h")),
+        cxx_std=17,
+        extra_compile_args=COMMON_FLAGS,
+        extra_link_args=[] if sys.platform == "darwin" else ["-pthread"],
+        optional=True,
+    )
+    return [extension]
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildPerFile})
