@@ -1,0 +1,223 @@
+"""Ranks as they are defined: canonical float64 scores of every pair, compared and counted.
+
+Cost model: D passes of a few elementwise float64 operations over ``[b, n]`` tiles of at most
+``_TILE`` pairs; about 1 GB/s of candidates, whatever the score. Memory: six such tiles.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import check_finite
+from ..scores import get_score
+
+_TILE = 1 << 19  # pairs scored at once: 4 MiB per float64 temporary
+
+
+def canonical_scores(
+    queries: Tensor, rows: Tensor, score: str, bias: Tensor | None = None
+) -> Tensor:
+    """Canonical scores, broadcast over the leading axes of both operands.
+
+    Parameters
+    ----------
+    queries, rows : Tensor
+        ``[..., F]`` and ``[..., G]``, any floating dtype, leading axes that broadcast.
+    score : str
+        A name from :data:`kgfast.kernels.scores.SCORES`.
+    bias : Tensor, optional
+        Added last; broadcasts against the result.
+
+    Returns
+    -------
+    Tensor
+        float64, the broadcast leading axes.
+    """
+    facts = get_score(score)
+    starts, step = facts.columns(rows.shape[-1])
+    shape = torch.broadcast_shapes(queries.shape[:-1], rows.shape[:-1])
+    total = torch.zeros(shape, dtype=torch.float64, device=rows.device)
+    for feature in range(facts.num_features(rows.shape[-1])):
+        columns = [start + step * feature for start in starts]
+        total = total + _term(
+            score,
+            [queries[..., column].double() for column in columns],
+            [rows[..., column].double() for column in columns],
+        )
+    if score == "l2":
+        total = rounded_sqrt(total)
+    total = total if score == "dot" else -total
+    return total if bias is None else total + bias.double()
+
+
+def _term(score: str, q: list[Tensor], c: list[Tensor]) -> Tensor:
+    """One feature's share of a score; every operation rounds on its own."""
+    if score == "dot":
+        return q[0] * c[0]
+    if score == "l1":
+        return (q[0] - c[0]).abs()
+    if score == "l2":
+        difference = q[0] - c[0]
+        return difference * difference
+    real, imaginary = q[0] - c[0], q[1] - c[1]
+    return rounded_sqrt(real * real + imaginary * imaginary)
+
+
+def rounded_sqrt(values: Tensor) -> Tensor:
+    """Correctly rounded square root of float64 values, whatever their device.
+
+    On the CPU ``torch.sqrt`` may call a vector library that is one ulp off (in 0.9 % of uniform
+    values, measured).
+    """
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.asarray(np.sqrt(values.numpy())))
+    return values.sqrt()
+
+
+def crop(rows: Tensor, score: str, dim: int | None) -> Tensor:
+    """Rows ``[..., G]`` cut to their first ``dim`` features, in the same layout."""
+    if dim is None:
+        return rows
+    starts, step = get_score(score).columns(rows.shape[-1])
+    if step == 1:
+        return torch.cat([rows[..., start : start + dim] for start in starts], -1)
+    return rows[..., : step * dim]
+
+
+def rank_counts(
+    queries: Tensor,
+    candidates: Tensor,
+    targets: Tensor,
+    exclude_indptr: Tensor,
+    exclude_indices: Tensor,
+    score: str,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+    candidate_ids: Tensor | None = None,
+    nan_worst: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The specification of :func:`kgfast.ops.rank_counts`; see there."""
+    crops = [None] if dims is None else list(dims)
+    pairs = _excluded_pairs(targets, exclude_indptr, exclude_indices, candidate_ids)
+    with _denormals_kept():
+        results = []
+        for dim in crops:
+            operands = _Operands(queries, candidates, bias, score, dim, nan_worst)
+            target_scores = operands.pairs(torch.arange(len(targets)).to(targets), targets)
+            raw = _count_candidates(operands, target_scores, targets, candidate_ids)
+            excluded = _count_pairs(operands, target_scores, *pairs)
+            results.append((*raw, *excluded))
+    stacked = [torch.stack(column) for column in zip(*results, strict=True)]
+    greater, equal, greater_excluded, equal_excluded = (
+        column[0] if dims is None else column for column in stacked
+    )
+    return greater, equal, greater_excluded, equal_excluded
+
+
+class _Operands:
+    """The operands of one crop, scored in tiles of rows that are read (and checked) in place."""
+
+    def __init__(
+        self,
+        queries: Tensor,
+        candidates: Tensor,
+        bias: Tensor | None,
+        score: str,
+        dim: int | None,
+        nan_worst: bool,
+    ) -> None:
+        self.queries, self.candidates = crop(queries, score, dim), candidates
+        self.score, self.dim, self.nan_worst = score, dim, nan_worst
+        self.bias = None if bias is None else bias.expand(len(candidates))
+        if not nan_worst:
+            check_finite("queries", self.queries)
+
+    def tile(self, rows: slice, ids: Tensor) -> Tensor:
+        """Scores of a slice of queries against candidates ``ids``: ``[b, n]``."""
+        return self._scores(self.queries[rows, None, :], ids)
+
+    def pairs(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Scores of queries ``rows[P]`` with candidates ``ids[P]``, ``[P]``."""
+        step = max(1, _TILE // max(1, self.candidates.shape[1]))
+        parts = [
+            self._scores(self.queries[rows[i : i + step]], ids[i : i + step])
+            for i in range(0, len(ids), step)
+        ]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64).to(ids.device)
+
+    def _scores(self, queries: Tensor, ids: Tensor) -> Tensor:
+        table = crop(self.candidates[ids], self.score, self.dim)
+        if not self.nan_worst:
+            check_finite("candidates", table, ids)
+        bias = None if self.bias is None else self.bias[ids]
+        return canonical_scores(queries, table, self.score, bias)
+
+
+def _count_candidates(
+    operands: _Operands, target_scores: Tensor, targets: Tensor, candidate_ids: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """How many candidates other than the target score above it, and how many equal it."""
+    if candidate_ids is None:
+        candidate_ids = torch.arange(len(operands.candidates), device=targets.device)
+    greater, equal = torch.zeros_like(targets), torch.zeros_like(targets)
+    width = max(1, operands.candidates.shape[1])
+    columns = max(1, min(len(candidate_ids), _TILE // width))
+    rows = max(1, _TILE // columns)
+    for i in range(0, len(targets), rows):
+        block = slice(i, i + rows)
+        threshold = target_scores[block, None]
+        for j in range(0, len(candidate_ids), columns):
+            ids = candidate_ids[j : j + columns]
+            scores = operands.tile(block, ids)  # [b, n]
+            other = ids != targets[block, None]
+            greater[block] += (_beats(scores, threshold) & other).sum(1)
+            equal[block] += ((scores == threshold) & other).sum(1)
+    return greater, equal
+
+
+def _beats(scores: Tensor, threshold: Tensor) -> Tensor:
+    """Candidates that rank above the target: all of them where the target's score is NaN."""
+    return (scores > threshold) | threshold.isnan()
+
+
+def _count_pairs(
+    operands: _Operands, target_scores: Tensor, rows: Tensor, ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same two counts over explicit (query, candidate) pairs."""
+    scores, threshold = operands.pairs(rows, ids), target_scores[rows]
+    zeros = torch.zeros(len(target_scores), dtype=torch.int64, device=rows.device)
+    greater = zeros.index_add(0, rows, _beats(scores, threshold).long())
+    equal = zeros.index_add(0, rows, (scores == threshold).long())
+    return greater, equal
+
+
+def _excluded_pairs(
+    targets: Tensor, indptr: Tensor, indices: Tensor, candidate_ids: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Distinct (query, known id) pairs that are candidates and not the query's target."""
+    rows = torch.repeat_interleave(
+        torch.arange(len(targets), device=targets.device), indptr[1:] - indptr[:-1]
+    )
+    pairs = torch.stack([rows, indices[int(indptr[0]) : int(indptr[-1])]], 1).unique(dim=0)
+    rows, ids = pairs[:, 0], pairs[:, 1]
+    keep = ids != targets[rows]
+    if candidate_ids is not None:
+        keep &= torch.isin(ids, candidate_ids)
+    return rows[keep], ids[keep]
+
+
+@contextmanager
+def _denormals_kept() -> Iterator[None]:
+    """Undo ``torch.set_flush_denormal(True)`` for the calling thread, and restore it."""
+    flushed = bool(torch.full((), 1e-310, dtype=torch.float64) * 1.0 == 0)
+    if flushed:
+        torch.set_flush_denormal(False)
+    try:
+        yield
+    finally:
+        if flushed:
+            torch.set_flush_denormal(True)
