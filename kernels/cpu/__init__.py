@@ -1,0 +1,43 @@
+"""C++17 SIMD kernels for the CPU: AVX-512, AVX2 or the baseline, probed at run time.
+
+The extension sees pointers, sizes and strides only, so that it links no torch; these modules turn
+tensors into those and name what is wrong with them.
+"""
+
+import os
+
+try:
+    from .. import _cpu as extension
+except ImportError:  # installed without a compiler: the reference backend serves instead
+    extension = None  # type: ignore[assignment]
+
+__all__ = ["ISAS", "available_isas", "extension", "is_available", "isa"]
+
+ISAS = ("avx512", "avx2", "baseline")
+
+
+def is_available() -> bool:
+    """Whether the C++ extension was built."""
+    return extension is not None
+
+
+def isa() -> str:
+    """The instruction set in use: ``KGFAST_CPU_ISA``, or the best one of this machine.
+
+    Raises
+    ------
+    ValueError
+        If ``KGFAST_CPU_ISA`` names one that does not exist or that this machine lacks.
+    """
+    wanted = os.environ.get("KGFAST_CPU_ISA", "")
+    if wanted and wanted not in ISAS:
+        raise ValueError(f"KGFAST_CPU_ISA must be one of {', '.join(ISAS)}; got {wanted!r}")
+    found = extension.find_isa(wanted)
+    if not found:
+        raise ValueError(f"KGFAST_CPU_ISA={wanted}: this machine does not have it")
+    return str(found)
+
+
+def available_isas() -> list[str]:
+    """The instruction sets that this machine and build have, best first."""
+    return [name for name in ISAS if extension is not None and extension.find_isa(name)]

@@ -1,0 +1,123 @@
+// kgfast.kernels._cpu: pointers, sizes and strides in, counts out. Python has checked them.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "rank.h"
+
+namespace py = pybind11;
+
+namespace kgfast {
+namespace {
+
+// (pointer, dtype, row stride, column starts, column step), strides in elements
+View as_view(const py::tuple& spec) {
+  View view;
+  view.data = reinterpret_cast<const char*>(spec[0].cast<uintptr_t>());
+  view.dtype = static_cast<DType>(spec[1].cast<int>());
+  view.row_stride = spec[2].cast<int64_t>();
+  const auto starts = spec[3].cast<std::vector<int64_t>>();
+  for (size_t plane = 0; plane < starts.size() && plane < 2; ++plane)
+    view.start[plane] = starts[plane];
+  view.step = spec[4].cast<int64_t>();
+  return view;
+}
+
+template <class T>
+T* pointer(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+const Isa& isa_named(const std::string& name) {
+  const Isa* isa = find_isa(name.c_str());
+  if (!isa) throw std::invalid_argument("no such instruction set here: " + name);
+  return *isa;
+}
+
+
+// Fills what ranking and the test of the bound have in common.
+RankRequest make_request(int score, const py::tuple& query, const py::tuple& table,
+                         int64_t num_queries, int64_t num_candidates, int64_t num_features,
+                         int term_ulps, uintptr_t targets) {
+  RankRequest request{};
+  SweepJob& job = request.job;
+  job.score = static_cast<ScoreId>(score);
+  job.planes = job.score == ScoreId::rotate ? 2 : 1;
+  job.query = as_view(query);
+  job.table = as_view(table);
+  job.num_candidates = num_candidates;
+  job.num_features = num_features;
+  job.targets = pointer<const int64_t>(targets);
+  request.num_queries = num_queries;
+  request.term_ulps = term_ulps;
+  return request;
+}
+
+py::tuple py_rank_counts(const std::string& isa, int score, const py::tuple& query,
+                         const py::tuple& table, int64_t num_queries, int64_t num_candidates,
+                         int64_t num_features, int term_ulps, uintptr_t targets,
+                         uintptr_t exclude_indptr, uintptr_t exclude_indices, uintptr_t bias,
+                         uintptr_t bias_exact, double bias_max, double bias_magnitude,
+                         uintptr_t candidate_ids, uintptr_t sorted_candidate_ids, bool nan_worst,
+                         int threads, const std::vector<uintptr_t>& counts) {
+  RankRequest request = make_request(score, query, table, num_queries, num_candidates,
+                                     num_features, term_ulps, targets);
+  request.job.bias = pointer<const float>(bias);
+  request.job.bias_exact = pointer<const double>(bias_exact);
+  request.job.bias_max = static_cast<float>(bias_max);
+  request.job.candidate_ids = pointer<const int64_t>(candidate_ids);
+  request.bias_magnitude = bias_magnitude;
+  request.sorted_candidate_ids = pointer<const int64_t>(sorted_candidate_ids);
+  request.exclude_indptr = pointer<const int64_t>(exclude_indptr);
+  request.exclude_indices = pointer<const int64_t>(exclude_indices);
+  for (size_t i = 0; i < 4; ++i) request.counts[i] = pointer<int64_t>(counts.at(i));
+  request.threads = threads;
+  request.nan_worst = nan_worst;
+
+  const Isa& kernels = isa_named(isa);
+  RankStatus status;
+  {
+    const py::gil_scoped_release release;
+    status = rank_counts(kernels, request, [] {
+      const py::gil_scoped_acquire acquire;
+      return PyErr_CheckSignals() != 0;
+    });
+  }
+  if (status.interrupted) throw py::error_already_set();
+  const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
+  return py::make_tuple(row(status.bad_query), row(status.bad_candidate));
+}
+
+void py_sweep_errors(const std::string& isa, int score, const py::tuple& query,
+                     const py::tuple& table, int64_t num_queries, int64_t num_candidates,
+                     int64_t num_features, int term_ulps, uintptr_t targets, uintptr_t values,
+                     uintptr_t bounds) {
+  RankRequest request = make_request(score, query, table, num_queries, num_candidates,
+                                     num_features, term_ulps, targets);
+  sweep_errors(isa_named(isa), request, pointer<float>(values), pointer<double>(bounds));
+}
+
+double py_roof(const std::string& isa, int score, int64_t features, double seconds) {
+  const Isa& kernels = isa_named(isa);
+  const py::gil_scoped_release release;
+  return roof(kernels, static_cast<ScoreId>(score), features, seconds);
+}
+
+std::string py_find_isa(const std::string& name) {
+  const Isa* isa = find_isa(name.c_str());
+  return isa ? isa->name : "";
+}
+
+}  // namespace
+}  // namespace kgfast
+
+PYBIND11_MODULE(_cpu, module) {
+  module.doc() = "SIMD kernels of kgfast for the CPU";
+  module.def("rank_counts", &kgfast::py_rank_counts);
+  module.def("sweep_errors", &kgfast::py_sweep_errors);
+  module.def("roof", &kgfast::py_roof);
+  module.def("find_isa", &kgfast::py_find_isa);
+}

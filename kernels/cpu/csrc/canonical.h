@@ -1,0 +1,84 @@
+// Canonical scores: the definition of a rank. IEEE float64, features in order from 0.0, every
+// operation rounded on its own (this extension is compiled with -ffp-contract=off), bias last.
+//
+// Cost model: terms are elementwise, so the compiler vectorises them (a double square root each
+// for rotate, the limit); the sums are sequential by definition, so kPairBlock pairs interleave.
+#pragma once
+#include <cstring>
+
+#include "fpmode.h"
+#include "job.h"
+#include "load.h"
+#include "scores.h"
+
+namespace kgfast {
+namespace {
+
+// terms[i] of features [feature, feature + count) of one pair.
+template <class Score>
+inline void canonical_terms(const SweepJob& job, Pair pair, int64_t feature, int64_t count,
+                            double* operands, double* terms) {
+  double* q = operands;
+  double* c = operands + 2 * kTermBlock;
+  for (int plane = 0; plane < Score::planes; ++plane) {
+    load_doubles(job.query, pair.query, plane, feature, count, q + plane * kTermBlock);
+    load_doubles(job.table, pair.candidate, plane, feature, count, c + plane * kTermBlock);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const double qi[2] = {q[i], q[kTermBlock + i]}, ci[2] = {c[i], c[kTermBlock + i]};
+    terms[i] = Score::term(qi, ci);
+  }
+}
+
+// Sums of up to kPairBlock pairs, interleaved so that their chains of additions overlap.
+template <class Score>
+void canonical_block(const SweepJob& job, const Pair* pairs, int64_t count, double* scratch,
+                     double* out) {
+  double* terms = scratch;  // [kPairBlock][kTermBlock]
+  double* operands = scratch + kPairBlock * kTermBlock;
+  double sums[kPairBlock] = {};
+  for (int64_t feature = 0; feature < job.num_features; feature += kTermBlock) {
+    const int64_t left = job.num_features - feature;
+    const int64_t width = left < kTermBlock ? left : kTermBlock;
+    for (int64_t p = 0; p < count; ++p)
+      canonical_terms<Score>(job, pairs[p], feature, width, operands, terms + p * kTermBlock);
+    for (int64_t i = 0; i < width; ++i)
+      for (int64_t p = 0; p < kPairBlock; ++p) sums[p] += terms[p * kTermBlock + i];
+  }
+  for (int64_t p = 0; p < count; ++p) {
+    out[p] = Score::score(sums[p]);
+    if (job.bias_exact) out[p] += job.bias_exact[pairs[p].candidate];
+  }
+}
+
+template <class Score>
+void canonical_scores(const SweepJob& job, const Pair* pairs, int64_t count, double* scratch,
+                      double* out) {
+  const FloatMode mode(FloatMode::kIeee);
+  std::memset(scratch, 0, sizeof(double) * kPairBlock * kTermBlock);
+  for (int64_t p = 0; p < count; p += kPairBlock) {
+    const int64_t block = count - p < kPairBlock ? count - p : kPairBlock;
+    canonical_block<Score>(job, pairs + p, block, scratch, out + p);
+  }
+}
+
+// Decides the collected pairs one by one; a query's own target never counts.
+template <class Score>
+void decide_band(const SweepJob& job, Worker& worker) {
+  double scores[kPairBlock];
+  for (int64_t p = 0; p < worker.band_size; p += kPairBlock) {
+    const int64_t left = worker.band_size - p;
+    const int64_t count = left < kPairBlock ? left : kPairBlock;
+    canonical_scores<Score>(job, worker.band + p, count, worker.scratch, scores);
+    for (int64_t i = 0; i < count; ++i) {
+      const Pair pair = worker.band[p + i];
+      if (pair.candidate == job.targets[pair.query]) continue;
+      worker.greater[pair.query] += scores[i] > job.target_scores[pair.query];
+      worker.equal[pair.query] += scores[i] == job.target_scores[pair.query];
+    }
+  }
+  worker.band_size = 0;
+}
+
+}  // namespace
+}  // namespace kgfast

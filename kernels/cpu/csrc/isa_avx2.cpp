@@ -1,0 +1,22 @@
+// Compiled with -mavx2 -mfma -mf16c where the target is x86-64, empty elsewhere; rank.cpp probes
+// the machine before it calls in here.
+#include "job.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "simd_avx2.h"
+
+#include "sweep.h"
+
+namespace kgfast {
+
+const Isa* avx2_isa() {
+  static const Isa isa = make_isa("avx2");
+  return &isa;
+}
+
+}  // namespace kgfast
+#else
+namespace kgfast {
+const Isa* avx2_isa() { return nullptr; }
+}  // namespace kgfast
+#endif

@@ -1,0 +1,90 @@
+// What one sweep is given and what a worker of it keeps. Plain data: it crosses translation units
+// that are compiled for different instruction sets, so nothing in it may have inline code.
+#pragma once
+#include <cstdint>
+
+#include "view.h"
+
+namespace kgfast {
+
+enum class ScoreId : int { dot = 0, l1 = 1, l2 = 2, rotate = 3 };
+
+struct Pair {
+  int64_t query;      // row of the query table
+  int64_t candidate;  // row of the candidate table
+};
+
+// How a query's pairs are decided; docs/exactness.md derives it. With tau = bias - target score,
+// err = rel * |tau| + (base + slope * panel norm): below tau - err the candidate beats the target,
+// above tau + err it does not, in between the canonical score decides.
+struct Threshold {
+  float minus_target;  // - canonical score of the target, rounded
+  float base;
+  float slope;
+};
+
+struct SweepJob {
+  ScoreId score;
+  int planes;
+  View table, query;
+  const float* bias;  // [N] or nullptr
+  float bias_max;
+  const double* bias_exact;         // [N] or nullptr
+  const int64_t* candidate_ids;     // [M] or nullptr: all rows
+  int64_t num_candidates;           // M
+  int64_t num_features;             // of this crop
+  int64_t features_per_block;       // features that a panel holds at once
+  const int64_t* query_ids;         // [Q]: rows of the query table, in sweep order
+  int64_t num_queries;              // Q
+  const float* packed_queries;      // [tiles][features][planes][tile_queries]
+  const Threshold* thresholds;      // [tiles * tile_queries]
+  const int64_t* targets;           // [B], by query row
+  const double* target_scores;      // [B], by query row
+  float rel;
+  int norm;  // 0: none, 1: sum of magnitudes, 2: Euclidean
+  float norm_inflation;
+  float norm_floor;
+  bool check_finite;
+};
+
+struct Worker {
+  float* panel;    // [features_per_block][planes][lanes]
+  float* totals;   // [tiles][tile_queries][lanes], used when features come in several blocks
+  uint8_t* alive;  // [tiles], likewise
+  Pair* band;
+  int64_t band_size, band_capacity;
+  double* scratch;   // canonical_scratch doubles
+  int64_t* greater;  // [B], by query row
+  int64_t* equal;    // [B], by query row
+  int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
+};
+
+// One instruction set's kernels. `lanes` candidates make a panel, `tile_queries` queries a tile.
+struct Isa {
+  const char* name;
+  double sqrt_error;  // relative error of the sweep's square root
+  int (*lanes)(ScoreId);
+  int (*tile_queries)(ScoreId);
+  // Packs queries [first, first + count) of job.query_ids; returns a bad row or INT64_MAX.
+  int64_t (*pack_queries)(const SweepJob&, float* out);
+  void (*sweep_panel)(const SweepJob&, int64_t panel, Worker&);
+  // Decides worker.band by canonical scores, and empties it.
+  void (*decide_band)(const SweepJob&, Worker&);
+  // Canonical scores of pairs; returns nothing that is not in `out`.
+  void (*canonical)(const SweepJob&, const Pair*, int64_t count, double* scratch, double* out);
+  // The sweep's own values of one panel, [Q][lanes], and the panel's norm: for tests of the bound.
+  void (*sweep_values)(const SweepJob&, int64_t panel, Worker&, float* out, float* norm);
+  // Runs the bare register loop over one resident panel and tile: the roof of the sweep.
+  float (*bare_loop)(ScoreId, const float* panel, const float* tile, int64_t features,
+                     int64_t repeats);
+};
+
+constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves
+constexpr int64_t kTermBlock = 64;    // features that it evaluates at a time
+constexpr int64_t kCanonicalScratch = kPairBlock * kTermBlock + 4 * kTermBlock;
+
+const Isa* baseline_isa();
+const Isa* avx2_isa();    // nullptr where this build or machine lacks it
+const Isa* avx512_isa();  // likewise
+
+}  // namespace kgfast

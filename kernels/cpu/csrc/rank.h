@@ -1,0 +1,42 @@
+// Ranks of one crop on the CPU: targets, sweep, undecided band, known answers.
+#pragma once
+#include <functional>
+
+#include "job.h"
+
+namespace kgfast {
+
+struct RankRequest {
+  SweepJob job;  // score, planes, table, query, bias, candidate_ids, num_features, targets
+  int64_t num_queries;
+  const int64_t* sorted_candidate_ids;  // or nullptr
+  const int64_t* exclude_indptr;        // [B + 1]
+  const int64_t* exclude_indices;
+  int64_t* counts[4];  // greater, equal, greater excluded, equal excluded: [B] each
+  double bias_magnitude;  // largest |bias|
+  int term_ulps;          // of the score, see kernels/scores.py
+  int threads;
+  bool nan_worst;
+};
+
+struct RankStatus {
+  int64_t bad_query = INT64_MAX;  // first rows seen with a number that is not finite
+  int64_t bad_candidate = INT64_MAX;
+  bool interrupted = false;
+};
+
+// `interrupted` is asked now and then, by the calling thread only, whether to give up.
+RankStatus rank_counts(const Isa& isa, RankRequest& request,
+                       const std::function<bool()>& interrupted);
+
+// What the sweep computes for every pair and the bound on its error, both [Q][M] in the units of a
+// distance (for l2 after the root): the test of the bound.
+void sweep_errors(const Isa& isa, RankRequest& request, float* values, double* bounds);
+
+// Elements per second of the bare register loop on one thread.
+double roof(const Isa& isa, ScoreId score, int64_t features, double seconds);
+
+// The best instruction set of this machine, or the named one; nullptr if it is not to be had.
+const Isa* find_isa(const char* name);
+
+}  // namespace kgfast

@@ -1,0 +1,72 @@
+// AVX-512 (F, BW, DQ, VL). Ports 0 and 5 take the 512-bit float operations: per vector of 16
+// complex elements sub, sub, fma, fma, rsqrt14, fma.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace kgfast {
+namespace {
+
+struct Simd {
+  using V = __m512;
+  static constexpr int W = 16;
+  static constexpr double sqrt_error = 0x1p-14;  // vrsqrt14ps, Intel SDM and AMD APM
+
+  static V zero() { return _mm512_setzero_ps(); }
+  static V set1(float x) { return _mm512_set1_ps(x); }
+  static V load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
+  static V add(V a, V b) { return _mm512_add_ps(a, b); }
+  static V sub(V a, V b) { return _mm512_sub_ps(a, b); }
+  static V mul(V a, V b) { return _mm512_mul_ps(a, b); }
+  static V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+  static V abs(V a) { return _mm512_abs_ps(a); }
+  static V max(V a, V b) { return _mm512_max_ps(a, b); }
+  static V sqrt(V a) { return _mm512_sqrt_ps(a); }
+  // acc + sqrt(m) for m > 0; not finite where m is not.
+  static V add_sqrt(V acc, V m) { return _mm512_fmadd_ps(m, _mm512_rsqrt14_ps(m), acc); }
+  static uint32_t less(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+
+  // dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < 16.
+  static void transpose(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+    __m512 r[16], t[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) r[i] = load(src + i * src_stride);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+      t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+      r[i] = pair_lo(t[i], t[i + 2]);
+      r[i + 1] = pair_hi(t[i], t[i + 2]);
+      r[i + 2] = pair_lo(t[i + 1], t[i + 3]);
+      r[i + 3] = pair_hi(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+      t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xDD);
+      t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+      t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xDD);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      store(dst + i * dst_stride, _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88));
+      store(dst + (i + 8) * dst_stride, _mm512_shuffle_f32x4(t[i], t[i + 8], 0xDD));
+    }
+  }
+
+ private:
+  static V pair_lo(V a, V b) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  }
+  static V pair_hi(V a, V b) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  }
+};
+
+}  // namespace
+}  // namespace kgfast

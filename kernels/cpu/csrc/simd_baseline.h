@@ -1,0 +1,52 @@
+// Four lanes of whatever the compiler's default target has: SSE2, NEON, or plain scalars.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace kgfast {
+namespace {
+
+struct Simd {
+  typedef float V __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef int32_t Bits __attribute__((vector_size(16)));
+  static constexpr int W = 4;
+  static constexpr double sqrt_error = 0x1p-24;  // correctly rounded
+
+  static V zero() { return V{}; }
+  static V set1(float x) { return V{x, x, x, x}; }
+  static V load(const float* p) { return *reinterpret_cast<const V*>(p); }
+  static void store(float* p, V x) { *reinterpret_cast<V*>(p) = x; }
+  static V add(V a, V b) { return a + b; }
+  static V sub(V a, V b) { return a - b; }
+  static V mul(V a, V b) { return a * b; }
+  static V fma(V a, V b, V c) { return a * b + c; }  // two roundings; the bound allows them
+  static V abs(V a) { return (V)((Bits)a & 0x7FFFFFFF); }
+  static V max(V a, V b) { return a > b ? a : b; }
+  static V sqrt(V a) {
+#if defined(__SSE2__)
+    return (V)_mm_sqrt_ps((__m128)a);
+#elif defined(__aarch64__)
+    return (V)vsqrtq_f32((float32x4_t)a);
+#else
+    return V{std::sqrt(a[0]), std::sqrt(a[1]), std::sqrt(a[2]), std::sqrt(a[3])};
+#endif
+  }
+  static V add_sqrt(V acc, V m) { return acc + sqrt(m); }
+  static uint32_t less(V a, V b) {
+    Bits mask = (Bits)(a < b);
+    return (mask[0] & 1) | (mask[1] & 2) | (mask[2] & 4) | (mask[3] & 8);
+  }
+
+  static void transpose(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+    for (int i = 0; i < W; ++i)
+      for (int j = 0; j < W; ++j) dst[j * dst_stride + i] = src[i * src_stride + j];
+  }
+};
+
+}  // namespace
+}  // namespace kgfast
