@@ -1,0 +1,9 @@
+"""Models: ways to make queries. A score and a table do the rest."""
+
+from kgfast.models.base import Candidates, Model
+from kgfast.models.complex import ComplEx
+from kgfast.models.distmult import DistMult
+from kgfast.models.rotate import RotatE
+from kgfast.models.transe import TransE
+
+__all__ = ["Candidates", "ComplEx", "DistMult", "Model", "RotatE", "TransE"]

@@ -1,0 +1,166 @@
+"""What a model is to kgfast: a way to make queries, and a table of candidates.
+
+A score compares one query row with one candidate row; a model says which rows those are. Any object
+with the attributes of :class:`Model` can be ranked; subclassing it is a convenience.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.ops import TABLE_DTYPES
+
+Side = Literal["head", "tail"]
+SIDES: tuple[Side, Side] = ("head", "tail")
+
+_QUERY_CHUNK = 1 << 17  # complex features made at once: 1 MiB per float64 temporary
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Everything that is known of the candidates of one side.
+
+    Attributes
+    ----------
+    table : Tensor
+        ``[N, G]``, read in place.
+    bias : Tensor, optional
+        ``[N]`` or ``[1]``, added to scores last.
+    factor : Tensor, optional
+        ``[N, D]``, for scores that take one.
+    """
+
+    table: Tensor
+    bias: Tensor | None = None
+    factor: Tensor | None = None
+
+    def operands(self) -> dict[str, Any]:
+        """The keyword arguments that every operator of :mod:`kgfast.ops` takes of candidates."""
+        return {"candidates": self.table, "bias": self.bias, "factor": self.factor}
+
+
+class Model(nn.Module):
+    """Base of the models: holds the tensors that it is given, without copying.
+
+    Subclasses set :attr:`score` and implement :meth:`queries`; :meth:`candidates` is the entity
+    table on both sides unless they say otherwise.
+
+    Parameters
+    ----------
+    entity : Tensor
+        ``[N, G]`` floating point.
+    relation : Tensor
+        ``[R, *]`` floating point, on the same device.
+
+    Attributes
+    ----------
+    score : str
+        A name from :data:`kgfast.kernels.scores.SCORES`.
+    dim : int
+        Features of a full-width row: complex dimensions for complex models.
+    """
+
+    score: str
+    dim: int
+    entity: nn.Parameter
+    relation: nn.Parameter
+
+    def __init__(self, entity: Tensor, relation: Tensor) -> None:
+        super().__init__()
+        for name, table in (("entity", entity), ("relation", relation)):
+            if not isinstance(table, Tensor):
+                raise TypeError(f"{name} must be a tensor; got {type(table).__name__}")
+            if table.dtype not in TABLE_DTYPES:
+                raise TypeError(f"{name} must be floating point; got {table.dtype}")
+            if table.ndim != 2:
+                raise ValueError(f"{name} must have two axes; got shape {list(table.shape)}")
+        if entity.device != relation.device:
+            raise ValueError(f"entity is on {entity.device} but relation on {relation.device}")
+        self.entity = _held(entity)
+        self.relation = _held(relation)
+
+    @property
+    def num_entities(self) -> int:
+        """Rows of the entity table."""
+        return len(self.entity)
+
+    @property
+    def num_relations(self) -> int:
+        """Rows of the relation table."""
+        return len(self.relation)
+
+    def candidates(self, side: Side) -> Candidates:
+        """The candidates of a side, for every query of it."""
+        return Candidates(self.entity)
+
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
+    ) -> Tensor:
+        """Queries whose score with candidate ``n`` is the score of the triple.
+
+        Parameters
+        ----------
+        anchors, relations : Tensor
+            ``[B]`` int64: heads and relations for side ``tail``, tails and relations for ``head``.
+        side : {"head", "tail"}
+            What is predicted.
+        dims : int, optional
+            Crop width, for models whose queries depend on it; rows stay full-width.
+
+        Returns
+        -------
+        Tensor
+            ``[B, F]`` float32, float64 for a float64 table: products in float64, rounded once.
+        """
+        if side not in SIDES:
+            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        dtype = torch.float64 if self.entity.dtype == torch.float64 else torch.float32
+        step = max(1, _QUERY_CHUNK // max(1, self.dim))
+        chunks = [
+            self._queries(anchors[i : i + step], relations[i : i + step], side, dims).to(dtype)
+            for i in range(0, max(1, len(anchors)), step)
+        ]
+        return torch.cat(chunks)
+
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        """Float64 queries of a few rows."""
+        raise NotImplementedError(f"{type(self).__name__} must implement _queries")
+
+    def crop_width(self, dim: int) -> int | None:
+        """The operator's crop width for the crop of ``dim`` features of the model.
+
+        None where the queries themselves carry the crop.
+        """
+        return dim
+
+    def extra_repr(self) -> str:
+        """The sizes, for ``repr``."""
+        return (
+            f"num_entities={self.num_entities}, num_relations={self.num_relations}, dim={self.dim}"
+        )
+
+
+def check_dim(dim: int, model_dim: int, argument: str = "dims") -> int:
+    """Check a crop width against the model's."""
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"{argument} must be ints; got {dim!r}")
+    if not 1 <= dim <= model_dim:
+        raise ValueError(f"{argument} must be in 1 .. {model_dim}; got {dim}")
+    return dim
+
+
+def check_width(name: str, table: Tensor, allowed: Sequence[int], why: str) -> None:
+    """Check the number of columns of a table."""
+    if table.shape[1] not in allowed:
+        wanted = " or ".join(str(width) for width in allowed)
+        raise ValueError(f"{name} must have {wanted} columns ({why}); got {table.shape[1]}")
+
+
+def _held(table: Tensor) -> nn.Parameter:
+    """The same storage as a parameter: trainable only if the caller made it one."""
+    if isinstance(table, nn.Parameter):
+        return table
+    return nn.Parameter(table.detach(), requires_grad=False)

@@ -1,0 +1,66 @@
+"""ComplEx (Trouillon et al. 2016, arXiv 1606.06357): a Hermitian diagonal bilinear form."""
+
+import torch
+from torch import Tensor
+
+from kgfast.models.base import Model, Side, check_width
+from kgfast.models.complex_rows import Complex, Layout, check_layout, join, split
+from kgfast.models.distmult import xavier_normal
+
+
+class ComplEx(Model):
+    """ComplEx: ``score(h, r, t) = Re(sum_k h_k r_k conj(t_k))`` (Trouillon et al. 2016, eq. 9).
+
+    Parameters
+    ----------
+    entity, relation : Tensor
+        ``[N, 2D]`` and ``[R, 2D]`` complex rows; float32, float16, bfloat16 or float64; used in
+        place.
+    layout : {"halves", "interleaved"}
+        ``re | im`` (LibKGE, official code of RotatE) or ``re0 im0 re1 im1 ...`` (PyKEEN).
+
+    Examples
+    --------
+    >>> model = ComplEx(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 1.0]]))
+    >>> model.queries(torch.tensor([0]), torch.tensor([0]), "tail")
+    tensor([[-2.,  1.]])
+    """
+
+    score = "dot"
+
+    def __init__(self, entity: Tensor, relation: Tensor, *, layout: Layout = "halves") -> None:
+        super().__init__(entity, relation)
+        self.dim = check_layout("entity", entity, layout)
+        check_width("relation", relation, [2 * self.dim], "as entities")
+        self.layout = layout
+
+    @classmethod
+    def init(
+        cls,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        layout: Layout = "halves",
+        seed: int | None = None,
+    ) -> "ComplEx":
+        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
+
+        ``seed`` leaves torch's global generator alone; None uses it.
+        """
+        shapes = [(num_entities, 2 * dim), (num_relations, 2 * dim)]
+        entity, relation = xavier_normal(shapes, seed)
+        return cls(entity, relation, layout=layout).requires_grad_()
+
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        anchor = split(self.entity[anchors], self.layout)
+        relation = split(self.relation[relations], self.layout)
+        product = anchor.times(relation if side == "tail" else relation.conj())
+        if dims is not None and self.layout == "halves":
+            inside = torch.arange(self.dim, device=product.re.device) < dims
+            product = Complex(product.re * inside, product.im * inside)
+        return join(product, self.layout)
+
+    def crop_width(self, dim: int) -> int | None:
+        """As :meth:`Model.crop_width`: zeros in the query crop ``re | im`` rows exactly."""
+        return None if self.layout == "halves" else 2 * dim

@@ -1,0 +1,51 @@
+"""DistMult (Yang et al. 2015, arXiv 1412.6575): a diagonal bilinear form."""
+
+import torch
+from torch import Tensor
+
+from kgfast.models.base import Model, Side, check_width
+
+
+class DistMult(Model):
+    """DistMult: ``score(h, r, t) = sum_d h_d r_d t_d`` (Yang et al. 2015, section 3.1).
+
+    Parameters
+    ----------
+    entity, relation : Tensor
+        ``[N, D]`` and ``[R, D]``; float32, float16, bfloat16 or float64; used in place.
+
+    Examples
+    --------
+    >>> model = DistMult(torch.tensor([[2.0], [3.0]]), torch.tensor([[5.0]]))
+    >>> model.queries(torch.tensor([1]), torch.tensor([0]), "tail")
+    tensor([[15.]])
+    """
+
+    score = "dot"
+
+    def __init__(self, entity: Tensor, relation: Tensor) -> None:
+        super().__init__(entity, relation)
+        self.dim = entity.shape[1]
+        check_width("relation", relation, [self.dim], "as entities")
+
+    @classmethod
+    def init(
+        cls, num_entities: int, num_relations: int, dim: int, *, seed: int | None = None
+    ) -> "DistMult":
+        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
+
+        ``seed`` leaves torch's global generator alone; None uses it.
+        """
+        entity, relation = xavier_normal([(num_entities, dim), (num_relations, dim)], seed)
+        return cls(entity, relation).requires_grad_()
+
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        return self.entity[anchors].double() * self.relation[relations].double()
+
+
+def xavier_normal(shapes: list[tuple[int, int]], seed: int | None) -> list[Tensor]:
+    """Xavier-normal tables, one after the other from one generator."""
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    return [
+        torch.nn.init.xavier_normal_(torch.empty(shape), generator=generator) for shape in shapes
+    ]

@@ -1,0 +1,135 @@
+"""RotatE (Sun et al. 2019, arXiv 1902.10197): relations rotate complex entity embeddings."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kgfast.models.base import Model, Side, check_width
+from kgfast.models.complex_rows import Complex, Layout, check_layout, join, split
+
+EPSILON = 2.0
+RelationFormat = Literal["raw", "phase", "complex"]
+_FORMATS = ("raw", "phase", "complex")
+
+
+class RotatE(Model):
+    """RotatE: ``score(h, r, t) = - sum_k |h_k e^{i phase_k} - t_k|`` (Sun et al. 2019, eq. 4).
+
+    Gamma does not change a rank: losses add it. ``norm="l2"`` takes the Euclidean norm of the whole
+    vector instead, as PyKEEN and PyG do: that is another function.
+
+    Parameters
+    ----------
+    entity : Tensor
+        ``[N, 2D]`` complex rows; float32, float16, bfloat16 or float64; used in place.
+    relation : Tensor
+        ``[R, D]``, or ``[R, 2D]`` for ``relation_format="complex"``.
+    gamma : float
+        Margin. With ``raw`` relations it also sets the range ``(gamma + 2) / D``.
+    relation_format : {"raw", "phase", "complex"}
+        ``raw``: phase = relation * pi / range (official code, DGL-KE); ``phase``: radians
+        (LibKGE, GraphVite); ``complex``: the rotation itself, taken as stored, in the layout of
+        the entities (PyKEEN).
+    norm : {"modulus", "l2"}
+        Sum of moduli (the paper's code) or Euclidean norm.
+    layout : {"halves", "interleaved"}
+        ``re | im`` (official code, LibKGE, DGL-KE) or ``re0 im0 re1 im1 ...`` (PyKEEN, GraphVite).
+
+    Raises
+    ------
+    ValueError, TypeError
+        For shapes that do not fit each other, or an unknown format, norm or layout.
+
+    Examples
+    --------
+    >>> model = RotatE.init(num_entities=5, num_relations=2, dim=4, seed=0)
+    >>> model.queries(torch.tensor([0, 1]), torch.tensor([0, 1]), "tail").shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        entity: Tensor,
+        relation: Tensor,
+        *,
+        gamma: float = 12.0,
+        relation_format: RelationFormat = "raw",
+        norm: Literal["modulus", "l2"] = "modulus",
+        layout: Layout = "halves",
+    ) -> None:
+        super().__init__(entity, relation)
+        if relation_format not in _FORMATS:
+            raise ValueError(
+                f"relation_format must be one of {', '.join(_FORMATS)}; got {relation_format!r}"
+            )
+        if norm not in ("modulus", "l2"):
+            raise ValueError(f"norm must be 'modulus' or 'l2'; got {norm!r}")
+        if not (math.isfinite(gamma) and gamma > -EPSILON):
+            raise ValueError(f"gamma must be finite and above {-EPSILON}; got {gamma}")
+        self.dim = check_layout("entity", entity, layout)
+        width = 2 * self.dim if relation_format == "complex" else self.dim
+        check_width("relation", relation, [width], f"{relation_format!r} for {self.dim} dimensions")
+        self.gamma, self.layout = gamma, layout
+        self.relation_format, self.norm = relation_format, norm
+        self.score = {
+            ("modulus", "halves"): "rotate",
+            ("modulus", "interleaved"): "rotate_interleaved",
+        }.get((norm, layout), "l2")
+
+    @property
+    def embedding_range(self) -> float:
+        """``(gamma + 2) / dim``: bounds of the initialisation and the unit of raw phases."""
+        return (self.gamma + EPSILON) / self.dim
+
+    @classmethod
+    def init(
+        cls,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        gamma: float = 12.0,
+        norm: Literal["modulus", "l2"] = "modulus",
+        layout: Layout = "halves",
+        seed: int | None = None,
+    ) -> "RotatE":
+        """Fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official code.
+
+        ``seed`` leaves torch's global generator alone; None uses it.
+        """
+        limit = (gamma + EPSILON) / dim
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        entity = torch.empty(num_entities, 2 * dim).uniform_(-limit, limit, generator=generator)
+        relation = torch.empty(num_relations, dim).uniform_(-limit, limit, generator=generator)
+        model = cls(entity, relation, gamma=gamma, norm=norm, layout=layout)
+        return model.requires_grad_()
+
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        anchor = split(self.entity[anchors], self.layout)
+        rotation = self._rotations(relations)
+        turned = anchor.times(rotation if side == "tail" else rotation.conj())
+        return join(turned, self.layout)
+
+    def _rotations(self, relations: Tensor) -> Complex:
+        """Unit complex numbers ``[B, D]``; sine and cosine once per relation, on the CPU."""
+        if self.relation_format == "complex":
+            return split(self.relation[relations], self.layout)
+        distinct, position = relations.unique(return_inverse=True)
+        phases = self.relation[distinct].double().cpu()
+        if self.relation_format == "raw":
+            phases = phases * (math.pi / self.embedding_range)
+        device = self.entity.device
+        return Complex(phases.cos().to(device)[position], phases.sin().to(device)[position])
+
+    def crop_width(self, dim: int) -> int | None:
+        """As :meth:`Model.crop_width`; the Euclidean norm of ``re | im`` rows has no crops."""
+        if self.score != "l2":
+            return dim
+        if self.layout == "halves":
+            raise ValueError(
+                "dims: RotatE with norm='l2' and layout='halves' cannot be cropped; store the "
+                "embeddings interleaved"
+            )
+        return 2 * dim

@@ -1,0 +1,69 @@
+"""TransE (Bordes et al. 2013): relations translate entity embeddings."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kgfast.models.base import Model, Side, check_width
+from kgfast.models.rotate import EPSILON
+
+
+class TransE(Model):
+    """TransE: ``score(h, r, t) = - ||h + r - t||`` (Bordes et al. 2013, eq. 1).
+
+    Parameters
+    ----------
+    entity, relation : Tensor
+        ``[N, D]`` and ``[R, D]``; float32, float16, bfloat16 or float64; used in place.
+    gamma : float
+        Margin; losses add it, ranks do not depend on it.
+    norm : {"l1", "l2"}
+        Sum of magnitudes or Euclidean norm.
+
+    Examples
+    --------
+    >>> model = TransE(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]]))
+    >>> model.queries(torch.tensor([0]), torch.tensor([0]), "tail")
+    tensor([[1.]])
+    """
+
+    def __init__(
+        self,
+        entity: Tensor,
+        relation: Tensor,
+        *,
+        gamma: float = 12.0,
+        norm: Literal["l1", "l2"] = "l1",
+    ) -> None:
+        super().__init__(entity, relation)
+        if norm not in ("l1", "l2"):
+            raise ValueError(f"norm must be 'l1' or 'l2'; got {norm!r}")
+        self.dim = entity.shape[1]
+        check_width("relation", relation, [self.dim], "as entities")
+        self.gamma, self.score = gamma, norm
+
+    @classmethod
+    def init(
+        cls,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        gamma: float = 12.0,
+        norm: Literal["l1", "l2"] = "l1",
+        seed: int | None = None,
+    ) -> "TransE":
+        """Fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official RotatE code.
+
+        ``seed`` leaves torch's global generator alone; None uses it.
+        """
+        limit = (gamma + EPSILON) / dim
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        entity = torch.empty(num_entities, dim).uniform_(-limit, limit, generator=generator)
+        relation = torch.empty(num_relations, dim).uniform_(-limit, limit, generator=generator)
+        return cls(entity, relation, gamma=gamma, norm=norm).requires_grad_()
+
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        anchor, relation = self.entity[anchors].double(), self.relation[relations].double()
+        return anchor + relation if side == "tail" else anchor - relation

@@ -1,0 +1,325 @@
+"""The result of a ranking: counts per triple and side, and the metrics of them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from kgfast.graph import KnownTriples, Vocabulary
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+RankType = Literal["optimistic", "realistic", "pessimistic"]
+RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
+_HITS = (1, 3, 10)
+_GROUPINGS = ("relation", "cardinality", "frequency")
+_CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
+
+
+class Ranks:
+    """Ranks of T triples on S sides.
+
+    The primary facts are counts: how many candidates other than the target score above it, how many
+    score the same, and how many candidates there are. Ranks are filtered where :func:`kgfast.rank`
+    was given known triples; :attr:`raw` holds the unfiltered ones of the same pass.
+
+    Attributes
+    ----------
+    greater, equal, num_candidates : Tensor
+        int64 ``[T, S]``; ``num_candidates`` counts the target.
+    sides : tuple of {"head", "tail"}
+        The columns.
+    triples : Tensor
+        int64 ``[T, 3]``.
+    raw : Ranks
+        The unfiltered ranks.
+
+    Examples
+    --------
+    >>> counts = torch.tensor([[0], [2]])
+    >>> ranks = Ranks(counts, torch.tensor([[1], [0]]), torch.tensor([[5], [5]]), ("tail",),
+    ...               torch.tensor([[0, 0, 1], [1, 0, 2]]))
+    >>> ranks.realistic.squeeze(1).tolist(), ranks.hits(1)
+    ([1.5, 3.0], 0.0)
+    """
+
+    def __init__(
+        self,
+        greater: Tensor,
+        equal: Tensor,
+        num_candidates: Tensor,
+        sides: Sequence[Literal["head", "tail"]],
+        triples: Tensor,
+        *,
+        raw: "Ranks | None" = None,
+        known: KnownTriples | None = None,
+        vocabularies: tuple[Vocabulary | None, Vocabulary | None] = (None, None),
+    ) -> None:
+        self.greater, self.equal, self.num_candidates = greater, equal, num_candidates
+        self.sides, self.triples = tuple(sides), triples
+        self.raw = self if raw is None else raw
+        self._known, self._vocabularies = known, vocabularies
+
+    def __len__(self) -> int:
+        """Number of triples."""
+        return len(self.greater)
+
+    # ------------------------------------------------------------------------------- ranks
+
+    @property
+    def optimistic(self) -> Tensor:
+        """``1 + greater``: ties won. int64 ``[T, S]``."""
+        return 1 + self.greater
+
+    @property
+    def pessimistic(self) -> Tensor:
+        """``1 + greater + equal``: ties lost. int64 ``[T, S]``."""
+        return 1 + self.greater + self.equal
+
+    @property
+    def realistic(self) -> Tensor:
+        """The mean of both: the expected rank under random ties. float64 ``[T, S]``."""
+        return 1 + self.greater + self.equal / 2
+
+    def ranks(self, rank_type: RankType = "realistic") -> Tensor:
+        """The ranks of a type, float64 ``[T, S]``."""
+        if rank_type not in RANK_TYPES:
+            raise ValueError(f"rank_type must be one of {', '.join(RANK_TYPES)}; got {rank_type!r}")
+        return getattr(self, rank_type).double()  # type: ignore[no-any-return]
+
+    # ----------------------------------------------------------------------------- metrics
+
+    @property
+    def mrr(self) -> float:
+        """Mean reciprocal rank."""
+        return self.metrics()["mrr"]
+
+    @property
+    def mr(self) -> float:
+        """Mean rank."""
+        return self.metrics()["mr"]
+
+    @property
+    def median_rank(self) -> float:
+        """Median rank."""
+        return self.metrics()["median_rank"]
+
+    @property
+    def amr(self) -> float:
+        """Adjusted mean rank (Berrendorf et al. 2020, arXiv 2002.06914): 1 is random, 0 perfect."""
+        return self.metrics()["amr"]
+
+    @property
+    def amri(self) -> float:
+        """Adjusted mean rank index (Berrendorf et al. 2020): 0 is random, 1 perfect."""
+        return self.metrics()["amri"]
+
+    def hits(self, k: int, rank_type: RankType = "realistic") -> float:
+        """Share of ranks of at most ``k``."""
+        if k < 1:
+            raise ValueError(f"k must be at least 1; got {k}")
+        ranks = self.ranks(rank_type)
+        return float((ranks <= k).double().mean()) if ranks.numel() else float("nan")
+
+    def metrics(self, rank_type: RankType = "realistic") -> dict[str, float]:
+        """All metrics over the sides; NaN where there are no triples.
+
+        Returns
+        -------
+        dict
+            ``mrr``, ``mr``, ``median_rank``, ``hits@1``, ``hits@3``, ``hits@10``, ``amr``: mean
+            rank over its expectation under random scores, ``amri``: ``1 - (MR - 1) / E[MR - 1]``
+            (Berrendorf et al. 2020, eqs. 5 and 6).
+        """
+        ranks = self.ranks(rank_type).flatten()
+        if not len(ranks):
+            names = ("mrr", "mr", "median_rank", *(f"hits@{k}" for k in _HITS), "amr", "amri")
+            return dict.fromkeys(names, float("nan"))
+        mean = float(ranks.mean())
+        expected = float((self.num_candidates.double() + 1).mean()) / 2
+        return {
+            "mrr": float(ranks.reciprocal().mean()),
+            "mr": mean,
+            "median_rank": float(ranks.quantile(0.5) if len(ranks) < 1 << 24 else ranks.median()),
+            **{f"hits@{k}": self.hits(k, rank_type) for k in _HITS},
+            "amr": mean / expected,
+            "amri": 1 - (mean - 1) / (expected - 1) if expected > 1 else float("nan"),
+        }
+
+    # ----------------------------------------------------------------------------- subsets
+
+    def side(self, side: Literal["head", "tail"]) -> "Ranks":
+        """One side of the ranks."""
+        if side not in self.sides:
+            raise ValueError(f"side must be one of {', '.join(self.sides)}; got {side!r}")
+        return self._part(columns=[self.sides.index(side)])
+
+    def by(self, grouping: Literal["relation", "cardinality", "frequency"]) -> "GroupedRanks":
+        """Split the ranks.
+
+        Parameters
+        ----------
+        grouping : {"relation", "cardinality", "frequency"}
+            ``relation``: by relation id, or name where the triples had a vocabulary.
+            ``cardinality``: by 1-1, 1-N, N-1, N-N of the relation in the known triples (Bordes et
+            al. 2013; threshold 1.5). ``frequency``: by how many known triples the target takes part
+            in, in decades; here a triple's sides may fall into different groups.
+
+        Raises
+        ------
+        ValueError
+            If the grouping does not exist, or needs known triples and there are none.
+        """
+        if grouping not in _GROUPINGS:
+            raise ValueError(f"grouping must be one of {', '.join(_GROUPINGS)}; got {grouping!r}")
+        if grouping == "relation":
+            return GroupedRanks(grouping, self._by_relation())
+        if self._known is None:
+            raise ValueError(f"by({grouping!r}) needs the known triples: rank(..., known=...)")
+        if grouping == "cardinality":
+            return GroupedRanks(grouping, self._by_cardinality(self._known))
+        return GroupedRanks(grouping, self._by_frequency(self._known))
+
+    def _by_relation(self) -> dict[Any, "Ranks"]:
+        names = self._vocabularies[1]
+        relations = self.triples[:, 1]
+        ids: list[int] = relations.unique().tolist()
+        return {it if names is None else names.name(it): self._part(relations == it) for it in ids}
+
+    def _by_cardinality(self, known: KnownTriples) -> dict[Any, "Ranks"]:
+        classes = known.relation_cardinalities()
+        of_triple = [classes.get(relation, "unknown") for relation in self.triples[:, 1].tolist()]
+        return {
+            name: self._part(torch.tensor([it == name for it in of_triple]))
+            for name in (*_CARDINALITIES, "unknown")
+            if name in of_triple
+        }
+
+    def _by_frequency(self, known: KnownTriples) -> dict[Any, "Ranks"]:
+        frequency = known.entity_frequency()
+        columns = [2 if side == "tail" else 0 for side in self.sides]
+        targets = self.triples[:, columns]
+        seen = targets < len(frequency)
+        counts = torch.zeros_like(targets)
+        counts[seen] = frequency[targets[seen]]
+        decade = torch.where(counts > 0, counts.clamp(min=1).log10().floor().long() + 1, 0)
+        decades: list[int] = decade.unique().tolist()
+        return {
+            "0" if it == 0 else f"{10 ** (it - 1)}-{10**it - 1}": self._pooled(decade == it)
+            for it in decades
+        }
+
+    def _part(self, rows: Tensor | None = None, columns: list[int] | None = None) -> "Ranks":
+        """The ranks of some triples, on some sides."""
+        rows = torch.arange(len(self)) if rows is None else rows
+        columns = list(range(len(self.sides))) if columns is None else columns
+        return Ranks(
+            self.greater[rows][:, columns],
+            self.equal[rows][:, columns],
+            self.num_candidates[rows][:, columns],
+            [self.sides[column] for column in columns],
+            self.triples[rows],
+            raw=None if self.raw is self else self.raw._part(rows, columns),
+            known=self._known,
+            vocabularies=self._vocabularies,
+        )
+
+    def _pooled(self, cells: Tensor) -> "Ranks":
+        """The ranks of some (triple, side) cells, in one column; ``sides`` is then empty-named."""
+        rows = cells.nonzero()[:, 0]
+        return Ranks(
+            self.greater[cells][:, None],
+            self.equal[cells][:, None],
+            self.num_candidates[cells][:, None],
+            self.sides if len(self.sides) == 1 else ("both",),  # type: ignore[arg-type]
+            self.triples[rows],
+            raw=None if self.raw is self else self.raw._pooled(cells),
+            known=self._known,
+            vocabularies=self._vocabularies,
+        )
+
+    # ----------------------------------------------------------------------------- display
+
+    def to_frame(self) -> "DataFrame":
+        """One row per triple and side, as a pandas DataFrame.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        import pandas as pd
+
+        entities, relations = self._vocabularies
+        frames = []
+        for column, side in enumerate(self.sides):
+            head, relation, tail = (self.triples[:, i] for i in range(3))
+            values: dict[str, Any] = {
+                "head": head.tolist() if entities is None else entities.names_of(head),
+                "relation": (
+                    relation.tolist() if relations is None else relations.names_of(relation)
+                ),
+                "tail": tail.tolist() if entities is None else entities.names_of(tail),
+                "side": side,
+                **{name: getattr(self, name)[:, column].numpy() for name in RANK_TYPES},
+                "num_candidates": self.num_candidates[:, column].numpy(),
+                "raw_realistic": self.raw.realistic[:, column].numpy(),
+            }
+            frames.append(pd.DataFrame(values, index=pd.RangeIndex(len(self), name="triple")))
+        return pd.concat(frames).sort_index(kind="stable") if frames else pd.DataFrame()
+
+    def __repr__(self) -> str:
+        kind = "raw" if self.raw is self else "filtered"
+        rows: dict[str, dict[str, float]] = {
+            side: self._part(columns=[column]).metrics() for column, side in enumerate(self.sides)
+        }
+        if len(self.sides) > 1:
+            rows["both"] = self.metrics()
+        return f"Ranks of {len(self):,} triples, {kind}, realistic\n{table_of(rows)}"
+
+
+class GroupedRanks(dict[Any, Ranks]):
+    """Ranks by group: a dict whose repr is a table."""
+
+    def __init__(self, grouping: str, groups: dict[Any, Ranks]) -> None:
+        super().__init__(groups)
+        self.grouping = grouping
+
+    def metrics(self) -> dict[Any, dict[str, float]]:
+        """The metrics of every group, with the number of ranks as ``count``."""
+        return {
+            name: {"count": float(ranks.greater.numel()), **ranks.metrics()}
+            for name, ranks in self.items()
+        }
+
+    def to_frame(self) -> "DataFrame":
+        """One row per group, as a pandas DataFrame."""
+        import pandas as pd
+
+        frame = pd.DataFrame.from_dict(self.metrics(), orient="index")
+        return frame.rename_axis(self.grouping).astype({"count": int} if len(frame) else {})
+
+    def __repr__(self) -> str:
+        return f"Ranks by {self.grouping}\n{table_of(self.metrics())}"
+
+
+def table_of(rows: dict[Any, dict[str, float]]) -> str:
+    """Metrics as a small text table."""
+    if not rows:
+        return "(empty)"
+    names = list(next(iter(rows.values())))
+    label = max(len(str(name)) for name in rows)
+    lines = [" " * label + "".join(f"{name.replace('_', ' '):>13}" for name in names)]
+    lines += [
+        f"{name!s:<{label}}" + "".join(f"{_cell(metric, row[metric]):>13}" for metric in names)
+        for name, row in rows.items()
+    ]
+    return "\n".join(lines)
+
+
+def _cell(metric: str, value: float) -> str:
+    if metric == "count":
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if metric in ("mr", "median_rank") else f"{value:.4f}"
