@@ -1,0 +1,336 @@
+"""The index of known triples: what filtered ranking asks for each query."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kgfast.graph.triples import INT64_MAX, as_triples_tensor, one_past_max
+
+Side = Literal["head", "tail"]
+Cardinality = Literal["1-1", "1-N", "N-1", "N-N"]
+IntArray = npt.NDArray[np.int64]
+
+
+class KnownTriples:
+    """The known triples, deduplicated and indexed both ways, for filtering.
+
+    Two CSR indices: the known tails of each (h, r) and the known heads of each (r, t). Memory goes
+    with the number of triples, not with the size of the id space.
+
+    Parameters
+    ----------
+    *triples
+        Any number of `Triples`, tensors, arrays or sequences `[T, 3]`, usually train, valid, test.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `as_triples_tensor`.
+    ValueError
+        If (largest entity + 1) * (largest relation + 1) passes 2**63 - 1.
+
+    Examples
+    --------
+    >>> known = KnownTriples([(0, 0, 2), (0, 0, 1)], [(0, 0, 1), (3, 0, 1)])
+    >>> known
+    KnownTriples(3 triples, 2 (h, r) pairs, 2 (r, t) pairs)
+    >>> known.exclude(torch.tensor([3, 0]), torch.tensor([0, 0]), "tail")
+    (tensor([0, 1, 3]), tensor([1, 1, 2]))
+    """
+
+    def __init__(self, *triples: Any) -> None:
+        tensors = [as_triples_tensor(part).cpu() for part in triples]
+        num_entities = max((one_past_max(part[:, ::2]) for part in tensors), default=0)
+        num_relations = max((one_past_max(part[:, 1]) for part in tensors), default=0)
+        if num_entities * num_relations > INT64_MAX:
+            raise ValueError(
+                f"ids are too large to index: {num_entities} entities times {num_relations} "
+                f"relations passes 2**63 - 1"
+            )
+        rows = [part.numpy() for part in tensors] or [np.empty((0, 3), np.int64)]
+        self._num_entities = num_entities
+        self._tails = _build_index(rows, num_entities, num_relations)
+        unique = self._tails.triples()
+        self._heads = _build_index([unique[:, ::-1]], num_entities, num_relations)
+
+    @property
+    def num_triples(self) -> int:
+        """Number of distinct triples.
+
+        Examples
+        --------
+        >>> KnownTriples([(0, 0, 1), (0, 0, 1)]).num_triples
+        1
+        """
+        return len(self._tails.indices)
+
+    def exclude(self, anchors: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        """Return the known answers of each query, as CSR.
+
+        Parameters
+        ----------
+        anchors, relations
+            Integer `[B]`, on any device. An unseen pair has no known answers.
+        side
+            What is predicted. `"tail"`: anchors are heads, the answers the known tails of (h, r);
+            `"head"`: anchors are tails, the answers the known heads of (r, t).
+
+        Returns
+        -------
+        indptr
+            int64 `[B + 1]`, on the anchors' device: query b has `indices[indptr[b]:indptr[b + 1]]`.
+        indices
+            int64 `[nnz]`, ascending and unique within a query.
+
+        Raises
+        ------
+        TypeError
+            If anchors or relations are not integers.
+        ValueError
+            If side is neither, or anchors and relations are not of one shape `[B]`.
+
+        Examples
+        --------
+        >>> known = KnownTriples([(0, 0, 1), (2, 0, 1)])
+        >>> known.exclude(torch.tensor([1]), torch.tensor([0]), "head")
+        (tensor([0, 2]), tensor([0, 2]))
+        """
+        index = self._index(side)
+        starts, ends = index.slices(anchors, relations)
+        counts = ends - starts
+        indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
+        torch.cumsum(counts, 0, out=indptr[1:])
+        # Position j of the result belongs to query b and reads starts[b] + (j - indptr[b]).
+        shift = torch.repeat_interleave(starts - indptr[:-1], counts)
+        indices = index.indices[shift + torch.arange(len(shift), device=shift.device)]
+        return indptr.to(anchors.device), indices.to(anchors.device, torch.int64)
+
+    def counts(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Return the number of known answers of each query, int64 `[B]`; arguments as `exclude`.
+
+        Examples
+        --------
+        >>> known = KnownTriples([(0, 0, 1), (0, 0, 2)])
+        >>> known.counts(torch.tensor([0, 1]), torch.tensor([0, 0]), "tail")
+        tensor([2, 0])
+        """
+        starts, ends = self._index(side).slices(anchors, relations)
+        return (ends - starts).to(anchors.device)
+
+    def contains(self, triples: Any) -> Tensor:
+        """Return whether each triple is known, bool `[T]`, on the triples' device.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `as_triples_tensor`.
+
+        Examples
+        --------
+        >>> KnownTriples([(0, 0, 1)]).contains([(0, 0, 1), (1, 0, 0)])
+        tensor([ True, False])
+        """
+        hrt = as_triples_tensor(triples)
+        starts, ends = self._tails.slices(hrt[:, 0], hrt[:, 1])
+        ids = hrt[:, 2].to(starts.device)
+        low = _lower_bound(self._tails.indices, ids, starts, ends)
+        found = low < ends
+        found[found.clone()] = self._tails.indices[low[found]] == ids[found]
+        return found.to(hrt.device)
+
+    def relation_cardinalities(self) -> dict[int, Cardinality]:
+        """Return the mapping class of each relation that occurs.
+
+        A relation is "1-" if it has under 1.5 heads per (r, t) on average, else "N-"; "-1" if it
+        has under 1.5 tails per (h, r), else "-N" (Bordes et al. 2013, section 4.3).
+
+        Examples
+        --------
+        >>> KnownTriples([(0, 0, 1), (0, 0, 2), (0, 1, 1)]).relation_cardinalities()
+        {0: '1-N', 1: '1-1'}
+        """
+        triples, pairs_hr = self._tails.per_relation()
+        _, pairs_rt = self._heads.per_relation()
+        names: dict[tuple[bool, bool], Cardinality] = {
+            (False, False): "1-1",
+            (False, True): "1-N",
+            (True, False): "N-1",
+            (True, True): "N-N",
+        }
+        return {
+            relation: names[bool(total >= 1.5 * by_tail), bool(total >= 1.5 * by_head)]
+            for relation, (total, by_head, by_tail) in enumerate(
+                zip(triples.tolist(), pairs_hr.tolist(), pairs_rt.tolist(), strict=True)
+            )
+            if total
+        }
+
+    def entity_frequency(self) -> Tensor:
+        """Return how often each entity is a head or a tail, int64 `[largest entity + 1]`.
+
+        Examples
+        --------
+        >>> KnownTriples([(0, 0, 1), (0, 0, 3)]).entity_frequency()
+        tensor([2, 1, 0, 1])
+        """
+        return self._tails.per_anchor(self._num_entities) + self._heads.per_anchor(
+            self._num_entities
+        )
+
+    def to(self, device: torch.device | str) -> "KnownTriples":
+        """Return the same index held on a device.
+
+        Examples
+        --------
+        >>> KnownTriples([(0, 0, 1)]).to("cpu").num_triples
+        1
+        """
+        moved = KnownTriples.__new__(KnownTriples)
+        moved._num_entities = self._num_entities
+        moved._tails = self._tails.to(device)
+        moved._heads = self._heads.to(device)
+        return moved
+
+    def __len__(self) -> int:
+        return self.num_triples
+
+    def __repr__(self) -> str:
+        return (
+            f"KnownTriples({len(self):,} triples, {len(self._tails.pairs):,} (h, r) pairs, "
+            f"{len(self._heads.pairs):,} (r, t) pairs)"
+        )
+
+    def _index(self, side: Side) -> "_Index":
+        if side not in ("head", "tail"):
+            raise ValueError(f"side must be 'head' or 'tail', got {side!r}")
+        return self._tails if side == "tail" else self._heads
+
+
+@dataclass(frozen=True, eq=False)
+class _Index:
+    """CSR from pairs, packed as anchor * num_relations + relation, to ids."""
+
+    pairs: Tensor  # int64 [P], ascending
+    indptr: Tensor  # int64 [P + 1]
+    indices: Tensor  # int32 or int64 [T], ascending within a pair
+    num_entities: int
+    num_relations: int
+
+    def slices(self, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return start and end of each query's ids, int64 `[B]` each; equal where it is unseen."""
+        _check_queries(anchors, relations)
+        anchors = anchors.to(self.pairs.device, torch.int64)
+        relations = relations.to(self.pairs.device, torch.int64)
+        # Ids out of range are unseen, too, and packing them would collide with other pairs.
+        inside = (anchors >= 0) & (anchors < self.num_entities)
+        inside &= (relations >= 0) & (relations < self.num_relations)
+        packed = torch.where(inside, anchors * self.num_relations + relations, -1)
+        starts_at = torch.searchsorted(self.pairs, packed)
+        ends_at = torch.searchsorted(self.pairs, packed, right=True)
+        return self.indptr[starts_at], self.indptr[ends_at]
+
+    def triples(self) -> IntArray:
+        """Return the rows (anchor, relation, id), int64 `[T, 3]`, sorted."""
+        pairs = np.repeat(self.pairs.numpy(), np.diff(self.indptr.numpy()))
+        rows = np.empty((len(pairs), 3), np.int64)
+        if len(pairs):
+            np.floor_divide(pairs, self.num_relations, out=rows[:, 0])
+            np.remainder(pairs, self.num_relations, out=rows[:, 1])
+        rows[:, 2] = self.indices.numpy()
+        return rows
+
+    def per_relation(self) -> tuple[Tensor, Tensor]:
+        """Return the number of triples and of pairs of each relation, int64 `[num_relations]`."""
+        relations = self.pairs % max(self.num_relations, 1)
+        triples = torch.zeros(self.num_relations, dtype=torch.int64, device=self.pairs.device)
+        triples.index_add_(0, relations, self.indptr.diff())
+        return triples, torch.bincount(relations, minlength=self.num_relations)
+
+    def per_anchor(self, size: int) -> Tensor:
+        """Return the number of triples of each anchor, int64 `[size]`."""
+        anchors = self.pairs // max(self.num_relations, 1)
+        triples = torch.zeros(size, dtype=torch.int64, device=self.pairs.device)
+        return triples.index_add_(0, anchors, self.indptr.diff())
+
+    def to(self, device: torch.device | str) -> "_Index":
+        return _Index(
+            self.pairs.to(device),
+            self.indptr.to(device),
+            self.indices.to(device),
+            self.num_entities,
+            self.num_relations,
+        )
+
+
+def _build_index(rows: list[IntArray], num_entities: int, num_relations: int) -> _Index:
+    """Sort rows (anchor, relation, id) `[T, 3]`, drop duplicates, and cut them into pairs."""
+    pairs, ids = _sorted_unique(rows, num_entities, num_relations)
+    starts = np.flatnonzero(_differs_from_previous(pairs))
+    indptr = np.append(starts, len(pairs)).astype(np.int64, copy=False)
+    narrow = np.int32 if num_entities <= 2**31 else np.int64
+    return _Index(
+        torch.from_numpy(pairs[starts]),
+        torch.from_numpy(indptr),
+        torch.from_numpy(ids.astype(narrow, copy=False)),
+        num_entities,
+        num_relations,
+    )
+
+
+def _sorted_unique(
+    rows: list[IntArray], num_entities: int, num_relations: int
+) -> tuple[IntArray, IntArray]:
+    """Return packed pairs and ids of the distinct rows, sorted by pair, then id."""
+    if num_entities * num_relations * num_entities <= INT64_MAX:
+        # One int64 holds the whole row: a plain sort, many times faster than an argsort.
+        keys = np.concatenate([_packed(part, num_relations, num_entities) for part in rows])
+        keys.sort()
+        keys = keys[_differs_from_previous(keys)]
+        return np.divmod(keys, max(num_entities, 1))
+    pairs = np.concatenate([_packed(part, num_relations) for part in rows])
+    ids = np.concatenate([part[:, 2] for part in rows])
+    order = np.lexsort((ids, pairs))
+    pairs, ids = pairs[order], ids[order]
+    new = _differs_from_previous(pairs) | _differs_from_previous(ids)
+    return pairs[new], ids[new]
+
+
+def _packed(rows: IntArray, *sizes: int) -> IntArray:
+    packed = rows[:, 0].copy()
+    for column, size in enumerate(sizes, start=1):
+        packed *= size
+        packed += rows[:, column]
+    return packed
+
+
+def _differs_from_previous(values: IntArray) -> npt.NDArray[np.bool_]:
+    differs = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=differs[1:])
+    return differs
+
+
+def _lower_bound(indices: Tensor, ids: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
+    """Return the first position in each slice whose value is >= its id: all searches at once."""
+    low, high = starts, ends
+    longest = int((ends - starts).max()) if len(starts) else 0
+    for _ in range(longest.bit_length()):
+        middle = (low + high) // 2
+        beyond = middle.clamp(max=len(indices) - 1)  # read only where low == high: not used
+        right = (low < high) & (indices[beyond] < ids)
+        low, high = (torch.where(right, middle + 1, low), torch.where(right, high, middle))
+    return low
+
+
+def _check_queries(anchors: Tensor, relations: Tensor) -> None:
+    for name, ids in (("anchors", anchors), ("relations", relations)):
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise TypeError(f"{name} must be integers, got dtype {ids.dtype}")
+        if ids.ndim != 1 or len(ids) != len(anchors):
+            raise ValueError(
+                f"anchors and relations must have one shape [B], "
+                f"got {list(anchors.shape)} and {list(relations.shape)}"
+            )

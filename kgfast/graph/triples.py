@@ -1,0 +1,374 @@
+"""Names and triples: what a knowledge graph is made of, as integers in (h, r, t) order."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+INT64_MAX = 2**63 - 1
+_COLUMNS = ("head", "relation", "tail")
+
+
+class Vocabulary:
+    """An immutable two-way mapping between names and the ids 0..len-1.
+
+    Parameters
+    ----------
+    names
+        The names, in id order.
+
+    Raises
+    ------
+    TypeError
+        If a name is not a string.
+    ValueError
+        If a name occurs twice.
+
+    Examples
+    --------
+    >>> animals = Vocabulary(["cat", "dog"])
+    >>> animals["dog"], animals.name(0), len(animals), "cow" in animals
+    (1, 'cat', 2, False)
+    """
+
+    __slots__ = ("_ids", "_names")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        if isinstance(names, str):
+            raise TypeError("names must be a sequence of strings, got one string")
+        self._names = tuple(names)
+        self._ids = dict(zip(self._names, range(len(self._names)), strict=True))
+        if not all(isinstance(name, str) for name in self._names):
+            raise TypeError("names must be strings")
+        if len(self._ids) != len(self._names):
+            seen: set[str] = set()
+            for i, name in enumerate(self._names):
+                if name in seen:
+                    raise ValueError(f"names[{i}] = {name!r} is a duplicate of an earlier name")
+                seen.add(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in id order.
+
+        Examples
+        --------
+        >>> Vocabulary(["cat", "dog"]).names
+        ('cat', 'dog')
+        """
+        return self._names
+
+    def name(self, id: int) -> str:
+        """Return the name of an id.
+
+        Raises
+        ------
+        ValueError
+            If the id is outside 0..len-1.
+
+        Examples
+        --------
+        >>> Vocabulary(["cat", "dog"]).name(1)
+        'dog'
+        """
+        if not 0 <= id < len(self._names):
+            raise ValueError(f"id {id} is outside 0..{len(self._names) - 1}")
+        return self._names[id]
+
+    def ids(self, names: Iterable[str]) -> Tensor:
+        """Return the ids of names, int64 `[n]`.
+
+        Raises
+        ------
+        ValueError
+            If a name is unknown; the message suggests the nearest known one.
+
+        Examples
+        --------
+        >>> Vocabulary(["cat", "dog"]).ids(["dog", "dog", "cat"])
+        tensor([1, 1, 0])
+        """
+        names = list(names)
+        try:
+            ids = list(map(self._ids.__getitem__, names))
+        except KeyError as error:
+            raise self._unknown(error.args[0]) from None
+        return torch.tensor(ids, dtype=torch.int64)
+
+    def names_of(self, ids: Tensor | Sequence[int]) -> list[str]:
+        """Return the names of ids, an integer tensor or a sequence of integers.
+
+        Raises
+        ------
+        ValueError
+            If an id is outside 0..len-1.
+
+        Examples
+        --------
+        >>> Vocabulary(["cat", "dog"]).names_of([1, 0])
+        ['dog', 'cat']
+        """
+        return [self.name(i) for i in (ids.tolist() if isinstance(ids, Tensor) else ids)]
+
+    def __getitem__(self, name: str) -> int:
+        try:
+            return self._ids[name]
+        except KeyError:
+            raise self._unknown(name) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Vocabulary):
+            return NotImplemented
+        return self is other or self._names == other._names
+
+    def __hash__(self) -> int:
+        return hash(self._names)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self._names[:3])) + (", ..." if len(self) > 3 else "")
+        return f"Vocabulary({len(self):,} names: {shown})" if len(self) else "Vocabulary(0 names)"
+
+    def _unknown(self, name: object) -> ValueError:
+        # difflib is slow: past 100,000 names a suggestion is not worth the wait.
+        near = get_close_matches(str(name), islice(self._names, 100_000), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return ValueError(f"unknown name {name!r} (of {len(self):,} names){hint}")
+
+
+class Triples:
+    """Triples (h, r, t) as ids, with the sizes of their id spaces and, optionally, their names.
+
+    Parameters
+    ----------
+    hrt
+        Tensor, array or sequence `[T, 3]` of any integer dtype; int64 is held, not copied.
+    num_entities, num_relations
+        Sizes of the id spaces; those of the vocabularies, else the largest id + 1.
+    entities, relations
+        Names of the ids.
+
+    Raises
+    ------
+    TypeError
+        If the dtype is not an integer one.
+    ValueError
+        If the shape is not `[T, 3]`, or an id is negative or out of range: the message names the
+        first offending row and the allowed range. If a size disagrees with its vocabulary.
+
+    Examples
+    --------
+    >>> triples = Triples([[0, 0, 1], [1, 0, 2]])
+    >>> triples
+    Triples(2 triples, 3 entities, 1 relations)
+    >>> triples[1], triples.tail_ids
+    ((1, 0, 2), tensor([1, 2]))
+    """
+
+    __slots__ = ("entities", "hrt", "num_entities", "num_relations", "relations")
+
+    def __init__(
+        self,
+        hrt: Any,
+        *,
+        num_entities: int | None = None,
+        num_relations: int | None = None,
+        entities: Vocabulary | None = None,
+        relations: Vocabulary | None = None,
+    ) -> None:
+        num_entities = _size("entities", num_entities, entities)
+        num_relations = _size("relations", num_relations, relations)
+        self.hrt = as_triples_tensor(hrt, num_entities=num_entities, num_relations=num_relations)
+        self.entities = entities
+        self.relations = relations
+        if num_entities is None:
+            num_entities = one_past_max(self.hrt[:, ::2])
+        if num_relations is None:
+            num_relations = one_past_max(self.hrt[:, 1])
+        self.num_entities = num_entities
+        self.num_relations = num_relations
+
+    @classmethod
+    def from_names(
+        cls, triples: Iterable[Sequence[str]], entities: Vocabulary, relations: Vocabulary
+    ) -> "Triples":
+        """Make triples from rows of three names.
+
+        Raises
+        ------
+        ValueError
+            If a row does not hold three names, or a name is unknown.
+
+        Examples
+        --------
+        >>> animals, relations = Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])
+        >>> Triples.from_names([("cat", "eats", "mouse")], animals, relations).hrt
+        tensor([[0, 0, 1]])
+        """
+        rows = list(triples)
+        for i, row in enumerate(rows):
+            if isinstance(row, str) or len(row) != 3:
+                raise ValueError(f"triples[{i}] = {row!r}: expected (head, relation, tail)")
+        columns = (
+            entities.ids(row[0] for row in rows),
+            relations.ids(row[1] for row in rows),
+            entities.ids(row[2] for row in rows),
+        )
+        return cls(torch.stack(columns, dim=1), entities=entities, relations=relations)
+
+    @property
+    def head_ids(self) -> Tensor:
+        """Heads, int64 `[T]`, a view.
+
+        Examples
+        --------
+        >>> Triples([[0, 2, 1]]).head_ids
+        tensor([0])
+        """
+        return self.hrt[:, 0]
+
+    @property
+    def relation_ids(self) -> Tensor:
+        """Relations, int64 `[T]`, a view.
+
+        Examples
+        --------
+        >>> Triples([[0, 2, 1]]).relation_ids
+        tensor([2])
+        """
+        return self.hrt[:, 1]
+
+    @property
+    def tail_ids(self) -> Tensor:
+        """Tails, int64 `[T]`, a view.
+
+        Examples
+        --------
+        >>> Triples([[0, 2, 1]]).tail_ids
+        tensor([1])
+        """
+        return self.hrt[:, 2]
+
+    def __len__(self) -> int:
+        return int(self.hrt.shape[0])
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        return (tuple(row) for row in self.hrt.tolist())
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int, int]: ...
+    @overload
+    def __getitem__(self, index: slice | Tensor | Sequence[int]) -> "Triples": ...
+    def __getitem__(
+        self, index: int | slice | Tensor | Sequence[int]
+    ) -> "Triples | tuple[int, int, int]":
+        if isinstance(index, int):
+            head, relation, tail = self.hrt[index].tolist()
+            return head, relation, tail
+        return Triples(
+            self.hrt[index].reshape(-1, 3),
+            num_entities=self.num_entities,
+            num_relations=self.num_relations,
+            entities=self.entities,
+            relations=self.relations,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Triples({len(self):,} triples, {self.num_entities:,} entities, "
+            f"{self.num_relations:,} relations)"
+        )
+
+
+def as_triples_tensor(
+    triples: Any, *, num_entities: int | None = None, num_relations: int | None = None
+) -> Tensor:
+    """Check triples and return them as one int64 tensor `[T, 3]`, on the device they are on.
+
+    Parameters
+    ----------
+    triples
+        `Triples`, a tensor, an array or a sequence of rows, of any integer dtype. Nothing is copied
+        when it is int64 already; an empty sequence is `[0, 3]`.
+    num_entities, num_relations
+        Ids must lie below these, if given.
+
+    Raises
+    ------
+    TypeError
+        If the dtype is not an integer one.
+    ValueError
+        If the shape is not `[T, 3]`, or an id is negative or out of range: the message names the
+        first offending row and the allowed range.
+
+    Examples
+    --------
+    >>> as_triples_tensor([(0, 0, 1), (2, 0, 1)])
+    tensor([[0, 0, 1],
+            [2, 0, 1]])
+    """
+    hrt = _integers(triples.hrt if isinstance(triples, Triples) else triples)
+    if hrt.ndim != 2 or hrt.shape[1] != 3:
+        raise ValueError(f"triples must have shape [T, 3] (h, r, t), got {list(hrt.shape)}")
+    for column, limit in enumerate((num_entities, num_relations, num_entities)):
+        _check_ids(hrt, column, INT64_MAX if limit is None else limit)
+    return hrt
+
+
+def _integers(values: Any) -> Tensor:
+    """Return an int64 tensor of integers of any dtype; refuse everything else."""
+    if not isinstance(values, Tensor):
+        try:
+            array = np.asarray(values)
+        except ValueError:  # rows of different lengths
+            raise ValueError("triples must have shape [T, 3], got rows of unequal length") from None
+        if array.size == 0 and array.ndim == 1:
+            return torch.empty(0, 3, dtype=torch.int64)
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"triples must be integers, got dtype {array.dtype}")
+        if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
+            raise ValueError("triples hold an id beyond 2**63 - 1")
+        array = np.require(array.astype(np.int64, copy=False), requirements="W")
+        return torch.from_numpy(array)
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise TypeError(f"triples must be integers, got dtype {values.dtype}")
+    return values.to(torch.int64)
+
+
+def _check_ids(hrt: Tensor, column: int, limit: int) -> None:
+    ids = hrt[:, column]
+    if not len(ids) or (int(ids.min()) >= 0 and int(ids.max()) < limit):
+        return
+    row = int(((ids < 0) | (ids >= limit)).nonzero()[0])
+    allowed = ">= 0" if limit == INT64_MAX else f"in 0..{limit - 1}"
+    raise ValueError(
+        f"triples[{row}] = {tuple(hrt[row].tolist())}: "
+        f"{_COLUMNS[column]} {int(ids[row])} must be {allowed}"
+    )
+
+
+def _size(what: str, size: int | None, vocabulary: Vocabulary | None) -> int | None:
+    if size is not None and size < 0:
+        raise ValueError(f"num_{what} must be >= 0, got {size}")
+    if vocabulary is None:
+        return size
+    if size is not None and size != len(vocabulary):
+        raise ValueError(f"num_{what}={size}, but the vocabulary has {len(vocabulary)} {what}")
+    return len(vocabulary)
+
+
+def one_past_max(ids: Tensor) -> int:
+    """Return the size of the smallest id space that holds the ids, 0 if there are none."""
+    return int(ids.max()) + 1 if ids.numel() else 0

@@ -1,0 +1,328 @@
+"""Vocabularies, triples, and known triples against an oracle of plain Python sets."""
+
+import pickle
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgfast.graph import KnownTriples, Side, Triples, Vocabulary, as_triples_tensor
+
+Triple = tuple[int, int, int]
+
+
+class KnownOracle:
+    """What KnownTriples must say, written to be obviously right."""
+
+    def __init__(self, *parts: list[Triple]) -> None:
+        self.triples = {triple for part in parts for triple in part}
+        self.tails: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self.heads: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for h, r, t in self.triples:
+            self.tails[h, r].add(t)
+            self.heads[t, r].add(h)
+
+    def exclude(self, anchors: list[int], relations: list[int], side: Side) -> list[list[int]]:
+        answers = self.tails if side == "tail" else self.heads
+        return [sorted(answers.get(key, ())) for key in zip(anchors, relations, strict=True)]
+
+    def cardinality(self, relation: int) -> str:
+        tails = [len(ts) for (_, r), ts in self.tails.items() if r == relation]
+        heads = [len(hs) for (_, r), hs in self.heads.items() if r == relation]
+        left = "N" if sum(heads) / len(heads) >= 1.5 else "1"
+        right = "N" if sum(tails) / len(tails) >= 1.5 else "1"
+        return f"{left}-{right}"
+
+    def frequency(self, entity: int) -> int:
+        return sum((h == entity) + (t == entity) for h, _, t in self.triples)
+
+
+def excluded(
+    known: KnownTriples, anchors: list[int], relations: list[int], side: Side
+) -> list[list[int]]:
+    indptr, indices = known.exclude(
+        torch.tensor(anchors, dtype=torch.int64), torch.tensor(relations, dtype=torch.int64), side
+    )
+    assert indptr.dtype == indices.dtype == torch.int64
+    assert indptr[0] == 0
+    assert indptr[-1] == len(indices)
+    return [indices[start:end].tolist() for start, end in pairwise(indptr.tolist())]
+
+
+# Few ids, so that duplicates and shared pairs are common; or huge ones, whose rows do not pack
+# into one int64 and take the other sort.
+small_triples = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 6)))
+huge_ids = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**40, 2**40 + 1])
+huge_triples = st.lists(st.tuples(huge_ids, st.integers(0, 3), huge_ids))
+any_triples = small_triples | huge_triples
+sides = pytest.mark.parametrize("side", ["head", "tail"])
+
+
+@sides
+@given(parts=st.lists(any_triples, max_size=3), queries=any_triples)
+def test_exclude_and_counts_equal_the_oracle(
+    side: Side, parts: list[list[Triple]], queries: list[Triple]
+) -> None:
+    known, oracle = KnownTriples(*parts), KnownOracle(*parts)
+    queries = queries + [triple for part in parts for triple in part]
+    anchors = [h if side == "tail" else t for h, _, t in queries]
+    relations = [r for _, r, _ in queries]
+    expected = oracle.exclude(anchors, relations, side)
+    assert excluded(known, anchors, relations, side) == expected
+    counts = known.counts(
+        torch.tensor(anchors, dtype=torch.int64), torch.tensor(relations, dtype=torch.int64), side
+    )
+    assert counts.tolist() == [len(answers) for answers in expected]
+
+
+@given(parts=st.lists(any_triples, max_size=3), queries=any_triples)
+def test_contains_equals_the_oracle(parts: list[list[Triple]], queries: list[Triple]) -> None:
+    known, oracle = KnownTriples(*parts), KnownOracle(*parts)
+    queries = queries + [triple for part in parts for triple in part]
+    assert known.contains(queries).tolist() == [query in oracle.triples for query in queries]
+
+
+@given(triples=any_triples)
+def test_duplicates_count_once(triples: list[Triple]) -> None:
+    known = KnownTriples(triples, triples, triples[::-1])
+    assert len(known) == known.num_triples == len(set(triples))
+    assert repr(known) == repr(KnownTriples(triples))
+
+
+@given(triples=small_triples)
+def test_cardinalities_and_frequencies_equal_the_oracle(triples: list[Triple]) -> None:
+    known, oracle = KnownTriples(triples), KnownOracle(triples)
+    assert known.relation_cardinalities() == {
+        r: oracle.cardinality(r) for r in {r for _, r, _ in triples}
+    }
+    size = max((max(h, t) + 1 for h, _, t in triples), default=0)
+    assert known.entity_frequency().tolist() == [oracle.frequency(e) for e in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("triples", "expected"),
+    [
+        ([(0, 0, 1), (2, 0, 3)], "1-1"),
+        ([(0, 0, 1), (0, 0, 2), (3, 0, 4)], "1-N"),  # exactly 1.5 tails per (h, r) is already N
+        ([(1, 0, 0), (2, 0, 0), (4, 0, 3)], "N-1"),
+        ([(0, 0, 2), (0, 0, 3), (1, 0, 2), (1, 0, 3)], "N-N"),
+    ],
+)
+def test_cardinality_threshold(triples: list[Triple], expected: str) -> None:
+    assert KnownTriples(triples).relation_cardinalities() == {0: expected}
+
+
+@sides
+@pytest.mark.parametrize("known", [KnownTriples(), KnownTriples(torch.empty(0, 3).long(), [])])
+def test_empty_known_set(known: KnownTriples, side: Side) -> None:
+    assert len(known) == 0
+    assert excluded(known, [0, 5], [0, 1], side) == [[], []]
+    assert known.contains([(0, 0, 0)]).tolist() == [False]
+    assert known.relation_cardinalities() == {}
+    assert known.entity_frequency().tolist() == []
+    assert repr(known) == "KnownTriples(0 triples, 0 (h, r) pairs, 0 (r, t) pairs)"
+
+
+@sides
+def test_unseen_ids_do_not_alias_other_pairs(side: Side) -> None:
+    known = KnownTriples([(1, 0, 1), (1, 1, 1)])
+    # Packed carelessly, (0, 2) and (2, -2) are both the pair (1, 0).
+    assert excluded(known, [0, 2, -1], [2, -2, 4], side) == [[], [], []]
+    known = KnownTriples([(0, 0, 0), (0, 3, 0)])
+    # ... and 2**62 * 4 wraps around to 0.
+    assert excluded(known, [2**62], [0], side) == [[]]
+
+
+@sides
+def test_no_queries(side: Side) -> None:
+    assert excluded(KnownTriples([(0, 0, 1)]), [], [], side) == []
+    assert KnownTriples([(0, 0, 1)]).contains([]).tolist() == []
+
+
+def test_known_triples_take_any_integer_dtype_and_triples() -> None:
+    rows = [(0, 0, 1), (2, 1, 0)]
+    parts = [Triples(rows), np.array(rows, np.uint8), torch.tensor(rows, dtype=torch.int16), rows]
+    assert len(KnownTriples(*parts)) == 2
+    known = KnownTriples(rows)
+    anchors, relations = (
+        torch.tensor([0], dtype=torch.int32),
+        torch.tensor([0], dtype=torch.uint8),
+    )
+    assert [part.tolist() for part in known.exclude(anchors, relations, "tail")] == [[0, 1], [1]]
+
+
+def test_ids_that_fit_are_stored_in_32_bits() -> None:
+    assert KnownTriples([(0, 0, 2**31 - 1)])._tails.indices.dtype == torch.int32
+    assert KnownTriples([(0, 0, 2**31)])._tails.indices.dtype == torch.int64
+
+
+def test_to_keeps_everything() -> None:
+    known = KnownTriples([(0, 0, 1), (0, 1, 2)])
+    moved = known.to("cpu")
+    assert repr(moved) == repr(known)
+    assert excluded(moved, [0, 0], [0, 1], "tail") == [[1], [2]]
+
+
+def test_two_million_triples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    heads = torch.randint(50_000, (2_000_000,), generator=generator)
+    relations = torch.randint(20, (2_000_000,), generator=generator)
+    tails = torch.randint(50_000, (2_000_000,), generator=generator)
+    hrt = torch.stack([heads, relations, tails], dim=1)
+    known = KnownTriples(hrt)
+    packed = (heads * 20 + relations) * 50_000 + tails
+    assert len(known) == len(np.unique(packed))
+    assert known.contains(hrt).all()
+    assert not known.contains(hrt + torch.tensor([0, 20, 0])).any()
+    for side, anchors in (("tail", heads[:50]), ("head", tails[:50])):
+        for answers, h, r, t in zip(
+            excluded(known, anchors.tolist(), relations[:50].tolist(), side),  # type: ignore[arg-type]
+            *(column[:50] for column in (heads, relations, tails)),
+            strict=True,
+        ):
+            mask = (heads == h) if side == "tail" else (tails == t)
+            column = tails if side == "tail" else heads
+            assert answers == sorted(set(column[mask & (relations == r)].tolist()))
+
+
+def test_known_triples_refuse_bad_queries() -> None:
+    known = KnownTriples([(0, 0, 1)])
+    one = torch.tensor([0])
+    with pytest.raises(ValueError, match="side must be 'head' or 'tail', got 'relation'"):
+        known.exclude(one, one, "relation")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"anchors must be integers, got dtype torch\.float32"):
+        known.exclude(one.float(), one, "tail")
+    with pytest.raises(ValueError, match=r"one shape \[B\], got \[1\] and \[2\]"):
+        known.counts(one, torch.tensor([0, 0]), "tail")
+
+
+def test_known_triples_refuse_ids_that_cannot_be_packed() -> None:
+    with pytest.raises(ValueError, match="ids are too large to index"):
+        KnownTriples([(0, 2**32, 2**32)])
+
+
+@pytest.mark.parametrize(
+    ("triples", "error", "message"),
+    [
+        ([(0, 0, 1), (0, -1, 1)], ValueError, r"triples\[1\] = \(0, -1, 1\): relation -1 must be"),
+        ([(0, 0, 9), (0, 0, 3)], ValueError, r"triples\[0\] .* tail 9 must be in 0\.\.2"),
+        ([(0, 5, 2)], ValueError, r"triples\[0\] .* relation 5 must be in 0\.\.4"),
+        ([(3, 0, 0)], ValueError, r"head 3 must be in 0\.\.2"),
+        ([(0, 0)], ValueError, r"shape \[T, 3\] \(h, r, t\), got \[1, 2\]"),
+        ([(0, 0, 1), (0, 0)], ValueError, "rows of unequal length"),
+        ([(0.0, 0.0, 1.0)], TypeError, "got dtype float64"),
+        (torch.zeros(1, 3), TypeError, r"got dtype torch\.float32"),
+        (torch.zeros(1, 3).bool(), TypeError, r"got dtype torch\.bool"),
+        ([("a", "b", "c")], TypeError, "must be integers"),
+        (np.array([[0, 0, 2**63]], np.uint64), ValueError, "beyond"),
+    ],
+)
+def test_triples_refuse_bad_rows(triples: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Triples(triples, num_entities=3, num_relations=5)
+
+
+@pytest.mark.filterwarnings("error")  # torch only warns when it shares a read-only array
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "u4", "i8", "u8", ">i4", ">i8"])
+def test_triples_accept_every_integer_dtype(dtype: str) -> None:
+    array = np.array([[0, 1, 2], [2, 0, 1]], dtype)
+    array.flags.writeable = False
+    assert Triples(array).hrt.dtype == torch.int64
+    assert Triples(array).hrt.tolist() == array.tolist()
+
+
+def test_int64_triples_are_not_copied() -> None:
+    hrt = torch.tensor([[0, 0, 1]])
+    assert Triples(hrt).hrt is hrt
+    assert as_triples_tensor(Triples(hrt)) is hrt
+
+
+def test_triples_columns_and_sizes() -> None:
+    triples = Triples([(0, 3, 5), (7, 1, 2)])
+    assert (triples.num_entities, triples.num_relations, len(triples)) == (8, 4, 2)
+    assert triples.head_ids.tolist() == [0, 7]
+    assert triples.relation_ids.tolist() == [3, 1]
+    assert triples.tail_ids.tolist() == [5, 2]
+    assert list(triples) == [(0, 3, 5), (7, 1, 2)]
+    assert triples[-1] == (7, 1, 2)
+    assert repr(Triples(triples, num_entities=40_943)) == (
+        "Triples(2 triples, 40,943 entities, 4 relations)"
+    )
+
+
+@pytest.mark.parametrize(
+    "index", [slice(1, None), [1], torch.tensor([1]), torch.tensor([False, True])]
+)
+def test_parts_of_triples_keep_sizes_and_names(index: slice) -> None:
+    names = Vocabulary("abc"[i] for i in range(3))
+    triples = Triples([(0, 0, 1), (1, 1, 0)], entities=names, num_relations=9)
+    part = triples[index]
+    assert list(part) == [(1, 1, 0)]
+    assert (part.num_entities, part.num_relations, part.entities) == (3, 9, names)
+
+
+def test_empty_triples() -> None:
+    triples = Triples([])
+    assert (len(triples), triples.num_entities, triples.num_relations) == (0, 0, 0)
+    assert triples.hrt.shape == (0, 3)
+    assert list(triples) == list(triples[:1]) == []
+
+
+def test_triples_from_names() -> None:
+    entities, relations = Vocabulary(["cat", "mouse"]), Vocabulary(["eats", "fears"])
+    triples = Triples.from_names([("mouse", "fears", "cat")], entities, relations)
+    assert list(triples) == [(1, 1, 0)]
+    assert (triples.entities, triples.relations) == (entities, relations)
+    assert len(Triples.from_names([], entities, relations)) == 0
+    with pytest.raises(ValueError, match=r"triples\[0\] = \('cat', 'eats'\)"):
+        Triples.from_names([("cat", "eats")], entities, relations)
+    with pytest.raises(ValueError, match=r"unknown name 'mose'.*did you mean 'mouse'"):
+        Triples.from_names([("cat", "eats", "mose")], entities, relations)
+
+
+def test_sizes_must_agree_with_vocabularies() -> None:
+    with pytest.raises(ValueError, match="num_entities=3, but the vocabulary has 2 entities"):
+        Triples([], num_entities=3, entities=Vocabulary(["a", "b"]))
+    with pytest.raises(ValueError, match="num_relations must be >= 0"):
+        Triples([], num_relations=-1)
+
+
+@given(names=st.lists(st.text(), unique=True))
+def test_vocabulary_maps_both_ways(names: list[str]) -> None:
+    vocabulary = Vocabulary(names)
+    assert list(vocabulary) == list(vocabulary.names) == names
+    assert [vocabulary[name] for name in names] == list(range(len(names)))
+    assert vocabulary.names_of(vocabulary.ids(names)) == names
+    assert vocabulary.ids(names).dtype == torch.int64
+    assert vocabulary == Vocabulary(names)
+    assert hash(vocabulary) == hash(Vocabulary(names))
+    assert vocabulary != Vocabulary([*names, "".join(names) + "x"])
+    assert pickle.loads(pickle.dumps(vocabulary)) == vocabulary
+
+
+def test_vocabulary_errors() -> None:
+    with pytest.raises(ValueError, match=r"names\[2\] = 'a' is a duplicate"):
+        Vocabulary(["a", "b", "a", "b"])
+    with pytest.raises(TypeError, match="must be strings"):
+        Vocabulary(["a", 1])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="got one string"):
+        Vocabulary("ab")
+    vocabulary = Vocabulary(["hypernym", "hyponym"])
+    with pytest.raises(ValueError, match=r"unknown name 'hypernim'.*did you mean 'hypernym'"):
+        vocabulary["hypernim"]
+    with pytest.raises(ValueError, match=r"id 2 is outside 0\.\.1"):
+        vocabulary.name(2)
+    with pytest.raises(ValueError, match="id -1 is outside"):
+        vocabulary.names_of([-1])
+    assert "hyponym" in vocabulary
+    assert "meronym" not in vocabulary
+
+
+def test_vocabulary_repr() -> None:
+    assert repr(Vocabulary([])) == "Vocabulary(0 names)"
+    assert repr(Vocabulary(["a", "b"])) == "Vocabulary(2 names: 'a', 'b')"
+    assert repr(Vocabulary(map(str, range(1000)))) == "Vocabulary(1,000 names: '0', '1', '2', ...)"
