@@ -1,0 +1,204 @@
+"""The synthetic graph has the promised sizes and patterns, and its embeddings rank its triples."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from kgfast.datasets import SyntheticDataset, synthetic
+from kgfast.graph import Triples
+
+SMALL = (2_000, 11, 5_000, 250, 250)
+
+
+@pytest.fixture(scope="module")
+def small() -> SyntheticDataset:
+    return synthetic(*SMALL)
+
+
+@pytest.fixture(scope="module")
+def default() -> SyntheticDataset:
+    return synthetic()
+
+
+def pairs_of(graph: SyntheticDataset, relation: str) -> set[tuple[int, int]]:
+    id = graph.relations[relation]
+    splits = (graph.train, graph.valid, graph.test)
+    return {(h, t) for split in splits for h, r, t in split if r == id}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (40_943, 11, 86_835, 3_034, 3_134),
+        SMALL,
+        (200, 5, 600, 50, 50),
+        (1_000, 2, 3_000, 10, 10),  # denser than its links: siblings fill it
+        (2_000, 11, 200, 10, 10),  # sparser: most entities have no triple
+        (500, 40, 3_000, 100, 100),
+        (50, 1, 30, 5, 5),
+        (10, 6, 5, 2, 2),
+        (5, 6, 4, 0, 0),  # too small for siblings: links that were left out fill it
+        (1, 1, 0, 0, 0),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_sizes_are_exact_and_triples_distinct(
+    sizes: tuple[int, int, int, int, int], seed: int
+) -> None:
+    graph = synthetic(*sizes, seed=seed)
+    splits = (graph.train, graph.valid, graph.test)
+    assert (graph.num_entities, graph.num_relations, *map(len, splits)) == sizes
+    assert len(graph.known()) == sum(sizes[2:])
+    assert all(h != t for split in splits for h, _, t in split)
+
+
+def test_same_seed_same_graph(small: SyntheticDataset) -> None:
+    again, other = synthetic(*SMALL, seed=0), synthetic(*SMALL, seed=1)
+    for split in ("train", "valid", "test"):
+        assert torch.equal(getattr(small, split).hrt, getattr(again, split).hrt)
+        assert not torch.equal(getattr(small, split).hrt, getattr(other, split).hrt)
+    for ours, theirs in zip(small.planted(70), again.planted(70), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_relations_have_their_patterns(default: SyntheticDataset) -> None:
+    pairs = {name: pairs_of(default, name) for name in default.relations}
+    for name in ("symmetric_0", "symmetric_1", "sibling_0", "sibling_1"):
+        mirrored = sum((t, h) in pairs[name] for h, t in pairs[name])
+        assert mirrored >= len(pairs[name]) - 1, name  # an odd number leaves one alone
+    for whole, part in (("has_part_0", "part_of_0"), ("has_part_1", "part_of_1")):
+        assert {(t, h) for h, t in pairs[whole]} == pairs[part]
+    assert len({h for h, _ in pairs["child_of"]}) == len(pairs["child_of"])  # a hierarchy
+    for then in ("child_of", "has_part_0"):
+        parents = dict(pairs["child_of"])
+        composed = pairs[f"child_of_then_{then}"]
+        assert composed
+        assert all((parents[h], t) in pairs[then] for h, t in composed)
+
+
+def test_cardinalities_and_skew(default: SyntheticDataset) -> None:
+    classes = {
+        default.relations.name(r): c for r, c in default.known().relation_cardinalities().items()
+    }
+    assert classes["child_of"] == classes["part_of_0"] == "N-1"
+    assert classes["has_part_0"] == "1-N"
+    assert classes["sibling_0"] == classes["child_of_then_has_part_0"] == "N-N"
+    assert classes["symmetric_0"] == "1-1"
+    counts = Counter(default.train.relation_ids.tolist())
+    shares = sorted((count / len(default.train) for count in counts.values()), reverse=True)
+    assert len(shares) == 11
+    assert sum(shares[:2]) > 0.5
+    assert shares[-1] < 0.02
+    assert 40_000 < len(set(default.train.hrt[:, ::2].flatten().tolist())) < 40_943
+
+
+def test_shares_of_a_sparse_graph_follow_the_weights() -> None:
+    graph = synthetic(20_000, 6, 10_000, 0, 0)
+    counts = {name: len(pairs_of(graph, name)) for name in graph.relations}
+    for name, share in (("symmetric_0", 32), ("sibling_0", 6), ("child_of_then_child_of", 6)):
+        assert counts[name] / 10_000 == pytest.approx(share / 94, rel=0.15), name
+
+
+def test_every_entity_of_the_default_has_a_triple(default: SyntheticDataset) -> None:
+    assert (default.known().entity_frequency() > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((200, 1, 600, 0, 0), "600 triples are too many.* 1 relations on 200 entities hold 199"),
+        ((1, 5, 1, 0, 0), "hold 0"),
+        ((0, 1, 0, 0, 0), "num_entities must be >= 1, got 0"),
+        ((10, 0, 5, 0, 0), "num_relations must be >= 1"),
+        ((10, 1, 5, -1, 0), "num_valid must be >= 0, got -1"),
+    ],
+)
+def test_impossible_sizes(sizes: tuple[int, int, int, int, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        synthetic(*sizes)
+
+
+def test_planted_crops_are_plantings(small: SyntheticDataset) -> None:
+    entity, phase = small.planted(130)
+    assert entity.shape == (2_000, 260)
+    assert phase.shape == (11, 130)
+    assert entity.dtype == phase.dtype == torch.float32
+    assert entity.is_contiguous()
+    assert phase.is_contiguous()
+    for dim in (1, 64, 65, 128):
+        smaller_entity, smaller_phase = small.planted(dim)
+        halves = entity.reshape(2_000, 2, 130)[:, :, :dim].reshape(2_000, 2 * dim)
+        assert torch.equal(smaller_entity, halves)
+        assert torch.equal(smaller_phase, phase[:, :dim])
+
+
+def test_planted_seeds_and_errors(small: SyntheticDataset) -> None:
+    entity, phase = small.planted(8)
+    other_entity, other_phase = small.planted(8, seed=5)
+    assert not torch.equal(entity, other_entity)
+    assert not torch.equal(phase, other_phase)
+    assert torch.equal(entity, small.planted(8, seed=0)[0])
+    with pytest.raises(ValueError, match="dim must be positive, got 0"):
+        small.planted(0)
+
+
+def test_planted_phases_follow_the_patterns(small: SyntheticDataset) -> None:
+    entity, phase = small.planted(200)
+    of = {name: phase[i].double() for i, name in enumerate(small.relations)}
+    assert set(of["symmetric_0"].tolist()) == {0.0, float(torch.tensor(torch.pi))}
+    assert torch.equal(of["part_of_1"], -of["has_part_1"])
+    assert not of["sibling_0"].any()
+    for then in ("child_of", "has_part_0"):
+        difference = of[f"child_of_then_{then}"] - of["child_of"] - of[then]
+        assert torch.allclose(torch.cos(difference), torch.ones(200, dtype=torch.float64))
+    assert phase.abs().max() <= 3.1415928
+    assert 0.019 < float(entity.std()) < 0.021
+
+
+def test_child_of_triples_are_as_close_as_their_links_say(small: SyntheticDataset) -> None:
+    entity, phase = small.planted(512)
+    vectors = torch.complex(*entity.chunk(2, dim=1))
+    turn = torch.polar(torch.ones(512), phase[0])
+    growth = small.growth
+    grown = {int(id): i for i, id in enumerate(growth.id)}
+    num_twins_linked = 0
+    for child, parent in pairs_of(small, "child_of"):
+        i, j = grown[child], grown[parent]
+        expected = growth.correlation[i]
+        if growth.parent[i] != j:  # twins: the path leads over their originals
+            assert growth.parent[growth.parent[i]] == growth.parent[j]
+            expected *= growth.correlation[growth.parent[i]] * growth.correlation[j]
+            num_twins_linked += 1
+        x, y = vectors[child] * turn, vectors[parent]
+        correlation = float((x * y.conj()).real.sum() / (x.norm() * y.norm()))
+        assert abs(correlation - expected) < 0.2
+    assert num_twins_linked > 100
+
+
+def filtered_ranks(
+    graph: SyntheticDataset, entity: torch.Tensor, phase: torch.Tensor, test: Triples
+) -> torch.Tensor:
+    """Return the tail and head ranks of each triple, the obvious way."""
+    vectors = torch.complex(*entity.double().chunk(2, dim=1))
+    turns = torch.polar(torch.ones_like(phase), phase).to(vectors.dtype)
+    known = {split for part in (graph.train, graph.valid, graph.test) for split in part}
+    ranks = []
+    for h, r, t in test:
+        for tail_side, target in ((True, t), (False, h)):
+            query = vectors[h] * turns[r] if tail_side else vectors[t] / turns[r]
+            distance = (vectors - query).abs().sum(1)
+            closer = (distance < distance[target]).nonzero()[:, 0].tolist()
+            triples = [(h, r, e) if tail_side else (e, r, t) for e in closer]
+            ranks.append(1 + sum(triple not in known for triple in triples))
+    return torch.tensor(ranks, dtype=torch.float64)
+
+
+def test_planted_embeddings_rank_like_a_trained_model(small: SyntheticDataset) -> None:
+    entity, phase = small.planted(128)
+    ranks = filtered_ranks(small, entity, phase, small.test)
+    assert 0.4 < float((1 / ranks).mean()) < 0.65
+    assert float((ranks <= 10).double().mean()) < 0.8
+    assert float((ranks > 200).double().mean()) > 0.05  # some are hopeless
+    wrong = filtered_ranks(small, entity, phase.flip(0), small.test[:50])
+    assert float((1 / wrong).mean()) < 0.25
