@@ -44,7 +44,6 @@ struct SweepJob {
   int norm;  // 0: none, 1: sum of magnitudes, 2: Euclidean
   float norm_inflation;
   float norm_floor;
-  bool check_finite;
 };
 
 struct Worker {
@@ -65,8 +64,8 @@ struct Isa {
   double sqrt_error;  // relative error of the sweep's square root
   int (*lanes)(ScoreId);
   int (*tile_queries)(ScoreId);
-  // Packs queries [first, first + count) of job.query_ids; returns a bad row or INT64_MAX.
-  int64_t (*pack_queries)(const SweepJob&, float* out);
+  // Packs the queries of job.query_ids as [tile][feature][plane][query].
+  void (*pack_queries)(const SweepJob&, float* out);
   void (*sweep_panel)(const SweepJob&, int64_t panel, Worker&);
   // Decides worker.band by canonical scores, and empties it.
   void (*decide_band)(const SweepJob&, Worker&);

@@ -53,6 +53,7 @@ struct OwnedWorker {
   Buffer<Pair> band;
   Buffer<double> scratch;
   std::vector<int64_t> counts;  // [4][B]
+  int64_t bad_query = INT64_MAX;
   Worker worker;
 };
 
@@ -101,7 +102,7 @@ class Ranking {
     bound_ = error_bound(job_.score, job_.num_features, request.term_ulps, isa.sqrt_error,
                          rounded);
     job_.target_scores = target_scores_.data();
-    job_.check_finite = !request.nan_worst;
+    check_finite_ = !request.nan_worst;
     plan();
   }
 
@@ -174,9 +175,11 @@ class Ranking {
       for (int64_t task; (task = tasks.next(i)) >= 0;) body(*workers_[i], task);
     });
     status_.interrupted |= tasks.stopped();
-    for (const auto& owned : workers_)
+    if (!check_finite_) return;
+    for (const auto& owned : workers_) {
+      status_.bad_query = std::min(status_.bad_query, owned->bad_query);
       status_.bad_candidate = std::min(status_.bad_candidate, owned->worker.bad_candidate);
-    if (!job_.check_finite) status_.bad_candidate = INT64_MAX;
+    }
   }
 
   void score_targets() {
@@ -187,20 +190,21 @@ class Ranking {
       const int64_t first = task * block, size = std::min(block, count - first);
       for (int64_t i = 0; i < size; ++i) {
         pairs[i] = {first + i, job_.targets[first + i]};
-        if (has_nonfinite(pairs[i].candidate))
+        if (has_nonfinite(job_.query, pairs[i].query))
+          owned.bad_query = std::min(owned.bad_query, pairs[i].query);
+        if (has_nonfinite(job_.table, pairs[i].candidate))
           owned.worker.bad_candidate = std::min(owned.worker.bad_candidate, pairs[i].candidate);
       }
       isa_.canonical(job_, pairs, size, owned.worker.scratch, target_scores_.data() + first);
     });
   }
 
-  bool has_nonfinite(int64_t row) const {
+  bool has_nonfinite(const View& view, int64_t row) const {
     float run[256];
     bool bad = false;
     for (int plane = 0; plane < job_.planes; ++plane)
       for (int64_t k = 0; k < job_.num_features; k += 256)
-        bad |= load_floats(job_.table, row, plane, k, std::min<int64_t>(256, job_.num_features - k),
-                           run);
+        bad |= load_floats(view, row, plane, k, std::min<int64_t>(256, job_.num_features - k), run);
     return bad;
   }
 
@@ -225,8 +229,7 @@ class Ranking {
     job_.query_ids = order_.data() + first;
     job_.num_queries = static_cast<int64_t>(count);
     job_.packed_queries = packed_->data;
-    const int64_t bad = isa_.pack_queries(job_, packed_->data);
-    if (job_.check_finite) status_.bad_query = std::min(status_.bad_query, bad);
+    isa_.pack_queries(job_, packed_->data);
     job_.rel = round_up(bound_.rel);
     job_.norm = bound_.norm;
     const double terms = static_cast<double>(job_.num_features) * job_.planes;
@@ -265,7 +268,6 @@ class Ranking {
 
   void sweep(size_t first, size_t count) {
     prepare_pass(first, count);
-    if (!ok()) return;
     const int64_t panels = (job_.num_candidates + lanes_ - 1) / lanes_;
     parallel(panels, [&](OwnedWorker& owned, int64_t panel) {
       isa_.sweep_panel(job_, panel, owned.worker);
@@ -330,6 +332,7 @@ class Ranking {
   const std::function<bool()>& interrupted_;
   const int lanes_, tile_;
   int threads_ = 1;
+  bool check_finite_ = true;
   int64_t queries_per_pass_ = 1;
   ErrorBound bound_;
   std::vector<double> target_scores_;

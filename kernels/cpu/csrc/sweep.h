@@ -88,10 +88,9 @@ float panel_norm(const SweepJob& job, const float* lane_norm) {
 
 // [tile][feature][plane][query]; the last tile repeats its last query.
 template <class Score>
-int64_t pack_queries(const SweepJob& job, float* out) {
+void pack_queries(const SweepJob& job, float* out) {
   constexpr int Q = Score::tile_queries, P = Score::planes;
   const FloatMode mode(FloatMode::kIeee);
-  int64_t bad_query = INT64_MAX;
   float run[kPackBlock];
   const int64_t tiles = (job.num_queries + Q - 1) / Q;
   for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -104,15 +103,13 @@ int64_t pack_queries(const SweepJob& job, float* out) {
         const int64_t left = job.num_features - k;
         const int64_t width = left < kPackBlock ? left : kPackBlock;
         for (int plane = 0; plane < P; ++plane) {
-          const bool bad = load_floats(job.query, row, plane, k, width, run);
-          if (bad && row < bad_query) bad_query = row;
+          load_floats(job.query, row, plane, k, width, run);
           for (int64_t i = 0; i < width; ++i)
             to[((k + i) * P + plane) * Q] = Score::query_sign * run[i];
         }
       }
     }
   }
-  return bad_query;
 }
 
 // -------------------------------------------------------------------------------- register tile
@@ -372,8 +369,7 @@ inline Isa make_isa(const char* name) {
     return with_score(id, [](auto score) { return int{decltype(score)::tile_queries}; });
   };
   isa.pack_queries = [](const SweepJob& job, float* out) {
-    return with_score(job.score,
-                      [&](auto score) { return pack_queries<decltype(score)>(job, out); });
+    with_score(job.score, [&](auto score) { pack_queries<decltype(score)>(job, out); });
   };
   isa.sweep_panel = [](const SweepJob& job, int64_t panel, Worker& worker) {
     with_score(job.score, [&](auto score) { sweep_panel<decltype(score)>(job, panel, worker); });

@@ -1,0 +1,271 @@
+"""The CPU backend against the specification, for every instruction set of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu import rank as cpu_rank
+from kgfast.kernels.cpu.views import address, score_code, view_of
+from kgfast.kernels.reference import rank as reference
+from kgfast.kernels.scores import get_score
+from problems import SCORES, TABLES, cast, make_problem, no_known, problems, table_of
+
+pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+once_per_isa = settings(
+    max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def assert_same(problem) -> None:
+    expected = reference.rank_counts(*problem.args, **problem.kwargs)
+    counted = cpu_rank.rank_counts(*problem.args, **problem.kwargs)
+    for name, a, b in zip(
+        ("greater", "equal", "x greater", "x equal"), expected, counted, strict=True
+    ):
+        assert torch.equal(a, b), f"{name} of {problem}"
+
+
+@given(problem=problems())
+@once_per_isa
+def test_counts_equal_the_reference(isa, problem):
+    assert_same(problem)
+
+
+@given(problem=problems(nonfinite=True))
+@once_per_isa
+def test_counts_with_nan_and_infinities_equal_the_reference(isa, problem):
+    assert_same(problem)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_counts_do_not_depend_on_threads_or_batches(isa, score, threads):
+    generator = torch.Generator().manual_seed(1)
+    table = torch.randint(-3, 4, (700, 140), generator=generator).float()
+    queries = torch.randint(-3, 4, (37, 140), generator=generator).float()
+    targets = torch.randint(700, (37,), generator=generator)
+    expected = torch.stack(reference.rank_counts(queries, table, targets, *no_known(37), score))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole = torch.stack(cpu_rank.rank_counts(queries, table, targets, *no_known(37), score))
+        parts = [
+            torch.stack(cpu_rank.rank_counts(q, table, t, *no_known(len(t)), score))
+            for q, t in zip(queries.split(5), targets.split(5), strict=True)
+        ]
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(whole, expected)
+    assert torch.equal(torch.cat(parts, 1), expected)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_table_of_identical_rows_overflows_the_band(isa, score):
+    table = torch.randn(1, 6).repeat(3_000, 1)  # 20 x 3,000 undecided pairs, 8,192 fit
+    targets = torch.arange(20)
+    queries = torch.randn(20, 6)
+    greater, equal, *_ = cpu_rank.rank_counts(queries, table, targets, *no_known(20), score)
+    assert greater.tolist() == [0] * 20
+    assert equal.tolist() == [2_999] * 20
+
+
+@pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_too_wide_for_one_panel(isa, score, dtype):
+    """Features that come in several blocks, with queries that are abandoned on the way."""
+    generator = torch.Generator().manual_seed(2)
+    table = torch.randn(70, 20_000, generator=generator, dtype=dtype)
+    targets = torch.arange(9)
+    queries = table[targets] + 1e-3 * torch.randn(9, 20_000, generator=generator, dtype=dtype)
+    args = (queries, table, targets, *no_known(9), score)
+    for a, b in zip(reference.rank_counts(*args), cpu_rank.rank_counts(*args), strict=True):
+        assert torch.equal(a, b)
+
+
+# ------------------------------------------------------------------------------- the bound
+
+
+def sweep_errors(isa_name, queries, table, score):
+    """The sweep's distances, what they should be, and the claimed bound."""
+    facts = get_score(score)
+    shape = (len(queries), len(table))
+    values = torch.empty(shape, dtype=torch.float32)
+    bounds = torch.empty(shape, dtype=torch.float64)
+    targets = torch.zeros(len(queries), dtype=torch.int64)
+    cpu.extension.sweep_errors(
+        isa_name,
+        score_code(facts),
+        view_of(queries, facts),
+        view_of(table, facts),
+        *shape,
+        facts.num_features(table.shape[1]),
+        facts.term_ulps,
+        address(targets),
+        address(values),
+        address(bounds),
+    )
+    exact = -reference.canonical_scores(queries[:, None], table, score)
+    return values.double(), exact, bounds
+
+
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    score=st.sampled_from(SCORES),
+    kind=st.sampled_from(TABLES),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    dim=st.sampled_from([1, 2, 16, 64, 65, 200, 700]),
+)
+@example(seed=0, score="rotate", kind="zero", dtype=torch.float32, dim=64)
+@example(seed=0, score="dot", kind="tiny", dtype=torch.float32, dim=65)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_error_bound_is_never_exceeded(isa, seed, score, kind, dtype, dim):
+    generator = torch.Generator().manual_seed(seed)
+    width = dim * get_score(score).planes
+    pool = table_of(kind, 69, width, generator)
+    table = cast(pool[:64], dtype)
+    queries = cast(pool[64:], torch.float64 if dtype == torch.float64 else torch.float32)
+    values, exact, bounds = sweep_errors(isa, queries, table, score)
+    decided = values.isfinite() & bounds.isfinite()  # the others go to the exact path
+    assert bool(((values - exact).abs() <= bounds)[decided].all())
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_error_bound_says_something(isa, score):
+    """A bound of infinity would pass the test above; two pairs in a hundred may stay open."""
+    generator = torch.Generator().manual_seed(5)
+    table, queries = torch.randn(256, 256, generator=generator), torch.randn(4, 256)
+    values, exact, bounds = sweep_errors(isa, queries, table, score)
+    open_pairs = (exact - exact.median()).abs() <= bounds
+    assert bool(values.isfinite().all())
+    assert float(open_pairs.double().mean()) < 0.02
+
+
+# ------------------------------------------------------------------------ memory and process
+
+
+def test_offsets_beyond_two_to_the_31(isa):
+    """Rows more than 2^31 elements apart, in an allocation of which few pages are touched."""
+    stride = 1 << 21
+    storage = torch.empty(stride * 1_100, dtype=torch.float16)
+    table = storage.as_strided((1_100, 4), (stride, 1))
+    table[:] = torch.randn(1_100, 4).half()
+    queries, targets = torch.randn(3, 4), torch.tensor([0, 1_099, 7])
+    args = (queries, table, targets, *no_known(3), "rotate")
+    packed = (queries, table.clone(), targets, *no_known(3), "rotate")
+    for a, b in zip(reference.rank_counts(*packed), cpu_rank.rank_counts(*args), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_flushed_denormals_do_not_change_a_rank(isa):
+    generator = torch.Generator().manual_seed(11)
+    table = torch.randint(0, 9, (200, 8), generator=generator).float() * 1e-42
+    args = (table[:10].clone(), table, torch.arange(10, 20), *no_known(10), "l1")
+    expected = reference.rank_counts(*args)
+    assert torch.set_flush_denormal(True)
+    try:
+        counted = cpu_rank.rank_counts(*args)
+    finally:
+        torch.set_flush_denormal(False)
+    assert expected[0].sum() > 0
+    for a, b in zip(expected, counted, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_callers_floating_point_mode_survives(isa):
+    assert torch.set_flush_denormal(False)
+    problem = make_problem(1)
+    cpu_rank.rank_counts(*problem.args, **problem.kwargs)
+    assert (torch.tensor(1e-310, dtype=torch.float64) * 1).item() != 0
+
+
+def run_script(script: str, **kwargs) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+def test_interrupting_a_long_sweep():
+    process = run_script(
+        """
+        import torch
+        from kgfast.kernels.cpu.rank import rank_counts
+        table = torch.randn(60_000, 512)
+        targets = torch.zeros(4096, dtype=torch.int64)
+        known = torch.zeros(4097, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+        print("sweeping", flush=True)
+        try:
+            while True:
+                rank_counts(table[:4096], table, targets, *known, "rotate")
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """
+    )
+    assert process.stdout.readline() == "sweeping\n"
+    time.sleep(0.5)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert output == "interrupted\n", errors
+    assert time.monotonic() - start < 30  # one sweep alone takes far longer than its 50 ms checks
+
+
+def test_a_forked_child_has_its_own_threads():
+    process = run_script(
+        """
+        import os, torch
+        torch.set_num_threads(3)
+        from kgfast.kernels.cpu.rank import rank_counts
+        table = torch.arange(400.0)[:, None]
+        known = torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+        def greater():
+            return rank_counts(torch.zeros(1, 1), table, torch.tensor([7]), *known, "l1")[0].item()
+        assert greater() == 7
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if greater() == 7 else 1)
+        print(os.waitpid(child, 0)[1])
+        """
+    )
+    output, errors = process.communicate(timeout=60)
+    assert output == "0\n", errors
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.parametrize(("batch", "rows", "dim"), [(4096, 2_000, 512), (64, 200_000, 32)])
+def test_peak_memory_beyond_the_inputs(batch, rows, dim):
+    process = run_script(
+        f"""
+        import torch
+        from kgfast.kernels.cpu.rank import rank_counts
+        def resident(field):
+            lines = open("/proc/self/status").read().splitlines()
+            return next(int(l.split()[1]) for l in lines if l.startswith(field)) / 1024
+        def known(batch):
+            return torch.zeros(batch + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+        table = torch.randn({rows}, {2 * dim})
+        queries = torch.randn({batch}, {2 * dim})
+        targets = torch.arange({batch}) % {rows}
+        rank_counts(queries[:2], table[:100], targets[:2] * 0, *known(2), "rotate")
+        open("/proc/self/clear_refs", "w").write("5")
+        before = resident("VmRSS")
+        rank_counts(queries, table, targets, *known({batch}), "rotate")
+        print(resident("VmHWM") - before)
+        """,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+    )
+    output, errors = process.communicate(timeout=120)
+    assert float(output) <= 64, errors

@@ -1,0 +1,116 @@
+"""Ranking problems for property tests: every score, dtype, layout and an adversarial table."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+SCORES = ("dot", "l1", "l2", "rotate", "rotate_interleaved")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+TABLES = ("normal", "grid", "tiny", "huge", "same", "close", "cauchy", "zero", "lognormal")
+DIMS = (1, 2, 3, 7, 16, 17, 63, 64, 65, 100, 130)
+ROWS = (1, 2, 5, 16, 31, 47, 48, 49, 63, 64, 65, 100, 257)
+QUERIES = (1, 2, 3, 4, 5, 7, 8, 9, 17)
+
+
+@dataclass
+class Problem:
+    """The arguments of ``rank_counts``."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    def __repr__(self) -> str:
+        return f"Problem({self.note})"
+
+
+def table_of(kind: str, rows: int, width: int, generator: torch.Generator) -> Tensor:
+    """Float64 values of a kind that is hard in its own way."""
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    def exponents(low: int, high: int) -> Tensor:
+        return 10.0 ** torch.randint(low, high, (rows, 1), generator=generator).double()
+
+    values = {
+        "normal": lambda: normal(rows, width),
+        "grid": lambda: torch.randint(-2, 3, (rows, width), generator=generator).double(),
+        "tiny": lambda: normal(rows, width) * exponents(-44, -18),  # float32 denormals included
+        "huge": lambda: normal(rows, width) * exponents(10, 37),
+        "same": lambda: normal(1, width).repeat(rows, 1),
+        "close": lambda: normal(1, width) + 1e-6 * normal(rows, width),
+        "cauchy": lambda: normal(rows, width) / normal(rows, width),
+        "zero": lambda: torch.zeros(rows, width, dtype=torch.float64),
+        "lognormal": lambda: (2 * normal(rows, width)).exp(),
+    }
+    return values[kind]()
+
+
+def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Finite values of a dtype."""
+    limit = torch.finfo(dtype).max
+    return values.clamp(-limit, limit).to(dtype)
+
+
+def strided(table: Tensor, kind: str) -> Tensor:
+    """The same values under other strides."""
+    if kind == "rows":
+        wide = torch.zeros(2 * len(table), table.shape[1] + 3, dtype=table.dtype)
+        wide[::2, 2 : 2 + table.shape[1]] = table
+        return wide[::2, 2 : 2 + table.shape[1]]
+    if kind == "columns":
+        return table.t().contiguous().t()
+    return table
+
+
+def make_problem(seed: int, nonfinite: bool = False) -> Problem:
+    """One random problem."""
+    pick = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    score, kind, dtype = pick.choice(SCORES), pick.choice(TABLES), pick.choice(DTYPES)
+    dim, rows, batch = pick.choice(DIMS), pick.choice(ROWS), pick.choice(QUERIES)
+    width = dim * (2 if score.startswith("rotate") else 1)
+    pool = table_of(kind, rows + batch, width, generator)
+    table = cast(pool[:rows], dtype)
+    query_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    near = table[torch.randint(rows, (batch,), generator=generator)].double()
+    queries = cast(pool[rows:] if pick.random() < 0.5 else near, query_dtype)
+    if nonfinite:
+        bad = pick.choice([float("nan"), float("inf"), float("-inf")])
+        table[pick.randrange(rows), pick.randrange(width)] = bad
+        if pick.random() < 0.5:
+            queries[pick.randrange(batch), pick.randrange(width)] = bad
+    layout = pick.choice(["plain", "plain", "rows", "columns"])
+    targets = torch.randint(rows, (batch,), generator=generator)
+    lengths = torch.randint(0, 6, (batch,), generator=generator)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    indices = torch.randint(rows, (int(indptr[-1]),), generator=generator)
+    kwargs: dict[str, Any] = {"nan_worst": nonfinite}
+    if pick.random() < 0.4:
+        size = rows if pick.random() < 0.7 else 1
+        kwargs["bias"] = torch.randn(size, generator=generator) * 10.0 ** pick.randint(-8, 3)
+    if pick.random() < 0.3:
+        kwargs["candidate_ids"] = torch.randperm(rows, generator=generator)[: pick.randint(1, rows)]
+    if pick.random() < 0.3:
+        kwargs["dims"] = sorted({pick.randint(1, dim) for _ in range(2)})
+    note = (
+        f"seed={seed} {score} {kind} {dtype} {layout} dim={dim} rows={rows} batch={batch} "
+        f"{sorted(kwargs)}"
+    )
+    args = (queries, strided(table, layout), targets, indptr, indices, score)
+    return Problem(args, kwargs, note)
+
+
+def problems(nonfinite: bool = False) -> st.SearchStrategy[Problem]:
+    """Random problems; shrinking is by seed, the repr says everything."""
+    return st.integers(0, 2**31 - 1).map(lambda seed: make_problem(seed, nonfinite))
+
+
+def no_known(batch: int) -> tuple[Tensor, Tensor]:
+    """An empty CSR of known answers."""
+    return torch.zeros(batch + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)

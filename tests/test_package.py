@@ -1,0 +1,126 @@
+"""The package as such: imports, arrows between rooms, import time, doctests, build flags."""
+
+import ast
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kgfast
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = [*ROOT.glob("kgfast/**/*.py"), *ROOT.glob("kernels/**/*.py")]
+MODULES = sorted(
+    info.name
+    for package in ("kgfast", "kgfast.kernels")
+    for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
+    if not info.name.endswith("._cpu")
+)
+# Arrows point one way: a room may import the rooms before it.
+ROOMS = ["kernels", "ops", "graph", "datasets", "models", "ranks", "ranking"]
+
+
+def imports_of(path: Path) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            prefix = "." * node.level + (node.module or "")
+            names += (
+                [prefix] if node.module != "kgfast" else [f"kgfast.{a.name}" for a in node.names]
+            )
+    return names
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_doctests(module):
+    if module.startswith("kgfast.kernels.triton"):
+        pytest.importorskip("triton")
+    results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert results.failed == 0
+
+
+def test_public_docstrings_have_examples():
+    """Doctests exist: the test above could pass for lack of them."""
+    with_examples = [
+        name for name in kgfast.__all__ if ">>>" in (getattr(kgfast, name).__doc__ or "")
+    ]
+    assert {"rank", "RotatE", "TransE", "DistMult", "ComplEx", "Ranks"} <= set(with_examples)
+
+
+def test_kernels_import_nothing_of_kgfast():
+    for path in ROOT.glob("kernels/**/*.py"):
+        for name in imports_of(path):
+            assert not name.startswith("kgfast"), f"{path} imports {name}"
+
+
+def test_nothing_imports_kernels_by_its_folder_name():
+    scripts = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]
+    for path in [*SOURCES, *scripts]:
+        for name in imports_of(path):
+            assert name.split(".")[0] != "kernels", f"{path} imports {name}"
+
+
+def test_arrows_point_one_way():
+    for path in ROOT.glob("kgfast/**/*.py"):
+        room = path.relative_to(ROOT / "kgfast").parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[0] != "kgfast" or len(parts) < 2 or parts[1] not in ROOMS:
+                continue
+            assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{path} imports {name}"
+    assert not any(
+        name.startswith("kgfast.models")
+        for path in ROOT.glob("kgfast/graph/*.py")
+        for name in imports_of(path)
+    )
+
+
+def test_import_time_and_what_it_leaves_alone():
+    """Importing kgfast takes under 0.3 s beyond torch, loads no Triton, touches no CUDA."""
+    script = """
+import time, torch, numpy
+start = time.perf_counter()
+import kgfast
+elapsed = time.perf_counter() - start
+import sys
+assert "triton" not in sys.modules, "kgfast imported triton"
+assert "pandas" not in sys.modules, "kgfast imported pandas"
+assert not torch.cuda.is_initialized()
+print(elapsed)
+"""
+    runs = [
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
+    assert min(float(run.stdout) for run in runs) < 0.3
+
+
+def test_build_flags():
+    setup = (ROOT / "setup.py").read_text()
+    tree = ast.parse(setup)
+    flags = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert "-ffp-contract=off" in flags
+    assert not {"-ffast-math", "-Ofast", "-march=native", "-funsafe-math-optimizations"} & flags
+
+
+def test_the_extension_links_no_torch():
+    spec = importlib.util.find_spec("kgfast.kernels._cpu")
+    if spec is None:
+        pytest.skip("the extension is not built")
+    listing = subprocess.run(["ldd", spec.origin], capture_output=True, text=True, check=False)
+    assert "torch" not in listing.stdout
+    assert "gomp" not in listing.stdout
+
+
+def test_every_public_name_is_tested():
+    tests = " ".join(path.read_text() for path in ROOT.glob("tests/test_*.py"))
+    assert [name for name in kgfast.__all__ if name not in tests] == []

@@ -1,0 +1,120 @@
+"""The result object: metrics by hand, groups, frames and tables."""
+
+import math
+
+import pytest
+import torch
+
+from kgfast import KnownTriples, Triples, Vocabulary, rank
+from kgfast.models import TransE
+from kgfast.ranks import Ranks
+
+
+def ranks_of(greater, equal=None, candidates=10, sides=("tail",), triples=None) -> Ranks:
+    greater = torch.tensor(greater).reshape(-1, len(sides))
+    equal = (
+        torch.zeros_like(greater) if equal is None else torch.tensor(equal).reshape(-1, len(sides))
+    )
+    count = torch.full_like(greater, candidates)
+    triples = torch.zeros(len(greater), 3, dtype=torch.int64) if triples is None else triples
+    return Ranks(greater, equal, count, sides, triples)
+
+
+def test_metrics_by_hand():
+    ranks = ranks_of([0, 1, 4, 9], candidates=19)  # ranks 1, 2, 5, 10
+    assert ranks.mrr == pytest.approx((1 + 1 / 2 + 1 / 5 + 1 / 10) / 4)
+    assert ranks.mr == 4.5
+    assert ranks.median_rank == 3.5
+    assert [ranks.hits(k) for k in (1, 3, 10)] == [0.25, 0.5, 1.0]
+    assert ranks.amr == pytest.approx(4.5 / 10)
+    assert ranks.amri == pytest.approx(1 - 3.5 / 9)
+
+
+def test_rank_types():
+    ranks = ranks_of([2], [2])
+    assert ranks.metrics("optimistic")["mr"] == 3
+    assert ranks.metrics("realistic")["mr"] == 4
+    assert ranks.metrics("pessimistic")["mr"] == 5
+    assert ranks.hits(3) == 0.0
+    assert ranks.hits(3, "optimistic") == 1.0
+    with pytest.raises(ValueError, match="rank_type must be one of"):
+        ranks.metrics("average")
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        ranks.hits(0)
+
+
+def test_sides():
+    ranks = ranks_of([0, 4, 1, 9], sides=("head", "tail"))
+    assert ranks.side("head").greater.tolist() == [[0], [1]]
+    assert ranks.side("tail").mr == 7.5
+    with pytest.raises(ValueError, match="side must be one of head, tail"):
+        ranks.side("relation")
+
+
+def test_an_empty_result_is_all_nan():
+    metrics = ranks_of([]).metrics()
+    assert metrics
+    assert all(math.isnan(value) for value in metrics.values())
+
+
+def ranked() -> Ranks:
+    entities = Vocabulary(["a", "b", "c", "d"])
+    relations = Vocabulary(["likes", "knows"])
+    train = [(0, 0, 1), (0, 0, 2), (0, 0, 3), (1, 1, 2)]
+    test = Triples([(0, 0, 1), (1, 1, 2), (2, 1, 0)], entities=entities, relations=relations)
+    model = TransE(torch.tensor([[0.0], [1.0], [2.0], [4.0]]), torch.zeros(2, 1))
+    return rank(model, test, known=KnownTriples(train))
+
+
+def test_by_relation():
+    groups = ranked().by("relation")
+    assert list(groups) == ["likes", "knows"]
+    assert len(groups["knows"]) == 2
+    assert torch.equal(groups["likes"].raw.greater, ranked().raw.greater[:1])
+    assert "Ranks by relation" in repr(groups)
+    assert "knows" in repr(groups)
+    assert groups.metrics()["knows"]["count"] == 4
+    assert groups.to_frame().loc["likes", "count"] == 2
+
+
+def test_by_cardinality():
+    groups = ranked().by("cardinality")
+    assert {name: len(ranks) for name, ranks in groups.items()} == {"1-1": 2, "1-N": 1}
+
+
+def test_by_frequency():
+    # Known triples touch a: 3, b: 2, c: 2, d: 1 times; every target falls into 1-9.
+    groups = ranked().by("frequency")
+    assert list(groups) == ["1-9"]
+    assert groups["1-9"].greater.numel() == 6
+    assert groups["1-9"].mr == pytest.approx(ranked().mr)
+
+
+def test_by_frequency_of_unseen_entities():
+    model = TransE(torch.arange(5.0)[:, None], torch.zeros(1, 1))
+    ranks = rank(model, [(0, 0, 1), (0, 0, 4)], known=KnownTriples([(0, 0, 1)]), sides=("tail",))
+    groups = ranks.by("frequency")
+    assert {name: len(it) for name, it in groups.items()} == {"0": 1, "1-9": 1}
+
+
+def test_groups_that_cannot_be():
+    with pytest.raises(ValueError, match="grouping must be one of"):
+        ranked().by("entity")
+    with pytest.raises(ValueError, match="needs the known triples"):
+        ranks_of([0]).by("cardinality")
+
+
+def test_frame():
+    frame = ranked().to_frame()
+    assert len(frame) == 6
+    assert frame["head"].tolist()[:2] == ["a", "a"]
+    assert frame["side"].tolist() == ["head", "tail"] * 3
+    assert frame["optimistic"].tolist() == ranked().optimistic.flatten().tolist()
+    assert frame["raw_realistic"].tolist() == ranked().raw.realistic.flatten().tolist()
+
+
+def test_repr_is_a_table():
+    text = repr(ranked())
+    assert text.startswith("Ranks of 3 triples, filtered, realistic\n")
+    assert [line.split()[0] for line in text.splitlines()[2:]] == ["head", "tail", "both"]
+    assert "Ranks of 3 triples, raw" in repr(ranked().raw)
