@@ -30,11 +30,11 @@ struct Simd {
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)));
   }
 
-  // dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < 8.
-  static void transpose(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+  // dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 8.
+  static void transpose(const float* const* rows, int64_t offset, float* dst, int64_t dst_stride) {
     __m256 r[8], t[8];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) r[i] = load(src + i * src_stride);
+    for (int i = 0; i < 8; ++i) r[i] = load(rows[i] + offset);
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
       t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);

@@ -28,11 +28,11 @@ struct Simd {
   static V add_sqrt(V acc, V m) { return _mm512_fmadd_ps(m, _mm512_rsqrt14_ps(m), acc); }
   static uint32_t less(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 
-  // dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < 16.
-  static void transpose(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+  // dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 16.
+  static void transpose(const float* const* rows, int64_t offset, float* dst, int64_t dst_stride) {
     __m512 r[16], t[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) r[i] = load(src + i * src_stride);
+    for (int i = 0; i < 16; ++i) r[i] = load(rows[i] + offset);
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
       t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);

@@ -42,9 +42,10 @@ struct Simd {
     return (mask[0] & 1) | (mask[1] & 2) | (mask[2] & 4) | (mask[3] & 8);
   }
 
-  static void transpose(const float* src, int64_t src_stride, float* dst, int64_t dst_stride) {
+  // dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 4.
+  static void transpose(const float* const* rows, int64_t offset, float* dst, int64_t dst_stride) {
     for (int i = 0; i < W; ++i)
-      for (int j = 0; j < W; ++j) dst[j * dst_stride + i] = src[i * src_stride + j];
+      for (int j = 0; j < W; ++j) dst[j * dst_stride + i] = rows[i][offset + j];
   }
 };
 

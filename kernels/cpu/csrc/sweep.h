@@ -45,32 +45,77 @@ inline void accumulate_norm(int norm, const float* packed, int64_t count, float*
   }
 }
 
-// Writes features [feature, feature + count) of one panel as [feature][plane][lane]. Lanes past
-// the last candidate repeat it.
+inline bool has_nonfinite(const float* values, int64_t count) {  // count: a multiple of W
+  V sum[4] = {Simd::zero(), Simd::zero(), Simd::zero(), Simd::zero()};
+  for (int64_t i = 0; i < count; i += Simd::W) {
+    V& chain = sum[i / Simd::W % 4];
+    chain = Simd::fma(Simd::load(values + i), Simd::zero(), chain);  // inf * 0 is a NaN too
+  }
+  const V all = Simd::add(Simd::add(sum[0], sum[1]), Simd::add(sum[2], sum[3]));
+  return Simd::less(Simd::sub(Simd::zero(), Simd::set1(1.0f)), all) != (1u << Simd::W) - 1;
+}
+
+// Notes the lowest row of a panel that holds a number that is not finite.
+template <class Score>
+void find_nonfinite(const SweepJob& job, int64_t first, int valid, Worker& worker) {
+  float run[kPackBlock];
+  for (int lane = 0; lane < valid; ++lane) {
+    const int64_t row = candidate_of(job, first + lane);
+    for (int plane = 0; plane < Score::planes; ++plane)
+      for (int64_t k = 0; k < job.num_features; k += kPackBlock) {
+        const int64_t left = job.num_features - k;
+        if (load_floats(job.table, row, plane, k, left < kPackBlock ? left : kPackBlock, run) &&
+            row < worker.bad_candidate)
+          worker.bad_candidate = row;
+      }
+  }
+}
+
+// Transposes `width` features of W rows into one column of vectors of the panel.
+template <class Score>
+inline void transpose_rows(const float* const* rows, int64_t width, float* out) {
+  constexpr int W = Simd::W;
+  constexpr int64_t stride = Score::planes * lanes_of<Score>();
+  int64_t i = 0;
+  for (; i + W <= width; i += W) Simd::transpose(rows, i, out + i * stride, stride);
+  for (; i < width; ++i)
+    for (int lane = 0; lane < W; ++lane) out[i * stride + lane] = rows[lane][i];
+}
+
+// Writes features [feature, feature + count) of one panel as [feature][plane][lane], W rows at a
+// time so that few streams are read at once. Lanes past the last candidate repeat it.
 template <class Score>
 void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, int64_t count,
                 Worker& worker, float* lane_norm) {
   constexpr int L = lanes_of<Score>(), P = Score::planes, W = Simd::W;
-  alignas(64) float rows[L * kPackBlock];
-  for (int64_t k = 0; k < count; k += kPackBlock) {
-    const int64_t width = count - k < kPackBlock ? count - k : kPackBlock;
+  const bool direct = job.table.dtype == DType::f32 && job.table.step == 1;
+  alignas(64) float converted[W * kPackBlock];
+  const float* rows[W];
+  int64_t ids[W];
+  bool bad = false;
+  for (int lane = 0; lane < L; lane += W) {
+    for (int i = 0; i < W; ++i)
+      ids[i] = candidate_of(job, first + (lane + i < valid ? lane + i : valid - 1));
     for (int plane = 0; plane < P; ++plane) {
-      for (int lane = 0; lane < L; ++lane) {
-        const int64_t row = candidate_of(job, first + (lane < valid ? lane : valid - 1));
-        const bool bad = load_floats(job.table, row, plane, feature + k, width,
-                                     rows + lane * kPackBlock);
-        if (bad && row < worker.bad_candidate) worker.bad_candidate = row;
+      float* out = worker.panel + plane * L + lane;
+      if (direct) {
+        for (int i = 0; i < W; ++i) rows[i] = run_at<float>(job.table, ids[i], plane, feature);
+        transpose_rows<Score>(rows, count, out);
+        continue;
       }
-      float* out = worker.panel + (k * P + plane) * L;
-      int64_t i = 0;
-      for (; i + W <= width; i += W)
-        for (int lane = 0; lane < L; lane += W)
-          Simd::transpose(rows + lane * kPackBlock + i, kPackBlock, out + i * P * L + lane, P * L);
-      for (; i < width; ++i)
-        for (int lane = 0; lane < L; ++lane)
-          out[i * P * L + lane] = rows[lane * kPackBlock + i];
+      for (int64_t k = 0; k < count; k += kPackBlock) {
+        const int64_t width = count - k < kPackBlock ? count - k : kPackBlock;
+        for (int i = 0; i < W; ++i) {
+          rows[i] = converted + i * kPackBlock;
+          bad |= load_floats(job.table, ids[i], plane, feature + k, width,
+                             converted + i * kPackBlock);
+        }
+        transpose_rows<Score>(rows, width, out + k * P * L);
+      }
     }
   }
+  if (direct) bad = has_nonfinite(worker.panel, count * P * L);
+  if (bad) find_nonfinite<Score>(job, first, valid, worker);
   if (job.norm) accumulate_norm<Score>(job.norm, worker.panel, count * P, lane_norm);
 }
 
@@ -275,7 +320,7 @@ void sweep_block(const SweepJob& job, const PanelFacts& facts, int64_t feature, 
   for (int64_t position = 0; position < job.num_queries; position += T) {
     if (worker.band_size + T * kMaxLanes > worker.band_capacity) decide_band<Score>(job, worker);
     float limits[T];
-    for (int a = 0; a < T; ++a) {
+    for (int a = 0; Score::monotone && a < T; ++a) {
       const bool known = whole || !job.norm;  // a norm is complete only after the last block
       limits[a] = known ? abandon_limit<Score>(job, job.thresholds[position + a], facts.norm)
                         : FLT_MAX;

@@ -1,0 +1,41 @@
+"""The README's code runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import kgfast
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+
+
+def test_code_blocks_run_in_order():
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(blocks) == 2
+    names: dict = {}
+    for block in blocks:
+        exec(block, names)
+    assert 0.3 < names["ranks"].mrr < 0.8
+
+
+def test_your_own_model_scores_what_it_says():
+    block = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)[1]
+    names = {"kgfast": kgfast}
+    exec(block, names)
+    entity, relation = torch.randn(6, 3).double(), torch.randn(2, 3, 3).double()
+    model = names["Rescal"](entity, relation)
+    for side in ("tail", "head"):
+        query = model.queries(torch.tensor([4]), torch.tensor([1]), side)
+        scores = (query @ entity.T)[0]
+        for n in range(6):
+            h, t = (4, n) if side == "tail" else (n, 4)
+            expected = entity[h] @ relation[1] @ entity[t]
+            assert scores[n].item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_the_two_commands_exist():
+    makefile = (Path(__file__).resolve().parents[1] / "Makefile").read_text()
+    for target in re.findall(r"^    make (\w+)", README, flags=re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
