@@ -1,6 +1,6 @@
 """rank(): filtered and raw ranks of test triples, and the result object that keeps them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -256,13 +256,12 @@ def _rank_side(
     device = candidates.table.device
     subset = None if plan.candidate_ids is None else plan.candidate_ids.to(device)
     counts = torch.empty(4, len(plan.hrt), dtype=torch.int64)
-    for start in range(0, len(plan.hrt), plan.batch_size):
-        batch = slice(start, start + plan.batch_size)
+    for batch in _batches(plan, side):
         heads, relations, tails = plan.hrt[batch].to(device).T
         anchors, targets = (heads, tails) if side == "tail" else (tails, heads)
         queries = plan.model.queries(anchors, relations, side, dims=dim)
         if not plan.nan_worst:
-            _check_queries(queries, plan.hrt[batch], side, start)
+            _check_queries(queries, plan.hrt, batch, side)
         indptr, indices = _known_answers(plan.known, anchors, relations, side)
         result = ops.rank_counts(
             queries,
@@ -281,13 +280,20 @@ def _rank_side(
     return counts
 
 
-def _check_queries(queries: Tensor, hrt: Tensor, side: Side, start: int) -> None:
+def _batches(plan: _Plan, side: Side) -> Iterable[Tensor]:
+    """Rows of the triples, batch by batch; equal queries stand together, as they share a sweep."""
+    anchors = plan.hrt[:, 0 if side == "tail" else 2]
+    order = (plan.hrt[:, 1] * plan.model.num_entities + anchors).argsort(stable=True)
+    return order.split(plan.batch_size) if len(order) else ()
+
+
+def _check_queries(queries: Tensor, hrt: Tensor, batch: Tensor, side: Side) -> None:
     """Name the triple whose query is not finite; tables are checked where they are read."""
     finite = queries.isfinite().all(1)
     if not bool(finite.all()):
-        row = int((~finite).nonzero()[0])
+        row = int(batch[~finite.to(batch.device)].min())
         raise ValueError(
-            f"triples[{start + row}] = {tuple(hrt[row].tolist())}: its {side} query holds a NaN or "
+            f"triples[{row}] = {tuple(hrt[row].tolist())}: its {side} query holds a NaN or "
             f"an infinity, from the embeddings of its entity or relation "
             f'(nan="worst" ranks it last)'
         )

@@ -14,10 +14,11 @@ struct Pair {
   int64_t candidate;  // row of the candidate table
 };
 
-// How a query's pairs are decided; docs/exactness.md derives it. With tau = bias - target score,
+// A target of a query, and how the query's pairs are decided for it; docs/exactness.md derives it. With tau = bias - target score,
 // err = rel * |tau| + (base + slope * panel norm): below tau - err the candidate beats the target,
 // above tau + err it does not, in between the canonical score decides.
 struct Threshold {
+  int64_t row;         // of the query table: where the counts go
   float minus_target;  // - canonical score of the target, rounded
   float base;
   float slope;
@@ -34,10 +35,11 @@ struct SweepJob {
   int64_t num_candidates;           // M
   int64_t num_features;             // of this crop
   int64_t features_per_block;       // features that a panel holds at once
-  const int64_t* query_ids;         // [Q]: rows of the query table, in sweep order
+  const int64_t* query_ids;         // [Q]: distinct rows of the query table, in sweep order
   int64_t num_queries;              // Q
   const float* packed_queries;      // [tiles][features][planes][tile_queries]
-  const Threshold* thresholds;      // [tiles * tile_queries]
+  const Threshold* thresholds;      // those of query i are first_threshold[i] .. [i + 1] - 1
+  const int64_t* first_threshold;   // [Q + 1]
   const int64_t* targets;           // [B], by query row
   const double* target_scores;      // [B], by query row
   float rel;

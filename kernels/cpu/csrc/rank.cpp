@@ -109,8 +109,8 @@ class Ranking {
   RankStatus count() {
     score_targets();
     if (ok()) find_order();
-    for (size_t first = 0; ok() && first < order_.size(); first += queries_per_pass_)
-      sweep(first, std::min<size_t>(queries_per_pass_, order_.size() - first));
+    for (size_t first = 0; ok() && first < swept_.size(); first += queries_per_pass_)
+      sweep(first, std::min<size_t>(queries_per_pass_, swept_.size() - first));
     if (ok()) exclude();
     if (ok()) collect();
     return status_;
@@ -118,14 +118,15 @@ class Ranking {
 
   void errors(float* values, double* bounds) {
     score_targets();
-    for (int64_t query = 0; query < request_.num_queries; ++query) order_.push_back(query);
-    prepare_pass(0, order_.size());
+    for (int64_t query = 0; query < request_.num_queries; ++query)
+      groups_.push_back({query}), swept_.push_back(query);
+    prepare_pass(0, swept_.size());
     const int64_t panels = (job_.num_candidates + lanes_ - 1) / lanes_;
-    std::vector<float> tile(order_.size() * lanes_);
+    std::vector<float> tile(swept_.size() * lanes_);
     for (int64_t panel = 0; panel < panels; ++panel) {
       float norm = 0.0f;
       isa_.sweep_values(job_, panel, workers_[0]->worker, tile.data(), &norm);
-      for (size_t q = 0; q < order_.size(); ++q) {
+      for (size_t q = 0; q < swept_.size(); ++q) {
         const Threshold& t = thresholds_[q];
         for (int64_t n = panel * lanes_; n < std::min((panel + 1) * lanes_, job_.num_candidates);
              ++n) {
@@ -208,15 +209,72 @@ class Ranking {
     return bad;
   }
 
-  // Queries whose target lies close are abandoned early: tiles of like queries stop together. A
-  // target without a score needs no sweep.
+  // Groups the queries that are equal, so that each is swept once for all its targets, and orders
+  // them: those whose targets lie close are abandoned early, and tiles of like queries together.
   void find_order() {
+    group_equal_queries();
+    std::vector<double> reach(groups_.size());  // the lowest target score; NaN ones need no sweep
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      reach[g] = INFINITY;
+      bool needed = false;
+      for (const int64_t query : groups_[g]) {
+        if (std::isnan(target_scores_[query])) continue;
+        needed = true;
+        reach[g] = std::min(reach[g], target_scores_[query]);
+      }
+      if (needed) swept_.push_back(static_cast<int64_t>(g));
+    }
+    std::stable_sort(swept_.begin(), swept_.end(),
+                     [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
+  }
+
+  void group_equal_queries() {
+    std::vector<std::pair<uint64_t, int64_t>> rows(request_.num_queries);
     for (int64_t query = 0; query < request_.num_queries; ++query)
-      if (!std::isnan(target_scores_[query])) order_.push_back(query);
-    std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
-      const double x = target_scores_[a], y = target_scores_[b];
-      return x != y ? x > y : a < b;
+      rows[query] = {hash_of(query), query};
+    std::sort(rows.begin(), rows.end());
+    size_t run = 0;  // first group of the present hash
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (i == 0 || rows[i].first != rows[i - 1].first) run = groups_.size();
+      size_t g = run;
+      while (g < groups_.size() && !equal_queries(groups_[g][0], rows[i].second)) ++g;
+      if (g == groups_.size()) groups_.emplace_back();
+      groups_[g].push_back(rows[i].second);
+    }
+  }
+
+  // Calls body with runs of a query row as doubles, plane by plane, until it returns false.
+  template <class Body>
+  void read_query(int64_t query, Body body) const {
+    double run[64];
+    for (int plane = 0; plane < job_.planes; ++plane)
+      for (int64_t k = 0; k < job_.num_features; k += 64) {
+        const int64_t width = std::min<int64_t>(64, job_.num_features - k);
+        load_doubles(job_.query, query, plane, k, width, run);
+        if (!body(plane, k, width, run)) return;
+      }
+  }
+
+  uint64_t hash_of(int64_t query) const {
+    uint64_t hash = 0xCBF29CE484222325u;
+    read_query(query, [&](int, int64_t, int64_t width, const double* run) {
+      for (int64_t i = 0; i < width; ++i)
+        hash = (hash ^ bit_cast<uint64_t>(run[i])) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 29;
+      return true;
     });
+    return hash;
+  }
+
+  bool equal_queries(int64_t a, int64_t b) const {
+    bool equal = true;
+    read_query(a, [&](int plane, int64_t k, int64_t width, const double* run) {
+      double other[64];
+      load_doubles(job_.query, b, plane, k, width, other);
+      equal = std::memcmp(run, other, sizeof(double) * width) == 0;
+      return equal;
+    });
+    return equal;
   }
 
   void prepare_pass(size_t first, size_t count) {
@@ -226,8 +284,20 @@ class Ranking {
       packed_ = std::make_unique<Buffer<float>>(floats);
       packed_floats_ = floats;
     }
-    job_.query_ids = order_.data() + first;
+    thresholds_.clear();
+    query_ids_.clear();
+    first_threshold_.assign(1, 0);
+    for (size_t i = first; i < first + count; ++i) {
+      const std::vector<int64_t>& group = groups_[swept_[i]];
+      for (const int64_t query : group)
+        if (!std::isnan(target_scores_[query])) thresholds_.push_back(threshold(query));
+      query_ids_.push_back(group[0]);
+      first_threshold_.push_back(static_cast<int64_t>(thresholds_.size()));
+    }
+    job_.query_ids = query_ids_.data();
     job_.num_queries = static_cast<int64_t>(count);
+    job_.thresholds = thresholds_.data();
+    job_.first_threshold = first_threshold_.data();
     job_.packed_queries = packed_->data;
     isa_.pack_queries(job_, packed_->data);
     job_.rel = round_up(bound_.rel);
@@ -235,10 +305,6 @@ class Ranking {
     const double terms = static_cast<double>(job_.num_features) * job_.planes;
     job_.norm_inflation = round_up(1.0 + (terms + 16.0) * 0x1p-22);
     job_.norm_floor = round_up(terms * 0x1p-124);
-    thresholds_.resize(padded);
-    for (size_t i = 0; i < padded; ++i)
-      thresholds_[i] = threshold(order_[first + std::min(i, count - 1)]);
-    job_.thresholds = thresholds_.data();
   }
 
   Threshold threshold(int64_t query) const {
@@ -249,19 +315,17 @@ class Ranking {
     const double base = bound_.absolute + bound_.per_query * norm +
                         4.0 * u * (std::fabs(target) + bias) + 0x1p-120;
     const double slope = bound_.norm ? bound_.per_pair * norm + bound_.per_norm : 0.0;
-    return {static_cast<float>(-target), round_up(base * (1.0 + 8.0 * u)),
+    return {query, static_cast<float>(-target), round_up(base * (1.0 + 8.0 * u)),
             round_up(slope * (1.0 + 8.0 * u))};
   }
 
   double query_norm(int64_t query) const {
-    double run[64], sum = 0.0;
-    for (int plane = 0; plane < job_.planes; ++plane)
-      for (int64_t k = 0; k < job_.num_features; k += 64) {
-        const int64_t width = std::min<int64_t>(64, job_.num_features - k);
-        load_doubles(job_.query, query, plane, k, width, run);
-        for (int64_t i = 0; i < width; ++i)
-          sum += bound_.norm == 1 ? std::fabs(run[i]) : run[i] * run[i];
-      }
+    double sum = 0.0;
+    read_query(query, [&](int, int64_t, int64_t width, const double* run) {
+      for (int64_t i = 0; i < width; ++i)
+        sum += bound_.norm == 1 ? std::fabs(run[i]) : run[i] * run[i];
+      return true;
+    });
     // Squares of float64 values may underflow; the floor is far below anything that matters.
     return (bound_.norm == 1 ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;
   }
@@ -275,36 +339,55 @@ class Ranking {
     for (const auto& owned : workers_) isa_.decide_band(job_, owned->worker);
   }
 
+  // Known answers are scored once for all targets of a query that have the same ones.
   void exclude() {
     for (const auto& owned : workers_) owned->count_excluded(request_.num_queries);
-    parallel(request_.num_queries, [&](OwnedWorker& owned, int64_t query) {
-      std::vector<int64_t> ids = excluded_ids(query);
-      if (std::isnan(target_scores_[query])) {
-        owned.worker.greater[query] += static_cast<int64_t>(ids.size());
-        return;
+    parallel(static_cast<int64_t>(groups_.size()), [&](OwnedWorker& owned, int64_t group) {
+      std::vector<int64_t> scored;
+      std::vector<double> scores;
+      for (const int64_t query : groups_[group]) {
+        const std::vector<int64_t> ids = excluded_ids(query);
+        if (std::isnan(target_scores_[query])) {
+          owned.worker.greater[query] += count_others(ids, query);
+          continue;
+        }
+        if (ids != scored) {
+          scored = ids;
+          scores = canonical_of(query, ids, owned.worker);
+        }
+        for (size_t i = 0; i < ids.size(); ++i) {
+          if (ids[i] == job_.targets[query]) continue;
+          owned.worker.greater[query] += scores[i] > target_scores_[query];
+          owned.worker.equal[query] += scores[i] == target_scores_[query];
+        }
       }
-      for (const int64_t id : ids) {
-        owned.worker.band[owned.worker.band_size++] = {query, id};
-        if (owned.worker.band_size == kBandCapacity) isa_.decide_band(job_, owned.worker);
-      }
-      isa_.decide_band(job_, owned.worker);
     });
   }
 
-  // Known answers of a query that are candidates and not its target, each once.
+  std::vector<double> canonical_of(int64_t query, const std::vector<int64_t>& ids,
+                                   Worker& worker) const {
+    std::vector<Pair> pairs;
+    for (const int64_t id : ids) pairs.push_back({query, id});
+    std::vector<double> scores(ids.size());
+    isa_.canonical(job_, pairs.data(), static_cast<int64_t>(pairs.size()), worker.scratch,
+                   scores.data());
+    return scores;
+  }
+
+  int64_t count_others(const std::vector<int64_t>& ids, int64_t query) const {
+    return std::count_if(ids.begin(), ids.end(),
+                         [&](int64_t id) { return id != job_.targets[query]; });
+  }
+
+  // Known answers of a query that are candidates, each once.
   std::vector<int64_t> excluded_ids(int64_t query) const {
     std::vector<int64_t> ids(request_.exclude_indices + request_.exclude_indptr[query],
                              request_.exclude_indices + request_.exclude_indptr[query + 1]);
     if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-    const int64_t* subset = request_.sorted_candidate_ids;
-    ids.erase(std::remove_if(ids.begin(), ids.end(),
-                             [&](int64_t id) {
-                               return id == job_.targets[query] ||
-                                      (subset && !std::binary_search(
-                                                     subset, subset + job_.num_candidates, id));
-                             }),
-              ids.end());
+    ids.erase(
+        std::remove_if(ids.begin(), ids.end(), [&](int64_t id) { return !is_candidate(id); }),
+        ids.end());
     return ids;
   }
 
@@ -336,7 +419,9 @@ class Ranking {
   int64_t queries_per_pass_ = 1;
   ErrorBound bound_;
   std::vector<double> target_scores_;
-  std::vector<int64_t> order_;
+  std::vector<std::vector<int64_t>> groups_;  // queries that are equal
+  std::vector<int64_t> swept_;                // groups, in sweep order
+  std::vector<int64_t> query_ids_, first_threshold_;
   std::vector<Threshold> thresholds_;
   std::unique_ptr<Buffer<float>> packed_;
   size_t packed_floats_ = 0;

@@ -230,21 +230,24 @@ struct PanelFacts {
   alignas(64) float bias[kMaxLanes];
 };
 
-// A total above this, in the units of `totals`, cannot reach the query's target.
+// A total above this, in the units of `totals`, cannot reach any target of query `position`.
 template <class Score>
-inline float abandon_limit(const SweepJob& job, const Threshold& t, float norm) {
-  const float tau = t.minus_target + (job.bias ? job.bias_max : 0.0f);
-  const float limit = tau + 1.25f * (job.rel * std::fabs(tau) + (t.base + t.slope * norm));
+inline float abandon_limit(const SweepJob& job, int64_t position, float norm) {
+  float limit = -FLT_MAX;
+  for (int64_t i = job.first_threshold[position]; i < job.first_threshold[position + 1]; ++i) {
+    const Threshold& t = job.thresholds[i];
+    const float tau = t.minus_target + (job.bias ? job.bias_max : 0.0f);
+    const float reach = tau + 1.25f * (job.rel * std::fabs(tau) + (t.base + t.slope * norm));
+    if (!(reach <= limit)) limit = reach;  // keeps a NaN, which no total is above
+  }
   if (Score::id != ScoreId::l2) return limit;
   return limit < 0.0f ? -1.0f : limit * limit * (1.0f + 0x1p-20f);
 }
 
-// Counts the pairs that the bound decides and appends the others to the band.
+// Counts the pairs that the bound decides for one target and appends the others to the band.
 template <class Score>
-inline void classify(const SweepJob& job, const PanelFacts& facts, const V* totals,
-                     int64_t position, Worker& worker) {
-  const Threshold& t = job.thresholds[position];
-  const int64_t query = job.query_ids[position];
+inline void classify(const SweepJob& job, const PanelFacts& facts, const V* distances,
+                     const Threshold& t, Worker& worker) {
   const V minus_target = Simd::set1(t.minus_target), rel = Simd::set1(job.rel);
   const V absolute = Simd::set1(t.base + t.slope * facts.norm), huge = Simd::set1(FLT_MAX);
   int64_t greater = 0;
@@ -253,20 +256,31 @@ inline void classify(const SweepJob& job, const PanelFacts& facts, const V* tota
     if (first_lane >= facts.valid) break;
     const int left = facts.valid - first_lane;
     const uint32_t mask = left >= Simd::W ? (1u << Simd::W) - 1 : (1u << left) - 1;
-    const V distance = Score::finish(totals[b]);
     const V tau = Simd::add(Simd::load(facts.bias + first_lane), minus_target);
     const V err = Simd::fma(rel, Simd::abs(tau), absolute);
-    const uint32_t beats = Simd::less(distance, Simd::sub(tau, err)) &
-                           Simd::less(Simd::sub(Simd::zero(), huge), distance);
-    const uint32_t loses = Simd::less(Simd::add(tau, err), distance) &
-                           Simd::less(distance, huge);
+    const uint32_t beats = Simd::less(distances[b], Simd::sub(tau, err)) &
+                           Simd::less(Simd::sub(Simd::zero(), huge), distances[b]);
+    const uint32_t loses = Simd::less(Simd::add(tau, err), distances[b]) &
+                           Simd::less(distances[b], huge);
     greater += __builtin_popcount(beats & mask);
     for (uint32_t open = mask & ~(beats | loses); open; open &= open - 1) {
       const int lane = first_lane + __builtin_ctz(open);
-      worker.band[worker.band_size++] = {query, candidate_of(job, facts.first + lane)};
+      worker.band[worker.band_size++] = {t.row, candidate_of(job, facts.first + lane)};
     }
   }
-  worker.greater[query] += greater;
+  worker.greater[t.row] += greater;
+}
+
+// All targets of query `position`.
+template <class Score>
+inline void classify_all(const SweepJob& job, const PanelFacts& facts, const V* totals,
+                         int64_t position, Worker& worker) {
+  V distances[Score::vectors];
+  for (int b = 0; b < Score::vectors; ++b) distances[b] = Score::finish(totals[b]);
+  for (int64_t i = job.first_threshold[position]; i < job.first_threshold[position + 1]; ++i) {
+    if (worker.band_size + kMaxLanes > worker.band_capacity) decide_band<Score>(job, worker);
+    classify<Score>(job, facts, distances, job.thresholds[i], worker);
+  }
 }
 
 template <class Score>
@@ -308,7 +322,7 @@ void sweep_tile(const SweepJob& job, const PanelFacts& facts, int64_t position, 
   }
   if (!alive) return;
   for (int a = 0; a < Q && position + a < job.num_queries; ++a)
-    classify<Score>(job, facts, totals[a], position + a, worker);
+    classify_all<Score>(job, facts, totals[a], position + a, worker);
 }
 
 template <class Score>
@@ -318,12 +332,11 @@ void sweep_block(const SweepJob& job, const PanelFacts& facts, int64_t feature, 
   const bool whole = count == job.num_features;
   const FloatMode mode(FloatMode::kFlush);
   for (int64_t position = 0; position < job.num_queries; position += T) {
-    if (worker.band_size + T * kMaxLanes > worker.band_capacity) decide_band<Score>(job, worker);
     float limits[T];
     for (int a = 0; Score::monotone && a < T; ++a) {
       const bool known = whole || !job.norm;  // a norm is complete only after the last block
-      limits[a] = known ? abandon_limit<Score>(job, job.thresholds[position + a], facts.norm)
-                        : FLT_MAX;
+      const int64_t query = position + a < job.num_queries ? position + a : job.num_queries - 1;
+      limits[a] = known ? abandon_limit<Score>(job, query, facts.norm) : FLT_MAX;
     }
     const int64_t left = job.num_queries - position;
     if (left > T / 2) {
