@@ -16,7 +16,11 @@ from kgfast.ops import TABLE_DTYPES
 Side = Literal["head", "tail"]
 SIDES: tuple[Side, Side] = ("head", "tail")
 
-_QUERY_CHUNK = 1 << 17  # complex features made at once: 1 MiB per float64 temporary
+# Features made at once. On the CPU so few that temporaries stay in the cache and below the size at
+# which torch starts its threads: their barriers cost more than the work, and far more on a machine
+# that is busy.
+_QUERY_CHUNK = {"cpu": 1 << 13}
+_QUERY_CHUNK_ELSEWHERE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -118,12 +122,14 @@ class Model(nn.Module):
         if side not in SIDES:
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
         dtype = torch.float64 if self.entity.dtype == torch.float64 else torch.float32
-        step = max(1, _QUERY_CHUNK // max(1, self.dim))
-        chunks = [
-            self._queries(anchors[i : i + step], relations[i : i + step], side, dims).to(dtype)
-            for i in range(0, max(1, len(anchors)), step)
-        ]
-        return torch.cat(chunks)
+        chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
+        step = max(1, chunk // max(1, self.dim))
+        shape = (len(anchors), self.candidates(side).table.shape[1])
+        result = torch.empty(shape, dtype=dtype, device=self.entity.device)
+        for i in range(0, len(anchors), step):
+            rows = slice(i, i + step)
+            result[rows] = self._queries(anchors[rows], relations[rows], side, dims)
+        return result
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         """Float64 queries of a few rows."""

@@ -53,8 +53,8 @@ class ComplEx(Model):
         return cls(entity, relation, layout=layout).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        anchor = split(self.entity[anchors], self.layout)
-        relation = split(self.relation[relations], self.layout)
+        anchor = split(self.entity.index_select(0, anchors), self.layout)
+        relation = split(self.relation.index_select(0, relations), self.layout)
         product = anchor.times(relation if side == "tail" else relation.conj())
         if dims is not None and self.layout == "halves":
             inside = torch.arange(self.dim, device=product.re.device) < dims

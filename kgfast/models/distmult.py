@@ -40,7 +40,10 @@ class DistMult(Model):
         return cls(entity, relation).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        return self.entity[anchors].double() * self.relation[relations].double()
+        return (
+            self.entity.index_select(0, anchors).double()
+            * self.relation.index_select(0, relations).double()
+        )
 
 
 def xavier_normal(shapes: list[tuple[int, int]], seed: int | None) -> list[Tensor]:

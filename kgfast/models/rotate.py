@@ -107,7 +107,7 @@ class RotatE(Model):
         return model.requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        anchor = split(self.entity[anchors], self.layout)
+        anchor = split(self.entity.index_select(0, anchors), self.layout)
         rotation = self._rotations(relations)
         turned = anchor.times(rotation if side == "tail" else rotation.conj())
         return join(turned, self.layout)
@@ -115,13 +115,16 @@ class RotatE(Model):
     def _rotations(self, relations: Tensor) -> Complex:
         """Unit complex numbers ``[B, D]``; sine and cosine once per relation, on the CPU."""
         if self.relation_format == "complex":
-            return split(self.relation[relations], self.layout)
-        distinct, position = relations.unique(return_inverse=True)
-        phases = self.relation[distinct].double().cpu()
+            return split(self.relation.index_select(0, relations), self.layout)
+        distinct, position = relations.unique_consecutive(return_inverse=True)
+        phases = self.relation.index_select(0, distinct).double().cpu()
         if self.relation_format == "raw":
             phases = phases * (math.pi / self.embedding_range)
         device = self.entity.device
-        return Complex(phases.cos().to(device)[position], phases.sin().to(device)[position])
+        return Complex(
+            phases.cos().to(device).index_select(0, position),
+            phases.sin().to(device).index_select(0, position),
+        )
 
     def crop_width(self, dim: int) -> int | None:
         """As :meth:`Model.crop_width`; the Euclidean norm of ``re | im`` rows has no crops."""

@@ -65,5 +65,8 @@ class TransE(Model):
         return cls(entity, relation, gamma=gamma, norm=norm).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        anchor, relation = self.entity[anchors].double(), self.relation[relations].double()
+        anchor, relation = (
+            self.entity.index_select(0, anchors).double(),
+            self.relation.index_select(0, relations).double(),
+        )
         return anchor + relation if side == "tail" else anchor - relation
