@@ -39,5 +39,9 @@ bench: $(VENV)/.complete
 	    --plot benchmarks/results/cpu-eval-speed.png
 	$(PY) benchmarks/readme_table.py
 
+# On a machine with a GPU and no network: uses the python3 at hand, installs nothing.
+gpu:
+	$(PYTHON) benchmarks/gpu.py
+
 clean:
 	rm -rf build dist $(VENV)

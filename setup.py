@@ -19,7 +19,7 @@ except ImportError:  # reading the metadata needs no compiler
     Pybind11Extension = None  # type: ignore[assignment, misc]
 
 SOURCES = Path("kernels/cpu/csrc")
-COMMON_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wall"]
+COMMON_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 X86_FLAGS = {
     "isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
     "isa_avx512.cpp": [
