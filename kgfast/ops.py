@@ -26,9 +26,6 @@ _forced_backend: ContextVar[str | None] = ContextVar("kgfast_backend", default=N
 _warned: set[str] = set()
 
 
-# ------------------------------------------------------------------------------- backends
-
-
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
     """Force a backend for everything inside a ``with`` block.
@@ -119,9 +116,6 @@ def _kernel(consumer: str, name: str, device: torch.device) -> Callable[..., Any
     """The function ``name`` of a consumer's file in the backend that serves ``device``."""
     module = import_module(f"kgfast.kernels.{backend_for(device)}.{consumer}")
     return getattr(module, name)  # type: ignore[no-any-return]
-
-
-# -------------------------------------------------------------------------------- operators
 
 
 def rank_counts(
@@ -269,9 +263,6 @@ def _(
     shape = targets.shape if dims is None else (len(dims), *targets.shape)
     greater, equal, greater_excluded, equal_excluded = (targets.new_empty(shape) for _ in range(4))
     return greater, equal, greater_excluded, equal_excluded
-
-
-# ----------------------------------------------------------------------------------- checks
 
 
 def _check_operands(

@@ -66,8 +66,6 @@ class Ranks:
         """Number of triples."""
         return len(self.greater)
 
-    # ------------------------------------------------------------------------------- ranks
-
     @property
     def optimistic(self) -> Tensor:
         """``1 + greater``: ties won. int64 ``[T, S]``."""
@@ -88,8 +86,6 @@ class Ranks:
         if rank_type not in RANK_TYPES:
             raise ValueError(f"rank_type must be one of {', '.join(RANK_TYPES)}; got {rank_type!r}")
         return getattr(self, rank_type).double()  # type: ignore[no-any-return]
-
-    # ----------------------------------------------------------------------------- metrics
 
     @property
     def mrr(self) -> float:
@@ -147,8 +143,6 @@ class Ranks:
             "amr": mean / expected,
             "amri": 1 - (mean - 1) / (expected - 1) if expected > 1 else float("nan"),
         }
-
-    # ----------------------------------------------------------------------------- subsets
 
     def side(self, side: Literal["head", "tail"]) -> "Ranks":
         """One side of the ranks."""
@@ -239,8 +233,6 @@ class Ranks:
             known=self._known,
             vocabularies=self._vocabularies,
         )
-
-    # ----------------------------------------------------------------------------- display
 
     def to_frame(self) -> "DataFrame":
         """One row per triple and side, as a pandas DataFrame.

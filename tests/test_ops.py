@@ -64,9 +64,6 @@ def test_empty_batch_and_empty_subset():
     assert ops.rank_counts(**given)[0].tolist() == [0, 0]
 
 
-# -------------------------------------------------------------------------------- backends
-
-
 def test_backend_follows_the_device_and_can_be_forced(monkeypatch):
     device = torch.device("cpu")
     monkeypatch.delenv("KGFAST_BACKEND", raising=False)
@@ -104,8 +101,6 @@ def test_an_unknown_instruction_set(monkeypatch):
     with ops.use_backend("cpu"), pytest.raises(ValueError, match="KGFAST_CPU_ISA must be one of"):
         ops.rank_counts(**arguments())
 
-
-# ----------------------------------------------------------------------------------- checks
 
 BAD = {
     "unknown score": ({"score": "cosine"}, ValueError, "score must be one of dot, l1"),

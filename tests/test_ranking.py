@@ -140,9 +140,6 @@ def test_l2_of_halves_has_no_crops():
         rank(model, [(0, 0, 1)], dims=2)
 
 
-# ------------------------------------------------------------------------------- properties
-
-
 @given(seed=st.integers(0, 10_000), batch_size=st.integers(1, 50))
 @settings(max_examples=15)
 def test_ranks_do_not_depend_on_the_batch_size(seed, batch_size):
@@ -207,9 +204,6 @@ def test_candidate_subsets():
     assert set(ranks.raw.num_candidates[~inside, 1].tolist()) == {31}
     assert bool((ranks.num_candidates < ranks.raw.num_candidates).any())
     assert bool((ranks.pessimistic <= ranks.num_candidates).all())
-
-
-# ------------------------------------------------------------------------------ edge inputs
 
 
 def test_an_empty_test_set():

@@ -92,9 +92,6 @@ def test_rows_too_wide_for_one_panel(isa, score, dtype):
         assert torch.equal(a, b)
 
 
-# ------------------------------------------------------------------------------- the bound
-
-
 def sweep_errors(isa_name, queries, table, score):
     """The sweep's distances, what they should be, and the claimed bound."""
     facts = get_score(score)
@@ -148,9 +145,6 @@ def test_the_error_bound_says_something(isa, score):
     open_pairs = (exact - exact.median()).abs() <= bounds
     assert bool(values.isfinite().all())
     assert float(open_pairs.double().mean()) < 0.02
-
-
-# ------------------------------------------------------------------------ memory and process
 
 
 def test_offsets_beyond_two_to_the_31(isa):

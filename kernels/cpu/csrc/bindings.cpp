@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "machine.h"
 #include "rank.h"
 
 namespace py = pybind11;

@@ -1,11 +1,11 @@
-// Compiled with -mavx2 -mfma -mf16c where the target is x86-64, empty elsewhere; rank.cpp probes
+// Compiled with -mavx2 -mfma -mf16c where the target is x86-64, empty elsewhere; machine.cpp probes
 // the machine before it calls in here.
 #include "job.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "simd_avx2.h"
 
-#include "sweep.h"
+#include "isa_table.h"
 
 namespace kgfast {
 

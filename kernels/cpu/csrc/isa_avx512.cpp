@@ -1,11 +1,11 @@
-// Compiled with -mavx512{f,bw,dq,vl} where the target is x86-64, empty elsewhere; rank.cpp probes
+// Compiled with -mavx512{f,bw,dq,vl} where the target is x86-64, empty elsewhere; machine.cpp probes
 // the machine before it calls in here.
 #include "job.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "simd_avx512.h"
 
-#include "sweep.h"
+#include "isa_table.h"
 
 namespace kgfast {
 

@@ -1,7 +1,7 @@
 // The instruction set that every machine of this architecture has.
 #include "simd_baseline.h"
 
-#include "sweep.h"
+#include "isa_table.h"
 
 namespace kgfast {
 

@@ -1,20 +1,17 @@
 #include "rank.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cfloat>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <mutex>
-#include <new>
 #include <vector>
 
 #include "bounds.h"
+#include "buffer.h"
 #include "load.h"
 #include "pool.h"
+#include "tasks.h"
 
 namespace kgfast {
 namespace {
@@ -24,17 +21,6 @@ constexpr int64_t kPanelBytes = 1 << 20;          // of one worker, at most
 constexpr int64_t kScratchBytes = 24 << 20;       // of all workers together
 constexpr int64_t kQueriesPerPass = 4096;
 constexpr int64_t kBandCapacity = 8192;
-
-template <class T>
-struct Buffer {  // 64-byte aligned, not initialised
-  explicit Buffer(int64_t count)
-      : data(static_cast<T*>(::operator new(sizeof(T) * std::max<int64_t>(count, 1),
-                                            std::align_val_t{64}))) {}
-  ~Buffer() { ::operator delete(data, std::align_val_t{64}); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  T* data;
-};
 
 // A worker and the memory that it points into.
 struct OwnedWorker {
@@ -55,33 +41,6 @@ struct OwnedWorker {
   std::vector<int64_t> counts;  // [4][B]
   int64_t bad_query = INT64_MAX;
   Worker worker;
-};
-
-// Hands out 0 .. count - 1, until someone interrupts.
-class Tasks {
- public:
-  Tasks(int64_t count, const std::function<bool()>& interrupted)
-      : count_(count), interrupted_(interrupted), asked_(Clock::now()) {}
-
-  // The next task, or -1. Worker 0 is the calling thread: it alone may ask for interruption.
-  int64_t next(int worker) {
-    if (worker == 0 && Clock::now() - asked_ > std::chrono::milliseconds(50)) {
-      if (interrupted_()) stopped_ = true;
-      asked_ = Clock::now();
-    }
-    if (stopped_) return -1;
-    const int64_t task = next_.fetch_add(1);
-    return task < count_ ? task : -1;
-  }
-  bool stopped() const { return stopped_; }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const int64_t count_;
-  const std::function<bool()>& interrupted_;
-  Clock::time_point asked_;
-  std::atomic<int64_t> next_{0};
-  std::atomic<bool> stopped_{false};
 };
 
 // The smallest float that is not below x.
@@ -440,38 +399,6 @@ void sweep_errors(const Isa& isa, RankRequest& request, float* values, double* b
   const std::function<bool()> never = [] { return false; };
   request.threads = 1;
   Ranking(isa, request, never).errors(values, bounds);
-}
-
-double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {
-  const int64_t planes = score == ScoreId::rotate ? 2 : 1;
-  const int64_t lanes = isa.lanes(score), queries = isa.tile_queries(score);
-  Buffer<float> panel(features * planes * lanes), tile(features * planes * queries);
-  for (int64_t i = 0; i < features * planes * lanes; ++i) panel.data[i] = 0.01f * (i % 97);
-  for (int64_t i = 0; i < features * planes * queries; ++i) tile.data[i] = -0.01f * (i % 89);
-  const auto start = std::chrono::steady_clock::now();
-  double elapsed = 0.0;
-  int64_t runs = 0;
-  volatile float sink = 0.0f;
-  while (elapsed < seconds) {
-    sink = isa.bare_loop(score, panel.data, tile.data, features, 64);
-    runs += 64;
-    elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  (void)sink;
-  return static_cast<double>(runs * lanes * queries * features) / elapsed;
-}
-
-const Isa* find_isa(const char* name) {
-  const bool any = name == nullptr || *name == '\0';
-#if defined(__x86_64__)
-  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                        __builtin_cpu_supports("f16c");
-  if (has_avx512 && avx512_isa() && (any || !std::strcmp(name, "avx512"))) return avx512_isa();
-  if (has_avx2 && avx2_isa() && (any || !std::strcmp(name, "avx2"))) return avx2_isa();
-#endif
-  return any || !std::strcmp(name, "baseline") ? baseline_isa() : nullptr;
 }
 
 }  // namespace kgfast

@@ -33,10 +33,4 @@ RankStatus rank_counts(const Isa& isa, RankRequest& request,
 // distance (for l2 after the root): the test of the bound.
 void sweep_errors(const Isa& isa, RankRequest& request, float* values, double* bounds);
 
-// Elements per second of the bare register loop on one thread.
-double roof(const Isa& isa, ScoreId score, int64_t features, double seconds);
-
-// The best instruction set of this machine, or the named one; nullptr if it is not to be had.
-const Isa* find_isa(const char* name);
-
 }  // namespace kgfast
