@@ -1,0 +1,201 @@
+"""The measured table of the README, from the files under benchmarks/results/.
+
+    python benchmarks/readme_table.py            put it into README.md, between the markers
+    python benchmarks/readme_table.py --print    print it
+    python benchmarks/readme_table.py --check    exit code 1 if README.md says something else
+
+A column per machine: the CPU first, then a GPU for each file that has one; without such a file
+the GPU column is empty. Nothing is typed by hand, and what was extrapolated keeps its mark.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, human_bytes, human_seconds
+from speed_tables import LABELS, find
+
+README = Path(__file__).parent.parent / "README.md"
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+EMPTY = ""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def read_results(folder: Path) -> list[Rows]:
+    """The rows of each machine, the CPU first."""
+    machines: dict[tuple[bool, str], list[Mapping[str, Any]]] = {}
+    for path in sorted(folder.glob("*-eval-*.json")):
+        rows = json.loads(path.read_text())["rows"]
+        for row in rows:
+            about = row["machine"]
+            machines.setdefault((about["device"] != "cpu", about["name"]), []).append(row)
+    return [machines[key] for key in sorted(machines)]
+
+
+def markdown(machines: Sequence[Rows]) -> str:
+    """The table, one column per machine, and where its numbers come from."""
+    machines = list(machines)
+    while len(machines) < 2:  # the columns are there before the machines are
+        machines.append([])
+    names: list[str] = []
+    lines = [dict(_measurements(rows)) for rows in machines]
+    for line in lines:
+        names += [name for name in line if name not in names]
+    header = [_column(rows, "CPU" if not index else "GPU") for index, rows in enumerate(machines)]
+    table = [
+        "| | " + " | ".join(header) + " |",
+        "|---|" + "---:|" * len(header),
+        *(
+            f"| {name} | " + " | ".join(line.get(name, EMPTY) for line in lines) + " |"
+            for name in names
+        ),
+    ]
+    return "\n".join([*table, "", *_sources(machines)])
+
+
+def _column(rows: Rows, empty: str) -> str:
+    if not rows:
+        return empty
+    about = rows[0]["machine"]
+    return (
+        f"{about['name']}, {about['threads']} threads"
+        if about["device"] == "cpu"
+        else about["name"]
+    )
+
+
+def _measurements(rows: Rows) -> Iterator[tuple[str, str]]:
+    """(what, measured) of one machine."""
+    memory = [row for row in rows if row["benchmark"] == "eval_mem"]
+    speed = [row for row in rows if row["benchmark"] == "eval_speed"]
+    yield from _memory_lines(memory)
+    yield from _whole_lines(speed)
+    yield from _peer_lines(speed)
+
+
+def _memory_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    if not rows:
+        return
+    row = max(rows, key=lambda row: int(row["dim"]))
+    dim, formula, ours = row["dim"], row["formula"], row["kgfast"]
+    yield (
+        f"peak memory beyond the inputs, whole test set, dim {dim}",
+        f"**{human_bytes(ours['bytes'])}**",
+    )
+    yield (
+        f"one `[{formula['batch']}, N, {dim}]` complex tensor, by formula",
+        human_bytes(formula["tensor"]),
+    )
+    yield (
+        f"official code / LibKGE / PyKEEN, batch {formula['batch']}, dim {dim}, by formula",
+        " / ".join(human_bytes(formula[name]) for name in ("official", "libkge", "pykeen")),
+    )
+    if row["naive"] and row["naive"]["batch"]:
+        yield (
+            f"naive evaluation in plain torch, whole test set, dim {dim}",
+            "~" + human_seconds(row["naive"]["extrapolated_seconds"]),
+        )
+
+
+def _whole_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    for row in rows:
+        if row["section"] == "whole" and row["seconds"]:
+            seconds = human_seconds(row["seconds"]["median"])
+            yield (
+                f"{row['contender']}: whole test set, dim {row['dim']}",
+                f"~{seconds}" if row["extrapolated"] else f"**{seconds}**",
+            )
+
+
+def _peer_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    """Rank counts: kgfast's time, and its peers as multiples of it."""
+    works = dict.fromkeys(
+        (row["section"], row["table"], row["dim"], row["batch"])
+        for row in rows
+        if row["section"] in ("rotate", "single", "dot")
+    )
+    for section, table, dim, batch in works:
+        work = {"table": table, "dim": dim, "batch": batch}
+        score = "dot" if section == "dot" else "rotate"
+        what = f"{score}, dim {dim}, {table} table, {_queries(batch)}"
+        ours = find(rows, section, "kgfast", **work)
+        if ours is None:
+            continue
+        yield f"{what}: kgfast", f"**{human_seconds(ours['seconds']['median'])}**"
+        for peer, label in (LABELS | {"matmul + compare": "torch matmul + compare"}).items():
+            if row := find(rows, section, peer, **work):
+                yield f"{what}: {label} takes", f"{row['times_kgfast']:.1f}x"
+
+
+def _queries(batch: int) -> str:
+    return "1 query" if batch == 1 else f"{batch} queries"
+
+
+def _sources(machines: Sequence[Rows]) -> Iterator[str]:
+    """The commands, versions and dates."""
+    sources = {
+        (row["command"], row["machine"]["name"], row["date"][:10], _packages(row["versions"]))
+        for rows in machines
+        for row in rows
+    }
+    yield "~ extrapolated from a part of the work. N = 40,943 entities."
+    for command, name, date, packages in sorted(sources):
+        yield f"`{command}` on {name}, {date}: {packages}."
+
+
+def _packages(versions: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+
+
+def insert(readme: str, table: str) -> str:
+    """The README with the table between its markers.
+
+    Raises
+    ------
+    ValueError
+        If the markers are missing or in the wrong order.
+    """
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"README.md must hold {BEGIN} and, after it, {END}")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def main() -> int:
+    """Update, print or check the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--print", action="store_true", help="instead of updating README.md")
+    parser.add_argument("--check", action="store_true", help="fail if README.md is out of date")
+    parser.add_argument("--readme", type=Path, default=README)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    table = markdown(read_results(options.results))
+    if options.print:
+        print(table)
+        return 0
+    return _update(options.readme, table, only_check=options.check)
+
+
+def _update(path: Path, table: str, *, only_check: bool) -> int:
+    try:
+        old = path.read_text()
+        new = insert(old, table)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    if new == old:
+        return 0
+    if only_check:
+        print(f"{path.name} is out of date: run python benchmarks/readme_table.py", file=sys.stderr)
+        return 1
+    path.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
