@@ -1,0 +1,75 @@
+"""Tiles and scratch, in closed form from the shape: nothing is tuned at run time.
+
+Cost model (compiled for sm_90; registers a thread, issue slots an element of the rotate loop):
+
+    32 queries x 128 candidates, 4 warps    136    6.9    12 warps a multiprocessor
+    32 x 32, 1 warp                         128    7.0    for batches that fill few tiles
+    16 x 32, 1 warp                          66    7.2    for batches of up to 16
+
+A lane is a candidate and holds every query of its tile: ``candidates = lanes of a warp * warps``.
+Other shapes reload their operands and need 14 slots; 64 x 128 takes 6.7 slots but spills.
+"""
+
+from dataclasses import dataclass
+
+from ..scores import Score
+
+PACKED_BYTES = 40 << 20  # packed queries and candidates together
+QUERY_BYTES = 16 << 20  # of these, packed queries at most
+LANE_BYTES = 8  # a packed candidate's bias and norm
+BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
+QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates a query
+MAX_PANELS = 65535  # of one launch: the second grid axis
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The tile of a sweep."""
+
+    queries: int
+    candidates: int
+    num_warps: int
+    max_registers: int | None = None  # where ptxas spills scalars without it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one crop is cut: a chunk of panels is packed, then swept by a pass of queries."""
+
+    tile: Tile
+    queries_per_pass: int
+    candidates_per_chunk: int
+
+
+def tile_for(score: Score, num_queries: int, arch: int) -> Tile:
+    """The tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD."""
+    lanes = 32 if arch else 64
+    if num_queries <= 16:
+        return Tile(16, lanes, 1)
+    if num_queries < 256:
+        return Tile(32, lanes, 1, 144 if arch else None)
+    return Tile(32, 4 * lanes, 4, 136 if 0 < arch < 100 and score.planes == 1 else None)
+
+
+def plan(
+    score: Score, num_queries: int, num_candidates: int, num_features: int, arch: int
+) -> Plan | None:
+    """Cut a crop into passes and chunks that fit the scratch; None if not even one tile does."""
+    tile = tile_for(score, num_queries, arch)
+    row_bytes = 4 * num_features * score.planes
+    most_tiles = min(QUERY_BYTES // row_bytes, QUERIES_PER_PASS) // tile.queries
+    if most_tiles == 0:
+        return None
+    tiles = _even_share(-(-num_queries // tile.queries), most_tiles)
+    left = PACKED_BYTES - tiles * tile.queries * row_bytes
+    most_panels = min(left // ((row_bytes + LANE_BYTES) * tile.candidates), MAX_PANELS)
+    if most_panels == 0:
+        return None
+    panels = _even_share(-(-num_candidates // tile.candidates), most_panels)
+    return Plan(tile, tiles * tile.queries, panels * tile.candidates)
+
+
+def _even_share(count: int, limit: int) -> int:
+    """The size of equal parts of ``count``, as few of them as ``limit`` allows."""
+    parts = max(1, -(-count // limit))
+    return max(1, -(-count // parts))

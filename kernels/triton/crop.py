@@ -1,0 +1,323 @@
+"""One crop of a batch: its scratch, its thresholds, and one method per kernel that it launches."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import bounds, configs
+from .batch import Batch, Known
+from .canonical import decide, score_targets
+from .launch import launch, num_multiprocessors
+from .operands import view_args
+from .pack import PACK_FEATURES, PACK_ROWS, describe, pack
+from .pairs import count_known
+from .status import Status
+from .sweep import sweep
+from .terms import score_code
+
+EXACT = {"enable_fp_fusion": False}  # of every kernel of canonical.py
+CANONICAL_LANES = 32
+KNOWN_PAIRS, KNOWN_FEATURES = 8, 64
+
+
+class Block(NamedTuple):
+    """Positions ``first_query ..`` against lanes ``first_candidate ..``."""
+
+    first_query: int
+    num_queries: int
+    first_candidate: int
+    num_candidates: int
+
+
+class Crop:
+    """The first ``dim`` features of a batch. Adds to ``counts [4, B]``.
+
+    A *position* is a query in the order of the targets' scores, so that queries whose target lies
+    close, which stop early, share tiles. A *lane* is a candidate.
+    """
+
+    def __init__(
+        self, batch: Batch, dim: int, counts: Tensor, plan: configs.Plan | None, status: Status
+    ) -> None:
+        self.batch, self.dim, self.counts = batch, dim, counts
+        self.plan, self.status = plan, status
+        self.device, self.planes = batch.candidates.device, batch.facts.planes
+        self.bound = bounds.error_bound(batch.facts, dim, batch.rounds_inputs)
+        self.rel = self.bound.rel * bounds.ROUND_UP
+        self.capacity = configs.BAND_PAIRS
+        self.band = torch.empty(self.capacity, dtype=torch.int64, device=self.device)
+        has_bias = batch.bias is not None
+        bias_stride = 0 if batch.bias is None else batch.bias.stride(0)
+        self._score: dict[str, Any] = {
+            "SCORE": score_code(batch.facts),
+            "PLANES": self.planes,
+            "HAS_BIAS": has_bias,
+        }
+        self._bias = {"p_bias": batch.bias, "bias_stride": bias_stride}
+        self._pair: dict[str, Any] = {
+            **view_args(batch.queries, batch.facts, "p_query", "q_"),
+            **view_args(batch.candidates, batch.facts, "p_table", "c_"),
+            **self._bias,
+            "num_features": dim,
+        }
+        self._packed = Block(0, 0, 0, 0)  # what the scratch holds
+        if self.plan is not None:
+            self._make_scratch(self.plan)
+
+    def _make_scratch(self, plan: configs.Plan) -> None:
+        def scratch(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.float32, device=self.device)
+
+        self.packed_queries = scratch(plan.queries_per_pass * self.dim * self.planes)
+        self.packed_panels = scratch(plan.candidates_per_chunk * self.dim * self.planes)
+        self.lanes = scratch(plan.candidates_per_chunk, 2)
+
+    def score_targets(self) -> None:
+        """Canonical scores of the targets, then the thresholds and the order that they give."""
+        batch = self.batch
+        self.target_scores = torch.empty_like(batch.targets, dtype=torch.float64)
+        launch(
+            score_targets,
+            (-(-batch.num_queries // CANONICAL_LANES),),
+            {
+                **self._pair,
+                "p_targets": batch.targets,
+                "p_scores": self.target_scores,
+                "p_status": self.status.rows,
+                "count": batch.num_queries,
+                **self._score,
+                "CHECK": not batch.nan_worst,
+                "LANES": CANONICAL_LANES,
+            },
+            num_warps=1,
+            **EXACT,
+        )
+        self.thresholds = bounds.thresholds(
+            self.bound, self.target_scores, self._query_norms(), batch.bias_magnitude
+        )
+        self.order = self.target_scores.sort(descending=True, stable=True).indices
+
+    def _query_norms(self) -> Tensor | None:
+        if not self.bound.norm:
+            return None
+        count = self.batch.num_queries
+        lanes = torch.empty(-(-count // PACK_ROWS), 2, PACK_ROWS, device=self.device)
+        rows = {**view_args(self.batch.queries, self.batch.facts), "p_ids": None, "first_row": 0}
+        self._describe({**rows, "p_bias": None, "bias_stride": 0}, count, lanes, PACK_ROWS)
+        return lanes[:, 1].flatten()[:count]
+
+    def _register_cap(self, registers: int | None) -> dict[str, int]:
+        """An option for NVIDIA: ptxas, left to itself, sometimes spills a scalar to save more."""
+        return {"maxnreg": registers} if registers and self.batch.arch else {}
+
+    def _describe(self, rows: dict[str, Any], count: int, out: Tensor, width: int) -> None:
+        launch(
+            describe,
+            (-(-count // width) * (width // PACK_ROWS),),
+            {
+                **rows,
+                "count": count,
+                "num_features": self.dim,
+                "p_lane": out,
+                "PLANES": self.planes,
+                "LANES": width,
+                "HAS_IDS": rows["p_ids"] is not None,
+                "HAS_BIAS": rows["p_bias"] is not None,
+                "NORM": self.bound.norm,
+                "ROWS": PACK_ROWS,
+                "FEATURES": PACK_FEATURES,
+            },
+            num_warps=4,
+        )
+
+    def _pack(
+        self, rows: dict[str, Any], count: int, out: Tensor, width: int, *, is_query: bool
+    ) -> None:
+        launch(
+            pack,
+            (-(-count // width) * (width // PACK_ROWS), -(-self.dim // PACK_FEATURES)),
+            {
+                **rows,
+                "count": count,
+                "num_features": self.dim,
+                "p_out": out,
+                "p_status": self.status.rows,
+                "PLANES": self.planes,
+                "LANES": width,
+                "HAS_IDS": rows["p_ids"] is not None,
+                "NEGATE": is_query and self.batch.facts.name == "dot",
+                "CHECK": not is_query and not self.batch.nan_worst,  # queries are checked already
+                "ROWS": PACK_ROWS,
+                "FEATURES": PACK_FEATURES,
+            },
+            num_warps=4,
+        )
+
+    def _pack_queries(self, block: Block, tile: configs.Tile) -> None:
+        if self._packed[:2] == block[:2]:
+            return
+        self._packed = Block(*block[:2], *self._packed[2:])
+        positions = self.order[block.first_query : block.first_query + block.num_queries]
+        rows = {
+            **view_args(self.batch.queries, self.batch.facts),
+            "p_ids": positions,
+            "first_row": 0,
+        }
+        self._pack(rows, block.num_queries, self.packed_queries, tile.queries, is_query=True)
+        padding = -block.num_queries % tile.queries
+        of_position = self.thresholds[:, positions]
+        of_position = torch.nn.functional.pad(of_position, (0, padding), value=torch.nan)
+        self.packed_thresholds = of_position.view(3, -1, tile.queries).transpose(0, 1).contiguous()
+
+    def _pack_candidates(self, block: Block, tile: configs.Tile) -> None:
+        if self._packed[2:] == block[2:]:
+            return
+        self._packed = Block(*self._packed[:2], *block[2:])
+        rows = {
+            **view_args(self.batch.candidates, self.batch.facts),
+            **self._lane_rows(block.first_candidate),
+        }
+        count, width = block.num_candidates, tile.candidates
+        self._pack(rows, count, self.packed_panels, width, is_query=False)
+        if self.bound.norm or self.batch.bias is not None:
+            self._describe({**rows, **self._bias}, count, self.lanes, width)
+
+    def _lane_rows(self, first: int) -> dict[str, Any]:
+        """The table's row of each lane from ``first`` on."""
+        if self.batch.ids is None:
+            return {"p_ids": None, "first_row": first}
+        return {"p_ids": self.batch.ids[first:], "first_row": 0}
+
+    def sweep(self, block: Block, cursor: Tensor, *, count_certain: bool = True) -> None:
+        """Count what beats its target for certain; the open pairs become the band."""
+        assert self.plan is not None
+        tile = self.plan.tile
+        self._pack_queries(block, tile)
+        self._pack_candidates(block, tile)
+        tiles = -(-block.num_queries // tile.queries)
+        greater = torch.zeros(tiles * tile.queries, dtype=torch.int32, device=self.device)
+        launch(
+            sweep,
+            (tiles, -(-block.num_candidates // tile.candidates)),
+            {
+                "p_query": self.packed_queries,
+                "p_panel": self.packed_panels,
+                "p_threshold": self.packed_thresholds,
+                "p_lane": self.lanes,
+                "p_greater": greater,
+                "p_band": self.band,
+                "p_cursor": cursor,
+                "num_candidates": block.num_candidates,
+                "num_features": self.dim,
+                "capacity": self.capacity,
+                "rel": self.rel,
+                **self._score,
+                "HAS_NORM": self.bound.norm > 0,
+                "BLOCK_M": tile.queries,
+                "BLOCK_N": tile.candidates,
+            },
+            num_warps=tile.num_warps,
+            **self._register_cap(tile.max_registers),
+        )
+        if count_certain:
+            queries = self.order[block.first_query : block.first_query + block.num_queries]
+            self.counts[0].index_add_(0, queries, greater[: block.num_queries].long())
+
+    def decide(self, block: Block, cursor: Tensor) -> None:
+        """Decide a sweep's band, unless it overflowed."""
+        order = self.order[block.first_query :]
+        self._decide(cursor, self.counts[:2], order, self._lane_rows(block.first_candidate))
+
+    def decide_all(self, first: int, count: int, cursor: Tensor) -> None:
+        """Decide ``count`` pairs without a sweep, in the order of the whole score matrix."""
+        pairs = torch.arange(first, first + count, device=self.device)
+        queries = pairs.div(self.batch.num_candidates, rounding_mode="floor")
+        lanes = pairs - queries * self.batch.num_candidates
+        torch.add(queries << 32, lanes, out=self.band[:count])
+        cursor.fill_(count)
+        check = not self.batch.nan_worst
+        self._decide(cursor, self.counts[:2], None, self._lane_rows(0), check=check)
+
+    def _decide(
+        self,
+        cursor: Tensor,
+        counts: Tensor,
+        order: Tensor | None,
+        lane_rows: dict[str, Any],
+        *,
+        check: bool = False,
+    ) -> None:
+        most = -(-self.capacity // CANONICAL_LANES)
+        launch(
+            decide,
+            (min(most, 32 * num_multiprocessors(self.device)),),
+            {
+                **self._pair,
+                "p_targets": self.batch.targets,
+                "p_scores": self.target_scores,
+                "p_greater": counts[0],
+                "p_equal": counts[1],
+                "p_band": self.band,
+                "p_cursor": cursor,
+                "capacity": self.capacity,
+                "p_order": order,
+                **lane_rows,
+                "p_status": self.status.rows,
+                **self._score,
+                "HAS_ORDER": order is not None,
+                "HAS_IDS": lane_rows["p_ids"] is not None,
+                "CHECK": check,
+                "LANES": CANONICAL_LANES,
+            },
+            num_warps=1,
+            **EXACT,
+        )
+
+    def count_known(self, known: Known, start: int, stop: int, cursor: Tensor) -> None:
+        """The excluded counts of entries ``start .. stop - 1``: no more than a band holds."""
+        batch = self.batch
+        subset = batch.sorted_ids
+        num_subset = 0 if subset is None else len(subset)
+        launch(
+            count_known,
+            (-(-(stop - start) // KNOWN_PAIRS),),
+            {
+                **self._pair,
+                "p_indptr": known.indptr,
+                "p_indices": known.indices,
+                "p_targets": batch.targets,
+                "p_subset": subset,
+                "p_threshold": self.thresholds,
+                "p_greater": self.counts[2],
+                "p_band": self.band,
+                "p_cursor": cursor,
+                "p_unsorted": self.status.unsorted,
+                "start": start,
+                "stop": stop,
+                "num_queries": batch.num_queries,
+                "num_subset": num_subset,
+                "search_steps": max(batch.num_queries + 1, num_subset).bit_length(),
+                "rel": self.rel,
+                **self._score,
+                "NORM": self.bound.norm,
+                "HAS_SUBSET": subset is not None,
+                "PAIRS": KNOWN_PAIRS,
+                "FEATURES": KNOWN_FEATURES,
+            },
+            num_warps=4,
+            **self._register_cap(128),
+        )
+        self._decide(cursor, self.counts[2:], None, {"p_ids": None, "first_row": 0})
+
+    def place_unscored(self) -> None:
+        """A target whose score is NaN ranks below every other candidate."""
+        batch, greater = self.batch, self.counts[0]
+        others = torch.full_like(greater, batch.num_candidates)
+        if batch.sorted_ids is None:
+            others -= 1
+        elif len(batch.sorted_ids):
+            last = len(batch.sorted_ids) - 1
+            place = torch.searchsorted(batch.sorted_ids, batch.targets).clamp_(max=last)
+            others -= (batch.sorted_ids[place] == batch.targets).long()
+        greater.copy_(torch.where(self.target_scores.isnan(), others, greater))

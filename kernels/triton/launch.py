@@ -1,0 +1,57 @@
+"""Starting kernels: which devices they serve, and the one place that launches.
+
+Tests replace :func:`launch` to see, without a GPU, what would be launched.
+"""
+
+import os
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as when triton.jit decorated the kernels
+
+
+def launch(kernel: Any, grid: tuple[int, ...], args: dict[str, Any], **options: Any) -> None:
+    """Launch on the current device and stream; an empty grid launches nothing."""
+    if all(grid):
+        kernel[grid](**args, **options)
+
+
+def architecture(device: torch.device) -> int:
+    """80, 90, ... for NVIDIA, 0 for AMD and for the interpreter.
+
+    Raises
+    ------
+    ValueError
+        If the kernels do not serve this device.
+    """
+    if device.type == "cpu" and INTERPRETED:
+        return 0
+    if device.type != "cuda":
+        raise ValueError(
+            f"the triton backend serves CUDA and ROCm tensors (and CPU tensors where "
+            f"TRITON_INTERPRET=1 was set before it was imported); got {device}"
+        )
+    if torch.version.hip is not None:
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8:
+        raise ValueError(
+            f"the triton backend needs an NVIDIA GPU of compute capability 8.0 or later; "
+            f"{torch.cuda.get_device_name(device)} has {major}.{minor}. Use "
+            f'kgfast.use_backend("reference")'
+        )
+    return 10 * major + minor
+
+
+def on_device(device: torch.device) -> Any:
+    """A context in which launches go to ``device``, not to the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def num_multiprocessors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; a few programs where there is none."""
+    if device.type != "cuda":
+        return 2
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,0 +1,49 @@
+"""What the device has to tell the host, read back once."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..checks import nonfinite_error
+
+_NO_ROW = 2**63 - 1
+_WORDS = 4  # 32-bit words a cursor takes, so that each lies on a boundary of 16 bytes
+
+
+@dataclass(frozen=True)
+class Report:
+    """A status, read."""
+
+    bad_query: int
+    bad_candidate: int
+    is_unsorted: bool
+    sizes: list[int]
+
+    def raise_if_bad(self) -> None:
+        """Raise for the first row that holds a number that is not finite."""
+        if self.bad_query != _NO_ROW:
+            raise nonfinite_error("queries", self.bad_query)
+        if self.bad_candidate != _NO_ROW:
+            raise nonfinite_error("candidates", self.bad_candidate)
+
+
+class Status:
+    """Bad rows, whether the index is unsorted, and the size of every band."""
+
+    def __init__(self, num_bands: int, device: torch.device) -> None:
+        self._words = torch.zeros(8 + _WORDS * num_bands, dtype=torch.int32, device=device)
+        self.rows = self._words[:4].view(torch.int64)  # least bad query, least bad candidate
+        self.rows.fill_(_NO_ROW)
+        self.unsorted = self._words[4:5]
+
+    def cursor(self, band: int) -> Tensor:
+        """The size of a band ``[1]``."""
+        start = 8 + _WORDS * band
+        return self._words[start : start + 1]
+
+    def read(self) -> Report:
+        """Wait for the device."""
+        words = self._words.cpu()
+        bad_query, bad_candidate = words[:4].view(torch.int64).tolist()
+        return Report(bad_query, bad_candidate, bool(words[4]), words[8::_WORDS].tolist())

@@ -1,0 +1,250 @@
+"""The code of the Triton kernels, compiled ahead of time for what the launcher really passes.
+
+Needs no GPU: launches are recorded, compiled for an architecture, and their SASS is read.
+"""
+
+import itertools
+import math
+import os
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kgfast.kernels.scores import SCORES, get_score
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+)
+
+ARCHS = (80, 90, 100)
+BATCHES = (1, 100, 1000)  # one for each tile
+SUM_BLOCK = 64
+
+
+def recorded(score: str, batch: int, *, arch: int, dtype=torch.float32, options: bool = False):
+    """The launches of a small ``rank_counts``; 14,541 candidates, so that tails exist."""
+    from kgfast.kernels.triton import aot, rank
+
+    rows, width = 14_541, 100 * get_score(score).planes
+    table = torch.empty(rows, width, dtype=dtype)
+    queries = torch.empty(batch, width, dtype=max(dtype, torch.float32, key=lambda d: d.itemsize))
+    with aot.recorded(arch) as launches:
+        rank.rank_counts(
+            queries,
+            table,
+            torch.zeros(batch, dtype=torch.int64),
+            torch.arange(batch + 1),
+            torch.zeros(batch, dtype=torch.int64),
+            score,
+            bias=torch.empty(rows, dtype=dtype) if options else None,
+            candidate_ids=torch.arange(rows - 1) if options else None,
+        )
+    return launches
+
+
+def only(launches, name: str):
+    return next(launch for launch in launches if launch.name == name)
+
+
+def elements_of(launch) -> int:
+    """Elements that a thread accumulates per feature."""
+    threads = 32 * launch.options["num_warps"]
+    return int(launch.args["BLOCK_M"]) * int(launch.args["BLOCK_N"]) // threads
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
+def test_no_kernel_spills(score: str, arch: int) -> None:
+    from kgfast.kernels.triton import aot
+
+    cases = [(torch.float32, False), (torch.float64, True)]  # without norms and bias, with both
+    for batch, (dtype, options) in itertools.product(BATCHES, cases):
+        for launch in recorded(score, batch, arch=arch, dtype=dtype, options=options):
+            code = aot.compile_for(launch, arch)
+            assert code.stack == 0, (launch.name, batch, dtype)
+            assert code.registers <= 168, (launch.name, batch, dtype)
+            assert code.shared <= 16 << 10, (launch.name, batch, dtype)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("options", [False, True])
+def test_the_rotate_loop_is_limited_by_the_square_root(arch, batch, options) -> None:
+    from kgfast.kernels.triton import aot
+
+    launch = only(recorded("rotate", batch, arch=arch, options=options), "sweep")
+    elements = elements_of(launch)
+    code = aot.compile_for(launch, arch)
+    inner = code.inner_loop(elements)
+    assert sum(count for name, count in inner.items() if "MUFU" in name) == elements
+    assert inner["MUFU.SQRT"] == elements
+    fold = next(loop for loop in code.loops if loop.total() > inner.total())
+    slots = inner.total() / elements
+    with_fold = slots + (fold.total() - inner.total()) / elements / SUM_BLOCK
+    assert slots <= (7.5 if arch <= 90 else 8)
+    assert with_fold <= 7.75 if arch <= 90 else 8.25
+    assert inner["LDL"] == inner["STL"] == 0
+
+
+@pytest.mark.parametrize(("score", "most"), [("dot", 1.6), ("l1", 2.7), ("l2", 2.7)])
+def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
+    from kgfast.kernels.triton import aot
+
+    launch = only(recorded(score, 1000, arch=90), "sweep")
+    elements = elements_of(launch)
+    inner = aot.compile_for(launch, 90).inner_loop(elements)
+    assert inner.total() / elements <= most
+    assert not any("MUFU" in name for name in inner)
+
+
+def test_panels_are_aligned_for_a_table_of_any_size() -> None:
+    from kgfast.kernels.triton import aot
+
+    launch = only(recorded("rotate", 1000, arch=90), "sweep")
+    _, _, aligned = aot.specialisation(launch)
+    pointers = {name for name in launch.args if name.startswith("p_")}
+    assert set(aligned) == pointers
+    assert {int(launch.args[name]) % 16 for name in ("BLOCK_M", "BLOCK_N")} == {0}
+
+
+def test_sizes_do_not_compile_a_kernel_anew() -> None:
+    from kgfast.kernels.triton import aot
+
+    def keys(batch: int):
+        return {
+            (launch.name, str(aot.specialisation(launch)))
+            for launch in recorded("rotate", batch, arch=90)
+        }
+
+    assert keys(1000) == keys(1024) == keys(999)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
+    from kgfast.kernels.triton import aot
+
+    launches = recorded(score, 100, arch=arch, dtype=dtype, options=True)
+    for name in ("score_targets", "decide"):
+        ptx = aot.compile_for(only(launches, name), arch).ptx
+        assert not re.search(r"\b(fma|mad)\.\S*f64", ptx)
+        assert "ftz" not in ptx
+        assert ".approx" not in ptx
+        assert set(re.findall(r"\bsqrt\.\S+", ptx)) == (
+            {"sqrt.rn.f64"} if score in ("l2", "rotate") else set()
+        )
+        for operation in re.findall(r"\b(?:add|sub|mul)\.\S*f64", ptx):
+            assert operation.split(".")[1] == "rn"
+
+
+def test_amd_code() -> None:
+    from kgfast.kernels.triton import aot
+
+    launches = recorded("rotate", 1000, arch=0)
+    try:
+        codes = {launch.name: aot.compile_for(launch, "gfx942") for launch in launches}
+    except RuntimeError as error:
+        pytest.skip(f"Triton does not compile for gfx942 here: {error}")
+    assert all(code.stack == 0 for code in codes.values())
+    assert codes["sweep"].registers <= 256
+    launch = only(launches, "sweep")
+    tile = int(launch.args["BLOCK_M"]) * int(launch.args["BLOCK_N"])
+    roots = codes["sweep"].asm["amdgcn"].count("v_sqrt_f32")
+    assert roots == tile // (64 * launch.options["num_warps"])
+
+
+@given(
+    score=st.sampled_from(list(SCORES)),
+    num_queries=st.integers(1, 10**6),
+    num_candidates=st.integers(1, 10**8),
+    dim=st.one_of(st.integers(1, 2000), st.integers(1, 10**6)),
+    arch=st.sampled_from([0, 80, 90, 100]),
+)
+@settings(max_examples=300, deadline=None)
+def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch) -> None:
+    from kgfast.kernels.triton import configs
+
+    facts = get_score(score)
+    plan = configs.plan(facts, num_queries, num_candidates, dim, arch)
+    if plan is None:
+        assert dim >= 10_000
+        return
+    row_bytes = 4 * dim * facts.planes
+    packed = (plan.queries_per_pass + plan.candidates_per_chunk) * row_bytes
+    scratch = packed + configs.LANE_BYTES * plan.candidates_per_chunk + 8 * configs.BAND_PAIRS
+    assert scratch <= 48 << 20
+    assert plan.queries_per_pass % plan.tile.queries == 0
+    assert plan.candidates_per_chunk % plan.tile.candidates == 0
+    assert plan.candidates_per_chunk // plan.tile.candidates <= 65535
+    assert plan.tile.queries * plan.tile.candidates <= configs.BAND_PAIRS
+    assert plan.tile.candidates == (32 if arch else 64) * plan.tile.num_warps
+
+
+def test_one_query_fills_the_machine() -> None:
+    grid = only(recorded("rotate", 1, arch=90), "sweep").grid
+    assert grid[0] * grid[1] >= 132
+
+
+def test_the_host_waits_once_per_crop(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kgfast.kernels.triton.status import Status
+
+    reads = []
+    mode = _NoReading()
+    read = Status.read
+
+    def read_once(status: Status):
+        reads.append(status)
+        mode.is_reading = True
+        try:
+            return read(status)
+        finally:
+            mode.is_reading = False
+
+    monkeypatch.setattr(Status, "read", read_once)
+    with mode:
+        recorded("dot", 100, arch=90, options=True)
+    assert len(reads) == 1
+
+
+class _NoReading(TorchDispatchMode):
+    """Fails at an operation that makes the host wait for the device."""
+
+    is_reading = False
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_to_copy", "equal")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        dtype_only = name == "_to_copy" and "device" not in (kwargs or {})
+        if name in self.waits and not dtype_only and not self.is_reading:
+            raise AssertionError(f"{name} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+def test_importing_the_backend_does_not_import_triton() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys; from kgfast.kernels import triton as t; t.is_available()"
+    code += "; assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_sums_are_as_short_as_the_bound_says() -> None:
+    from kgfast.kernels.triton import bounds, crop, sweep
+
+    assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == crop.KNOWN_FEATURES == SUM_BLOCK
+
+
+def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
+    """Same derivation: short sums of 64, one addition per 64, the score's own roundings."""
+    from kgfast.kernels.triton.bounds import SQRT_ERROR, UNIT, error_bound
+
+    bound = error_bound(get_score("rotate"), 512, rounded_inputs=False)
+    assert bound.rel == pytest.approx((64 + 8 + 4 + 8) * UNIT + SQRT_ERROR, rel=1e-4)
+    assert error_bound(get_score("l1"), 10**10, rounded_inputs=False).rel == math.inf
