@@ -89,7 +89,7 @@ def test_forcing_a_backend_that_cannot_serve(monkeypatch):
 
 def test_a_missing_extension_falls_back_with_one_warning(monkeypatch):
     monkeypatch.setattr(cpu, "extension", None)
-    monkeypatch.setattr(ops, "_warned", set())
+    monkeypatch.setattr("kgfast.ops.dispatch._warned", set())
     with pytest.warns(RuntimeWarning, match="extension is not built"):
         counts = ops.rank_counts(**arguments())
     assert len(counts[0]) == 2

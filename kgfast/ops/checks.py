@@ -1,0 +1,115 @@
+"""The checks of operands that every operator makes before a kernel runs."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.scores import Score, get_score
+
+TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def check_operands(
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+) -> Score:
+    """Names, shapes, dtypes and devices of what every operator takes."""
+    facts = get_score(score)
+    for name, rows, dtypes in (
+        ("queries", queries, (torch.float32, torch.float64)),
+        ("candidates", candidates, TABLE_DTYPES),
+    ):
+        if not isinstance(rows, Tensor):
+            raise TypeError(f"{name} must be a tensor; got {type(rows).__name__}")
+        if rows.ndim != 2:
+            raise ValueError(f"{name} must have two axes; got shape {list(rows.shape)}")
+        if rows.dtype not in dtypes:
+            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            raise TypeError(f"{name} must be {names}; got {rows.dtype}")
+    width = candidates.shape[1]
+    if width < facts.planes or width % facts.planes:
+        raise ValueError(f"candidates: {score} needs rows of pairs re, im; got {width} columns")
+    if queries.shape[1] != width:
+        raise ValueError(
+            f"queries must have {width} columns, as candidates do; got {queries.shape[1]}"
+        )
+    _check_device("queries", queries, candidates)
+    if factor is not None:
+        raise ValueError(f"factor: score {score} takes none")
+    if bias is not None:
+        _check_bias(bias, candidates)
+    if dims is not None:
+        _check_dims(dims, facts.num_features(width))
+    return facts
+
+
+def _check_device(name: str, tensor: Tensor, candidates: Tensor) -> None:
+    if tensor.device != candidates.device:
+        raise ValueError(
+            f"{name} must be on {candidates.device}, as candidates are; got {tensor.device}"
+        )
+
+
+def _check_bias(bias: Tensor, candidates: Tensor) -> None:
+    if not isinstance(bias, Tensor) or bias.dtype not in TABLE_DTYPES:
+        raise TypeError("bias must be a floating-point tensor")
+    if bias.shape not in ((len(candidates),), (1,)):
+        raise ValueError(f"bias must have shape [{len(candidates)}] or [1]; got {list(bias.shape)}")
+    _check_device("bias", bias, candidates)
+
+
+def _check_dims(dims: Sequence[int], num_features: int) -> None:
+    if len(dims) == 0:
+        raise ValueError("dims must name at least one crop width")
+    for position, dim in enumerate(dims):
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            raise TypeError(f"dims[{position}] must be an int; got {dim!r}")
+        if not 1 <= dim <= num_features:
+            raise ValueError(f"dims[{position}] must be in 1 .. {num_features}; got {dim}")
+
+
+def check_index(name: str, index: Tensor, shape: tuple[int | None], candidates: Tensor) -> None:
+    """The type, shape and device of an index."""
+    if not isinstance(index, Tensor):
+        raise TypeError(f"{name} must be a tensor; got {type(index).__name__}")
+    if index.dtype != torch.int64:
+        raise TypeError(f"{name} must be int64; got {index.dtype}")
+    if index.ndim != 1 or (shape[0] is not None and index.shape[0] != shape[0]):
+        wanted = "one axis" if shape[0] is None else f"shape [{shape[0]}]"
+        raise ValueError(f"{name} must have {wanted}; got shape {list(index.shape)}")
+    _check_device(name, index, candidates)
+
+
+def check_ids(name: str, ids: Tensor, count: int) -> None:
+    """That every id is a row of a table of ``count``."""
+    if not len(ids):
+        return
+    low, high = torch.aminmax(ids)
+    if int(low) < 0 or int(high) >= count:
+        row = int(((ids < 0) | (ids >= count)).nonzero()[0])
+        allowed = f"0 .. {count - 1}" if count else "empty: there are no candidates"
+        raise ValueError(f"{name}[{row}] must be in {allowed}; got {int(ids[row])}")
+
+
+def check_indptr(indptr: Tensor, nnz: int) -> None:
+    """That row pointers rise from 0 to the number of entries."""
+    if not (int(indptr[0]) == 0 and int(indptr[-1]) == nnz and bool((indptr.diff() >= 0).all())):
+        raise ValueError(
+            f"exclude_indptr must rise from 0 to len(exclude_indices) = {nnz}; "
+            f"got {int(indptr[0])} .. {int(indptr[-1])}"
+        )
+
+
+def check_unique(name: str, ids: Tensor) -> None:
+    """That no id occurs twice."""
+    ordered = ids.sort().values
+    repeated = (ordered[1:] == ordered[:-1]).nonzero()
+    if len(repeated):
+        value = int(ordered[int(repeated[0])])
+        row = int((ids == value).nonzero()[1])
+        raise ValueError(f"{name}[{row}] must not repeat an earlier id; got {value} again")

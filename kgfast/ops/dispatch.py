@@ -1,0 +1,108 @@
+"""Which backend serves a tensor, and where its kernels are."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any
+
+import torch
+
+BACKENDS = ("reference", "cpu", "triton")
+
+_forced_backend: ContextVar[str | None] = ContextVar("kgfast_backend", default=None)
+_warned: set[str] = set()
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Force a backend for everything inside a ``with`` block.
+
+    Parameters
+    ----------
+    name : {"reference", "cpu", "triton"}
+        ``triton`` on CPU tensors needs ``TRITON_INTERPRET=1``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such backend.
+
+    Examples
+    --------
+    >>> with use_backend("reference"):
+    ...     backend_for(torch.device("cpu"))
+    'reference'
+    """
+    token = _forced_backend.set(_checked_backend(name, "use_backend"))
+    try:
+        yield
+    finally:
+        _forced_backend.reset(token)
+
+
+def backend_for(device: torch.device) -> str:
+    """The backend that serves tensors of ``device``.
+
+    That of :func:`use_backend`, else of the environment variable ``KGFAST_BACKEND``, else ``cpu``
+    for CPU tensors and ``triton`` for CUDA and ROCm ones; ``reference`` where that one is not
+    installed, with one warning.
+
+    Raises
+    ------
+    ValueError
+        If the forced backend does not exist, or cannot serve this device.
+    """
+    forced = _forced_backend.get()
+    if forced is None and "KGFAST_BACKEND" in os.environ:
+        forced = _checked_backend(os.environ["KGFAST_BACKEND"], "KGFAST_BACKEND")
+    if forced is not None:
+        _check_forced(forced, device)
+        return forced
+    if device.type == "cpu":
+        return _or_reference("cpu", "the C++ extension is not built (is there a compiler?)")
+    if device.type == "cuda":
+        return _or_reference("triton", "Triton is not installed")
+    _warn_once(f"kgfast has no kernels for {device.type} tensors; using the slow reference backend")
+    return "reference"
+
+
+def _checked_backend(name: str, source: str) -> str:
+    if name not in BACKENDS:
+        raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}; got {name!r}")
+    return name
+
+
+def _check_forced(name: str, device: torch.device) -> None:
+    if name == "cpu" and device.type != "cpu":
+        raise ValueError(f"backend 'cpu' cannot serve tensors on {device}")
+    if name != "reference" and not _is_available(name):
+        raise ValueError(f"backend {name!r} is not installed")
+    interpreting = os.environ.get("TRITON_INTERPRET") == "1"
+    if name == "triton" and device.type == "cpu" and not interpreting:
+        raise ValueError("backend 'triton' serves CPU tensors only with TRITON_INTERPRET=1")
+
+
+def _is_available(name: str) -> bool:
+    return bool(import_module(f"kgfast.kernels.{name}").is_available())
+
+
+def _or_reference(name: str, reason: str) -> str:
+    if _is_available(name):
+        return name
+    _warn_once(f"kgfast: {reason}; using the slow reference backend")
+    return "reference"
+
+
+def _warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+def kernel(consumer: str, name: str, device: torch.device) -> Callable[..., Any]:
+    """The function ``name`` of a consumer's file in the backend that serves ``device``."""
+    module = import_module(f"kgfast.kernels.{backend_for(device)}.{consumer}")
+    return getattr(module, name)  # type: ignore[no-any-return]

@@ -1,0 +1,157 @@
+"""Rank counts: how many candidates score above the target of a query."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.checks import check_finite
+from kgfast.ops.checks import check_ids, check_index, check_indptr, check_operands, check_unique
+from kgfast.ops.dispatch import kernel
+
+
+def rank_counts(
+    queries: Tensor,
+    candidates: Tensor,
+    targets: Tensor,
+    exclude_indptr: Tensor,
+    exclude_indices: Tensor,
+    score: str,
+    *,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+    candidate_ids: Tensor | None = None,
+    nan_worst: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Count, per query, the candidates that score above its target and those that equal it.
+
+    The counts are exact: pairs are compared by their canonical float64 scores
+    (:mod:`kgfast.kernels.scores`), so every backend returns the same integers. Filtered counts are
+    ``greater - greater_excluded`` and ``equal - equal_excluded``.
+
+    Parameters
+    ----------
+    queries : Tensor
+        ``[B, F]`` float32 or float64.
+    candidates : Tensor
+        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    targets : Tensor
+        ``[B]`` int64 in ``0 .. N-1``: the true entity of each query. It never counts itself.
+    exclude_indptr, exclude_indices : Tensor
+        ``[B + 1]`` and ``[nnz]`` int64, CSR: ids known to be true per query, in any order;
+        duplicates count once, and the target is ignored.
+    score : str
+        ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+    bias : Tensor, optional
+        ``[N]`` or ``[1]`` floating point, added to scores last.
+    factor : Tensor, optional
+        Reserved for scores that take a per-candidate factor; none of the present ones does.
+    dims : sequence of int, optional
+        Crop widths in features. Results get a leading axis ``[len(dims)]``.
+    candidate_ids : Tensor, optional
+        ``[M]`` int64, unique: only these rows are candidates. Targets and excluded ids stay ids
+        of the full table; a target outside the subset is ranked against it.
+    nan_worst : bool
+        Accept NaN and infinities: a target whose score is NaN ranks below every other candidate,
+        a candidate whose score is NaN below every target.
+
+    Returns
+    -------
+    greater, equal, greater_excluded, equal_excluded : Tensor
+        int64 ``[B]``, or ``[len(dims), B]``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a shape, dtype, device, id or number that does not fit; the message names the argument,
+        the first offending row and the allowed range. Nothing is computed.
+
+    Examples
+    --------
+    >>> table = torch.tensor([[0.0], [1.0], [2.0], [2.0]])
+    >>> none = torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+    >>> greater, equal, *_ = rank_counts(
+    ...     torch.tensor([[2.0]]), table, torch.tensor([2]), *none, "l1")
+    >>> greater.item(), equal.item()
+    (0, 1)
+    """
+    check_operands(queries, candidates, score, bias, factor, dims)
+    check_index("targets", targets, (len(queries),), candidates)
+    check_index("exclude_indptr", exclude_indptr, (len(queries) + 1,), candidates)
+    check_index("exclude_indices", exclude_indices, (None,), candidates)
+    if candidate_ids is not None:
+        check_index("candidate_ids", candidate_ids, (None,), candidates)
+    result: tuple[Tensor, Tensor, Tensor, Tensor] = torch.ops.kgfast.rank_counts(
+        queries.detach(),
+        candidates.detach(),
+        targets,
+        exclude_indptr,
+        exclude_indices,
+        score,
+        None if bias is None else bias.detach(),
+        None,
+        None if dims is None else list(dims),
+        candidate_ids,
+        nan_worst,
+    )
+    return result
+
+
+@torch.library.custom_op("kgfast::rank_counts", mutates_args=())
+def _rank_counts(
+    queries: Tensor,
+    candidates: Tensor,
+    targets: Tensor,
+    exclude_indptr: Tensor,
+    exclude_indices: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    candidate_ids: Tensor | None,
+    nan_worst: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_ids("targets", targets, len(candidates))
+    check_ids("exclude_indices", exclude_indices, len(candidates))
+    check_indptr(exclude_indptr, len(exclude_indices))
+    if candidate_ids is not None:
+        check_ids("candidate_ids", candidate_ids, len(candidates))
+        check_unique("candidate_ids", candidate_ids)
+    if bias is not None and not nan_worst:
+        check_finite("bias", bias)
+    counts: tuple[Tensor, Tensor, Tensor, Tensor] = kernel(
+        "rank", "rank_counts", candidates.device
+    )(
+        queries,
+        candidates,
+        targets,
+        exclude_indptr,
+        exclude_indices,
+        score,
+        bias=bias,
+        factor=factor,
+        dims=dims,
+        candidate_ids=candidate_ids,
+        nan_worst=nan_worst,
+    )
+    return counts
+
+
+@_rank_counts.register_fake
+def _(
+    queries: Tensor,
+    candidates: Tensor,
+    targets: Tensor,
+    exclude_indptr: Tensor,
+    exclude_indices: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    candidate_ids: Tensor | None,
+    nan_worst: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shape = targets.shape if dims is None else (len(dims), *targets.shape)
+    greater, equal, greater_excluded, equal_excluded = (targets.new_empty(shape) for _ in range(4))
+    return greater, equal, greater_excluded, equal_excluded
