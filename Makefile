@@ -31,6 +31,7 @@ lint: $(VENV)/.complete
 	@rm -rf build/typed && $(PY) setup.py --quiet build_py --build-lib build/typed
 	MYPYPATH=build/typed $(VENV)/bin/mypy -p kgfast
 	$(PY) benchmarks/readme_table.py --check
+	$(PY) benchmarks/results_table.py --check
 
 bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \

@@ -3,9 +3,10 @@
     python3 benchmarks/gpu.py
 
 Uses the python that runs it, with whatever torch (2.11 or later) and Triton (3.6 or later) it has:
-builds the package into build/gpu, runs the GPU tests, a small case under compute-sanitizer where
-that is installed, eval_mem.py and eval_speed.py, and writes results/<gpu>-*.json beside a summary
-with device, driver, versions and clocks. Steps that fail are reported, the others still run.
+builds the package into build/gpu, then runs the steps of `steps`: the GPU tests, the benchmarks,
+and a small case under compute-sanitizer where that is installed. Writes results/<gpu>-*.json
+beside a summary with device, driver, versions and clocks. Steps that fail are reported, the others
+still run; what no time is left for is left out and said so.
 """
 
 import os
@@ -13,11 +14,17 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "gpu"
-SECONDS = {"build": 90, "tests": 150, "sanitizer": 60, "eval_mem": 60, "eval_speed": 100}
+RESULTS = ROOT / "benchmarks" / "results"
+SECONDS = 460  # of everything
+WORKERS = 8  # of the tests: most of their time goes into compiling kernels
 SMALL_CASE = """
 import torch
 from kgfast import ops
@@ -29,70 +36,127 @@ for score in ("rotate", "dot", "l1", "l2"):
 """
 
 
+@dataclass(frozen=True)
+class Step:
+    """A command and the most time that it may take."""
+
+    name: str
+    seconds: float
+    command: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a step; ``exit_code`` None: it was left out."""
+
+    exit_code: int | None
+    seconds: float
+    end_of_output: str
+
+
+def steps(tag: str) -> list[Step]:
+    """What is run, in this order. A new benchmark is a new line."""
+    return [
+        Step("tests", 200, _pytest("tests/gpu", "tests/test_triton_rank.py")),
+        Step("eval_mem", 60, _benchmark("eval_mem.py", tag)),
+        Step("eval_speed", 100, _benchmark("eval_speed.py", tag)),
+        Step(
+            "sanitizer",
+            60,
+            [
+                *("compute-sanitizer", "--error-exitcode", "1", "--padding", "4096"),
+                *(sys.executable, "-c", SMALL_CASE),
+            ],
+            {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},  # else one allocation hides all bounds
+        ),
+    ]
+
+
+def _pytest(*paths: str) -> list[str]:
+    workers = ["-n", str(WORKERS)] if find_spec("xdist") else []
+    return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *workers, *paths]
+
+
+def _benchmark(script: str, tag: str) -> list[str]:
+    """``eval_mem.py`` writes ``results/<gpu>-eval-mem.json`` and, if it can, a picture."""
+    path = RESULTS / f"{tag}-{script.removesuffix('.py').replace('_', '-')}.json"
+    plot = ["--plot", str(path.with_suffix(".png"))] if find_spec("matplotlib") else []
+    script_path = f"benchmarks/{script}"
+    return [sys.executable, script_path, "--device", "cuda", "--json", str(path), *plot]
+
+
 def main() -> int:
-    """Run the steps; 1 if one of them failed."""
+    """Build and run the steps; 1 if one of them failed."""
     started = time.monotonic()
     import torch
 
     if not torch.cuda.is_available():
         sys.exit("make gpu: torch sees no CUDA or ROCm device here")
-    if _run("build", [sys.executable, "setup.py", "--quiet", "build", f"--build-lib={BUILD}"])[0]:
+    shutil.rmtree(BUILD, ignore_errors=True)
+    outcomes = run([build_step()], started + SECONDS)
+    if outcomes["build"].exit_code:
         return 1
     os.environ["PYTHONPATH"] = str(BUILD)
-    tag, device = _device()
-    results = ROOT / "benchmarks" / "results"
-    steps: dict[str, list[str]] = {
-        "tests": [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"],
-        "eval_mem": _benchmark("eval_mem.py", results / f"{tag}-eval-mem.json"),
-        "eval_speed": _benchmark("eval_speed.py", results / f"{tag}-eval-speed.json"),
-    }
-    if sanitizer := shutil.which("compute-sanitizer"):
-        steps["sanitizer"] = [
-            *(sanitizer, "--error-exitcode", "1", "--padding", "4096"),
-            *(sys.executable, "-c", SMALL_CASE),
-        ]
-        os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-        outcome = {"sanitizer": _run("sanitizer", steps.pop("sanitizer"))}
-        del os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"]
-    else:
-        outcome = {"sanitizer": (None, "compute-sanitizer is not installed")}
-    outcome |= {name: _run(name, command) for name, command in steps.items()}
-    _write_summary(results / f"{tag}-summary.json", device, outcome, time.monotonic() - started)
-    return int(any(code for code, _ in outcome.values()))
-
-
-def _benchmark(script: str, path: Path) -> list[str]:
-    return [
-        *(sys.executable, f"benchmarks/{script}", "--device", "cuda"),
-        *("--json", str(path), "--plot", str(path.with_suffix(".png"))),
-    ]
-
-
-def _run(name: str, command: list[str]) -> tuple[int | None, str]:
-    """Run a step within its time; its exit code and the end of what it printed."""
-    print(f"== {name}", flush=True)
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS[name],
-            check=False,
-        )
-        code, output = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as late:
-        code, output = 124, (late.stdout or b"").decode() + f"\nover {SECONDS[name]} s: stopped"
-    print(output, flush=True)
-    return code, "\n".join(output.splitlines()[-12:])
-
-
-def _device() -> tuple[str, dict[str, object]]:
-    """A tag for file names, and what the results depend on."""
     sys.path.insert(0, str(BUILD))
+    from common import machine_tag, write_json
+
+    tag = machine_tag("cuda")
+    outcomes |= run(steps(tag), started + SECONDS)
+    path = RESULTS / f"{tag}-summary.json"
+    took = time.monotonic() - started
+    found = {name: asdict(outcome) for name, outcome in outcomes.items()}
+    write_json(path, {**_device(), "command": "make gpu", "seconds": took, "steps": found})
+    print(f"{took:.0f} s; wrote {path.relative_to(ROOT)}")
+    for name, outcome in outcomes.items():
+        print(f"{name:12} exit code {outcome.exit_code}, {outcome.seconds:.0f} s")
+    return int(any(outcome.exit_code for outcome in outcomes.values()))
+
+
+def build_step() -> Step:
+    """The package and its extension, laid out as they would be installed."""
+    command = [sys.executable, "setup.py", "--quiet", "build", f"--build-lib={BUILD}"]
+    return Step("build", 120, command)
+
+
+def run(todo: Sequence[Step], deadline: float) -> dict[str, Outcome]:
+    """Run steps one after the other, none past the deadline (a time of ``time.monotonic``)."""
+    return {step.name: _run(step, deadline - time.monotonic()) for step in todo}
+
+
+def _run(step: Step, seconds_left: float) -> Outcome:
+    if shutil.which(step.command[0]) is None:
+        return Outcome(None, 0.0, f"{step.command[0]} is not installed")
+    seconds = min(step.seconds, seconds_left)
+    if seconds < min(5, step.seconds):
+        return Outcome(None, 0.0, "no time was left")
+    print(f"== {step.name}", flush=True)
+    started = time.monotonic()
+    process = subprocess.Popen(
+        step.command,
+        cwd=ROOT,
+        env={**os.environ, **step.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that its workers end with it
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        output, _ = process.communicate()
+        output, code = f"{output}\nover {seconds:.0f} s: stopped", 124
+    print(output, flush=True)
+    return Outcome(code, time.monotonic() - started, "\n".join(output.splitlines()[-12:]))
+
+
+def _device() -> dict[str, Any]:
+    """What the results depend on."""
     import torch
-    from common import machine, machine_tag, versions
+    from common import machine, versions
 
     query = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,memory.total"
     smi = shutil.which("nvidia-smi")
@@ -101,33 +165,18 @@ def _device() -> tuple[str, dict[str, object]]:
             [smi, f"--query-gpu={query}", "--format=csv"],
             capture_output=True,
             text=True,
+            stdin=subprocess.DEVNULL,
             check=False,
         ).stdout.splitlines()
         if smi
         else []
     )
-    about = {"machine": machine("cuda"), "versions": versions(), "cuda": torch.version.cuda}
-    return machine_tag("cuda"), about | {"nvidia_smi": clocks}
-
-
-def _write_summary(
-    path: Path, device: dict[str, object], outcome: dict[str, tuple[int | None, str]], took: float
-) -> None:
-    from common import write_json
-
-    write_json(
-        path,
-        {
-            **device,
-            "command": "make gpu",
-            "seconds": took,
-            "steps": {
-                name: {"exit_code": code, "end_of_output": output}
-                for name, (code, output) in outcome.items()
-            },
-        },
-    )
-    print(f"{took:.0f} s; wrote {path.relative_to(ROOT)}")
+    return {
+        "machine": machine("cuda"),
+        "versions": versions(),
+        "cuda": torch.version.cuda,
+        "nvidia_smi": clocks,
+    }
 
 
 if __name__ == "__main__":

@@ -104,7 +104,94 @@ def draw_speed(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         _save(figure, path)
 
 
-def _peer_bars(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+def draw_topk(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The best candidates of `topk_speed` by kgfast and its peers."""
+    with plt.rc_context(STYLE):
+        height = 4.6
+        figure, (rotate, others) = plt.subplots(1, 2, figsize=(11.5, height), width_ratios=(1.2, 1))
+        _peer_bars(rotate, rows, "The 10 best")
+        _topk_bars(others, rows)
+        _frame(
+            figure,
+            height,
+            "The best candidates, sooner",
+            f"{rows[0]['entities']:,} entities. All contenders take turns on "
+            f"{_where(rows[0]['machine'])}; medians.",
+            "Left: RotatE. Right: greedy decoding of output heads, beside matrix products and "
+            "topk in chunks; one RotatE prediction,\nbeside PyKEEN's predict_target. Log scales.",
+        )
+        _save(figure, path)
+
+
+def draw_losses(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Memory and time of `loss_mem` at the largest batch, one group of bars per work."""
+    rows = [row for row in rows if row["section"] == "bce" and row["seconds"]]
+    batch = max(row["batch"] for row in rows)
+    works: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["batch"] == batch:
+            works.setdefault(f"{row['score']}\n{row['entities']:,}", []).append(row)
+    with plt.rc_context(STYLE):
+        height = 2.15 + 1.1 * len(works)
+        figure, (memory, seconds) = plt.subplots(
+            1, 2, figsize=(11.5, height), width_ratios=(1.2, 1)
+        )
+        memory.set_title("Memory beyond operands", loc="left", fontweight="bold", pad=10)
+        _grouped(memory, list(works), [_loss_bars(group, "bytes") for group in works.values()])
+        memory.xaxis.set_major_formatter(lambda value, _: _tick(human_bytes(value)))
+        seconds.set_title("Forward and backward", loc="left", fontweight="bold", pad=10)
+        _grouped(seconds, list(works), [_loss_bars(group, "seconds") for group in works.values()])
+        _second_ticks(seconds)
+        _frame(
+            figure,
+            height,
+            "A loss over all entities, without their scores",
+            f"Binary cross entropy of {batch:,} rows, dim {rows[0]['dim']}, "
+            f"{_where(rows[0]['machine'])}.",
+            "Dense: labels and scores of all entities; rotate in torch goes in chunks of entities. "
+            "Hatched: one chunk measured, the whole extrapolated. Log scales.",
+        )
+        _save(figure, path)
+
+
+def _loss_bars(rows: Sequence[Mapping[str, Any]], what: str) -> list["Bar"]:
+    bars = []
+    for row in sorted(rows, key=lambda row: row["contender"] == "kgfast"):
+        ours, hatched = row["contender"] == "kgfast", row["extrapolated"]
+        if what == "bytes":
+            value, text = max(row["bytes"], 1), human_bytes(row["bytes"])
+        else:
+            value = row["seconds"]["median"]
+            text = ("~" if hatched else "") + human_seconds(value)
+        name = {"kgfast": "kgfast", "compile": "torch.compile"}.get(
+            row["contender"], "torch, in chunks" if hatched else "torch, dense"
+        )
+        colour = ACCENT if ours else GREYS["official"]
+        bars.append(Bar(name, value, text, colour, hatched and what == "seconds"))
+    return bars
+
+
+def _topk_bars(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    groups = {}
+    for section, peer in (("head", "torch"), ("outputs", "torch"), ("prediction", "PyKEEN")):
+        timed = [row for row in rows if row["section"] == section and row["seconds"]]
+        last = [row for row in timed if row["dim"] == timed[-1]["dim"]]
+        if last:
+            what = "one\nquery" if section == "prediction" else _outputs(last[0]["entities"])
+            groups[what] = [
+                _speed_bar(row, "kgfast" if row["contender"] == "kgfast" else peer)
+                for row in reversed(last)
+            ]
+    axes.set_title("Output heads, one prediction", loc="left", fontweight="bold", pad=10)
+    _grouped(axes, list(groups), list(groups.values()))
+    _second_ticks(axes)
+
+
+def _outputs(count: int) -> str:
+    return f"{count / 1e6:.0f}M\noutputs" if count >= 1e6 else f"{count / 1e3:.0f}k\noutputs"
+
+
+def _peer_bars(axes: Axes, rows: Sequence[Mapping[str, Any]], what: str = "Rank counts") -> None:
     raced = [row for row in rows if row["section"] == "rotate" and row["seconds"]]
     dim = max(row["dim"] for row in raced)
     groups = {
@@ -117,7 +204,7 @@ def _peer_bars(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
         for table in dict.fromkeys(row["table"] for row in raced)
     }
     batch = raced[0]["batch"]
-    title = f"Rank counts of {batch} queries, dim {dim}"
+    title = f"{what} of {batch} queries, dim {dim}"
     axes.set_title(title, loc="left", fontweight="bold", pad=10)
     _grouped(axes, list(groups), list(groups.values()))
     _second_ticks(axes)

@@ -4,18 +4,25 @@ Shapes, dtypes and ids are checked by ``kgfast.ops`` before a backend is called;
 numbers that take part are finite is seen only where they are read.
 """
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 
-def nonfinite_error(name: str, row: int) -> ValueError:
+class NonFiniteError(ValueError):
+    """A NaN or an infinity among the numbers that take part."""
+
+
+def nonfinite_error(name: str, row: int) -> NonFiniteError:
     """The error for a NaN or an infinity in row ``row`` of argument ``name``."""
-    return ValueError(
+    return NonFiniteError(
         f"{name}: row {row} holds a NaN or an infinity; every number that takes part must be "
         f'finite (pass nan="worst" to rank such scores last instead)'
     )
 
 
-def check_finite(name: str, values: torch.Tensor, rows: torch.Tensor | None = None) -> None:
+def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:
     """Raise for the first row of ``values`` ``[R, *]`` that is not finite.
 
     ``rows`` names the rows where they are a selection of the argument's.
@@ -25,3 +32,34 @@ def check_finite(name: str, values: torch.Tensor, rows: torch.Tensor | None = No
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])
         raise nonfinite_error(name, first if rows is None else int(rows[first]))
+
+
+class Checks:
+    """The checks of one call: made at once, or kept for the one time that the host waits.
+
+    A backend that takes deferred checks must call :meth:`read` before it returns. Until then its
+    kernels may run on arguments that will turn out to be wrong: whoever keeps a check sees to it
+    that they read nothing out of bounds.
+    """
+
+    def __init__(self, *, deferred: bool) -> None:
+        self.deferred = deferred
+        self._kept: list[tuple[Tensor, Callable[[], None]]] = []
+
+    def keep(self, holds: Tensor, check: Callable[[], None]) -> None:
+        """Keep ``check``, which waits for the device and raises unless ``holds`` (bool scalar)."""
+        self._kept.append((holds, check))
+
+    def read(self, words: Tensor | None = None) -> list[int]:
+        """Wait for the device, once, raise for the first check that fails, and return ``words``.
+
+        ``words`` is int64 ``[W]`` on the device.
+        """
+        kept, self._kept = self._kept, []
+        parts = [holds.reshape(1).long() for holds, _ in kept]
+        parts += [] if words is None else [words]
+        values: list[int] = torch.cat(parts).cpu().tolist() if parts else []
+        for (_, check), holds in zip(kept, values, strict=False):
+            if not holds:
+                check()
+        return values[len(kept) :]

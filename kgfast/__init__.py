@@ -1,26 +1,34 @@
 """Exact, streamed ranking of knowledge-graph embeddings at the limit of the hardware."""
 
-from kgfast import datasets
+from kgfast import datasets, losses
 from kgfast.graph import KnownTriples, Triples, Vocabulary
-from kgfast.models import Candidates, ComplEx, DistMult, Model, RotatE, TransE
+from kgfast.models import Candidates, ComplEx, ConvE, DistMult, Model, RotatE, TransE
 from kgfast.ops import use_backend
+from kgfast.prediction import topk
+from kgfast.predictions import Predictions
 from kgfast.ranking import rank
 from kgfast.ranks import Ranks
+from kgfast.training.official import load_official
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Candidates",
     "ComplEx",
+    "ConvE",
     "DistMult",
     "KnownTriples",
     "Model",
+    "Predictions",
     "Ranks",
     "RotatE",
     "TransE",
     "Triples",
     "Vocabulary",
     "datasets",
+    "load_official",
+    "losses",
     "rank",
+    "topk",
     "use_backend",
 ]

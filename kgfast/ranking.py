@@ -1,19 +1,28 @@
 """rank(): filtered and raw ranks of test triples, and the result object that keeps them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kgfast import ops
+from kgfast.batches import (
+    as_candidate_ids,
+    check_known,
+    check_model,
+    checked_batch_size,
+    evaluating,
+    progress_bar,
+)
 from kgfast.graph import KnownTriples, Triples, as_triples_tensor
+from kgfast.kernels.checks import NonFiniteError
 from kgfast.models.base import SIDES, Side, check_dim
 from kgfast.ranks import Ranks
 
-_QUERY_BYTES = 8 << 20  # of one batch of queries
+_PINNING = ("cuda",)  # devices that read pinned memory while the host goes on
+_GROUP = 1 << 17  # triples whose ids and counts lie on the device at a time: 8 MiB
 
 
 @overload
@@ -105,7 +114,8 @@ def rank(
     """
     plan = _plan(model, triples, known, sides, candidate_ids, batch_size, nan)
     widths = _crop_widths(model, dims)
-    with _evaluating(model), torch.no_grad(), _bar(progress, plan, len(widths)) as advance:
+    total = len(plan.hrt) * len(plan.sides) * len(widths)
+    with evaluating(model), torch.no_grad(), progress_bar(progress, "ranking", total) as advance:
         results = {
             dim: _rank_crop(plan, dim, width, advance, triples) for dim, width in widths.items()
         }
@@ -119,7 +129,7 @@ class _Plan:
     """The checked arguments of one call."""
 
     model: Any
-    hrt: Tensor
+    hrt: Tensor  # on the host
     known: KnownTriples | None
     sides: tuple[Side, ...]
     candidate_ids: Tensor | None
@@ -136,15 +146,8 @@ def _plan(
     batch_size: int | None,
     nan: str,
 ) -> _Plan:
-    missing = [
-        name
-        for name in ("score", "num_entities", "num_relations", "dim", "queries", "candidates")
-        if not hasattr(model, name)
-    ]
-    if missing:
-        raise TypeError(f"model must have {', '.join(missing)}; {type(model).__name__} does not")
-    if known is not None and not isinstance(known, KnownTriples):
-        raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
+    check_model(model)
+    check_known(known)
     if isinstance(sides, str) or not sides or len(set(sides)) != len(sides):
         raise ValueError(f"sides must be distinct names of {SIDES}, in a tuple; got {sides!r}")
     for side in sides:
@@ -152,29 +155,18 @@ def _plan(
             raise ValueError(f"sides must be of 'head' and 'tail'; got {side!r}")
     if nan not in ("error", "worst"):
         raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
-    if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
-        raise ValueError(f"batch_size must be at least 1; got {batch_size}")
     hrt = as_triples_tensor(
         triples, num_entities=model.num_entities, num_relations=model.num_relations
     )
     return _Plan(
         model,
-        hrt,
+        hrt.cpu(),
         known,
         tuple(sides),
-        _subset(candidate_ids),
-        batch_size or max(64, min(4096, _QUERY_BYTES // (8 * max(1, model.dim)))),
+        as_candidate_ids(candidate_ids),
+        checked_batch_size(batch_size, model),
         nan == "worst",
     )
-
-
-def _subset(candidate_ids: Any) -> Tensor | None:
-    if candidate_ids is None:
-        return None
-    ids: Tensor = torch.as_tensor(candidate_ids)
-    if ids.numel() and (ids.dtype.is_floating_point or ids.dtype == torch.bool):
-        raise TypeError(f"candidate_ids must be integers; got {ids.dtype}")
-    return ids.to(torch.int64)
 
 
 def _crop_widths(model: Any, dims: int | Sequence[int] | None) -> dict[int | None, int | None]:
@@ -188,52 +180,24 @@ def _crop_widths(model: Any, dims: int | Sequence[int] | None) -> dict[int | Non
     return {dim: width_of(check_dim(dim, model.dim)) for dim in crops}
 
 
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Eval mode for every module of the model, each restored afterwards."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    training = [module.training for module in modules]
-    for module in modules:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module, mode in zip(modules, training, strict=True):
-            module.training = mode
-
-
-@contextmanager
-def _bar(progress: bool, plan: _Plan, crops: int) -> Iterator[Any]:
-    """A function that advances the progress bar by a number of queries."""
-    if not progress:
-        yield lambda count: None
-        return
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as bar:
-        task = bar.add_task("ranking", total=len(plan.hrt) * len(plan.sides) * crops)
-        yield lambda count: bar.advance(task, count)
-
-
 def _rank_crop(
     plan: _Plan, dim: int | None, width: int | None, advance: Any, triples: Any
 ) -> Ranks:
     """All sides of one crop."""
-    shape = (4, len(plan.hrt), len(plan.sides))
-    counts = torch.zeros(shape, dtype=torch.int64)  # greater, equal and both of the excluded
-    excluded = torch.zeros(shape[1:], dtype=torch.int64)  # known answers among the candidates
+    # Greater, equal, both of the excluded; known answers among the candidates.
+    counts = torch.empty(5, len(plan.hrt), len(plan.sides), dtype=torch.int64)
     for column, side in enumerate(plan.sides):
-        side_counts = _rank_side(plan, side, dim, width, excluded[:, column], advance)
-        counts[:, :, column] = side_counts
+        one_side = _Side(plan, side, dim, width)
+        for batches in _groups(plan, side):
+            counts[:, torch.cat(batches), column] = one_side.count(batches, advance)
     total = _num_candidates(plan)
-    raw = Ranks(counts[0], counts[1], total, plan.sides, plan.hrt.cpu())
+    raw = Ranks(counts[0], counts[1], total, plan.sides, plan.hrt)
     filtered = Ranks(
         counts[0] - counts[2],
         counts[1] - counts[3],
-        total - excluded,
+        total - counts[4],
         plan.sides,
-        plan.hrt.cpu(),
+        plan.hrt,
         raw=raw,
         known=plan.known,
         vocabularies=(
@@ -243,48 +207,106 @@ def _rank_crop(
     return filtered
 
 
-def _rank_side(
-    plan: _Plan,
-    side: Side,
-    dim: int | None,
-    width: int | None,
-    excluded: Tensor,
-    advance: Any,
-) -> Tensor:
-    """The four counts of every triple on one side, ``[4, T]``; fills ``excluded [T]``."""
-    candidates = plan.model.candidates(side)
-    device = candidates.table.device
-    subset = None if plan.candidate_ids is None else plan.candidate_ids.to(device)
-    counts = torch.empty(4, len(plan.hrt), dtype=torch.int64)
-    for batch in _batches(plan, side):
-        heads, relations, tails = plan.hrt[batch].to(device).T
-        anchors, targets = (heads, tails) if side == "tail" else (tails, heads)
-        queries = plan.model.queries(anchors, relations, side, dims=dim)
-        if not plan.nan_worst:
-            _check_queries(queries, plan.hrt, batch, side)
-        indptr, indices = _known_answers(plan.known, anchors, relations, side)
-        result = ops.rank_counts(
-            queries,
-            targets=targets,
-            exclude_indptr=indptr,
-            exclude_indices=indices,
-            score=plan.model.score,
-            dims=None if width is None else [width],
-            candidate_ids=subset,
-            nan_worst=plan.nan_worst,
-            **candidates.operands(),
+class _Side:
+    """One side and crop: what its batches share. The host waits once a batch, in the operator."""
+
+    def __init__(self, plan: _Plan, side: Side, dim: int | None, width: int | None) -> None:
+        self.plan, self.side, self.dim = plan, side, dim
+        self.dims = None if width is None else [width]
+        self.candidates = plan.model.candidates(side)
+        self.device = self.candidates.table.device
+        subset = plan.candidate_ids
+        self.subset = None if subset is None else subset.to(self.device)
+        self.sorted_subset = None if self.subset is None else self.subset.sort().values
+
+    def count(self, batches: list[Tensor], advance: Any) -> Tensor:
+        """The four counts of every triple and its known answers, ``[5, G]`` on the host."""
+        hrt = self.plan.hrt[torch.cat(batches)].T.contiguous()  # [3, G]
+        sizes = [len(batch) for batch in batches]
+        counts = torch.empty(5, hrt.shape[1], dtype=torch.int64, device=self.device)
+        columns = zip(
+            batches,
+            hrt.split(sizes, 1),
+            _moved(hrt, self.device).split(sizes, 1),
+            self._num_answers(hrt, sizes),
+            counts.split(sizes, 1),
+            strict=True,
         )
-        counts[:, batch] = torch.stack([count.reshape(-1) for count in result]).cpu()
-        excluded[batch] = _count_excluded(indptr, indices, targets, subset).cpu()
-        advance(len(targets))
-    return counts
+        for batch, on_host, here, num_answers, its_counts in columns:
+            index = self._known_answers(on_host, here, num_answers)
+            self._count_batch(batch, here, index, its_counts)
+            advance(len(batch))
+        return counts.cpu()
+
+    def _count_batch(
+        self, batch: Tensor, hrt: Tensor, index: tuple[Tensor, Tensor], counts: Tensor
+    ) -> None:
+        """Fill ``counts [5, B]``."""
+        anchors, relations, targets = _roles(hrt, self.side)
+        queries = self.plan.model.queries(anchors, relations, self.side, dims=self.dim)
+        try:
+            result = ops.rank_counts(
+                queries,
+                targets=targets,
+                exclude_indptr=index[0],
+                exclude_indices=index[1],
+                score=self.plan.model.score,
+                dims=self.dims,
+                candidate_ids=self.subset,
+                nan_worst=self.plan.nan_worst,
+                **self.candidates.operands(),
+            )
+        except NonFiniteError:
+            _check_queries(queries, self.plan.hrt, batch, self.side)
+            raise
+        for row, values in zip(counts, result, strict=False):
+            row.copy_(values.reshape(-1))
+        counts[4] = _count_excluded(*index, targets, self.sorted_subset)
+
+    def _num_answers(self, hrt: Tensor, sizes: Sequence[int]) -> list[int | None]:
+        """The known answers of each batch; None where they are counted on the host anyway."""
+        known = self.plan.known
+        if known is None or known.device.type == "cpu":
+            return [None] * len(sizes)
+        anchors, relations, _ = _roles(_moved(hrt, known.device), self.side)
+        counts = known.counts(anchors, relations, self.side)
+        return torch.stack([part.sum() for part in counts.split(sizes)]).cpu().tolist()
+
+    def _known_answers(
+        self, on_host: Tensor, here: Tensor, num_answers: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """The known answers of a batch, CSR, from wherever the index is held."""
+        known = self.plan.known
+        if known is None:
+            zeros = torch.zeros(here.shape[1] + 1, dtype=torch.int64, device=self.device)
+            return zeros, zeros[:0]
+        hrt = on_host if known.device.type == "cpu" else here
+        anchors, relations, _ = _roles(hrt, self.side)
+        indptr, indices = known.exclude(anchors, relations, self.side, num_answers=num_answers)
+        return _moved(indptr, self.device), _moved(indices, self.device)
 
 
-def _batches(plan: _Plan, side: Side) -> Iterable[Tensor]:
-    """Rows of the triples, batch by batch; equal queries stand together, as they share a sweep."""
+def _roles(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
+    """Anchors, relations and targets of triples ``[3, B]``."""
+    heads, relations, tails = hrt
+    return (heads, relations, tails) if side == "tail" else (tails, relations, heads)
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    """Values on a device; the host does not wait for the copy."""
+    if device.type in _PINNING and values.device.type == "cpu":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
+
+
+def _groups(plan: _Plan, side: Side) -> Iterator[list[Tensor]]:
+    """Rows of the triples in batches; equal queries stand together, as they share a sweep."""
     anchors = plan.hrt[:, 0 if side == "tail" else 2]
     order = (plan.hrt[:, 1] * plan.model.num_entities + anchors).argsort(stable=True)
-    return order.split(plan.batch_size) if len(order) else ()
+    batches = list(order.split(plan.batch_size)) if len(order) else []
+    step = max(1, _GROUP // plan.batch_size)
+    for first in range(0, len(batches), step):
+        yield batches[first : first + step]
 
 
 def _check_queries(queries: Tensor, hrt: Tensor, batch: Tensor, side: Side) -> None:
@@ -299,24 +321,23 @@ def _check_queries(queries: Tensor, hrt: Tensor, batch: Tensor, side: Side) -> N
         )
 
 
-def _known_answers(
-    known: KnownTriples | None, anchors: Tensor, relations: Tensor, side: Side
-) -> tuple[Tensor, Tensor]:
-    if known is not None:
-        return known.exclude(anchors, relations, side)
-    zeros = torch.zeros(len(anchors) + 1, dtype=torch.int64, device=anchors.device)
-    return zeros, zeros[:0]
-
-
 def _count_excluded(
-    indptr: Tensor, indices: Tensor, targets: Tensor, subset: Tensor | None
+    indptr: Tensor, indices: Tensor, targets: Tensor, sorted_subset: Tensor | None
 ) -> Tensor:
     """Known answers of each query that are candidates and not its target, ``[B]``."""
-    rows = torch.repeat_interleave(indptr.diff())
+    rows = torch.repeat_interleave(indptr.diff(), output_size=len(indices))
     counted = indices != targets[rows]
-    if subset is not None:
-        counted &= torch.isin(indices, subset)
+    if sorted_subset is not None:
+        counted &= _contains(sorted_subset, indices)
     return torch.zeros_like(targets).index_add_(0, rows, counted.long())
+
+
+def _contains(sorted_ids: Tensor, ids: Tensor) -> Tensor:
+    """Which ids occur; unlike ``torch.isin``, a GPU answers this without making the host wait."""
+    if not len(sorted_ids):
+        return torch.zeros_like(ids, dtype=torch.bool)
+    place = torch.searchsorted(sorted_ids, ids).clamp_(max=len(sorted_ids) - 1)
+    return sorted_ids[place] == ids
 
 
 def _num_candidates(plan: _Plan) -> Tensor:
@@ -325,6 +346,6 @@ def _num_candidates(plan: _Plan) -> Tensor:
     if plan.candidate_ids is None:
         return torch.full(shape, plan.model.num_entities, dtype=torch.int64)
     columns = [2 if side == "tail" else 0 for side in plan.sides]
-    subset = plan.candidate_ids.to(plan.hrt.device)
+    subset = plan.candidate_ids.cpu()
     outside = ~torch.isin(plan.hrt[:, columns], subset)
-    return len(subset) + outside.long().cpu()
+    return len(subset) + outside.long()

@@ -1,10 +1,12 @@
 """Fixtures that several files share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from kgfast import use_backend
 from kgfast.kernels import cpu
 
 settings.register_profile("kgfast", deadline=None, print_blob=True)
@@ -21,3 +23,13 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         pytest.skip(f"this machine or build has no {name} kernels")
     monkeypatch.setenv("KGFAST_CPU_ISA", name)
     return name
+
+
+@pytest.fixture(params=["reference", "cpu"])
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each backend that serves tensors of the CPU here, forced."""
+    name: str = request.param
+    if name == "cpu" and not cpu.is_available():
+        pytest.skip("the extension is not built")
+    with use_backend(name):
+        yield name

@@ -1,8 +1,9 @@
-"""Slow, obvious answers, in plain Python floats (IEEE float64, nothing fused)."""
+"""Slow, obvious answers: plain Python floats (IEEE float64, nothing fused), dense torch."""
 
 import math
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor
 
 
@@ -73,3 +74,85 @@ def rank_counts(
                 row[3] += equal
         counts.append((row[0], row[1], row[2], row[3]))
     return counts
+
+
+def dense_scores(
+    queries: Tensor,
+    rows: Tensor,
+    score: str,
+    *,
+    bias: Tensor | None = None,
+    dim: int | None = None,
+) -> Tensor:
+    """Scores by broadcasting ``queries [..., F]`` with ``rows [..., G]``; torch differentiates.
+
+    Torch's norms have gradient 0 at 0, as ours.
+    """
+    planes = 2 if score.startswith("rotate") else 1
+    if score == "rotate_interleaved":
+        q, c = (it.unflatten(-1, (-1, 2)).transpose(-1, -2) for it in (queries, rows))
+    else:
+        q, c = (it.unflatten(-1, (planes, -1)) for it in (queries, rows))
+    q, c = q[..., :dim], c[..., :dim]  # [..., planes, D]
+    if score == "dot":
+        result = (q * c).sum((-1, -2))
+    elif score == "l2":
+        result = -torch.linalg.vector_norm(q - c, dim=(-1, -2))
+    else:
+        result = -torch.linalg.vector_norm(q - c, dim=-2).sum(-1)
+    return result if bias is None else result + bias
+
+
+def binary_cross_entropy(
+    scores: Tensor, positives: Sequence[Iterable[int]], a: float, c: float
+) -> Tensor:
+    """Row losses by the definition, with the dense labels ``a y + c``."""
+    labels = torch.full_like(scores, c, requires_grad=False)
+    for row, ids in enumerate(positives):
+        labels[row, sorted(set(ids))] += a
+    log_sigmoid = torch.nn.functional.logsigmoid
+    return -(labels * log_sigmoid(scores) + (1 - labels) * log_sigmoid(-scores)).sum(-1)
+
+
+def softmax_cross_entropy(scores: Tensor, targets: Tensor, eps: float) -> Tensor:
+    """Row losses by the definition, with the smoothed labels of torch."""
+    labels = torch.full_like(scores, eps / scores.shape[-1], requires_grad=False)
+    labels[torch.arange(len(scores)), targets] += 1 - eps
+    return -(labels * scores.log_softmax(-1)).sum(-1)
+
+
+def assert_accurate(got: Tensor, exact: Tensor, dense: Tensor | None = None) -> None:
+    """Within 1e-5 of float64, or twice the error of dense float32, relative to the largest."""
+    assert got.shape == exact.shape
+    if not exact.numel():
+        return
+    allowed = 1e-5 * exact.abs().max()
+    if dense is not None:
+        allowed = torch.maximum(allowed, 2 * (dense.double() - exact).abs().max())
+    error = (got.double() - exact).abs().max()
+    assert error <= allowed, f"error {error:.3g} > {allowed:.3g}"
+
+
+def topk(
+    queries: Tensor,
+    candidates: Tensor,
+    k: int,
+    excluded: Sequence[Iterable[int]],
+    score: str,
+    *,
+    bias: Tensor | None = None,
+    dim: int | None = None,
+    candidate_ids: Iterable[int] | None = None,
+) -> list[list[tuple[float, int]]]:
+    """The best ``k`` (score, id) of each query, by sorting all; -inf and -1 where too few."""
+    table = candidates.double().tolist()
+    biases = [None] * len(table) if bias is None else bias.double().expand(len(table)).tolist()
+    allowed = set(range(len(table)) if candidate_ids is None else candidate_ids)
+    best = []
+    for query, known in zip(queries.double().tolist(), excluded, strict=True):
+        row = [(canonical(query, table[n], score, biases[n], dim), n) for n in allowed - set(known)]
+        numbers = sorted((-value, n) for value, n in row if not math.isnan(value))
+        rest = sorted(n for value, n in row if math.isnan(value))
+        ordered = [(-value, n) for value, n in numbers] + [(math.nan, n) for n in rest]
+        best.append((ordered + [(-math.inf, -1)] * k)[:k])
+    return best

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from kgfast import ComplEx, DistMult, RotatE, TransE
+from kgfast import ComplEx, ConvE, DistMult, RotatE, TransE, rank
 from kgfast.kernels.reference.rank import canonical_scores
 
 N, R, D = 7, 3, 5
@@ -135,6 +135,27 @@ def test_the_head_query_is_the_tail_query_of_the_inverse_relation():
     )
 
 
+@pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx])
+@pytest.mark.parametrize("side", ["head", "tail"])
+def test_gradients_of_queries_reach_both_tables(model, side):
+    model = model.init(300, 7, 600, seed=1)
+    anchors, relations = torch.arange(300), torch.arange(300) % 5
+    queries = model.queries(anchors, relations, side)
+    with torch.no_grad():
+        torch.testing.assert_close(model.queries(anchors, relations, side), queries)
+    weight = torch.randn(queries.shape, generator=torch.Generator().manual_seed(0))
+    gradients = torch.autograd.grad((queries * weight).sum(), [model.entity, model.relation])
+    step = 1e-4 * torch.sign(gradients[0])
+    with torch.no_grad():
+        model.entity += step
+        moved = (model.queries(anchors, relations, side) * weight).double().sum()
+        model.entity -= 2 * step
+        moved -= (model.queries(anchors, relations, side) * weight).double().sum()
+    assert moved.item() == pytest.approx((2 * step * gradients[0]).double().sum().item(), rel=1e-2)
+    used = gradients[1].abs().sum(1) > 0
+    assert used.tolist() == [True] * 5 + [False] * 2
+
+
 def test_queries_do_not_depend_on_the_batch():
     model = RotatE.init(300, 7, 600, seed=1)
     anchors, relations = torch.arange(300), torch.arange(300) % 7
@@ -162,6 +183,153 @@ def test_tensors_are_held_without_copying():
     parameter = torch.nn.Parameter(entity)
     assert RotatE(parameter, relation).entity is parameter
     assert set(model.state_dict()) == {"entity", "relation"}
+
+
+def conve(**options) -> ConvE:
+    """Float64, with statistics and biases that are not those of a fresh model."""
+    torch.manual_seed(3)
+    entity, relation = tables(6, 6)
+    model = ConvE(
+        entity, torch.cat([relation, relation.flip(0)]), embedding_height=2, channels=3, **options
+    )
+    for module in model.modules():
+        if hasattr(module, "running_mean"):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+            torch.nn.init.normal_(module.weight)
+            torch.nn.init.normal_(module.bias)
+    torch.nn.init.normal_(model.bias)
+    return model
+
+
+def normalised(values, norm, channel):
+    scale = norm.weight[channel] / (norm.running_var[channel] + norm.eps).sqrt()
+    return (values - norm.running_mean[channel]) * scale + norm.bias[channel]
+
+
+def conve_query(model: ConvE, anchor: int, relation: int) -> torch.Tensor:
+    """Dettmers et al. 2018, a pixel at a time."""
+    image = torch.cat([model.entity[anchor].view(2, 3), model.relation[relation].view(2, 3)])
+    image = normalised(image, model.image_norm, 0)
+    features = []
+    for channel in range(3):
+        kernel, offset = model.convolution.weight[channel, 0], model.convolution.bias[channel]
+        for i in range(2):
+            pixel = (image[i : i + 3] * kernel).sum() + offset
+            features.append(normalised(pixel, model.feature_norm, channel).relu())
+    hidden = model.projection.weight @ torch.stack(features) + model.projection.bias
+    return torch.stack([normalised(x, model.hidden_norm, i) for i, x in enumerate(hidden)]).relu()
+
+
+@torch.no_grad()
+def test_conve():
+    model = conve().eval()
+
+    def score(h, r, t):
+        if score.side == "tail":
+            return (conve_query(model, h, r) @ model.entity[t] + model.bias[t]).item()
+        return (conve_query(model, t, R + r) @ model.entity[h] + model.bias[h]).item()
+
+    for score.side in ("tail", "head"):
+        candidates = model.candidates(score.side)
+        for r in range(R):
+            queries = model.queries(torch.arange(N), torch.full((N,), r), score.side)
+            scores = queries @ candidates.table.T + candidates.bias
+            for a in range(N):
+                for n in range(N):
+                    h, t = (a, n) if score.side == "tail" else (n, a)
+                    assert scores[a, n].item() == pytest.approx(score(h, r, t), rel=1e-9)
+
+
+def test_conve_normalises_over_the_batch_in_training_only(monkeypatch):
+    model = conve(input_dropout=0.0, feature_dropout=0.0, hidden_dropout=0.0)
+    asked = torch.arange(N), torch.zeros(N, dtype=torch.int64), "tail"
+    evaluated = model.eval().queries(*asked)
+    monkeypatch.setattr("kgfast.models.conve._EVALUATED", 1)
+    torch.testing.assert_close(model.queries(*asked), evaluated)  # one at a time
+    before = model.hidden_norm.running_mean.clone()
+    trained = model.train().queries(*asked)
+    assert not torch.allclose(trained, evaluated)
+    assert not torch.equal(model.hidden_norm.running_mean, before)
+    alone = model.queries(*(it[:1] for it in asked[:2]), "tail")  # has no statistics
+    assert bool(alone.isfinite().all())
+
+
+def test_conve_drops_out_in_training_only():
+    model = conve()
+    asked = torch.arange(N), torch.zeros(N, dtype=torch.int64), "head"
+    assert not torch.equal(model.train().queries(*asked), model.queries(*asked))
+    assert torch.equal(model.eval().queries(*asked), model.queries(*asked))
+
+
+def test_conve_is_ranked_with_its_biases():
+    model = ConvE.init(N, R, 8, embedding_height=2, channels=2, seed=1)
+    with torch.no_grad():
+        model.bias[4] = 1e6
+    ranks = rank(model, [(0, 0, 4), (4, 2, 1)])
+    assert (ranks.greater[0, 1], ranks.greater[1, 0]) == (0, 0)  # entity 4 is the target
+    assert bool((ranks.greater[[0, 1], [0, 1]] >= 1).all())
+    assert model.num_relations == R
+    with pytest.raises(ValueError, match="ConvE cannot be cropped"):
+        rank(model, [(0, 0, 4)], dims=4)
+
+
+TRAINED = {
+    "rotate": lambda: RotatE.init(N, R, D, gamma=6.0, seed=0),
+    "rotate interleaved": lambda: RotatE.init(N, R, D, layout="interleaved", seed=0),
+    "transe": lambda: TransE.init(N, R, D, seed=0),
+    "distmult": lambda: DistMult.init(N, R, D, seed=0),
+    "complex": lambda: ComplEx.init(N, R, D, seed=0),
+}
+
+
+@pytest.mark.parametrize("side", ["tail", "head"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_trained_queries_and_gradients_are_those_of_float64(name, side):
+    model = TRAINED[name]()
+    exact = TRAINED[name]().double()
+    anchors, relations = torch.tensor([3, 1, 3, 0]), torch.tensor([2, 0, 2, 1])
+    queries = model.queries(anchors, relations, side)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            queries, model.queries(anchors, relations, side), rtol=1e-5, atol=1e-6
+        )
+    weights = torch.randn(queries.shape, generator=torch.Generator().manual_seed(0))
+    (queries * weights).sum().backward()
+    (exact.queries(anchors, relations, side) * weights.double()).sum().backward()
+    for ours, theirs in ((model.entity, exact.entity), (model.relation, exact.relation)):
+        scale = float(theirs.grad.abs().max())
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=1e-6 * scale)
+
+
+def test_a_model_on_other_rows_shares_the_rest():
+    model = RotatE.init(N, R, D, seed=0)
+    rows = model.entity.detach()[[4, 2]].requires_grad_()
+    local = model.with_entity(rows)
+    asked = torch.tensor([0, 1]), torch.tensor([1, 1]), "tail"
+    whole = model.queries(torch.tensor([4, 2]), *asked[1:])
+    assert torch.equal(local.queries(*asked), whole)
+    assert (local.num_entities, local.candidates("head").table.shape[0]) == (2, 2)
+    assert local.relation is model.relation
+    assert model.num_entities == N
+    local.queries(*asked).sum().backward()
+    assert rows.grad is not None
+    assert model.relation.grad is not None
+    assert model.entity.grad is None
+
+
+@pytest.mark.parametrize("seed", [None, 4])
+def test_conve_init_is_seeded(seed):
+    torch.manual_seed(9)
+    state = torch.get_rng_state()
+    first = ConvE.init(5, 2, 8, embedding_height=2, seed=seed)
+    assert torch.equal(torch.get_rng_state(), state) == (seed is not None)
+    torch.manual_seed(10)
+    second = ConvE.init(5, 2, 8, embedding_height=2, seed=seed)
+    for ours, theirs in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
+        if ours.ndim > 1:
+            assert torch.equal(ours, theirs) == (seed is not None)
+    assert all(parameter.requires_grad for parameter in first.parameters())
 
 
 @pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx])
@@ -216,6 +384,21 @@ BAD = {
         lambda: DistMult(torch.zeros(2, 4), torch.zeros(1, 4, device="meta")),
         ValueError,
         "entity is on cpu but relation on meta",
+    ),
+    "image": (
+        lambda: ConvE.init(3, 1, 12, embedding_height=5),
+        ValueError,
+        "images of height 5",
+    ),
+    "kernel": (
+        lambda: ConvE.init(3, 1, 12, embedding_height=6, kernel_size=3),
+        ValueError,
+        "a kernel of 3 fits",
+    ),
+    "inverse relations": (
+        lambda: ConvE(torch.zeros(2, 12), torch.zeros(3, 12), embedding_height=2),
+        ValueError,
+        r"relation must have shape \[2R, 12\]",
     ),
     "side": (
         lambda: DistMult(torch.zeros(2, 4), torch.zeros(1, 4)).queries(

@@ -22,7 +22,7 @@ def test_code_blocks_run_in_order():
 
 def test_your_own_model_scores_what_it_says():
     block = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)[1]
-    names = {"kgfast": kgfast}
+    names = {"kgfast": kgfast, "torch": torch}
     exec(block, names)
     entity, relation = torch.randn(6, 3).double(), torch.randn(2, 3, 3).double()
     model = names["Rescal"](entity, relation)

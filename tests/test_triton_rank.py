@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kgfast import ops
 from kgfast.kernels.reference.rank import canonical_scores
 from kgfast.kernels.reference.rank import rank_counts as reference
 from kgfast.kernels.scores import SCORES, get_score
@@ -23,16 +24,22 @@ from kgfast.kernels.scores import SCORES, get_score
 triton = pytest.importorskip("triton")
 tl = triton.language
 
+from interpreter import quicken  # noqa: E402
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = not INTERPRETED and torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 CAN_RUN = INTERPRETED or ON_GPU  # else the classes are left to the subprocess
 on_gpu = pytest.mark.gpu if ON_GPU else lambda item: item
+PLAIN_SCORES = [score for score in SCORES if score != "rotate_interleaved"]  # it is a layout
 few = settings(
-    max_examples=8,
+    max_examples=50 if ON_GPU else 6,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+if INTERPRETED:
+    quicken()
 
 # Values that make ties, that vanish in float32 products, and that overflow them.
 EVIL = [0.0, -0.0, 1.0, -1.0, 0.5, 1.0000001, 1e-40, -1e-40, 1e-23, 3e-20, 1e30, -1e30, 2e38]
@@ -41,13 +48,14 @@ EVIL = [0.0, -0.0, 1.0, -1.0, 0.5, 1.0000001, 1e-40, -1e-40, 1e-23, 3e-20, 1e30,
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "group", ["TestScores and rotate", "TestScores and not rotate", "TestOptions", "TestBound"]
+    "group", ["TestScores", "TestSums", "TestOptions", "TestBound or TestOperator"]
 )
 def test_in_the_interpreter(group: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, __file__, "-k", group],
         env={**os.environ, "TRITON_INTERPRET": "1"},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
@@ -155,33 +163,49 @@ class TestScores:
             nan_worst=nan_worst,
         )
 
+    def test_dims(self, score) -> None:
+        candidates = table(score, 30, 11, torch.float32, 0, 2.0)
+        queries = table(score, 4, 11, torch.float32, 1, 2.0)
+        compare(queries, candidates, *known_ids(4, 30), score, dims=[11, 1, 4])
+
+    def test_rows_that_lie_on_each_other(self, score) -> None:
+        width = 3 * get_score(score).planes
+        candidates = table(score, 1, 3, torch.float32, 0, 0.0).expand(50, width)
+        queries = table(score, 1, 3, torch.float32, 1, 0.0)[:, :1].expand(3, width)
+        compare(queries, candidates, *known_ids(3, 50), score)
+
+
+@on_gpu
+@pytest.mark.parametrize("score", PLAIN_SCORES)
+class TestSums:
+    __test__ = CAN_RUN
+
     def test_long_rows(self, score) -> None:  # several short accumulators, a tail, abandoned tiles
-        candidates = table(score, 90, 200, torch.float32, 0, 0.0)
+        candidates = table(score, 90, 140, torch.float32, 0, 0.0)
         targets, indptr, indices = known_ids(20, 90)
-        queries = candidates[targets] + 0.1 * table(score, 20, 200, torch.float32, 1, 0.0)
+        queries = candidates[targets] + 0.1 * table(score, 20, 140, torch.float32, 1, 0.0)
         compare(queries, candidates, targets, indptr, indices, score)
 
     def test_near_ties_are_decided_exactly(self, score) -> None:
         row = table(score, 1, 70, torch.float64, 0, 0.0)
-        candidates = row * (1 + 1e-9 * torch.arange(40.0, dtype=torch.float64)[:, None])
-        queries = table(score, 3, 70, torch.float64, 1, 0.0)
-        compare(queries, candidates, *known_ids(3, 40), score)
+        candidates = row * (1 + 1e-9 * torch.arange(20.0, dtype=torch.float64)[:, None])
+        queries = table(score, 2, 70, torch.float64, 1, 0.0)
+        compare(queries, candidates, *known_ids(2, 20), score)
 
     def test_rounding_that_adds_up(self, score) -> None:  # equal terms round the same way
-        steps = torch.arange(60, dtype=torch.int32)[:, None]
+        steps = torch.arange(0, 60, 2, dtype=torch.int32)[:, None]
         values = (torch.tensor(0.1).view(torch.int32) + steps).view(torch.float32)
-        candidates = values.expand(60, 130 * get_score(score).planes)
-        queries = torch.full_like(candidates[:3], 1.0 if score == "dot" else -0.0)
-        compare(queries, candidates, *known_ids(3, 60), score)
+        candidates = values.expand(30, 130 * get_score(score).planes)
+        queries = torch.full_like(candidates[:1], 1.0 if score == "dot" else -0.0)
+        none = torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+        compare(queries, candidates, torch.tensor([15]), *none, score)
 
     def test_a_sum_that_ties_before_its_end(self, score) -> None:
         planes = get_score(score).planes
-        rows = torch.zeros(40, 80, planes, dtype=torch.float64)
+        rows = torch.zeros(40, 70, planes, dtype=torch.float64)
         rows[:, :64] = 1.0
         rows[1:, 64:] = 1e-10  # after the first look at what can still win
-        if score != "rotate_interleaved":
-            rows = rows.transpose(1, 2)
-        candidates = rows.reshape(40, -1)
+        candidates = rows.transpose(1, 2).reshape(40, -1)
         queries = torch.full_like(candidates[:2], 1.0 if score == "dot" else 0.0)
         known = torch.tensor([0, 3, 3]), torch.tensor([1, 2, 3])
         compare(queries, candidates, torch.tensor([0, 0]), *known, score)
@@ -210,10 +234,22 @@ class TestScores:
         queries = table(score, 3, 2, torch.float64, 1, 1.0) * scale
         compare(queries.float(), candidates, *known_ids(3, 30), score, bias=candidates[:, 0])
 
-    def test_dims(self, score) -> None:
-        candidates = table(score, 30, 11, torch.float32, 0, 2.0)
-        queries = table(score, 4, 11, torch.float32, 1, 2.0)
-        compare(queries, candidates, *known_ids(4, 30), score, dims=[11, 1, 4])
+    def test_crops_whose_bands_overflow(self, score, monkeypatch) -> None:
+        """Each crop is repaired, and its index sorted, after all of them have run."""
+        from kgfast.kernels.triton import configs
+
+        monkeypatch.setattr(configs, "BAND_PAIRS", 1024)
+        candidates = table(score, 1, 4, torch.float32, 0, 0.0).repeat(300, 1)
+        candidates[7] *= 0.5
+        queries = table(score, 6, 4, torch.float32, 1, 0.0)
+        compare(queries, candidates, *known_ids(6, 300), score, dims=[2, 4, 1])
+
+    def test_infinite_biases(self, score) -> None:
+        candidates = table(score, 40, 3, torch.float32, 0, 1.0)
+        queries = table(score, 2, 3, torch.float32, 1, 1.0)
+        for bias in (-torch.inf, torch.inf):
+            biases = torch.full((40,), bias)
+            compare(queries, candidates, *known_ids(2, 40), score, bias=biases, nan_worst=True)
 
 
 @on_gpu
@@ -280,7 +316,7 @@ class TestOptions:
         from kgfast.kernels.triton import configs
 
         monkeypatch.setattr(configs, "BAND_PAIRS", 1024)
-        indptr, indices = torch.tensor([0, 700, 1200]), torch.arange(1200) % 40
+        indptr, indices = torch.tensor([0, 600, 1100]), torch.arange(1100) % 40
         candidates = table("l2", 40, 3, torch.float32, 0, 1.0)
         queries = table("l2", 2, 3, torch.float32, 1, 1.0)
         compare(queries, candidates, torch.tensor([3, 0]), indptr, indices, "l2")
@@ -324,7 +360,9 @@ class TestOptions:
     def test_larger_tiles(self) -> None:
         candidates = table("rotate", 300, 2, torch.float32, 0, 2.0)
         queries = table("rotate", 260, 2, torch.float32, 1, 2.0)
-        compare(queries, candidates, *known_ids(260, 300), "rotate")
+        targets, _, _ = known_ids(260, 300)
+        indptr = torch.cat([torch.zeros(200, dtype=torch.int64), torch.full((61,), 20)])
+        compare(queries, candidates, targets, indptr, torch.arange(20), "rotate")
 
     def test_no_queries(self) -> None:
         compare(torch.empty(0, 4), torch.randn(5, 4), *known_ids(0, 5), "dot")
@@ -360,7 +398,65 @@ class TestOptions:
 
 
 @on_gpu
-@pytest.mark.parametrize("score", SCORES)
+class TestOperator:
+    """Checks that wait until the bands are read raise what they would raise at once."""
+
+    __test__ = CAN_RUN
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            {"targets": [0, 9, 1]},
+            {"targets": [-(2**62), 0, 1]},
+            {"indices": [3, -1, 2]},
+            {"indices": [3, 2**40, 2]},
+            {"indptr": [0, 1, 2, 2]},
+            {"indptr": [1, 1, 2, 3]},
+            {"indptr": [0, 3, 1, 3]},
+            {"indptr": [0, 2**40, 3, 3]},
+            {"candidate_ids": [0, 9]},
+            {"candidate_ids": [5, 0, 5]},
+            {"candidate_ids": [0, 0, 9]},
+            {"bias": [0.0] * 8 + [float("nan")]},
+            {"targets": [0, 9, 1], "indices": [3, -1, 2]},
+            {"queries": 1},
+            {"candidates": 4},
+            {"queries": 2, "bias": [float("inf")]},
+        ],
+    )
+    @pytest.mark.parametrize("dims", [None, [1, 2]])
+    def test_errors_are_those_of_the_cpu(self, bad, dims) -> None:
+        queries, candidates = torch.zeros(3, 4), torch.ones(9, 4)
+        if "queries" in bad:
+            queries[bad["queries"], 0] = torch.nan
+        if "candidates" in bad:
+            candidates[bad["candidates"], 2] = torch.inf
+        arguments = [
+            queries,
+            candidates,
+            torch.tensor(bad.get("targets", [0, 1, 2])),
+            torch.tensor(bad.get("indptr", [0, 1, 1, 3])),
+            torch.tensor(bad.get("indices", [3, 1, 4])),
+        ]
+        options = {
+            name: torch.tensor(bad[name]) for name in ("bias", "candidate_ids") if name in bad
+        }
+        with ops.use_backend("reference"), pytest.raises(ValueError, match=r"\w") as expected:
+            ops.rank_counts(*arguments, "rotate", dims=dims, **options)
+        moved = {name: value.to(DEVICE) for name, value in options.items()}
+        with ops.use_backend("triton"), pytest.raises(ValueError, match=r"\w") as found:
+            ops.rank_counts(*(it.to(DEVICE) for it in arguments), "rotate", dims=dims, **moved)
+        assert str(found.value) == str(expected.value)
+
+    def test_a_table_without_rows(self) -> None:
+        ids = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+        queries = torch.zeros(1, 4, device=DEVICE)
+        with ops.use_backend("triton"), pytest.raises(ValueError, match="there are no candidates"):
+            ops.rank_counts(queries, queries[:0], ids[:1], ids, ids[:0], "rotate")
+
+
+@on_gpu
+@pytest.mark.parametrize("score", PLAIN_SCORES)
 class TestBound:
     __test__ = CAN_RUN
 
@@ -400,7 +496,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor):
     """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
     from kgfast.kernels.triton.batch import Batch
     from kgfast.kernels.triton.configs import plan
-    from kgfast.kernels.triton.crop import Block, Crop
+    from kgfast.kernels.triton.crop import Block, Crop, Scratch
     from kgfast.kernels.triton.launch import architecture
     from kgfast.kernels.triton.status import Status
 
@@ -411,7 +507,8 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor):
     batch = Batch.of(facts, queries, candidates, targets, None, None, True, arch)
     cut = plan(facts, len(queries), len(candidates), dim, arch)
     status = Status(1, candidates.device)
-    crop = Crop(batch, dim, torch.zeros(4, len(queries), dtype=torch.int64), cut, status)
+    counts = torch.zeros(4, len(queries), dtype=torch.int64, device=DEVICE)
+    crop = Crop(batch, dim, counts, cut, Scratch(batch, [cut], [dim]), status)
     crop.score_targets()
     crop.order = torch.arange(len(queries), device=DEVICE)
     crop._pack_queries(Block(0, len(queries), 0, len(candidates)), cut.tile)

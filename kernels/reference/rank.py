@@ -1,7 +1,7 @@
 """Ranks as they are defined: canonical float64 scores of every pair, compared and counted.
 
 Cost model: D passes of a few elementwise float64 operations over ``[b, n]`` tiles of at most
-``_TILE`` pairs; about 1 GB/s of candidates, whatever the score. Memory: six such tiles.
+``TILE`` pairs; about 1 GB/s of candidates, whatever the score. Memory: six such tiles.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..checks import check_finite
 from ..scores import get_score
 
-_TILE = 1 << 19  # pairs scored at once: 4 MiB per float64 temporary
+TILE = 1 << 19  # pairs scored at once: 4 MiB per float64 temporary
 
 
 def canonical_scores(
@@ -42,7 +42,7 @@ def canonical_scores(
     total = torch.zeros(shape, dtype=torch.float64, device=rows.device)
     for feature in range(facts.num_features(rows.shape[-1])):
         columns = [start + step * feature for start in starts]
-        total = total + _term(
+        total = total + term(
             score,
             [queries[..., column].double() for column in columns],
             [rows[..., column].double() for column in columns],
@@ -53,7 +53,7 @@ def canonical_scores(
     return total if bias is None else total + bias.double()
 
 
-def _term(score: str, q: list[Tensor], c: list[Tensor]) -> Tensor:
+def term(score: str, q: list[Tensor], c: list[Tensor]) -> Tensor:
     """One feature's share of a score; every operation rounds on its own."""
     if score == "dot":
         return q[0] * c[0]
@@ -103,10 +103,10 @@ def rank_counts(
     """The specification of :func:`kgfast.ops.rank_counts`; see there."""
     crops = [None] if dims is None else list(dims)
     pairs = _excluded_pairs(targets, exclude_indptr, exclude_indices, candidate_ids)
-    with _denormals_kept():
+    with denormals_kept():
         results = []
         for dim in crops:
-            operands = _Operands(queries, candidates, bias, score, dim, nan_worst)
+            operands = Operands(queries, candidates, bias, score, dim, nan_worst)
             target_scores = operands.pairs(torch.arange(len(targets)).to(targets), targets)
             raw = _count_candidates(operands, target_scores, targets, candidate_ids)
             excluded = _count_pairs(operands, target_scores, *pairs)
@@ -118,7 +118,7 @@ def rank_counts(
     return greater, equal, greater_excluded, equal_excluded
 
 
-class _Operands:
+class Operands:
     """The operands of one crop, scored in tiles of rows that are read (and checked) in place."""
 
     def __init__(
@@ -142,7 +142,7 @@ class _Operands:
 
     def pairs(self, rows: Tensor, ids: Tensor) -> Tensor:
         """Scores of queries ``rows[P]`` with candidates ``ids[P]``, ``[P]``."""
-        step = max(1, _TILE // max(1, self.candidates.shape[1]))
+        step = max(1, TILE // max(1, self.candidates.shape[1]))
         parts = [
             self._scores(self.queries[rows[i : i + step]], ids[i : i + step])
             for i in range(0, len(ids), step)
@@ -158,15 +158,15 @@ class _Operands:
 
 
 def _count_candidates(
-    operands: _Operands, target_scores: Tensor, targets: Tensor, candidate_ids: Tensor | None
+    operands: Operands, target_scores: Tensor, targets: Tensor, candidate_ids: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """How many candidates other than the target score above it, and how many equal it."""
     if candidate_ids is None:
         candidate_ids = torch.arange(len(operands.candidates), device=targets.device)
     greater, equal = torch.zeros_like(targets), torch.zeros_like(targets)
     width = max(1, operands.candidates.shape[1])
-    columns = max(1, min(len(candidate_ids), _TILE // width))
-    rows = max(1, _TILE // columns)
+    columns = max(1, min(len(candidate_ids), TILE // width))
+    rows = max(1, TILE // columns)
     for i in range(0, len(targets), rows):
         block = slice(i, i + rows)
         threshold = target_scores[block, None]
@@ -185,7 +185,7 @@ def _beats(scores: Tensor, threshold: Tensor) -> Tensor:
 
 
 def _count_pairs(
-    operands: _Operands, target_scores: Tensor, rows: Tensor, ids: Tensor
+    operands: Operands, target_scores: Tensor, rows: Tensor, ids: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same two counts over explicit (query, candidate) pairs."""
     scores, threshold = operands.pairs(rows, ids), target_scores[rows]
@@ -211,7 +211,7 @@ def _excluded_pairs(
 
 
 @contextmanager
-def _denormals_kept() -> Iterator[None]:
+def denormals_kept() -> Iterator[None]:
     """Undo ``torch.set_flush_denormal(True)`` for the calling thread, and restore it."""
     flushed = bool(torch.full((), 1e-310, dtype=torch.float64) * 1.0 == 0)
     if flushed:

@@ -5,8 +5,9 @@ at most 64 features and is then folded into a total, so that a term meets ``min(
 ceil(D / 64)`` additions, in whatever order lanes are combined. Contracting a product and a sum
 only removes a rounding. Denormals may be flushed anywhere in the sweep.
 
-``tl.sqrt`` is ``sqrt.approx.ftz.f32`` on NVIDIA, whose documented relative error is at most 2**-23,
-and ``v_sqrt_f32``, 1 ulp, on AMD; twice that is assumed. The interpreter's root is exact.
+``tl.sqrt`` is ``sqrt.approx.ftz.f32`` on NVIDIA, whose maximum relative error over the positive
+finite numbers is 2**-23 (PTX ISA, 9.7.3, sqrt), and ``v_sqrt_f32``, 1 ulp, on AMD; twice that is
+assumed. Both take denormals for zero. The interpreter's root is exact.
 """
 
 import math
@@ -20,7 +21,8 @@ from ..scores import Score
 UNIT = 2.0**-24
 SUM_BLOCK = 64  # as in sweep.py and pairs.py
 SQRT_ERROR = 2.0**-22
-ROUND_UP = 1 + 2.0**-20  # more than what rounding to float32 takes
+ROUND_UP = 1 + 16 * UNIT  # an error is rounded four times in float32: (1 - u)**-4 < 1 + 16 u
+LEAST = 2.0**-120  # above all that denormals can take from a threshold
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,5 @@ def thresholds(
         norms = query_norms.double()
         base = base + bound.per_query * norms
         slope = slope + bound.per_pair * norms
-    least = 2.0**-120  # float32 does not flush it
-    rows = [-target_scores, base * ROUND_UP + least, slope * ROUND_UP + least]
+    rows = [-target_scores, base * ROUND_UP + LEAST, slope * ROUND_UP + LEAST]
     return torch.stack(rows).float()

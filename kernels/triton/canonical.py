@@ -149,7 +149,7 @@ def decide(
     p_greater,  # [B]
     p_equal,  # [B]
     p_band,  # [capacity] position << 32 | lane
-    p_cursor,  # [1] int32
+    p_cursor,  # [1]
     capacity,
     p_order,  # query of each position, read if HAS_ORDER; else positions are queries
     p_ids,  # candidate of each lane, read if HAS_IDS; else first_row + lane
@@ -165,9 +165,8 @@ def decide(
     LANES: tl.constexpr,
 ):
     """Decide the pairs of a band that did not overflow; a query's own target never counts."""
-    size = tl.load(p_cursor)
-    if size > capacity:
-        size = 0
+    appended = tl.load(p_cursor)
+    size = tl.where(appended <= capacity, appended, 0).to(tl.int32)
     for first in range(tl.program_id(0) * LANES, size, tl.num_programs(0) * LANES):
         slot = first + tl.arange(0, LANES)
         m_pair = slot < size

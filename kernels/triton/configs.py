@@ -40,6 +40,11 @@ class Plan:
     queries_per_pass: int
     candidates_per_chunk: int
 
+    def scratch(self, row_floats: int) -> tuple[int, int, int]:
+        """Floats of the packed queries, of the packed panels, and of their biases and norms."""
+        chunk = self.candidates_per_chunk
+        return self.queries_per_pass * row_floats, chunk * row_floats, chunk * (LANE_BYTES // 4)
+
 
 def tile_for(score: Score, num_queries: int, arch: int) -> Tile:
     """The tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD."""
@@ -48,7 +53,8 @@ def tile_for(score: Score, num_queries: int, arch: int) -> Tile:
         return Tile(16, lanes, 1)
     if num_queries < 256:
         return Tile(32, lanes, 1, 144 if arch else None)
-    return Tile(32, 4 * lanes, 4, 136 if 0 < arch < 100 and score.planes == 1 else None)
+    is_capped = arch and (arch < 90 or score.planes == 1)
+    return Tile(32, 4 * lanes, 4, 136 if is_capped else None)
 
 
 def plan(

@@ -1,5 +1,6 @@
 """One crop of a batch: its scratch, its thresholds, and one method per kernel that it launches."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,24 @@ class Block(NamedTuple):
     num_candidates: int
 
 
+class Scratch:
+    """What the crops of a batch use in turn: packed rows, and a band of open pairs.
+
+    Kernels of a stream run in order, so the crops need not wait for each other.
+    """
+
+    def __init__(
+        self, batch: Batch, plans: Sequence[configs.Plan | None], dims: Sequence[int]
+    ) -> None:
+        sizes = [
+            0 if plan is None else sum(plan.scratch(dim * batch.facts.planes))
+            for plan, dim in zip(plans, dims, strict=True)
+        ]
+        device = batch.candidates.device
+        self.packed = torch.empty(max(sizes, default=0), dtype=torch.float32, device=device)
+        self.band = torch.empty(configs.BAND_PAIRS, dtype=torch.int64, device=device)
+
+
 class Crop:
     """The first ``dim`` features of a batch. Adds to ``counts [4, B]``.
 
@@ -38,15 +57,20 @@ class Crop:
     """
 
     def __init__(
-        self, batch: Batch, dim: int, counts: Tensor, plan: configs.Plan | None, status: Status
+        self,
+        batch: Batch,
+        dim: int,
+        counts: Tensor,
+        plan: configs.Plan | None,
+        scratch: Scratch,
+        status: Status,
     ) -> None:
         self.batch, self.dim, self.counts = batch, dim, counts
         self.plan, self.status = plan, status
         self.device, self.planes = batch.candidates.device, batch.facts.planes
         self.bound = bounds.error_bound(batch.facts, dim, batch.rounds_inputs)
         self.rel = self.bound.rel * bounds.ROUND_UP
-        self.capacity = configs.BAND_PAIRS
-        self.band = torch.empty(self.capacity, dtype=torch.int64, device=self.device)
+        self.band, self.capacity = scratch.band, len(scratch.band)
         has_bias = batch.bias is not None
         bias_stride = 0 if batch.bias is None else batch.bias.stride(0)
         self._score: dict[str, Any] = {
@@ -61,17 +85,15 @@ class Crop:
             **self._bias,
             "num_features": dim,
         }
-        self._packed = Block(0, 0, 0, 0)  # what the scratch holds
-        if self.plan is not None:
-            self._make_scratch(self.plan)
+        self.forget_packed()
+        if plan is not None:
+            sizes = plan.scratch(dim * self.planes)
+            parts = scratch.packed[: sum(sizes)].split(sizes)
+            self.packed_queries, self.packed_panels, self.lanes = parts
 
-    def _make_scratch(self, plan: configs.Plan) -> None:
-        def scratch(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=torch.float32, device=self.device)
-
-        self.packed_queries = scratch(plan.queries_per_pass * self.dim * self.planes)
-        self.packed_panels = scratch(plan.candidates_per_chunk * self.dim * self.planes)
-        self.lanes = scratch(plan.candidates_per_chunk, 2)
+    def forget_packed(self) -> None:
+        """To be called where another crop has used the scratch."""
+        self._packed = Block(0, 0, 0, 0)
 
     def score_targets(self) -> None:
         """Canonical scores of the targets, then the thresholds and the order that they give."""

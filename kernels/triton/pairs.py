@@ -44,7 +44,7 @@ def count_known(
     p_threshold,  # [3][num_queries] minus the target's score, base, slope
     p_greater,  # [num_queries] int64
     p_band,  # [stop - start] query << 32 | id
-    p_cursor,  # [1] int32
+    p_cursor,  # [1]
     p_unsorted,  # [1] set to 1 if a row's ids do not rise
     start,
     stop,
@@ -126,7 +126,7 @@ def count_known(
     flag = is_open.to(tl.int32)
     num_open = tl.sum(flag, 0)
     if num_open > 0:
-        first = tl.atomic_add(p_cursor, num_open, sem="relaxed")
+        first = tl.atomic_add(p_cursor, num_open.to(tl.int64), sem="relaxed")
         tl.store(
             p_band + first + tl.cumsum(flag, 0) - flag,
             (query << 32) | candidate,

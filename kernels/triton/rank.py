@@ -1,21 +1,24 @@
 """Ranks on a GPU: a float32 sweep with a proven error bound, canonical scores where it is open.
 
 Cost model: sweep.py (per element), canonical.py (per undecided pair), pairs.py (per known answer).
-Memory: 24 MiB of panels, 16 MiB of packed queries, 4 MiB of band, O(B) words; the sorted copy of
-an index whose rows do not rise. The host waits once per crop, for the sizes of the bands and the
-checks of the input; what a band could not hold is then swept again in pieces that it can.
+Memory: 24 MiB of panels, 16 MiB of packed queries, 4 MiB of band, O(B) words a crop; the sorted
+copy of an index whose rows do not rise. The host waits once, for the checks of the input and the
+sizes of all bands; what a band could not hold is then swept again in pieces that it can.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 from torch import Tensor
 
+from ..checks import Checks
 from ..scores import get_score
 from . import configs
 from .batch import Batch, Known
-from .crop import Block, Crop
+from .crop import Block, Crop, Scratch
 from .launch import architecture, on_device
-from .status import Status
+from .status import Report, Status
 
 
 def rank_counts(
@@ -30,8 +33,11 @@ def rank_counts(
     dims: Sequence[int] | None = None,
     candidate_ids: Tensor | None = None,
     nan_worst: bool = False,
+    checks: Checks | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The contract of :func:`kgfast.ops.rank_counts`; see there.
+
+    ``checks`` that were kept are read together with the sizes of the bands.
 
     Raises
     ------
@@ -40,45 +46,88 @@ def rank_counts(
     """
     facts = get_score(score)
     arch = architecture(candidates.device)
+    checks = checks or Checks(deferred=False)
     crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
     padded = len(targets) + len(targets) % 2  # every row on a boundary of 16 bytes
     counts = targets.new_zeros(len(crops), 4, padded)[:, :, : len(targets)]
-    with on_device(candidates.device):
-        batch = Batch.of(facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch)
-        known = Known(exclude_indptr.contiguous(), exclude_indices.contiguous())
-        for dim, crop_counts in zip(crops, counts, strict=True):
-            if len(targets):
-                _count(batch, known, dim, crop_counts)
+    if len(targets):
+        with on_device(candidates.device):
+            batch = Batch.of(
+                facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch
+            )
+            known = Known(exclude_indptr.contiguous(), exclude_indices.contiguous())
+            _count(batch, known, crops, counts, checks)
+    else:
+        checks.read()
     columns = counts[0] if dims is None else counts.transpose(0, 1)  # [4, B] or [4, C, B]
     greater, equal, greater_excluded, equal_excluded = (column.clone() for column in columns)
     return greater, equal, greater_excluded, equal_excluded
 
 
-def _count(batch: Batch, known: Known, dim: int, counts: Tensor) -> None:
-    """One crop: enqueue everything, wait once, raise or repair what did not fit."""
-    plan = configs.plan(batch.facts, batch.num_queries, batch.num_candidates, dim, batch.arch)
-    blocks = [] if plan is None else list(_blocks(batch, plan))
+@dataclass(frozen=True)
+class _Job:
+    """A crop, and where the sizes of its bands stand: blocks, then pieces, then everything."""
+
+    crop: Crop
+    blocks: list[Block]
+    first_band: int
+
+
+def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, checks: Checks) -> None:
+    """All crops: enqueue everything, wait once, raise or repair what did not fit."""
+    plans = [
+        configs.plan(batch.facts, batch.num_queries, batch.num_candidates, dim, batch.arch)
+        for dim in dims
+    ]
+    blocks = [[] if plan is None else list(_blocks(batch, plan)) for plan in plans]
     pieces = list(_pieces(len(known.indices)))
-    status = Status(len(blocks) + len(pieces) + 1, batch.candidates.device)
-    crop = Crop(batch, dim, counts, plan, status)
-    crop.score_targets()
-    for i, block in enumerate(blocks):
-        crop.sweep(block, status.cursor(i))
-        crop.decide(block, status.cursor(i))
-    if plan is None:
-        _decide_everything(crop, batch, status.cursor(len(blocks)))
-    for i, (start, stop) in enumerate(pieces, len(blocks) + 1):
-        crop.count_known(known, start, stop, status.cursor(i))
-    report = status.read()
+    starts = [0, *accumulate(len(some) + len(pieces) + 1 for some in blocks)]
+    status = Status(starts.pop(), batch.candidates.device)
+    scratch = Scratch(batch, plans, dims)
+    jobs = [
+        _Job(Crop(batch, dim, its_counts, plan, scratch, status), some, start)
+        for dim, its_counts, plan, some, start in zip(
+            dims, counts, plans, blocks, starts, strict=True
+        )
+    ]
+    for job in jobs:
+        _enqueue(job, known, pieces, status)
+    report = status.read(checks)
     report.raise_if_bad()
-    for block, size in zip(blocks, report.sizes, strict=False):
-        if size > crop.capacity:
-            _sweep_in_pieces(crop, block, status.cursor(0))
     if report.is_unsorted:
-        counts[2:].zero_()
         known = known.sorted_rows()
+    for job in jobs:
+        _repair(job, known, pieces, status, report)
+
+
+def _enqueue(job: _Job, known: Known, pieces: list[tuple[int, int]], status: Status) -> None:
+    """Everything that a crop needs, unless a band overflows or the index is unsorted."""
+    crop, band = job.crop, job.first_band
+    crop.score_targets()
+    for block in job.blocks:
+        crop.sweep(block, status.cursor(band))
+        crop.decide(block, status.cursor(band))
+        band += 1
+    for start, stop in pieces:
+        crop.count_known(known, start, stop, status.cursor(band))
+        band += 1
+    if crop.plan is None:
+        _decide_everything(crop, status.cursor(band))
+
+
+def _repair(
+    job: _Job, known: Known, pieces: list[tuple[int, int]], status: Status, report: Report
+) -> None:
+    """What the report says is missing; ``known`` is sorted by now."""
+    crop, cursor = job.crop, status.cursor(0)
+    crop.forget_packed()
+    for band, block in enumerate(job.blocks, job.first_band):
+        if report.sizes[band] > crop.capacity:
+            _sweep_in_pieces(crop, block, cursor)
+    if report.is_unsorted:
+        crop.counts[2:].zero_()
         for start, stop in pieces:
-            crop.count_known(known, start, stop, status.cursor(0).zero_())
+            crop.count_known(known, start, stop, cursor.zero_())
     crop.place_unscored()
 
 
@@ -114,8 +163,8 @@ def _sweep_in_pieces(crop: Crop, block: Block, cursor: Tensor) -> None:
             crop.decide(piece, cursor)
 
 
-def _decide_everything(crop: Crop, batch: Batch, cursor: Tensor) -> None:
+def _decide_everything(crop: Crop, cursor: Tensor) -> None:
     """Where not even one tile fits the scratch (tens of thousands of features)."""
-    pairs = batch.num_queries * batch.num_candidates
+    pairs = crop.batch.num_queries * crop.batch.num_candidates
     for first in range(0, pairs, crop.capacity):
         crop.decide_all(first, min(crop.capacity, pairs - first), cursor)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checks import nonfinite_error
+from ..checks import Checks, nonfinite_error
 
 _NO_ROW = 2**63 - 1
-_WORDS = 4  # 32-bit words a cursor takes, so that each lies on a boundary of 16 bytes
+_WORDS = 2  # 64-bit words a cursor takes, so that each lies on a boundary of 16 bytes
+_HEAD = 2 * _WORDS
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,17 @@ class Status:
     """Bad rows, whether the index is unsorted, and the size of every band."""
 
     def __init__(self, num_bands: int, device: torch.device) -> None:
-        self._words = torch.zeros(8 + _WORDS * num_bands, dtype=torch.int32, device=device)
-        self.rows = self._words[:4].view(torch.int64)  # least bad query, least bad candidate
+        self._words = torch.zeros(_HEAD + _WORDS * num_bands, dtype=torch.int64, device=device)
+        self.rows = self._words[:2]  # least bad query, least bad candidate
         self.rows.fill_(_NO_ROW)
-        self.unsorted = self._words[4:5]
+        self.unsorted = self._words[2:3]
 
     def cursor(self, band: int) -> Tensor:
         """The size of a band ``[1]``."""
-        start = 8 + _WORDS * band
+        start = _HEAD + _WORDS * band
         return self._words[start : start + 1]
 
-    def read(self) -> Report:
-        """Wait for the device."""
-        words = self._words.cpu()
-        bad_query, bad_candidate = words[:4].view(torch.int64).tolist()
-        return Report(bad_query, bad_candidate, bool(words[4]), words[8::_WORDS].tolist())
+    def read(self, checks: Checks) -> Report:
+        """Wait for the device; checks that were kept come first."""
+        bad_query, bad_candidate, is_unsorted, _, *cursors = checks.read(self._words)
+        return Report(bad_query, bad_candidate, bool(is_unsorted), cursors[::_WORDS])

@@ -59,14 +59,15 @@ def sweep_tile(
         total += part
         feature = stop
         if SCORE != DOT:
-            tau = tl.load(p_threshold + o_query) + highest_bias
+            threshold = tl.load(p_threshold + o_query)
+            tau = threshold + highest_bias
             err = rel * tl.abs(tau) + tl.load(p_threshold + BLOCK_M + o_query)
             if HAS_NORM:
                 err += tl.load(p_threshold + 2 * BLOCK_M + o_query) * largest_norm
             limit = tau + 1.25 * err
             if SCORE == L2:
                 limit = tl.where(limit < 0.0, -1.0, limit * limit * (1.0 + 9.5367431640625e-07))
-            limit = tl.where(tau == tau, limit, -1.0)[:, None]
+            limit = tl.where(threshold == threshold, limit, -1.0)[:, None]
             past = (total > limit) & (total <= HUGE)
             feature += tl.min(tl.min(past.to(tl.int32), 0), 0) * num_features
     return total, feature == num_features
@@ -86,18 +87,20 @@ def classify(distance, tau, rel, absolute):
 
 @triton.jit
 def append(p_band, p_cursor, capacity, position, lane, is_open):
-    """Append the open pairs ``[M, N]`` to the band, unless it has overflowed already."""
+    """Append the open pairs ``[M, N]`` to the band, as far as it has room.
+
+    The cursor counts on past the capacity, in 64 bits. Nothing may branch on a load of it: warps
+    that see different numbers would part before a barrier.
+    """
     flag = is_open.to(tl.int32)
     count = tl.sum(flag, 0)  # [N]
     num_open = tl.sum(count, 0)
-    # Joined, the conditions always load the cursor, and ptxas spills on sm_80.
-    if num_open > 0:  # noqa: SIM102
-        if tl.load(p_cursor) <= capacity:
-            first = tl.atomic_add(p_cursor, num_open, sem="relaxed")
-            before = first + tl.cumsum(count, 0) - count
-            slot = before[None, :] + tl.cumsum(flag, 0) - flag
-            pair = position.to(tl.int64)[:, None] * 4294967296 + lane.to(tl.int64)[None, :]
-            tl.store(p_band + slot, pair, mask=is_open & (slot < capacity))
+    if num_open > 0:
+        first = tl.atomic_add(p_cursor, num_open.to(tl.int64), sem="relaxed")
+        room = tl.minimum(tl.maximum(capacity - first, 0), num_open).to(tl.int32)
+        slot = (tl.cumsum(count, 0) - count)[None, :] + tl.cumsum(flag, 0) - flag
+        pair = position.to(tl.int64)[:, None] * 4294967296 + lane.to(tl.int64)[None, :]
+        tl.store(p_band + first + slot, pair, mask=is_open & (slot < room))
 
 
 @triton.jit(do_not_specialize=["num_candidates", "num_features", "capacity"])
@@ -108,7 +111,7 @@ def sweep(
     p_lane,  # [panels][2][BLOCK_N] bias, norm; read if HAS_BIAS, HAS_NORM
     p_greater,  # [tiles][BLOCK_M] int32
     p_band,  # [capacity] position << 32 | lane
-    p_cursor,  # [1] int32
+    p_cursor,  # [1]
     num_candidates,
     num_features,
     capacity,

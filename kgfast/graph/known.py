@@ -68,7 +68,20 @@ class KnownTriples:
         """
         return len(self._tails.indices)
 
-    def exclude(self, anchors: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+    @property
+    def device(self) -> torch.device:
+        """Where the index is held; see `to`.
+
+        Examples
+        --------
+        >>> KnownTriples([(0, 0, 1)]).device
+        device(type='cpu')
+        """
+        return self._tails.pairs.device
+
+    def exclude(
+        self, anchors: Tensor, relations: Tensor, side: Side, *, num_answers: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the known answers of each query, as CSR.
 
         Parameters
@@ -78,6 +91,9 @@ class KnownTriples:
         side
             What is predicted. `"tail"`: anchors are heads, the answers the known tails of (h, r);
             `"head"`: anchors are tails, the answers the known heads of (r, t).
+        num_answers
+            The sum of `counts` of these queries, if it is at hand: an index on a GPU then answers
+            without making the host wait.
 
         Returns
         -------
@@ -105,7 +121,7 @@ class KnownTriples:
         indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
         torch.cumsum(counts, 0, out=indptr[1:])
         # Position j of the result belongs to query b and reads starts[b] + (j - indptr[b]).
-        shift = torch.repeat_interleave(starts - indptr[:-1], counts)
+        shift = torch.repeat_interleave(starts - indptr[:-1], counts, output_size=num_answers)
         indices = index.indices[shift + torch.arange(len(shift), device=shift.device)]
         return indptr.to(anchors.device), indices.to(anchors.device, torch.int64)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width
+from kgfast.models.base import Model, Side, check_width, query_rows
 from kgfast.models.complex_rows import Complex, Layout, check_layout, join, split
 from kgfast.models.distmult import xavier_normal
 
@@ -53,8 +53,8 @@ class ComplEx(Model):
         return cls(entity, relation, layout=layout).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        anchor = split(self.entity.index_select(0, anchors), self.layout)
-        relation = split(self.relation.index_select(0, relations), self.layout)
+        anchor = split(query_rows(self.entity, anchors), self.layout)
+        relation = split(query_rows(self.relation, relations), self.layout)
         product = anchor.times(relation if side == "tail" else relation.conj())
         if dims is not None and self.layout == "halves":
             inside = torch.arange(self.dim, device=product.re.device) < dims

@@ -10,7 +10,7 @@ LAYOUTS: tuple[Layout, Layout] = ("halves", "interleaved")
 
 
 class Complex(NamedTuple):
-    """Real and imaginary parts, float64; products round each operation on its own."""
+    """Real and imaginary parts; products round each operation on its own."""
 
     re: Tensor
     im: Tensor
@@ -27,8 +27,7 @@ class Complex(NamedTuple):
 
 
 def split(rows: Tensor, layout: Layout) -> Complex:
-    """The parts of rows ``[..., 2D]`` as float64 ``[..., D]``."""
-    rows = rows.double()
+    """The parts ``[..., D]`` of rows ``[..., 2D]``."""
     if layout == "interleaved":
         return Complex(rows[..., 0::2], rows[..., 1::2])
     return Complex(*rows.chunk(2, -1))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width
+from kgfast.models.base import Model, Side, check_width, query_rows
 
 
 class DistMult(Model):
@@ -40,10 +40,7 @@ class DistMult(Model):
         return cls(entity, relation).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        return (
-            self.entity.index_select(0, anchors).double()
-            * self.relation.index_select(0, relations).double()
-        )
+        return query_rows(self.entity, anchors) * query_rows(self.relation, relations)
 
 
 def xavier_normal(shapes: list[tuple[int, int]], seed: int | None) -> list[Tensor]:

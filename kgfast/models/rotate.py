@@ -4,9 +4,10 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from kgfast.models.base import Model, Side, check_width
+from kgfast.kernels.reference.trig import cos_sin
+from kgfast.models.base import Model, Side, check_width, query_rows
 from kgfast.models.complex_rows import Complex, Layout, check_layout, join, split
 
 EPSILON = 2.0
@@ -107,24 +108,23 @@ class RotatE(Model):
         return model.requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        anchor = split(self.entity.index_select(0, anchors), self.layout)
+        anchor = split(query_rows(self.entity, anchors), self.layout)
         rotation = self._rotations(relations)
         turned = anchor.times(rotation if side == "tail" else rotation.conj())
         return join(turned, self.layout)
 
     def _rotations(self, relations: Tensor) -> Complex:
-        """Unit complex numbers ``[B, D]``; sine and cosine once per relation, on the CPU."""
+        """Unit complex numbers ``[B, D]``, the same on every device unless gradients flow."""
         if self.relation_format == "complex":
-            return split(self.relation.index_select(0, relations), self.layout)
-        distinct, position = relations.unique_consecutive(return_inverse=True)
-        phases = self.relation.index_select(0, distinct).double().cpu()
+            return split(query_rows(self.relation, relations), self.layout)
+        distinct, position = _distinct(relations)
+        phases = query_rows(self.relation, distinct)
         if self.relation_format == "raw":
             phases = phases * (math.pi / self.embedding_range)
-        device = self.entity.device
-        return Complex(
-            phases.cos().to(device).index_select(0, position),
-            phases.sin().to(device).index_select(0, position),
-        )
+        parts = (phases.cos(), phases.sin()) if phases.requires_grad else cos_sin(phases)
+        if position is None:
+            return Complex(*parts)
+        return Complex(*(nn.functional.embedding(position, part) for part in parts))
 
     def crop_width(self, dim: int) -> int | None:
         """As :meth:`Model.crop_width`; the Euclidean norm of ``re | im`` rows has no crops."""
@@ -136,3 +136,13 @@ class RotatE(Model):
                 "embeddings interleaved"
             )
         return 2 * dim
+
+
+def _distinct(relations: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The relations whose sine is taken, and where each stands among them; None: as they come."""
+    if relations.device.type != "cpu" and not torch.is_grad_enabled():
+        return relations, None  # a GPU takes all sines sooner than the host waits for a count
+    in_order = not torch.is_grad_enabled()  # ranking asks in the order of relations
+    unique = torch.unique_consecutive if in_order else torch.unique
+    distinct, position = unique(relations, return_inverse=True)
+    return distinct, position

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width
+from kgfast.models.base import Model, Side, check_width, query_rows
 from kgfast.models.rotate import EPSILON
 
 
@@ -65,8 +65,5 @@ class TransE(Model):
         return cls(entity, relation, gamma=gamma, norm=norm).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        anchor, relation = (
-            self.entity.index_select(0, anchors).double(),
-            self.relation.index_select(0, relations).double(),
-        )
+        anchor, relation = query_rows(self.entity, anchors), query_rows(self.relation, relations)
         return anchor + relation if side == "tail" else anchor - relation

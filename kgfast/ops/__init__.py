@@ -7,6 +7,21 @@ registered with ``torch.library``, so that it works under ``torch.compile``.
 
 from kgfast.ops.checks import TABLE_DTYPES
 from kgfast.ops.dispatch import BACKENDS, backend_for, use_backend
+from kgfast.ops.indexed import indexed_scores
+from kgfast.ops.losses import bce, cross_entropy
+from kgfast.ops.pairwise import pairwise_scores
 from kgfast.ops.rank import rank_counts
+from kgfast.ops.topk import topk
 
-__all__ = ["BACKENDS", "TABLE_DTYPES", "backend_for", "rank_counts", "use_backend"]
+__all__ = [
+    "BACKENDS",
+    "TABLE_DTYPES",
+    "backend_for",
+    "bce",
+    "cross_entropy",
+    "indexed_scores",
+    "pairwise_scores",
+    "rank_counts",
+    "topk",
+    "use_backend",
+]

@@ -1,10 +1,16 @@
-"""The checks of operands that every operator makes before a kernel runs."""
+"""The checks of operands that every operator makes before a kernel runs.
+
+``check_*`` raise at once, which on a device means waiting for it. ``checked_*`` and ``require_*``
+leave that to their :class:`~kgfast.kernels.checks.Checks`: where these are deferred, the values
+that they hand back are safe to index with, and the same error is raised when they are read.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from kgfast.kernels.checks import Checks, check_finite
 from kgfast.kernels.scores import Score, get_score
 
 TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -17,12 +23,13 @@ def check_operands(
     bias: Tensor | None,
     factor: Tensor | None,
     dims: Sequence[int] | None,
+    table_name: str = "candidates",
 ) -> Score:
     """Names, shapes, dtypes and devices of what every operator takes."""
     facts = get_score(score)
     for name, rows, dtypes in (
         ("queries", queries, (torch.float32, torch.float64)),
-        ("candidates", candidates, TABLE_DTYPES),
+        (table_name, candidates, TABLE_DTYPES),
     ):
         if not isinstance(rows, Tensor):
             raise TypeError(f"{name} must be a tensor; got {type(rows).__name__}")
@@ -33,7 +40,7 @@ def check_operands(
             raise TypeError(f"{name} must be {names}; got {rows.dtype}")
     width = candidates.shape[1]
     if width < facts.planes or width % facts.planes:
-        raise ValueError(f"candidates: {score} needs rows of pairs re, im; got {width} columns")
+        raise ValueError(f"{table_name}: {score} needs rows of pairs re, im; got {width} columns")
     if queries.shape[1] != width:
         raise ValueError(
             f"queries must have {width} columns, as candidates do; got {queries.shape[1]}"
@@ -96,11 +103,11 @@ def check_ids(name: str, ids: Tensor, count: int) -> None:
         raise ValueError(f"{name}[{row}] must be in {allowed}; got {int(ids[row])}")
 
 
-def check_indptr(indptr: Tensor, nnz: int) -> None:
-    """That row pointers rise from 0 to the number of entries."""
+def check_indptr(indptr: Tensor, nnz: int, kind: str = "exclude") -> None:
+    """That the row pointers ``<kind>_indptr`` rise from 0 to the number of entries."""
     if not (int(indptr[0]) == 0 and int(indptr[-1]) == nnz and bool((indptr.diff() >= 0).all())):
         raise ValueError(
-            f"exclude_indptr must rise from 0 to len(exclude_indices) = {nnz}; "
+            f"{kind}_indptr must rise from 0 to len({kind}_indices) = {nnz}; "
             f"got {int(indptr[0])} .. {int(indptr[-1])}"
         )
 
@@ -113,3 +120,40 @@ def check_unique(name: str, ids: Tensor) -> None:
         value = int(ordered[int(repeated[0])])
         row = int((ids == value).nonzero()[1])
         raise ValueError(f"{name}[{row}] must not repeat an earlier id; got {value} again")
+
+
+def checked_ids(checks: Checks, name: str, ids: Tensor, count: int) -> Tensor:
+    """``ids``, each a row of a table of ``count``; where the check is deferred, forced to be."""
+    if not (checks.deferred and count):
+        check_ids(name, ids, count)
+        return ids
+    inside = ids.clamp(0, count - 1)
+    checks.keep((inside == ids).all(), lambda: check_ids(name, ids, count))
+    return inside
+
+
+def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclude") -> Tensor:
+    """``indptr``, rising from 0 to ``nnz``; where the check is deferred, forced to be."""
+    if not checks.deferred:
+        check_indptr(indptr, nnz, kind)
+        return indptr
+    rises = (indptr[0] == 0) & (indptr[-1] == nnz) & (indptr.diff() >= 0).all()
+    checks.keep(rises, lambda: check_indptr(indptr, nnz, kind))
+    all_in_the_first = torch.full_like(indptr, nnz)
+    all_in_the_first[:1].zero_()
+    return torch.where(rises, indptr, all_in_the_first)
+
+
+def require_unique(checks: Checks, name: str, ids: Tensor) -> None:
+    """As :func:`check_unique`, at once or deferred."""
+    if not checks.deferred:
+        return check_unique(name, ids)
+    ordered = ids.sort().values
+    checks.keep((ordered[1:] != ordered[:-1]).all(), lambda: check_unique(name, ids))
+
+
+def require_finite(checks: Checks, name: str, values: Tensor) -> None:
+    """As :func:`kgfast.kernels.checks.check_finite`, at once or deferred."""
+    if not checks.deferred:
+        return check_finite(name, values)
+    checks.keep(values.isfinite().all(), lambda: check_finite(name, values))

@@ -5,9 +5,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import check_finite
-from kgfast.ops.checks import check_ids, check_index, check_indptr, check_operands, check_unique
-from kgfast.ops.dispatch import kernel
+from kgfast.kernels.checks import Checks
+from kgfast.ops.checks import (
+    check_index,
+    check_operands,
+    checked_ids,
+    checked_indptr,
+    require_finite,
+    require_unique,
+)
+from kgfast.ops.dispatch import backend_for, kernel
 
 
 def rank_counts(
@@ -112,14 +119,18 @@ def _rank_counts(
     candidate_ids: Tensor | None,
     nan_worst: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check_ids("targets", targets, len(candidates))
-    check_ids("exclude_indices", exclude_indices, len(candidates))
-    check_indptr(exclude_indptr, len(exclude_indices))
+    count = len(candidates)
+    is_triton = backend_for(candidates.device) == "triton"
+    checks = Checks(deferred=is_triton)  # it waits for the device only once
+    targets = checked_ids(checks, "targets", targets, count)
+    exclude_indices = checked_ids(checks, "exclude_indices", exclude_indices, count)
+    exclude_indptr = checked_indptr(checks, exclude_indptr, len(exclude_indices))
     if candidate_ids is not None:
-        check_ids("candidate_ids", candidate_ids, len(candidates))
-        check_unique("candidate_ids", candidate_ids)
+        given_ids = candidate_ids
+        candidate_ids = checked_ids(checks, "candidate_ids", given_ids, count)
+        require_unique(checks, "candidate_ids", given_ids)
     if bias is not None and not nan_worst:
-        check_finite("bias", bias)
+        require_finite(checks, "bias", bias)
     counts: tuple[Tensor, Tensor, Tensor, Tensor] = kernel(
         "rank", "rank_counts", candidates.device
     )(
@@ -134,6 +145,7 @@ def _rank_counts(
         dims=dims,
         candidate_ids=candidate_ids,
         nan_worst=nan_worst,
+        **({"checks": checks} if is_triton else {}),
     )
     return counts
 

@@ -1,5 +1,7 @@
 """Ranks on a real GPU: the CPU's integers, bounded memory, the tensor's own device and stream."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -116,6 +118,84 @@ def test_a_stream_of_its_own():
         counted = torch.stack(ops.rank_counts(*args, "rotate"))
     stream.synchronize()
     assert torch.equal(counted, expected)
+
+
+def count_waits(call) -> int:
+    """How often the host waited for the device."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize("dims", [None, [16, 64]])
+def test_the_operator_waits_once(dims):
+    args = problem_on_gpu(rows=5_000, batch=64, width=128)
+    options = {
+        "bias": torch.randn(5_000, device="cuda"),
+        "candidate_ids": torch.arange(100, 4_000, device="cuda"),
+        "dims": dims,
+    }
+    ops.rank_counts(*args, "rotate", **options)  # compiles
+    assert count_waits(lambda: ops.rank_counts(*args, "rotate", **options)) == 1
+
+
+@pytest.mark.parametrize("known_on", [None, "cpu", "cuda"])
+@pytest.mark.parametrize("has_subset", [False, True])
+def test_rank_waits_once_a_batch(known_on, has_subset):
+    triples = torch.randint(50, (4_000, 3), generator=torch.Generator().manual_seed(0))
+    known = None if known_on is None else kgfast.KnownTriples(triples).to(known_on)
+    model = kgfast.TransE(torch.randn(50, 8, device="cuda"), torch.randn(50, 8, device="cuda"))
+    subset = torch.arange(30) if has_subset else None
+
+    def waits(batch_size: int) -> int:
+        return count_waits(
+            lambda: kgfast.rank(
+                model, triples, known=known, candidate_ids=subset, batch_size=batch_size
+            )
+        )
+
+    waits(500)  # compiles
+    assert waits(250) - waits(500) == 2 * (16 - 8)  # both sides
+
+
+def test_bands_that_overflow_between_streams():
+    """Identical rows: every pair is open. Another stream allocates and writes meanwhile."""
+    queries, table, targets, *known = problem_on_gpu(rows=20_000, batch=300, width=32)
+    table[:] = table[0]
+    noise = torch.cuda.Stream()
+    own = torch.cuda.Stream()
+    own.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(own):
+        counted = ops.rank_counts(queries, table, targets, *known, "rotate", dims=[16, 3])
+    with torch.cuda.stream(noise):
+        for _ in range(50):
+            torch.full((4 << 20,), -1, device="cuda")
+    torch.cuda.synchronize()
+    assert not counted[0].any()
+    assert torch.equal(counted[1], torch.full_like(counted[1], 19_999))
+
+
+def test_a_table_of_more_than_2_to_the_31_elements():
+    stride = (1 << 30) + 8
+    if torch.cuda.mem_get_info()[0] < 12 << 30:
+        pytest.skip("needs 12 GiB")
+    table = torch.empty(4 * stride + 64, dtype=torch.float16, device="cuda").as_strided(
+        (5, 32), (stride, 1)
+    )
+    table.copy_(torch.randn(5, 32).half())
+    queries, targets = torch.randn(3, 32, device="cuda"), torch.tensor([4, 0, 2], device="cuda")
+    known = torch.tensor([0, 1, 2, 2], device="cuda"), torch.tensor([3, 4], device="cuda")
+    for score in SCORES:
+        counted = ops.rank_counts(queries, table, targets, *known, score)
+        args = moved((queries, table.contiguous(), targets, *known), "cpu")
+        for a, b in zip(reference.rank_counts(*args, score), counted, strict=True):
+            assert torch.equal(a, b.cpu())
 
 
 def test_the_tensors_device_is_used():

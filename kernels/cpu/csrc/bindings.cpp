@@ -1,43 +1,9 @@
 // kgfast.kernels._cpu: pointers, sizes and strides in, counts out. Python has checked them.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "machine.h"
+#include "bindings.h"
 #include "rank.h"
-
-namespace py = pybind11;
 
 namespace kgfast {
 namespace {
-
-// (pointer, dtype, row stride, column starts, column step), strides in elements
-View as_view(const py::tuple& spec) {
-  View view;
-  view.data = reinterpret_cast<const char*>(spec[0].cast<uintptr_t>());
-  view.dtype = static_cast<DType>(spec[1].cast<int>());
-  view.row_stride = spec[2].cast<int64_t>();
-  const auto starts = spec[3].cast<std::vector<int64_t>>();
-  for (size_t plane = 0; plane < starts.size() && plane < 2; ++plane)
-    view.start[plane] = starts[plane];
-  view.step = spec[4].cast<int64_t>();
-  return view;
-}
-
-template <class T>
-T* pointer(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
-const Isa& isa_named(const std::string& name) {
-  const Isa* isa = find_isa(name.c_str());
-  if (!isa) throw std::invalid_argument("no such instruction set here: " + name);
-  return *isa;
-}
-
 
 // Fills what ranking and the test of the bound have in common.
 RankRequest make_request(int score, const py::tuple& query, const py::tuple& table,
@@ -46,7 +12,7 @@ RankRequest make_request(int score, const py::tuple& query, const py::tuple& tab
   RankRequest request{};
   SweepJob& job = request.job;
   job.score = static_cast<ScoreId>(score);
-  job.planes = job.score == ScoreId::rotate ? 2 : 1;
+  job.planes = planes_of(job.score);
   job.query = as_view(query);
   job.table = as_view(table);
   job.num_candidates = num_candidates;
@@ -79,13 +45,10 @@ py::tuple py_rank_counts(const std::string& isa, int score, const py::tuple& que
   request.nan_worst = nan_worst;
 
   const Isa& kernels = isa_named(isa);
-  RankStatus status;
+  SweepStatus status;
   {
     const py::gil_scoped_release release;
-    status = rank_counts(kernels, request, [] {
-      const py::gil_scoped_acquire acquire;
-      return PyErr_CheckSignals() != 0;
-    });
+    status = rank_counts(kernels, request, interrupted);
   }
   if (status.interrupted) throw py::error_already_set();
   const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
@@ -117,6 +80,8 @@ std::string py_find_isa(const std::string& name) {
 
 PYBIND11_MODULE(_cpu, module) {
   module.doc() = "SIMD kernels of kgfast for the CPU";
+  kgfast::bind_scores(module);
+  kgfast::bind_topk(module);
   module.def("rank_counts", &kgfast::py_rank_counts);
   module.def("sweep_errors", &kgfast::py_sweep_errors);
   module.def("roof", &kgfast::py_roof);

@@ -1,7 +1,13 @@
 // One instruction set's kernels behind plain function pointers, with two entries more than ranking
 // needs: the sweep's own values, for the test of the bound, and the bare register loop, the roof.
 #pragma once
+#include "counting.h"
+#include "indexed_rows.h"
+#include "loss_row.h"
+#include "pairwise_sweep.h"
+#include "pull.h"
 #include "sweep.h"
+#include "topk_sweep.h"
 
 namespace kgfast {
 namespace {
@@ -56,6 +62,55 @@ inline auto with_score(ScoreId id, F&& call) {
   }
 }
 
+inline const PairwiseKernels* pairwise_kernels() {
+  static const PairwiseKernels kernels = {
+      Simd::W,
+      kSpan,
+      [](const PairwiseJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
+        with_score(job.sweep.score, [&](auto score) {
+          pairwise_panel<Precise<decltype(score)>>(job, panel, first, last, worker);
+        });
+      },
+      [](const PullJob& job, int64_t span, int64_t stripe, PullWorker& worker) {
+        with_score(job.score,
+                   [&](auto score) { pull<decltype(score)>(job, span, stripe, worker); });
+      },
+      [](const PullJob& job, int64_t span) {
+        with_score(job.score, [&](auto score) { reduce_stripes<decltype(score)>(job, span); });
+      },
+  };
+  return &kernels;
+}
+
+inline const TopkKernels* topk_kernels() {
+  static const TopkKernels kernels = {[](const TopkJob& job, int64_t panel, TopkWorker& worker) {
+    with_score(job.score, [&](auto score) {
+      sweep_panel<Keeping<decltype(score)>>(job, panel, worker);
+    });
+  }};
+  return &kernels;
+}
+
+inline const IndexedKernels* indexed_kernels() {
+  static const IndexedKernels kernels = {
+      [](int planes, int64_t features) { return 3 * planes * padded_features(features); },
+      [](const IndexedJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
+        with_score(job.score, [&](auto score) {
+          score_query<Precise<decltype(score)>>(job, row, first, last, scratch);
+        });
+      },
+      [](const IndexedPullJob& job, int64_t row, float* scratch) {
+        with_score(job.score,
+                   [&](auto score) { pull_query<decltype(score)>(job, row, scratch); });
+      },
+      [](const IndexedPullJob& job, int64_t position, float* scratch) {
+        with_score(job.score,
+                   [&](auto score) { pull_id<decltype(score)>(job, position, scratch); });
+      },
+  };
+  return &kernels;
+}
+
 inline Isa make_isa(const char* name) {
   Isa isa;
   isa.name = name;
@@ -70,7 +125,9 @@ inline Isa make_isa(const char* name) {
     with_score(job.score, [&](auto score) { pack_queries<decltype(score)>(job, out); });
   };
   isa.sweep_panel = [](const SweepJob& job, int64_t panel, Worker& worker) {
-    with_score(job.score, [&](auto score) { sweep_panel<decltype(score)>(job, panel, worker); });
+    with_score(job.score, [&](auto score) {
+      sweep_panel<Counting<decltype(score)>>(job, panel, worker);
+    });
   };
   isa.decide_band = [](const SweepJob& job, Worker& worker) {
     with_score(job.score, [&](auto score) { decide_band<decltype(score)>(job, worker); });
@@ -93,6 +150,11 @@ inline Isa make_isa(const char* name) {
       return bare_loop<decltype(score)>(panel, tile, features, repeats);
     });
   };
+  isa.pairwise = pairwise_kernels();
+  isa.indexed = indexed_kernels();
+  static const LossKernels losses = {run_loss_row};
+  isa.losses = &losses;
+  isa.topk = topk_kernels();
   return isa;
 }
 

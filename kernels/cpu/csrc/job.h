@@ -60,6 +60,18 @@ struct Worker {
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
 };
 
+// How a sweep ended: the first rows seen with a number that is not finite, else INT64_MAX.
+struct SweepStatus {
+  int64_t bad_query = INT64_MAX;
+  int64_t bad_candidate = INT64_MAX;
+  bool interrupted = false;
+};
+
+struct PairwiseKernels;  // pairwise.h
+struct IndexedKernels;   // indexed.h
+struct LossKernels;      // losses.h
+struct TopkKernels;      // topk.h
+
 // One instruction set's kernels. `lanes` candidates make a panel, `tile_queries` queries a tile.
 struct Isa {
   const char* name;
@@ -78,6 +90,10 @@ struct Isa {
   // Runs the bare register loop over one resident panel and tile: the roof of the sweep.
   float (*bare_loop)(ScoreId, const float* panel, const float* tile, int64_t features,
                      int64_t repeats);
+  const PairwiseKernels* pairwise;
+  const IndexedKernels* indexed;
+  const LossKernels* losses;
+  const TopkKernels* topk;
 };
 
 constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves

@@ -3,75 +3,57 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <vector>
 
-#include "bounds.h"
-#include "buffer.h"
-#include "load.h"
-#include "pool.h"
-#include "tasks.h"
+#include "passes.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int64_t kPackedQueryBytes = 12 << 20;   // of all queries of one pass
-constexpr int64_t kPanelBytes = 1 << 20;          // of one worker, at most
-constexpr int64_t kScratchBytes = 24 << 20;       // of all workers together
-constexpr int64_t kQueriesPerPass = 4096;
 constexpr int64_t kBandCapacity = 8192;
 
 // A worker and the memory that it points into.
-struct OwnedWorker {
-  OwnedWorker(int64_t panel_floats, int64_t total_floats, int64_t tiles, int64_t queries)
-      : panel(panel_floats), totals(total_floats), alive(tiles), band(kBandCapacity),
-        scratch(kCanonicalScratch), counts(4 * queries, 0) {
-    worker = {panel.data, totals.data, alive.data, band.data, 0, kBandCapacity, scratch.data,
-              counts.data(), counts.data() + queries, INT64_MAX};
+struct OwnedWorker : WorkerMemory {
+  OwnedWorker(const PassPlan& plan, int64_t queries)
+      : WorkerMemory(plan), band(kBandCapacity), counts(4 * queries, 0) {
+    lend(worker);
+    worker.band = band.data;
+    worker.band_capacity = kBandCapacity;
+    worker.greater = counts.data();
+    worker.equal = counts.data() + queries;
   }
   void count_excluded(int64_t queries) {
     worker.greater = counts.data() + 2 * queries;
     worker.equal = counts.data() + 3 * queries;
   }
-  Buffer<float> panel, totals;
-  Buffer<uint8_t> alive;
   Buffer<Pair> band;
-  Buffer<double> scratch;
   std::vector<int64_t> counts;  // [4][B]
-  int64_t bad_query = INT64_MAX;
-  Worker worker;
+  Worker worker{};
 };
-
-// The smallest float that is not below x.
-float round_up(double x) {
-  const float y = static_cast<float>(x);
-  return static_cast<double>(y) >= x || std::isnan(y)
-             ? y
-             : std::nextafter(y, std::numeric_limits<float>::infinity());
-}
 
 class Ranking {
  public:
   Ranking(const Isa& isa, RankRequest& request, const std::function<bool()>& interrupted)
       : isa_(isa), request_(request), job_(request.job), interrupted_(interrupted),
-        lanes_(isa.lanes(job_.score)), tile_(isa.tile_queries(job_.score)),
         target_scores_(request.num_queries) {
     const bool rounded = job_.table.dtype == DType::f64 || job_.query.dtype == DType::f64;
     bound_ = error_bound(job_.score, job_.num_features, request.term_ulps, isa.sqrt_error,
                          rounded);
     job_.target_scores = target_scores_.data();
     check_finite_ = !request.nan_worst;
-    plan();
+    plan_ = plan_passes(isa, job_, request.num_queries, request.threads);
+    for (int i = 0; i < plan_.threads; ++i)
+      workers_.push_back(std::make_unique<OwnedWorker>(plan_, request.num_queries));
   }
 
-  RankStatus count() {
+  SweepStatus count() {
     score_targets();
-    if (ok()) find_order();
-    for (size_t first = 0; ok() && first < swept_.size(); first += queries_per_pass_)
-      sweep(first, std::min<size_t>(queries_per_pass_, swept_.size() - first));
-    if (ok()) exclude();
-    if (ok()) collect();
+    if (is_ok(status_)) find_order();
+    for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
+      sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
+    if (is_ok(status_)) exclude();
+    if (is_ok(status_)) collect();
     return status_;
   }
 
@@ -80,16 +62,16 @@ class Ranking {
     for (int64_t query = 0; query < request_.num_queries; ++query)
       groups_.push_back({query}), swept_.push_back(query);
     prepare_pass(0, swept_.size());
-    const int64_t panels = (job_.num_candidates + lanes_ - 1) / lanes_;
-    std::vector<float> tile(swept_.size() * lanes_);
-    for (int64_t panel = 0; panel < panels; ++panel) {
+    const int64_t lanes = isa_.lanes(job_.score);
+    std::vector<float> tile(swept_.size() * lanes);
+    for (int64_t panel = 0; panel < plan_.panels; ++panel) {
       float norm = 0.0f;
       isa_.sweep_values(job_, panel, workers_[0]->worker, tile.data(), &norm);
       for (size_t q = 0; q < swept_.size(); ++q) {
         const Threshold& t = thresholds_[q];
-        for (int64_t n = panel * lanes_; n < std::min((panel + 1) * lanes_, job_.num_candidates);
+        for (int64_t n = panel * lanes; n < std::min((panel + 1) * lanes, job_.num_candidates);
              ++n) {
-          const float value = tile[q * lanes_ + n - panel * lanes_];
+          const float value = tile[q * lanes + n - panel * lanes];
           values[q * job_.num_candidates + n] = value;
           bounds[q * job_.num_candidates + n] =
               job_.rel * std::fabs(static_cast<double>(value)) + t.base + t.slope * norm;
@@ -99,42 +81,12 @@ class Ranking {
   }
 
  private:
-  bool ok() const {
-    return !status_.interrupted && status_.bad_query == INT64_MAX &&
-           status_.bad_candidate == INT64_MAX;
-  }
-
-  // Sizes: how many features a panel holds, how many queries a pass, how many threads.
-  void plan() {
-    const int64_t row_floats = job_.num_features * job_.planes;
-    const int64_t panels = (job_.num_candidates + lanes_ - 1) / lanes_;
-    threads_ = static_cast<int>(
-        std::clamp<int64_t>(request_.threads, 1, std::max<int64_t>(panels, 1)));
-    const int64_t feature_bytes = job_.planes * lanes_ * sizeof(float);
-    const int64_t panel_bytes = std::min(kPanelBytes, kScratchBytes / 2 / threads_);
-    const int64_t block = std::max<int64_t>(64, panel_bytes / feature_bytes / 64 * 64);
-    job_.features_per_block = std::min(job_.num_features, block);
-    const int64_t fit = kPackedQueryBytes / std::max<int64_t>(1, row_floats * sizeof(float));
-    const int64_t totals_fit = kScratchBytes / 2 / threads_ / (lanes_ * sizeof(float));
-    const bool blocked = job_.features_per_block < job_.num_features;
-    int64_t queries = std::min(fit, kQueriesPerPass);
-    if (blocked) queries = std::min(queries, totals_fit);
-    queries_per_pass_ = std::max<int64_t>(tile_, queries / tile_ * tile_);
-    const int64_t per_pass = std::min<int64_t>(queries_per_pass_, request_.num_queries + tile_);
-    for (int i = 0; i < threads_; ++i)
-      workers_.push_back(std::make_unique<OwnedWorker>(
-          job_.features_per_block * job_.planes * lanes_, blocked ? per_pass * lanes_ : 0,
-          per_pass / tile_ + 1, request_.num_queries));
-  }
-
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
-    Tasks tasks(count, interrupted_);
-    Pool::run(threads_, [&](int i) {
-      for (int64_t task; (task = tasks.next(i)) >= 0;) body(*workers_[i], task);
+    status_.interrupted |= run_tasks(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
+      body(*workers_[i], task);
     });
-    status_.interrupted |= tasks.stopped();
     if (!check_finite_) return;
     for (const auto& owned : workers_) {
       status_.bad_query = std::min(status_.bad_query, owned->bad_query);
@@ -150,22 +102,13 @@ class Ranking {
       const int64_t first = task * block, size = std::min(block, count - first);
       for (int64_t i = 0; i < size; ++i) {
         pairs[i] = {first + i, job_.targets[first + i]};
-        if (has_nonfinite(job_.query, pairs[i].query))
+        if (has_nonfinite(job_, job_.query, pairs[i].query))
           owned.bad_query = std::min(owned.bad_query, pairs[i].query);
-        if (has_nonfinite(job_.table, pairs[i].candidate))
+        if (has_nonfinite(job_, job_.table, pairs[i].candidate))
           owned.worker.bad_candidate = std::min(owned.worker.bad_candidate, pairs[i].candidate);
       }
       isa_.canonical(job_, pairs, size, owned.worker.scratch, target_scores_.data() + first);
     });
-  }
-
-  bool has_nonfinite(const View& view, int64_t row) const {
-    float run[256];
-    bool bad = false;
-    for (int plane = 0; plane < job_.planes; ++plane)
-      for (int64_t k = 0; k < job_.num_features; k += 256)
-        bad |= load_floats(view, row, plane, k, std::min<int64_t>(256, job_.num_features - k), run);
-    return bad;
   }
 
   // Groups the queries that are equal, so that each is swept once for all its targets, and orders
@@ -202,21 +145,9 @@ class Ranking {
     }
   }
 
-  // Calls body with runs of a query row as doubles, plane by plane, until it returns false.
-  template <class Body>
-  void read_query(int64_t query, Body body) const {
-    double run[64];
-    for (int plane = 0; plane < job_.planes; ++plane)
-      for (int64_t k = 0; k < job_.num_features; k += 64) {
-        const int64_t width = std::min<int64_t>(64, job_.num_features - k);
-        load_doubles(job_.query, query, plane, k, width, run);
-        if (!body(plane, k, width, run)) return;
-      }
-  }
-
   uint64_t hash_of(int64_t query) const {
     uint64_t hash = 0xCBF29CE484222325u;
-    read_query(query, [&](int, int64_t, int64_t width, const double* run) {
+    read_query(job_, query, [&](int, int64_t, int64_t width, const double* run) {
       for (int64_t i = 0; i < width; ++i)
         hash = (hash ^ bit_cast<uint64_t>(run[i])) * 0x9E3779B97F4A7C15u;
       hash ^= hash >> 29;
@@ -227,7 +158,7 @@ class Ranking {
 
   bool equal_queries(int64_t a, int64_t b) const {
     bool equal = true;
-    read_query(a, [&](int plane, int64_t k, int64_t width, const double* run) {
+    read_query(job_, a, [&](int plane, int64_t k, int64_t width, const double* run) {
       double other[64];
       load_doubles(job_.query, b, plane, k, width, other);
       equal = std::memcmp(run, other, sizeof(double) * width) == 0;
@@ -237,12 +168,6 @@ class Ranking {
   }
 
   void prepare_pass(size_t first, size_t count) {
-    const size_t padded = (count + tile_ - 1) / tile_ * tile_;
-    const size_t floats = padded * job_.num_features * job_.planes;
-    if (floats > packed_floats_) {
-      packed_ = std::make_unique<Buffer<float>>(floats);
-      packed_floats_ = floats;
-    }
     thresholds_.clear();
     query_ids_.clear();
     first_threshold_.assign(1, 0);
@@ -257,42 +182,21 @@ class Ranking {
     job_.num_queries = static_cast<int64_t>(count);
     job_.thresholds = thresholds_.data();
     job_.first_threshold = first_threshold_.data();
-    job_.packed_queries = packed_->data;
-    isa_.pack_queries(job_, packed_->data);
-    job_.rel = round_up(bound_.rel);
-    job_.norm = bound_.norm;
-    const double terms = static_cast<double>(job_.num_features) * job_.planes;
-    job_.norm_inflation = round_up(1.0 + (terms + 16.0) * 0x1p-22);
-    job_.norm_floor = round_up(terms * 0x1p-124);
+    packed_.pack(isa_, job_);
+    set_bound(job_, bound_);
   }
 
   Threshold threshold(int64_t query) const {
-    constexpr double u = 0x1p-24;
     const double target = target_scores_[query];
-    const double norm = bound_.norm ? query_norm(query) : 0.0;
     const double bias = job_.bias ? request_.bias_magnitude : 0.0;
-    const double base = bound_.absolute + bound_.per_query * norm +
-                        4.0 * u * (std::fabs(target) + bias) + 0x1p-120;
-    const double slope = bound_.norm ? bound_.per_pair * norm + bound_.per_norm : 0.0;
-    return {query, static_cast<float>(-target), round_up(base * (1.0 + 8.0 * u)),
-            round_up(slope * (1.0 + 8.0 * u))};
-  }
-
-  double query_norm(int64_t query) const {
-    double sum = 0.0;
-    read_query(query, [&](int, int64_t, int64_t width, const double* run) {
-      for (int64_t i = 0; i < width; ++i)
-        sum += bound_.norm == 1 ? std::fabs(run[i]) : run[i] * run[i];
-      return true;
-    });
-    // Squares of float64 values may underflow; the floor is far below anything that matters.
-    return (bound_.norm == 1 ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;
+    Threshold result{query, static_cast<float>(-target), 0.0f, 0.0f};
+    absolute_error(job_, bound_, query, std::fabs(target) + bias, &result.base, &result.slope);
+    return result;
   }
 
   void sweep(size_t first, size_t count) {
     prepare_pass(first, count);
-    const int64_t panels = (job_.num_candidates + lanes_ - 1) / lanes_;
-    parallel(panels, [&](OwnedWorker& owned, int64_t panel) {
+    parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
       isa_.sweep_panel(job_, panel, owned.worker);
     });
     for (const auto& owned : workers_) isa_.decide_band(job_, owned->worker);
@@ -340,10 +244,8 @@ class Ranking {
 
   // Known answers of a query that are candidates, each once.
   std::vector<int64_t> excluded_ids(int64_t query) const {
-    std::vector<int64_t> ids(request_.exclude_indices + request_.exclude_indptr[query],
-                             request_.exclude_indices + request_.exclude_indptr[query + 1]);
-    if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
-    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    std::vector<int64_t> ids =
+        sorted_known(request_.exclude_indptr, request_.exclude_indices, query);
     ids.erase(
         std::remove_if(ids.begin(), ids.end(), [&](int64_t id) { return !is_candidate(id); }),
         ids.end());
@@ -372,26 +274,23 @@ class Ranking {
   RankRequest& request_;
   SweepJob job_;
   const std::function<bool()>& interrupted_;
-  const int lanes_, tile_;
-  int threads_ = 1;
+  PassPlan plan_;
   bool check_finite_ = true;
-  int64_t queries_per_pass_ = 1;
   ErrorBound bound_;
   std::vector<double> target_scores_;
   std::vector<std::vector<int64_t>> groups_;  // queries that are equal
   std::vector<int64_t> swept_;                // groups, in sweep order
   std::vector<int64_t> query_ids_, first_threshold_;
   std::vector<Threshold> thresholds_;
-  std::unique_ptr<Buffer<float>> packed_;
-  size_t packed_floats_ = 0;
+  PackedQueries packed_;
   std::vector<std::unique_ptr<OwnedWorker>> workers_;
-  RankStatus status_;
+  SweepStatus status_;
 };
 
 }  // namespace
 
-RankStatus rank_counts(const Isa& isa, RankRequest& request,
-                       const std::function<bool()>& interrupted) {
+SweepStatus rank_counts(const Isa& isa, RankRequest& request,
+                        const std::function<bool()>& interrupted) {
   return Ranking(isa, request, interrupted).count();
 }
 

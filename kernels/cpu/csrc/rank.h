@@ -19,15 +19,9 @@ struct RankRequest {
   bool nan_worst;
 };
 
-struct RankStatus {
-  int64_t bad_query = INT64_MAX;  // first rows seen with a number that is not finite
-  int64_t bad_candidate = INT64_MAX;
-  bool interrupted = false;
-};
-
 // `interrupted` is asked now and then, by the calling thread only, whether to give up.
-RankStatus rank_counts(const Isa& isa, RankRequest& request,
-                       const std::function<bool()>& interrupted);
+SweepStatus rank_counts(const Isa& isa, RankRequest& request,
+                        const std::function<bool()>& interrupted);
 
 // What the sweep computes for every pair and the bound on its error, both [Q][M] in the units of a
 // distance (for l2 after the root): the test of the bound.

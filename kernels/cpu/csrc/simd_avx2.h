@@ -26,6 +26,30 @@ struct Simd {
   static V sqrt(V a) { return _mm256_sqrt_ps(a); }
   // acc + sqrt(m) for m > 0; not finite where m is not.
   static V add_sqrt(V acc, V m) { return _mm256_fmadd_ps(m, _mm256_rsqrt_ps(m), acc); }
+  // The same in full float32 precision and doubled, m > 0: one Newton step, r (3 - m r^2) / 2.
+  static V add_two_sqrt(V acc, V m) {
+    const V r = _mm256_rsqrt_ps(m), root = mul(m, r);
+    return fma(root, _mm256_fnmadd_ps(root, r, set1(3.0f)), acc);
+  }
+  // 2 g / sqrt(m), likewise.
+  static V two_over_sqrt(V g, V m) {
+    const V r = _mm256_rsqrt_ps(m);
+    return mul(mul(g, r), _mm256_fnmadd_ps(mul(m, r), r, set1(3.0f)));
+  }
+  static V div(V a, V b) { return _mm256_div_ps(a, b); }
+  static V where_negative(V x, V a, V b) {  // a where x < 0, else b
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, zero(), _CMP_LT_OQ));
+  }
+  static V power_of_two(V n) {  // 2^n for whole n in -126 .. 127, 0 for -127
+    const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+  }
+  static V minus_product(V a, V b, V c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
+  // g with the sign of x, 0 where x is 0.
+  static V signed_by(V g, V x) {
+    const V flipped = _mm256_xor_ps(g, _mm256_and_ps(x, set1(-0.0f)));
+    return _mm256_and_ps(_mm256_cmp_ps(x, zero(), _CMP_NEQ_UQ), flipped);
+  }
   static uint32_t less(V a, V b) {
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)));
   }

@@ -26,6 +26,31 @@ struct Simd {
   static V sqrt(V a) { return _mm512_sqrt_ps(a); }
   // acc + sqrt(m) for m > 0; not finite where m is not.
   static V add_sqrt(V acc, V m) { return _mm512_fmadd_ps(m, _mm512_rsqrt14_ps(m), acc); }
+  // The same in full float32 precision and doubled, m > 0: one Newton step, r (3 - m r^2) / 2.
+  static V add_two_sqrt(V acc, V m) {
+    const V r = _mm512_rsqrt14_ps(m), root = mul(m, r);
+    return fma(root, _mm512_fnmadd_ps(root, r, set1(3.0f)), acc);
+  }
+  // 2 g / sqrt(m), likewise.
+  static V two_over_sqrt(V g, V m) {
+    const V r = _mm512_rsqrt14_ps(m);
+    return mul(mul(g, r), _mm512_fnmadd_ps(mul(m, r), r, set1(3.0f)));
+  }
+  static V div(V a, V b) { return _mm512_div_ps(a, b); }
+  static V where_negative(V x, V a, V b) {  // a where x < 0, else b
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_LT_OQ), b, a);
+  }
+  static V power_of_two(V n) {  // 2^n for whole n in -126 .. 127, 0 for -127
+    const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
+  }
+  static V minus_product(V a, V b, V c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
+  // g with the sign of x, 0 where x is 0.
+  static V signed_by(V g, V x) {
+    const __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(1 << 31));
+    const V flipped = _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(g), sign));
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_NEQ_UQ), flipped);
+  }
   static uint32_t less(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 
   // dst[j * dst_stride + i] = rows[i][offset + j] for i, j < 16.

@@ -37,6 +37,26 @@ struct Simd {
 #endif
   }
   static V add_sqrt(V acc, V m) { return acc + sqrt(m); }
+  static V add_two_sqrt(V acc, V m) {
+    const V root = sqrt(m);
+    return acc + (root + root);
+  }
+  static V two_over_sqrt(V g, V m) { return (g + g) / sqrt(m); }
+  static V div(V a, V b) { return a / b; }
+  static V where_negative(V x, V a, V b) {  // a where x < 0, else b
+    const Bits negative = (Bits)(x < V{});
+    return (V)((negative & (Bits)a) | (~negative & (Bits)b));
+  }
+  static V power_of_two(V n) {  // 2^n for whole n in -126 .. 127, 0 for -127
+    const Bits biased = (Bits)(n + (0x1p23f + 127.0f));  // its lowest bits are n + 127
+    return (V)(biased << 23);
+  }
+  static V minus_product(V a, V b, V c) { return c - a * b; }
+  // g with the sign of x, 0 where x is 0.
+  static V signed_by(V g, V x) {
+    const Bits flipped = (Bits)g ^ ((Bits)x & (int32_t)0x80000000);
+    return (V)((Bits)(x != V{}) & flipped);
+  }
   static uint32_t less(V a, V b) {
     Bits mask = (Bits)(a < b);
     return (mask[0] & 1) | (mask[1] & 2) | (mask[2] & 4) | (mask[3] & 8);

@@ -4,10 +4,12 @@
 // and 8 broadcasts for 16 x 6 arithmetic instructions. Sums run over 64 features in registers and
 // are then folded into totals, which keeps the error bound short and is where a tile is abandoned.
 // A panel is packed once and stays in the second-level cache while every tile sweeps it.
+//
+// What becomes of the totals is a consumer's: `limit` is a total past which a query wants no more of
+// a panel, `take` receives the totals of one query (counting.h, topk_sweep.h).
 #pragma once
 #include <cfloat>
 
-#include "canonical.h"
 #include "fpmode.h"
 #include "job.h"
 #include "pack.h"
@@ -40,19 +42,22 @@ inline void accumulate(const float* panel, const float* tile, int64_t count,
   }
 }
 
-// Whether every lane of every query is finite and past its query's limit.
+// Whether every lane of a query is finite and past the query's limit.
+template <class Score>
+inline bool lanes_past(const V* totals, float past) {
+  const V huge = Simd::set1(FLT_MAX), limit = Simd::set1(past);
+  constexpr uint32_t full = (1u << Simd::W) - 1;
+  for (int b = 0; b < Score::vectors; ++b) {
+    // Monotone sums are not negative, so "not above FLT_MAX and not NaN" is total < inf.
+    if ((Simd::less(limit, totals[b]) & ~Simd::less(huge, totals[b])) != full) return false;
+  }
+  return true;
+}
+
 template <class Score, int Q>
 inline bool all_past(const V (&totals)[Q][Score::vectors], const float* limits) {
-  const V huge = Simd::set1(FLT_MAX);
-  constexpr uint32_t full = (1u << Simd::W) - 1;
-  for (int a = 0; a < Q; ++a) {
-    const V limit = Simd::set1(limits[a]);
-    for (int b = 0; b < Score::vectors; ++b) {
-      // Monotone sums are not negative, so "not above FLT_MAX and not NaN" is total < inf.
-      if ((Simd::less(limit, totals[a][b]) & ~Simd::less(huge, totals[a][b])) != full)
-        return false;
-    }
-  }
+  for (int a = 0; a < Q; ++a)
+    if (!lanes_past<Score>(totals[a], limits[a])) return false;
   return true;
 }
 
@@ -87,57 +92,11 @@ struct PanelFacts {
   alignas(64) float bias[kMaxLanes];
 };
 
-// A total above this, in the units of `totals`, cannot reach any target of query `position`.
+// A limit on distances in the units of totals, which are squares for l2; a NaN stays one.
 template <class Score>
-inline float abandon_limit(const SweepJob& job, int64_t position, float norm) {
-  float limit = -FLT_MAX;
-  for (int64_t i = job.first_threshold[position]; i < job.first_threshold[position + 1]; ++i) {
-    const Threshold& t = job.thresholds[i];
-    const float tau = t.minus_target + (job.bias ? job.bias_max : 0.0f);
-    const float reach = tau + 1.25f * (job.rel * std::fabs(tau) + (t.base + t.slope * norm));
-    if (!(reach <= limit)) limit = reach;  // keeps a NaN, which no total is above
-  }
+inline float total_of(float limit) {
   if (Score::id != ScoreId::l2) return limit;
   return limit < 0.0f ? -1.0f : limit * limit * (1.0f + 0x1p-20f);
-}
-
-// Counts the pairs that the bound decides for one target and appends the others to the band.
-template <class Score>
-inline void classify(const SweepJob& job, const PanelFacts& facts, const V* distances,
-                     const Threshold& t, Worker& worker) {
-  const V minus_target = Simd::set1(t.minus_target), rel = Simd::set1(job.rel);
-  const V absolute = Simd::set1(t.base + t.slope * facts.norm), huge = Simd::set1(FLT_MAX);
-  int64_t greater = 0;
-  for (int b = 0; b < Score::vectors; ++b) {
-    const int first_lane = b * Simd::W;
-    if (first_lane >= facts.valid) break;
-    const int left = facts.valid - first_lane;
-    const uint32_t mask = left >= Simd::W ? (1u << Simd::W) - 1 : (1u << left) - 1;
-    const V tau = Simd::add(Simd::load(facts.bias + first_lane), minus_target);
-    const V err = Simd::fma(rel, Simd::abs(tau), absolute);
-    const uint32_t beats = Simd::less(distances[b], Simd::sub(tau, err)) &
-                           Simd::less(Simd::sub(Simd::zero(), huge), distances[b]);
-    const uint32_t loses = Simd::less(Simd::add(tau, err), distances[b]) &
-                           Simd::less(distances[b], huge);
-    greater += __builtin_popcount(beats & mask);
-    for (uint32_t open = mask & ~(beats | loses); open; open &= open - 1) {
-      const int lane = first_lane + __builtin_ctz(open);
-      worker.band[worker.band_size++] = {t.row, candidate_of(job, facts.first + lane)};
-    }
-  }
-  worker.greater[t.row] += greater;
-}
-
-// All targets of query `position`.
-template <class Score>
-inline void classify_all(const SweepJob& job, const PanelFacts& facts, const V* totals,
-                         int64_t position, Worker& worker) {
-  V distances[Score::vectors];
-  for (int b = 0; b < Score::vectors; ++b) distances[b] = Score::finish(totals[b]);
-  for (int64_t i = job.first_threshold[position]; i < job.first_threshold[position + 1]; ++i) {
-    if (worker.band_size + kMaxLanes > worker.band_capacity) decide_band<Score>(job, worker);
-    classify<Score>(job, facts, distances, job.thresholds[i], worker);
-  }
 }
 
 template <class Score>
@@ -156,9 +115,11 @@ PanelFacts panel_facts(const SweepJob& job, int64_t panel) {
 }
 
 // Sub-tile of Q queries from `position` on: sweep one block of features, decide after the last.
-template <class Score, int Q>
-void sweep_tile(const SweepJob& job, const PanelFacts& facts, int64_t position, int64_t feature,
-                int64_t count, const float* limits, Worker& worker) {
+template <class Consumer, int Q>
+void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int64_t position,
+                int64_t feature, int64_t count, const float* limits,
+                typename Consumer::Keeper& worker) {
+  using Score = typename Consumer::Score;
   constexpr int L = lanes_of<Score>(), B = Score::vectors, T = Score::tile_queries;
   const bool first_block = feature == 0, last_block = feature + count == job.num_features;
   const int64_t tile = position / T;
@@ -179,12 +140,13 @@ void sweep_tile(const SweepJob& job, const PanelFacts& facts, int64_t position, 
   }
   if (!alive) return;
   for (int a = 0; a < Q && position + a < job.num_queries; ++a)
-    classify_all<Score>(job, facts, totals[a], position + a, worker);
+    Consumer::take(job, facts, totals[a], position + a, limits[a], worker);
 }
 
-template <class Score>
-void sweep_block(const SweepJob& job, const PanelFacts& facts, int64_t feature, int64_t count,
-                 Worker& worker) {
+template <class Consumer>
+void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int64_t feature,
+                 int64_t count, typename Consumer::Keeper& worker) {
+  using Score = typename Consumer::Score;
   constexpr int T = Score::tile_queries;
   const bool whole = count == job.num_features;
   const FloatMode mode(FloatMode::kFlush);
@@ -193,20 +155,22 @@ void sweep_block(const SweepJob& job, const PanelFacts& facts, int64_t feature, 
     for (int a = 0; Score::monotone && a < T; ++a) {
       const bool known = whole || !job.norm;  // a norm is complete only after the last block
       const int64_t query = position + a < job.num_queries ? position + a : job.num_queries - 1;
-      limits[a] = known ? abandon_limit<Score>(job, query, facts.norm) : FLT_MAX;
+      limits[a] = known ? Consumer::limit(job, query, facts.norm) : FLT_MAX;
     }
     const int64_t left = job.num_queries - position;
     if (left > T / 2) {
-      sweep_tile<Score, T>(job, facts, position, feature, count, limits, worker);
+      sweep_tile<Consumer, T>(job, facts, position, feature, count, limits, worker);
     } else {
       for (int64_t a = 0; a < left; ++a)
-        sweep_tile<Score, 1>(job, facts, position + a, feature, count, limits + a, worker);
+        sweep_tile<Consumer, 1>(job, facts, position + a, feature, count, limits + a, worker);
     }
   }
 }
 
-template <class Score>
-void sweep_panel(const SweepJob& job, int64_t panel, Worker& worker) {
+template <class Consumer>
+void sweep_panel(const typename Consumer::Job& job, int64_t panel,
+                 typename Consumer::Keeper& worker) {
+  using Score = typename Consumer::Score;
   const FloatMode mode(FloatMode::kIeee);
   PanelFacts facts = panel_facts<Score>(job, panel);
   alignas(64) float lane_norm[kMaxLanes] = {};
@@ -215,7 +179,7 @@ void sweep_panel(const SweepJob& job, int64_t panel, Worker& worker) {
     const int64_t count = left < job.features_per_block ? left : job.features_per_block;
     pack_panel<Score>(job, facts.first, facts.valid, feature, count, worker, lane_norm);
     if (feature + count == job.num_features) facts.norm = panel_norm<Score>(job, lane_norm);
-    sweep_block<Score>(job, facts, feature, count, worker);
+    sweep_block<Consumer>(job, facts, feature, count, worker);
   }
 }
 

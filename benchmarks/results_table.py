@@ -1,0 +1,192 @@
+"""The table of docs/results.md, from runs of the files under configs/.
+
+    python benchmarks/results_table.py --add RUN...   copy runs into benchmarks/results/runs/
+    python benchmarks/results_table.py                put the table into docs/results.md
+    python benchmarks/results_table.py --check        exit code 1 if docs/results.md says otherwise
+
+RUN is a folder that ``kgfast train`` has finished. What is copied is its result.json, the values
+that its config changes, and its evaluations; a row exists only where such a file does.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from common import RESULTS, human_seconds
+from readme_table import insert
+
+ROOT = Path(__file__).parent.parent
+RUNS = RESULTS / "runs"
+PAGE = ROOT / "docs" / "results.md"
+CONFIGS = ROOT / "configs"
+_METRICS = {"mrr": "MRR"} | {it: it for it in ("hits@1", "hits@3", "hits@10")} | {"mr": "MR"}
+_FACTS = (
+    *("test", "steps", "seconds_training", "seconds_evaluating"),
+    *("machine", "threads", "versions"),
+)
+_CURVE_POINTS = 10
+
+Run = Mapping[str, Any]
+
+
+def add(folder: Path, config: Path, target: Path = RUNS) -> Path:
+    """Copy a finished run, of a file under configs/, to where the table finds it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the run has not ended.
+    """
+    result = folder / "result.json"
+    if not result.is_file():
+        raise FileNotFoundError(f"{result}: no such file; has the run ended?")
+    found = json.loads(result.read_text())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    run = {
+        "config": config.as_posix(),
+        **{name: found[name] for name in _FACTS},
+        "command": portable_command(found["command"], config),
+        "values": _portable(yaml.safe_load((folder / "config.yaml").read_text())),
+        "curve": [
+            {name: row[name] for name in ("step", "mrr", "hits@10")}
+            for row in rows
+            if row.get("split") == "valid"
+        ],
+    }
+    target.mkdir(parents=True, exist_ok=True)
+    path = target / f"{config.parent.name}-{config.stem}.json"
+    path.write_text(json.dumps(run, indent=2) + "\n")
+    return path
+
+
+def portable_command(command: str, config: Path) -> str:
+    """A command that others can run from a clone: without the folders of the machine that ran it.
+
+    >>> portable_command("kgfast train -c /a/x.yaml --set dataset.root=/b", Path("configs/x.yaml"))
+    'kgfast train -c configs/x.yaml --set dataset.root=DIR'
+    """
+    return shlex.join(_portable_word(word, config) for word in shlex.split(command))
+
+
+def _portable_word(word: str, config: Path) -> str:
+    if Path(word).name == config.name:
+        return config.as_posix()
+    if word.startswith("dataset.root="):
+        return "dataset.root=DIR"
+    return Path(word).name if Path(word).is_absolute() else word
+
+
+def _portable(values: dict[str, Any]) -> dict[str, Any]:
+    """The values without the folders of the machine that ran them."""
+    values["dataset"].pop("root", None)
+    values["train"].pop("out_dir", None)
+    return values
+
+
+def config_of(folder: Path) -> Path:
+    """The file under configs/ that a run was started with, by the name of its folder.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    names = {f"{it.parent.name}-{it.stem}": it for it in sorted(CONFIGS.glob("*/*.yaml"))}
+    if folder.resolve().name not in names:
+        raise ValueError(
+            f"{folder}: the folder of a run must be named after its config, one of "
+            f"{', '.join(names)}"
+        )
+    return names[folder.resolve().name].relative_to(ROOT)
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """The runs, by config."""
+    runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return sorted(runs, key=lambda run: str(run["config"]))
+
+
+def markdown(runs: Sequence[Run]) -> str:
+    """Results, what they ran on, and how they got there."""
+    if not runs:
+        return "No run has been recorded yet."
+    header = [
+        "| config | " + " | ".join(_METRICS.values()) + " | steps | training |",
+        "|---|" + "---:|" * (len(_METRICS) + 2),
+    ]
+    parts = ["\n".join([*header, *map(_row, runs)]), "\n".join(_sources(runs))]
+    curves = [_curve(run) for run in runs if run["curve"]]
+    if curves:
+        parts.append("Filtered MRR on valid, by step:\n\n" + "\n".join(curves))
+    return "\n\n".join(parts)
+
+
+def _row(run: Run) -> str:
+    config, metrics = run["config"], run["test"]
+    cells = [f"{metrics[it]:,.0f}" if it == "mr" else f"{metrics[it]:.3f}" for it in _METRICS]
+    name = config.removeprefix("configs/").removesuffix(".yaml")
+    time = human_seconds(run["seconds_training"])
+    return f"| [{name}](../{config}) | {' | '.join(cells)} | {run['steps']:,} | {time} |"
+
+
+def _sources(runs: Sequence[Run]) -> Iterator[str]:
+    yield (
+        "Test set, filtered, realistic ranks, both sides. Training time is without evaluations, on "
+        "the machine named below."
+    )
+    yield ""
+    for run in runs:
+        packages = ", ".join(f"{name} {it}" for name, it in run["versions"].items() if it)
+        yield f"- `{run['command']}` on {run['machine']}, {run['threads']} threads: {packages}"
+
+
+def _curve(run: Run) -> str:
+    points = run["curve"]
+    every = -(-len(points) // _CURVE_POINTS)
+    chosen = [*points[:-1][every - 1 :: every], points[-1]]
+    steps = ", ".join(f"{it['step']:,}: {it['mrr']:.3f}" for it in chosen)
+    name = run["config"].removeprefix("configs/").removesuffix(".yaml")
+    return f"- {name}: {steps}"
+
+
+def main() -> int:
+    """Add runs, then update or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--add", type=Path, nargs="+", metavar="RUN", default=[])
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    options = parser.parse_args()
+    try:
+        for folder in options.add:
+            print(add(folder, config_of(folder), options.runs))
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    table = markdown(read_runs(options.runs))
+    return _update(options.page, table, only_check=options.check)
+
+
+def _update(page: Path, table: str, *, only_check: bool) -> int:
+    try:
+        old = page.read_text()
+        new = insert(old, table)
+    except (OSError, ValueError) as error:
+        print(f"{page}: {error}", file=sys.stderr)
+        return 1
+    if new == old:
+        return 0
+    if only_check:
+        print(f"{page} is out of date: run python benchmarks/results_table.py", file=sys.stderr)
+        return 1
+    page.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""What a user could try instead of kgfast's top-k: torch in chunks, torch.compile, KeOps, PyKEEN.
+
+A peer that cannot run here raises `Missing`. Peers sort float32 scores: among scores closer than
+float32 tells they may choose others than kgfast. Chunk sizes are tried beforehand.
+"""
+
+import io
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from common import Stopwatch
+from peers import Missing, PyKEEN, rotate_scores
+from torch import Tensor
+
+Best = tuple[Tensor, Tensor]  # scores [B, k], ids [B, k]
+EAGER_CHUNKS = (8, 32, 64, 256)
+COMPILED_CHUNKS = (1024, 8192)
+QUERY_CHUNKS = (128, 512, 2048)  # of an output head
+_TRIED_ROWS = 4096  # of the table, when chunk sizes of eager code are tried
+
+
+@dataclass(frozen=True)
+class Search:
+    """The best k of all rows of a table for B queries."""
+
+    queries: Tensor  # [B, F]
+    table: Tensor  # [N, F]
+    k: int
+
+    @property
+    def device(self) -> str:
+        """``cpu`` or ``cuda``."""
+        return self.table.device.type
+
+    def first_rows(self, count: int) -> "Search":
+        """The same queries among the first rows."""
+        return Search(self.queries, self.table[:count], self.k)
+
+
+def score_block(queries: Tensor, rows: Tensor) -> Tensor:
+    """Scores of a chunk of rows, ``[B, C]``."""
+    return rotate_scores(queries[:, None], rows[None])
+
+
+def dot_block(queries: Tensor, rows: Tensor) -> Tensor:
+    """The same of `dot`."""
+    return queries @ rows.T
+
+
+class ChunkedRows:
+    """torch.topk of chunks of the table, merged with the best so far."""
+
+    def __init__(self, search: Search, block: Callable[..., Tensor], chunk: int) -> None:
+        self._search, self._block, self.chunk = search, block, min(chunk, len(search.table))
+
+    def __call__(self) -> Best:
+        """Search all chunks."""
+        search, k = self._search, self._search.k
+        scores = search.queries.new_empty(len(search.queries), 0)
+        ids = torch.empty(scores.shape, dtype=torch.int64, device=scores.device)
+        for first in range(0, len(search.table), self.chunk):
+            block = self._block(search.queries, search.table[first : first + self.chunk])
+            best, places = block.topk(min(k, block.shape[1]))
+            scores, ids = torch.cat([scores, best], 1), torch.cat([ids, places + first], 1)
+            scores, order = scores.topk(min(k, scores.shape[1]))
+            ids = ids.gather(1, order)
+        return scores, ids
+
+
+class ChunkedQueries:
+    """torch.topk of the whole rows of scores of some queries at a time."""
+
+    def __init__(self, search: Search, chunk: int) -> None:
+        self._search, self.chunk = search, chunk
+
+    def __call__(self) -> Best:
+        """Search for all queries."""
+        search = self._search
+        parts = [
+            (queries @ search.table.T).topk(search.k)
+            for queries in search.queries.split(self.chunk)
+        ]
+        return torch.cat([it.values for it in parts]), torch.cat([it.indices for it in parts])
+
+
+def eager(search: Search, block: Callable[..., Tensor] = score_block) -> ChunkedRows:
+    """Plain torch, with the fastest chunk size."""
+    part = search.first_rows(min(_TRIED_ROWS, len(search.table)))
+    tried = [ChunkedRows(part, block, size) for size in EAGER_CHUNKS]
+    return ChunkedRows(search, block, _fastest(tried, search.device).chunk)
+
+
+def eager_head(search: Search) -> ChunkedQueries:
+    """Plain torch on an output head, with the fastest number of queries at a time."""
+    few = Search(search.queries[: max(QUERY_CHUNKS)], search.table, search.k)
+    chunk = _fastest([ChunkedQueries(few, size) for size in QUERY_CHUNKS], search.device).chunk
+    return ChunkedQueries(search, chunk)
+
+
+def compiled(search: Search) -> ChunkedRows:
+    """torch.compile of the scores of a chunk, with the fastest chunk size."""
+    torch._dynamo.reset()  # or it stops compiling after eight shapes
+    block = torch.compile(score_block, dynamic=True)
+    sizes = sorted({min(size, len(search.table)) for size in COMPILED_CHUNKS})
+    try:
+        return _fastest([ChunkedRows(search, block, size) for size in sizes], search.device)
+    except Exception as error:  # no C++ compiler, no Triton: whatever inductor lacks
+        raise Missing(f"does not compile here: {_first_line(error)}") from None
+
+
+def keops(search: Search) -> Callable[[], Best]:
+    """ArgKmin of a symbolic [B, N] matrix, and the scores of what it finds."""
+    try:
+        with redirect_stdout(io.StringIO()):  # where it reports that there is no GPU
+            from pykeops.torch import LazyTensor
+    except ImportError:
+        raise Missing("not installed") from None
+    half = search.table.shape[1] // 2
+    q_re, q_im = (LazyTensor(it.contiguous()[:, None]) for it in search.queries.split(half, 1))
+    c_re, c_im = (LazyTensor(it.contiguous()[None]) for it in search.table.split(half, 1))
+
+    def run() -> Best:
+        distance = ((q_re - c_re).square() + (q_im - c_im).square()).sqrt().sum(-1)
+        ids = distance.argKmin(search.k, dim=1)
+        return rotate_scores(search.queries[:, None], search.table[ids]), ids
+
+    try:
+        with redirect_stdout(io.StringIO()):  # where it reports what it compiles
+            run()
+    except Exception as error:
+        raise Missing(f"does not compile here: {_first_line(error)}") from None
+    return run
+
+
+def predict_target(pykeen: PyKEEN, head: int, relation: int, k: int) -> list[int]:
+    """PyKEEN's answers to one query: all entities, scored and sorted, of which k are taken."""
+    from pykeen.predict import predict_target as predict
+
+    found = predict(model=pykeen.model, head=head, relation=relation)
+    return found.df["tail_id"].head(k).tolist()  # type: ignore[no-any-return]
+
+
+def _fastest(tried: list[Any], device: str) -> Any:
+    stopwatch = Stopwatch(device)
+    contenders = {str(i): it for i, it in enumerate(tried)}
+    for run in contenders.values():
+        run()
+    seconds = stopwatch.interleave(contenders, rounds=2)
+    return min(enumerate(tried), key=lambda it: seconds[str(it[0])].min)[1]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:100]

@@ -1,0 +1,246 @@
+"""RotatE training steps by kgfast and by what a user could run instead, at equal work.
+
+Each contender has the same batch, number of negatives and dimension, self-adversarial loss, and
+Adam. kgfast and the plain loop share a pool of negatives; PyKEEN draws some for each triple, which
+is the same number of scores. The plain loop is the official code's formula (Sun et al. 2019), on a
+pool. Peers run as a user would start them, on the whole batch where it fits into memory, and at
+their best: on parts of the batch that stay nearer to the cache, whose gradients add up.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from common import Stopwatch, available_memory
+from peers import Missing
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kgfast.datasets import synthetic
+from kgfast.training import Config, Trainer
+from kgfast.training.negatives import Batches, Negatives
+from kgfast.training.run import Run
+from kgfast.training.steps import MODES, Leaves
+
+GAMMA, ALPHA, LR = 6.0, 0.5, 1e-3
+# [B, K, d] float32 tensors alive at the peak of a step: measured on small batches.
+_TENSORS = {"plain": 8, "pykeen": 13}
+_SHARE = 0.6  # of the memory that is free
+
+
+@dataclass(frozen=True)
+class Work:
+    """The shape of a step, and the sizes of the graph."""
+
+    sizes: tuple[int, ...]
+    dim: int
+    batch: int
+    negatives: int
+
+    @property
+    def scores(self) -> int:
+        """Pairs that a step scores and differentiates."""
+        return self.batch * (self.negatives + 1)
+
+    def config(self) -> Config:
+        """Of kgfast's trainer."""
+        return Config.from_dict(
+            {
+                "dataset": {"name": "synthetic"},
+                "model": {"name": "rotate", "base_dim": self.dim, "gamma": GAMMA},
+                "optim": {"name": "row_adam", "lr": LR},
+                "train": {"steps": 1_000_000},
+                "data": {
+                    "train_bs": self.batch,
+                    "neg_size": self.negatives,
+                    "negatives": "shared",
+                },
+                "loss": {"name": "nssa", "alpha": ALPHA},
+            }
+        )
+
+    def fitting(self, contender: str) -> int:
+        """Rows of a batch that fit into the free memory of a peer, ``plain`` or ``pykeen``."""
+        row = 4 * self.negatives * self.dim * _TENSORS[contender]
+        part = self.batch
+        while part > 1 and part * row > _SHARE * available_memory():
+            part //= 2
+        return part
+
+
+class Kgfast:
+    """The trainer's own steps."""
+
+    def __init__(self, work: Work, part: int) -> None:
+        self.part = part  # is always the whole batch
+        trainer = Trainer(work.config(), dataset=synthetic(*work.sizes), progress=False)
+        self._run = Run(
+            trainer.config,
+            trainer.dataset,
+            trainer.model,
+            trainer.evaluate,
+            folder=None,
+            progress=False,
+            resume=False,
+        )
+
+    def steps(self, count: int) -> None:
+        """Make some steps."""
+        for _ in range(count):
+            self._run.make_step()
+
+
+class Plain:
+    """The official code's formula in eager torch, with dense Adam as there."""
+
+    def __init__(self, work: Work, part: int) -> None:
+        self._work, self.part = work, part
+        trainer = Trainer(work.config(), dataset=synthetic(*work.sizes), progress=False)
+        self.model: Any = trainer.model
+        hrt, config = trainer.dataset.train.hrt, trainer.config
+        self._batches = Batches.of_triples(hrt, work.batch, config.seed)
+        self._negatives = Negatives(
+            trainer.dataset.num_entities, work.negatives, config.seed, shared=True
+        )
+        self._optimizer = torch.optim.Adam(self.model.parameters(), LR)
+        self._step = 0
+
+    def steps(self, count: int) -> None:
+        """Make some steps."""
+        for _ in range(count):
+            self._optimizer.zero_grad()
+            self.backward(self._step)
+            self._optimizer.step()
+            self._step += 1
+
+    def backward(self, number: int) -> float:
+        """The gradients of a batch; returns its loss."""
+        batch = self._batches.batch(number)
+        pool, total = self._negatives.draw(batch)[0], 0.0
+        assert batch.targets is not None
+        count = len(batch.anchors)
+        for start in range(0, count, self.part):
+            rows = slice(start, start + self.part)
+            positive, negative = (
+                self._scores(batch.anchors[rows], batch.relations[rows], ids, batch.side)
+                for ids in (batch.targets[rows, None], pool[None])
+            )
+            weights = (negative * ALPHA).softmax(1).detach()
+            wrong = (weights * functional.logsigmoid(-negative)).sum(1)
+            loss = -(functional.logsigmoid(positive[:, 0]) + wrong).sum() / (2 * count)
+            loss.backward()
+            total += float(loss.detach())
+        return total
+
+    def _scores(self, anchors: Tensor, relations: Tensor, ids: Tensor, side: str) -> Tensor:
+        """Scores ``[B, K]``; ``codes/model.py`` of the official code, ``RotatE``."""
+        re, im = self.model.entity[anchors][:, None].chunk(2, -1)
+        phase = self.model.relation[relations][:, None] / (self.model.embedding_range / torch.pi)
+        turn_re, turn_im = phase.cos(), phase.sin()
+        if side == "head":
+            turn_im = -turn_im
+        candidate_re, candidate_im = self.model.entity[ids].chunk(2, -1)
+        re_score = re * turn_re - im * turn_im - candidate_re
+        im_score = re * turn_im + im * turn_re - candidate_im
+        return GAMMA - torch.stack([re_score, im_score], 0).norm(dim=0).sum(-1)
+
+
+class Pykeen:
+    """PyKEEN's sLCWA loop on its RotatE; its epochs are as long as the steps asked for."""
+
+    def __init__(self, work: Work, part: int) -> None:
+        try:
+            from pykeen.losses import NSSALoss
+            from pykeen.models import RotatE
+            from pykeen.training import SLCWATrainingLoop
+            from pykeen.triples import CoreTriplesFactory
+        except ImportError:
+            raise Missing("not installed") from None
+        for noisy in ("pykeen", "torch_max_mem"):
+            logging.getLogger(noisy).setLevel(logging.ERROR)
+        self._work, self.part = work, part
+        graph = synthetic(*work.sizes)
+        self._hrt = graph.train.hrt
+        self._factory = partial(
+            CoreTriplesFactory,
+            num_entities=graph.num_entities,
+            num_relations=graph.num_relations,
+        )
+        factory = self._factory(self._hrt)
+        model: nn.Module = RotatE(
+            triples_factory=factory,
+            embedding_dim=work.dim,
+            random_seed=0,
+            loss=NSSALoss(margin=GAMMA, adversarial_temperature=ALPHA),
+        )
+        self._loop: Any = SLCWATrainingLoop(
+            model=model,
+            triples_factory=factory,
+            optimizer=torch.optim.Adam(model.parameters(), LR),
+            negative_sampler_kwargs={"num_negs_per_pos": work.negatives},
+        )
+
+    def steps(self, count: int) -> None:
+        """Train an epoch of so many batches."""
+        with _quiet():
+            self._loop.train(
+                self._factory(self._hrt[: count * self._work.batch]),
+                num_epochs=1,
+                batch_size=self._work.batch,
+                sub_batch_size=self.part if self.part < self._work.batch else None,
+                use_tqdm=False,
+                pin_memory=False,
+            )
+
+
+CONTENDERS: dict[str, type[Kgfast] | type[Plain] | type[Pykeen]] = {
+    "kgfast": Kgfast,
+    "plain torch": Plain,
+    "plain torch, in parts": Plain,
+    "pykeen": Pykeen,
+    "pykeen, in parts": Pykeen,
+}
+_PARTS = (4, 16, 64)  # rows, tried for contenders in parts
+
+
+def rows_at_once(name: str, work: Work) -> int:
+    """Rows of a batch that a contender gets at once: all that fit, or the fastest number."""
+    if name == "kgfast":
+        return work.batch
+    kind = name.split(",")[0].split()[0]
+    fitting = work.fitting(kind)
+    if not name.endswith("in parts"):
+        return fitting
+    contender, stopwatch = CONTENDERS[name](work, fitting), Stopwatch("cpu")
+    seconds = {}
+    for contender.part in sorted({min(part, fitting) for part in _PARTS}):
+        seconds[contender.part] = stopwatch.seconds(partial(contender.steps, 1))
+    return min(seconds, key=lambda part: seconds[part])
+
+
+def loss_difference(work: Work) -> float:
+    """How far the loss of a first batch is from that of the plain loop, relatively."""
+    trainer = Trainer(work.config(), dataset=synthetic(*work.sizes), progress=False)
+    hrt, entities = trainer.dataset.train.hrt, trainer.dataset.num_entities
+    objective = MODES["negative"](trainer.config, hrt, entities)
+    with torch.no_grad():
+        ours = float(objective(Leaves(trainer.model), objective.batches.batch(0)))
+    theirs = Plain(work, work.fitting("plain")).backward(0)
+    return abs(ours - theirs) / abs(theirs)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without advice about memory that a CPU does not have."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,207 @@
+"""Training steps of RotatE by kgfast, PyKEEN's sLCWA loop and a plain torch loop, in turns.
+
+    python benchmarks/train_speed.py            everything; results/cpu-train-speed.json and .png
+    python benchmarks/train_speed.py --quick    a smoke test: a tiny graph, seconds
+
+All contenders have the same batch, number of negatives, dimension and threads; they take turns in
+one process, and medians are compared. Peers come as a user would start them, and at their best.
+Memory is measured in a process of its own for each: the peak of two steps beyond the model,
+optimizer state included. The loss of kgfast's first batch is held against the plain loop's (exit
+code 1 if they differ).
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import (
+    QUICK_SIZES,
+    RESULTS,
+    ChildDied,
+    PeakMemory,
+    Stopwatch,
+    Timing,
+    console,
+    facts,
+    human_bytes,
+    human_seconds,
+    in_child,
+    machine_line,
+    machine_tag,
+    write_json,
+)
+from peers import Missing
+from rich.console import Console
+from speed_tables import _table, spread
+from train_peers import CONTENDERS, Work, loss_difference, rows_at_once
+
+SIZES = (40_943, 11, 86_835, 0, 0)  # of WN18RR's training set
+TOLERANCE = 1e-4  # of losses in float32
+STEPS = {"kgfast": 10}  # of a turn; peers make one
+SLOW_SECONDS = 10.0
+GOALS = {"plain torch": 30, "pykeen": 10}
+
+
+def measure(options: argparse.Namespace, work: Work) -> list[dict[str, Any]]:
+    """A row for each contender: time and memory, or why there is none."""
+    rows, contenders = [], {}
+    for name in ("kgfast", *options.peers):
+        row = {
+            "benchmark": "train_speed",
+            "contender": name,
+            "entities": work.sizes[0],
+            "dim": work.dim,
+            "batch": work.batch,
+            "negatives": work.negatives,
+        }
+        rows.append(row)
+        try:
+            row["rows_at_once"] = rows_at_once(name, work)
+            row["memory"] = in_child(peak_of, name, work, row["rows_at_once"])
+            contenders[name] = CONTENDERS[name](work, row["rows_at_once"])
+        except (Missing, ChildDied, RuntimeError) as error:
+            row |= {"seconds": None, "note": str(error)}
+    timings = take_turns(contenders, options.rounds)
+    for row in rows:
+        if row["contender"] not in timings:
+            continue
+        timing = timings[row["contender"]]
+        row |= {
+            "seconds": timing.as_dict(),
+            "steps_per_s": 1 / timing.median,
+            "triples_per_s": work.batch / timing.median,
+            "scores_per_s": work.scores / timing.median,
+            "times_kgfast": timing.median / timings["kgfast"].median,
+        }
+    return rows
+
+
+def take_turns(contenders: Mapping[str, Any], rounds: int) -> dict[str, Timing]:
+    """Seconds of a step of each contender; for slow ones the first step is all."""
+    stopwatch = Stopwatch("cpu")
+    first = {
+        name: stopwatch.seconds(partial(contender.steps, 1))
+        for name, contender in contenders.items()
+    }
+    seconds = {name: [it] if it > SLOW_SECONDS else [] for name, it in first.items()}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            if first[name] <= SLOW_SECONDS:
+                count = STEPS.get(name, 1)
+                seconds[name].append(stopwatch.seconds(partial(contender.steps, count)) / count)
+    return {name: Timing.of(values) for name, values in seconds.items()}
+
+
+def peak_of(name: str, work: Work, part: int) -> dict[str, Any]:
+    """Peak memory of two steps beyond the model and the graph."""
+    contender = CONTENDERS[name](work, part)
+    with PeakMemory("cpu") as peak:
+        contender.steps(2)
+    table = 4 * work.sizes[0] * 2 * work.dim
+    return {"bytes": peak.bytes, "method": peak.method, "table_bytes": table}
+
+
+def show(out: Console, rows: Sequence[Mapping[str, Any]], work: Work) -> None:
+    """The rows as a table."""
+    title = (
+        f"RotatE training steps, dim {work.dim}, {work.batch} triples x {work.negatives} negatives"
+    )
+    table = _table(
+        title,
+        "",
+        "rows at once",
+        "step",
+        "min .. max",
+        "steps/s",
+        "triples/s",
+        "x kgfast",
+        "goal",
+        "peak memory",
+    )
+    for row in rows:
+        if row["seconds"] is None:
+            table.add_row(row["contender"], row["note"], style="dim")
+            continue
+        goal = GOALS.get(row["contender"].split(",")[0])
+        table.add_row(
+            row["contender"],
+            str(row["rows_at_once"]),
+            human_seconds(row["seconds"]["median"]),
+            spread(row["seconds"]),
+            f"{row['steps_per_s']:.3g}",
+            f"{row['triples_per_s']:,.0f}",
+            f"{row['times_kgfast']:.1f}",
+            "" if goal is None else f">= {goal}",
+            human_bytes(row["memory"]["bytes"]),
+            style="bold green" if row["contender"] == "kgfast" else None,
+        )
+    out.print(table)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--dim", type=int, help="500 unless given")
+    parser.add_argument("--batch", type=int, help="triples of a step; 512 unless given")
+    parser.add_argument("--negatives", type=int, help="of each triple; 1024 unless given")
+    peers = [name for name in CONTENDERS if name != "kgfast"]
+    parser.add_argument("--peers", nargs="*", choices=peers, help="all of them unless given")
+    parser.add_argument("--rounds", type=int, help="turns of each contender; 3 unless given")
+    parser.add_argument("--threads", type=int, help="torch's unless given")
+    parser.add_argument("--quick", action="store_true", help="a tiny graph: seconds")
+    parser.add_argument("--json", type=Path, help="results/cpu-train-speed.json unless given")
+    parser.add_argument("--plot", type=Path, help="beside the JSON unless given")
+    options = parser.parse_args(arguments)
+    quick = {"dim": 16, "batch": 64, "negatives": 32, "rounds": 2}
+    whole = {"dim": 500, "batch": 512, "negatives": 1024, "rounds": 3}
+    for name, value in (quick if options.quick else whole).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1; got {getattr(options, name)}")
+    if options.peers is None:
+        options.peers = peers
+    if not options.quick:  # a smoke test writes only what it is told to
+        options.json = options.json or RESULTS / f"{machine_tag('cpu')}-train-speed.json"
+        options.plot = options.plot or options.json.with_suffix(".png")
+    return options
+
+
+def main() -> int:
+    """Measure, print, write; 1 if the losses differ."""
+    options = parse()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    sizes = QUICK_SIZES if options.quick else SIZES
+    work = Work(sizes, options.dim, options.batch, options.negatives)
+    out, about = console(), facts("cpu")
+    out.print(machine_line(about), style="dim")
+    difference = loss_difference(work)
+    rows = [row | {"loss_difference": difference} | about for row in measure(options, work)]
+    show(out, rows, work)
+    if options.json is not None:
+        write_json(options.json, {"rows": rows})
+    if options.plot is not None:
+        _draw(rows, options.plot, out)
+    if not (math.isfinite(difference) and difference < TOLERANCE):
+        out.print(f"[bold white on red] THE LOSS DIFFERS BY {difference:.1e}: this is a bug ")
+        return 1
+    return 0
+
+
+def _draw(rows: list[dict[str, Any]], path: Path, out: Console) -> None:
+    try:
+        from train_pictures import draw_training
+    except ImportError:
+        out.print('no picture: matplotlib is not installed (pip install "kgfast[bench]")')
+        return
+    draw_training(rows, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Crop widths as the extension takes them: ascending, each once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..scores import Score
+
+
+@dataclass(frozen=True)
+class Crops:
+    """The widths of one call.
+
+    Attributes
+    ----------
+    given : list of int
+        As the caller ordered them, ``[C]``.
+    distinct : list of int
+        Ascending, each once.
+    slots : list of int
+        For each distinct width the first place that asks for it.
+    covers_rows : bool
+        Whether the widest crop is the whole row.
+    has_axis : bool
+        Whether results have a leading axis of crops.
+    """
+
+    given: list[int]
+    distinct: list[int]
+    slots: list[int]
+    covers_rows: bool
+    has_axis: bool
+
+    @classmethod
+    def of(cls, dims: Sequence[int] | None, score: Score, width: int) -> "Crops":
+        """The crops that ``dims`` names of rows of ``width`` stored reals."""
+        features = score.num_features(width)
+        given = [features] if dims is None else list(dims)
+        distinct = sorted(set(given))
+        slots = [given.index(dim) for dim in distinct]
+        return cls(given, distinct, slots, distinct[-1] == features, dims is not None)
+
+    def finish(self, scores: Tensor) -> Tensor:
+        """Fill the places of repeated widths in ``[C, B, K]``; drop an axis nobody asked for."""
+        for place, dim in enumerate(self.given):
+            first = self.given.index(dim)
+            if first != place:
+                scores[place] = scores[first]
+        return scores if self.has_axis else scores[0]
+
+    def gradient_like(self, rows: Tensor, count: int | None = None) -> Tensor:
+        """Room for the gradient of ``count`` rows, zero where no crop reaches."""
+        shape = (len(rows) if count is None else count, rows.shape[1])
+        make = torch.empty if self.covers_rows else torch.zeros
+        return make(shape, dtype=rows.dtype)

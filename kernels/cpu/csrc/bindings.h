@@ -1,0 +1,51 @@
+// What the bindings of every consumer share: Python's views, pointers and interrupts.
+#pragma once
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "machine.h"
+
+namespace kgfast {
+
+namespace py = pybind11;
+
+// (pointer, dtype, row stride, column starts, column step), strides in elements
+inline View as_view(const py::tuple& spec) {
+  View view;
+  view.data = reinterpret_cast<const char*>(spec[0].cast<uintptr_t>());
+  view.dtype = static_cast<DType>(spec[1].cast<int>());
+  view.row_stride = spec[2].cast<int64_t>();
+  const auto starts = spec[3].cast<std::vector<int64_t>>();
+  for (size_t plane = 0; plane < starts.size() && plane < 2; ++plane)
+    view.start[plane] = starts[plane];
+  view.step = spec[4].cast<int64_t>();
+  return view;
+}
+
+template <class T>
+T* pointer(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+inline const Isa& isa_named(const std::string& name) {
+  const Isa* isa = find_isa(name.c_str());
+  if (!isa) throw std::invalid_argument("no such instruction set here: " + name);
+  return *isa;
+}
+
+inline int planes_of(ScoreId score) { return score == ScoreId::rotate ? 2 : 1; }
+
+// Whether Python wants to interrupt; for a thread that has released the lock.
+inline bool interrupted() {
+  const py::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals() != 0;
+}
+
+void bind_scores(py::module_& module);  // pairwise and indexed, and their backwards
+void bind_topk(py::module_& module);
+
+}  // namespace kgfast

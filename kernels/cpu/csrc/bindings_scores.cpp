@@ -1,0 +1,174 @@
+// Scores, their gradients, passes of losses. Python has made the outputs, checked everything and
+// sorted the crops.
+#include <optional>
+
+#include "bindings.h"
+#include "indexed.h"
+#include "losses.h"
+#include "pairwise.h"
+
+namespace kgfast {
+namespace {
+
+void stop_if(bool was_interrupted) {
+  if (was_interrupted) throw py::error_already_set();
+}
+
+void py_pairwise_scores(const std::string& isa, int score, const py::tuple& query,
+                        const py::tuple& table, int64_t num_queries, int64_t num_candidates,
+                        const std::vector<int64_t>& widths, const std::vector<int64_t>& slots,
+                        uintptr_t bias, int threads, uintptr_t out) {
+  PairwiseJob job{};
+  job.sweep.score = static_cast<ScoreId>(score);
+  job.sweep.planes = planes_of(job.sweep.score);
+  job.sweep.query = as_view(query);
+  job.sweep.table = as_view(table);
+  job.sweep.bias = pointer<const float>(bias);
+  job.sweep.num_candidates = num_candidates;
+  job.sweep.num_features = widths.back();
+  job.widths = widths.data();
+  job.slots = slots.data();
+  job.num_widths = static_cast<int64_t>(widths.size());
+  job.all_queries = num_queries;
+  job.out = pointer<float>(out);
+  const Isa& kernels = isa_named(isa);
+  bool stopped;
+  {
+    const py::gil_scoped_release release;
+    stopped = pairwise_scores(kernels, job, threads, interrupted);
+  }
+  stop_if(stopped);
+}
+
+// (pointer, stride of crops, of rows, of columns), in elements
+ScoreGradient as_gradient(const py::tuple& spec, const std::vector<int64_t>& widths) {
+  return {pointer<const float>(spec[0].cast<uintptr_t>()),
+          spec[1].cast<int64_t>(),
+          spec[2].cast<int64_t>(),
+          spec[3].cast<int64_t>(),
+          widths.data(),
+          static_cast<int64_t>(widths.size())};
+}
+
+void py_pairwise_backward(const std::string& isa, int score, const py::tuple& grad,
+                          const py::tuple& query, const py::tuple& table, int64_t num_queries,
+                          int64_t num_candidates, const std::vector<int64_t>& widths,
+                          const std::optional<py::tuple>& grad_query,
+                          const std::optional<py::tuple>& grad_table, bool add_to_table,
+                          int threads) {
+  PullJob job{};
+  job.score = static_cast<ScoreId>(score);
+  job.planes = planes_of(job.score);
+  job.grad = as_gradient(grad, widths);
+  job.query = as_view(query);
+  job.table = as_view(table);
+  job.num_queries = num_queries;
+  job.num_candidates = num_candidates;
+  if (grad_query) job.grad_query = as_view(*grad_query);
+  if (grad_table) job.grad_table = as_view(*grad_table);
+  job.add_to_table = add_to_table;
+  const Isa& kernels = isa_named(isa);
+  bool stopped;
+  {
+    const py::gil_scoped_release release;
+    stopped = pairwise_backward(kernels, job, threads, interrupted);
+  }
+  stop_if(stopped);
+}
+
+void py_indexed_scores(const std::string& isa, int score, const py::tuple& query,
+                       const py::tuple& table, uintptr_t index, int64_t num_queries,
+                       int64_t per_query, const std::vector<int64_t>& widths,
+                       const std::vector<int64_t>& slots, uintptr_t bias, int threads,
+                       uintptr_t out) {
+  IndexedJob job{};
+  job.score = static_cast<ScoreId>(score);
+  job.planes = planes_of(job.score);
+  job.query = as_view(query);
+  job.table = as_view(table);
+  job.index = pointer<const int64_t>(index);
+  job.num_queries = num_queries;
+  job.per_query = per_query;
+  job.num_features = widths.back();
+  job.widths = widths.data();
+  job.slots = slots.data();
+  job.num_widths = static_cast<int64_t>(widths.size());
+  job.bias = pointer<const float>(bias);
+  job.out = pointer<float>(out);
+  const Isa& kernels = isa_named(isa);
+  bool stopped;
+  {
+    const py::gil_scoped_release release;
+    stopped = indexed_scores(kernels, job, threads, interrupted);
+  }
+  stop_if(stopped);
+}
+
+void py_indexed_backward(const std::string& isa, int score, const py::tuple& grad,
+                         const py::tuple& query, const py::tuple& table, uintptr_t index,
+                         int64_t num_queries, int64_t per_query,
+                         const std::vector<int64_t>& widths,
+                         const std::vector<int64_t>& ascending,
+                         const std::optional<py::tuple>& grad_query,
+                         const std::optional<py::tuple>& grad_rows, bool whole_table,
+                         uintptr_t ids, uintptr_t order, uintptr_t first, int64_t num_ids,
+                         int threads) {
+  IndexedPullJob job{};
+  job.score = static_cast<ScoreId>(score);
+  job.planes = planes_of(job.score);
+  job.grad = as_gradient(grad, widths);
+  job.query = as_view(query);
+  job.table = as_view(table);
+  job.index = pointer<const int64_t>(index);
+  job.num_queries = num_queries;
+  job.per_query = per_query;
+  job.num_features = ascending.back();
+  job.widths = ascending.data();
+  if (grad_query) job.grad_query = as_view(*grad_query);
+  if (grad_rows) job.grad_rows = as_view(*grad_rows);
+  job.whole_table = whole_table;
+  job.ids = pointer<const int64_t>(ids);
+  job.order = pointer<const int64_t>(order);
+  job.first = pointer<const int64_t>(first);
+  job.num_ids = num_ids;
+  const Isa& kernels = isa_named(isa);
+  bool stopped = false;
+  {
+    const py::gil_scoped_release release;
+    if (grad_query) stopped = indexed_pull_queries(kernels, job, threads, interrupted);
+    if (grad_rows && !stopped) stopped = indexed_pull_rows(kernels, job, threads, interrupted);
+  }
+  stop_if(stopped);
+}
+
+// `sums` are float64, `factors` (shift, scale, share) float32 numbers of each row, or 0.
+void py_loss_pass(const std::string& isa, int pass, uintptr_t scores, int64_t rows,
+                  int64_t columns, const std::vector<uintptr_t>& sums,
+                  const std::vector<uintptr_t>& factors, double constant, int threads) {
+  LossTile tile{};
+  tile.scores = pointer<float>(scores);
+  tile.rows = rows;
+  tile.columns = columns;
+  tile.a = pointer<double>(sums.at(0));
+  tile.b = pointer<double>(sums.at(1));
+  tile.c = pointer<double>(sums.at(2));
+  tile.shift = pointer<const float>(factors.at(0));
+  tile.scale = pointer<const float>(factors.at(1));
+  tile.share = pointer<const float>(factors.at(2));
+  tile.constant = static_cast<float>(constant);
+  const Isa& kernels = isa_named(isa);
+  const py::gil_scoped_release release;
+  loss_pass(kernels, static_cast<LossPass>(pass), tile, threads);
+}
+
+}  // namespace
+
+void bind_scores(py::module_& module) {
+  module.def("pairwise_scores", &py_pairwise_scores);
+  module.def("pairwise_backward", &py_pairwise_backward);
+  module.def("indexed_scores", &py_indexed_scores);
+  module.def("indexed_backward", &py_indexed_backward);
+  module.def("loss_pass", &py_loss_pass);
+}
+
+}  // namespace kgfast

@@ -1,0 +1,32 @@
+// The elementwise passes of streamed losses over one scratch of scores.
+#pragma once
+#include <cstdint>
+
+#include "job.h"
+
+namespace kgfast {
+
+// Scores [rows, columns], one row after the other, and numbers of each row.
+struct LossTile {
+  float* scores;
+  int64_t rows, columns;
+  double *a, *b, *c;         // [rows] sums, added to
+  const float *shift, *scale;  // [rows]
+  float constant;
+  const float* share;        // [rows]
+};
+
+enum class LossPass : int {
+  softplus_sums = 0,   // a += sum softplus(x), b += sum x
+  sigmoid_slopes = 1,  // x = scale (sigmoid(x) - constant)
+  exp_sums = 2,        // a = the highest x so far, b = sum exp(x - a) so far, c += sum x
+  softmax_slopes = 3,  // x = scale exp(x - shift) - share
+};
+
+struct LossKernels {
+  void (*row)(LossPass, const LossTile&, int64_t row);
+};
+
+void loss_pass(const Isa& isa, LossPass pass, const LossTile& tile, int threads);
+
+}  // namespace kgfast

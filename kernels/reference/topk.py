@@ -1,0 +1,97 @@
+"""The best k candidates as they are defined: canonical float64 scores of every pair, sorted.
+
+Cost model: that of :mod:`.rank` for the scores, and a stable sort of k + n numbers per query and
+tile of n candidates. Memory: a few ``[b, k + n]`` tiles.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .rank import TILE, Operands, denormals_kept
+
+_NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
+
+
+def topk(
+    queries: Tensor,
+    candidates: Tensor,
+    k: int,
+    exclude_indptr: Tensor | None = None,
+    exclude_indices: Tensor | None = None,
+    score: str = "dot",
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+    candidate_ids: Tensor | None = None,
+    nan_worst: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The specification of :func:`kgfast.ops.topk`; see there.
+
+    Places beyond the last candidate of a query hold id -1 and score -inf.
+    """
+    ids = torch.arange(len(candidates), device=candidates.device)
+    ids = ids if candidate_ids is None else candidate_ids.sort().values
+    excluded = _excluded_pairs(exclude_indptr, exclude_indices, ids)
+    with denormals_kept():
+        results = [
+            _topk_crop(Operands(queries, candidates, bias, score, dim, nan_worst), k, ids, excluded)
+            for dim in ([None] if dims is None else dims)
+        ]
+    scores, best = (torch.stack(column) for column in zip(*results, strict=True))
+    return (scores[0], best[0]) if dims is None else (scores, best)
+
+
+def _topk_crop(
+    operands: Operands, k: int, ids: Tensor, excluded: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Scores and ids of one crop, ``[B, k]``; ``ids`` ascend."""
+    queries = operands.queries
+    scores = queries.new_full((len(queries), k), -torch.inf)
+    best = torch.full((len(queries), k), -1, device=ids.device)
+    columns = max(1, min(len(ids), TILE // operands.candidates.shape[1]))
+    rows = max(1, TILE // (columns + k))
+    for i in range(0, len(queries), rows):
+        block = slice(i, i + rows)
+        values, kept = scores[block].double(), best[block]
+        for j in range(0, len(ids), columns):
+            tile = ids[j : j + columns]
+            removed = _removed(excluded, block, j, values.new_empty(len(values), len(tile)).bool())
+            values = torch.cat([values, operands.tile(block, tile)], 1)
+            kept = torch.cat([kept, torch.where(removed, -1, tile)], 1)
+            order = _order(values, kept)[:, :k]
+            values, kept = values.gather(1, order), kept.gather(1, order)
+        scores[block] = torch.where(kept < 0, -torch.inf, values)  # rounds once
+        best[block] = kept
+    return scores, best
+
+
+def _order(scores: Tensor, ids: Tensor) -> Tensor:
+    """Places from best to worst: by score, and among equals as they stand, by ascending id."""
+    kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
+    by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(
+        dim=1, descending=True, stable=True
+    )
+    return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
+
+
+def _excluded_pairs(
+    indptr: Tensor | None, indices: Tensor | None, ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Queries and columns (places in ``ids``) of the known answers that are candidates."""
+    if indptr is None or indices is None or not len(ids):
+        return ids[:0], ids[:0]
+    rows = torch.repeat_interleave(indptr.diff())
+    columns = torch.searchsorted(ids, indices).clamp(max=len(ids) - 1)
+    found = ids[columns] == indices
+    return rows[found], columns[found]
+
+
+def _removed(excluded: tuple[Tensor, Tensor], rows: slice, first: int, blank: Tensor) -> Tensor:
+    """The known answers of a tile of scores, as a mask."""
+    mask = torch.zeros_like(blank)
+    row, column = excluded[0] - rows.start, excluded[1] - first
+    inside = (row >= 0) & (row < mask.shape[0]) & (column >= 0) & (column < mask.shape[1])
+    mask[row[inside], column[inside]] = True
+    return mask

@@ -1,0 +1,37 @@
+"""Crops: their order, and what each range of features owes to them."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+
+def crop_order(crops: Sequence[int], device: torch.device) -> Tensor:
+    """Rising widths and where each belongs, ``[C, 2]``, without waiting for a copy."""
+    order = torch.empty(len(crops), 2, dtype=torch.int64, device=device)
+    places = sorted(range(len(crops)), key=crops.__getitem__)
+    for row, place in zip(order, places, strict=True):
+        row[0].fill_(crops[place])
+        row[1].fill_(place)
+    return order
+
+
+def segments(grad: Tensor, dims: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
+    """Ranges of features, the last first, with the sum of ``grad [C, ...]`` over the crops there.
+
+    A crop adds to the features that it has, so the sum grows towards the first range.
+    """
+    order = sorted(range(len(dims)), key=dims.__getitem__, reverse=True)
+    coefficient = grad[order[0]]
+    for i, crop in enumerate(order):
+        if i:
+            coefficient = coefficient + grad[crop]
+        low = dims[order[i + 1]] if i + 1 < len(order) else 0
+        if dims[crop] > low:
+            yield low, dims[crop], coefficient
+
+
+def over_norms(values: Tensor, norms: Tensor) -> Tensor:
+    """``values / norms``, in the place of ``norms``; 0 where the norm is 0."""
+    is_zero = norms == 0
+    return torch.div(values, norms, out=norms).masked_fill_(is_zero, 0.0)

@@ -1,0 +1,138 @@
+"""Losses over all candidates on a GPU: the shared loop over chunks of scores.
+
+Scores of a chunk are swept (``dot``: multiplied) into 8 MiB of scratch, which stays in the L2
+cache while the loop of ``streamed_losses`` turns it into row sums or slopes; slopes are pulled back
+as those of ``pairwise_scores`` are.
+
+Cost model (rotate, d features, sm_90): 7.0 d issue slots a pair forward; 7.0 d and twice 9.2 d
+backward; about ten passes over the scratch beside that. Memory: pairwise.py's and three scratches.
+"""
+
+from torch import Tensor
+
+from .. import streamed_losses as streamed
+from ..scores import get_score
+from . import launch as launcher
+from .pairwise import BLOCK_PAIRS, Pairs, Sink, fill_scores, row_cap, zero_gradient
+
+
+def bce(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+) -> Tensor:
+    """The contract of :func:`kgfast.ops.bce`; see there."""
+    with launcher.on_device(candidates.device):
+        sweep = _Sweep(queries, candidates, bias, score)
+        rows = streamed.bce_rows(sweep, positive_indptr, positive_indices, label_a, label_c)
+    return rows.float()
+
+
+def bce_backward(
+    grad_rows: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of queries, candidates and an expanded bias ``[N]``, None where not needed."""
+    with launcher.on_device(candidates.device):
+        sweep = _Sweep(queries, candidates, bias, score, need)
+        streamed.bce_gradients(
+            sweep,
+            grad_rows,
+            positive_indptr,
+            positive_indices,
+            label_a,
+            label_c,
+            sweep.grad_bias,
+        )
+    return sweep.grad_queries, sweep.grad_candidates, sweep.grad_bias
+
+
+def cross_entropy(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+) -> tuple[Tensor, Tensor]:
+    """The contract of :func:`kgfast.ops.cross_entropy`: row losses and logsumexp (float64)."""
+    with launcher.on_device(candidates.device):
+        sweep = _Sweep(queries, candidates, bias, score)
+        rows, logsumexp = streamed.cross_entropy_rows(sweep, targets, label_smoothing)
+    return rows.float(), logsumexp
+
+
+def cross_entropy_backward(
+    grad_rows: Tensor,
+    logsumexp: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of queries, candidates and an expanded bias ``[N]``, None where not needed."""
+    with launcher.on_device(candidates.device):
+        sweep = _Sweep(queries, candidates, bias, score, need)
+        streamed.cross_entropy_gradients(
+            sweep, grad_rows, logsumexp, targets, label_smoothing, sweep.grad_bias
+        )
+    return sweep.grad_queries, sweep.grad_candidates, sweep.grad_bias
+
+
+class _Sweep:
+    """Chunks of candidates scored, and gradients summed, by the kernels of pairwise.py."""
+
+    scratch_scores = BLOCK_PAIRS
+
+    def __init__(
+        self,
+        queries: Tensor,
+        candidates: Tensor,
+        bias: Tensor | None,
+        score: str,
+        need: tuple[bool, bool, bool] = (False, False, False),
+    ) -> None:
+        self.queries, self.candidates, self.facts = queries, candidates, get_score(score)
+        self.arch = launcher.architecture(candidates.device)
+        self.num_queries, self.num_candidates = len(queries), len(candidates)
+        self.bias = None if bias is None else bias.expand(len(candidates))
+        self.grad_queries = zero_gradient(queries, need[0])
+        self.grad_candidates = zero_gradient(candidates, need[1])
+        self.grad_bias = queries.new_zeros(len(candidates)) if need[2] else None
+
+    def scores(self, start: int, stop: int) -> Tensor:
+        out = self.queries.new_empty(1, self.num_queries, stop - start)
+        bias = None if self.bias is None else self.bias[start:stop]
+        rows = self.candidates[start:stop]
+        fill_scores(out, self.queries, rows, self.facts, None, bias, self.arch)
+        return out[0]
+
+    def pull(self, grad: Tensor, start: int, stop: int) -> None:
+        width = row_cap(self.candidates)
+        of_queries = None if self.grad_queries is None else Sink(self.grad_queries)
+        for first in range(start, stop, width):
+            part = slice(first, min(first + width, stop))
+            pairs = Pairs(self.queries, self.candidates[part], self.facts, self.arch)
+            slopes = grad[None, :, first - start : part.stop - start]
+            grad_part = None if self.grad_candidates is None else Sink(self.grad_candidates[part])
+            pairs.pull(pairs.coefficients(slopes, None), of_queries, grad_part)
+            if grad_part is not None:
+                grad_part.finish()
+        if of_queries is not None:
+            of_queries.finish()

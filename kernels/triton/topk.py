@@ -1,0 +1,340 @@
+"""The best k candidates on a GPU: a limit from the first stripe, a sweep for what may pass it.
+
+Per pass of queries: float32 scores of a stripe name k good candidates of each query, whose worst
+canonical score is a limit that the k-th best cannot be below; blocks of candidates are swept
+against the limits with the certified bound of the ranks; survivors get canonical scores, are merged
+into the best so far by (score, id), and the limits rise. The order in which survivors are appended
+does not matter.
+
+Cost model: rank_counts' sweep; canonical scores of about k (1 + log(N / stripe)) pairs a query.
+Memory: 24 MiB of packed operands, 8 MiB of stripe, 1 MiB of band, and 20 MiB to sort it with the
+best (more where one query asks for more than 2**17). The host waits once per block, for the number
+of survivors: one block serves 1024 queries and 40,943 candidates, k = 5. A block that leaves more
+than the band holds is swept again in parts, of which the last always fits.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import nonfinite_error
+from ..scores import get_score
+from . import bounds, configs
+from . import launch as launcher
+from .batch import Batch
+from .operands import view_args
+from .pack import PACK_ROWS
+from .pairwise import BLOCK_PAIRS, fill_scores
+from .panels import describe_lanes, pack_panels
+from .survivors import collect, score_survivors
+from .terms import score_code
+
+BAND_PAIRS = 1 << 17
+QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 16 << 20  # packed operands
+STRIPE = 4096  # candidates that give the first limits
+STRIPE_BYTES = 16 << 20  # of their rows
+MOST_QUERIES = 1024  # of a pass: the band then holds a column of tiles
+CANONICAL_LANES = 32
+_LANE = 0xFFFFFFFF
+_NO_ROW = 2**63 - 1
+_MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
+
+
+def topk(
+    queries: Tensor,
+    candidates: Tensor,
+    k: int,
+    exclude_indptr: Tensor | None = None,
+    exclude_indices: Tensor | None = None,
+    score: str = "dot",
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+    candidate_ids: Tensor | None = None,
+    nan_worst: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The contract of :func:`kgfast.ops.topk`; see there."""
+    facts = get_score(score)
+    arch = launcher.architecture(candidates.device)
+    crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
+    shape = (len(crops), len(queries), k)
+    scores = queries.new_full(shape, -torch.inf)
+    ids = torch.full(shape, -1, device=candidates.device)
+    with launcher.on_device(candidates.device):
+        targets = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
+        batch = Batch.of(facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch)
+        if scores.numel() and batch.num_candidates:
+            excluded = _excluded_keys(batch, exclude_indptr, exclude_indices)
+            for dim, crop_scores, crop_ids in zip(crops, scores, ids, strict=True):
+                job = _Job(batch, dim, k, excluded)
+                for first in range(0, len(queries), job.height):
+                    part = slice(first, first + job.height)
+                    _Pass(job, first, len(crop_ids[part])).write(crop_scores[part], crop_ids[part])
+    return (scores[0], ids[0]) if dims is None else (scores, ids)
+
+
+def _excluded_keys(batch: Batch, indptr: Tensor | None, indices: Tensor | None) -> Tensor | None:
+    """The known answers as ``query << 32 | lane``, rising; a lane is a place in the rising ids."""
+    if indptr is None or indices is None or not len(indices):
+        return None
+    rows = torch.repeat_interleave(indptr.diff(), output_size=len(indices))
+    lanes = indices
+    if batch.sorted_ids is not None:
+        lanes = torch.searchsorted(batch.sorted_ids, indices).clamp_(max=batch.num_candidates - 1)
+        lanes = torch.where(batch.sorted_ids[lanes] == indices, lanes, _LANE)
+    return ((rows << 32) | lanes).sort().values
+
+
+class _Job:
+    """One crop of a batch: what its passes share."""
+
+    def __init__(self, batch: Batch, dim: int, k: int, excluded: Tensor | None) -> None:
+        self.batch, self.dim, self.k, self.excluded = batch, dim, k, excluded
+        self.device = batch.candidates.device
+        self.bound = bounds.error_bound(batch.facts, dim, batch.rounds_inputs)
+        self.band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=self.device)
+        # One read: a spare, the least bad query and candidate, the size of the band.
+        self.words = torch.full((4,), _NO_ROW, dtype=torch.int64, device=self.device)
+        self.cursor = self.words[3:].zero_()
+        # 16 queries: 7.9 slots an element of rotate; with 32, or uncapped, ptxas spills scalars.
+        lanes, num_warps = 32 if batch.arch else 64, 4 if batch.num_queries >= 256 else 1
+        self.tile = configs.Tile(16, lanes * num_warps, num_warps, 128 if batch.arch else None)
+        row_bytes = 4 * dim * batch.facts.planes + configs.LANE_BYTES
+        height = min(QUERY_BYTES // row_bytes, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
+        panels = min(CANDIDATE_BYTES // row_bytes // self.tile.candidates, configs.MAX_PANELS)
+        self.fits = height > 0 and panels > 0  # else every pair is scored canonically
+        self.height = max(1, min(height, BAND_PAIRS // k))
+        self.chunk = panels * self.tile.candidates
+        self.score: dict[str, Any] = {
+            "SCORE": score_code(batch.facts),
+            "PLANES": batch.facts.planes,
+            "HAS_BIAS": batch.bias is not None,
+        }
+
+    def lanes(self, first: int, stop: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Rows of a range of lanes, ids into them, and their biases."""
+        batch = self.batch
+        if batch.sorted_ids is not None:
+            return batch.candidates, batch.sorted_ids[first:stop], batch.bias
+        bias = None if batch.bias is None else batch.bias[first:stop]
+        return batch.candidates[first:stop], None, bias
+
+    def pack(self, rows: Tensor, ids: Tensor | None, lanes: int, *, is_query: bool) -> Tensor:
+        """Rows packed, and noted if they are not finite."""
+        seen = None if self.batch.nan_worst else self.words[0 if is_query else 1 :]
+        negate = is_query and self.batch.facts.name == "dot"
+        return pack_panels(
+            rows, self.batch.facts, self.dim, lanes, ids=ids, negate=negate, status=seen
+        )
+
+    def read(self, first_row: int) -> int:
+        """Wait for the size of the band; raise for rows, from ``first_row`` on, that are bad."""
+        _, bad_query, bad_candidate, size = self.words.tolist()
+        if bad_query != _NO_ROW:
+            raise nonfinite_error("queries", bad_query)
+        if bad_candidate != _NO_ROW:
+            raise nonfinite_error("candidates", first_row + bad_candidate)
+        return int(size)
+
+
+class _Pass:
+    """The best of a block of queries; a *position* is a query in the order of the first limits."""
+
+    def __init__(self, job: _Job, first: int, count: int) -> None:
+        self.job, self.first, self.count = job, first, count
+        self.order = torch.arange(first, first + count, device=job.device)
+        self.rows = torch.arange(count, device=job.device)[:, None]
+        self.limits = torch.full((count,), -torch.inf, dtype=torch.float64, device=job.device)
+        self.pairs = ((self.rows << 32) | _LANE).repeat(1, job.k)  # position << 32 | lane
+        self.scores = torch.full_like(self.pairs, -torch.inf, dtype=torch.float64)
+        self.keys = torch.full_like(self.pairs, _MISSING)
+        if job.fits:
+            self._find_limits()
+            self.limits, by_limit = self.limits.sort(descending=True, stable=True)
+            self.order = self.order[by_limit]
+            queries = job.batch.queries
+            self.packed = job.pack(queries, self.order, job.tile.queries, is_query=True)
+            self.norms = self._norms()
+        self._see_all()
+
+    def write(self, scores: Tensor, ids: Tensor) -> None:
+        """Store the best in the order of the queries, ``[b, k]`` each."""
+        is_missing = self.keys == _MISSING
+        best = torch.where(is_missing, 0, self.pairs & _LANE)
+        if self.job.batch.sorted_ids is not None:
+            best = self.job.batch.sorted_ids[best]
+        rows = self.order - self.first
+        scores.index_copy_(0, rows, self.scores.to(scores.dtype))
+        ids.index_copy_(0, rows, torch.where(is_missing, -1, best))
+
+    def _find_limits(self) -> None:
+        """Limits from the float32 scores of the first candidates."""
+        job, batch, k = self.job, self.job.batch, self.job.k
+        row_bytes = batch.candidates.shape[1] * batch.candidates.element_size()
+        width = min(STRIPE, batch.num_candidates, BLOCK_PAIRS // self.count)
+        width = min(width, STRIPE_BYTES // row_bytes)
+        if k > width:
+            return
+        rows, ids, bias = job.lanes(0, width)
+        if ids is not None:
+            rows, bias = rows[ids], None if bias is None else bias[ids]
+        stripe = torch.empty(self.count * width + 1, device=job.device)
+        block = stripe[:-1].view(1, self.count, width)
+        queries = batch.queries[self.first : self.first + self.count].float()
+        dims = None if job.dim == batch.facts.num_features(rows.shape[1]) else [job.dim]
+        fill_scores(block, queries, rows, batch.facts, dims, bias, batch.arch)
+        self._remove_known(stripe, width)
+        good = block[0].topk(k)
+        scores = self._score(((self.rows << 32) | good.indices).flatten()).view(self.count, k)
+        is_real = (good.values > -torch.inf) & ~scores.isnan()
+        self.limits = torch.where(is_real, scores, -torch.inf).amin(1)
+
+    def _remove_known(self, stripe: Tensor, width: int) -> None:
+        """Put minus infinity at the known answers of a stripe: flat, with a place to spare."""
+        if self.job.excluded is not None:
+            rows, lanes = (self.job.excluded >> 32) - self.first, self.job.excluded & _LANE
+            inside = (rows >= 0) & (rows < self.count) & (lanes < width)
+            places = torch.where(inside, rows * width + lanes, len(stripe) - 1)
+            stripe.index_fill_(0, places, -torch.inf)
+
+    def _norms(self) -> Tensor | None:
+        job = self.job
+        if not job.bound.norm:
+            return None
+        lanes = describe_lanes(
+            job.batch.queries, job.batch.facts, job.dim, PACK_ROWS, job.bound.norm, ids=self.order
+        )
+        return lanes[:, 1].flatten()[: self.count]
+
+    def _see_all(self) -> None:
+        """All candidates, in blocks as wide as what the last one left allows."""
+        job = self.job
+        unit = job.tile.candidates if job.fits else 1
+        least = BAND_PAIRS // self.count // unit * unit  # leaves no more than the band holds
+        most = job.chunk if job.fits else least
+        least = min(least, most)
+        width = most if job.k <= STRIPE else least
+        first = 0
+        while first < job.batch.num_candidates:
+            stop = min(first + width, job.batch.num_candidates)
+            found = self._sweep(first, stop) if job.fits else self._take(first, stop)
+            if found > BAND_PAIRS:
+                width = max(least, (stop - first) * BAND_PAIRS // found // 2 // unit * unit)
+                continue
+            self._merge(job.band[:found] + first)
+            first, width = stop, min(2 * width, most)
+        if not job.fits:
+            job.read(0)
+
+    def _take(self, first: int, stop: int) -> int:
+        """Fill the band with every pair of a range of lanes."""
+        lanes = torch.arange(stop - first, device=self.job.device)
+        found = self.count * len(lanes)
+        self.job.band[:found] = ((self.rows << 32) | lanes).flatten()
+        return found
+
+    def _sweep(self, first: int, stop: int) -> int:
+        """Fill the band with what survives of a range of lanes; returns how many pairs do."""
+        job, facts, tile = self.job, self.job.batch.facts, self.job.tile
+        rows, ids, bias = job.lanes(first, stop)
+        panels = job.pack(rows, ids, tile.candidates, is_query=False)
+        described = panels
+        if job.bound.norm or bias is not None:
+            described = describe_lanes(
+                rows, facts, job.dim, tile.candidates, job.bound.norm, ids=ids, bias=bias
+            )
+        launcher.launch(
+            collect,
+            (-(-self.count // tile.queries), -(-(stop - first) // tile.candidates)),
+            {
+                "p_query": self.packed,
+                "p_panel": panels,
+                "p_threshold": self._thresholds(),
+                "p_lane": described,
+                "p_band": job.band,
+                "p_cursor": job.cursor.zero_(),
+                "num_candidates": stop - first,
+                "num_features": job.dim,
+                "capacity": BAND_PAIRS,
+                "rel": job.bound.rel * bounds.ROUND_UP,
+                **job.score,
+                "HAS_NORM": job.bound.norm > 0,
+                "BLOCK_M": tile.queries,
+                "BLOCK_N": tile.candidates,
+            },
+            num_warps=tile.num_warps,
+            **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
+        )
+        return job.read(first if ids is None else 0)
+
+    def _thresholds(self) -> Tensor:
+        job = self.job
+        of_position = bounds.thresholds(
+            job.bound, self.limits, self.norms, job.batch.bias_magnitude
+        )
+        padding = -self.count % job.tile.queries
+        of_position = torch.nn.functional.pad(of_position, (0, padding), value=torch.nan)
+        return of_position.view(3, -1, job.tile.queries).transpose(0, 1).contiguous()
+
+    def _score(self, pairs: Tensor) -> Tensor:
+        """Canonical scores of pairs; one below its limit may be any number below it."""
+        job, batch = self.job, self.job.batch
+        scores = torch.empty_like(pairs, dtype=torch.float64)
+        launcher.launch(
+            score_survivors,
+            (-(-len(pairs) // CANONICAL_LANES),),
+            {
+                **view_args(batch.queries, batch.facts, "p_query", "q_"),
+                **view_args(batch.candidates, batch.facts, "p_table", "c_"),
+                "p_bias": batch.bias,
+                "bias_stride": 0 if batch.bias is None else batch.bias.stride(0),
+                "p_pairs": pairs,
+                "p_order": self.order,
+                "p_ids": batch.sorted_ids,
+                "p_limits": self.limits,
+                "p_scores": scores,
+                "p_status": job.words[1:],
+                "count": len(pairs),
+                "num_features": job.dim,
+                **job.score,
+                "HAS_IDS": batch.sorted_ids is not None,
+                "CHECK": not (job.fits or batch.nan_worst),
+                "LANES": CANONICAL_LANES,
+            },
+            num_warps=1,
+            enable_fp_fusion=False,
+        )
+        return scores
+
+    def _merge(self, found: Tensor) -> None:
+        """Keep the best ``k`` of each query among those so far and the pairs found."""
+        scores = torch.cat([self.scores.flatten(), self._score(found)])
+        pairs = torch.cat([self.pairs.flatten(), found])
+        keys = torch.cat([self.keys.flatten(), _keys(scores[self.scores.numel() :])])
+        rows = torch.cat([self.pairs.flatten() >> 32, self._rows_of(found)])
+        order = pairs.argsort()  # equal keys by lane
+        order = order[keys[order].argsort(descending=True, stable=True)]
+        order = order[rows[order].argsort(stable=True)]
+        first = torch.searchsorted(rows[order], self.rows)  # a row has k entries or more
+        best = order[first + torch.arange(self.job.k, device=first.device)]
+        self.scores, self.pairs, self.keys = scores[best], pairs[best], keys[best]
+        worst = torch.where(self.keys[:, -1] > _NAN, self.scores[:, -1], -torch.inf)
+        self.limits = torch.maximum(self.limits, worst)
+
+    def _rows_of(self, pairs: Tensor) -> Tensor:
+        """Positions of pairs; one past the last for known answers."""
+        positions, excluded = pairs >> 32, self.job.excluded
+        if excluded is None:
+            return positions
+        keys = (self.order[positions] << 32) | (pairs & _LANE)
+        nearest = torch.searchsorted(excluded, keys).clamp_(max=len(excluded) - 1)
+        return torch.where(excluded[nearest] == keys, self.count, positions)
+
+
+def _keys(scores: Tensor) -> Tensor:
+    """Integers in the order of the scores, zeros equal, NaN below every number."""
+    bits = (scores + 0.0).view(torch.int64)
+    ordered = bits ^ ((bits >> 63) & _NO_ROW)
+    return torch.where(scores.isnan(), _NAN, ordered)

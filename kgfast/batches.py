@@ -1,0 +1,74 @@
+"""What rank() and topk() share: checks of a model and its queries, and how they go in batches."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.graph import KnownTriples
+
+_QUERY_BYTES = 8 << 20  # of one batch of queries
+
+
+def check_model(model: Any) -> None:
+    """That a model has what ranking and prediction read of it."""
+    missing = [
+        name
+        for name in ("score", "num_entities", "num_relations", "dim", "queries", "candidates")
+        if not hasattr(model, name)
+    ]
+    if missing:
+        raise TypeError(f"model must have {', '.join(missing)}; {type(model).__name__} does not")
+
+
+def check_known(known: KnownTriples | None) -> None:
+    """That known triples are an index of them."""
+    if known is not None and not isinstance(known, KnownTriples):
+        raise TypeError(f"known must be KnownTriples or None; got {type(known).__name__}")
+
+
+def checked_batch_size(batch_size: int | None, model: Any) -> int:
+    """The number of queries a batch: as given, or within 8 MiB."""
+    if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
+        raise ValueError(f"batch_size must be at least 1; got {batch_size}")
+    return batch_size or max(64, min(4096, _QUERY_BYTES // (8 * max(1, model.dim))))
+
+
+def as_candidate_ids(candidate_ids: Any) -> Tensor | None:
+    """Candidate ids of any integer dtype or container as int64."""
+    if candidate_ids is None:
+        return None
+    ids: Tensor = torch.as_tensor(candidate_ids)
+    if ids.numel() and (ids.dtype.is_floating_point or ids.dtype == torch.bool):
+        raise TypeError(f"candidate_ids must be integers; got {ids.dtype}")
+    return ids.to(torch.int64)
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Eval mode for every module of the model, each restored afterwards."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    training = [module.training for module in modules]
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, training, strict=True):
+            module.training = mode
+
+
+@contextmanager
+def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A function that advances the progress bar by a number of queries."""
+    if not progress:
+        yield lambda count: None
+        return
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,173 @@
+"""ConvE (Dettmers et al. 2018, arXiv 1707.01476): a convolution over entity and relation."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kgfast.models.base import SIDES, Candidates, Model, Side
+from kgfast.models.distmult import xavier_normal
+
+_EVALUATED = 1 << 20  # activations of a layer at once outside of training: 4 MiB
+
+
+class ConvE(Model):
+    """ConvE: ``score(h, r, t) = relu(W vec(relu([h; r] * filters))) . t + b_t`` (eq. 1).
+
+    Entity and relation are reshaped to images, one on top of the other; batch normalisation and
+    dropout are where the authors' code has them. A head query asks for the tails of (t, r^-1): the
+    inverse relations are the second half of the relation table.
+
+    Queries come from a network in float32, whose last bits depend on library and batch; ranks are
+    exact given them. There are no crops.
+
+    Parameters
+    ----------
+    entity : Tensor
+        ``[N, D]``.
+    relation : Tensor
+        ``[2R, D]``: the relations, then their inverses.
+    embedding_height : int
+        Rows of an image, a divisor of ``D``.
+    channels, kernel_size : int
+        Of the convolution.
+    input_dropout, feature_dropout, hidden_dropout : float
+        Of the image, of whole channels, of the hidden layer.
+
+    Attributes
+    ----------
+    bias : Parameter
+        ``[N]``, per entity, zeros at first.
+
+    Raises
+    ------
+    ValueError
+        If the image does not fit the width or the kernel, or relations do not come in pairs.
+
+    Examples
+    --------
+    >>> model = ConvE.init(num_entities=5, num_relations=2, dim=8, embedding_height=2, seed=0)
+    >>> model.eval().queries(torch.tensor([0, 1]), torch.tensor([0, 1]), "head").shape
+    torch.Size([2, 8])
+    """
+
+    score = "dot"
+
+    def __init__(
+        self,
+        entity: Tensor,
+        relation: Tensor,
+        *,
+        embedding_height: int = 10,
+        channels: int = 32,
+        kernel_size: int = 3,
+        input_dropout: float = 0.2,
+        feature_dropout: float = 0.2,
+        hidden_dropout: float = 0.3,
+    ) -> None:
+        super().__init__(entity, relation)
+        self.dim = entity.shape[1]
+        self._image = _image_of(self.dim, embedding_height, kernel_size)
+        if len(relation) % 2 or relation.shape[1] != self.dim:
+            raise ValueError(
+                f"relation must have shape [2R, {self.dim}], the inverse relations last; "
+                f"got {list(relation.shape)}"
+            )
+        height, width = self._image
+        self._hidden = channels * (2 * height - kernel_size + 1) * (width - kernel_size + 1)
+        self._dtype = torch.float64 if entity.dtype == torch.float64 else torch.float32
+        like: dict[str, Any] = {"device": entity.device, "dtype": self._dtype}
+        self.image_norm = nn.BatchNorm2d(1, **like)
+        self.image_dropout = nn.Dropout(input_dropout)
+        self.convolution = nn.Conv2d(1, channels, kernel_size, **like)
+        self.feature_norm = nn.BatchNorm2d(channels, **like)
+        self.feature_dropout = nn.Dropout2d(feature_dropout)
+        self.projection = nn.Linear(self._hidden, self.dim, **like)
+        self.hidden_dropout = nn.Dropout(hidden_dropout)
+        self.hidden_norm = nn.BatchNorm1d(self.dim, **like)
+        self.bias = nn.Parameter(torch.zeros(len(entity), **like))
+
+    @classmethod
+    def init(
+        cls,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        seed: int | None = None,
+        **options: Any,
+    ) -> "ConvE":
+        """Fresh trainable embeddings, Xavier-normal, and a network as torch initialises it.
+
+        ``seed`` leaves torch's global generator alone; None uses it. ``options`` as of the class.
+        """
+        entity, relation = xavier_normal([(num_entities, dim), (2 * num_relations, dim)], seed)
+        with torch.random.fork_rng(devices=[], enabled=seed is not None):
+            if seed is not None:
+                torch.default_generator.manual_seed(seed + 1)
+            return cls(entity, relation, **options).requires_grad_()
+
+    @property
+    def num_relations(self) -> int:
+        """Relations without their inverses."""
+        return len(self.relation) // 2
+
+    def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
+        """The relations themselves for tails, their inverses for heads."""
+        return relations + self.num_relations if side == "head" else relations
+
+    def candidates(self, side: Side) -> Candidates:
+        """The entity table and its biases."""
+        return Candidates(self.entity, self.bias)
+
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
+    ) -> Tensor:
+        """The output of the network, ``[B, D]``; as :meth:`Model.queries`."""
+        if side not in SIDES:
+            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        if dims is not None:
+            self.crop_width(dims)
+        relations = self.relation_ids(relations, side)
+        if self.training:  # the statistics are the whole batch's
+            return self._network(anchors, relations)
+        count = max(1, _EVALUATED // self._hidden)
+        parts = zip(anchors.split(count), relations.split(count), strict=True)
+        return torch.cat([self._network(*part) for part in parts])
+
+    def _network(self, anchors: Tensor, relations: Tensor) -> Tensor:
+        rows = [
+            functional.embedding(ids, table).to(self._dtype).view(-1, 1, *self._image)
+            for table, ids in ((self.entity, anchors), (self.relation, relations))
+        ]
+        image = self.image_dropout(self.image_norm(torch.cat(rows, 2)))  # [B, 1, 2H, W]
+        features = self.feature_norm(self.convolution(image)).relu()
+        features = self.feature_dropout(features).flatten(1)  # [B, hidden]
+        hidden = self._normalised(self.hidden_dropout(self.projection(features)))
+        return hidden.relu().to(self._dtype)
+
+    def _normalised(self, hidden: Tensor) -> Tensor:
+        """Batch-normalised; one query has no statistics of its own and gets the running ones."""
+        norm = self.hidden_norm
+        if self.training and len(hidden) == 1:
+            return functional.batch_norm(
+                hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+            )
+        normalised: Tensor = norm(hidden)
+        return normalised
+
+    def crop_width(self, dim: int) -> int | None:
+        """A network has no crops."""
+        raise ValueError("dims: ConvE cannot be cropped")
+
+
+def _image_of(dim: int, height: int, kernel_size: int) -> tuple[int, int]:
+    """Height and width of the image of a row."""
+    width, rest = divmod(dim, height)
+    if rest or min(2 * height, width) < kernel_size:
+        raise ValueError(
+            f"rows of {dim} must make images of height {height} (embedding_height), into which "
+            f"a kernel of {kernel_size} fits"
+        )
+    return height, width

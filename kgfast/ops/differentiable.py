@@ -1,0 +1,97 @@
+"""What the differentiable operators share: their backend, their precision, their empty results."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.ops.dispatch import backend_for
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def full_precision(queries: Tensor) -> Tensor:
+    """Queries in half precision (as autocast makes them) as float32; the cast is exact."""
+    if isinstance(queries, Tensor) and queries.dtype in _HALF:
+        return queries.float()
+    return queries
+
+
+def chosen_backend(queries: Tensor) -> str:
+    """The backend of a forward, which its backward keeps.
+
+    Float64 queries are served by the reference: the other backends score in float32.
+    """
+    return "reference" if queries.dtype == torch.float64 else _backend_name(queries.device)
+
+
+def _backend_name(device: torch.device) -> str:
+    """Under torch.compile, the backend is that of the compilation."""
+    return backend_for(device)
+
+
+# All that torch.compiler.assume_constant_result does, but that imports the compiler: 2 s.
+_backend_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def backend_kernel(backend: str, consumer: str, name: str) -> Callable[..., Any]:
+    """The function ``name`` of a consumer's file in a backend."""
+    module = import_module(f"kgfast.kernels.{backend}.{consumer}")
+    return getattr(module, name)  # type: ignore[no-any-return]
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Switch autocast off: kernels choose the precision of what they compute."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
+def empty_scores(queries: Tensor, shape: Sequence[int], dims: Sequence[int] | None) -> Tensor:
+    """Room for scores: float64 for float64 queries, else float32."""
+    shape = tuple(shape) if dims is None else (len(dims), *shape)
+    return torch.empty(shape, dtype=result_dtype(queries), device=queries.device)
+
+
+def result_dtype(queries: Tensor) -> torch.dtype:
+    """Scores and losses of float64 queries are float64, all others float32."""
+    return torch.float64 if queries.dtype == torch.float64 else torch.float32
+
+
+def zero_gradients(
+    tensors: tuple[Tensor, Tensor, Tensor | None], need: Sequence[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeros like the tensors; empty ones where not needed, as an operator cannot return None."""
+    queries, candidates, bias = (
+        tensors[0].new_empty(0)
+        if tensor is None or not needed
+        else torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        for tensor, needed in zip(tensors, need, strict=True)
+    )
+    return queries, candidates, bias
+
+
+def bias_gradient(per_candidate: Tensor, bias: Tensor) -> Tensor:
+    """The gradient ``[N]`` in the shape (``[N]`` or ``[1]``) and the dtype of the bias."""
+    total = per_candidate if bias.shape == per_candidate.shape else per_candidate.sum(0, True)
+    return total.to(bias.dtype)
+
+
+def where_needed(gradients: tuple[Tensor, ...], need: list[bool]) -> list[Tensor | None]:
+    """The gradients that autograd asked for, None for the others."""
+    return [gradient if needed else None for gradient, needed in zip(gradients, need, strict=True)]
+
+
+def refuse_second_derivative(op: Any, name: str) -> None:
+    """Give a backward operator a backward that raises."""
+
+    def backward(ctx: Any, *grads: Tensor | None) -> None:
+        raise RuntimeError(
+            f"kgfast.ops.{name} can be differentiated once; its gradient has no gradient "
+            f"(create_graph=True cannot be followed through it)"
+        )
+
+    op.register_autograd(backward)

@@ -1,0 +1,339 @@
+"""Scores of each query with rows of a table that are its own, and their gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.ops import differentiable as common
+from kgfast.ops.checks import check_operands
+
+
+def indexed_scores(
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    *,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+    sparse: bool = False,
+) -> Tensor:
+    """Score each query with rows of a table that are its own, gathered inside the kernel.
+
+    As :func:`kgfast.ops.pairwise_scores`, with a list of candidates per query. Ids may repeat:
+    their gradients are summed in a fixed order.
+
+    Parameters
+    ----------
+    queries : Tensor
+        ``[B, F]``, as in :func:`kgfast.ops.pairwise_scores`.
+    table : Tensor
+        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    index : Tensor
+        ``[B, K]`` int64 in ``0 .. N-1``: the candidates of each query.
+    score, factor, dims
+        As in :func:`kgfast.ops.pairwise_scores`.
+    bias : Tensor, optional
+        ``[N]`` or ``[1]`` floating point, added to scores last.
+    sparse : bool
+        Give the table a ``torch.sparse_coo`` gradient that holds only the rows named by the index
+        (coalesced: each once, ascending), instead of a dense one. Not under ``torch.compile``.
+
+    Returns
+    -------
+    Tensor
+        ``[B, K]``, or ``[len(dims), B, K]``; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a shape, dtype, device or id that does not fit; the message names the argument and the
+        first offending place.
+    RuntimeError
+        For ``sparse=True`` under ``torch.compile``.
+
+    Examples
+    --------
+    >>> table = torch.tensor([[0.0], [1.0], [5.0]], requires_grad=True)
+    >>> scores = indexed_scores(torch.tensor([[2.0]]), table, torch.tensor([[2, 1]]), "l1")
+    >>> scores.tolist()
+    [[-3.0, -1.0]]
+    >>> scores.sum().backward()
+    >>> table.grad.flatten().tolist()
+    [0.0, 1.0, -1.0]
+    """
+    queries = common.full_precision(queries)
+    check_operands(queries, table, score, bias, factor, dims, table_name="table")
+    _check_index(index, queries, table)
+    if sparse and torch.compiler.is_compiling():
+        raise RuntimeError(
+            "indexed_scores: sparse=True gives a gradient whose size depends on the values of the "
+            "index, so it is eager only; use sparse=False under torch.compile"
+        )
+    scores: Tensor = torch.ops.kgfast.indexed_scores(
+        queries,
+        table,
+        index,
+        score,
+        bias,
+        factor,
+        None if dims is None else list(dims),
+        sparse,
+        common.chosen_backend(queries),
+    )
+    return scores
+
+
+def _check_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
+    if not isinstance(index, Tensor):
+        raise TypeError(f"index must be a tensor; got {type(index).__name__}")
+    if index.dtype != torch.int64:
+        raise TypeError(f"index must be int64; got {index.dtype}")
+    if index.ndim != 2 or len(index) != len(queries):
+        raise ValueError(
+            f"index must have shape [{len(queries)}, K], a row per query; got {list(index.shape)}"
+        )
+    if index.device != table.device:
+        raise ValueError(f"index must be on {table.device}, as the table is; got {index.device}")
+
+
+def _check_range(index: Tensor, count: int) -> None:
+    if not index.numel():
+        return
+    low, high = torch.aminmax(index)
+    if int(low) < 0 or int(high) >= count:
+        row, column = ((index < 0) | (index >= count)).nonzero()[0].tolist()
+        allowed = f"0 .. {count - 1}" if count else "empty: the table has no rows"
+        raise ValueError(
+            f"index[{row}, {column}] must be in {allowed}; got {int(index[row, column])}"
+        )
+
+
+@torch.library.custom_op("kgfast::indexed_scores", mutates_args=())
+def _indexed_scores(
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    sparse: bool,
+    backend: str,
+) -> Tensor:
+    _check_range(index, len(table))
+    if not index.numel():
+        return common.empty_scores(queries, index.shape, dims)
+    with common.no_autocast(queries.device):
+        scores: Tensor = common.backend_kernel(backend, "indexed", "indexed_scores")(
+            queries, table, index.contiguous(), score, bias=bias, factor=factor, dims=dims
+        )
+    return scores
+
+
+@_indexed_scores.register_fake
+def _(
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    sparse: bool,
+    backend: str,
+) -> Tensor:
+    return common.empty_scores(queries, index.shape, dims)
+
+
+# Two backwards: one whose results have known sizes, so that it compiles, and one that returns the
+# rows that the index names, as ids [U] and gradients [U, G].
+
+
+@torch.library.custom_op("kgfast::indexed_scores_backward", mutates_args=())
+def _indexed_scores_backward(
+    grad: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    arguments = (grad, queries, table, index, score, bias, factor, dims, backend)
+    if backend == "cpu" and grad.numel() and need[1]:
+        return _dense_gradients(*arguments, need)
+    grad_queries, ids, rows, grad_bias = _gradients(*arguments, need)
+    _, grad_table, _ = common.zero_gradients((queries, table, bias), [False, need[1], False])
+    if need[1]:
+        grad_table.index_copy_(0, ids, rows)
+    return grad_queries, grad_table, grad_bias
+
+
+@_indexed_scores_backward.register_fake
+def _(
+    grad: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    return common.zero_gradients((queries, table, bias), need)
+
+
+@torch.library.custom_op("kgfast::indexed_scores_backward_rows", mutates_args=())
+def _indexed_scores_backward_rows(
+    grad: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _gradients(grad, queries, table, index, score, bias, factor, dims, backend, need)
+
+
+@_indexed_scores_backward_rows.register_fake
+def _(
+    grad: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_queries, _, grad_bias = common.zero_gradients((queries, table, bias), need)
+    count = torch.library.get_ctx().new_dynamic_size()
+    return grad_queries, index.new_empty(count), table.new_empty(count, table.shape[1]), grad_bias
+
+
+def _gradients(
+    grad: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, of the rows that the index names (ids and rows), and of the bias."""
+    nothing = not grad.numel()
+    grad_queries, _, grad_bias = common.zero_gradients(
+        (queries, table, bias), [nothing and need[0], False, nothing and need[2]]
+    )
+    ids, rows = index.new_empty(0), table.new_empty(0, table.shape[1])
+    index = index.contiguous()
+    if not nothing and (need[0] or need[1]):
+        with common.no_autocast(queries.device):
+            for_queries, for_rows = common.backend_kernel(backend, "indexed", "indexed_backward")(
+                grad.contiguous(),
+                queries,
+                table,
+                index,
+                score,
+                factor=factor,
+                dims=dims,
+                need=(need[0], need[1]),
+            )
+        if need[0]:
+            grad_queries = for_queries
+        if need[1]:
+            ids, rows = for_rows
+    if bias is not None and need[2] and not nothing:
+        grad_bias = _bias_gradient(grad, index, bias)
+    return grad_queries, ids, rows, grad_bias
+
+
+def _dense_gradients(
+    grad: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where a backend writes rows to their places in the whole table's gradient."""
+    nothing, _, _, grad_bias = _gradients(
+        *(grad, queries, table, index, score, bias, factor, dims, backend),
+        (False, False, need[2]),
+    )
+    with common.no_autocast(queries.device):
+        grad_queries, grad_table = common.backend_kernel(
+            backend, "indexed", "indexed_backward_dense"
+        )(
+            grad.contiguous(),
+            queries,
+            table,
+            index,
+            score,
+            factor=factor,
+            dims=dims,
+            need=(need[0], True),
+        )
+    return grad_queries if need[0] else nothing, grad_table, grad_bias
+
+
+def _bias_gradient(grad: Tensor, index: Tensor, bias: Tensor) -> Tensor:
+    """Gradient of a bias ``[N]`` or ``[1]``, in the order of the index."""
+    per_pair = grad.double().reshape(-1, index.numel()).sum(0)  # [B * K]
+    if len(bias) == 1:
+        return common.bias_gradient(per_pair, bias)
+    ids, owner = index.flatten().unique(return_inverse=True)
+    # Unlike index_add_, this sums in a fixed order on every device.
+    sums = per_pair.new_zeros(len(ids)).index_put_((owner,), per_pair, accumulate=True)
+    zeros = torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
+    return zeros.index_copy_(0, ids, sums.to(bias.dtype))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    queries, table, index, score, bias, factor, dims, sparse, backend = inputs
+    ctx.save_for_backward(queries, table, index, bias, factor)
+    ctx.score, ctx.dims, ctx.sparse, ctx.backend = score, dims, sparse, backend
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    queries, table, index, bias, factor = ctx.saved_tensors
+    need = [ctx.needs_input_grad[i] for i in (0, 1, 4)]
+    arguments = grad, queries, table, index, ctx.score, bias, factor, ctx.dims, ctx.backend, need
+    if ctx.sparse:
+        grad_queries, ids, rows, grad_bias = torch.ops.kgfast.indexed_scores_backward_rows(
+            *arguments
+        )
+        grad_table = torch.sparse_coo_tensor(
+            ids[None], rows, table.shape, check_invariants=False, is_coalesced=True
+        )
+    else:
+        grad_queries, grad_table, grad_bias = torch.ops.kgfast.indexed_scores_backward(*arguments)
+    gradients = common.where_needed((grad_queries, grad_table, grad_bias), need)
+    return gradients[0], gradients[1], None, None, gradients[2], None, None, None, None
+
+
+_indexed_scores.register_autograd(_backward, setup_context=_save)
+common.refuse_second_derivative(_indexed_scores_backward, "indexed_scores")
+common.refuse_second_derivative(_indexed_scores_backward_rows, "indexed_scores")

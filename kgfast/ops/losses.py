@@ -1,0 +1,416 @@
+"""Losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.ops import differentiable as common
+from kgfast.ops.checks import check_ids, check_index, check_indptr, check_operands
+
+_FINITE_CHUNK = 1 << 22  # numbers whose finiteness is looked at together
+
+
+def bce(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+) -> Tensor:
+    """Binary cross entropy of each query's scores with all candidates.
+
+    With scores ``x`` (bias included) and labels ``a [j positive] + c``::
+
+        rows = sum_j softplus(x_j) - c sum_j x_j - a sum_{j positive} x_j
+
+    Differentiable in queries, candidates and bias. The backward runs on the backend of the forward
+    and scores again, chunk by chunk. Two runs give equal bits. There is no second derivative.
+
+    Parameters
+    ----------
+    queries : Tensor
+        ``[B, F]`` float32; half precision is cast to it. Float64 is computed in float64, by the
+        reference backend.
+    candidates : Tensor
+        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    bias : Tensor or None
+        ``[N]`` or ``[1]`` floating point, added to scores last. A margin gamma goes here.
+    positive_indptr, positive_indices : Tensor
+        ``[B + 1]`` and ``[nnz]`` int64, CSR: the positives of each query, at least one, in any
+        order; duplicates count once.
+    label_a, label_c : float
+        What a positive label adds, and what every label has. :func:`kgfast.losses.bce` has the
+        smoothing conventions of the field in these terms.
+    score : str
+        ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+
+    Returns
+    -------
+    Tensor
+        Row losses ``[B]``; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a shape, dtype, device, id or number that does not fit, or a row without positives; the
+        message names the argument and the first offending row.
+
+    Examples
+    --------
+    >>> table = torch.tensor([[0.0], [2.0]])
+    >>> positives = torch.tensor([0, 1]), torch.tensor([1])
+    >>> bce(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot")
+    tensor([0.8201])
+    """
+    queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, None, None)
+    check_index("positive_indptr", positive_indptr, (len(queries) + 1,), candidates)
+    check_index("positive_indices", positive_indices, (None,), candidates)
+    for name, value in (("label_a", label_a), ("label_c", label_c)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} must be finite; got {value}")
+    rows: Tensor = torch.ops.kgfast.bce(
+        queries,
+        candidates,
+        bias,
+        positive_indptr,
+        positive_indices,
+        float(label_a),
+        float(label_c),
+        score,
+        common.chosen_backend(queries),
+    )
+    return rows
+
+
+def cross_entropy(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+) -> Tensor:
+    """Softmax cross entropy of each query's scores with all candidates.
+
+    With scores ``x`` (bias included), target ``t`` and smoothing eps::
+
+        rows = logsumexp(x) - (1 - eps) x_t - (eps / N) sum_j x_j
+
+    Otherwise as :func:`bce`.
+
+    Parameters
+    ----------
+    queries, candidates, bias, score
+        As in :func:`bce`.
+    targets : Tensor
+        ``[B]`` int64 in ``0 .. N-1``.
+    label_smoothing : float
+        In ``[0, 1)``.
+
+    Returns
+    -------
+    Tensor
+        Row losses ``[B]``; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`bce`.
+
+    Examples
+    --------
+    >>> table = torch.tensor([[0.0], [1.0], [3.0]])
+    >>> cross_entropy(torch.tensor([[1.0]]), table, None, torch.tensor([2]), 0.0, "dot")
+    tensor([0.1698])
+    """
+    queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, None, None)
+    check_index("targets", targets, (len(queries),), candidates)
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
+    result: tuple[Tensor, Tensor] = torch.ops.kgfast.cross_entropy(
+        queries,
+        candidates,
+        bias,
+        targets,
+        float(label_smoothing),
+        score,
+        common.chosen_backend(queries),
+    )
+    return result[0]
+
+
+def _check_positives(indptr: Tensor, indices: Tensor, count: int) -> None:
+    check_indptr(indptr, len(indices), "positive")
+    empty = indptr.diff() == 0
+    if bool(empty.any()):
+        row = int(empty.nonzero()[0])
+        raise ValueError(f"positive_indptr: row {row} has no positives; every query needs one")
+    check_ids("positive_indices", indices, count)
+
+
+def _check_rows(rows: Tensor, queries: Tensor, candidates: Tensor, bias: Tensor | None) -> None:
+    """Name the argument whose NaN or infinity made a row loss not finite.
+
+    Finite numbers whose scores overflow give an infinite loss, as they do in torch.
+    """
+    if bool(rows.isfinite().all()):
+        return
+    for name, values in (("queries", queries), ("candidates", candidates), ("bias", bias)):
+        for first, part in _parts(values):
+            finite = part.isfinite().flatten(1).all(1)
+            if not bool(finite.all()):
+                row = first + int((~finite).nonzero()[0])
+                raise ValueError(
+                    f"{name}: row {row} holds a NaN or an infinity; every number that takes part "
+                    f"in a loss must be finite"
+                )
+
+
+def _parts(values: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+    if values is None:
+        return
+    rows = values if values.ndim > 1 else values[:, None]
+    step = max(1, _FINITE_CHUNK // max(1, rows.shape[1]))
+    for first in range(0, len(rows), step):
+        yield first, rows[first : first + step]
+
+
+@torch.library.custom_op("kgfast::bce", mutates_args=())
+def _bce(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    backend: str,
+) -> Tensor:
+    _check_positives(positive_indptr, positive_indices, len(candidates))
+    if not len(queries):
+        return common.empty_scores(queries, (0,), None)
+    with common.no_autocast(queries.device):
+        rows: Tensor = common.backend_kernel(backend, "losses", "bce")(
+            queries,
+            candidates,
+            bias,
+            positive_indptr.contiguous(),
+            positive_indices.contiguous(),
+            label_a,
+            label_c,
+            score,
+        )
+    _check_rows(rows, queries, candidates, bias)
+    return rows
+
+
+@_bce.register_fake
+def _(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    backend: str,
+) -> Tensor:
+    return common.empty_scores(queries, (len(queries),), None)
+
+
+@torch.library.custom_op("kgfast::bce_backward", mutates_args=())
+def _bce_backward(
+    grad_rows: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    if not len(queries):
+        return common.zero_gradients((queries, candidates, bias), need)
+    with common.no_autocast(queries.device):
+        gradients = common.backend_kernel(backend, "losses", "bce_backward")(
+            grad_rows.contiguous(),
+            queries,
+            candidates,
+            bias,
+            positive_indptr.contiguous(),
+            positive_indices.contiguous(),
+            label_a,
+            label_c,
+            score,
+            need=(need[0], need[1], need[2]),
+        )
+    return _outputs(gradients, queries, bias)
+
+
+@_bce_backward.register_fake
+def _(
+    grad_rows: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    return common.zero_gradients((queries, candidates, bias), need)
+
+
+def _outputs(
+    gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
+    queries: Tensor,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a backend returned, as an operator must: the bias in its shape, no None."""
+    grad_queries, grad_candidates, grad_bias = gradients
+    if bias is not None and grad_bias is not None:
+        grad_bias = common.bias_gradient(grad_bias, bias)
+    return tuple(  # type: ignore[return-value]
+        queries.new_empty(0) if gradient is None else gradient
+        for gradient in (grad_queries, grad_candidates, grad_bias)
+    )
+
+
+def _save_bce(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, label_a, label_c, score, backend = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.facts = label_a, label_c, score, backend
+
+
+def _differentiate_bce(ctx: Any, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
+    need = list(ctx.needs_input_grad[:3])
+    gradients = torch.ops.kgfast.bce_backward(grad_rows, *ctx.saved_tensors, *ctx.facts, need)
+    return *common.where_needed(gradients, need), None, None, None, None, None, None
+
+
+_bce.register_autograd(_differentiate_bce, setup_context=_save_bce)
+common.refuse_second_derivative(_bce_backward, "bce")
+
+
+@torch.library.custom_op("kgfast::cross_entropy", mutates_args=())
+def _cross_entropy(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """Row losses, and their logsumexp in float64 for the backward."""
+    check_ids("targets", targets, len(candidates))
+    if not len(queries):
+        return _empty_rows(queries)
+    with common.no_autocast(queries.device):
+        rows, logsumexp = common.backend_kernel(backend, "losses", "cross_entropy")(
+            queries, candidates, bias, targets.contiguous(), label_smoothing, score
+        )
+    _check_rows(rows, queries, candidates, bias)
+    return rows, logsumexp.double()
+
+
+def _empty_rows(queries: Tensor) -> tuple[Tensor, Tensor]:
+    rows = common.empty_scores(queries, (len(queries),), None)
+    return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+
+
+@_cross_entropy.register_fake
+def _(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    return _empty_rows(queries)
+
+
+@torch.library.custom_op("kgfast::cross_entropy_backward", mutates_args=())
+def _cross_entropy_backward(
+    grad_rows: Tensor,
+    logsumexp: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    if not len(queries):
+        return common.zero_gradients((queries, candidates, bias), need)
+    with common.no_autocast(queries.device):
+        gradients = common.backend_kernel(backend, "losses", "cross_entropy_backward")(
+            grad_rows.contiguous(),
+            logsumexp,
+            queries,
+            candidates,
+            bias,
+            targets.contiguous(),
+            label_smoothing,
+            score,
+            need=(need[0], need[1], need[2]),
+        )
+    return _outputs(gradients, queries, bias)
+
+
+@_cross_entropy_backward.register_fake
+def _(
+    grad_rows: Tensor,
+    logsumexp: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    return common.zero_gradients((queries, candidates, bias), need)
+
+
+def _save_cross_entropy(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, label_smoothing, score, backend = inputs
+    logsumexp = output[1]
+    ctx.mark_non_differentiable(logsumexp)
+    ctx.save_for_backward(logsumexp, *tensors)
+    ctx.facts = label_smoothing, score, backend
+
+
+def _differentiate_cross_entropy(
+    ctx: Any, grad_rows: Tensor, _: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    need = list(ctx.needs_input_grad[:3])
+    gradients = torch.ops.kgfast.cross_entropy_backward(
+        grad_rows, *ctx.saved_tensors, *ctx.facts, need
+    )
+    return *common.where_needed(gradients, need), None, None, None, None
+
+
+_cross_entropy.register_autograd(_differentiate_cross_entropy, setup_context=_save_cross_entropy)
+common.refuse_second_derivative(_cross_entropy_backward, "cross_entropy")

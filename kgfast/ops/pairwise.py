@@ -1,0 +1,177 @@
+"""Scores of every query with every candidate of a pool, and their gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.ops import differentiable as common
+from kgfast.ops.checks import check_operands
+
+
+def pairwise_scores(
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    *,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+) -> Tensor:
+    """Score every query with every candidate of a pool, without a ``[B, K, D]`` tensor.
+
+    Differentiable in queries, candidates and bias. The backward runs on the backend of the forward
+    and recomputes what it needs; where a query equals a candidate, a distance has gradient 0. Two
+    runs give equal bits. There is no second derivative.
+
+    Parameters
+    ----------
+    queries : Tensor
+        ``[B, F]`` float32; half precision is cast to it. Float64 is computed in float64, by the
+        reference backend.
+    candidates : Tensor
+        ``[K, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    score : str
+        ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+    bias : Tensor, optional
+        ``[K]`` or ``[1]`` floating point, added to scores last.
+    factor : Tensor, optional
+        Reserved for scores that take a per-candidate factor; none of the present ones does.
+    dims : sequence of int, optional
+        Crop widths in features, in any order; all come from one pass over the features.
+
+    Returns
+    -------
+    Tensor
+        ``[B, K]``, or ``[len(dims), B, K]``; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a shape, dtype or device that does not fit; the message names the argument.
+
+    Examples
+    --------
+    >>> queries = torch.tensor([[0.0, 0.0]], requires_grad=True)
+    >>> scores = pairwise_scores(queries, torch.tensor([[3.0, 4.0], [0.0, 1.0]]), "rotate")
+    >>> scores.tolist()
+    [[-5.0, -1.0]]
+    >>> scores.sum().backward()
+    >>> queries.grad
+    tensor([[0.6000, 1.8000]])
+    """
+    queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, factor, dims)
+    scores: Tensor = torch.ops.kgfast.pairwise_scores(
+        queries,
+        candidates,
+        score,
+        bias,
+        factor,
+        None if dims is None else list(dims),
+        common.chosen_backend(queries),
+    )
+    return scores
+
+
+@torch.library.custom_op("kgfast::pairwise_scores", mutates_args=())
+def _pairwise_scores(
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+) -> Tensor:
+    if not len(queries) or not len(candidates):
+        return common.empty_scores(queries, (len(queries), len(candidates)), dims)
+    with common.no_autocast(queries.device):
+        scores: Tensor = common.backend_kernel(backend, "pairwise", "pairwise_scores")(
+            queries, candidates, score, bias=bias, factor=factor, dims=dims
+        )
+    return scores
+
+
+@_pairwise_scores.register_fake
+def _(
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+) -> Tensor:
+    return common.empty_scores(queries, (len(queries), len(candidates)), dims)
+
+
+@torch.library.custom_op("kgfast::pairwise_scores_backward", mutates_args=())
+def _pairwise_scores_backward(
+    grad: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    nothing = [not grad.numel() and needed for needed in need]
+    grad_queries, grad_candidates, grad_bias = common.zero_gradients(
+        (queries, candidates, bias), nothing
+    )
+    if grad.numel() and (need[0] or need[1]):
+        with common.no_autocast(queries.device):
+            gradients = common.backend_kernel(backend, "pairwise", "pairwise_backward")(
+                grad.contiguous(),
+                queries,
+                candidates,
+                score,
+                factor=factor,
+                dims=dims,
+                need=(need[0], need[1]),
+            )
+        grad_queries = gradients[0] if need[0] else grad_queries
+        grad_candidates = gradients[1] if need[1] else grad_candidates
+    if bias is not None and need[2]:
+        per_candidate = grad.sum(tuple(range(grad.ndim - 1)), dtype=torch.float64)
+        grad_bias = common.bias_gradient(per_candidate, bias)
+    return grad_queries, grad_candidates, grad_bias
+
+
+@_pairwise_scores_backward.register_fake
+def _(
+    grad: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor]:
+    return common.zero_gradients((queries, candidates, bias), need)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    queries, candidates, score, bias, factor, dims, backend = inputs
+    ctx.save_for_backward(queries, candidates, bias, factor)
+    ctx.score, ctx.dims, ctx.backend = score, dims, backend
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    queries, candidates, bias, factor = ctx.saved_tensors
+    need = [ctx.needs_input_grad[i] for i in (0, 1, 3)]
+    gradients = torch.ops.kgfast.pairwise_scores_backward(
+        grad, queries, candidates, ctx.score, bias, factor, ctx.dims, ctx.backend, need
+    )
+    grad_queries, grad_candidates, grad_bias = common.where_needed(gradients, need)
+    return grad_queries, grad_candidates, None, grad_bias, None, None, None
+
+
+_pairwise_scores.register_autograd(_backward, setup_context=_save)
+common.refuse_second_derivative(_pairwise_scores_backward, "pairwise_scores")

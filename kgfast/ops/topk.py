@@ -1,0 +1,183 @@
+"""The best k candidates of each query."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.checks import check_finite
+from kgfast.ops.checks import check_ids, check_index, check_indptr, check_operands, check_unique
+from kgfast.ops.dispatch import kernel
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def topk(
+    queries: Tensor,
+    candidates: Tensor,
+    k: int,
+    exclude_indptr: Tensor | None = None,
+    exclude_indices: Tensor | None = None,
+    score: str = "dot",
+    *,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+    candidate_ids: Tensor | None = None,
+    nan_worst: bool = False,
+    pad: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Find the ``k`` best-scoring candidates of each query, without a ``[B, N]`` tensor.
+
+    Exact: candidates are ordered by their canonical float64 scores (:mod:`kgfast.kernels.scores`),
+    the lowest id first among equals, so every backend returns the same ids and the same scores.
+    Works for any output head: ``topk(hidden, weight, k=1)`` is greedy decoding. Not
+    differentiable.
+
+    Parameters
+    ----------
+    queries : Tensor
+        ``[B, F]`` float32 or float64; half precision is cast to float32, which is exact.
+    candidates : Tensor
+        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    k : int
+        How many, at least 1.
+    exclude_indptr, exclude_indices : Tensor, optional
+        ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
+    score : str
+        ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+    bias : Tensor, optional
+        ``[N]`` or ``[1]`` floating point, added to scores last.
+    factor : Tensor, optional
+        Reserved for scores that take a per-candidate factor; none of the present ones does.
+    dims : sequence of int, optional
+        Crop widths in features. Results get a leading axis ``[len(dims)]``.
+    candidate_ids : Tensor, optional
+        ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table.
+    nan_worst : bool
+        Accept NaN and infinities: a candidate whose score is NaN comes after all others.
+    pad : bool
+        Give queries with fewer than ``k`` candidates the id -1 and the score -inf in the places
+        that are left, instead of an error.
+
+    Returns
+    -------
+    scores, ids : Tensor
+        ``[B, k]``, or ``[len(dims), B, k]``, from best to worst. Scores are canonical scores
+        rounded once to float32 (float64 for float64 queries); ids are int64.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a shape, dtype, device, id or number that does not fit, and without ``pad`` for a query
+        with fewer than ``k`` candidates; the message names the argument and the first row.
+
+    Examples
+    --------
+    >>> weight = torch.tensor([[0.0, 1.0], [2.0, 0.0], [2.0, 1.0], [2.0, 1.0]])
+    >>> scores, ids = topk(torch.tensor([[1.0, 0.0]]), weight, k=2)
+    >>> scores.tolist(), ids.tolist()
+    ([[2.0, 2.0]], [[1, 2]])
+    """
+    if isinstance(queries, Tensor) and queries.dtype in _HALVES:
+        queries = queries.float()
+    check_operands(queries, candidates, score, bias, factor, dims)
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"k must be an int; got {k!r}")
+    if k < 1:
+        raise ValueError(f"k must be at least 1; got {k}")
+    if (exclude_indptr is None) != (exclude_indices is None):
+        raise ValueError("exclude_indptr and exclude_indices must be given together")
+    if exclude_indptr is not None and exclude_indices is not None:
+        check_index("exclude_indptr", exclude_indptr, (len(queries) + 1,), candidates)
+        check_index("exclude_indices", exclude_indices, (None,), candidates)
+    if candidate_ids is not None:
+        check_index("candidate_ids", candidate_ids, (None,), candidates)
+    result: tuple[Tensor, Tensor] = torch.ops.kgfast.topk(
+        queries.detach(),
+        candidates.detach(),
+        k,
+        exclude_indptr,
+        exclude_indices,
+        score,
+        None if bias is None else bias.detach(),
+        None,
+        None if dims is None else list(dims),
+        candidate_ids,
+        nan_worst,
+        pad,
+    )
+    return result
+
+
+@torch.library.custom_op("kgfast::topk", mutates_args=())
+def _topk(
+    queries: Tensor,
+    candidates: Tensor,
+    k: int,
+    exclude_indptr: Tensor | None,
+    exclude_indices: Tensor | None,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    candidate_ids: Tensor | None,
+    nan_worst: bool,
+    pad: bool,
+) -> tuple[Tensor, Tensor]:
+    if exclude_indptr is not None and exclude_indices is not None:
+        check_ids("exclude_indices", exclude_indices, len(candidates))
+        check_indptr(exclude_indptr, len(exclude_indices))
+    if candidate_ids is not None:
+        check_ids("candidate_ids", candidate_ids, len(candidates))
+        check_unique("candidate_ids", candidate_ids)
+    if bias is not None and not nan_worst:
+        check_finite("bias", bias)
+    scores, ids = kernel("topk", "topk", candidates.device)(
+        queries,
+        candidates,
+        k,
+        exclude_indptr,
+        exclude_indices,
+        score,
+        bias=bias,
+        factor=factor,
+        dims=dims,
+        candidate_ids=candidate_ids,
+        nan_worst=nan_worst,
+    )
+    if not pad:
+        _check_full(ids, k)
+    return scores, ids
+
+
+def _check_full(ids: Tensor, k: int) -> None:
+    """That every query has ``k`` candidates; those of ``[..., B, k]`` are the same in all crops."""
+    rows = ids if ids.ndim == 2 else ids[0]
+    short = (rows[:, -1] < 0).nonzero()
+    if len(short):
+        row = int(short[0])
+        left = int((rows[row] >= 0).sum())
+        raise ValueError(
+            f"k must be at most the number of candidates left to each query: queries[{row}] has "
+            f"{left}, k is {k} (pad=True fills the rest with id -1)"
+        )
+
+
+@_topk.register_fake
+def _(
+    queries: Tensor,
+    candidates: Tensor,
+    k: int,
+    exclude_indptr: Tensor | None,
+    exclude_indices: Tensor | None,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    candidate_ids: Tensor | None,
+    nan_worst: bool,
+    pad: bool,
+) -> tuple[Tensor, Tensor]:
+    shape = (len(queries), k) if dims is None else (len(dims), len(queries), k)
+    return queries.new_empty(shape), queries.new_empty(shape, dtype=torch.int64)

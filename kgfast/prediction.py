@@ -1,0 +1,214 @@
+"""topk(): the best answers to queries."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast import ops
+from kgfast.batches import (
+    as_candidate_ids,
+    check_known,
+    check_model,
+    checked_batch_size,
+    evaluating,
+    progress_bar,
+)
+from kgfast.graph import KnownTriples
+from kgfast.kernels.checks import NonFiniteError
+from kgfast.models.base import Side
+from kgfast.predictions import Predictions
+
+
+def topk(
+    model: Any,
+    *,
+    heads: Any = None,
+    tails: Any = None,
+    relations: Any,
+    k: int,
+    known: KnownTriples | None = None,
+    candidate_ids: Any = None,
+    pad: bool = False,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> Predictions:
+    """Find the ``k`` best tails of (head, relation, ?), or heads of (?, relation, tail), exactly.
+
+    Scores of all entities are never stored, so memory stays below 64 MiB beyond the model's tables
+    and the result. Equal scores are ordered by the lowest id, on every backend and device.
+
+    Parameters
+    ----------
+    model : Model
+        As :func:`kgfast.rank` takes it. Evaluated under ``no_grad`` in eval mode, which is
+        restored.
+    heads, tails : int, sequence of int or Tensor
+        Exactly one of them: ``heads`` asks for tails, ``tails`` for heads.
+    relations : int, sequence of int or Tensor
+        Of the same length; a single int goes with every head or tail, and the other way round.
+    k : int
+        How many answers, at most the number of candidates.
+    known : KnownTriples, optional
+        Triples whose answers are left out, so that what is predicted is new.
+    candidate_ids : tensor or sequence of int, optional
+        Unique entity ids: answer with these only, which saves the work of the others.
+    pad : bool
+        Give queries with fewer than ``k`` candidates the id -1 in the places that are left, instead
+        of an error.
+    batch_size : int, optional
+        Queries a batch. The default keeps a batch of queries within 8 MiB; results do not depend
+        on it.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    Predictions
+        On the device of the candidates.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit the model or each other; the message names the first
+        offending query.
+
+    Examples
+    --------
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+    >>> topk(model, heads=[0, 1], relations=0, k=2)
+    Predictions of 2 tail queries, k = 2
+    (0, 0, ?)  1 0, 0 -1
+    (1, 0, ?)  1 -1, 2 -1
+    """
+    check_model(model)
+    check_known(known)
+    if (heads is None) == (tails is None):
+        raise ValueError("exactly one of heads and tails must be given; the other is predicted")
+    side: Side = "head" if heads is None else "tail"
+    name = "tails" if heads is None else "heads"
+    anchors, relation_ids = _broadcast(
+        name,
+        _ids(name, tails if heads is None else heads, model.num_entities),
+        _ids("relations", relations, model.num_relations),
+    )
+    size = checked_batch_size(batch_size, model)
+    with (
+        evaluating(model),
+        torch.no_grad(),
+        progress_bar(progress, "predicting", len(anchors)) as advance,
+    ):
+        search = _Search(model, side, name, k, known, as_candidate_ids(candidate_ids), pad)
+        parts = []
+        for first in range(0, max(1, len(anchors)), size):
+            rows = slice(first, first + size)
+            parts.append(search.run(first, anchors[rows], relation_ids[rows]))
+            advance(len(anchors[rows]))
+    scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
+    device = ids.device
+    return Predictions(scores, ids, anchors.to(device), relation_ids.to(device), side)
+
+
+def _ids(name: str, values: Any, count: int) -> Tensor:
+    """Ids of one axis or none, int64, checked to lie below ``count``."""
+    if not isinstance(values, Tensor) and isinstance(values, Sequence) and not len(values):
+        return torch.empty(0, dtype=torch.int64)
+    try:
+        ids: Tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be an int or a sequence of ints; got {values!r}") from None
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise TypeError(f"{name} must be integers; got {ids.dtype}")
+    if ids.ndim > 1:
+        raise ValueError(f"{name} must have one axis at most; got shape {list(ids.shape)}")
+    outside = ((ids < 0) | (ids >= count)).reshape(-1).nonzero()
+    if len(outside):
+        row = int(outside[0])
+        where = f"{name}[{row}]" if ids.ndim else name
+        raise ValueError(f"{where} must be in 0 .. {count - 1}; got {int(ids.reshape(-1)[row])}")
+    return ids.to(torch.int64)
+
+
+def _broadcast(name: str, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with one axis of the same length."""
+    if anchors.ndim and relations.ndim and len(anchors) != len(relations):
+        raise ValueError(
+            f"{name} and relations must have one length; got {len(anchors)} and {len(relations)}"
+        )
+    length = max(anchors.numel(), relations.numel())
+    if 0 in (anchors.numel(), relations.numel()):
+        length = 0
+    return anchors.expand(length), relations.to(anchors.device).expand(length)
+
+
+class _Search:
+    """What the batches of one call share."""
+
+    def __init__(
+        self,
+        model: Any,
+        side: Side,
+        name: str,
+        k: int,
+        known: KnownTriples | None,
+        candidate_ids: Tensor | None,
+        pad: bool,
+    ) -> None:
+        self.model, self.side, self.name, self.k, self.pad = model, side, name, k, pad
+        self.known = known
+        self.candidates = model.candidates(side)
+        self.device = self.candidates.table.device
+        self.subset = None if candidate_ids is None else candidate_ids.to(self.device)
+
+    def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""
+        anchors, relations = anchors.to(self.device), relations.to(self.device)
+        queries = self.model.queries(anchors, relations, self.side)
+        indptr, indices = (
+            (None, None)
+            if self.known is None
+            else self.known.exclude(anchors, relations, self.side)
+        )
+        try:
+            scores, ids = ops.topk(
+                queries,
+                k=self.k,
+                exclude_indptr=indptr,
+                exclude_indices=indices,
+                score=self.model.score,
+                candidate_ids=self.subset,
+                pad=True,
+                **self.candidates.operands(),
+            )
+        except NonFiniteError:
+            self._check_queries(queries, first, anchors, relations)
+            raise
+        if not self.pad:
+            self._check_full(ids, first, anchors, relations)
+        return scores, ids
+
+    def _check_queries(
+        self, queries: Tensor, first: int, anchors: Tensor, relations: Tensor
+    ) -> None:
+        """Name the query that is not finite; tables are checked where they are read."""
+        bad = (~queries.isfinite().all(1)).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            raise ValueError(
+                f"{self.name}[{first + row}] = {int(anchors[row])} with relation "
+                f"{int(relations[row])}: the query holds a NaN or an infinity, from the embeddings "
+                f"of its entity or relation"
+            )
+
+    def _check_full(self, ids: Tensor, first: int, anchors: Tensor, relations: Tensor) -> None:
+        short = (ids[:, -1] < 0).nonzero()
+        if len(short):
+            row = int(short[0])
+            raise ValueError(
+                f"k must be at most the number of candidates left to each query: "
+                f"{self.name}[{first + row}] = {int(anchors[row])} with relation "
+                f"{int(relations[row])} has {int((ids[row] >= 0).sum())}, k is {self.k} (pad=True "
+                f"fills the rest with id -1)"
+            )

@@ -1,0 +1,81 @@
+"""What a config stands for: its dataset, its model, its device."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kgfast import datasets
+from kgfast.datasets import Dataset
+from kgfast.models import ComplEx, ConvE, DistMult, Model, RotatE, TransE
+from kgfast.training.negatives import mix
+
+if TYPE_CHECKING:
+    from kgfast.training.config import Config
+
+_MODELS: dict[str, Any] = {
+    "rotate": RotatE,
+    "transe": TransE,
+    "distmult": DistMult,
+    "complex": ComplEx,
+    "conve": ConvE,
+}
+_OPTIONS = {
+    "rotate": ("gamma",),
+    "transe": ("gamma",),
+    "conve": (
+        "embedding_height",
+        "channels",
+        "kernel_size",
+        "input_dropout",
+        "feature_dropout",
+        "hidden_dropout",
+    ),
+}
+_SEEDS = {"model": -1, "range": -2}  # beside those of steps, which are not negative
+
+
+def load_dataset(config: "Config") -> Dataset:
+    """The dataset of a config.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is none, or a file of it is malformed.
+    """
+    return datasets.load(config.dataset.folder(), config.dataset.name)
+
+
+def build_model(config: "Config", num_entities: int, num_relations: int) -> Model:
+    """A fresh model, trainable, on the CPU; the same one for the same config."""
+    wanted = config.model
+    options = {name: getattr(wanted, name) for name in _OPTIONS.get(wanted.name, ())}
+    if wanted.norm is not None:
+        options["norm"] = wanted.norm
+    model: Model = _MODELS[wanted.name].init(
+        num_entities,
+        num_relations,
+        wanted.base_dim,
+        seed=mix(config.seed, _SEEDS["model"]),
+        **options,
+    )
+    if wanted.init_range is not None:
+        generator = torch.Generator().manual_seed(mix(config.seed, _SEEDS["range"]))
+        with torch.no_grad():
+            for table in (model.entity, model.relation):
+                table.uniform_(-wanted.init_range, wanted.init_range, generator=generator)
+    return model
+
+
+def device_of(config: "Config") -> torch.device:
+    """The device of a config; ``auto`` is a GPU where there is one.
+
+    Raises
+    ------
+    ValueError
+        If the config asks for a GPU and torch sees none.
+    """
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device: {config.device} was asked for, but torch sees no GPU here")
+    return torch.device(config.device)

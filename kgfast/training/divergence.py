@@ -1,0 +1,52 @@
+"""A loss that is not a number: which row of which table broke it."""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from kgfast.datasets import Dataset
+
+_NUMBERS = 1 << 22  # looked at together
+
+
+def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
+    """The first parameter with a NaN or an infinity, and its first such row; None if all are fine.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = nn.Linear(2, 3)
+    >>> first_bad_row(model)
+    >>> with torch.no_grad():
+    ...     _ = model.weight[1].fill_(torch.nan)
+    >>> first_bad_row(model)
+    ('weight', 1)
+    """
+    for name, parameter in model.named_parameters():
+        for first, rows in _parts(parameter.detach()):
+            finite = rows.isfinite().all(1)
+            if not bool(finite.all()):
+                return name, first + int((~finite).nonzero()[0])
+    return None
+
+
+def describe(model: nn.Module, dataset: Dataset) -> str:
+    """What is wrong with the tables, in a clause."""
+    found = first_bad_row(model)
+    if found is None:
+        return "all tables are finite, so the loss overflowed: try a lower optim.lr"
+    table, row = found
+    names = {"entity": dataset.entities, "relation": dataset.relations}.get(table)
+    name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
+    return (
+        f"row {row} of the {table} table{name} is the first that holds a NaN or an infinity: "
+        "try a lower optim.lr or optim.grad_clip"
+    )
+
+
+def _parts(values: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Blocks of rows, so that no mask of the size of a table is made."""
+    rows = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+    step = max(1, _NUMBERS // max(1, rows.shape[1]))
+    for first in range(0, len(rows), step):
+        yield first, rows[first : first + step]

@@ -1,0 +1,172 @@
+"""What a run did, a row at a time: JSON lines, CSV, and TensorBoard where it is installed.
+
+Rows are appended and handed to the operating system at once, so a killed run keeps them. On
+resume, rows after the resumed step are cut, and the logs end up as those of a run that nobody
+killed. For that a trainer writes the rows of a step before its checkpoint.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+COLUMNS = ("step", "epoch", "time", "split", "loss", "lr")
+METRICS = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri")
+
+Row = dict[str, Any]
+
+
+class Logs:
+    """The logs of a run folder, for appending.
+
+    ``metrics.jsonl`` holds every key of every row; ``metrics.csv`` those that are its columns. The
+    columns are fixed when the file is made, on resume they are those that the file has.
+
+    Parameters
+    ----------
+    folder
+        Of the run; made if it is missing.
+    resume_step : int, optional
+        Keep the rows up to this step. None starts new files.
+    tensorboard : bool
+        Also write ``<folder>/tensorboard`` if the package is installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Logs(folder) as logs:
+    ...         logs.write({"step": 1, "loss": 0.5})
+    ...     read_rows(folder)
+    [{'step': 1, 'loss': 0.5}]
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        resume_step: int | None = None,
+        *,
+        tensorboard: bool = True,
+    ) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        jsonl, table = folder / "metrics.jsonl", folder / "metrics.csv"
+        kept = [] if resume_step is None else _up_to(read_rows(folder), resume_step)
+        columns = (resume_step is not None and _columns_of(table)) or [*COLUMNS, *METRICS]
+        _rewrite(jsonl, "".join(_json_line(row) for row in kept))
+        _rewrite(table, _csv_line(columns) + "".join(_csv_row(row, columns) for row in kept))
+        self._columns = columns
+        self._jsonl, self._csv = _append(jsonl), _append(table)
+        self._board = _board(folder, resume_step) if tensorboard else None
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append a row; it has a ``step``, and ``split`` if it is an evaluation's.
+
+        NaN and infinity are written as null: JSON has no such numbers.
+        """
+        clean = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in row.items()
+        }
+        self._jsonl.write(_json_line(clean))
+        self._csv.write(_csv_row(clean, self._columns))
+        self._jsonl.flush()
+        self._csv.flush()
+        if self._board is not None:
+            _to_board(self._board, clean)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._jsonl.close()
+        self._csv.close()
+        if self._board is not None:
+            self._board.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
+    """The rows of a run folder; a last line that a kill cut short is left out.
+
+    Raises
+    ------
+    ValueError
+        If another line is not JSON: names file and line.
+    """
+    path = Path(folder) / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    lines = path.read_text().split("\n")
+    return list(_parsed(path, lines[:-1]))
+
+
+def _parsed(path: Path, lines: list[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or "step" not in row:
+            raise ValueError(f"{path}:{number}: not a row of a log: {line[:80]!r}")
+        yield row
+
+
+def _up_to(rows: list[Row], step: int) -> list[Row]:
+    return [row for row in rows if row["step"] <= step]
+
+
+def _columns_of(table: Path) -> list[str]:
+    if not table.is_file():
+        return []
+    with table.open(newline="") as file:
+        return next(csv.reader(file), [])
+
+
+def _json_line(row: Row) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"
+
+
+def _csv_row(row: Row, columns: list[str]) -> str:
+    return _csv_line([row.get(column) for column in columns])
+
+
+def _csv_line(values: list[Any]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    return line.getvalue()
+
+
+def _rewrite(path: Path, text: str) -> None:
+    """Replace a file as a whole, so that a kill leaves the old one."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _append(path: Path) -> TextIO:
+    return path.open("a", encoding="utf-8", newline="")
+
+
+def _board(folder: Path, resume_step: int | None) -> Any:
+    """A TensorBoard writer, None where the package is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    purge = None if resume_step is None else resume_step + 1
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+
+
+def _to_board(board: Any, row: Row) -> None:
+    split = row.get("split") or "train"
+    for key, value in row.items():
+        if key not in ("step", "split") and isinstance(value, int | float):
+            board.add_scalar(f"{split}/{key}", value, row["step"])

@@ -1,0 +1,257 @@
+"""Batches and negatives: what a step sees, from its number alone.
+
+Everything random comes from generators seeded with the run's seed and the step, so a sampler has no
+state: a resumed run sees exactly what the uninterrupted one would have. All of it is vectorised on
+the training device; no Python loop runs over triples.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kgfast.graph import KnownTriples
+from kgfast.models.base import SIDES, Side
+
+_WORD = (1 << 64) - 1
+_ROUNDS = 8  # of replacing known answers; a negative that is known after them is masked
+
+
+def mix(*values: int) -> int:
+    """A seed that depends on all values: splitmix64 (Steele et al. 2014), chained.
+
+    Returns
+    -------
+    int
+        In ``0 .. 2**63 - 1``.
+
+    Examples
+    --------
+    >>> mix(0, 1) != mix(1, 0)
+    True
+    """
+    state = 0
+    for value in values:
+        state = (state + value + 0x9E3779B97F4A7C15) & _WORD
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _WORD
+        state ^= state >> 31
+    return state >> 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The queries of a batch, all of one side.
+
+    Attributes
+    ----------
+    number : int
+        Of the batch in the run, from 0.
+    side : {"head", "tail"}
+        What is predicted.
+    anchors, relations : Tensor
+        int64 ``[B]``.
+    targets : Tensor, optional
+        int64 ``[B]``; None for KvsAll, whose queries have many.
+    weights : Tensor, optional
+        float32 ``[B]``, subsampling weights.
+    """
+
+    number: int
+    side: Side
+    anchors: Tensor
+    relations: Tensor
+    targets: Tensor | None
+    weights: Tensor | None
+
+
+class Batches:
+    """Batches of both sides in turn, each epoch of a side in an order of its own.
+
+    An epoch has every batch of either side once: tail and head alternate, and where a side has more
+    batches (KvsAll) the rest of them follow. The last, smaller batch is used.
+
+    Parameters
+    ----------
+    rows : mapping of side to Tensor
+        int64 ``[T, 3]`` (anchor, relation, target), or ``[P, 2]`` without targets.
+    batch_size, seed : int
+    weights : Tensor, optional
+        ``[T]``: of each row; both sides have the same order of rows.
+
+    Raises
+    ------
+    ValueError
+        If a side has no rows.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[Side, Tensor],
+        batch_size: int,
+        seed: int,
+        weights: Tensor | None = None,
+    ) -> None:
+        for side in SIDES:
+            if not len(rows[side]):
+                raise ValueError("there are no training triples")
+        self._rows, self._weights = rows, weights
+        self._batch_size, self._seed = batch_size, seed
+        self._generator = torch.Generator(rows["tail"].device)
+        self._orders: dict[Side, tuple[int, Tensor]] = {}
+
+    @classmethod
+    def of_triples(
+        cls, hrt: Tensor, batch_size: int, seed: int, weights: Tensor | None = None
+    ) -> "Batches":
+        """Every triple ``[T, 3]`` on both sides."""
+        return cls({"tail": hrt, "head": hrt.flip(1)}, batch_size, seed, weights)
+
+    @classmethod
+    def of_queries(cls, hrt: Tensor, batch_size: int, seed: int) -> "Batches":
+        """Every distinct (h, r) and every distinct (r, t) of the triples."""
+        rows: dict[Side, Tensor] = {
+            "tail": hrt[:, :2].unique(dim=0),
+            "head": hrt[:, [2, 1]].unique(dim=0),
+        }
+        return cls(rows, batch_size, seed)
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return sum(self._count(side) for side in SIDES)
+
+    def epoch(self, number: int) -> int:
+        """The epoch of a batch."""
+        return number // self.per_epoch
+
+    def batch(self, number: int) -> Batch:
+        """A batch of the run, from 0; any, in any order."""
+        epoch, side, index = self._place(number)
+        start = index * self._batch_size
+        ids = self._order(side, epoch)[start : start + self._batch_size]
+        columns = self._rows[side].index_select(0, ids).t().contiguous()
+        return Batch(
+            number,
+            side,
+            columns[0],
+            columns[1],
+            columns[2] if len(columns) > 2 else None,
+            None if self._weights is None else self._weights.index_select(0, ids),
+        )
+
+    def _place(self, number: int) -> tuple[int, Side, int]:
+        """Epoch, side, and position among the batches of the side."""
+        epoch, within = divmod(number, self.per_epoch)
+        both = min(self._count(side) for side in SIDES)
+        if within < 2 * both:
+            return epoch, "tail" if within % 2 == 0 else "head", within // 2
+        longer: Side = "tail" if self._count("tail") > both else "head"
+        return epoch, longer, within - both
+
+    def _count(self, side: Side) -> int:
+        return -(-len(self._rows[side]) // self._batch_size)
+
+    def _order(self, side: Side, epoch: int) -> Tensor:
+        held = self._orders.get(side)
+        if held is None or held[0] != epoch:
+            self._generator.manual_seed(mix(self._seed, epoch, SIDES.index(side)))
+            rows = self._rows[side]
+            order = torch.randperm(len(rows), generator=self._generator, device=rows.device)
+            held = self._orders[side] = epoch, order
+        return held[1]
+
+
+class Negatives:
+    """Entities drawn uniformly, with replacement.
+
+    Parameters
+    ----------
+    num_entities, size, seed : int
+        ``size`` entities for each row, or for the pool that a batch shares.
+    shared : bool
+        One pool ``[K]`` a batch, or a row ``[B, K]`` for each query.
+    known : KnownTriples, optional
+        True answers that are no negatives (those of the training triples: others must not be
+        known here). In rows they are drawn again, at most eight times; what is left of them, and
+        all of them in a pool, is masked.
+    device
+        Of the results.
+    """
+
+    def __init__(
+        self,
+        num_entities: int,
+        size: int,
+        seed: int,
+        *,
+        shared: bool,
+        known: KnownTriples | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._num_entities, self._size, self._seed = num_entities, size, seed
+        self.shared = shared
+        self._known = None if known is None else known.to(device)
+        self._generator = torch.Generator(device)
+
+    def draw(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The negatives of a batch.
+
+        Returns
+        -------
+        ids : Tensor
+            int64 ``[K]`` for a shared pool, else ``[B, K]``.
+        mask : Tensor or None
+            bool ``[B, K]``, False where the entity is a true answer; None if all count.
+        """
+        self._generator.manual_seed(mix(self._seed, batch.number, len(SIDES)))
+        if self.shared:
+            pool = self._uniform(self._size)
+            return pool, self._pool_mask(pool, batch)
+        ids = self._uniform(len(batch.anchors), self._size)
+        return self._replaced(ids, batch)
+
+    def _uniform(self, *shape: int) -> Tensor:
+        return torch.randint(
+            self._num_entities, shape, generator=self._generator, device=self._generator.device
+        )
+
+    def _pool_mask(self, pool: Tensor, batch: Batch) -> Tensor | None:
+        """Which entities of a pool are no answers of which query."""
+        if self._known is None:
+            return None
+        indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
+        distinct, place = pool.unique(return_inverse=True)
+        at = torch.searchsorted(distinct, answers).clamp_(max=len(distinct) - 1)
+        hit = distinct.index_select(0, at) == answers
+        rows = torch.repeat_interleave(indptr.diff())
+        mask = torch.ones(len(batch.anchors), len(distinct), dtype=torch.bool, device=pool.device)
+        mask[rows[hit], at[hit]] = False
+        return mask.index_select(1, place)
+
+    def _replaced(self, ids: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Rows whose known answers were drawn again."""
+        if self._known is None:
+            return ids, None
+        indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
+        rows = torch.repeat_interleave(indptr.diff())
+        keys = rows * self._num_entities + answers  # ascending
+        starts = torch.arange(len(ids), device=ids.device)[:, None] * self._num_entities
+        known = _is_in(keys, starts + ids)
+        for _ in range(_ROUNDS):
+            again = known.nonzero(as_tuple=True)
+            if not len(again[0]):
+                return ids, None
+            fresh = self._uniform(len(again[0]))
+            ids[again] = fresh
+            known[again] = _is_in(keys, starts[again[0], 0] + fresh)
+        return ids, ~known if bool(known.any()) else None
+
+
+def _is_in(ascending: Tensor, values: Tensor) -> Tensor:
+    """Whether each value occurs among ascending keys."""
+    if not len(ascending):
+        return torch.zeros_like(values, dtype=torch.bool)
+    at = torch.searchsorted(ascending, values).clamp_(max=len(ascending) - 1)
+    return ascending[at] == values

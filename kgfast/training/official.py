@@ -1,0 +1,162 @@
+"""Runs of the official RotatE code (github.com/DeepGraphLearning/KnowledgeGraphEmbedding).
+
+Its ``save_model`` writes ``config.json`` (the arguments), ``checkpoint`` (a ``torch.save`` of the
+state) and the tables again as ``entity_embedding.npy`` and ``relation_embedding.npy``. Ids are
+those of ``entities.dict`` and ``relations.dict``, which :func:`kgfast.datasets.load` keeps.
+"""
+
+import json
+import math
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.models import ComplEx, DistMult, Model, RotatE, TransE
+from kgfast.models.rotate import EPSILON
+
+_MODELS = ("RotatE", "TransE", "DistMult", "ComplEx")
+_TABLES = ("entity_embedding", "relation_embedding")
+
+
+def load_official(folder: str | os.PathLike[str]) -> Model:
+    """Load a run of the official RotatE code.
+
+    The tables come from ``checkpoint``, or from the ``.npy`` files where it is missing. It is read
+    with ``weights_only=True``: it can hold tensors, and run nothing.
+
+    Parameters
+    ----------
+    folder
+        Its ``save_path``.
+
+    Returns
+    -------
+    Model
+        RotatE with raw relations, TransE with L1 norm, DistMult or ComplEx, to rank or predict
+        with. (The official code's phases use 3.14159262 for pi: 1e-8 less.)
+
+    Raises
+    ------
+    FileNotFoundError
+        If config.json is missing, or both kinds of tables are.
+    ValueError
+        If a file cannot be read, lacks a key, or its shapes are not those of config.json; names it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = {"model": "TransE", "hidden_dim": 2, "gamma": 6.0}
+    ...     _ = Path(folder, "config.json").write_text(json.dumps(config))
+    ...     for name, rows in (("entity", 3), ("relation", 1)):
+    ...         np.save(f"{folder}/{name}_embedding.npy", np.ones((rows, 2), np.float32))
+    ...     load_official(folder)
+    TransE(num_entities=3, num_relations=1, dim=2)
+    """
+    folder = Path(folder)
+    path = folder / "config.json"
+    config = _config(path)
+    name, dim = config["model"], int(config["hidden_dim"])
+    if name not in _MODELS:
+        raise ValueError(f"{path}: model {name} is not available; known: {', '.join(_MODELS)}")
+    state, source = _state(folder)
+    gamma = float(state["gamma"]) if "gamma" in state else float(config["gamma"])
+    entity, relation = (state[it] for it in _TABLES)
+    _check_shape(source, "entity", entity, config, dim)
+    _check_shape(source, "relation", relation, config, dim)
+    if name == "RotatE":
+        _check_range(source, state, gamma, dim)
+        return RotatE(entity, relation, gamma=gamma)
+    if name == "TransE":
+        return TransE(entity, relation, gamma=gamma)
+    return (DistMult if name == "DistMult" else ComplEx)(entity, relation)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; a run of the official code has it")
+    try:
+        config: dict[str, Any] = dict(json.loads(path.read_text()))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a JSON object: {error}") from None
+    for key in ("model", "hidden_dim", "gamma"):
+        if key not in config:
+            raise ValueError(f"{path}: key {key} is missing")
+    return config
+
+
+def _state(folder: Path) -> tuple[dict[str, Tensor], Path]:
+    """The tensors, and the file to blame."""
+    checkpoint = folder / "checkpoint"
+    if checkpoint.is_file():
+        return _from_checkpoint(checkpoint), checkpoint
+    paths = {name: folder / f"{name}.npy" for name in _TABLES}
+    missing = [path.name for path in paths.values() if not path.is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder}: neither checkpoint nor {' and '.join(missing)} is there"
+        )
+    return {name: _from_npy(path) for name, path in paths.items()}, folder
+
+
+def _from_checkpoint(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path}: holds something else than tensors, or is damaged; it was not loaded: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
+    except (RuntimeError, EOFError, OSError) as error:
+        raise ValueError(f"{path}: damaged: {error}") from None
+    state = content.get("model_state_dict") if isinstance(content, Mapping) else None
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{path}: key model_state_dict is missing")
+    for name in _TABLES:
+        if not isinstance(state.get(name), Tensor):
+            raise ValueError(f"{path}: model_state_dict has no {name}")
+    return dict(state)
+
+
+def _from_npy(path: Path) -> Tensor:
+    try:
+        return torch.from_numpy(np.load(path, allow_pickle=False))
+    except (ValueError, TypeError, EOFError) as error:
+        raise ValueError(f"{path}: not a NumPy table: {error}") from None
+
+
+def _check_shape(
+    source: Path, what: str, table: Tensor, config: Mapping[str, Any], dim: int
+) -> None:
+    doubled = bool(config.get(f"double_{what}_embedding")) or (
+        config["model"] == "ComplEx" or (config["model"], what) == ("RotatE", "entity")
+    )
+    width, rows = dim * (2 if doubled else 1), int(config.get(f"n{what}") or 0)
+    if table.ndim != 2 or table.shape[1] != width:
+        why = f"hidden_dim {dim}{', doubled' if doubled else ''}"
+        raise ValueError(
+            f"{source}: {what}_embedding must have {width} columns ({why}); got shape "
+            f"{list(table.shape)}"
+        )
+    if rows and len(table) != rows:
+        raise ValueError(
+            f"{source}: {what}_embedding must have {rows} rows (n{what} of config.json); got "
+            f"{len(table)}"
+        )
+
+
+def _check_range(source: Path, state: Mapping[str, Tensor], gamma: float, dim: int) -> None:
+    """The unit of the phases is computed from gamma and dim: the stored one must be the same."""
+    expected = (gamma + EPSILON) / dim
+    found = float(state.get("embedding_range", torch.tensor(expected)))
+    if not math.isclose(found, expected, rel_tol=1e-5):
+        raise ValueError(
+            f"{source}: embedding_range must be (gamma + 2) / hidden_dim = {expected:g}; got "
+            f"{found:g}"
+        )

@@ -1,0 +1,57 @@
+"""Where and with what a run was made, for its result."""
+
+import os
+import platform
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("kgfast", "torch", "numpy", "triton")
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """``machine``, ``threads``, ``versions`` and ``command``."""
+    return {
+        "machine": _machine(device),
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version()} | _versions(),
+        "command": _command(),
+    }
+
+
+def _machine(device: torch.device) -> str:
+    """``<processor>, 2 cores``, or the GPU's name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count()
+    return f"{_processor()}, {cores} cores"
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _command() -> str:
+    """The command line, the program by its name alone."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -1,0 +1,303 @@
+"""A run: its steps, and what is logged, evaluated and saved between them."""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.datasets import Dataset
+from kgfast.models import Model
+from kgfast.ranks import Ranks
+from kgfast.training.checkpoint import RunFolder
+from kgfast.training.config import Config
+from kgfast.training.divergence import describe, first_bad_row
+from kgfast.training.interrupts import Interrupts
+from kgfast.training.logs import Logs
+from kgfast.training.negatives import mix
+from kgfast.training.optim import Optimizer
+from kgfast.training.progress import Progress
+from kgfast.training.schedule import Patience, Schedule, gain
+from kgfast.training.steps import MODES, Leaves
+
+_AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_DROPOUT = 3  # of mix(), beside the sides (0, 1) and the negatives (2)
+
+
+@dataclass
+class State:
+    """What of a run is neither a tensor nor follows from its step.
+
+    Attributes
+    ----------
+    step : int
+        Steps that were made.
+    best, best_step, valid
+        The best metric on valid, when it was seen, and all metrics then.
+    loss_sum, loss_count
+        Since the last row of the log.
+    """
+
+    step: int = 0
+    best: float | None = None
+    best_step: int = 0
+    valid: dict[str, float] = field(default_factory=dict)
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    seconds_training: float = 0.0
+    seconds_evaluating: float = 0.0
+    stopped_early: bool = False
+
+
+class Run:
+    """One run of a trainer; its arguments are the trainer's.
+
+    Attributes
+    ----------
+    state : State
+    steps : int
+        Of the whole run.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        model: Model,
+        evaluate: Callable[[str], Ranks],
+        *,
+        folder: RunFolder | None,
+        progress: bool,
+        resume: bool,
+    ) -> None:
+        self._config, self._dataset, self._model = config, dataset, model
+        self._evaluate, self._folder, self._shows_progress = evaluate, folder, progress
+        device = model.entity.device
+        wanted, metric = config.train, config.train.save_best_metric
+        self._objective = MODES[wanted.mode](
+            config, dataset.train.hrt.to(device), dataset.num_entities
+        )
+        batches = (wanted.epochs or 0) * self._objective.batches.per_epoch
+        self.steps = wanted.steps or math.ceil(batches / wanted.accumulate)
+        self._optimizer = Optimizer(
+            model, config.optim, lazy=self._objective.lazy, scaled=wanted.amp == "fp16"
+        )
+        self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
+        stop = wanted.early_stopping
+        self._patience = None if stop is None else Patience(metric, stop.patience, stop.min_delta)
+        self.state = State()
+        self._resumed = self._resume() if resume else False
+        if folder is not None and not self._resumed:
+            if folder.holds_a_run():
+                raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
+            folder.write_config(config)
+
+    def train(self) -> bool:
+        """Make the steps that are left; False if it was interrupted."""
+        state, wanted = self.state, self._config.train
+        self._model.train()
+        with Interrupts() as interrupts, self._logs() as logs, self._bar() as bar:
+            while state.step < self.steps and not state.stopped_early:
+                self.make_step()
+                is_last = state.step == self.steps
+                if is_last or state.step % wanted.log_every == 0:
+                    bar.update(state.step, self._log_loss(logs))
+                else:
+                    bar.update(state.step)
+                evaluates = is_last or _is_due(state.step, wanted.eval_every)
+                if evaluates and len(self._dataset.valid):
+                    self._validate(logs, bar)
+                ends = is_last or state.stopped_early or interrupts.requested
+                if ends or _is_due(state.step, wanted.save_every, or_if=evaluates):
+                    self._save()
+                if interrupts.requested and not (is_last or state.stopped_early):
+                    return False
+        return True
+
+    def interruption(self) -> str:
+        """What to tell someone who interrupted the run."""
+        where = f"interrupted after step {self.state.step:,} of {self.steps:,}"
+        if self._folder is None:
+            return f"{where}; nothing is saved, as there is no run folder"
+        return (
+            f"{where} and saved; go on with: kgfast train --config {self._folder.config} "
+            f"--run {self._folder.path} --resume"
+        )
+
+    def load_best(self) -> None:
+        """Give the model the parameters of the best state, if a folder has them."""
+        if self._folder is not None and self.state.best_step:
+            tensors, _ = self._folder.load_best()
+            self._model.load_state_dict(_below("model.", tensors))
+
+    def evaluated(self, split: str) -> dict[str, float]:
+        """The metrics of a split, timed; none of an empty one."""
+        if not len(getattr(self._dataset, split)):
+            return {}
+        start = time.perf_counter()
+        metrics = self._evaluate(split).metrics()
+        self.state.seconds_evaluating += time.perf_counter() - start
+        return metrics
+
+    def make_step(self) -> None:
+        """Make the next step, timed."""
+        start, state = time.perf_counter(), self.state
+        state.loss_sum += self._step(state.step)
+        state.loss_count += 1
+        state.step += 1
+        state.seconds_training += time.perf_counter() - start
+
+    def _step(self, step: int) -> float:
+        """One step of the optimizer; returns its loss."""
+        count, total = self._config.train.accumulate, 0.0
+        for part in range(count):
+            batch = self._objective.batches.batch(step * count + part)
+            self._seed_dropout(batch.number)
+            leaves = Leaves(self._model)
+            with self._autocast():
+                try:
+                    loss = self._objective(leaves, batch)
+                except ValueError as error:
+                    if first_bad_row(self._model) is None:
+                        raise
+                    raise self._diverged(step, "cannot be computed") from error
+            total += self._checked(loss, step)
+            (loss * (self._optimizer.scaler.scale / count)).backward()
+            self._optimizer.add(leaves.gradients())
+        self._optimizer.step(step, self._schedule.lr(step))
+        return total / count
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        amp = self._config.train.amp
+        if amp is None:
+            return nullcontext()
+        return torch.autocast(self._model.entity.device.type, dtype=_AMP[amp])
+
+    def _seed_dropout(self, number: int) -> None:
+        """Seed the generator that dropout draws from with the number of the batch."""
+        seed, device = mix(self._config.seed, number, _DROPOUT), self._model.entity.device
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
+
+    def _checked(self, loss: Tensor, step: int) -> float:
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise self._diverged(step, f"is {value}")
+        return value
+
+    def _diverged(self, step: int, what: str) -> FloatingPointError:
+        message = f"the loss {what} at step {step:,}: {describe(self._model, self._dataset)}"
+        if self._folder is not None and self._folder.last.exists():
+            message += f"; the last good state is {self._folder.last}"
+        return FloatingPointError(message)
+
+    def _log_loss(self, logs: Logs | None) -> float:
+        """The mean loss since the last row, and a row of it."""
+        state = self.state
+        loss = state.loss_sum / state.loss_count
+        state.loss_sum, state.loss_count = 0.0, 0
+        self._write(logs, {"loss": loss, "lr": self._schedule.lr(state.step - 1)})
+        return loss
+
+    def _write(self, logs: Logs | None, row: dict[str, Any]) -> None:
+        if logs is None:
+            return
+        state, batches = self.state, self._objective.batches
+        made = state.step * self._config.train.accumulate
+        where = {
+            "step": state.step,
+            "epoch": round(made / batches.per_epoch, 4),
+            "time": round(state.seconds_training + state.seconds_evaluating, 3),
+        }
+        logs.write(where | row)
+
+    def _validate(self, logs: Logs | None, bar: Progress) -> None:
+        """Evaluate on valid: log it, keep the best state, tell everyone who waits for it."""
+        metrics, state = self.evaluated("valid"), self.state
+        self._write(logs, {"split": "valid", **metrics})
+        bar.evaluated(state.step, metrics)
+        value = metrics[self._config.train.save_best_metric]
+        if gain(self._config.train.save_best_metric, value, state.best) > 0:
+            state.best, state.best_step, state.valid = value, state.step, metrics
+            if self._folder is not None:
+                self._folder.save_best(self._model_tensors(), self._meta())
+        self._schedule.observe(value)
+        if self._patience is not None:
+            state.stopped_early = self._patience.exhausted_by(value)
+
+    def _save(self) -> None:
+        """Save everything, if it is worth it: a state that is not finite cannot be gone on with."""
+        if self._folder is None:
+            return
+        if first_bad_row(self._model) is not None:
+            raise self._diverged(self.state.step, "will not be finite")
+        tensors = self._model_tensors() | {
+            f"optim.{name}": tensor for name, tensor in self._optimizer.tensors().items()
+        }
+        meta, keep = self._meta(), self._config.train.keep
+        self._folder.save_last(tensors, meta)
+        if keep:
+            self._folder.save_step(self.state.step, tensors, meta, keep)
+
+    def _model_tensors(self) -> dict[str, Tensor]:
+        return {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "step": self.state.step,
+            "config": self._config.to_dict(),
+            "state": asdict(self.state),
+            "schedule": self._schedule.state(),
+            "scaler": self._optimizer.scaler.state(),
+            "patience": None if self._patience is None else self._patience.state(),
+        }
+
+    def _resume(self) -> bool:
+        """Go on from the newest state of the folder; False if there is none."""
+        found = None if self._folder is None else self._folder.load_last()
+        if found is None:
+            return False
+        tensors, meta = found
+        changed = Config.from_dict(meta["config"]).training_differences(self._config)
+        if changed:
+            raise ValueError(
+                "the run was started with another config: "
+                + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
+            )
+        self._model.load_state_dict(_below("model.", tensors))
+        self._optimizer.load(_below("optim.", tensors))
+        self._optimizer.scaler.load(meta["scaler"])
+        self._schedule.load(meta["schedule"])
+        if self._patience is not None:
+            self._patience.load(meta["patience"])
+        self.state = State(**meta["state"])
+        return True
+
+    def _logs(self) -> AbstractContextManager[Logs | None]:
+        if self._folder is None:
+            return nullcontext()
+        return Logs(self._folder.path, self.state.step if self._resumed else None)
+
+    def _bar(self) -> Progress:
+        return Progress(self.steps, self.state.step, enabled=self._shows_progress)
+
+
+def _is_due(step: int, every: int, *, or_if: bool = False) -> bool:
+    """Whether something that is done every so many steps is; every 0: only if something else is."""
+    return step % every == 0 if every else or_if
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose name begins with a prefix, by the rest of it."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

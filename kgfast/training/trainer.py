@@ -1,0 +1,201 @@
+"""The trainer: what a user calls."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from kgfast.datasets import Dataset
+from kgfast.ranking import rank
+from kgfast.ranks import Ranks, table_of
+from kgfast.training.build import build_model, device_of, load_dataset
+from kgfast.training.checkpoint import RunFolder
+from kgfast.training.config import Config
+from kgfast.training.provenance import provenance
+from kgfast.training.run import Run
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What came of a run.
+
+    Attributes
+    ----------
+    steps, best_step : int
+        Made, and after which the best metric on valid was seen (0: there was no evaluation).
+    valid, test : dict
+        Filtered metrics of the best state on valid; of the last one where no run folder held the
+        best. Empty for an empty split.
+    seconds_training, seconds_evaluating : float
+        Over all parts of a run that was resumed.
+    stopped_early : bool
+    """
+
+    steps: int
+    best_step: int
+    valid: dict[str, float]
+    test: dict[str, float]
+    seconds_training: float
+    seconds_evaluating: float
+    stopped_early: bool
+
+    def __repr__(self) -> str:
+        stopped = " (stopped early)" if self.stopped_early else ""
+        best = f"best after {self.best_step:,}" if self.best_step else "none evaluated"
+        head = (
+            f"{self.steps:,} steps{stopped} in {self.seconds_training:,.1f} s, {best}; "
+            f"evaluations took {self.seconds_evaluating:,.1f} s"
+        )
+        rows = {name: it for name, it in (("valid", self.valid), ("test", self.test)) if it}
+        return f"{head}\n{table_of(rows)}" if rows else head
+
+
+class Trainer:
+    """Trains a model as a config says.
+
+    Parameters
+    ----------
+    config : Config
+    run_dir : path, optional
+        The run folder: logs, checkpoints, result. Without one nothing is written, and the model of
+        the last step is tested.
+    dataset : Dataset, optional
+        That of the config by default.
+    progress : bool
+        Show it on the error stream.
+
+    Attributes
+    ----------
+    model : Model
+        On the device of the config.
+    config : Config
+    dataset : Dataset
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If the dataset is missing, a file of it malformed, or the device does not exist.
+
+    Examples
+    --------
+    >>> from kgfast.datasets import synthetic
+    >>> config = Config.from_dict({
+    ...     "dataset": {"name": "synthetic"},
+    ...     "model": {"name": "rotate", "base_dim": 8},
+    ...     "optim": {"lr": 0.01},
+    ...     "train": {"steps": 20},
+    ...     "data": {"train_bs": 64, "neg_size": 16, "negatives": "shared"},
+    ... })
+    >>> trainer = Trainer(config, dataset=synthetic(200, 6, 500, 50, 50), progress=False)
+    >>> result = trainer.fit()
+    >>> result.steps, result.test["mrr"] > 0
+    (20, True)
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: str | os.PathLike[str] | None = None,
+        *,
+        dataset: Dataset | None = None,
+        progress: bool = True,
+    ) -> None:
+        self.config = config
+        self.dataset = load_dataset(config) if dataset is None else dataset
+        self.device = device_of(config)
+        self.progress = progress
+        self.folder = None if run_dir is None else RunFolder(run_dir)
+        sizes = self.dataset.num_entities, self.dataset.num_relations
+        self.model = build_model(config, *sizes).to(self.device)
+
+    def fit(self, resume: bool = False) -> Result:
+        """Train, evaluate on valid, and rank the test set at the end.
+
+        Parameters
+        ----------
+        resume : bool
+            Go on from the newest checkpoint of the run folder, if there is one. What comes out is
+            bit-equal to an uninterrupted run with as many threads.
+
+        Raises
+        ------
+        ValueError
+            If there are no training triples; if the folder holds a run and ``resume`` is False, or
+            a run of another config.
+        FloatingPointError
+            If the loss is not finite: names the step and the first bad row of the tables. The
+            checkpoints stay as they were.
+        OSError
+            If a checkpoint cannot be written; the one before is intact.
+        KeyboardInterrupt
+            On Ctrl-C, when the step that it fell into is done and saved.
+        """
+        with _threads(self.config.threads), _generators_restored(self.device):
+            run = Run(
+                self.config,
+                self.dataset,
+                self.model,
+                self.evaluate,
+                folder=self.folder,
+                progress=self.progress,
+                resume=resume,
+            )
+            if not run.train():
+                print(run.interruption(), file=sys.stderr)
+                raise KeyboardInterrupt
+            return self._finish(run)
+
+    def evaluate(self, split: str = "test") -> Ranks:
+        """Filtered ranks of a split by the model as it is; known are the triples of all splits.
+
+        Parameters
+        ----------
+        split : {"train", "valid", "test"}
+        """
+        if split not in ("train", "valid", "test"):
+            raise ValueError(f"split must be train, valid or test; got {split!r}")
+        return rank(
+            self.model,
+            getattr(self.dataset, split),
+            known=self.dataset.known(),
+            batch_size=self.config.data.test_bs,
+        )
+
+    def _finish(self, run: Run) -> Result:
+        """Rank the test set by the best model, and write what came of it."""
+        run.load_best()
+        test = run.evaluated(self.config.dataset.test_on)
+        state = run.state
+        result = Result(
+            steps=state.step,
+            best_step=state.best_step,
+            valid=state.valid,
+            test=test,
+            seconds_training=state.seconds_training,
+            seconds_evaluating=state.seconds_evaluating,
+            stopped_early=state.stopped_early,
+        )
+        if self.folder is not None:
+            self.folder.write_result(vars(result) | provenance(self.device))
+        return result
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """As many threads as asked for; torch's number afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _generators_restored(device: torch.device) -> Iterator[None]:
+    """Leave torch's global generators, which dropout draws from, as they were."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield

@@ -1,0 +1,95 @@
+"""The benchmark of losses, in its smoke-test sizes."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a module of benchmarks/."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def test_loss_mem_writes_what_it_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    result, plot = tmp_path / "loss.json", tmp_path / "loss.svg"
+    done = subprocess.run(
+        [
+            *(sys.executable, str(BENCHMARKS / "loss_mem.py"), "--quick", "--rounds", "1"),
+            *("--json", str(result), "--plot", str(plot)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads(result.read_text())
+    rows = content["rows"]
+    races = {"pairwise", "indexed", "bce dot", "bce rotate"}
+    assert {row["section"] for row in rows} == races | {"bce", "head", "top"}
+    for row in rows:
+        assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+    dense = [row for row in rows if row["section"] == "bce" and row["score"] == "dot"]
+    ours, theirs = (row["loss"] for row in dense)
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert dense[0]["formula"] == {"dense": 6_400, "tensor": 9_600}
+    assert len(content["ratios"]) == 4
+    assert "<svg" in plot.read_text()
+    assert str(tmp_path) not in result.read_text()
+
+
+def test_peers_compute_the_same(load):
+    peers = load("loss_peers")
+    for score in ("dot", "rotate"):
+        work = peers.Work.random(score, 6, 20, 5, "cpu")
+        ours = peers.kgfast_bce(work)
+        gradients = work.queries.grad.clone(), work.table.grad.clone()
+        dense = peers.dense_bce(work) if score == "dot" else peers.chunk_of_rotate_bce(work)
+        divisor = 1 if score == "dot" else 6 * 20  # of a chunk the loss is a sum
+        assert dense() / divisor == pytest.approx(ours, rel=1e-5)
+        for a, b in zip(gradients, (work.queries.grad, work.table.grad), strict=True):
+            assert float((a - b / divisor).abs().max()) <= 1e-5 * float(a.abs().max())
+
+
+def test_output_heads_are_the_same(load):
+    peers = load("loss_peers")
+    work = peers.Work.random("dot", 7, 30, 4, "cpu")
+    work.smoothing = 0.1
+    assert peers.kgfast_cross_entropy(work) == pytest.approx(peers.head_rows(work)(), rel=1e-5)
+    assert peers.kgfast_top(work) == peers.top_rows(work)()
+
+
+@pytest.mark.parametrize("per_query", [None, 3])
+def test_sampled_scores_are_the_same(load, per_query):
+    peers = load("loss_peers")
+    work = peers.Work.random("rotate", 6, 20, 5, "cpu")
+    runs = peers.sampled_contenders(work, per_query, compiled=False)
+    found = {}
+    for name, run in runs.items():
+        found[name] = (run(), work.queries.grad.clone(), work.table.grad.clone())
+    assert found["kgfast"][0] == pytest.approx(found["eager"][0], rel=1e-5)
+    for a, b in zip(found["kgfast"][1:], found["eager"][1:], strict=True):
+        assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rounds", "0"], "--rounds must be at least 1; got 0"),
+        (["--plot", "picture.jpeg"], "--plot must end in .png, .svg or .pdf"),
+    ],
+)
+def test_loss_mem_refuses_bad_arguments(load, capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_info:
+        load("loss_mem").parse(arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err

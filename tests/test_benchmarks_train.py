@@ -1,0 +1,106 @@
+"""train_speed.py in its smoke-test size: equal work, equal losses, what it writes and refuses."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a module of benchmarks/."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def test_train_speed_writes_what_it_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    result, plot = tmp_path / "train.json", tmp_path / "train.svg"
+    script = [sys.executable, str(BENCHMARKS / "train_speed.py"), "--quick", "--threads", "1"]
+    done = subprocess.run(
+        [*script, "--json", str(result), "--plot", str(plot)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(result.read_text())["rows"]
+    names = ["kgfast", "plain torch", "plain torch, in parts", "pykeen", "pykeen, in parts"]
+    assert [row["contender"] for row in rows] == names
+    for row in rows:
+        assert (row["dim"], row["batch"], row["negatives"]) == (16, 64, 32)
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+        assert row["machine"]["threads"] == 1
+        assert row["loss_difference"] < 1e-4
+    ran = [row for row in rows if row["seconds"]]
+    assert {row["contender"] for row in ran} >= {"kgfast", "plain torch"}
+    for row in ran:
+        assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+        assert row["triples_per_s"] == pytest.approx(64 * row["steps_per_s"])
+        assert 0 < row["memory"]["bytes"] < 500e6
+        assert row["rows_at_once"] == 64 or "in parts" in row["contender"]
+    assert "<svg" in plot.read_text()
+
+
+def test_a_part_fits_into_memory(load, monkeypatch):
+    train_peers = load("train_peers")
+    work = train_peers.Work((40_943, 11, 86_835, 0, 0), 500, 512, 1024)
+    monkeypatch.setattr(train_peers, "available_memory", lambda: 8 << 30)
+    part = work.fitting("plain")
+    bytes_of = 4 * 1024 * 500 * train_peers._TENSORS["plain"]
+    assert part * bytes_of <= 0.6 * (8 << 30) < 2 * part * bytes_of
+    monkeypatch.setattr(train_peers, "available_memory", lambda: 0)
+    assert work.fitting("pykeen") == 1
+
+
+def test_parts_of_a_batch_are_the_batch(load):
+    train_peers = load("train_peers")
+    work = train_peers.Work((60, 4, 150, 0, 0), 8, 32, 16)
+    whole, parts = train_peers.Plain(work, 32), train_peers.Plain(work, 5)
+    assert parts.backward(1) == pytest.approx(whole.backward(1), rel=1e-5)
+    torch.testing.assert_close(parts.model.entity.grad, whole.model.entity.grad)
+    torch.testing.assert_close(parts.model.relation.grad, whole.model.relation.grad)
+
+
+def test_a_slow_contender_has_one_turn(load, monkeypatch):
+    train_speed = load("train_speed")
+    calls = []
+
+    class Contender:
+        def __init__(self, name):
+            self.name = name
+
+        def steps(self, count):
+            calls.append((self.name, count))
+
+    monkeypatch.setattr(
+        train_speed.Stopwatch, "seconds", lambda self, call: (call(), 40.0 / len(calls) ** 3)[1]
+    )
+    contenders = {name: Contender(name) for name in ("pykeen", "kgfast")}
+    timings = train_speed.take_turns(contenders, 3)
+    assert calls == [("pykeen", 1), ("kgfast", 1)] + [("kgfast", 10)] * 3
+    assert (timings["pykeen"].rounds, timings["kgfast"].rounds) == (1, 3)
+    assert timings["kgfast"].max == 40.0 / 3**3 / 10
+
+
+def test_train_speed_fails_loudly_when_the_loss_differs(load, monkeypatch, capsys):
+    train_speed = load("train_speed")
+    monkeypatch.setattr(sys, "argv", ["train_speed.py", "--quick", "--peers"])
+    monkeypatch.setattr(train_speed, "loss_difference", lambda work: 0.5)
+    monkeypatch.setattr(train_speed, "measure", lambda options, work: [])
+    assert train_speed.main() == 1
+    assert "THE LOSS DIFFERS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--dim", "--batch", "--negatives", "--rounds"])
+def test_train_speed_refuses_bad_arguments(load, capsys, option):
+    with pytest.raises(SystemExit) as exit_info:
+        load("train_speed").parse([option, "0"])
+    assert exit_info.value.code == 2
+    assert f"{option} must be at least 1; got 0" in capsys.readouterr().err

@@ -1,0 +1,257 @@
+"""The command line: what it prints, where it stops, and with what exit code."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+import kgfast
+from kgfast.cli import app
+from kgfast.training import Config, RunFolder, Trainer, checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder of datasets that holds one, ``ring``: 12 entities, 2 relations."""
+    root = tmp_path_factory.mktemp("data")
+    (root / "ring").mkdir()
+    lines = [f"e{i}\tnext\te{(i + 1) % 12}\n" for i in range(12)]
+    lines += [f"e{i}\tprevious\te{(i - 1) % 12}\n" for i in range(12)]
+    for split, chosen in (("train", lines[2:-2]), ("valid", lines[:2]), ("test", lines[-2:])):
+        (root / "ring" / f"{split}.txt").write_text("".join(chosen))
+    return root
+
+
+@pytest.fixture(scope="module")
+def config(data):
+    path = data / "tiny.yaml"
+    values = {
+        "dataset": {"name": "ring", "root": str(data)},
+        "model": {"name": "rotate", "base_dim": 4, "gamma": 6.0},
+        "optim": {"lr": 0.01},
+        "train": {"steps": STEPS, "eval_every": 3, "log_every": 1},
+        "data": {"train_bs": 5, "neg_size": 3},
+    }
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(config, tmp_path_factory):
+    """A run folder, and what training printed."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    result = run("train", "--config", config, "--run", folder)
+    assert result.exit_code == 0, result.stderr
+    return folder, result
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def error_of(*words):
+    """The one line of an expected failure."""
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert "Traceback" not in result.output
+    return line
+
+
+class TestTrain:
+    def test_it_ends_with_a_table_of_the_test_set(self, trained):
+        folder, result = trained
+        metrics = RunFolder(folder).read_result()["test"]
+        assert f"{STEPS} steps in" in result.stdout
+        for name in ("mrr", "mr", "hits@1", "hits@10"):
+            assert name in result.stdout
+        assert f"{metrics['mrr']:.4f}" in result.stdout
+        assert f"{metrics['mr']:,.1f}" in result.stdout
+
+    def test_progress_is_on_the_error_stream(self, trained):
+        lines = [line for line in trained[1].stderr.splitlines() if line.startswith("step ")]
+        assert [line.split("  ")[0] for line in lines] == ["step 3 of 6", "step 6 of 6"]
+        assert all("MRR 0." in line for line in lines)
+
+    def test_the_folder_says_what_ran(self, trained, config):
+        folder, _ = trained
+        assert Config.from_yaml(folder / "config.yaml") == Config.from_yaml(config)
+        assert {"config.yaml", "metrics.jsonl", "metrics.csv", "result.json"} <= {
+            path.name for path in folder.iterdir()
+        }
+        steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
+        assert steps == sorted(steps)
+
+    def test_quiet(self, config, tmp_path):
+        result = run("train", "-c", config, "--run", tmp_path / "q", "--quiet")
+        assert (result.exit_code, result.stderr) == (0, "")
+
+    def test_set_and_out_dir(self, config, tmp_path):
+        out = tmp_path / "out"
+        words = ["train", "-c", config, "--set", "train.steps=2", "--set", f"train.out_dir={out}"]
+        result = run(*words)
+        assert result.exit_code == 0, result.stderr
+        assert Config.from_yaml(out / "config.yaml").train.steps == 2
+
+    def test_a_run_is_named_after_its_config(self, config, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        assert run("train", "-c", config, "--set", "train.steps=1").exit_code == 0
+        assert (tmp_path / "runs" / f"{config.parent.name}-tiny" / "result.json").is_file()
+
+    def test_a_run_is_not_overwritten(self, trained, config):
+        line = error_of("train", "-c", config, "--run", trained[0])
+        assert line.endswith("holds a run: go on with --resume, or name another folder with --run")
+
+    def test_nothing_to_resume_is_a_start(self, config, tmp_path):
+        """A run that was killed before its first checkpoint is resumed by the same command."""
+        folder = tmp_path / "none"
+        result = run("train", "-c", config, "--run", folder, "--resume", "--quiet")
+        assert result.exit_code == 0, result.stderr
+        assert result.stderr == f"{folder} holds no run to resume: starting one\n"
+        assert RunFolder(folder).read_result()["steps"] == STEPS
+
+    def test_resuming_with_another_config(self, trained, config):
+        words = ["train", "-c", config, "--run", trained[0], "--resume", "--set", "optim.lr=0.5"]
+        line = error_of(*words)
+        assert line.endswith("was started with another config: optim.lr was 0.01, is 0.5")
+
+    def test_resuming_gives_the_same_end(self, trained, config, tmp_path):
+        """A run that stopped at half of its steps, and went on, is the run that did not stop."""
+        half = tmp_path / "half"
+        words = ["train", "-c", config, "--run", half]
+        assert run(*words).exit_code == 0
+        (half / "result.json").unlink()
+        (half / "last.safetensors").unlink()  # what is left is the state of the evaluation before
+        assert checkpoint.load(half / "previous.safetensors")[1]["step"] < STEPS
+        result = run(*words, "--resume")
+        assert result.exit_code == 0, result.stderr
+        ends = [checkpoint.load(it / "last.safetensors")[0] for it in (half, trained[0])]
+        assert ends[0].keys() == ends[1].keys()
+        assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+class TestErrors:
+    def test_no_config(self, tmp_path):
+        path = tmp_path / "none.yaml"
+        assert error_of("train", "-c", path) == f"error: {path}: no such config file"
+
+    def test_a_misspelt_key(self, config, tmp_path):
+        line = error_of("train", "-c", config, "--run", tmp_path, "--set", "optim.lrr=1")
+        assert line == "error: --set: unknown key optim.lrr; did you mean optim.lr?"
+
+    def test_no_dataset(self, config, tmp_path):
+        line = error_of("train", "-c", config, "--run", tmp_path / "a", "--set", "dataset.name=x")
+        assert line.startswith("error: no dataset x: neither ")
+        assert line.endswith("set dataset.root to the folder that holds it")
+
+    def test_no_train_txt(self, config, tmp_path):
+        (tmp_path / "ring").mkdir()
+        (tmp_path / "ring" / "test.txt").write_text("a\tb\tc\n")
+        words = ["train", "-c", config, "--run", tmp_path / "a"]
+        line = error_of(*words, "--set", f"dataset.root={tmp_path}")
+        assert "train.txt" in line
+
+    def test_debug_shows_the_traceback(self, tmp_path):
+        result = run("train", "-c", tmp_path / "none.yaml", "--debug")
+        assert isinstance(result.exception, FileNotFoundError)
+
+    def test_an_option_that_does_not_exist(self):
+        result = run("train", "--confg", "x")
+        assert result.exit_code == 2
+        assert "No such option" in result.stderr
+
+    @pytest.mark.parametrize("command", ["evaluate", "plot"])
+    def test_not_a_run(self, command, tmp_path):
+        assert str(tmp_path) in error_of(command, tmp_path)
+
+    def test_a_broken_checkpoint(self, trained, tmp_path):
+        folder = tmp_path / "run"
+        folder.mkdir()
+        (folder / "config.yaml").write_bytes((trained[0] / "config.yaml").read_bytes())
+        (folder / "best.safetensors").write_bytes(b"broken")
+        line = error_of("evaluate", folder)
+        assert line.startswith(f"error: {folder / 'best.safetensors'}: truncated, or not a check")
+
+    def test_a_checkpoint_of_another_model(self, trained):
+        line = error_of("evaluate", trained[0], "--set", "model.base_dim=5")
+        assert "the checkpoint does not fit the model" in line
+
+
+class TestEvaluate:
+    @pytest.mark.parametrize("split", ["test", "valid"])
+    def test_the_numbers_are_those_of_rank(self, trained, data, split):
+        result = run("evaluate", trained[0], "--split", split)
+        assert result.exit_code == 0, result.stderr
+        dataset = kgfast.datasets.load(data / "ring")
+        tensors, _ = checkpoint.load(trained[0] / "best.safetensors")
+        model = kgfast.RotatE(tensors["model.entity"], tensors["model.relation"], gamma=6.0)
+        known = kgfast.KnownTriples(dataset.train, dataset.valid, dataset.test)
+        ranks = kgfast.rank(model, getattr(dataset, split), known=known)
+        assert result.stdout.strip() == repr(ranks).strip()
+
+    def test_the_test_metrics_of_the_result(self, trained):
+        metrics = RunFolder(trained[0]).read_result()["test"]
+        assert f"{metrics['mrr']:.4f}" in run("evaluate", trained[0]).stdout
+
+    def test_per_relation(self, trained):
+        lines = run("evaluate", trained[0], "--per-relation").stdout.splitlines()
+        assert lines[0] == "Ranks by relation"
+        assert [line.split()[0] for line in lines[2:]] == ["previous"]
+
+    def test_the_last_state(self, trained):
+        assert run("evaluate", trained[0], "--checkpoint", "last").exit_code == 0
+
+    def test_a_split_that_does_not_exist(self, trained):
+        result = run("evaluate", trained[0], "--split", "train")
+        assert result.exit_code == 2
+        assert "'train' is not one of" in result.stderr
+
+
+class TestPlot:
+    def test_two_files(self, trained, tmp_path):
+        pytest.importorskip("matplotlib")
+        result = run("plot", trained[0], "--out", tmp_path / "a")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.split() == [str(tmp_path / "a.png"), str(tmp_path / "a.svg")]
+        assert all(Path(name).stat().st_size > 1000 for name in result.stdout.split())
+
+    def test_without_matplotlib(self, trained, monkeypatch):
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        line = error_of("plot", trained[0])
+        assert line == "error: kgfast plot needs matplotlib: pip install matplotlib"
+
+
+def test_python_m_kgfast():
+    words = [sys.executable, "-m", "kgfast", "train", "--config", "none.yaml"]
+    result = subprocess.run(words, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: none.yaml: no such config file\n"
+
+
+def test_the_entry_point():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"kgfast": "kgfast.cli:main"}
+    from kgfast.cli import main
+
+    assert callable(main)
+
+
+def test_help_names_the_commands():
+    result = run("--help")
+    assert all(name in result.stdout for name in ("train", "evaluate", "plot"))
+
+
+def test_the_names_of_training():
+    assert Trainer.__name__ == "Trainer"
+    with pytest.raises(AttributeError, match="has no attribute 'Trainr'"):
+        getattr(kgfast.training, "Trainr")  # noqa: B009, mypy would see the other spelling

@@ -1,0 +1,43 @@
+"""Every file under configs/ loads, says its own command, and means what its name says."""
+
+from pathlib import Path
+
+import pytest
+
+from kgfast.training import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted(ROOT.glob("configs/**/*.yaml"))
+DATASETS = {"wn18rr": "wn18rr", "fb15k237": "fb15k-237"}
+EXPECTED = {
+    *(f"wn18rr/{name}" for name in ("rotate", "rotate_fast", "transe", "complex", "distmult")),
+    *(f"fb15k237/{name}" for name in ("rotate", "transe", "complex", "distmult")),
+    *("wn18rr/conve", "fb15k237/conve"),
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT / "configs").with_suffix("").as_posix()
+
+
+def test_all_are_there():
+    assert {name_of(path) for path in FILES} >= EXPECTED
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if name_of(path) in EXPECTED], ids=name_of)
+def test_loads_and_says_what_it_is(path):
+    config = Config.from_yaml(path, ["dataset.root=elsewhere"])
+    assert config.dataset.name == DATASETS[path.parent.name]
+    assert config.dataset.root == "elsewhere"
+    assert config.model.name == path.stem.split("_")[0]
+    assert f"kgfast train --config configs/{name_of(path)}.yaml" in path.read_text()
+    assert config.train.eval_every > 0
+
+
+def test_the_published_values_stand_in_them():
+    rotate = Config.from_yaml(ROOT / "configs/wn18rr/rotate.yaml")
+    assert (rotate.model.base_dim, rotate.model.gamma, rotate.loss.alpha) == (500, 6, 0.5)
+    assert (rotate.data.train_bs, rotate.data.neg_size) == (512, 1024)
+    conve = Config.from_yaml(ROOT / "configs/wn18rr/conve.yaml")
+    assert conve.model.base_dim == 200
+    assert (conve.train.mode, conve.loss.label_smoothing) == ("kvsall", 0.1)

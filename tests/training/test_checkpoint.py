@@ -1,0 +1,337 @@
+"""Checkpoints: exact, atomic under a real kill and a full disk, and never a surprise when read."""
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from kgfast.training import RunFolder, checkpoint
+from kgfast.training.checkpoint import load, save
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
+
+
+def state(step, rows=3):
+    return {"model.entity": torch.full((rows, 4), float(step))}, {"step": step}
+
+
+def step_of(loaded):
+    """The step of a state whose tensors and meta agree."""
+    tensors, meta = loaded
+    assert (tensors["model.entity"] == meta["step"]).all()
+    return meta["step"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (7, 5)], ids=str)
+def test_tensors_come_back_bit_by_bit(tmp_path, dtype, shape):
+    generator = torch.Generator().manual_seed(0)
+    tensor = torch.randint(0, 200, shape, generator=generator).to(dtype)
+    save(tmp_path / "a", {"x": tensor}, {})
+    found = load(tmp_path / "a")[0]["x"]
+    assert (found.dtype, found.shape) == (dtype, tensor.shape)
+    assert torch.equal(found, tensor)
+
+
+def test_others_may_read_it_as_they_may_read_other_files(tmp_path):
+    save(tmp_path / "a", *state(1))
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_special_values_and_views(tmp_path):
+    table = torch.randn(6, 8)
+    tensors = {
+        "special": torch.tensor([float("nan"), float("inf"), -0.0, 1e-45]),
+        "transposed": table.T,
+        "strided": table[::2, 1::3],
+        "all": table,
+        "part": table[1:3],
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+    save(tmp_path / "a", tensors, {})
+    found = load(tmp_path / "a")[0]
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(
+            found[name].view(torch.int32), tensor.detach().contiguous().view(torch.int32)
+        )
+        assert not found[name].requires_grad
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(meta=st.dictionaries(st.text(), json_values, max_size=4))
+def test_meta_comes_back(tmp_path_factory, meta):
+    path = tmp_path_factory.mktemp("meta") / "a"
+    save(path, {"x": torch.ones(1)}, meta)
+    assert load(path)[1] == meta
+
+
+def test_meta_that_json_cannot_hold(tmp_path):
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        save(tmp_path / "a", {}, {"x": torch.ones(1)})
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestBrokenFiles:
+    @pytest.fixture
+    def path(self, tmp_path):
+        save(tmp_path / "a.safetensors", *state(3, rows=100))
+        return tmp_path / "a.safetensors"
+
+    def fails(self, path, what, error=ValueError):
+        with pytest.raises(error, match=what) as caught:
+            load(path)
+        assert str(path) in str(caught.value)
+
+    def test_truncated_anywhere(self, path):
+        whole = path.read_bytes()
+        for size in {0, 1, 7, 8, 9, 50, len(whole) // 2, len(whole) - 1}:
+            path.write_bytes(whole[:size])
+            self.fails(path, "truncated, or not a checkpoint")
+
+    def test_longer_than_it_should_be(self, path):
+        path.write_bytes(path.read_bytes() + b"x")
+        self.fails(path, "truncated, or not a checkpoint")
+
+    @pytest.mark.parametrize("content", [b"\0" * 64, b"PK\x03\x04" * 16, b"hello, world", b"{}"])
+    def test_garbage(self, path, content):
+        path.write_bytes(content)
+        self.fails(path, "truncated, or not a checkpoint")
+
+    def test_a_pickle_is_not_run(self, path, tmp_path):
+        class Bomb:
+            def __reduce__(self):
+                return Path.touch, (tmp_path / "ran",)
+
+        torch.save(Bomb(), path)
+        self.fails(path, "truncated, or not a checkpoint")
+        assert not (tmp_path / "ran").exists()
+
+    @pytest.mark.parametrize(
+        "header", [None, {"format": "pt"}, {"kgfast": "no json"}, {"kgfast": "[]"}], ids=str
+    )
+    def test_foreign_safetensors(self, path, header):
+        save_file({"x": torch.ones(1)}, path, header)
+        self.fails(path, "a safetensors file, but not a checkpoint of kgfast")
+
+    def test_a_later_version(self, path):
+        later = '{"version": %d, "meta": {}}' % (checkpoint.VERSION + 1)  # noqa: UP031, braces
+        save_file({"x": torch.ones(1)}, path, {"kgfast": later})
+        self.fails(path, "format version 2; this kgfast reads up to 1")
+
+    def test_a_header_that_lies_about_its_size(self, path):
+        path.write_bytes(struct.pack("<Q", 1 << 60) + path.read_bytes()[8:])
+        self.fails(path, "truncated, or not a checkpoint")
+
+    def test_none(self, path):
+        self.fails(path.with_name("b"), "no such checkpoint", FileNotFoundError)
+
+
+class TestFullDisk:
+    SCRIPT = """
+import resource, sys, torch
+from kgfast.training.checkpoint import save
+save(sys.argv[1], {"model.entity": torch.full((3, 4), 1.0)}, {"step": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    save(sys.argv[1], {"model.entity": torch.full((30_000, 4), 2.0)}, {"step": 2})
+except OSError as error:
+    print(error)
+"""
+
+    def test_the_system_refuses_to_write_more(self, tmp_path):
+        """A limit on the size of files stands for a full disk: the same write fails."""
+        path = tmp_path / "a.safetensors"
+        run = subprocess.run(
+            [sys.executable, "-c", self.SCRIPT, str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "cannot write a checkpoint: File too large; the old one is intact" in run.stdout
+        assert str(path) in run.stdout
+        assert step_of(load(path)) == 1
+        assert os.listdir(tmp_path) == [path.name]
+
+    @pytest.mark.parametrize("fails", ["save_file", "_sync"])
+    def test_no_space_left(self, tmp_path, monkeypatch, fails):
+        path = tmp_path / "a.safetensors"
+        save(path, *state(1))
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(checkpoint, fails, full)
+        with pytest.raises(OSError, match="No space left on device; the old one is int") as caught:
+            save(path, *state(2))
+        assert caught.value.errno == 28
+        assert caught.value.filename == str(path)
+        assert step_of(load(path)) == 1
+        assert os.listdir(tmp_path) == [path.name]
+
+    def test_no_folder(self, tmp_path):
+        with pytest.raises(OSError, match="No such file or directory"):
+            save(tmp_path / "gone" / "a.safetensors", *state(1))
+
+    def test_a_run_keeps_last_and_previous(self, tmp_path, monkeypatch):
+        folder = RunFolder(tmp_path)
+        folder.save_last(*state(1))
+        folder.save_last(*state(2))
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(checkpoint, "save_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            folder.save_last(*state(3))
+        assert step_of(load(folder.last)) == 2
+        assert step_of(load(folder.previous)) == 1
+
+
+class TestRunFolder:
+    def test_nothing_yet(self, tmp_path):
+        folder = RunFolder(tmp_path / "run")
+        assert folder.load_last() is None
+        assert not folder.holds_a_run()
+        with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+            folder.load_best()
+        with pytest.raises(FileNotFoundError, match="the run has not ended"):
+            folder.read_result()
+        assert not folder.path.exists()
+
+    def test_last_and_previous(self, tmp_path):
+        folder = RunFolder(tmp_path / "a" / "run")
+        for step in (1, 2, 3):
+            folder.save_last(*state(step))
+            assert step_of(folder.load_last()) == step
+        assert step_of(load(folder.previous)) == 2
+        assert sorted(os.listdir(folder.path)) == ["last.safetensors", "previous.safetensors"]
+        assert folder.holds_a_run()
+
+    def test_a_broken_last_falls_back(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        folder.save_last(*state(1))
+        folder.save_last(*state(2))
+        folder.last.write_bytes(folder.last.read_bytes()[:60])
+        with pytest.warns(UserWarning, match=r"last.* truncated.*resuming from .*previous"):
+            assert step_of(folder.load_last()) == 1
+        folder.previous.write_bytes(b"")
+        with pytest.raises(ValueError, match=r"last.*truncated.*; .*previous.*truncated"):
+            folder.load_last()
+
+    def test_a_kill_between_the_renames(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        folder.save_last(*state(1))
+        save(folder.next, *state(2))
+        os.replace(folder.last, folder.previous)
+        assert step_of(folder.load_last()) == 2
+        folder.save_last(*state(3))
+        assert step_of(folder.load_last()) == 3
+        assert not folder.next.exists()
+
+    def test_best_or_else_last(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        folder.save_last(*state(5))
+        assert step_of(folder.load_best()) == 5
+        folder.save_best(*state(4))
+        assert step_of(folder.load_best()) == 4
+
+    def test_the_newest_steps_are_kept(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        (tmp_path / "step_7.safetensors.tmp").mkdir()  # a kill left it
+        (tmp_path / "step_7.safetensors.tmp" / "half").touch()
+        (tmp_path / "step_notes.txt").touch()
+        for step in (9, 10, 100):
+            folder.save_step(step, *state(step), keep=2)
+        assert sorted(os.listdir(tmp_path)) == [
+            "step_10.safetensors",
+            "step_100.safetensors",
+            "step_notes.txt",
+        ]
+        assert step_of(load(tmp_path / "step_100.safetensors")) == 100
+
+    def test_config_and_result(self, tmp_path):
+        from kgfast.training import Config
+
+        config = Config.from_dict(
+            {
+                "dataset": {"name": "x"},
+                "model": {"name": "rotate", "base_dim": 8},
+                "optim": {"lr": 0.1},
+                "train": {"steps": 5},
+            }
+        )
+        folder = RunFolder(tmp_path / "run")
+        folder.write_config(config)
+        folder.write_result({"test": {"mrr": 0.5}})
+        assert Config.from_yaml(folder.config) == config
+        assert folder.read_result() == {"test": {"mrr": 0.5}}
+        assert folder.holds_a_run()
+
+
+# One interpreter that has loaded torch forks a writer per kill: a real process, really killed.
+KILL_OFTEN = """
+import itertools, os, random, signal, sys, time, torch
+from kgfast.training import RunFolder
+
+torch.set_num_threads(1)
+folder = RunFolder(sys.argv[1])
+pick = random.Random(0)
+reported = in_the_middle = 0
+for _ in range(25):
+    state = folder.load_last()
+    step = 0 if state is None else state[1]["step"]
+    assert step >= reported, f"step {reported} was saved, but {step} is what is there"
+    assert state is None or (state[0]["model.entity"] == step).all()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for step in itertools.count(step + 1):
+            table = torch.full((200_000, 4), float(step))
+            folder.save_last({"model.entity": table}, {"step": step})
+            os.write(writer, b"%d " % step)
+    os.close(writer)
+    time.sleep(pick.uniform(0.0, 0.1))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as lines:
+        reported = max([reported, *map(int, lines.read().split())])
+    in_the_middle += any(name.endswith(".tmp") for name in os.listdir(sys.argv[1]))
+folder.save_last({}, {"step": 0})
+print(reported, in_the_middle, *sorted(os.listdir(sys.argv[1])))
+"""
+
+
+def test_killed_in_the_middle_of_writing(tmp_path):
+    """SIGKILL at random moments: a state at least as new as the last one reported is there."""
+    run = subprocess.run(
+        [sys.executable, "-c", KILL_OFTEN, str(tmp_path)], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    reported, in_the_middle, *left = run.stdout.split()
+    assert int(reported) > 0
+    assert int(in_the_middle) > 0, "no kill fell into a write: the test has shown nothing"
+    assert left == ["last.safetensors", "previous.safetensors"]

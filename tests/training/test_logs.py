@@ -1,0 +1,219 @@
+"""Logs and progress: nothing lost by a kill; resumed, they are those of the uninterrupted run."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from kgfast.plots import plot
+from kgfast.training.logs import COLUMNS, METRICS, Logs, read_rows
+from kgfast.training.progress import Progress
+
+
+def training_row(step):
+    return {"step": step, "epoch": step // 10, "loss": 1 / (step + 1), "lr": 1e-3}
+
+
+def valid_row(step):
+    return {"step": step, "split": "valid", **dict.fromkeys(METRICS, step / 100)}
+
+
+def rows_until(step, every=4):
+    for it in range(1, step + 1):
+        yield training_row(it)
+        if it % every == 0:
+            yield valid_row(it)
+
+
+def write(folder, rows, resume_step=None):
+    with Logs(folder, resume_step, tensorboard=False) as logs:
+        for row in rows:
+            logs.write(row)
+
+
+def files(folder):
+    return [(folder / name).read_text() for name in ("metrics.jsonl", "metrics.csv")]
+
+
+def test_both_files_hold_the_rows(tmp_path):
+    rows = list(rows_until(9))
+    write(tmp_path, rows)
+    assert read_rows(tmp_path) == rows
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0]) == [*COLUMNS, *METRICS]
+    assert [row["step"] for row in table] == [str(row["step"]) for row in rows]
+    assert [row["split"] for row in table] == [row.get("split", "") for row in rows]
+    assert [float(row["loss"]) for row in table if row["loss"]] == [
+        row["loss"] for row in rows if "loss" in row
+    ]
+
+
+@given(killed=st.integers(0, 30), saved=st.integers(0, 30), cut=st.integers(0, 40))
+def test_resumed_logs_are_those_of_the_uninterrupted_run(tmp_path_factory, killed, saved, cut):
+    whole, resumed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("resumed")
+    saved = min(saved, killed)
+    write(whole, rows_until(30))
+    write(resumed, rows_until(killed))
+    for path in resumed.iterdir():  # a kill cut the row after the last one short
+        path.write_text(path.read_text() + '{"step": 31, "loss": 0.123456789, "epoch"'[:cut])
+    write(resumed, [row for row in rows_until(30) if row["step"] > saved], resume_step=saved)
+    assert files(resumed) == files(whole)
+
+
+def test_a_fresh_run_starts_fresh_files(tmp_path):
+    write(tmp_path, rows_until(9))
+    write(tmp_path, [training_row(1)])
+    assert read_rows(tmp_path) == [training_row(1)]
+
+
+def test_columns_stay_when_a_run_resumes(tmp_path):
+    (tmp_path / "metrics.csv").write_text("step,mrr\n1,\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    write(tmp_path, [{"step": 2, "mrr": 0.25, "loss": 0.1}], resume_step=1)
+    assert (tmp_path / "metrics.csv").read_text() == "step,mrr\n1,\n2,0.25\n"
+
+
+def test_a_key_beyond_the_columns_is_in_the_lines(tmp_path):
+    write(tmp_path, [{"step": 1, "gradient_norm": 2.0}])
+    assert read_rows(tmp_path) == [{"step": 1, "gradient_norm": 2.0}]
+    assert "2.0" not in (tmp_path / "metrics.csv").read_text()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_lines_stay_json(tmp_path, value):
+    write(tmp_path, [{"step": 1, "loss": value}])
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(line, parse_constant=refuse) == {"step": 1, "loss": None}
+
+
+def test_rows_are_there_after_a_kill(tmp_path):
+    script = """
+import os, signal, sys
+from kgfast.training.logs import Logs
+logs = Logs(sys.argv[1], tensorboard=False)
+logs.write({"step": 1, "loss": 0.5})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    run = subprocess.run([sys.executable, "-c", script, str(tmp_path)])
+    assert run.returncode < 0
+    assert read_rows(tmp_path) == [{"step": 1, "loss": 0.5}]
+    assert (tmp_path / "metrics.csv").read_text().split("\n")[1].startswith("1,,,,0.5,")
+
+
+@pytest.mark.parametrize("line", ["no json", "3", "[1]", '{"loss": 1}'])
+def test_a_broken_line_is_named(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a row of a log"):
+        read_rows(tmp_path)
+
+
+def test_tensorboard_gets_the_numbers(tmp_path, monkeypatch):
+    written = []
+
+    class Writer:
+        def __init__(self, folder, purge_step):
+            written.append((folder, purge_step))
+
+        def add_scalar(self, tag, value, step):
+            written.append((tag, value, step))
+
+        def close(self):
+            written.append("closed")
+
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    with Logs(tmp_path, resume_step=2) as logs:
+        logs.write({"step": 3, "loss": 0.5, "note": "text"})
+        logs.write({"step": 3, "split": "valid", "mrr": 0.25, "mr": float("nan")})
+    assert written == [
+        (str(tmp_path / "tensorboard"), 3),
+        ("train/loss", 0.5, 3),
+        ("valid/mrr", 0.25, 3),
+        "closed",
+    ]
+
+
+def test_no_tensorboard_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with Logs(tmp_path) as logs:
+        logs.write(training_row(1))
+    assert read_rows(tmp_path) == [training_row(1)]
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def shown(terminal, steps=4):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+    with Progress(steps, start=1, console=console) as progress:
+        progress.update(2, loss=0.75)
+        progress.evaluated(2, {"mrr": 0.25})
+        progress.update(3)
+        progress.update(4, loss=0.5)
+    return console.file.getvalue()
+
+
+def test_a_bar_on_a_terminal():
+    assert "4/4" in shown(terminal=True)
+    assert "loss 0.5000" in shown(terminal=True)
+    assert "MRR 0.2500" in shown(terminal=True)
+
+
+def test_a_line_per_evaluation_elsewhere():
+    (line,) = shown(terminal=False).splitlines()
+    assert line.startswith("step 2 of 4  loss 0.7500  MRR 0.2500  ")
+    assert line.endswith(" min left")
+
+
+def test_silent(capsys):
+    with Progress(2, enabled=False) as progress:
+        progress.update(1, loss=0.5)
+        progress.evaluated(1, {"mrr": 0.5})
+    assert capsys.readouterr() == ("", "")
+
+
+class TestPlot:
+    @pytest.fixture(autouse=True)
+    def matplotlib(self):
+        pytest.importorskip("matplotlib")
+
+    def test_png_and_svg(self, tmp_path):
+        write(tmp_path, rows_until(9))
+        png, svg = plot(tmp_path)
+        assert [png.name, svg.name] == ["metrics.png", "metrics.svg"]
+        assert png.read_bytes()[:4] == b"\x89PNG"
+        text = svg.read_text()
+        assert text.count("<svg") == 1
+        assert all(word in text for word in ("loss", "MRR", "step"))
+
+    def test_the_same_rows_give_the_same_picture(self, tmp_path):
+        write(tmp_path, rows_until(9))
+        first = [path.read_bytes() for path in plot(tmp_path, tmp_path / "x" / "a.png")]
+        second = [path.read_bytes() for path in plot(tmp_path, tmp_path / "b")]
+        assert first == second
+        assert (tmp_path / "x" / "a.svg").is_file()
+
+    def test_before_the_first_evaluation(self, tmp_path):
+        write(tmp_path, [training_row(1), {"step": 2, "loss": float("nan")}])
+        assert len(plot(tmp_path)) == 2
+
+    def test_no_rows(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="is it a run folder"):
+            plot(tmp_path)
+
+    def test_without_matplotlib(self, tmp_path, monkeypatch):
+        write(tmp_path, rows_until(2))
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(ImportError, match="kgfast plot needs matplotlib: pip install"):
+            plot(tmp_path)

@@ -1,0 +1,216 @@
+"""Runs of the official RotatE code: files as its save_model writes them, scores as its formulas."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import kgfast
+from kgfast.training import load_official
+
+ENTITIES, RELATIONS, DIM, GAMMA = 7, 3, 4, 6.0
+WIDTHS = {"RotatE": (2, 1), "TransE": (1, 1), "DistMult": (1, 1), "ComplEx": (2, 2)}
+DTYPE = torch.float64
+
+
+def arguments(model, **changed):
+    entity, relation = WIDTHS[model]
+    return {
+        "model": model,
+        "hidden_dim": DIM,
+        "gamma": GAMMA,
+        "double_entity_embedding": entity == 2,
+        "double_relation_embedding": relation == 2,
+        "nentity": ENTITIES,
+        "nrelation": RELATIONS,
+        "data_path": "data/wn18rr",
+        **changed,
+    }
+
+
+def state_of(model):
+    generator = torch.Generator().manual_seed(0)
+    limit = (GAMMA + 2) / DIM
+    entity, relation = (
+        torch.empty(rows, width * DIM).uniform_(-limit, limit, generator=generator)
+        for rows, width in zip((ENTITIES, RELATIONS), WIDTHS[model], strict=True)
+    )
+    return {
+        "gamma": torch.tensor([GAMMA]),
+        "embedding_range": torch.tensor([limit]),
+        "entity_embedding": entity,
+        "relation_embedding": relation,
+    }
+
+
+def write_run(folder, model, state=None, config=None, checkpoint=True, arrays=True):
+    state = state_of(model) if state is None else state
+    (folder / "config.json").write_text(json.dumps(arguments(model) if config is None else config))
+    if checkpoint:
+        parameters = [torch.nn.Parameter(state["entity_embedding"].clone())]
+        optimizer = torch.optim.Adam(parameters)
+        parameters[0].sum().backward()
+        optimizer.step()
+        content = {
+            "step": 9,
+            "current_learning_rate": 1e-4,
+            "warm_up_steps": 5,
+            "model_state_dict": state,
+            "optimizer_state_dict": optimizer.state_dict(),
+        }
+        torch.save(content, folder / "checkpoint")
+    if arrays:
+        for name in ("entity_embedding", "relation_embedding"):
+            np.save(folder / name, state[name].numpy())
+
+
+def score(model, state, h, r, t):
+    """The functions of its model.py, for one triple, in float64."""
+    head, relation, tail = (
+        state["entity_embedding"][h].to(DTYPE),
+        state["relation_embedding"][r].to(DTYPE),
+        state["entity_embedding"][t].to(DTYPE),
+    )
+    if model == "TransE":
+        return GAMMA - (head + relation - tail).abs().sum()
+    if model == "DistMult":
+        return (head * relation * tail).sum()
+    head, tail = torch.complex(*head.chunk(2)), torch.complex(*tail.chunk(2))
+    if model == "ComplEx":
+        return (head * torch.complex(*relation.chunk(2)) * tail.conj()).sum().real
+    phase = relation / (state["embedding_range"].to(DTYPE) / math.pi)
+    return GAMMA - (head * torch.polar(torch.ones_like(phase), phase) - tail).abs().sum()
+
+
+@pytest.mark.parametrize("model", WIDTHS)
+@pytest.mark.parametrize("files", ["checkpoint", "arrays", "both"])
+def test_ranks_are_those_of_its_scores(tmp_path, model, files):
+    write_run(tmp_path, model, checkpoint=files != "arrays", arrays=files != "checkpoint")
+    loaded = load_official(tmp_path)
+    assert type(loaded).__name__ == model
+    assert (loaded.num_entities, loaded.num_relations, loaded.dim) == (ENTITIES, RELATIONS, DIM)
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    triples = [(h, r, (h + r + 1) % ENTITIES) for h in range(ENTITIES) for r in range(RELATIONS)]
+    ranks = kgfast.rank(loaded, triples)
+    state = state_of(model)
+    for row, (h, r, t) in enumerate(triples):
+        truth = score(model, state, h, r, t)
+        heads = [score(model, state, n, r, t) for n in range(ENTITIES) if n != h]
+        tails = [score(model, state, h, r, n) for n in range(ENTITIES) if n != t]
+        expected = [sum(bool(it > truth) for it in others) for others in (heads, tails)]
+        assert ranks.greater[row].tolist() == expected
+
+
+def test_gamma_of_the_state_wins(tmp_path):
+    state = state_of("RotatE")
+    write_run(tmp_path, "RotatE", state, arguments("RotatE", gamma=99.0))
+    assert load_official(tmp_path).gamma == GAMMA
+
+
+def test_it_is_public():
+    assert kgfast.load_official is load_official
+
+
+class Bomb:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_runs_nothing(tmp_path):
+    write_run(tmp_path, "RotatE")
+    torch.save({"model_state_dict": Bomb(tmp_path / "ran")}, tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match="checkpoint: holds something else than tensors"):
+        load_official(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_array_runs_nothing(tmp_path):
+    write_run(tmp_path, "TransE", checkpoint=False)
+    objects = np.array([Bomb(tmp_path / "ran")], dtype=object)
+    np.save(tmp_path / "entity_embedding.npy", objects, allow_pickle=True)
+    with pytest.raises(ValueError, match=r"entity_embedding\.npy: not a NumPy table"):
+        load_official(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def without(values, key):
+    return {name: value for name, value in values.items() if name != key}
+
+
+ROTATE = arguments("RotatE")
+STATE = state_of("RotatE")
+
+
+@pytest.mark.parametrize(
+    ("config", "state", "message"),
+    [
+        (without(ROTATE, "model"), STATE, r"config\.json: key model is missing"),
+        (without(ROTATE, "hidden_dim"), STATE, r"config\.json: key hidden_dim is missing"),
+        (without(ROTATE, "gamma"), STATE, r"config\.json: key gamma is missing"),
+        ([], STATE, r"config\.json: key model is missing"),
+        (3, STATE, r"config\.json: not a JSON object"),
+        (ROTATE | {"model": "pRotatE"}, STATE, r"model pRotatE is not available; known: RotatE, "),
+        (
+            ROTATE | {"hidden_dim": 5},
+            STATE,
+            r"entity_embedding must have 10 columns \(hidden_dim 5, ",
+        ),
+        (ROTATE | {"nentity": 8}, STATE, r"must have 8 rows \(nentity of config.json\); got 7"),
+        (ROTATE | {"nrelation": 8}, STATE, r"must have 8 rows \(nrelation of config.json\); got 3"),
+        (
+            ROTATE,
+            STATE | {"relation_embedding": torch.ones(3, 8)},
+            r"relation_embedding must have 4 columns \(hidden_dim 4\); got shape \[3, 8\]",
+        ),
+        (
+            ROTATE,
+            STATE | {"entity_embedding": torch.ones(8)},
+            r"entity_embedding must have 8 columns .*; got shape \[8\]",
+        ),
+        (
+            ROTATE,
+            STATE | {"embedding_range": torch.tensor([0.5])},
+            r"embedding_range must be \(gamma \+ 2\) / hidden_dim = 2; got 0\.5",
+        ),
+    ],
+    ids=[
+        *("no-model", "no-dim", "no-gamma", "list", "number", "pRotatE", "dim", "entities"),
+        *("relations", "relation-width", "one-axis", "range"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, config, state, message):
+    write_run(tmp_path, "RotatE", state, config)
+    with pytest.raises(ValueError, match=message):
+        load_official(tmp_path)
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"config\.json: no such file"):
+        load_official(tmp_path)
+    write_run(tmp_path, "RotatE", checkpoint=False, arrays=False)
+    with pytest.raises(FileNotFoundError, match=r"neither checkpoint nor entity_embedding\.npy"):
+        load_official(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 truncated"], ids=["0", "1", "2"])
+def test_a_damaged_checkpoint(tmp_path, content):
+    write_run(tmp_path, "RotatE")
+    (tmp_path / "checkpoint").write_bytes(content)
+    with pytest.raises(ValueError, match=r"checkpoint: .*damaged"):
+        load_official(tmp_path)
+
+
+@pytest.mark.parametrize("content", [{}, 3, {"model_state_dict": 3}, {"model_state_dict": {}}])
+def test_a_checkpoint_without_the_tables(tmp_path, content):
+    write_run(tmp_path, "RotatE")
+    torch.save(content, tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match=r"model_state_dict is missing|has no entity_embedding"):
+        load_official(tmp_path)

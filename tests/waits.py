@@ -1,0 +1,48 @@
+"""Counting, without a GPU, how often the host waits for one."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class PretendDevice(TorchDispatchMode):
+    """Within, torch's ``meta`` device stands for a GPU: its tensors have shapes but no values.
+
+    An operation whose result or shape depends on such values raises, as does a sort of them into
+    distinct ones. Copies to the host read ``value`` everywhere; these, and copies to the device
+    from memory that is not pinned, are what the host waits for: ``waits`` counts them.
+    """
+
+    def __init__(self, value: int = 0) -> None:
+        super().__init__()
+        self.value = value
+        self.waits: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        if name == "_pin_memory":
+            return args[0]
+        if name == "_to_copy" and kwargs.get("device") is not None:
+            is_there, to_there = args[0].is_meta, torch.device(kwargs["device"]).type == "meta"
+            if is_there and not to_there:
+                self.waits["device to host"] += 1
+                dtype = kwargs.get("dtype") or args[0].dtype
+                return torch.full(args[0].shape, self.value).to(dtype)
+            if to_there and not is_there and not kwargs.get("non_blocking"):
+                self.waits["host to device"] += 1
+        elif name == "copy_" and args[0].is_meta != args[1].is_meta:
+            raise AssertionError("copy_ between devices waits")
+        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        assert not (name in _WAIT and any(leaf.is_meta for leaf in leaves)), f"{name} waits"
+        return func(*args, **kwargs)
+
+
+_WAIT = {
+    *("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount"),
+    *("_unique2", "unique_dim", "unique_consecutive", "isin"),
+}
