@@ -31,6 +31,7 @@ lint: $(VENV)/.complete
 	@rm -rf build/typed && $(PY) setup.py --quiet build_py --build-lib build/typed
 	MYPYPATH=build/typed $(VENV)/bin/mypy -p kgfast
 	$(PY) benchmarks/readme_table.py --check
+	$(PY) benchmarks/losses_page.py --check
 	$(PY) benchmarks/results_table.py --check
 
 bench: $(VENV)/.complete
@@ -38,7 +39,12 @@ bench: $(VENV)/.complete
 	    --plot benchmarks/results/cpu-eval-mem.png
 	$(PY) benchmarks/eval_speed.py --json benchmarks/results/cpu-eval-speed.json \
 	    --plot benchmarks/results/cpu-eval-speed.png
+	$(PY) benchmarks/loss_mem.py --json benchmarks/results/cpu-loss-mem.json \
+	    --plot benchmarks/results/cpu-loss-mem.png
+	$(PY) benchmarks/topk_speed.py --json benchmarks/results/cpu-topk-speed.json \
+	    --plot benchmarks/results/cpu-topk-speed.png
 	$(PY) benchmarks/readme_table.py
+	$(PY) benchmarks/losses_page.py
 
 # On a machine with a GPU and no network: uses the python3 at hand, installs nothing.
 gpu:

@@ -58,12 +58,14 @@ class Outcome:
 def steps(tag: str) -> list[Step]:
     """What is run, in this order. A new benchmark is a new line."""
     return [
-        Step("tests", 200, _pytest("tests/gpu", "tests/test_triton_rank.py")),
-        Step("eval_mem", 60, _benchmark("eval_mem.py", tag)),
-        Step("eval_speed", 100, _benchmark("eval_speed.py", tag)),
+        Step("tests", 170, _pytest("tests/gpu", "tests/test_triton_rank.py")),
+        Step("eval_mem", 40, _benchmark("eval_mem.py", tag)),
+        Step("eval_speed", 80, _benchmark("eval_speed.py", tag)),
+        Step("loss_mem", 60, _benchmark("loss_mem.py", tag)),
+        Step("topk_speed", 50, _benchmark("topk_speed.py", tag)),
         Step(
             "sanitizer",
-            60,
+            40,
             [
                 *("compute-sanitizer", "--error-exitcode", "1", "--padding", "4096"),
                 *(sys.executable, "-c", SMALL_CASE),

@@ -157,8 +157,8 @@ def formula_bytes(job: Job) -> dict[str, int]:
         return {"dense": 4 * pairs}
     if job.section == "head":
         return {"dense": 3 * 4 * pairs}  # logits, their log softmax, its gradient
-    planes = 2 if job.score == "rotate" else 1
-    return {"dense": 4 * 4 * pairs, "tensor": 4 * pairs * job.dim * planes}
+    dense = {"dense": 4 * 4 * pairs}
+    return dense | {"tensor": 2 * 4 * pairs * job.dim} if job.score == "rotate" else dense
 
 
 def measure_grid(out: Console, options: argparse.Namespace) -> list[dict[str, Any]]:

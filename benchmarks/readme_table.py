@@ -21,6 +21,10 @@ from speed_tables import LABELS, find
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EMPTY = ""
+LEGEND = (
+    "N = 40,943 entities; whole test set: 6,268 queries, filtered. Bold: kgfast, measured; in "
+    "brackets, how many times as long its peers take. ~ extrapolated from a part of the work."
+)
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -54,7 +58,7 @@ def markdown(machines: Sequence[Rows]) -> str:
             for name in names
         ),
     ]
-    return "\n".join([*table, "", *_sources(machines)])
+    return "\n".join([*table, "", LEGEND, *sources(machines)])
 
 
 def _column(rows: Rows, empty: str) -> str:
@@ -138,17 +142,13 @@ def _queries(batch: int) -> str:
     return "1 query" if batch == 1 else f"{batch} queries"
 
 
-def _sources(machines: Sequence[Rows]) -> Iterator[str]:
+def sources(machines: Sequence[Rows]) -> Iterator[str]:
     """The commands, versions and dates."""
     sources = {
         (row["command"], row["machine"]["name"], row["date"][:10], _packages(row["versions"]))
         for rows in machines
         for row in rows
     }
-    yield (
-        "N = 40,943 entities; whole test set: 6,268 queries, filtered. Bold: kgfast, measured; in "
-        "brackets, how many times as long its peers take. ~ extrapolated from a part of the work."
-    )
     for command, name, date, packages in sorted(sources):
         yield f"`{command}` on {name}, {date}: {packages}."
 
@@ -157,18 +157,18 @@ def _packages(versions: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
 
 
-def insert(readme: str, table: str) -> str:
-    """The README with the table between its markers.
+def insert(page: str, table: str) -> str:
+    """The page with the table between its markers.
 
     Raises
     ------
     ValueError
         If the markers are missing or in the wrong order.
     """
-    before, begin, rest = readme.partition(BEGIN)
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"README.md must hold {BEGIN} and, after it, {END}")
+        raise ValueError(f"the page must hold {BEGIN} and, after it, {END}")
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
@@ -184,10 +184,11 @@ def main() -> int:
     if options.print:
         print(table)
         return 0
-    return _update(options.readme, table, only_check=options.check)
+    return update_page(options.readme, table, Path(__file__).name, only_check=options.check)
 
 
-def _update(path: Path, table: str, *, only_check: bool) -> int:
+def update_page(path: Path, table: str, script: str, *, only_check: bool) -> int:
+    """Put the table into a page, or say that it is out of date; the exit code."""
     try:
         old = path.read_text()
         new = insert(old, table)
@@ -197,7 +198,7 @@ def _update(path: Path, table: str, *, only_check: bool) -> int:
     if new == old:
         return 0
     if only_check:
-        print(f"{path.name} is out of date: run python benchmarks/readme_table.py", file=sys.stderr)
+        print(f"{path.name} is out of date: run python benchmarks/{script}", file=sys.stderr)
         return 1
     path.write_text(new)
     return 0

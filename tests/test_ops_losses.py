@@ -322,13 +322,16 @@ def test_torch_compile_full_graph():
 @pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
 @pytest.mark.parametrize(("backend", "score"), [("reference", "l1"), ("cpu", "dot"), ("cpu", "l2")])
 def test_memory_stays_below_64_mib(loss, score, backend):
-    """Dense scores alone would take 128 MiB, and as much for labels and for gradients."""
+    """Dense scores alone would take 128 MiB (reference: 32), and as much again for gradients."""
     if backend == "cpu" and not cpu.is_available():
         pytest.skip("the extension is not built")
     spec = importlib.util.spec_from_file_location("common", COMMON)
     common = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(common)
-    batch, rows, dim = (256, 131_072, 2) if backend == "cpu" else (256, 65_536, 1)  # float64
+    if backend == "cpu":
+        batch, rows, dim, limit = 256, 131_072, 2, 64 << 20
+    else:  # slow: a quarter of it, and float64
+        batch, rows, dim, limit = 64, 65_536, 1, 24 << 20
     tensors, targets = operands(score, batch, rows, dim), torch.arange(batch)
 
     def run(queries, table, bias):
@@ -343,7 +346,7 @@ def test_memory_stays_below_64_mib(loss, score, backend):
         run(*operands(score, batch, batch, dim))  # what a first call imports is not counted
         with common.PeakMemory("cpu") as peak:
             run(*tensors)
-    assert peak.bytes < sum(4 * it.numel() for it in tensors) + (64 << 20)
+    assert peak.bytes < sum(4 * it.numel() for it in tensors) + limit
 
 
 @EACH_LOSS

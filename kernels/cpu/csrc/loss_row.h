@@ -81,20 +81,20 @@ inline double sum_lanes(V sums, int valid) {
   return total;
 }
 
-// first += sum f(x), second += sum x.
-template <class F>
-inline void sum_row(const float* x, int64_t count, double* first, double* second, F f) {
+// first += sum f(x), second += sum g(x).
+template <class F, class G>
+inline void sum_row(const float* x, int64_t count, double* first, double* second, F f, G g) {
   for (int64_t block = 0; block < count; block += kLossBlock) {
     V a = Simd::zero(), b = Simd::zero();
     for_each_vector(x + block, std::min(kLossBlock, count - block),
                     [&](V v, int valid, int64_t) {
                       if (valid == Simd::W) {
                         a = Simd::add(a, f(v));
-                        b = Simd::add(b, v);
+                        b = Simd::add(b, g(v));
                         return;
                       }
                       *first += sum_lanes(f(v), valid);
-                      *second += sum_lanes(v, valid);
+                      *second += sum_lanes(g(v), valid);
                     });
     *first += sum_lanes(a, Simd::W);
     *second += sum_lanes(b, Simd::W);
@@ -119,7 +119,10 @@ inline void sum_exponentials(const float* x, int64_t count, double* peak, double
   if (highest > *peak) *mass *= std::exp(*peak - highest);
   *peak = highest;
   const V shift = Simd::set1(static_cast<float>(highest));  // exact: it is a score
-  sum_row(x, count, mass, linear, [&](V v) { return exp(Simd::sub(v, shift)); });
+  *linear += static_cast<double>(count) * highest;  // differences lose less in float32 sums
+  sum_row(
+      x, count, mass, linear, [&](V v) { return exp(Simd::sub(v, shift)); },
+      [&](V v) { return Simd::sub(v, shift); });
 }
 
 inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
@@ -127,7 +130,7 @@ inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
   float* x = tile.scores + row * tile.columns;
   switch (pass) {
     case LossPass::softplus_sums:
-      return sum_row(x, tile.columns, tile.a + row, tile.b + row, softplus);
+      return sum_row(x, tile.columns, tile.a + row, tile.b + row, softplus, [](V v) { return v; });
     case LossPass::exp_sums:
       return sum_exponentials(x, tile.columns, tile.a + row, tile.b + row, tile.c + row);
     case LossPass::sigmoid_slopes: {
