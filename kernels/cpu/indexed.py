@@ -57,14 +57,14 @@ def indexed_backward(
     score: str,
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
-    need: tuple[bool, bool] = (True, True),
-) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
     """Gradient of ``queries``, and ``(ids, rows)`` of the table's: distinct ids, ascending."""
     groups = _grouped(index) if need[1] else None
     crops = Crops.of(dims, get_score(score), table.shape[1])
     rows = None if groups is None else crops.gradient_like(table, len(groups[0]))
     found = _gradients(grad, queries, table, index, score, crops, need[0], rows, groups)
-    return found, None if rows is None or groups is None else (groups[0], rows)
+    return found, None if rows is None or groups is None else (groups[0], rows), None
 
 
 def indexed_backward_dense(
@@ -75,8 +75,8 @@ def indexed_backward_dense(
     score: str,
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
-    need: tuple[bool, bool] = (True, True),
-) -> tuple[Tensor | None, Tensor | None]:
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """As `indexed_backward`, with the table's gradient written where it belongs: ``[N, G]``.
 
     Rows beside it would take as much memory again; of zeros that nobody writes the system makes no
@@ -85,7 +85,8 @@ def indexed_backward_dense(
     groups = _grouped(index) if need[1] else None
     crops = Crops.of(dims, get_score(score), table.shape[1])
     rows = torch.zeros(table.shape, dtype=table.dtype) if need[1] else None
-    return _gradients(grad, queries, table, index, score, crops, need[0], rows, groups, True), rows
+    found = _gradients(grad, queries, table, index, score, crops, need[0], rows, groups, True)
+    return found, rows, None
 
 
 _Groups = tuple[Tensor, Tensor, Tensor]

@@ -63,8 +63,8 @@ def pairwise_backward(
     score: str,
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
-    need: tuple[bool, bool] = (True, True),
-) -> tuple[Tensor | None, Tensor | None]:
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of ``queries`` and ``candidates`` where the scores' is ``grad``."""
     crops = Crops.of(dims, get_score(score), candidates.shape[1])
     grad = (grad if crops.has_axis else grad[None]).float()  # [C, B, K]
@@ -72,7 +72,7 @@ def pairwise_backward(
     grad_candidates = crops.gradient_like(candidates) if need[1] else None
     if any(need):
         pull_into(grad_queries, grad_candidates, grad, queries, candidates, score, crops)
-    return grad_queries, grad_candidates
+    return grad_queries, grad_candidates, None
 
 
 def pull_into(

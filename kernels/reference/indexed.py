@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from .pairwise import crop_gradients, crop_scores, crops_of, result_dtype
+from .pairwise import Operands, crop_gradients, crop_scores, crops_of, result_dtype
 
 _TILE = 1 << 20  # numbers of gathered rows at once: 8 MiB
 
@@ -30,7 +30,8 @@ def indexed_scores(
         len(crops), len(ids), dtype=result_dtype(queries), device=table.device
     )  # [C, B * K]
     for part in _parts(len(ids), table.shape[1]):
-        scores = crop_scores(queries[pair_queries[part]], table[ids[part]], score, crops)
+        pairs = _gathered(queries, table, factor, pair_queries[part], ids[part])
+        scores = crop_scores(pairs[0], pairs[1], score, crops, pairs[2])
         if bias is not None:
             scores = scores + bias.expand(len(table))[ids[part]].double()
         result[:, part] = scores.to(result.dtype)
@@ -46,57 +47,67 @@ def indexed_backward(
     score: str,
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
-    need: tuple[bool, bool] = (True, True),
-) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
     """Gradient of ``queries [B, F]`` and of the rows of the table that the index names.
 
     The latter as ``(ids [U] ascending, rows [U, G])``: duplicates of an id are summed in the order
-    of the index. None where not needed.
+    of the index. Then the factor's rows ``[U, D]`` for the same ids. None where not needed.
     """
     crops = crops_of(table, score, dims)
     grad = grad.reshape(len(crops), index.numel())  # [C, B * K]
     pair_queries, ids = _pairs(index)
-    grad_queries = grad_rows = None
+    operands = queries, table, factor
+    grad_queries = grad_rows = grad_factor = None
     if need[0]:
         grad_queries = torch.zeros_like(queries, memory_format=torch.contiguous_format)
         pairs = pair_queries, ids, pair_queries
-        _sum_by_owner(grad_queries, grad, queries, table, pairs, score, crops)
-    if need[1]:
+        _sum_by_owner(0, grad_queries, grad, operands, pairs, score, crops)
+    if need[1] or need[2]:
         distinct, owner = ids.unique(return_inverse=True)
         order = owner.argsort(stable=True)
-        rows = torch.zeros(len(distinct), table.shape[1], dtype=table.dtype, device=table.device)
-        pairs = ids[order], pair_queries[order], owner[order]
-        _sum_by_owner(rows, grad[:, order], table, queries, pairs, score, crops)
-        grad_rows = distinct, rows
-    return grad_queries, grad_rows
+        pairs = pair_queries[order], ids[order], owner[order]
+        if need[1]:
+            rows = table.new_zeros(len(distinct), table.shape[1])
+            _sum_by_owner(1, rows, grad[:, order], operands, pairs, score, crops)
+            grad_rows = distinct, rows
+        if need[2] and factor is not None:
+            grad_factor = factor.new_zeros(len(distinct), factor.shape[1])
+            _sum_by_owner(2, grad_factor, grad[:, order], operands, pairs, score, crops)
+    return grad_queries, grad_rows, grad_factor
+
+
+def _gathered(
+    queries: Tensor, table: Tensor, factor: Tensor | None, rows: Tensor, ids: Tensor
+) -> Operands:
+    """The operands of pairs, a row each."""
+    return queries[rows], table[ids], None if factor is None else factor[ids]
 
 
 def _sum_by_owner(
+    place: int,
     result: Tensor,
     grad: Tensor,
-    rows: Tensor,
-    others: Tensor,
+    operands: Operands,
     pairs: tuple[Tensor, Tensor, Tensor],
     score: str,
     crops: Sequence[int],
 ) -> None:
-    """Fill ``result [U, G]`` with the gradients of ``rows``, summed over the pairs of an owner.
+    """Fill ``result [U, *]`` with the gradients of operand ``place``, summed over an owner's pairs.
 
-    ``pairs`` are the row, the other operand's row and the owner of each pair, by rising owner; an
-    owner that spans two parts hands its float64 sum on.
+    ``pairs`` are the query, the id and the owner of each pair, by rising owner; an owner that spans
+    two parts hands its float64 sum on.
     """
-    row_ids, other_ids, owners = pairs
+    rows, ids, owners = pairs
     carry, last = torch.empty(0), -1
-    for part in _parts(len(owners), rows.shape[1]):
+    for part in _parts(len(owners), operands[1].shape[1]):
         owner = owners[part]
         first, previous, last = int(owner[0]), last, int(owner[-1])
-        total = torch.zeros(last - first + 1, rows.shape[1], dtype=torch.float64).to(rows.device)
+        total = torch.zeros(last - first + 1, result.shape[1], dtype=torch.float64).to(grad.device)
         if first == previous:
             total[0] = carry
-        gradients = crop_gradients(
-            grad[:, part], rows[row_ids[part]], others[other_ids[part]], score, crops
-        )
-        for column, gradient in gradients:
+        gathered = _gathered(*operands, rows[part], ids[part])
+        for column, gradient in crop_gradients(place, grad[:, part], gathered, score, crops):
             # Unlike index_add_, this sums in a fixed order on every device.
             total[:, column].index_put_((owner - first,), gradient, accumulate=True)
         result[first : last + 1] = total.to(result.dtype)

@@ -118,8 +118,8 @@ class _Sweep:
         return scores if self.bias is None else scores + self.bias[start:stop].double()
 
     def pull(self, grad: Tensor, start: int, stop: int) -> None:
-        need = self.grad_queries is not None, self.grad_candidates is not None
-        grad_queries, grad_candidates = pairwise_backward(
+        need = self.grad_queries is not None, self.grad_candidates is not None, False
+        grad_queries, grad_candidates, _ = pairwise_backward(
             grad, self.queries.double(), self.candidates[start:stop], self.score, need=need
         )
         if self.grad_queries is not None and grad_queries is not None:

@@ -13,14 +13,19 @@ from torch import Tensor
 
 from ..checks import check_finite
 from ..scores import get_score
+from .trig import cos_sin
 
 TILE = 1 << 19  # pairs scored at once: 4 MiB per float64 temporary
 
 
 def canonical_scores(
-    queries: Tensor, rows: Tensor, score: str, bias: Tensor | None = None
+    queries: Tensor,
+    rows: Tensor,
+    score: str,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
 ) -> Tensor:
-    """Canonical scores, broadcast over the leading axes of both operands.
+    """Canonical scores, broadcast over the leading axes of all operands.
 
     Parameters
     ----------
@@ -30,40 +35,72 @@ def canonical_scores(
         A name from :data:`kgfast.kernels.scores.SCORES`.
     bias : Tensor, optional
         Added last; broadcasts against the result.
+    factor : Tensor, optional
+        ``[..., D]``, that of the rows.
 
     Returns
     -------
     Tensor
         float64, the broadcast leading axes.
     """
-    facts = get_score(score)
-    starts, step = facts.columns(rows.shape[-1])
     shape = torch.broadcast_shapes(queries.shape[:-1], rows.shape[:-1])
     total = torch.zeros(shape, dtype=torch.float64, device=rows.device)
-    for feature in range(facts.num_features(rows.shape[-1])):
-        columns = [start + step * feature for start in starts]
-        total = total + term(
-            score,
-            [queries[..., column].double() for column in columns],
-            [rows[..., column].double() for column in columns],
-        )
-    if score == "l2":
+    for q, c in planes_of(queries, rows, score, factor):
+        total = total + term(score, q, c)
+    if is_root(score):
         total = rounded_sqrt(total)
     total = total if score == "dot" else -total
     return total if bias is None else total + bias.double()
+
+
+def planes_of(
+    queries: Tensor,
+    rows: Tensor,
+    score: str,
+    factor: Tensor | None,
+    num_features: int | None = None,
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """For each feature, in order, the query's planes and the candidate's, its factor last."""
+    facts = get_score(score)
+    width = rows.shape[-1]
+    q_starts, step = facts.columns(queries.shape[-1], facts.query_planes(factor is not None))
+    c_starts, _ = facts.columns(width)
+    for feature in range(facts.num_features(width) if num_features is None else num_features):
+        q = [queries[..., start + step * feature].double() for start in q_starts]
+        c = [rows[..., start + step * feature].double() for start in c_starts]
+        yield q, c if factor is None else [*c, factor[..., feature].double()]
 
 
 def term(score: str, q: list[Tensor], c: list[Tensor]) -> Tensor:
     """One feature's share of a score; every operation rounds on its own."""
     if score == "dot":
         return q[0] * c[0]
-    if score == "l1":
-        return (q[0] - c[0]).abs()
-    if score == "l2":
-        difference = q[0] - c[0]
-        return difference * difference
-    real, imaginary = q[0] - c[0], q[1] - c[1]
-    return rounded_sqrt(real * real + imaginary * imaginary)
+    x = differences(score, q, c)
+    if len(x) == 2:
+        return rounded_sqrt(x[0] * x[0] + x[1] * x[1])
+    return x[0] * x[0] if is_root(score) else x[0].abs()
+
+
+def differences(score: str, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
+    """What a distance takes the length of: the parts of query minus candidate."""
+    if not get_score(score).filters:
+        return [a - b for a, b in zip(q, c, strict=True)]
+    if score == "rscf_rotate":
+        moved = list(turned(q, c)) if len(c) == 3 else q[:2]
+        return [moved[i] - q[2 + i] * c[i] for i in (0, 1)]
+    moved = [q[0] + q[2] * c[1]] if len(c) == 2 else q[:1]
+    return [moved[0] - q[1] * c[0]]
+
+
+def turned(q: list[Tensor], c: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """``rscf_rotate``: the query after its turn by ``a b``."""
+    cosine, sine = cos_sin(q[4] * c[2])
+    return q[0] * cosine - q[1] * sine, q[0] * sine + q[1] * cosine
+
+
+def is_root(score: str) -> bool:
+    """Whether the score is the root of the sum of its terms."""
+    return score in ("l2", "rscf_l2")
 
 
 def rounded_sqrt(values: Tensor) -> Tensor:
@@ -77,11 +114,14 @@ def rounded_sqrt(values: Tensor) -> Tensor:
     return values.sqrt()
 
 
-def crop(rows: Tensor, score: str, dim: int | None) -> Tensor:
-    """Rows ``[..., G]`` cut to their first ``dim`` features, in the same layout."""
+def crop(rows: Tensor, score: str, dim: int | None, planes: int | None = None) -> Tensor:
+    """Rows ``[..., G]`` cut to their first ``dim`` features, in the same layout.
+
+    ``planes``: of rows of so many; those of a candidate by default.
+    """
     if dim is None:
         return rows
-    starts, step = get_score(score).columns(rows.shape[-1])
+    starts, step = get_score(score).columns(rows.shape[-1], planes)
     if step == 1:
         return torch.cat([rows[..., start : start + dim] for start in starts], -1)
     return rows[..., : step * dim]
@@ -106,7 +146,7 @@ def rank_counts(
     with denormals_kept():
         results = []
         for dim in crops:
-            operands = Operands(queries, candidates, bias, score, dim, nan_worst)
+            operands = Operands(queries, candidates, bias, factor, score, dim, nan_worst)
             target_scores = operands.pairs(torch.arange(len(targets)).to(targets), targets)
             raw = _count_candidates(operands, target_scores, targets, candidate_ids)
             excluded = _count_pairs(operands, target_scores, *pairs)
@@ -126,12 +166,15 @@ class Operands:
         queries: Tensor,
         candidates: Tensor,
         bias: Tensor | None,
+        factor: Tensor | None,
         score: str,
         dim: int | None,
         nan_worst: bool,
     ) -> None:
-        self.queries, self.candidates = crop(queries, score, dim), candidates
+        planes = get_score(score).query_planes(factor is not None)
+        self.queries, self.candidates = crop(queries, score, dim, planes), candidates
         self.score, self.dim, self.nan_worst = score, dim, nan_worst
+        self.factor = factor
         self.bias = None if bias is None else bias.expand(len(candidates))
         if not nan_worst:
             check_finite("queries", self.queries)
@@ -151,10 +194,13 @@ class Operands:
 
     def _scores(self, queries: Tensor, ids: Tensor) -> Tensor:
         table = crop(self.candidates[ids], self.score, self.dim)
+        factor = None if self.factor is None else self.factor[ids, : self.dim]
         if not self.nan_worst:
             check_finite("candidates", table, ids)
+            if factor is not None:
+                check_finite("factor", factor, ids)
         bias = None if self.bias is None else self.bias[ids]
-        return canonical_scores(queries, table, self.score, bias)
+        return canonical_scores(queries, table, self.score, bias, factor)
 
 
 def _count_candidates(

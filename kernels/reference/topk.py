@@ -36,7 +36,9 @@ def topk(
     excluded = _excluded_pairs(exclude_indptr, exclude_indices, ids)
     with denormals_kept():
         results = [
-            _topk_crop(Operands(queries, candidates, bias, score, dim, nan_worst), k, ids, excluded)
+            _topk_crop(
+                Operands(queries, candidates, bias, factor, score, dim, nan_worst), k, ids, excluded
+            )
             for dim in ([None] if dims is None else dims)
         ]
     scores, best = (torch.stack(column) for column in zip(*results, strict=True))

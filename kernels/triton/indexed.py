@@ -96,8 +96,8 @@ def indexed_backward(
     score: str,
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
-    need: tuple[bool, bool] = (True, True),
-) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
     """Gradient of the queries, and ``(ids [U] ascending, rows [U, G])`` of the table."""
     facts = get_score(score)
     launcher.architecture(table.device)
@@ -120,6 +120,7 @@ def indexed_backward(
     return (
         None if by_query is None else by_query.grad,
         None if by_row is None else (by_row.lists.ids, by_row.grad),
+        None,
     )
 
 

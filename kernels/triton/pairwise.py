@@ -151,8 +151,8 @@ def pairwise_backward(
     score: str,
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
-    need: tuple[bool, bool] = (True, True),
-) -> tuple[Tensor | None, Tensor | None]:
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of the queries and the candidates; float32 sums, each in its input's dtype."""
     facts = get_score(score)
     arch = launcher.architecture(candidates.device)
@@ -173,7 +173,7 @@ def pairwise_backward(
                     of_queries.finish()
             if of_candidates is not None:
                 of_candidates.finish()
-    return grad_queries, grad_candidates
+    return grad_queries, grad_candidates, None
 
 
 def row_cap(rows: Tensor) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import Checks, check_finite
+from kgfast.kernels.reference.trig import LARGEST_PHASE
 from kgfast.kernels.scores import Score, get_score
 
 TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -41,18 +42,59 @@ def check_operands(
     width = candidates.shape[1]
     if width < facts.planes or width % facts.planes:
         raise ValueError(f"{table_name}: {score} needs rows of pairs re, im; got {width} columns")
-    if queries.shape[1] != width:
-        raise ValueError(
-            f"queries must have {width} columns, as candidates do; got {queries.shape[1]}"
-        )
-    _check_device("queries", queries, candidates)
     if factor is not None:
-        raise ValueError(f"factor: score {score} takes none")
+        _check_factor(factor, candidates, facts)
+    _check_query_width(queries, width, facts, factor is not None)
+    _check_device("queries", queries, candidates)
     if bias is not None:
         _check_bias(bias, candidates)
     if dims is not None:
         _check_dims(dims, facts.num_features(width))
     return facts
+
+
+def _check_factor(factor: Tensor, candidates: Tensor, facts: Score) -> None:
+    if not facts.filters:
+        raise ValueError(f"factor: score {facts.name} takes none")
+    if not isinstance(factor, Tensor) or factor.dtype not in TABLE_DTYPES:
+        raise TypeError("factor must be a floating-point tensor")
+    wanted = [len(candidates), facts.num_features(candidates.shape[1])]
+    if list(factor.shape) != wanted:
+        raise ValueError(f"factor must have shape {wanted}; got {list(factor.shape)}")
+    _check_device("factor", factor, candidates)
+
+
+def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bool) -> None:
+    wanted = facts.query_width(width, has_factor)
+    if queries.shape[1] == wanted:
+        return
+    why = "as candidates do"
+    if facts.filters:
+        planes = "query, scale and angle" if has_factor else "query and scale, without a factor"
+        why = f"{planes}, for candidates of {width}"
+    raise ValueError(f"queries must have {wanted} columns, {why}; got {queries.shape[1]}")
+
+
+def check_moves(queries: Tensor, factor: Tensor | None, facts: Score) -> None:
+    """That no angle ``a b`` is beyond what the canonical sine serves."""
+    if factor is None or facts.name != "rscf_rotate" or not (len(queries) and len(factor)):
+        return
+    moves = queries[:, -factor.shape[1] :]
+    largest = float(moves.abs().amax()) * float(factor.abs().amax())
+    if largest > LARGEST_PHASE:
+        raise ValueError(
+            f"queries and factor: angles up to {largest:.3g} radians; at most 2^20 are served"
+        )
+
+
+def require_moves(checks: Checks, queries: Tensor, factor: Tensor | None, facts: Score) -> None:
+    """As :func:`check_moves`, at once or deferred."""
+    if not checks.deferred or factor is None or facts.name != "rscf_rotate":
+        return check_moves(queries, factor, facts)
+    if len(queries) and len(factor):
+        largest = queries[:, -factor.shape[1] :].abs().amax().double() * factor.abs().amax()
+        # A NaN is left to the check of finiteness, which names its row.
+        checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(queries, factor, facts))
 
 
 def _check_device(name: str, tensor: Tensor, candidates: Tensor) -> None:

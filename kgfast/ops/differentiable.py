@@ -61,17 +61,19 @@ def result_dtype(queries: Tensor) -> torch.dtype:
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
-def zero_gradients(
-    tensors: tuple[Tensor, Tensor, Tensor | None], need: Sequence[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Zeros like the tensors; empty ones where not needed, as an operator cannot return None."""
-    queries, candidates, bias = (
-        tensors[0].new_empty(0)
+def zero_gradients(tensors: Sequence[Tensor | None], need: Sequence[bool]) -> list[Tensor]:
+    """Zeros like the tensors; empty ones where not needed, as an operator cannot return None.
+
+    The first of the tensors is never None.
+    """
+    first = tensors[0]
+    assert first is not None
+    return [
+        first.new_empty(0)
         if tensor is None or not needed
         else torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         for tensor, needed in zip(tensors, need, strict=True)
-    )
-    return queries, candidates, bias
+    ]
 
 
 def bias_gradient(per_candidate: Tensor, bias: Tensor) -> Tensor:

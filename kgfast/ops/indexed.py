@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_operands
+from kgfast.ops.checks import check_moves, check_operands
 
 
 def indexed_scores(
@@ -34,7 +35,9 @@ def indexed_scores(
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     index : Tensor
         ``[B, K]`` int64 in ``0 .. N-1``: the candidates of each query.
-    score, factor, dims
+    factor : Tensor, optional
+        ``[N, D]``, as in :func:`kgfast.ops.pairwise_scores`; its gradient is dense.
+    score, dims
         As in :func:`kgfast.ops.pairwise_scores`.
     bias : Tensor, optional
         ``[N]`` or ``[1]`` floating point, added to scores last.
@@ -127,6 +130,7 @@ def _indexed_scores(
     _check_range(index, len(table))
     if not index.numel():
         return common.empty_scores(queries, index.shape, dims)
+    check_moves(queries, factor, get_score(score))
     with common.no_autocast(queries.device):
         scores: Tensor = common.backend_kernel(backend, "indexed", "indexed_scores")(
             queries, table, index.contiguous(), score, bias=bias, factor=factor, dims=dims
@@ -165,15 +169,18 @@ def _indexed_scores_backward(
     dims: Sequence[int] | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     arguments = (grad, queries, table, index, score, bias, factor, dims, backend)
-    if backend == "cpu" and grad.numel() and need[1]:
+    if backend == "cpu" and grad.numel() and (need[1] or need[3]):
         return _dense_gradients(*arguments, need)
-    grad_queries, ids, rows, grad_bias = _gradients(*arguments, need)
-    _, grad_table, _ = common.zero_gradients((queries, table, bias), [False, need[1], False])
+    grad_queries, ids, rows, grad_bias, factor_rows = _gradients(*arguments, need)
+    wanted = [False, need[1], False, need[3]]
+    _, grad_table, _, grad_factor = common.zero_gradients((queries, table, bias, factor), wanted)
     if need[1]:
         grad_table.index_copy_(0, ids, rows)
-    return grad_queries, grad_table, grad_bias
+    if need[3]:
+        grad_factor.index_copy_(0, ids, factor_rows)
+    return grad_queries, grad_table, grad_bias, grad_factor
 
 
 @_indexed_scores_backward.register_fake
@@ -188,8 +195,9 @@ def _(
     dims: Sequence[int] | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    return common.zero_gradients((queries, table, bias), need)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradients = common.zero_gradients((queries, table, bias, factor), need)
+    return gradients[0], gradients[1], gradients[2], gradients[3]
 
 
 @torch.library.custom_op("kgfast::indexed_scores_backward_rows", mutates_args=())
@@ -204,8 +212,17 @@ def _indexed_scores_backward_rows(
     dims: Sequence[int] | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _gradients(grad, queries, table, index, score, bias, factor, dims, backend, need)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad_queries, ids, rows, grad_bias, factor_rows = _gradients(
+        grad, queries, table, index, score, bias, factor, dims, backend, need
+    )
+    wanted = [False, False, False, need[3]]
+    _, _, _, grad_factor = common.zero_gradients((queries, table, bias, factor), wanted)
+    if need[3]:
+        grad_factor.index_copy_(0, ids, factor_rows)
+    if not need[1]:
+        ids, rows = ids[:0].clone(), rows[:0].clone()
+    return grad_queries, ids, rows, grad_bias, grad_factor
 
 
 @_indexed_scores_backward_rows.register_fake
@@ -220,10 +237,13 @@ def _(
     dims: Sequence[int] | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad_queries, _, grad_bias = common.zero_gradients((queries, table, bias), need)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad_queries, _, grad_bias, grad_factor = common.zero_gradients(
+        (queries, table, bias, factor), need
+    )
     count = torch.library.get_ctx().new_dynamic_size()
-    return grad_queries, index.new_empty(count), table.new_empty(count, table.shape[1]), grad_bias
+    rows = table.new_empty(count, table.shape[1])
+    return grad_queries, index.new_empty(count), rows, grad_bias, grad_factor
 
 
 def _gradients(
@@ -237,17 +257,24 @@ def _gradients(
     dims: Sequence[int] | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, of the rows that the index names (ids and rows), and of the bias."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, of the rows that the index names (ids and rows), of bias and factor.
+
+    The factor's are rows for the same ids.
+    """
     nothing = not grad.numel()
     grad_queries, _, grad_bias = common.zero_gradients(
         (queries, table, bias), [nothing and need[0], False, nothing and need[2]]
     )
     ids, rows = index.new_empty(0), table.new_empty(0, table.shape[1])
+    factor_rows = rows if factor is None else factor.new_empty(0, factor.shape[1])
     index = index.contiguous()
-    if not nothing and (need[0] or need[1]):
+    of_kernel = need[0], need[1] or need[3], need[3]
+    if not nothing and any(of_kernel):
         with common.no_autocast(queries.device):
-            for_queries, for_rows = common.backend_kernel(backend, "indexed", "indexed_backward")(
+            for_queries, for_rows, for_factor = common.backend_kernel(
+                backend, "indexed", "indexed_backward"
+            )(
                 grad.contiguous(),
                 queries,
                 table,
@@ -255,15 +282,17 @@ def _gradients(
                 score,
                 factor=factor,
                 dims=dims,
-                need=(need[0], need[1]),
+                need=of_kernel,
             )
         if need[0]:
             grad_queries = for_queries
-        if need[1]:
+        if of_kernel[1]:
             ids, rows = for_rows
+        if need[3]:
+            factor_rows = for_factor
     if bias is not None and need[2] and not nothing:
         grad_bias = _bias_gradient(grad, index, bias)
-    return grad_queries, ids, rows, grad_bias
+    return grad_queries, ids, rows, grad_bias, factor_rows
 
 
 def _dense_gradients(
@@ -277,16 +306,14 @@ def _dense_gradients(
     dims: Sequence[int] | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same where a backend writes rows to their places in the whole table's gradient."""
-    nothing, _, _, grad_bias = _gradients(
+    nothing, _, _, grad_bias, _ = _gradients(
         *(grad, queries, table, index, score, bias, factor, dims, backend),
-        (False, False, need[2]),
+        (False, False, need[2], False),
     )
     with common.no_autocast(queries.device):
-        grad_queries, grad_table = common.backend_kernel(
-            backend, "indexed", "indexed_backward_dense"
-        )(
+        gradients = common.backend_kernel(backend, "indexed", "indexed_backward_dense")(
             grad.contiguous(),
             queries,
             table,
@@ -294,9 +321,13 @@ def _dense_gradients(
             score,
             factor=factor,
             dims=dims,
-            need=(need[0], True),
+            need=(need[0], need[1], need[3]),
         )
-    return grad_queries if need[0] else nothing, grad_table, grad_bias
+    of_queries, of_table, of_factor = (
+        gradient if needed else nothing.clone()
+        for gradient, needed in zip(gradients, (need[0], need[1], need[3]), strict=True)
+    )
+    return of_queries, of_table, grad_bias, of_factor
 
 
 def _bias_gradient(grad: Tensor, index: Tensor, bias: Tensor) -> Tensor:
@@ -319,19 +350,21 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     queries, table, index, bias, factor = ctx.saved_tensors
-    need = [ctx.needs_input_grad[i] for i in (0, 1, 4)]
+    need = [ctx.needs_input_grad[i] for i in (0, 1, 4, 5)]
     arguments = grad, queries, table, index, ctx.score, bias, factor, ctx.dims, ctx.backend, need
     if ctx.sparse:
-        grad_queries, ids, rows, grad_bias = torch.ops.kgfast.indexed_scores_backward_rows(
-            *arguments
+        grad_queries, ids, rows, grad_bias, grad_factor = (
+            torch.ops.kgfast.indexed_scores_backward_rows(*arguments)
         )
         grad_table = torch.sparse_coo_tensor(
             ids[None], rows, table.shape, check_invariants=False, is_coalesced=True
         )
     else:
-        grad_queries, grad_table, grad_bias = torch.ops.kgfast.indexed_scores_backward(*arguments)
-    gradients = common.where_needed((grad_queries, grad_table, grad_bias), need)
-    return gradients[0], gradients[1], None, None, gradients[2], None, None, None, None
+        grad_queries, grad_table, grad_bias, grad_factor = torch.ops.kgfast.indexed_scores_backward(
+            *arguments
+        )
+    gradients = common.where_needed((grad_queries, grad_table, grad_bias, grad_factor), need)
+    return gradients[0], gradients[1], None, None, gradients[2], gradients[3], None, None, None
 
 
 _indexed_scores.register_autograd(_backward, setup_context=_save)

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_operands
+from kgfast.ops.checks import check_moves, check_operands
 
 
 def pairwise_scores(
@@ -21,9 +22,9 @@ def pairwise_scores(
 ) -> Tensor:
     """Score every query with every candidate of a pool, without a ``[B, K, D]`` tensor.
 
-    Differentiable in queries, candidates and bias. The backward runs on the backend of the forward
-    and recomputes what it needs; where a query equals a candidate, a distance has gradient 0. Two
-    runs give equal bits. There is no second derivative.
+    Differentiable in queries, candidates, factor and bias. The backward runs on the backend of the
+    forward and recomputes what it needs; where a query equals a candidate, a distance has gradient
+    0. Two runs give equal bits. There is no second derivative.
 
     Parameters
     ----------
@@ -33,11 +34,12 @@ def pairwise_scores(
     candidates : Tensor
         ``[K, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     score : str
-        ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+        A name from :data:`kgfast.kernels.scores.SCORES`.
     bias : Tensor, optional
         ``[K]`` or ``[1]`` floating point, added to scores last.
     factor : Tensor, optional
-        Reserved for scores that take a per-candidate factor; none of the present ones does.
+        ``[K, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
+        without it ``q | w`` (:mod:`kgfast.kernels.scores`).
     dims : sequence of int, optional
         Crop widths in features, in any order; all come from one pass over the features.
 
@@ -87,6 +89,7 @@ def _pairwise_scores(
 ) -> Tensor:
     if not len(queries) or not len(candidates):
         return common.empty_scores(queries, (len(queries), len(candidates)), dims)
+    check_moves(queries, factor, get_score(score))
     with common.no_autocast(queries.device):
         scores: Tensor = common.backend_kernel(backend, "pairwise", "pairwise_scores")(
             queries, candidates, score, bias=bias, factor=factor, dims=dims
@@ -118,12 +121,13 @@ def _pairwise_scores_backward(
     dims: Sequence[int] | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     nothing = [not grad.numel() and needed for needed in need]
-    grad_queries, grad_candidates, grad_bias = common.zero_gradients(
-        (queries, candidates, bias), nothing
+    grad_queries, grad_candidates, grad_bias, grad_factor = common.zero_gradients(
+        (queries, candidates, bias, factor), nothing
     )
-    if grad.numel() and (need[0] or need[1]):
+    of_kernel = need[0], need[1], need[3]
+    if grad.numel() and any(of_kernel):
         with common.no_autocast(queries.device):
             gradients = common.backend_kernel(backend, "pairwise", "pairwise_backward")(
                 grad.contiguous(),
@@ -132,14 +136,15 @@ def _pairwise_scores_backward(
                 score,
                 factor=factor,
                 dims=dims,
-                need=(need[0], need[1]),
+                need=of_kernel,
             )
         grad_queries = gradients[0] if need[0] else grad_queries
         grad_candidates = gradients[1] if need[1] else grad_candidates
+        grad_factor = gradients[2] if need[3] else grad_factor
     if bias is not None and need[2]:
         per_candidate = grad.sum(tuple(range(grad.ndim - 1)), dtype=torch.float64)
         grad_bias = common.bias_gradient(per_candidate, bias)
-    return grad_queries, grad_candidates, grad_bias
+    return grad_queries, grad_candidates, grad_bias, grad_factor
 
 
 @_pairwise_scores_backward.register_fake
@@ -153,8 +158,9 @@ def _(
     dims: Sequence[int] | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    return common.zero_gradients((queries, candidates, bias), need)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradients = common.zero_gradients((queries, candidates, bias, factor), need)
+    return gradients[0], gradients[1], gradients[2], gradients[3]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -165,12 +171,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     queries, candidates, bias, factor = ctx.saved_tensors
-    need = [ctx.needs_input_grad[i] for i in (0, 1, 3)]
+    need = [ctx.needs_input_grad[i] for i in (0, 1, 3, 4)]
     gradients = torch.ops.kgfast.pairwise_scores_backward(
         grad, queries, candidates, ctx.score, bias, factor, ctx.dims, ctx.backend, need
     )
-    grad_queries, grad_candidates, grad_bias = common.where_needed(gradients, need)
-    return grad_queries, grad_candidates, None, grad_bias, None, None, None
+    of_queries, of_candidates, of_bias, of_factor = common.where_needed(gradients, need)
+    return of_queries, of_candidates, None, of_bias, of_factor, None, None
 
 
 _pairwise_scores.register_autograd(_backward, setup_context=_save)

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import Checks
+from kgfast.kernels.scores import get_score
 from kgfast.ops.checks import (
     check_index,
     check_operands,
     checked_ids,
     checked_indptr,
     require_finite,
+    require_moves,
     require_unique,
 )
 from kgfast.ops.dispatch import backend_for, kernel
@@ -49,11 +51,12 @@ def rank_counts(
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids known to be true per query, in any order;
         duplicates count once, and the target is ignored.
     score : str
-        ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+        A name from :data:`kgfast.kernels.scores.SCORES`.
     bias : Tensor, optional
         ``[N]`` or ``[1]`` floating point, added to scores last.
     factor : Tensor, optional
-        Reserved for scores that take a per-candidate factor; none of the present ones does.
+        ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
+        without it ``q | w`` (:mod:`kgfast.kernels.scores`).
     dims : sequence of int, optional
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
@@ -97,7 +100,7 @@ def rank_counts(
         exclude_indices,
         score,
         None if bias is None else bias.detach(),
-        None,
+        None if factor is None else factor.detach(),
         None if dims is None else list(dims),
         candidate_ids,
         nan_worst,
@@ -131,6 +134,8 @@ def _rank_counts(
         require_unique(checks, "candidate_ids", given_ids)
     if bias is not None and not nan_worst:
         require_finite(checks, "bias", bias)
+    if not nan_worst:
+        require_moves(checks, queries, factor, get_score(score))
     counts: tuple[Tensor, Tensor, Tensor, Tensor] = kernel(
         "rank", "rank_counts", candidates.device
     )(

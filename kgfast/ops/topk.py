@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import check_finite
-from kgfast.ops.checks import check_ids, check_index, check_indptr, check_operands, check_unique
+from kgfast.kernels.scores import get_score
+from kgfast.ops.checks import (
+    check_ids,
+    check_index,
+    check_indptr,
+    check_moves,
+    check_operands,
+    check_unique,
+)
 from kgfast.ops.dispatch import kernel
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -45,11 +53,12 @@ def topk(
     exclude_indptr, exclude_indices : Tensor, optional
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
     score : str
-        ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+        A name from :data:`kgfast.kernels.scores.SCORES`.
     bias : Tensor, optional
         ``[N]`` or ``[1]`` floating point, added to scores last.
     factor : Tensor, optional
-        Reserved for scores that take a per-candidate factor; none of the present ones does.
+        ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
+        without it ``q | w`` (:mod:`kgfast.kernels.scores`).
     dims : sequence of int, optional
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
@@ -101,7 +110,7 @@ def topk(
         exclude_indices,
         score,
         None if bias is None else bias.detach(),
-        None,
+        None if factor is None else factor.detach(),
         None if dims is None else list(dims),
         candidate_ids,
         nan_worst,
@@ -133,6 +142,8 @@ def _topk(
         check_unique("candidate_ids", candidate_ids)
     if bias is not None and not nan_worst:
         check_finite("bias", bias)
+    if not nan_worst:
+        check_moves(queries, factor, get_score(score))
     scores, ids = kernel("topk", "topk", candidates.device)(
         queries,
         candidates,

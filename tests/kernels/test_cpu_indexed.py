@@ -52,7 +52,7 @@ def test_scores_and_gradients(isa, seed):
     assert_close(scores, exact.detach(), float32)
     grad = torch.randn(exact.shape, generator=generator)
     exact.backward(grad.double())
-    grad_queries, found = indexed.indexed_backward(grad, *given, dims=problem.dims)
+    grad_queries, found, _ = indexed.indexed_backward(grad, *given, dims=problem.dims)
     assert torch.equal(found[0], index.unique())
     assert_close(grad_queries, queries.grad)
     assert_close(dense_gradient(problem.table, found), table.grad)
@@ -68,7 +68,7 @@ def test_bits_do_not_depend_on_threads(isa, score):
     for count in (1, 2, 5, 1):
         with threads(count):
             scores = indexed.indexed_scores(queries, table, index, score)
-            grad_queries, found = indexed.indexed_backward(grad, queries, table, index, score)
+            grad_queries, found, _ = indexed.indexed_backward(grad, queries, table, index, score)
             results.append((scores, grad_queries, *found))
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
@@ -94,7 +94,7 @@ def test_rows_wider_than_one_accumulator(isa, score):
     exact = oracles.dense_scores(q[:, None], c[index], score)
     exact.backward(grad.double())
     assert_close(indexed.indexed_scores(queries, table, index, score), exact.detach())
-    grad_queries, found = indexed.indexed_backward(grad, queries, table, index, score)
+    grad_queries, found, _ = indexed.indexed_backward(grad, queries, table, index, score)
     assert_close(grad_queries, q.grad)
     assert_close(dense_gradient(table, found), c.grad)
 
@@ -104,8 +104,8 @@ def test_gradients_that_are_not_needed_change_nothing(isa, score):
     queries, table, index, grad = operands(score, 5, 7, 20, 30)
     given = (grad, queries, table, index, score)
     both = indexed.indexed_backward(*given)
-    first = indexed.indexed_backward(*given, need=(True, False))
-    second = indexed.indexed_backward(*given, need=(False, True))
+    first = indexed.indexed_backward(*given, need=(True, False, False))
+    second = indexed.indexed_backward(*given, need=(False, True, False))
     assert first[1] is None
     assert second[0] is None
     assert torch.equal(first[0], both[0])
@@ -119,7 +119,7 @@ def test_one_row_named_by_every_pair(isa):
     q, c = queries.double().requires_grad_(), table.double().requires_grad_()
     x = q[:, None] - c[index]
     (-torch.linalg.vector_norm(x.unflatten(-1, (2, -1)), dim=-2).sum()).backward()
-    grad_queries, (ids, rows) = indexed.indexed_backward(grad, queries, table, index, "rotate")
+    grad_queries, (ids, rows), _ = indexed.indexed_backward(grad, queries, table, index, "rotate")
     assert ids.tolist() == [0]
     assert_close(grad_queries, q.grad)
     assert_close(rows, c.grad)

@@ -61,9 +61,11 @@ def test_pairwise(score, dims):
     operand = queries.detach(), table.detach()
     scores = pairwise.pairwise_scores(*operand, score, bias.detach(), dims=dims)
     torch.testing.assert_close(scores, exact)
-    gradients = pairwise.pairwise_backward(grad, *operand, score, dims=dims)
+    gradients = pairwise.pairwise_backward(grad, *operand, score, dims=dims)[:2]
     torch.testing.assert_close(gradients, expected)
-    only = pairwise.pairwise_backward(grad, *operand, score, dims=dims, need=(False, True))
+    only = pairwise.pairwise_backward(grad, *operand, score, dims=dims, need=(False, True, False))[
+        :2
+    ]
     assert only[0] is None
     assert torch.equal(only[1], gradients[1])
 
@@ -86,7 +88,7 @@ def test_indexed(score, dims):
     operand = queries.detach(), table.detach(), index
     scores = indexed.indexed_scores(*operand, score, bias.detach(), dims=dims)
     torch.testing.assert_close(scores, exact)
-    grad_queries, (ids, rows) = indexed.indexed_backward(grad, *operand, score, dims=dims)
+    grad_queries, (ids, rows), _ = indexed.indexed_backward(grad, *operand, score, dims=dims)
     assert ids.tolist() == [0, 2, 7, 8]
     torch.testing.assert_close(grad_queries, expected[0])
     torch.testing.assert_close(torch.zeros_like(table).index_copy(0, ids, rows), expected[1])
@@ -96,7 +98,7 @@ def test_indexed(score, dims):
 def test_the_gradient_where_query_and_candidate_are_equal_is_zero(score):
     queries, table, _ = operands(score)
     grad = torch.ones(1, 1, dtype=torch.float64)
-    for gradient in pairwise.pairwise_backward(grad, queries[:1], table[2:3], score):
+    for gradient in pairwise.pairwise_backward(grad, queries[:1], table[2:3], score)[:2]:
         assert torch.equal(gradient, torch.zeros_like(gradient))
 
 

@@ -20,7 +20,7 @@ inline View as_view(const py::tuple& spec) {
   view.dtype = static_cast<DType>(spec[1].cast<int>());
   view.row_stride = spec[2].cast<int64_t>();
   const auto starts = spec[3].cast<std::vector<int64_t>>();
-  for (size_t plane = 0; plane < starts.size() && plane < 2; ++plane)
+  for (size_t plane = 0; plane < starts.size() && plane < kMaxPlanes; ++plane)
     view.start[plane] = starts[plane];
   view.step = spec[4].cast<int64_t>();
   return view;

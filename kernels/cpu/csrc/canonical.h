@@ -32,13 +32,13 @@ inline void canonical_terms(const SweepJob& job, Pair pair, int64_t feature, int
 
 // Sums of up to kPairBlock pairs, interleaved so that their chains of additions overlap.
 template <class Score>
-void canonical_block(const SweepJob& job, const Pair* pairs, int64_t count, double* scratch,
-                     double* out) {
+void canonical_block(const SweepJob& job, int64_t features, const Pair* pairs, int64_t count,
+                     double* scratch, double* out) {
   double* terms = scratch;  // [kPairBlock][kTermBlock]
   double* operands = scratch + kPairBlock * kTermBlock;
   double sums[kPairBlock] = {};
-  for (int64_t feature = 0; feature < job.num_features; feature += kTermBlock) {
-    const int64_t left = job.num_features - feature;
+  for (int64_t feature = 0; feature < features; feature += kTermBlock) {
+    const int64_t left = features - feature;
     const int64_t width = left < kTermBlock ? left : kTermBlock;
     for (int64_t p = 0; p < count; ++p)
       canonical_terms<Score>(job, pairs[p], feature, width, operands, terms + p * kTermBlock);
@@ -52,29 +52,37 @@ void canonical_block(const SweepJob& job, const Pair* pairs, int64_t count, doub
 }
 
 template <class Score>
-void canonical_scores(const SweepJob& job, const Pair* pairs, int64_t count, double* scratch,
-                      double* out) {
+void canonical_scores(const SweepJob& job, int64_t features, const Pair* pairs, int64_t count,
+                      double* scratch, double* out) {
   const FloatMode mode(FloatMode::kIeee);
   std::memset(scratch, 0, sizeof(double) * kPairBlock * kTermBlock);
   for (int64_t p = 0; p < count; p += kPairBlock) {
     const int64_t block = count - p < kPairBlock ? count - p : kPairBlock;
-    canonical_block<Score>(job, pairs + p, block, scratch, out + p);
+    canonical_block<Score>(job, features, pairs + p, block, scratch, out + p);
   }
 }
 
-// Decides the collected pairs one by one; a query's own target never counts.
+// Decides the collected pairs one by one, crop by crop; a query's own target never counts.
 template <class Score>
 void decide_band(const SweepJob& job, Worker& worker) {
-  double scores[kPairBlock];
-  for (int64_t p = 0; p < worker.band_size; p += kPairBlock) {
-    const int64_t left = worker.band_size - p;
-    const int64_t count = left < kPairBlock ? left : kPairBlock;
-    canonical_scores<Score>(job, worker.band + p, count, worker.scratch, scores);
-    for (int64_t i = 0; i < count; ++i) {
-      const Pair pair = worker.band[p + i];
-      if (pair.candidate == job.targets[pair.query]) continue;
-      worker.greater[pair.query] += scores[i] > job.target_scores[pair.query];
-      worker.equal[pair.query] += scores[i] == job.target_scores[pair.query];
+  for (int64_t crop = 0; crop < job.num_crops; ++crop) {
+    const int64_t first_slot = crop * job.num_rows;
+    Pair pairs[kPairBlock];
+    int64_t count = 0;
+    for (int64_t p = 0; p < worker.band_size; ++p) {
+      const int64_t row = worker.band[p].query - first_slot;
+      const bool chosen = 0 <= row && row < job.num_rows;
+      if (chosen && worker.band[p].candidate != job.targets[row])
+        pairs[count++] = {row, worker.band[p].candidate};
+      if (count < kPairBlock && (p + 1 < worker.band_size || !count)) continue;
+      double scores[kPairBlock];
+      canonical_scores<Score>(job, job.crops[crop].end, pairs, count, worker.scratch, scores);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t slot = first_slot + pairs[i].query;
+        worker.greater[slot] += scores[i] > job.target_scores[slot];
+        worker.equal[slot] += scores[i] == job.target_scores[slot];
+      }
+      count = 0;
     }
   }
   worker.band_size = 0;

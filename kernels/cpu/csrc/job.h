@@ -7,20 +7,39 @@
 
 namespace kgfast {
 
-enum class ScoreId : int { dot = 0, l1 = 1, l2 = 2, rotate = 3 };
+// Of the rscf scores, those with a factor, then those without one.
+enum class ScoreId : int {
+  dot = 0, l1 = 1, l2 = 2, rotate = 3,
+  rscf_rotate = 4, rscf_l1 = 5, rscf_l2 = 6,
+  scaled_rotate = 7, scaled_l1 = 8, scaled_l2 = 9,
+};
 
 struct Pair {
   int64_t query;      // row of the query table
   int64_t candidate;  // row of the candidate table
 };
 
-// A target of a query, and how the query's pairs are decided for it; docs/exactness.md derives it. With tau = bias - target score,
-// err = rel * |tau| + (base + slope * panel norm): below tau - err the candidate beats the target,
-// above tau + err it does not, in between the canonical score decides.
+// The first `end` features of every row are a model of their own: the sweep decides it on its way.
+struct Crop {
+  int64_t end;
+  float rel;  // of the bound on the sweep's error there
+};
+
+// A target of a query, and how the query's pairs are decided for it; docs/exactness.md derives it.
+// With tau = bias - target score, err = rel * |tau| + (base + slope * panel norm): below tau - err
+// the candidate beats the target, above tau + err it does not, in between the canonical score
+// decides.
 struct Threshold {
-  int64_t row;         // of the query table: where the counts go
+  int64_t slot;        // crop * rows + row of the query table: where the counts go
   float minus_target;  // - canonical score of the target, rounded
   float base;
+  float slope;
+};
+
+// What no total of a crop, or of a later one, wants to reach: a total past
+// reach + slope * panel norm of the widest crop cannot change a count any more.
+struct Reach {
+  float reach;
   float slope;
 };
 
@@ -33,16 +52,19 @@ struct SweepJob {
   const double* bias_exact;         // [N] or nullptr
   const int64_t* candidate_ids;     // [M] or nullptr: all rows
   int64_t num_candidates;           // M
-  int64_t num_features;             // of this crop
+  int64_t num_features;             // of the widest crop
+  const Crop* crops;                // [C], ascending
+  int64_t num_crops;                // C
   int64_t features_per_block;       // features that a panel holds at once
   const int64_t* query_ids;         // [Q]: distinct rows of the query table, in sweep order
   int64_t num_queries;              // Q
   const float* packed_queries;      // [tiles][features][planes][tile_queries]
-  const Threshold* thresholds;      // those of query i are first_threshold[i] .. [i + 1] - 1
-  const int64_t* first_threshold;   // [Q + 1]
+  const Threshold* thresholds;      // of query i in crop c: first_threshold[c * Q + i] .. [.. + 1]
+  const int64_t* first_threshold;   // [C * Q + 1]
+  const Reach* reaches;             // [C][Q]
   const int64_t* targets;           // [B], by query row
-  const double* target_scores;      // [B], by query row
-  float rel;
+  const double* target_scores;      // [C][B], by slot
+  int64_t num_rows;                 // B
   int norm;  // 0: none, 1: sum of magnitudes, 2: Euclidean
   float norm_inflation;
   float norm_floor;
@@ -52,11 +74,12 @@ struct Worker {
   float* panel;    // [features_per_block][planes][lanes]
   float* totals;   // [tiles][tile_queries][lanes], used when features come in several blocks
   uint8_t* alive;  // [tiles], likewise
-  Pair* band;
+  float* norms;    // [C]: of the present panel
+  Pair* band;      // its queries are slots
   int64_t band_size, band_capacity;
   double* scratch;   // canonical_scratch doubles
-  int64_t* greater;  // [B], by query row
-  int64_t* equal;    // [B], by query row
+  int64_t* greater;  // [C][B], by slot
+  int64_t* equal;    // [C][B], by slot
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
 };
 
@@ -83,10 +106,11 @@ struct Isa {
   void (*sweep_panel)(const SweepJob&, int64_t panel, Worker&);
   // Decides worker.band by canonical scores, and empties it.
   void (*decide_band)(const SweepJob&, Worker&);
-  // Canonical scores of pairs; returns nothing that is not in `out`.
-  void (*canonical)(const SweepJob&, const Pair*, int64_t count, double* scratch, double* out);
-  // The sweep's own values of one panel, [Q][lanes], and the panel's norm: for tests of the bound.
-  void (*sweep_values)(const SweepJob&, int64_t panel, Worker&, float* out, float* norm);
+  // Canonical scores of pairs, of their first `features` features, in `out`.
+  void (*canonical)(const SweepJob&, int64_t features, const Pair*, int64_t count, double* scratch,
+                    double* out);
+  // The sweep's own values of one panel, [C][Q][lanes]: for tests of the bound.
+  void (*sweep_values)(const SweepJob&, int64_t panel, Worker&, float* out);
   // Runs the bare register loop over one resident panel and tile: the roof of the sweep.
   float (*bare_loop)(ScoreId, const float* panel, const float* tile, int64_t features,
                      int64_t repeats);

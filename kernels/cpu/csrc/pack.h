@@ -80,7 +80,7 @@ inline void transpose_rows(const float* const* rows, int64_t width, float* out) 
 // time so that few streams are read at once. Lanes past the last candidate repeat it.
 template <class Score>
 void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, int64_t count,
-                Worker& worker, float* lane_norm) {
+                Worker& worker) {
   constexpr int L = lanes_of<Score>(), P = Score::planes, W = Simd::W;
   const bool direct = job.table.dtype == DType::f32 && job.table.step == 1;
   alignas(64) float converted[W * kPackBlock];
@@ -110,7 +110,6 @@ void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, 
   }
   if (direct) bad = has_nonfinite(worker.panel, count * P * L);
   if (bad) find_nonfinite<Score>(job, first, valid, worker);
-  if (job.norm) accumulate_norm<Score>(job.norm, worker.panel, count * P, lane_norm);
 }
 
 // An upper bound on the norm of every candidate of a panel.

@@ -12,11 +12,13 @@ inline int64_t size_of(DType dtype) {
 
 // Rows of `planes` planes of features. Feature k of plane p stands `start[p] + k * step` elements
 // into its row: `re | im` has start {0, D} and step 1, `re0 im0 re1 ...` start {0, 1} and step 2.
+constexpr int kMaxPlanes = 5;
+
 struct View {
   const char* data = nullptr;
   DType dtype = DType::f32;
   int64_t row_stride = 0;    // in elements; may be 0 or negative
-  int64_t start[2] = {0, 0};  // in elements, column stride included
+  int64_t start[kMaxPlanes] = {};  // in elements, column stride included
   int64_t step = 1;          // in elements, column stride included
 };
 
