@@ -2,7 +2,17 @@
 
 from kgfast import datasets, losses
 from kgfast.graph import KnownTriples, Triples, Vocabulary
-from kgfast.models import Candidates, ComplEx, ConvE, DistMult, Model, RotatE, TransE
+from kgfast.models import (
+    MED,
+    RSCF,
+    Candidates,
+    ComplEx,
+    ConvE,
+    DistMult,
+    Model,
+    RotatE,
+    TransE,
+)
 from kgfast.ops import use_backend
 from kgfast.prediction import topk
 from kgfast.predictions import Predictions
@@ -13,6 +23,8 @@ from kgfast.training.official import load_official
 __version__ = "0.1.0"
 
 __all__ = [
+    "MED",
+    "RSCF",
     "Candidates",
     "ComplEx",
     "ConvE",

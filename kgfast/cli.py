@@ -94,8 +94,10 @@ def evaluate(
             raise FileNotFoundError(f"{run} holds no checkpoint")
         trainer = Trainer(config, progress=False)
         _load_model(trainer.model, state[0], run)
-        ranks = trainer.evaluate(split.value)
-        typer.echo(repr(ranks.by("relation") if per_relation else ranks))
+        found = trainer.evaluate(split.value)
+        for dim, ranks in found.items() if isinstance(found, dict) else [(None, found)]:
+            typer.echo("" if dim is None else f"dim {dim}", nl=dim is not None)
+            typer.echo(repr(ranks.by("relation") if per_relation else ranks))
 
 
 @app.command()
@@ -180,11 +182,15 @@ def _print_result(path: Path, result: Mapping[str, Any]) -> None:
     minutes = result["seconds_training"] / 60
     title = f"{path}: {result['steps']:,} steps in {minutes:.1f} min"
     table = Table(title=title, title_justify="left")
-    cells = []
-    for name, value in result["test"].items():
+    submodels = result.get("test_of_submodels") or {}
+    for name in [*(["dim"] if submodels else []), *result["test"]]:
         table.add_column(name.replace("_", " "), justify="right")
-        cells.append(f"{value:,.1f}" if name in ("mr", "median_rank") else f"{value:.4f}")
-    table.add_row(*cells)
+    for dim, metrics in submodels.items() or [(None, result["test"])]:
+        cells = [
+            f"{value:,.1f}" if name in ("mr", "median_rank") else f"{value:.4f}"
+            for name, value in metrics.items()
+        ]
+        table.add_row(*([] if dim is None else [dim]), *cells)
     Console(width=None if sys.stdout.isatty() else 116).print(table)
 
 

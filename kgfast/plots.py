@@ -62,11 +62,22 @@ def _draw(figure: Any, rows: Sequence[Row], title: str) -> None:
     loss_axes.set_ylabel("loss")
     loss_axes.set_title(title, loc="left")
     valid = [row for row in rows if row.get("split") == "valid"]
+    dims = sorted({row["dim"] for row in valid if row.get("dim")})
     for key, label, color in _LINES:
-        found = [row for row in valid if row.get(key) is not None]
-        if found:
+        for place, dim in enumerate(dims or [None], 1):
+            found = [row for row in valid if row.get(key) is not None and row.get("dim") == dim]
+            if not found:
+                continue
             steps, values = [row["step"] for row in found], [row[key] for row in found]
-            metric_axes.plot(steps, values, color=color, marker="o", markersize=3, label=label)
+            metric_axes.plot(
+                steps,
+                values,
+                color=color,
+                alpha=place / max(1, len(dims)),  # the narrower, the paler
+                marker="o",
+                markersize=3,
+                label=label if dim is None else f"{label}, {dim}",
+            )
     if valid:
         metric_axes.legend(frameon=False)
     metric_axes.set_ylim(bottom=0)

@@ -85,7 +85,8 @@ def rank(
         Unique entity ids: rank among these only, which saves the work of the others. A target
         outside is ranked against them.
     dims : int or sequence of int, optional
-        Crop widths, for croppable embeddings (MED). A sequence gives a dict of results.
+        Crop widths, for croppable embeddings (MED). A sequence gives a dict of results, from one
+        sweep over the widest where crops are prefixes of the model's rows.
     batch_size : int, optional
         Triples a batch. The default keeps a batch of queries within 8 MiB; results do not depend
         on it.
@@ -116,9 +117,9 @@ def rank(
     widths = _crop_widths(model, dims)
     total = len(plan.hrt) * len(plan.sides) * len(widths)
     with evaluating(model), torch.no_grad(), progress_bar(progress, "ranking", total) as advance:
-        results = {
-            dim: _rank_crop(plan, dim, width, advance, triples) for dim, width in widths.items()
-        }
+        results = {}
+        for crops in _passes(model, widths):
+            results |= _rank_crops(plan, crops, advance, triples)
     if isinstance(dims, Sequence):
         return {dim: results[dim] for dim in dims}
     return results[dims]
@@ -169,7 +170,7 @@ def _plan(
     )
 
 
-def _crop_widths(model: Any, dims: int | Sequence[int] | None) -> dict[int | None, int | None]:
+def _crop_widths(model: Any, dims: int | Sequence[int] | None) -> "_Crops":
     """Crop of the model -> crop of the operator (None: full width)."""
     if dims is None:
         return {None: None}
@@ -180,19 +181,35 @@ def _crop_widths(model: Any, dims: int | Sequence[int] | None) -> dict[int | Non
     return {dim: width_of(check_dim(dim, model.dim)) for dim in crops}
 
 
-def _rank_crop(
-    plan: _Plan, dim: int | None, width: int | None, advance: Any, triples: Any
-) -> Ranks:
-    """All sides of one crop."""
+_Crops = dict[int | None, int | None]  # of the model -> of the operator
+
+
+def _passes(model: Any, widths: _Crops) -> list[_Crops]:
+    """The crops that one sweep serves: all, or each alone where its operands are its own."""
+    if getattr(model, "nested", True) and None not in widths.values():
+        return [widths]
+    return [{dim: width} for dim, width in widths.items()]
+
+
+def _rank_crops(plan: _Plan, crops: _Crops, advance: Any, triples: Any) -> dict[int | None, Ranks]:
+    """All sides of the crops that share a sweep."""
     # Greater, equal, both of the excluded; known answers among the candidates.
-    counts = torch.empty(5, len(plan.hrt), len(plan.sides), dtype=torch.int64)
+    counts = torch.empty(5, len(crops), len(plan.hrt), len(plan.sides), dtype=torch.int64)
     for column, side in enumerate(plan.sides):
-        one_side = _Side(plan, side, dim, width)
+        one_side = _Side(plan, side, crops)
         for batches in _groups(plan, side):
-            counts[:, torch.cat(batches), column] = one_side.count(batches, advance)
+            counts[:, :, torch.cat(batches), column] = one_side.count(batches, advance)
+    return {
+        dim: _as_ranks(plan, triples, of_crop)
+        for dim, of_crop in zip(crops, counts.unbind(1), strict=True)
+    }
+
+
+def _as_ranks(plan: _Plan, triples: Any, counts: Tensor) -> Ranks:
+    """The result of one crop, from its counts ``[5, T, S]``."""
     total = _num_candidates(plan)
     raw = Ranks(counts[0], counts[1], total, plan.sides, plan.hrt)
-    filtered = Ranks(
+    return Ranks(
         counts[0] - counts[2],
         counts[1] - counts[3],
         total - counts[4],
@@ -204,44 +221,50 @@ def _rank_crop(
             (triples.entities, triples.relations) if isinstance(triples, Triples) else (None, None)
         ),
     )
-    return filtered
 
 
 class _Side:
-    """One side and crop: what its batches share. The host waits once a batch, in the operator."""
+    """One side of the crops that share a sweep: what its batches share.
 
-    def __init__(self, plan: _Plan, side: Side, dim: int | None, width: int | None) -> None:
-        self.plan, self.side, self.dim = plan, side, dim
-        self.dims = None if width is None else [width]
-        self.candidates = plan.model.candidates(side)
+    The host waits once a batch, in the operator.
+    """
+
+    def __init__(self, plan: _Plan, side: Side, crops: _Crops) -> None:
+        self.plan, self.side, self.num_crops = plan, side, len(crops)
+        self.dims = [width for width in crops.values() if width is not None] or None
+        # Queries and candidates of several crops are those of the whole model.
+        self.dim = next(iter(crops)) if len(crops) == 1 else None
+        own = () if self.dim is None or getattr(plan.model, "nested", True) else (self.dim,)
+        self.candidates = plan.model.candidates(side, *own)
         self.device = self.candidates.table.device
         subset = plan.candidate_ids
         self.subset = None if subset is None else subset.to(self.device)
         self.sorted_subset = None if self.subset is None else self.subset.sort().values
 
     def count(self, batches: list[Tensor], advance: Any) -> Tensor:
-        """The four counts of every triple and its known answers, ``[5, G]`` on the host."""
+        """The four counts of every triple and its known answers, ``[5, C, G]`` on the host."""
         hrt = self.plan.hrt[torch.cat(batches)].T.contiguous()  # [3, G]
         sizes = [len(batch) for batch in batches]
-        counts = torch.empty(5, hrt.shape[1], dtype=torch.int64, device=self.device)
+        shape = (5, self.num_crops, hrt.shape[1])
+        counts = torch.empty(shape, dtype=torch.int64, device=self.device)
         columns = zip(
             batches,
             hrt.split(sizes, 1),
             _moved(hrt, self.device).split(sizes, 1),
             self._num_answers(hrt, sizes),
-            counts.split(sizes, 1),
+            counts.split(sizes, 2),
             strict=True,
         )
         for batch, on_host, here, num_answers, its_counts in columns:
             index = self._known_answers(on_host, here, num_answers)
             self._count_batch(batch, here, index, its_counts)
-            advance(len(batch))
+            advance(len(batch) * self.num_crops)
         return counts.cpu()
 
     def _count_batch(
         self, batch: Tensor, hrt: Tensor, index: tuple[Tensor, Tensor], counts: Tensor
     ) -> None:
-        """Fill ``counts [5, B]``."""
+        """Fill ``counts [5, C, B]``."""
         anchors, relations, targets = _roles(hrt, self.side)
         queries = self.plan.model.queries(anchors, relations, self.side, dims=self.dim)
         try:
@@ -260,7 +283,7 @@ class _Side:
             _check_queries(queries, self.plan.hrt, batch, self.side)
             raise
         for row, values in zip(counts, result, strict=False):
-            row.copy_(values.reshape(-1))
+            row.copy_(values.reshape(row.shape))
         counts[4] = _count_excluded(*index, targets, self.sorted_subset)
 
     def _num_answers(self, hrt: Tensor, sizes: Sequence[int]) -> list[int | None]:

@@ -13,6 +13,11 @@ EXPECTED = {
     *(f"wn18rr/{name}" for name in ("rotate", "rotate_fast", "transe", "complex", "distmult")),
     *(f"fb15k237/{name}" for name in ("rotate", "transe", "complex", "distmult")),
     *("wn18rr/conve", "fb15k237/conve"),
+    *(
+        f"{dataset}/rotate_{name}"
+        for dataset in DATASETS
+        for name in ("med", "rscf", "med_rscf", "med_rscf_80d")
+    ),
 }
 
 
@@ -41,3 +46,13 @@ def test_the_published_values_stand_in_them():
     conve = Config.from_yaml(ROOT / "configs/wn18rr/conve.yaml")
     assert conve.model.base_dim == 200
     assert (conve.train.mode, conve.loss.label_smoothing) == ("kvsall", 0.1)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_run_that_did_not_fit_is_there_as_it_was_meant(dataset):
+    config = Config.from_yaml(ROOT / f"configs/{dataset}/rotate_med_rscf.yaml")
+    assert (config.model.base_dim, config.model.gamma, config.model.use_rscf) == (512, 12, True)
+    assert config.med is not None
+    assert (config.med.dims, config.med.submodels_per_step) == ([128, 256, 512], 3)
+    assert (config.optim.lr, config.optim.grad_clip, config.sched.warmup_steps) == (5e-4, 1, 1000)
+    assert (config.data.train_bs, config.data.neg_size, config.data.test_bs) == (1024, 64, 128)

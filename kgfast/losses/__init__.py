@@ -5,9 +5,11 @@ and formulas of scores that are already there (:mod:`formulas`).
 """
 
 from kgfast.losses import formulas
+from kgfast.losses.croppable import med_loss, med_of
 from kgfast.losses.formulas import smoothed_labels, subsampling_weights
-from kgfast.losses.functional import bce, cross_entropy, logistic, margin, nssa, sampled_scores
+from kgfast.losses.functional import bce, cross_entropy, logistic, margin, med, nssa
 from kgfast.losses.modules import BCELoss, CrossEntropyLoss, LogisticLoss, MarginLoss, NSSALoss
+from kgfast.losses.sampled import sampled_scores
 
 __all__ = [
     "BCELoss",
@@ -20,6 +22,9 @@ __all__ = [
     "formulas",
     "logistic",
     "margin",
+    "med",
+    "med_loss",
+    "med_of",
     "nssa",
     "sampled_scores",
     "smoothed_labels",

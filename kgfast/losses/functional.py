@@ -5,17 +5,18 @@ Losses over all entities never hold ``[B, N]``, sampled ones never ``[B, K, D]``
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast import ops
-from kgfast.graph import as_triples_tensor
 from kgfast.losses import formulas
+from kgfast.losses.croppable import med_of
 from kgfast.losses.formulas import Reduction, SmoothingStyle, check_reduction, smoothed_labels
-from kgfast.models.base import SIDES, Candidates, Side, check_dim
+from kgfast.losses.sampled import checked, sampled_scores, with_gamma
+from kgfast.models import MED
+from kgfast.models.base import Candidates, Side
 from kgfast.ops.checks import check_ids, check_index
 
 Positives = Tensor | tuple[Tensor, Tensor]
@@ -80,7 +81,7 @@ def bce(
     queries, candidates = _queries(model, anchors, relations, side)
     rows = ops.bce(
         queries,
-        **_all_candidates(_with_gamma(candidates, model, queries.dtype), "bce"),
+        **_all_candidates(with_gamma(candidates, model, queries.dtype), "bce"),
         **_csr(positives, queries),
         label_a=a,
         label_c=c,
@@ -268,172 +269,57 @@ def logistic(
     return formulas.logistic(*scores, mask=mask, reduction=reduction)
 
 
-def sampled_scores(
-    model: Any,
+def med(
+    model: MED,
     triples: Any,
     negatives: Tensor,
+    *,
     side: Side = "tail",
     dims: Sequence[int] | None = None,
-    *,
+    mask: Tensor | None = None,
     sparse: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Scores of triples and of negatives that replace one side of them, gamma included.
+) -> Tensor:
+    """Loss of croppable embeddings (Zhu et al. 2025, section 3).
+
+    :func:`kgfast.losses.med_loss` of :func:`sampled_scores` of the sub-models.
 
     Parameters
     ----------
-    model : Model
-        As in :func:`bce`.
-    triples : Triples, Tensor or array
-        int64 ``[B, 3]``.
-    negatives : Tensor
-        int64 ``[B, K]``, entities for each triple; or ``[K]``, a pool for all of them.
-    side : {"head", "tail"}
-        What the negatives replace.
+    model : MED
+    triples, negatives, side, sparse
+        As in :func:`sampled_scores`.
     dims : sequence of int, optional
-        Crop widths of the model. Results get a leading axis; where queries do not depend on the
-        crop, all come from one pass.
-    sparse : bool
-        Give the table row-sparse gradients, as :func:`kgfast.ops.indexed_scores`.
+        Increasing widths of the sub-models that take part, as of :meth:`MED.draw`; all by default.
+    mask : Tensor, optional
+        bool ``[B, K]``: False where a negative takes no part.
 
     Returns
     -------
-    positive, negative : Tensor
-        ``[B]`` and ``[B, K]``, or ``[len(dims), B]`` and ``[len(dims), B, K]``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For arguments that do not fit the model or an id out of range; the message names the first
-        offending place.
+    Tensor
+        A scalar.
 
     Examples
     --------
-    >>> from kgfast import TransE
-    >>> model = TransE(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[1.0]]), gamma=2.0)
-    >>> positive, negative = sampled_scores(model, [(0, 0, 1)], torch.tensor([[2, 0]]))
-    >>> positive.tolist(), negative.tolist()
-    ([2.0], [[-2.0, 1.0]])
+    >>> from kgfast import RotatE
+    >>> model = MED(RotatE.init(9, 2, dim=4, seed=0), dims=[2, 4])
+    >>> med(model, [(0, 1, 2)], torch.tensor([[3, 4]])).ndim
+    0
     """
-    hrt = as_triples_tensor(
-        triples, num_entities=model.num_entities, num_relations=model.num_relations
-    )
-    table = model.candidates(_checked(side)).table
-    heads, relations, tails = hrt.to(table.device).T
-    anchors, targets = (heads, tails) if side == "tail" else (tails, heads)
-    _check_negatives(negatives, len(hrt), table)
-
-    def at(crop: int | None, widths: list[int] | None) -> tuple[Tensor, Tensor]:
-        queries = model.queries(anchors, relations, side, dims=crop)
-        candidates = _with_gamma(model.candidates(side), model, queries.dtype)
-        score = _pool_scores if negatives.ndim == 1 else _row_scores
-        return score(queries, candidates, targets, negatives, model.score, widths, sparse)
-
-    if dims is None:
-        return at(None, None)
-    width_of = getattr(model, "crop_width", lambda dim: dim)
-    crops = {dim: width_of(check_dim(dim, model.dim)) for dim in dims}
-    widths = [width for width in crops.values() if width is not None]
-    if len(widths) == len(crops):
-        return at(None, [crops[dim] for dim in dims])
-    parts = [at(dim, None if crops[dim] is None else [crops[dim]]) for dim in dims]
-    positives, others = zip(*parts, strict=True)
-    return (
-        torch.cat([part.reshape(1, -1) for part in positives]),
-        torch.cat([part.reshape(1, *part.shape[-2:]) for part in others]),
-    )
-
-
-def _row_scores(
-    queries: Tensor,
-    candidates: Candidates,
-    targets: Tensor,
-    negatives: Tensor,
-    score: str,
-    widths: list[int] | None,
-    sparse: bool,
-) -> tuple[Tensor, Tensor]:
-    """Target and negatives of a row in one list: one pass, and one gradient of the table."""
-    operands = candidates.operands()
-    index = torch.cat([targets[:, None], negatives], 1)
-    scores = ops.indexed_scores(
-        queries,
-        operands.pop("candidates"),
-        index,
-        score,
-        dims=widths,
-        sparse=sparse,
-        **operands,
-    )
-    positive, negative = scores.split([1, negatives.shape[1]], -1)
-    return positive.squeeze(-1), negative
-
-
-def _pool_scores(
-    queries: Tensor,
-    candidates: Candidates,
-    targets: Tensor,
-    negatives: Tensor,
-    score: str,
-    widths: list[int] | None,
-    sparse: bool,
-) -> tuple[Tensor, Tensor]:
-    check_ids("negatives", negatives, len(candidates.table))
-    own = targets[:, None][:, :0]
-    positive, _ = _row_scores(queries, candidates, targets, own, score, widths, sparse)
-    bias = candidates.bias
-    pool = Candidates(
-        _rows(candidates.table, negatives, sparse),
-        bias if bias is None or len(bias) == 1 else _rows(bias[:, None], negatives, False)[:, 0],
-        None if candidates.factor is None else _rows(candidates.factor, negatives, False),
-    )
-    return positive, ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
-
-
-def _rows(table: Tensor, ids: Tensor, sparse: bool) -> Tensor:
-    """Rows of a table; unlike that of index_select, its gradient has a fixed order on a GPU."""
-    return torch.nn.functional.embedding(ids, table, sparse=sparse)
+    widths = model.dims if dims is None else dims
+    scores = sampled_scores(model, triples, negatives, side, widths, sparse=sparse)
+    return med_of(model, *scores, widths, mask)
 
 
 def _queries(
     model: Any, anchors: Tensor, relations: Tensor, side: Side
 ) -> tuple[Tensor, Candidates]:
     """The checked queries of a model, and the candidates of that side."""
-    candidates: Candidates = model.candidates(_checked(side))
+    candidates: Candidates = model.candidates(checked(side))
     check_index("anchors", anchors, (None,), candidates.table)
     check_index("relations", relations, (len(anchors),), candidates.table)
     check_ids("anchors", anchors, model.num_entities)
     check_ids("relations", relations, model.num_relations)
     return model.queries(anchors, relations, side), candidates
-
-
-def _checked(side: Side) -> Side:
-    if side not in SIDES:
-        raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
-    return side
-
-
-def _check_negatives(negatives: Tensor, batch: int, table: Tensor) -> None:
-    if not isinstance(negatives, Tensor) or negatives.dtype != torch.int64:
-        raise TypeError("negatives must be an int64 tensor")
-    if negatives.ndim != 1 and (negatives.ndim != 2 or len(negatives) != batch):
-        raise ValueError(
-            f"negatives must have shape [{batch}, K], a row per triple, or [K], a pool for all; "
-            f"got {list(negatives.shape)}"
-        )
-    if negatives.device != table.device:
-        raise ValueError(
-            f"negatives must be on {table.device}, as the model; got {negatives.device}"
-        )
-
-
-def _with_gamma(candidates: Candidates, model: Any, dtype: torch.dtype) -> Candidates:
-    """Candidates whose bias holds the model's gamma."""
-    gamma = getattr(model, "gamma", None)
-    if gamma is None:
-        return candidates
-    if candidates.bias is not None:
-        return replace(candidates, bias=candidates.bias + gamma)
-    return replace(candidates, bias=candidates.table.new_full((1,), gamma, dtype=dtype))
 
 
 def _all_candidates(candidates: Candidates, loss: str) -> dict[str, Any]:

@@ -4,7 +4,19 @@ from kgfast.models.base import Candidates, Model
 from kgfast.models.complex import ComplEx
 from kgfast.models.conve import ConvE
 from kgfast.models.distmult import DistMult
+from kgfast.models.med import MED
 from kgfast.models.rotate import RotatE
+from kgfast.models.rscf import RSCF
 from kgfast.models.transe import TransE
 
-__all__ = ["Candidates", "ComplEx", "ConvE", "DistMult", "Model", "RotatE", "TransE"]
+__all__ = [
+    "MED",
+    "RSCF",
+    "Candidates",
+    "ComplEx",
+    "ConvE",
+    "DistMult",
+    "Model",
+    "RotatE",
+    "TransE",
+]

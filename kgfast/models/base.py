@@ -97,8 +97,23 @@ class Model(nn.Module):
         """Rows of the relation table."""
         return len(self.relation)
 
-    def candidates(self, side: Side) -> Candidates:
-        """The candidates of a side, for every query of it."""
+    @property
+    def nested(self) -> bool:
+        """Whether a crop's operands are the first features of the model's.
+
+        Then one sweep over the widest serves all crops; else each is asked for with ``dims``.
+        """
+        return True
+
+    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
+        """The candidates of a side, for every query of it.
+
+        Parameters
+        ----------
+        side : {"head", "tail"}
+        dims : int, optional
+            Crop width, for models whose candidates depend on it.
+        """
         return Candidates(self.entity)
 
     def queries(
@@ -128,7 +143,7 @@ class Model(nn.Module):
             return self._queries(anchors, relations, side, dims).to(dtype)
         chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
-        shape = (len(anchors), self.candidates(side).table.shape[1])
+        shape = (len(anchors), self.entity.shape[1])
         result = torch.empty(shape, dtype=dtype, device=self.entity.device)
         for i in range(0, len(anchors), step):
             rows = slice(i, i + step)
@@ -158,6 +173,22 @@ class Model(nn.Module):
         local._parameters = self._parameters | {"entity": cast(nn.Parameter, entity)}
         return local
 
+    def first_columns(self, dim: int) -> Self:
+        """The model of the first ``dim`` features' worth of columns of every row, read in place.
+
+        Complex rows are cut first and then split into their parts, so that columns change roles:
+        the sub-models of checkpoints that crop this way (MED's ``split``).
+        """
+        check_dim(dim, self.dim)
+        local = copy.copy(self)
+        cut = {
+            name: table[:, : dim * (table.shape[1] // self.dim)]
+            for name, table in (("entity", self.entity), ("relation", self.relation))
+        }
+        local._parameters = cast(dict[str, nn.Parameter | None], self._parameters | cut)
+        local.dim = dim
+        return local
+
     def crop_width(self, dim: int) -> int | None:
         """The operator's crop width for the crop of ``dim`` features of the model.
 
@@ -183,6 +214,16 @@ def query_rows(table: Tensor, ids: Tensor) -> Tensor:
     if rows.requires_grad and rows.dtype != torch.float64:
         return rows.float()
     return rows.double()
+
+
+def distinct_relations(relations: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The relations to compute with, and where each stands among them; None: as they come."""
+    if relations.device.type != "cpu" and not torch.is_grad_enabled():
+        return relations, None  # a GPU computes all sooner than the host waits for a count
+    in_order = not torch.is_grad_enabled()  # ranking asks in the order of relations
+    unique = torch.unique_consecutive if in_order else torch.unique
+    distinct, position = unique(relations, return_inverse=True)
+    return distinct, position
 
 
 def check_dim(dim: int, model_dim: int, argument: str = "dims") -> int:

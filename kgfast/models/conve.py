@@ -117,7 +117,7 @@ class ConvE(Model):
         """The relations themselves for tails, their inverses for heads."""
         return relations + self.num_relations if side == "head" else relations
 
-    def candidates(self, side: Side) -> Candidates:
+    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """The entity table and its biases."""
         return Candidates(self.entity, self.bias)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.kernels.reference.trig import cos_sin
-from kgfast.models.base import Model, Side, check_width, query_rows
+from kgfast.models.base import Model, Side, check_width, distinct_relations, query_rows
 from kgfast.models.complex_rows import Complex, Layout, check_layout, join, split
 
 EPSILON = 2.0
@@ -69,7 +69,7 @@ class RotatE(Model):
             raise ValueError(f"norm must be 'modulus' or 'l2'; got {norm!r}")
         if not (math.isfinite(gamma) and gamma > -EPSILON):
             raise ValueError(f"gamma must be finite and above {-EPSILON}; got {gamma}")
-        self.dim = check_layout("entity", entity, layout)
+        self.dim = self._range_dim = check_layout("entity", entity, layout)
         width = 2 * self.dim if relation_format == "complex" else self.dim
         check_width("relation", relation, [width], f"{relation_format!r} for {self.dim} dimensions")
         self.gamma, self.layout = gamma, layout
@@ -81,8 +81,16 @@ class RotatE(Model):
 
     @property
     def embedding_range(self) -> float:
-        """``(gamma + 2) / dim``: bounds of the initialisation and the unit of raw phases."""
-        return (self.gamma + EPSILON) / self.dim
+        """``(gamma + 2) / dim``: bounds of the initialisation and the unit of raw phases.
+
+        ``dim`` is that of the whole model, for every crop.
+        """
+        return (self.gamma + EPSILON) / self._range_dim
+
+    @property
+    def phase_unit(self) -> float:
+        """Radians of one unit of a relation's entry."""
+        return math.pi / self.embedding_range if self.relation_format == "raw" else 1.0
 
     @classmethod
     def init(
@@ -117,10 +125,10 @@ class RotatE(Model):
         """Unit complex numbers ``[B, D]``, the same on every device unless gradients flow."""
         if self.relation_format == "complex":
             return split(query_rows(self.relation, relations), self.layout)
-        distinct, position = _distinct(relations)
+        distinct, position = distinct_relations(relations)
         phases = query_rows(self.relation, distinct)
         if self.relation_format == "raw":
-            phases = phases * (math.pi / self.embedding_range)
+            phases = phases * self.phase_unit
         parts = (phases.cos(), phases.sin()) if phases.requires_grad else cos_sin(phases)
         if position is None:
             return Complex(*parts)
@@ -136,13 +144,3 @@ class RotatE(Model):
                 "embeddings interleaved"
             )
         return 2 * dim
-
-
-def _distinct(relations: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The relations whose sine is taken, and where each stands among them; None: as they come."""
-    if relations.device.type != "cpu" and not torch.is_grad_enabled():
-        return relations, None  # a GPU takes all sines sooner than the host waits for a count
-    in_order = not torch.is_grad_enabled()  # ranking asks in the order of relations
-    unique = torch.unique_consecutive if in_order else torch.unique
-    distinct, position = unique(relations, return_inverse=True)
-    return distinct, position

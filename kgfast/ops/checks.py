@@ -43,7 +43,7 @@ def check_operands(
     if width < facts.planes or width % facts.planes:
         raise ValueError(f"{table_name}: {score} needs rows of pairs re, im; got {width} columns")
     if factor is not None:
-        _check_factor(factor, candidates, facts)
+        _check_factor(factor, candidates, facts, dims)
     _check_query_width(queries, width, facts, factor is not None)
     _check_device("queries", queries, candidates)
     if bias is not None:
@@ -53,14 +53,19 @@ def check_operands(
     return facts
 
 
-def _check_factor(factor: Tensor, candidates: Tensor, facts: Score) -> None:
+def _check_factor(
+    factor: Tensor, candidates: Tensor, facts: Score, dims: Sequence[int] | None
+) -> None:
+    """A factor may end where the widest crop does."""
     if not facts.filters:
         raise ValueError(f"factor: score {facts.name} takes none")
     if not isinstance(factor, Tensor) or factor.dtype not in TABLE_DTYPES:
         raise TypeError("factor must be a floating-point tensor")
-    wanted = [len(candidates), facts.num_features(candidates.shape[1])]
-    if list(factor.shape) != wanted:
-        raise ValueError(f"factor must have shape {wanted}; got {list(factor.shape)}")
+    count, whole = len(candidates), facts.num_features(candidates.shape[1])
+    least = max(dims, default=whole) if dims else whole
+    if factor.ndim != 2 or len(factor) != count or not least <= factor.shape[1] <= whole:
+        width = f"{whole}" if least == whole else f"{least} .. {whole}"
+        raise ValueError(f"factor must have shape [{count}, {width}]; got {list(factor.shape)}")
     _check_device("factor", factor, candidates)
 
 
@@ -79,7 +84,7 @@ def check_moves(queries: Tensor, factor: Tensor | None, facts: Score) -> None:
     """That no angle ``a b`` is beyond what the canonical sine serves."""
     if factor is None or facts.name != "rscf_rotate" or not (len(queries) and len(factor)):
         return
-    moves = queries[:, -factor.shape[1] :]
+    moves = _moves(queries, facts)
     largest = float(moves.abs().amax()) * float(factor.abs().amax())
     if largest > LARGEST_PHASE:
         raise ValueError(
@@ -87,12 +92,17 @@ def check_moves(queries: Tensor, factor: Tensor | None, facts: Score) -> None:
         )
 
 
+def _moves(queries: Tensor, facts: Score) -> Tensor:
+    """The last plane of queries."""
+    return queries[:, -(queries.shape[1] // facts.query_planes(True)) :]
+
+
 def require_moves(checks: Checks, queries: Tensor, factor: Tensor | None, facts: Score) -> None:
     """As :func:`check_moves`, at once or deferred."""
     if not checks.deferred or factor is None or facts.name != "rscf_rotate":
         return check_moves(queries, factor, facts)
     if len(queries) and len(factor):
-        largest = queries[:, -factor.shape[1] :].abs().amax().double() * factor.abs().amax()
+        largest = _moves(queries, facts).abs().amax().double() * factor.abs().amax()
         # A NaN is left to the check of finiteness, which names its row.
         checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(queries, factor, facts))
 

@@ -39,7 +39,7 @@ def pairwise_scores(
         ``[K]`` or ``[1]`` floating point, added to scores last.
     factor : Tensor, optional
         ``[K, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
-        without it ``q | w`` (:mod:`kgfast.kernels.scores`).
+        without it ``q | w`` (:mod:`kgfast.kernels.scores`). It may end with the widest crop.
     dims : sequence of int, optional
         Crop widths in features, in any order; all come from one pass over the features.
 

@@ -58,7 +58,7 @@ def topk(
         ``[N]`` or ``[1]`` floating point, added to scores last.
     factor : Tensor, optional
         ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
-        without it ``q | w`` (:mod:`kgfast.kernels.scores`).
+        without it ``q | w`` (:mod:`kgfast.kernels.scores`). It may end with the widest crop.
     dims : sequence of int, optional
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional

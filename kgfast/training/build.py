@@ -6,7 +6,7 @@ import torch
 
 from kgfast import datasets
 from kgfast.datasets import Dataset
-from kgfast.models import ComplEx, ConvE, DistMult, Model, RotatE, TransE
+from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, Model, RotatE, TransE
 from kgfast.training.negatives import mix
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _OPTIONS = {
         "hidden_dropout",
     ),
 }
-_SEEDS = {"model": -1, "range": -2}  # beside those of steps, which are not negative
+_SEEDS = {"model": -1, "range": -2, "filters": -3}  # beside those of steps, which are not negative
 
 
 def load_dataset(config: "Config") -> Dataset:
@@ -63,7 +63,28 @@ def build_model(config: "Config", num_entities: int, num_relations: int) -> Mode
         with torch.no_grad():
             for table in (model.entity, model.relation):
                 table.uniform_(-wanted.init_range, wanted.init_range, generator=generator)
-    return model
+    return _wrapped(model, config)
+
+
+def _wrapped(model: Model, config: "Config") -> Model:
+    """The model, filtered and croppable as the config says."""
+    wanted, med = config.model, config.med
+    if wanted.use_rscf:
+        filters_relations = wanted.rscf_relation_transform
+        if filters_relations is None:
+            filters_relations = wanted.name in ("rotate", "transe")
+        model = RSCF(model, filters_relations, seed=mix(config.seed, _SEEDS["filters"]))
+    if med is None or not med.enabled:
+        return model
+    return MED(
+        model,
+        med.dims,
+        med.submodels_per_step,
+        med.crop,
+        med.loss_weight,
+        med.positive_weight,
+        learnable=med.learnable,
+    )
 
 
 def device_of(config: "Config") -> torch.device:

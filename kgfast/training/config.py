@@ -100,7 +100,9 @@ class ModelConfig(Section):
     init_range : float, optional
         Entities and relations start uniform in +- this; the model's own way by default.
     use_rscf : bool
-        Not in this version.
+        Filter entities and relations as RSCF does; not with conve.
+    rscf_relation_transform : bool, optional
+        Whether RSCF filters relations: by default wherever it can, with rotate and transe.
     embedding_height, channels, kernel_size, input_dropout, feature_dropout, hidden_dropout
         Of conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
     """
@@ -111,6 +113,7 @@ class ModelConfig(Section):
     norm: Annotated[Literal["modulus", "l1", "l2"] | None, Word] = None
     init_range: Positive | None = None
     use_rscf: bool = False
+    rscf_relation_transform: bool | None = None
     embedding_height: Count = 20
     channels: Count = 32
     kernel_size: Count = 3
@@ -120,11 +123,26 @@ class ModelConfig(Section):
 
 
 class MedConfig(Section):
-    """Croppable embeddings (Zhu et al. 2025): not in this version."""
+    """Croppable embeddings (Zhu et al. 2025), trained with their own loss.
+
+    Attributes
+    ----------
+    enabled : bool
+    dims : list of int
+        Widths of the sub-models, increasing; each is evaluated.
+    submodels_per_step : int, optional
+        Consecutive sub-models that a step trains; all by default.
+    crop, loss_weight, positive_weight, learnable
+        As of :class:`kgfast.MED`.
+    """
 
     enabled: bool = True
-    dims: list[Count] = []
+    dims: Annotated[list[Count], Field(min_length=1)]
     submodels_per_step: Count | None = None
+    crop: Annotated[Literal["prefix", "split"], Word] = "prefix"
+    loss_weight: Annotated[Literal["exp", "sigmoid"], Word] = "exp"
+    positive_weight: Annotated[Literal["softmax", "inverse"], Word] = "softmax"
+    learnable: bool = True
 
 
 class EarlyStoppingConfig(Section):

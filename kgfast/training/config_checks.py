@@ -24,19 +24,62 @@ _OF_CONVE = (
 
 def problems(config: "Config") -> Iterator[str]:
     """A line per contradiction, each beginning with a dotted key and a colon."""
-    yield from _not_available(config)
     yield from _of_the_model(config)
+    yield from _of_rscf(config)
+    yield from _of_med(config)
     yield from _of_the_run(config)
     yield from _of_the_mode(config)
     yield from _of_the_loss(config)
     yield from _of_the_optimizer(config)
 
 
-def _not_available(config: "Config") -> Iterator[str]:
-    if config.model.use_rscf:
-        yield "model.use_rscf: RSCF is not available in this version; set it to false"
-    if config.med is not None and config.med.enabled:
-        yield "med: croppable embeddings are not available in this version; set med.enabled=false"
+def _of_rscf(config: "Config") -> Iterator[str]:
+    model, mode = config.model, config.train.mode
+    if not model.use_rscf:
+        if model.rscf_relation_transform is not None:
+            yield "model.rscf_relation_transform: needs model.use_rscf"
+        return
+    if model.name == "conve":
+        yield "model.use_rscf: goes with rotate, transe, distmult and complex; got conve"
+    elif model.name in ("distmult", "complex"):
+        if model.rscf_relation_transform:
+            yield (
+                f"model.rscf_relation_transform: {model.name} has a dot product of query and "
+                "candidate, which a filtered relation is not; leave it out"
+            )
+    elif mode != "negative" and model.rscf_relation_transform is not False:
+        yield (
+            f"model.use_rscf: train.mode {mode} scores all entities, for which filtered relations "
+            "have no loss; set model.rscf_relation_transform=false or train.mode=negative"
+        )
+    if model.norm == "l2" and model.name == "rotate":
+        yield "model.norm: must be modulus for rotate with model.use_rscf; got l2"
+
+
+def _of_med(config: "Config") -> Iterator[str]:
+    med = config.med
+    if med is None or not med.enabled:
+        return
+    if med.dims != sorted(set(med.dims)):
+        yield f"med.dims: must increase; got {med.dims}"
+    elif med.dims[-1] > config.model.base_dim:
+        yield f"med.dims: must be at most model.base_dim ({config.model.base_dim}); got {med.dims}"
+    if med.submodels_per_step is not None and med.submodels_per_step > len(med.dims):
+        yield (
+            f"med.submodels_per_step: must be at most {len(med.dims)}, the number of med.dims; "
+            f"got {med.submodels_per_step}"
+        )
+    if config.model.name == "conve":
+        yield "med: conve cannot be cropped; set med.enabled=false"
+    if config.model.norm == "l2" and config.model.name == "rotate":
+        yield "med: rotate with model.norm l2 cannot be cropped; leave the norm out"
+    if config.train.mode != "negative":
+        yield f"train.mode: must be negative with med; got {config.train.mode}"
+        return
+    for key in _changed(config.loss, ("name", "alpha")):
+        yield f"loss.{key}: med has a loss of its own; leave it out"
+    if config.data.subsampling:
+        yield "data.subsampling: the loss of med has weights of its own; leave it out"
 
 
 def _of_the_model(config: "Config") -> Iterator[str]:

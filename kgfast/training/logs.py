@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-COLUMNS = ("step", "epoch", "time", "split", "loss", "lr")
+COLUMNS = ("step", "epoch", "time", "split", "dim", "loss", "lr")
 METRICS = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri")
 
 Row = dict[str, Any]
@@ -64,8 +64,9 @@ class Logs:
         self._board = _board(folder, resume_step) if tensorboard else None
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row; it has a ``step``, and ``split`` if it is an evaluation's.
+        """Append a row; it has a ``step``.
 
+        An evaluation's has a ``split``, that of a sub-model of croppable embeddings a ``dim`` too.
         NaN and infinity are written as null: JSON has no such numbers.
         """
         clean = {
@@ -167,6 +168,7 @@ def _board(folder: Path, resume_step: int | None) -> Any:
 
 def _to_board(board: Any, row: Row) -> None:
     split = row.get("split") or "train"
+    split += f"/{row['dim']}" if row.get("dim") else ""
     for key, value in row.items():
-        if key not in ("step", "split") and isinstance(value, int | float):
+        if key not in ("step", "split", "dim") and isinstance(value, int | float):
             board.add_scalar(f"{split}/{key}", value, row["step"])

@@ -64,6 +64,7 @@ class RowOptimizer:
         """
         block = _BLOCK.get(self._table.device.type, _BLOCK_ELSEWHERE)
         count = max(1, block // max(1, self._table.shape[1]))
+        gradients = gradients.contiguous()  # the fused update takes no strides
         for i in range(0, len(ids), count):
             part, gradient = ids[i : i + count], gradients[i : i + count]
             tables = [self._table, *self.states.values()]
@@ -187,7 +188,7 @@ class Optimizer:
     Parameters
     ----------
     model : nn.Module
-        With a parameter ``entity``.
+        With a parameter ``entity``, its own or of a model that it is put around.
     config : OptimConfig
     lazy : bool
         Whether steps use few rows of the table, so that a ``row_*`` optimizer has a use.
@@ -200,12 +201,18 @@ class Optimizer:
     ) -> None:
         self._config = config
         self._named = {name: it for name, it in model.named_parameters() if it.requires_grad}
-        self._entity = self._named["entity"]
+        self._entity_name = next(it for it in self._named if f".{it}".endswith(".entity"))
+        self._entity = self._named[self._entity_name]
         self._rows = self._row_optimizer() if lazy and config.name.startswith("row_") else None
         dense = [it for it in self._named.values() if self._rows is None or it is not self._entity]
         self._dense = self._dense_optimizer(dense)
         self._parts: list[RowGradients] = []
         self.scaler = LossScaler(scaled)
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether a step changes few rows of the entity table."""
+        return self._rows is not None
 
     def _row_optimizer(self) -> RowOptimizer:
         config = self._config
@@ -286,13 +293,13 @@ class Optimizer:
             for key, value in self._dense.state.get(parameter, {}).items()
         }
         states = {} if self._rows is None else self._rows.states
-        return found | {f"entity.{key}": value for key, value in states.items()}
+        return found | {f"{self._entity_name}.{key}": value for key, value in states.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from the tensors of a checkpoint."""
         for full_name, value in tensors.items():
             name, _, key = full_name.rpartition(".")
-            if self._rows is not None and name == "entity":
+            if self._rows is not None and name == self._entity_name:
                 self._rows.states[key].copy_(value)
             else:
                 state: dict[str, Any] = self._dense.state[self._named[name]]

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+_OF_SUBMODELS = ("mrr", "hits@1", "hits@3", "hits@10")
+_NAMES = {"mrr": "MRR"}
+
+
 class Progress:
     """Shows step, loss, MRR and the time left; a trainer drives it.
 
@@ -71,13 +75,25 @@ class Progress:
             loss_text, mrr_text = self._shown()
             self._bar.update(self._task, completed=step, loss=loss_text, mrr=mrr_text)
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        """An evaluation on valid is done."""
+    def evaluated(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        submodels: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        """An evaluation on valid is done; of sub-models, each gets a line."""
         self._mrr = metrics["mrr"]
         if self._bar is not None:
             self.update(step)
-        elif self._enabled and self._console is not None:
-            self._console.print(self._line(step), highlight=False, soft_wrap=True)
+        else:
+            self._print(self._line(step))
+        for dim, row in (submodels or {}).items():
+            shown = (f"{_NAMES.get(key, key)} {row[key]:.4f}" for key in _OF_SUBMODELS)
+            self._print("  ".join((f"  dim {dim:>4}", *shown)))
+
+    def _print(self, line: str) -> None:
+        if self._enabled and self._console is not None:
+            self._console.print(line, highlight=False, soft_wrap=True)
 
     def _shown(self) -> tuple[str, str]:
         loss, mrr = self._loss, self._mrr

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
+from kgfast.kernels.cpu import threads
 from kgfast.models import Model
+from kgfast.ops import backend_for
 from kgfast.ranks import Ranks
 from kgfast.training.checkpoint import RunFolder
 from kgfast.training.config import Config
@@ -25,7 +27,9 @@ from kgfast.training.schedule import Patience, Schedule, gain
 from kgfast.training.steps import MODES, Leaves
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_DROPOUT = 3  # of mix(), beside the sides (0, 1) and the negatives (2)
+_DROPOUT = 3  # of mix(), beside the sides (0, 1), the negatives (2) and the sub-models (4)
+
+Metrics = dict[str, float]
 
 
 @dataclass
@@ -36,8 +40,9 @@ class State:
     ----------
     step : int
         Steps that were made.
-    best, best_step, valid
-        The best metric on valid, when it was seen, and all metrics then.
+    best, best_step, valid, valid_of_submodels
+        The best metric on valid, when it was seen, and all metrics then; of croppable embeddings
+        those of the widest, and of each by its width.
     loss_sum, loss_count
         Since the last row of the log.
     """
@@ -46,6 +51,7 @@ class State:
     best: float | None = None
     best_step: int = 0
     valid: dict[str, float] = field(default_factory=dict)
+    valid_of_submodels: dict[str, dict[str, float]] = field(default_factory=dict)
     loss_sum: float = 0.0
     loss_count: int = 0
     seconds_training: float = 0.0
@@ -68,7 +74,7 @@ class Run:
         config: Config,
         dataset: Dataset,
         model: Model,
-        evaluate: Callable[[str], Ranks],
+        evaluate: Callable[[str], Ranks | dict[int, Ranks]],
         *,
         folder: RunFolder | None,
         progress: bool,
@@ -85,6 +91,11 @@ class Run:
         self.steps = wanted.steps or math.ceil(batches / wanted.accumulate)
         self._optimizer = Optimizer(
             model, config.optim, lazy=self._objective.lazy, scaled=wanted.amp == "fp16"
+        )
+        self._leaves_cores_to_kernels = (
+            backend_for(device) == "cpu"
+            and self._optimizer.is_lazy
+            and config.model.name != "conve"  # its convolution is torch's
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
         stop = wanted.early_stopping
@@ -134,19 +145,23 @@ class Run:
             tensors, _ = self._folder.load_best()
             self._model.load_state_dict(_below("model.", tensors))
 
-    def evaluated(self, split: str) -> dict[str, float]:
-        """The metrics of a split, timed; none of an empty one."""
+    def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
+        """The metrics of a split, timed, and those of sub-models; none of an empty one."""
         if not len(getattr(self._dataset, split)):
-            return {}
+            return {}, {}
         start = time.perf_counter()
-        metrics = self._evaluate(split).metrics()
+        ranks = self._evaluate(split)
         self.state.seconds_evaluating += time.perf_counter() - start
-        return metrics
+        if isinstance(ranks, Ranks):
+            return ranks.metrics(), {}
+        submodels = {str(dim): it.metrics() for dim, it in ranks.items()}
+        return submodels[str(max(ranks))], submodels
 
     def make_step(self) -> None:
         """Make the next step, timed."""
         start, state = time.perf_counter(), self.state
-        state.loss_sum += self._step(state.step)
+        with threads.alone() if self._leaves_cores_to_kernels else nullcontext():
+            state.loss_sum += self._step(state.step)
         state.loss_count += 1
         state.step += 1
         state.seconds_training += time.perf_counter() - start
@@ -220,12 +235,15 @@ class Run:
 
     def _validate(self, logs: Logs | None, bar: Progress) -> None:
         """Evaluate on valid: log it, keep the best state, tell everyone who waits for it."""
-        metrics, state = self.evaluated("valid"), self.state
-        self._write(logs, {"split": "valid", **metrics})
-        bar.evaluated(state.step, metrics)
+        (metrics, submodels), state = self.evaluated("valid"), self.state
+        for dim, row in submodels.items() or [(None, metrics)]:
+            of_dim = {} if dim is None else {"dim": int(dim)}
+            self._write(logs, {"split": "valid", **of_dim, **row})
+        bar.evaluated(state.step, metrics, submodels)
         value = metrics[self._config.train.save_best_metric]
         if gain(self._config.train.save_best_metric, value, state.best) > 0:
-            state.best, state.best_step, state.valid = value, state.step, metrics
+            state.best, state.best_step = value, state.step
+            state.valid, state.valid_of_submodels = metrics, submodels
             if self._folder is not None:
                 self._folder.save_best(self._model_tensors(), self._meta())
         self._schedule.observe(value)

@@ -1,59 +1,23 @@
-"""What a step computes: the loss of a batch, in three modes.
-
-The rows of the entity table that a step reads are gathered into leaves. Their gradients are as
-small as they are, so no gradient of the size of the table is made where a step uses few rows.
-"""
+"""What a step computes: the loss of a batch, in three modes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from kgfast import losses, ops
+from kgfast import losses
 from kgfast.graph import KnownTriples
+from kgfast.losses import med_of
+from kgfast.models import MED
 from kgfast.models.base import Candidates, Model, Side
-from kgfast.training.negatives import Batch, Batches, Negatives
+from kgfast.training.leaves import Leaves, gamma_of, sample_scores
+from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
-from kgfast.training.row_gradients import RowGradients
 
 if TYPE_CHECKING:
     from kgfast.training.config import Config, LossConfig
 
-
-@dataclass
-class Leaves:
-    """The leaves of one step.
-
-    Attributes
-    ----------
-    model : Model
-        Whose entity table they are rows of.
-    """
-
-    model: Model
-    _rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    _tables: list[Tensor] = field(default_factory=list)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """Rows ``ids`` of the entity table, ``[len(ids), G]``, as a leaf."""
-        leaf = self.model.entity.detach().index_select(0, ids).requires_grad_()
-        self._rows.append((ids, leaf))
-        return leaf
-
-    def table(self) -> Tensor:
-        """The whole table as a leaf, for operators whose gradient is sparse."""
-        leaf = self.model.entity.detach().requires_grad_()
-        self._tables.append(leaf)
-        return leaf
-
-    def gradients(self) -> list[RowGradients]:
-        """What the backward left in them."""
-        return [
-            *(RowGradients.of(ids, leaf) for ids, leaf in self._rows),
-            *(RowGradients.of_table(leaf) for leaf in self._tables),
-        ]
+_SUBMODELS = 4  # of mix(), beside the sides (0, 1), the negatives (2) and dropout (3)
 
 
 class Objective:
@@ -107,7 +71,7 @@ class NegativeSampling(Objective):
 
     def __init__(self, config: "Config", hrt: Tensor, num_entities: int) -> None:
         super().__init__(config, hrt, num_entities)
-        data = config.data
+        data, self._seed = config.data, config.seed
         weights = losses.subsampling_weights(hrt) if data.subsampling else None
         self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights)
         self._negatives = Negatives(
@@ -121,21 +85,16 @@ class NegativeSampling(Objective):
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
-        assert batch.targets is not None
         ids, mask = self._negatives.draw(batch)
-        anchors, queries = _queries(leaves, batch)
-        if self._negatives.shared:
-            targets = leaves.rows(batch.targets)
-            own = torch.arange(len(targets), device=targets.device)[:, None]
-            positive = _indexed(leaves, batch, queries, targets, own)
-            negative = _pairwise(leaves, batch, queries, leaves.rows(ids))
+        penalised = self._regularizer is not None
+        if isinstance(leaves.model, MED):
+            dims = leaves.model.draw(mix(self._seed, batch.number, _SUBMODELS))
+            scores = sample_scores(leaves, batch, ids, dims, penalised=penalised)
+            loss = med_of(leaves.model, scores.positive, scores.negative, dims, mask)
         else:
-            targets = anchors if self._regularizer is None else leaves.rows(batch.targets)
-            index = torch.cat([batch.targets[:, None], ids], 1)
-            scores = _indexed(leaves, batch, queries, leaves.table(), index)
-            positive, negative = scores[:, :1], scores[:, 1:]
-        loss = self._of_scores(positive[:, 0], negative, mask, batch.weights)
-        return self._penalised(loss, leaves, batch, [anchors, targets])
+            scores = sample_scores(leaves, batch, ids, None, penalised=penalised)
+            loss = self._of_scores(scores.positive, scores.negative, mask, batch.weights)
+        return self._penalised(loss, leaves, batch, scores.factors)
 
     def _of_scores(
         self, positive: Tensor, negative: Tensor, mask: Tensor | None, weights: Tensor | None
@@ -212,7 +171,7 @@ class _Gathered:
 
     def __init__(self, model: Model, anchors: Model) -> None:
         self._model, self._anchors = model, anchors
-        self.score, self.gamma = model.score, _gamma_of(model)
+        self.score, self.gamma = model.score, gamma_of(model)
         self.num_entities, self.num_relations = model.num_entities, model.num_relations
 
     @classmethod
@@ -247,40 +206,4 @@ def _bce(
         side=batch.side,
         label_smoothing=loss.label_smoothing,
         smoothing_style=loss.smoothing_style,
-    )
-
-
-def _queries(leaves: Leaves, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The rows of the anchors, and the queries made of them."""
-    anchors = leaves.rows(batch.anchors)
-    local = torch.arange(len(anchors), device=anchors.device)
-    queries = leaves.model.with_entity(anchors).queries(local, batch.relations, batch.side)
-    return anchors, queries
-
-
-def _gamma_of(model: Model) -> float:
-    """The margin, of models that have one."""
-    return float(getattr(model, "gamma", 0.0))
-
-
-def _candidates(model: Model, batch: Batch) -> Candidates:
-    """The candidates of a model whose ids are rows of a step, with its margin as their bias."""
-    candidates, gamma = model.candidates(batch.side), _gamma_of(model)
-    if not gamma:
-        return candidates
-    return replace(candidates, bias=candidates.table.new_full((1,), gamma))
-
-
-def _pairwise(leaves: Leaves, batch: Batch, queries: Tensor, pool: Tensor) -> Tensor:
-    """Scores ``[B, K]`` of all queries with rows of a pool."""
-    model = leaves.model.with_entity(pool)
-    return ops.pairwise_scores(queries, score=model.score, **_candidates(model, batch).operands())
-
-
-def _indexed(leaves: Leaves, batch: Batch, queries: Tensor, rows: Tensor, index: Tensor) -> Tensor:
-    """Scores ``[B, K]`` of each query with the rows that its index names."""
-    model = leaves.model.with_entity(rows)
-    found = _candidates(model, batch)
-    return ops.indexed_scores(
-        queries, found.table, index, model.score, bias=found.bias, factor=found.factor, sparse=True
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from kgfast.datasets import Dataset
+from kgfast.models import MED
 from kgfast.ranking import rank
 from kgfast.ranks import Ranks, table_of
 from kgfast.training.build import build_model, device_of, load_dataset
@@ -28,7 +29,9 @@ class Result:
         Made, and after which the best metric on valid was seen (0: there was no evaluation).
     valid, test : dict
         Filtered metrics of the best state on valid; of the last one where no run folder held the
-        best. Empty for an empty split.
+        best. Empty for an empty split. Of croppable embeddings those of the widest sub-model.
+    valid_of_submodels, test_of_submodels : dict
+        Those of each sub-model, by its width (a string, as JSON has it); empty for other models.
     seconds_training, seconds_evaluating : float
         Over all parts of a run that was resumed.
     stopped_early : bool
@@ -38,6 +41,8 @@ class Result:
     best_step: int
     valid: dict[str, float]
     test: dict[str, float]
+    valid_of_submodels: dict[str, dict[str, float]]
+    test_of_submodels: dict[str, dict[str, float]]
     seconds_training: float
     seconds_evaluating: float
     stopped_early: bool
@@ -50,6 +55,8 @@ class Result:
             f"evaluations took {self.seconds_evaluating:,.1f} s"
         )
         rows = {name: it for name, it in (("valid", self.valid), ("test", self.test)) if it}
+        if self.test_of_submodels:
+            rows = {f"test, {dim}": it for dim, it in self.test_of_submodels.items()}
         return f"{head}\n{table_of(rows)}" if rows else head
 
 
@@ -148,12 +155,17 @@ class Trainer:
                 raise KeyboardInterrupt
             return self._finish(run)
 
-    def evaluate(self, split: str = "test") -> Ranks:
+    def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
         """Filtered ranks of a split by the model as it is; known are the triples of all splits.
 
         Parameters
         ----------
         split : {"train", "valid", "test"}
+
+        Returns
+        -------
+        Ranks
+            Of croppable embeddings, a dict with those of each sub-model by its width.
         """
         if split not in ("train", "valid", "test"):
             raise ValueError(f"split must be train, valid or test; got {split!r}")
@@ -162,18 +174,21 @@ class Trainer:
             getattr(self.dataset, split),
             known=self.dataset.known(),
             batch_size=self.config.data.test_bs,
+            dims=self.model.dims if isinstance(self.model, MED) else None,
         )
 
     def _finish(self, run: Run) -> Result:
         """Rank the test set by the best model, and write what came of it."""
         run.load_best()
-        test = run.evaluated(self.config.dataset.test_on)
+        test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
         state = run.state
         result = Result(
             steps=state.step,
             best_step=state.best_step,
             valid=state.valid,
             test=test,
+            valid_of_submodels=state.valid_of_submodels,
+            test_of_submodels=test_of_submodels,
             seconds_training=state.seconds_training,
             seconds_evaluating=state.seconds_evaluating,
             stopped_early=state.stopped_early,

@@ -89,23 +89,15 @@ def test_upper_case_names_are_accepted():
     assert config.train.save_best_metric == "mrr"
 
 
-def test_a_config_in_use_parses_but_for_what_is_not_built(tmp_path):
+def test_a_config_in_use_parses(tmp_path):
     path = tmp_path / "rotate_med_rscf.yaml"
     path.write_text(IN_USE)
-    with pytest.warns(UserWarning, match="is ignored"), pytest.raises(ValueError, match=r".") as it:
-        Config.from_yaml(path)
-    lines = str(it.value).split("\n")
-    assert [line.removeprefix(f"{path}: ").partition(":")[0] for line in lines] == [
-        "model.use_rscf",
-        "med",
-    ]
-    assert all("not available in this version" in line for line in lines)
     with pytest.warns(UserWarning, match="is ignored") as warned:
-        config = Config.from_yaml(path, ["model.use_rscf=false", "med.enabled=false"])
+        config = Config.from_yaml(path)
     assert len(warned) == 6
     assert (config.model.name, config.model.base_dim, config.data.test_bs) == ("rotate", 512, 128)
     assert config.med is not None
-    assert config.med.dims == [128, 256, 512]
+    assert (config.model.use_rscf, config.med.dims) == (True, [128, 256, 512])
     assert (config.optim.name, config.optim.grad_clip) == ("adam", 1.0)
     assert (config.sched.name, config.sched.warmup_steps) == ("linear", 1000)
 
@@ -201,8 +193,56 @@ MISTAKES = [
     ({"optim__name": "adagrad", "optim__betas": [0.5, 0.5]}, "optim.betas: only adam has them; "),
     ({"optim__name": "sgd", "optim__eps": 1e-8}, "optim.eps: sgd has none"),
     ({"train__keep": 2}, "train.keep: needs train.save_every"),
-    ({"model__use_rscf": True}, "model.use_rscf: RSCF is not available in this version"),
-    ({"med": {"dims": [10, 20]}}, "med: croppable embeddings are not available in this version"),
+    (
+        {"model__rscf_relation_transform": True},
+        "model.rscf_relation_transform: needs model.use_rscf",
+    ),
+    (
+        {
+            "model": {"name": "conve", "base_dim": 200, "use_rscf": True},
+            "train__mode": "kvsall",
+            "loss__name": "bce",
+        },
+        "model.use_rscf: goes with rotate, transe, distmult and complex; got conve",
+    ),
+    (
+        {
+            "model": {
+                "name": "complex",
+                "base_dim": 8,
+                "use_rscf": True,
+                "rscf_relation_transform": True,
+            }
+        },
+        "model.rscf_relation_transform: complex has a dot product",
+    ),
+    (
+        {"model__use_rscf": True, "train__mode": "1vsall", "loss__name": "bce"},
+        "model.use_rscf: train.mode 1vsall scores all entities",
+    ),
+    (
+        {"model__use_rscf": True, "model__norm": "l2"},
+        "model.norm: must be modulus for rotate with model.use_rscf; got l2",
+    ),
+    ({"med": {"dims": [20, 10]}}, "med.dims: must increase; got [20, 10]"),
+    ({"med": {"dims": [20, 81]}}, "med.dims: must be at most model.base_dim (80); got [20, 81]"),
+    (
+        {"med": {"dims": [20, 40], "submodels_per_step": 3}},
+        "med.submodels_per_step: must be at most 2, the number of med.dims; got 3",
+    ),
+    (
+        {"model__norm": "l2", "med": {"dims": [20]}},
+        "med: rotate with model.norm l2 cannot be cropped",
+    ),
+    (
+        {"med": {"dims": [20]}, "train__mode": "1vsall", "loss__name": "bce"},
+        "train.mode: must be negative with med; got 1vsall",
+    ),
+    ({"med": {"dims": [20]}, "loss__alpha": 0.5}, "loss.alpha: med has a loss of its own"),
+    (
+        {"med": {"dims": [20]}, "data__subsampling": True},
+        "data.subsampling: the loss of med has weights of its own",
+    ),
 ]
 
 

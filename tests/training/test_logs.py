@@ -109,7 +109,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     run = subprocess.run([sys.executable, "-c", script, str(tmp_path)])
     assert run.returncode < 0
     assert read_rows(tmp_path) == [{"step": 1, "loss": 0.5}]
-    assert (tmp_path / "metrics.csv").read_text().split("\n")[1].startswith("1,,,,0.5,")
+    assert (tmp_path / "metrics.csv").read_text().split("\n")[1].startswith("1,,,,,0.5,")
 
 
 @pytest.mark.parametrize("line", ["no json", "3", "[1]", '{"loss": 1}'])

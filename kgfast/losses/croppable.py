@@ -1,0 +1,170 @@
+"""The loss of croppable embeddings: MED (Zhu et al. 2025, ACL long.579, section 3)."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kgfast.models.med import (
+    LOSS_WEIGHTS,
+    MED,
+    POSITIVE_WEIGHTS,
+    LossWeight,
+    PositiveWeight,
+    check_option,
+)
+
+_SINGULAR = 1e-6
+
+
+def med_loss(
+    positive: Tensor,
+    negative: Tensor,
+    fractions: Sequence[float],
+    scales: tuple[Tensor, Tensor, Tensor],
+    *,
+    loss_weight: LossWeight = "exp",
+    positive_weight: PositiveWeight = "softmax",
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Mutual learning, evolutionary improvement and dynamic weights of nested sub-models.
+
+    With ``s_i`` the scores of sub-model ``i``, ``H`` the Huber loss with threshold 1 and
+    ``f_i = d_i / d_n``::
+
+        mutual_i    = mean H(s_{i-1} - s_i) over positives + the same over negatives
+        improving_i = - sum_+ p_i log sigmoid(s_i) - sum_- q_i log sigmoid(-s_i)
+        loss        = sum_{i>1} mutual_i + sum_i a(f_i) improving_i
+
+    where the next smaller sub-model, through which no gradient of the weights flows, says what is
+    hard: ``p_i = softmax(-w1 s_{i-1})`` over the batch, or, ``inverse``, ``softmax(w1 / s_{i-1})``,
+    and ``q_i = softmax(w2 s_{i-1})`` over all negatives of the batch; for the smallest both are
+    uniform. ``a(f)`` is ``exp(w3 f)`` or ``sigmoid(w3 (f - 1/2))``.
+
+    Parameters
+    ----------
+    positive, negative : Tensor
+        ``[C, B]`` and ``[C, B, K]``, by increasing width, gamma included.
+    fractions : sequence of float
+        ``f_i``, ``[C]``.
+    scales : three Tensors
+        ``w1``, ``w2``, ``w3``, scalars.
+    loss_weight : {"exp", "sigmoid"}
+    positive_weight : {"softmax", "inverse"}
+    mask : Tensor, optional
+        bool ``[B, K]``: False where a negative takes no part.
+
+    Returns
+    -------
+    Tensor
+        Scalar.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, an unknown option, and for ``inverse`` where a score of a
+        smaller sub-model lies within 1e-6 of its pole at 0.
+
+    Examples
+    --------
+    >>> one = torch.tensor(1.0)
+    >>> med_loss(torch.zeros(1, 2), torch.zeros(1, 2, 3), [1.0], (one, one, 0 * one))
+    tensor(1.3863)
+    """
+    _check(positive, negative, fractions, mask, loss_weight, positive_weight)
+    w1, w2, w3 = scales
+    inside = negative.new_ones(negative.shape[1:], dtype=torch.bool) if mask is None else mask
+    total = positive.new_zeros(())
+    pairs = _with_smaller(positive, negative)
+    for fraction, (own_pos, own_neg, less_pos, less_neg) in zip(fractions, pairs, strict=True):
+        if less_pos is None or less_neg is None:
+            hard_pos, hard_neg = torch.zeros_like(own_pos), torch.zeros_like(own_neg)
+        else:
+            total = total + _huber(less_pos - own_pos).mean()
+            total = total + _mean_of(_huber(less_neg - own_neg), inside)
+            hard_pos = _hardness(w1, less_pos.detach(), positive_weight)
+            hard_neg = w2 * less_neg.detach()
+        chances = _softmax(hard_neg, inside)
+        improving = -(hard_pos.softmax(0) * functional.logsigmoid(own_pos)).sum()
+        improving = improving - (chances * functional.logsigmoid(-own_neg)).sum()
+        share = w3 * fraction
+        weight = share.exp() if loss_weight == "exp" else (share - 0.5 * w3).sigmoid()
+        total = total + weight * improving
+    return total
+
+
+def med_of(
+    model: MED,
+    positive: Tensor,
+    negative: Tensor,
+    dims: Sequence[int],
+    mask: Tensor | None = None,
+) -> Tensor:
+    """:func:`med_loss` with the scales and options of a model, of its sub-models ``dims``."""
+    return med_loss(
+        positive,
+        negative,
+        [dim / model.dims[-1] for dim in dims],
+        (model.w1, model.w2, model.w3),
+        loss_weight=model.loss_weight,
+        positive_weight=model.positive_weight,
+        mask=mask,
+    )
+
+
+_Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+
+
+def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
+    """The scores of each sub-model and those of the next smaller one."""
+    for i, (own_pos, own_neg) in enumerate(zip(positive, negative, strict=True)):
+        yield own_pos, own_neg, positive[i - 1] if i else None, negative[i - 1] if i else None
+
+
+def _huber(difference: Tensor) -> Tensor:
+    return functional.huber_loss(difference, torch.zeros_like(difference), reduction="none")
+
+
+def _mean_of(values: Tensor, inside: Tensor) -> Tensor:
+    return torch.where(inside, values, 0.0).sum() / inside.sum().clamp_min(1)
+
+
+def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:
+    """The logits of the weights of positives."""
+    if positive_weight == "softmax":
+        return -w1 * scores
+    smallest = float(scores.abs().min())
+    if smallest < _SINGULAR:
+        raise ValueError(
+            f"positive_weight 'inverse' divides by the scores of positives: one is {smallest:.1e} "
+            "from 0; use 'softmax'"
+        )
+    return w1 / scores
+
+
+def _softmax(logits: Tensor, inside: Tensor) -> Tensor:
+    """Over all negatives of the batch that take part."""
+    chances = logits.masked_fill(~inside, -torch.inf).flatten().softmax(0).view_as(logits)
+    return torch.where(inside, chances, 0.0)  # without any there is no softmax
+
+
+def _check(
+    positive: Tensor,
+    negative: Tensor,
+    fractions: Sequence[float],
+    mask: Tensor | None,
+    loss_weight: str,
+    positive_weight: str,
+) -> None:
+    if positive.ndim != 2 or negative.ndim != 3 or negative.shape[:2] != positive.shape:
+        raise ValueError(
+            "positive and negative must have shapes [C, B] and [C, B, K]; got "
+            f"{list(positive.shape)} and {list(negative.shape)}"
+        )
+    if len(fractions) != len(positive):
+        raise ValueError(f"fractions must be {len(positive)}, one a sub-model; got {fractions}")
+    if mask is not None and mask.shape != negative.shape[1:]:
+        raise ValueError(f"mask must have shape [B, K]; got {list(mask.shape)}")
+    check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
+    check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)

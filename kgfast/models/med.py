@@ -1,0 +1,167 @@
+"""MED (Zhu et al. 2025, ACL long.579): sub-models of several widths that share one table."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.models.base import Candidates, Model, Side, check_dim
+from kgfast.models.wrapper import Wrapper
+
+Crop = Literal["prefix", "split"]
+LossWeight = Literal["exp", "sigmoid"]
+PositiveWeight = Literal["softmax", "inverse"]
+CROPS: tuple[Crop, ...] = ("prefix", "split")
+LOSS_WEIGHTS: tuple[LossWeight, ...] = ("exp", "sigmoid")
+POSITIVE_WEIGHTS: tuple[PositiveWeight, ...] = ("softmax", "inverse")
+_FOREIGN = "entity_embedding"  # in a state dict: of a program whose crops are `split`
+
+
+class MED(Wrapper):
+    """Croppable embeddings: sub-model ``i`` is the model's first ``dims[i]`` features.
+
+    Ranks of every sub-model come from one call, ``rank(med, triples, dims=med.dims)``; for
+    ``prefix`` crops of a model without RSCF from one sweep over the widest.
+
+    Parameters
+    ----------
+    model : Model
+        RotatE, TransE, DistMult, ComplEx, or RSCF around one of them.
+    dims : sequence of int
+        Widths of the sub-models, increasing, at most the model's.
+    submodels_per_step : int, optional
+        How many consecutive sub-models a step trains; all by default.
+    crop : {"prefix", "split"}
+        What the first ``d`` dimensions of a complex row ``re | im`` are. ``prefix``: ``re[:d]`` and
+        ``im[:d]``. ``split``: the first ``2 d`` columns, cut into halves, as checkpoints that were
+        trained so need it; columns then change roles between sub-models, and each needs a sweep of
+        its own.
+    loss_weight : {"exp", "sigmoid"}
+        ``exp(w3 d_i / d_n)`` (the paper) or ``sigmoid(w3 (d_i / d_n - 1/2))``.
+    positive_weight : {"softmax", "inverse"}
+        How the next smaller sub-model weighs positives; :func:`kgfast.losses.med_loss`.
+    learnable : bool
+        Whether ``w1``, ``w2`` and ``w3``, which start at 1, train. The loss falls with ``w3``
+        wherever ``loss_weight`` is ``exp``, so that a learnable one drifts down.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For widths that do not increase or exceed the model's, or an unknown option.
+
+    Examples
+    --------
+    >>> from kgfast import RotatE, rank
+    >>> med = MED(RotatE.init(20, 2, dim=8, seed=0), dims=[2, 4, 8])
+    >>> {dim: ranks.num_queries for dim, ranks in rank(med, [(0, 1, 2)], dims=med.dims).items()}
+    {2: 2, 4: 2, 8: 2}
+    """
+
+    crop_is_split: Tensor
+
+    def __init__(
+        self,
+        model: Model,
+        dims: Sequence[int],
+        submodels_per_step: int | None = None,
+        crop: Crop = "prefix",
+        loss_weight: LossWeight = "exp",
+        positive_weight: PositiveWeight = "softmax",
+        *,
+        learnable: bool = True,
+    ) -> None:
+        super().__init__(model)
+        check_option("crop", crop, CROPS)
+        check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
+        check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)
+        self.crop: Crop = crop
+        self.dims = self._checked_dims(dims)
+        count = len(self.dims) if submodels_per_step is None else submodels_per_step
+        if isinstance(count, bool) or not 1 <= count <= len(self.dims):
+            raise ValueError(
+                f"submodels_per_step must be in 1 .. {len(self.dims)}, the number of dims; "
+                f"got {count}"
+            )
+        self.submodels_per_step = count
+        self.loss_weight, self.positive_weight = loss_weight, positive_weight
+        self.score = model.score
+        for name in ("w1", "w2", "w3"):
+            one = torch.ones((), device=model.entity.device)
+            setattr(self, name, nn.Parameter(one, requires_grad=learnable))
+        self.register_buffer("crop_is_split", torch.tensor(crop == "split"))
+
+    def _checked_dims(self, dims: Sequence[int]) -> list[int]:
+        widths = list(dims)
+        if not widths:
+            raise ValueError("dims must name at least one sub-model")
+        for width in widths:
+            check_dim(width, self.dim)
+            if self.crop == "prefix":
+                self.model.crop_width(width)  # refuses models without crops
+        if widths != sorted(set(widths)):
+            raise ValueError(f"dims must increase; got {widths}")
+        return widths
+
+    @property
+    def nested(self) -> bool:
+        """Whether the sub-models are running sums of one pass."""
+        return self.crop == "prefix" and self.model.nested
+
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
+    ) -> Tensor:
+        """As :meth:`Model.queries`; a ``split`` crop has rows of its own width."""
+        if dims is not None and self.crop == "split":
+            return self.model.first_columns(dims).queries(anchors, relations, side)
+        return self.model.queries(anchors, relations, side, dims)
+
+    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
+        """As :meth:`Model.candidates`; a ``split`` crop is the first columns of the table."""
+        if dims is not None and self.crop == "split":
+            return self.model.first_columns(dims).candidates(side)
+        return self.model.candidates(side, dims)
+
+    def crop_width(self, dim: int) -> int | None:
+        """As :meth:`Model.crop_width`; None for ``split``, whose operands are cut themselves."""
+        return None if self.crop == "split" else self.model.crop_width(dim)
+
+    def draw(self, number: int) -> list[int]:
+        """The consecutive sub-models of a step.
+
+        Parameters
+        ----------
+        number : int
+            A random one, as of a seeded hash of the step: equal numbers draw equal sub-models.
+        """
+        first = number % (len(self.dims) - self.submodels_per_step + 1)
+        return self.dims[first : first + self.submodels_per_step]
+
+    def first_columns(self, dim: int) -> Self:
+        """As :meth:`Model.first_columns`."""
+        return self._around(self.model.first_columns(dim))
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As :meth:`Wrapper.load_state_dict`; warns where the embeddings were cropped otherwise."""
+        trained = state_dict.get("crop_is_split")
+        if trained is None and any(name.endswith(_FOREIGN) for name in state_dict):
+            trained = torch.tensor(True)
+        if trained is not None and bool(trained) != (self.crop == "split"):
+            was = "split" if bool(trained) else "prefix"
+            warnings.warn(
+                f"these embeddings were trained with crop={was!r}, and are used with "
+                f"crop={self.crop!r}: sub-models smaller than the whole will be wrong",
+                stacklevel=2,
+            )
+        kept = {name: it for name, it in state_dict.items() if name != "crop_is_split"}
+        kept |= {"crop_is_split": self.crop_is_split}
+        return super().load_state_dict(kept, strict, assign)
+
+
+def check_option(name: str, value: str, allowed: Sequence[str]) -> None:
+    """That an option is one of those there are."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")

@@ -1,0 +1,276 @@
+"""RSCF (Kim et al. 2025, ACL long.602): filters of entities and relations, made of each other."""
+
+from collections.abc import Sequence
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.models.base import (
+    SIDES,
+    Candidates,
+    Model,
+    Side,
+    check_dim,
+    distinct_relations,
+    query_rows,
+)
+from kgfast.models.complex import ComplEx
+from kgfast.models.distmult import DistMult
+from kgfast.models.rotate import RotatE
+from kgfast.models.transe import TransE
+from kgfast.models.wrapper import Wrapper
+
+_SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
+_GAIN = 0.5  # of the initial matrices
+_SMALLEST_NORM = 1e-12
+_CHUNK = 1 << 18  # numbers of rows that are filtered at once, without gradients
+
+
+class RSCF(Wrapper):
+    r"""RSCF around a model (Kim et al. 2025; formulas as in docs/med_rscf.md).
+
+    With ``N(x) = x / max(||x||_p, 1e-12)`` and ``*`` elementwise::
+
+        e_r  = (N(r A1) + 1) * e                       both ends of a triple
+        r_ht = (N(h A2) + 1) * (N(t A3) + 1) * r       from h and t before they are filtered
+
+    and the score is the model's of ``(h_r, r_ht, t_r)``. Per candidate that leaves one row of
+    ``N(t A3) + 1`` (or ``N(h A2) + 1``), a table that is made once per side and crop; it counts as
+    a table of the model in memory. A crop takes the rows and columns of the matrices that belong to
+    its features, and norms over these.
+
+    Parameters
+    ----------
+    model : RotatE, TransE, DistMult or ComplEx
+        RotatE with raw relations or phases, the sum of moduli and halves.
+    relation_transform : bool
+        Filter relations too. DistMult and ComplEx need False.
+    p : float
+        Of the norm.
+    seed : int, optional
+        Of the initial matrices: Xavier-uniform with gain 0.5. None uses torch's global generator.
+
+    Attributes
+    ----------
+    A1 : Tensor
+        ``[R, G]`` for relation rows of R and entity rows of G reals.
+    A2, A3 : Tensor
+        ``[G, R]``, with ``relation_transform``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a model that it cannot be put around; the message says why.
+
+    Examples
+    --------
+    >>> model = RSCF(RotatE.init(5, 2, dim=4, seed=0), seed=1)
+    >>> model.score, model.queries(torch.tensor([0]), torch.tensor([1]), "tail").shape
+    ('rscf_rotate', torch.Size([1, 20]))
+    """
+
+    A1: nn.Parameter
+    A2: nn.Parameter
+    A3: nn.Parameter
+
+    def __init__(
+        self,
+        model: Model,
+        relation_transform: bool = True,
+        p: float = 2,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(model)
+        _check_model(model, relation_transform)
+        if not p >= 1:
+            raise ValueError(f"p must be at least 1; got {p}")
+        self.relation_transform, self.p = relation_transform, p
+        g, r = model.entity.shape[1], model.relation.shape[1]
+        shapes = {"A1": (r, g)} | ({"A2": (g, r), "A3": (g, r)} if relation_transform else {})
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        for name, shape in shapes.items():
+            matrix = nn.init.xavier_uniform_(torch.empty(shape), _GAIN, generator)
+            trains = model.entity.requires_grad
+            setattr(self, name, nn.Parameter(matrix.to(model.entity.device), trains))
+        self.score = _SCORES.get(model.score, model.score)
+
+    @property
+    def nested(self) -> bool:
+        """False: norms over a crop make other filters."""
+        return False
+
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
+    ) -> Tensor:
+        """Queries of filtered anchors, with their scale of the candidate and half of the angle.
+
+        Parameters
+        ----------
+        anchors, relations, side
+            As :meth:`Model.queries`.
+        dims : int, optional
+            Crop width; rows stay full-width, zero beyond it.
+
+        Returns
+        -------
+        Tensor
+            ``[B, F]`` as :mod:`kgfast.kernels.scores` lays it out; in the precision of
+            :meth:`Model.queries`.
+        """
+        if side not in SIDES:
+            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        filters = _Filters(self, side, self._checked(dims))
+        if torch.is_grad_enabled():
+            return filters.queries(anchors, relations)
+        step = max(1, _CHUNK // self.entity.shape[1])
+        parts = zip(anchors.split(step), relations.split(step), strict=True)
+        return torch.cat([filters.queries(*part) for part in parts])
+
+    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
+        """The entity table and, where relations are filtered, the factor ``[N, dims]``."""
+        if not self.relation_transform:
+            return self.model.candidates(side)
+        return Candidates(self.entity, None, _Filters(self, side, self._checked(dims)).factor())
+
+    def crop_width(self, dim: int) -> int | None:
+        """As the model's."""
+        return self.model.crop_width(dim)
+
+    def first_columns(self, dim: int) -> Self:
+        """As :meth:`Model.first_columns`; so are the matrices."""
+        local = self._around(self.model.first_columns(dim))
+        g, r = local.entity.shape[1], local.relation.shape[1]
+        cut = {name: it[:g, :r] for name, it in self._parameters.items() if it is not None}
+        cut["A1"] = self.A1[:r, :g]
+        local._parameters = cast(Any, self._parameters | cut)
+        return local
+
+    def _checked(self, dims: int | None) -> int:
+        return self.dim if dims is None else check_dim(dims, self.dim)
+
+
+class _Filters:
+    """The filters of one side and crop."""
+
+    def __init__(self, rscf: RSCF, side: Side, dim: int) -> None:
+        self._rscf, self._model, self._side, self._dim = rscf, rscf.model, side, dim
+        model = self._model
+        device = model.entity.device
+        self._planes = model.entity.shape[1] // model.dim
+        columns = torch.arange(dim, device=device)
+        starts = torch.arange(self._planes, device=device) * model.dim
+        self._columns = (starts[:, None] + columns).flatten()  # of the crop, in entity rows
+        relation_planes = model.relation.shape[1] // model.dim
+        starts = torch.arange(relation_planes, device=device) * model.dim
+        self._relation_columns = (starts[:, None] + columns).flatten()
+        self._is_whole = dim == model.dim
+
+    def queries(self, anchors: Tensor, relations: Tensor) -> Tensor:
+        rscf, model = self._rscf, self._model
+        distinct, place = distinct_relations(relations)
+        rows = query_rows(model.relation, distinct)
+        scale = _at(place, self._scales(rows))  # [B, G]
+        anchor = query_rows(model.entity, anchors)
+        filtered = scale * anchor
+        query = filtered
+        if not rscf.relation_transform:
+            local = torch.arange(len(anchors), device=anchors.device)
+            query = model.with_entity(filtered)._queries(local, relations, self._side, None)
+        if rscf.score == model.score:  # a bilinear score takes the second filter into the query
+            return (query * scale).to(self._dtype)
+        parts = [query, scale]
+        if rscf.relation_transform:
+            own = self._normalised(anchor, "A2" if self._side == "tail" else "A3") + 1.0
+            relation = _at(place, self._cropped(rows))
+            sign = 1.0 if self._side == "tail" else -1.0
+            parts.append(self._padded(sign * _unit(model) * relation * own))
+        return torch.cat(parts, 1).to(self._dtype)
+
+    def factor(self) -> Tensor:
+        """``N(t A3) + 1`` (head side: ``N(h A2) + 1``) of all rows, ``[N, dim]``."""
+        table = self._model.entity
+        name = "A3" if self._side == "tail" else "A2"
+        if torch.is_grad_enabled() and (table.requires_grad or self._rscf.A2.requires_grad):
+            rows = table if table.dtype == torch.float64 else table.float()
+            return self._normalised(rows, name) + 1.0
+        result = torch.empty(len(table), self._dim, dtype=self._dtype, device=table.device)
+        step = max(1, _CHUNK // table.shape[1])
+        for i in range(0, len(table), step):
+            result[i : i + step] = self._normalised(table[i : i + step].double(), name) + 1.0
+        return result
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
+
+    def _scales(self, relations: Tensor) -> Tensor:
+        """``N(r A1) + 1`` in the features of the crop, 0 in the others: ``[R, G]``."""
+        change = self._cropped(relations) @ self._matrix("A1", relations.dtype)
+        scale = _normalised(change, self._rscf.p) + 1.0
+        if self._is_whole:
+            return scale
+        whole = scale.new_zeros(len(scale), self._model.entity.shape[1])
+        return whole.index_copy(1, self._columns, scale)
+
+    def _normalised(self, rows: Tensor, name: str) -> Tensor:
+        """``N(e A)`` in the features of the crop, ``[*, dim]``."""
+        rows = rows if self._is_whole else rows.index_select(1, self._columns)
+        return _normalised(rows @ self._matrix(name, rows.dtype), self._rscf.p)
+
+    def _matrix(self, name: str, dtype: torch.dtype) -> Tensor:
+        matrix: Tensor = getattr(self._rscf, name)
+        if not self._is_whole:
+            rows, columns = self._columns, self._relation_columns
+            rows, columns = (columns, rows) if name == "A1" else (rows, columns)
+            matrix = matrix.index_select(0, rows).index_select(1, columns)
+        return matrix.to(dtype)
+
+    def _cropped(self, relations: Tensor) -> Tensor:
+        if self._is_whole:
+            return relations
+        return relations.index_select(1, self._relation_columns)
+
+    def _padded(self, rows: Tensor) -> Tensor:
+        """Rows of a crop ``[B, dim]``, zero beyond it."""
+        return nn.functional.pad(rows, (0, self._model.dim - self._dim))
+
+
+def _at(place: Tensor | None, rows: Tensor) -> Tensor:
+    return rows if place is None else nn.functional.embedding(place, rows)
+
+
+def _normalised(rows: Tensor, p: float) -> Tensor:
+    norms = torch.linalg.vector_norm(rows, p, dim=-1, keepdim=True)
+    return rows / norms.clamp_min(_SMALLEST_NORM)
+
+
+def _unit(model: Model) -> float:
+    """Radians (RotatE) or lengths (TransE) of one unit of a relation's entry."""
+    return model.phase_unit if isinstance(model, RotatE) else 1.0
+
+
+def _check_model(model: Model, relation_transform: bool) -> None:
+    """That the filtered score is one that there are kernels for."""
+    name = type(model).__name__
+    if isinstance(model, (DistMult, ComplEx)):
+        if relation_transform:
+            raise ValueError(
+                f"relation_transform must be False around {name}: its relation would depend on the "
+                "candidate inside a product, and the score would no longer be a dot product of a "
+                "query with a table"
+            )
+    elif isinstance(model, RotatE):
+        wanted: Sequence[tuple[str, Any, Sequence[Any]]] = (
+            ("norm", model.norm, ("modulus",)),
+            ("layout", model.layout, ("halves",)),
+            ("relation_format", model.relation_format, ("raw", "phase")),
+        )
+        for option, value, allowed in wanted:
+            if value not in allowed:
+                raise ValueError(
+                    f"RSCF needs a RotatE whose {option} is {' or '.join(allowed)}; got {value}"
+                )
+    elif not isinstance(model, TransE):
+        raise ValueError(f"RSCF goes around RotatE, TransE, DistMult and ComplEx; got {name}")

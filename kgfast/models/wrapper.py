@@ -1,0 +1,115 @@
+"""Models around a model: its tables, under the same names, and state dicts of other programs."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from kgfast.models.base import Model, Side
+
+# What other programs call the tables.
+_ALIASES = {"entity_embedding": "entity", "relation_embedding": "relation"}
+
+
+class Wrapper(Model):
+    """Base of the models that change another one.
+
+    Parameters
+    ----------
+    model : Model
+        Held as the submodule ``model``; shared, not copied.
+    """
+
+    model: Model
+
+    def __init__(self, model: Model) -> None:
+        nn.Module.__init__(self)
+        if not isinstance(model, Model):
+            raise TypeError(f"model must be a kgfast model; got {type(model).__name__}")
+        self.model = model
+
+    @property
+    def entity(self) -> nn.Parameter:  # type: ignore[override]
+        """The entity table."""
+        return self.model.entity
+
+    @property
+    def relation(self) -> nn.Parameter:  # type: ignore[override]
+        """The relation table."""
+        return self.model.relation
+
+    @property
+    def dim(self) -> int:  # type: ignore[override]
+        """Features of a full-width row."""
+        return self.model.dim
+
+    @property
+    def gamma(self) -> float:
+        """The margin, of models that have one."""
+        return float(self.model.gamma)  # type: ignore[arg-type]
+
+    @property
+    def num_relations(self) -> int:
+        """Relations of the model."""
+        return self.model.num_relations
+
+    def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
+        """As the model's."""
+        return self.model.relation_ids(relations, side)
+
+    def with_entity(self, entity: Tensor) -> Self:
+        """As :meth:`Model.with_entity`."""
+        return self._around(self.model.with_entity(entity))
+
+    def _around(self, model: Model) -> Self:
+        """The same wrapper around another model; parameters of its own are shared."""
+        local = copy.copy(self)
+        local._modules = self._modules | {"model": model}
+        return local
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state dict: of this class, or of a program with other names for the same tables.
+
+        Parameters
+        ----------
+        state_dict : mapping of str to Tensor
+            ``entity_embedding``, ``relation_embedding``, ``A1`` or ``W_A1`` (or its ``weight``, as
+            of a linear layer) and ``w1``, ``w2``, ``w3``, with any prefix, are known names too.
+        strict, assign : bool
+            As :meth:`torch.nn.Module.load_state_dict`.
+
+        Raises
+        ------
+        ValueError
+            If a tensor has another shape than here.
+        RuntimeError
+            If tensors are missing or unknown and ``strict`` is True.
+        """
+        own = self.state_dict()
+        by_leaf = {name.rpartition(".")[2]: name for name in own}
+        renamed = {}
+        for name, value in state_dict.items():
+            known, value = _known_as(name, value, own, by_leaf)
+            if known in own and own[known].shape != value.shape:
+                raise ValueError(
+                    f"{name} must have shape {list(own[known].shape)}; got {list(value.shape)}"
+                )
+            renamed[known] = value
+        return super().load_state_dict(renamed, strict, assign)
+
+
+def _known_as(
+    name: str, value: Tensor, own: Mapping[str, Tensor], by_leaf: Mapping[str, str]
+) -> tuple[str, Tensor]:
+    """The name here of a tensor of a state dict, and the tensor as it is held here."""
+    if name in own:
+        return name, value
+    path, _, leaf = name.rpartition(".")
+    is_linear = leaf == "weight"
+    leaf = path.rpartition(".")[2] if is_linear else leaf
+    leaf = _ALIASES.get(leaf, leaf.removeprefix("W_"))
+    known = by_leaf.get(leaf, name)
+    return known, value.t() if is_linear and known != name else value
