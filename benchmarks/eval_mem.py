@@ -5,7 +5,8 @@
     python benchmarks/eval_mem.py --json mem.json --plot mem.png  files are written only when named
 
 Every dimension is measured in fresh processes: kgfast on the whole test set, both sides, and one
-batch of the naive evaluation as far as it fits. A random sample of kgfast's ranks is compared with
+batch of the naive evaluation as far as it fits. Several dimensions are also ranked as sub-models of
+one table (MED), with and without filters (RSCF). A random sample of kgfast's ranks is compared with
 the float64 specification; a difference ends the run with exit code 1.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import eval_mem_crops
 import naive
 import torch
 from common import (
@@ -322,6 +324,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="memory that the naive batch may take; 40 %% of what is available, at most 10",
     )
     parser.add_argument("--no-naive", action="store_true", help="formulas only")
+    parser.add_argument("--no-crops", action="store_true", help="leave MED and RSCF out")
     parser.add_argument("--quick", action="store_true", help="a tiny graph: a smoke test")
     options = parser.parse_args(arguments)
     options.dims = options.dims or ([8, 16] if options.quick else [128, 256, 512])
@@ -392,17 +395,26 @@ def main() -> int:
         with out.status(f"dim {job.dim}: ranking, the naive batch, and the check ..."):
             rows.append(measure_row(job, sizes | {"name": graph.name}, cap) | about)
     summary = conclusion(max(rows, key=lambda row: int(row["dim"])))
+    crop_rows = []
+    if not options.no_crops and len(set(options.dims)) > 1:
+        with out.status("sub-models: MED and RSCF ..."):
+            dims = sorted(set(options.dims))
+            widest = max(jobs, key=lambda job: job.dim)
+            found = eval_mem_crops.rows(widest, sizes | {"name": graph.name}, dims)
+            crop_rows = [row | about for row in found]
     out.print(memory_table(rows), "", time_table(rows), "")
+    if crop_rows:
+        out.print(eval_mem_crops.table(crop_rows), "")
     out.print(f"[bold]{summary}[/]\n")
     for note in notes(rows[-1], cap):
         out.print(f"- {note}", style="dim")
     if options.json is not None:
-        write_json(options.json, {"conclusion": summary, "rows": rows})
+        write_json(options.json, {"conclusion": summary, "rows": [*rows, *crop_rows]})
     if options.plot is not None:
         from pictures import draw_memory
 
         draw_memory(rows, options.plot)
-    if not all(row["check"]["equal"] for row in rows):
+    if not all(row["check"]["equal"] for row in [*rows, *crop_rows]):
         out.print("\n[bold white on red] RANKS DIFFER FROM THE SPECIFICATION: this is a bug ")
         return 1
     return 0

@@ -199,6 +199,7 @@ def _rank_crops(plan: _Plan, crops: _Crops, advance: Any, triples: Any) -> dict[
         one_side = _Side(plan, side, crops)
         for batches in _groups(plan, side):
             counts[:, :, torch.cat(batches), column] = one_side.count(batches, advance)
+        del one_side  # and the factor of its candidates, before the next is made
     return {
         dim: _as_ranks(plan, triples, of_crop)
         for dim, of_crop in zip(crops, counts.unbind(1), strict=True)

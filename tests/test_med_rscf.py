@@ -1,6 +1,7 @@
 """RSCF and MED against dense arithmetic by the papers' formulas."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -140,6 +141,21 @@ def test_the_factor_is_made_once_and_counts_for_all_queries(monkeypatch):
     assert asked == [("head",), ("tail",)]
 
 
+def test_only_one_factor_is_held(monkeypatch):
+    model = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
+    inner, alive, held = RSCF.candidates, [], []
+
+    def candidates(*args):
+        held.append(sum(factor() is not None for factor in alive))
+        found = inner(*args)
+        alive.append(weakref.ref(found.factor))
+        return found
+
+    monkeypatch.setattr(RSCF, "candidates", candidates)
+    rank(MED(model, [2, D]), TRIPLES, dims=[2, D])
+    assert held == [0, 0, 0, 0]
+
+
 def test_gradients_reach_everything():
     rscf = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
     med = MED(rscf, [2, 4, D], submodels_per_step=2)
@@ -208,6 +224,17 @@ def test_weights_of_the_smaller_model_carry_no_gradient():
         mutual = difference.clamp(-1, 1) / 4
         own = -math.exp(0.5) * (-positive[0]).sigmoid() / 4
     torch.testing.assert_close(positive.grad[0], mutual + own)
+
+
+def test_relation_prediction():
+    logits = torch.randn(4, 3, dtype=torch.float64)
+    relations = torch.tensor([2, 0, 1, 1])
+    expected = -logits.exp().div(logits.exp().sum(1, keepdim=True)).log()[range(4), relations]
+    found = losses.relation_prediction(logits, relations, reduction="none")
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(losses.relation_prediction(logits, relations), expected.mean())
+    with pytest.raises(ValueError, match=r"relations\[1\] must be in 0 \.\. 2; got 3"):
+        losses.relation_prediction(logits, torch.tensor([0, 3, 1, 1]))
 
 
 def test_sub_models_of_a_step_are_consecutive():

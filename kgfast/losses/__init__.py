@@ -9,6 +9,7 @@ from kgfast.losses.croppable import med_loss, med_of
 from kgfast.losses.formulas import smoothed_labels, subsampling_weights
 from kgfast.losses.functional import bce, cross_entropy, logistic, margin, med, nssa
 from kgfast.losses.modules import BCELoss, CrossEntropyLoss, LogisticLoss, MarginLoss, NSSALoss
+from kgfast.losses.relations import relation_prediction
 from kgfast.losses.sampled import sampled_scores
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "med_loss",
     "med_of",
     "nssa",
+    "relation_prediction",
     "sampled_scores",
     "smoothed_labels",
     "subsampling_weights",

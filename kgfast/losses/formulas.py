@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kgfast import ops
 from kgfast.graph import as_triples_tensor
 
 Reduction = Literal["mean", "sum", "none"]
@@ -68,14 +69,8 @@ def nssa(
     _check_scores(positive, negative, mask)
     if not (math.isfinite(alpha) and alpha >= 0):
         raise ValueError(f"alpha must be finite and at least 0; got {alpha}")
-    logits = alpha * negative.detach()
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf)
-    probability = logits.softmax(-1)
-    if mask is not None:  # a row without negatives has no softmax
-        probability = probability.masked_fill(~mask, 0.0)
-    wrong = (probability * functional.logsigmoid(-negative)).sum(-1)
-    rows = -(functional.logsigmoid(positive) + wrong) / 2
+    wrong = _adversarial(negative, alpha, mask)
+    rows = (wrong - functional.logsigmoid(positive)) / 2
     return _weighted(rows, weights, reduction)
 
 
@@ -261,6 +256,19 @@ def _check_scores(positive: Tensor, negative: Tensor, mask: Tensor | None) -> No
         raise ValueError(
             f"mask must be bool {list(negative.shape[-2:])}; got {mask.dtype} {list(mask.shape)}"
         )
+
+
+def _adversarial(negative: Tensor, alpha: float, mask: Tensor | None) -> Tensor:
+    """``sum_i p_i softplus(negative_i)`` of each row, ``[..., B]``."""
+    if mask is None and ops.serves_adversarial(negative):
+        return ops.adversarial_rows(negative.flatten(0, -2), alpha).view(negative.shape[:-1])
+    logits = alpha * negative.detach()
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    probability = logits.softmax(-1)
+    if mask is not None:  # a row without negatives has no softmax
+        probability = probability.masked_fill(~mask, 0.0)
+    return -(probability * functional.logsigmoid(-negative)).sum(-1)
 
 
 def _masked(terms: Tensor, mask: Tensor | None) -> Tensor:

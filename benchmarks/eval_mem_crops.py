@@ -1,0 +1,168 @@
+"""Rows of eval_mem.py for croppable and filtered RotatE: MED and RSCF.
+
+The sub-models of MED are ranked by one nested sweep and, for comparison, by a call each. With RSCF
+every sub-model has a sweep of its own, since its filters depend on the crop.
+
+What the evaluation that people use would hold, for B queries, E entities and d complex dimensions:
+
+    RotatE alone   as `official` in naive.py                                  28 B E d
+    with RSCF      the filtered candidates 2, t A3 1, its norm's quotient 1,
+                   the relation of every pair 1, beside those of RotatE       48 B E d
+
+MED evaluates one sub-model after the other, so the widest counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import naive
+import torch
+from common import PeakMemory, Stopwatch, human_bytes, human_seconds, in_child
+from rich import box
+from rich.table import Table
+
+import kgfast
+
+FILTERED_FLOATS = 12  # of `with RSCF`, per pair and feature
+CHECKED = 2  # triples that the specification ranks too
+KINDS = ("med", "med + rscf")
+LABELS = {
+    "med": "RotatE + MED, one nested sweep",
+    "med separate": "RotatE + MED, a sweep each",
+    "widest alone": "RotatE, the widest alone",
+    "med + rscf": "RotatE + MED + RSCF",
+}
+
+
+@dataclass(frozen=True)
+class CropJob:
+    """What a child process needs to know."""
+
+    base: Any  # an eval_mem.Job at the widest dimension
+    dims: tuple[int, ...]
+    kind: str
+
+    def model(self, graph: Any) -> kgfast.MED:
+        """Croppable embeddings; filters are Xavier-uniform as at the start of training."""
+        model = self.base.model(graph)
+        if self.kind == "med + rscf":
+            model = kgfast.RSCF(model, seed=0)
+        return kgfast.MED(model, self.dims).requires_grad_(False).to(self.base.device)
+
+
+def measure(job: CropJob) -> dict[str, Any]:
+    """Rank the whole test set by every sub-model, in each way that there is."""
+    graph = job.base.graph()
+    model, known, test = job.model(graph), graph.known(), graph.test.hrt
+    few = test[:1]
+    kgfast.rank(model, few, dims=list(job.dims))  # loads code and starts threads
+    ways = {job.kind: lambda: _together(model, test, known, job.dims)}
+    if job.kind == "med":
+        ways["med separate"] = lambda: _one_by_one(model, test, known, job.dims)
+        ways["widest alone"] = lambda: _one_by_one(model, test, known, job.dims[-1:])
+    # A table like those of the model: N(t A3) + 1 of every entity, for one side and crop at a time.
+    factor = 4 * graph.num_entities * max(job.dims) if "rscf" in job.kind else 0
+    stopwatch = Stopwatch(job.base.device)
+    found, results = {}, {}
+    for name, way in ways.items():
+        kept: list[dict[int, kgfast.Ranks]] = []
+        with PeakMemory(job.base.device) as peak:
+            seconds = stopwatch.seconds(lambda way=way, kept=kept: kept.append(way()))
+        found[name] = {
+            "bytes": peak.bytes - factor,
+            "factor_bytes": factor,
+            "method": peak.method,
+            "seconds": seconds,
+        }
+        results[name] = kept[0]
+    ranks = results[job.kind]
+    return {
+        "ways": found,
+        "mrr": {str(dim): it.mrr for dim, it in ranks.items()},
+        "check": _check(model, test, known, results, job.dims),
+    }
+
+
+def _together(model: Any, test: Any, known: Any, dims: Sequence[int]) -> dict[int, kgfast.Ranks]:
+    return kgfast.rank(model, test, known=known, dims=list(dims))
+
+
+def _one_by_one(model: Any, test: Any, known: Any, dims: Sequence[int]) -> dict[int, kgfast.Ranks]:
+    return {dim: kgfast.rank(model, test, known=known, dims=dim) for dim in dims}
+
+
+def _check(
+    model: Any,
+    test: torch.Tensor,
+    known: Any,
+    results: Mapping[str, Mapping[int, kgfast.Ranks]],
+    dims: Sequence[int],
+) -> dict[str, Any]:
+    """Every way against the specification, of a few triples; all of them against each other."""
+    chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:CHECKED]
+    with kgfast.use_backend("reference"):
+        expected = kgfast.rank(model, test[chosen], known=known, dims=list(dims))
+    differing = 0
+    for found in results.values():
+        for dim, ranks in found.items():
+            first = next(iter(results.values()))[dim]
+            same = torch.equal(ranks.greater, first.greater)
+            same &= torch.equal(ranks.greater[chosen], expected[dim].greater)
+            same &= torch.equal(ranks.equal[chosen], expected[dim].equal)
+            differing += not same
+    queries = 2 * len(chosen) * len(dims)
+    return {"queries": queries, "differing": differing, "equal": not differing}
+
+
+def rows(base: Any, sizes: Mapping[str, int], dims: Sequence[int]) -> list[dict[str, Any]]:
+    """A row per way of ranking all sub-models; ``base`` is the job of the widest."""
+    found = []
+    for kind in KINDS:
+        measured = in_child(measure, CropJob(base, tuple(dims), kind))
+        per_pair = 4 * (FILTERED_FLOATS if "rscf" in kind else naive.FLOATS_PER_ELEMENT["official"])
+        for way, ours in measured["ways"].items():
+            found.append(
+                {
+                    "benchmark": "eval_mem_crops",
+                    "way": way,
+                    "dims": list(dims),
+                    "graph": dict(sizes),
+                    "formula": {
+                        "batch": naive.BATCH,
+                        "bytes": per_pair * naive.BATCH * sizes["entities"] * max(dims),
+                    },
+                    "kgfast": ours,
+                    "mrr": measured["mrr"],
+                    "check": measured["check"],
+                }
+            )
+    return found
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """All sub-models of the whole test set, filtered, both sides."""
+    dims = ", ".join(str(dim) for dim in found[0]["dims"])
+    title = f"Sub-models {dims}: the whole test set by each, both sides, filtered"
+    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    result.add_column("")
+    result.add_column(f"batch {found[0]['formula']['batch']}\nby formula", justify="right")
+    result.add_column("kgfast beyond\nthe tables", justify="right", style="bold green")
+    result.add_column("kgfast\ntime", justify="right", style="bold green")
+    result.add_column("against the float64\nspecification", justify="right")
+    for row in found:
+        check = row["check"]
+        verdict = f"equal ({check['queries']} queries)"
+        result.add_row(
+            LABELS[row["way"]],
+            human_bytes(row["formula"]["bytes"]),
+            _memory(row["kgfast"]),
+            human_seconds(row["kgfast"]["seconds"]),
+            verdict if check["equal"] else f"[bold red]{check['differing']} DIFFER[/]",
+        )
+    return result
+
+
+def _memory(ours: Mapping[str, Any]) -> str:
+    beyond, factor = human_bytes(max(0, ours["bytes"])), ours["factor_bytes"]
+    return f"{beyond}, factor {human_bytes(factor)}" if factor else beyond

@@ -1,0 +1,146 @@
+"""Training of sub-models: a row each at every evaluation, the same on resume, one pass a step."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kgfast import MED, RSCF, Ranks, ops
+from kgfast.datasets import synthetic
+from kgfast.plots import plot
+from kgfast.training import Config, Trainer
+from kgfast.training.logs import read_rows
+from kgfast.training.run import Run
+
+GRAPH = synthetic(200, 6, 900, 50, 50)
+DIMS = [4, 8, 16]
+MODELS = {
+    "rotate": {"name": "rotate"},
+    "filtered rotate": {"name": "rotate", "use_rscf": True},
+    "filtered transe": {"name": "transe", "use_rscf": True},
+    "filtered complex": {"name": "complex", "use_rscf": True},
+}
+
+
+def config_of(model="rotate", negatives="shared", steps=12, **sections):
+    values = {
+        "threads": 1,
+        "dataset": {"name": "synthetic"},
+        "model": {**MODELS[model], "base_dim": 16, "gamma": 6.0},
+        "med": {"dims": DIMS, "submodels_per_step": 2},
+        "optim": {"lr": 0.01},
+        "train": {"steps": steps, "eval_every": 4, "log_every": 2},
+        "data": {"train_bs": 64, "neg_size": 16, "negatives": negatives},
+    }
+    for name, section in sections.items():
+        values[name] = values.get(name, {}) | section
+    return Config.from_dict(values)
+
+
+def trainer_of(config, folder=None):
+    return Trainer(config, folder, dataset=GRAPH, progress=False)
+
+
+@pytest.mark.parametrize("negatives", ["shared", "per_row"])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_parameter_trains(model, negatives):
+    trainer = trainer_of(config_of(model, negatives))
+    before = {name: it.clone() for name, it in trainer.model.state_dict().items()}
+    trainer.fit()
+    same = [
+        name
+        for name, it in trainer.model.state_dict().items()
+        if name != "crop_is_split" and torch.equal(it, before[name])
+    ]
+    assert same == []
+
+
+def test_it_learns():
+    result = trainer_of(config_of(steps=250, optim={"lr": 0.1})).fit()
+    for dim in DIMS:
+        assert result.test_of_submodels[str(dim)]["mrr"] > 0.15  # chance: 0.03
+    assert result.test == result.test_of_submodels["16"]
+
+
+def test_a_row_for_each_sub_model(tmp_path, capsys):
+    trainer = Trainer(config_of(), tmp_path, dataset=GRAPH)
+    result = trainer.fit()
+    rows = [row for row in read_rows(tmp_path) if row.get("split") == "valid"]
+    assert [(row["step"], row["dim"]) for row in rows] == [
+        (step, dim) for step in (4, 8, 12) for dim in DIMS
+    ]
+    header, *lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    column = header.split(",").index("dim")
+    assert [line.split(",")[column] for line in lines if ",valid," in line] == ["4", "8", "16"] * 3
+    shown = capsys.readouterr().err
+    for dim in DIMS:
+        assert shown.count(f"dim {dim:>4}  MRR ") == 3
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert list(written["test_of_submodels"]) == ["4", "8", "16"]
+    assert written["test_of_submodels"] == result.test_of_submodels
+    assert "test, 4" in repr(result)
+    found = trainer.evaluate("valid")
+    assert [type(found[dim]) for dim in DIMS] == [Ranks] * 3
+
+
+def test_the_picture_has_a_line_for_each(tmp_path):
+    pytest.importorskip("matplotlib")
+    trainer_of(config_of(), tmp_path).fit()
+    svg = plot(tmp_path)[1].read_text()
+    for dim in DIMS:
+        assert f"MRR, {dim}" in svg
+
+
+@pytest.mark.parametrize("model", ["rotate", "filtered rotate"])
+def test_interrupted_and_resumed_is_bit_equal(model, tmp_path, monkeypatch):
+    config = config_of(model, train={"save_every": 3})
+    straight = trainer_of(config, tmp_path / "straight").fit()
+    make_step = Run.make_step
+
+    def dies(run):
+        if run.state.step == 8:
+            raise MemoryError
+        make_step(run)
+
+    monkeypatch.setattr(Run, "make_step", dies)
+    with pytest.raises(MemoryError):
+        trainer_of(config, tmp_path / "resumed").fit()
+    monkeypatch.setattr(Run, "make_step", make_step)
+    again = trainer_of(config, tmp_path / "resumed").fit(resume=True)
+    expected, found = (
+        load_file(tmp_path / it / "last.safetensors") for it in ("straight", "resumed")
+    )
+    assert expected.keys() == found.keys()
+    for key, tensor in expected.items():
+        assert torch.equal(tensor, found[key]), key
+    assert again.test_of_submodels == straight.test_of_submodels
+    assert again.valid_of_submodels == straight.valid_of_submodels
+
+
+def test_plain_sub_models_come_from_one_pass(monkeypatch):
+    asked = []
+    for name in ("pairwise_scores", "indexed_scores", "rank_counts"):
+        inner = getattr(ops, name)
+
+        def watched(*args, inner=inner, name=name, **kwargs):
+            asked.append((name, kwargs.get("dims")))
+            return inner(*args, **kwargs)
+
+        monkeypatch.setattr(ops, name, watched)
+    trainer_of(config_of(steps=1, med={"submodels_per_step": 3})).fit()
+    assert [it for it in asked if it[0] != "rank_counts"] == [
+        ("indexed_scores", DIMS),
+        ("pairwise_scores", DIMS),
+    ]
+    assert {tuple(dims) for name, dims in asked if name == "rank_counts"} == {tuple(DIMS)}
+
+
+def test_the_model_is_what_the_config_says():
+    config = config_of("filtered rotate", med={"crop": "split", "learnable": False})
+    model = trainer_of(config).model
+    assert isinstance(model, MED)
+    assert isinstance(model.model, RSCF)
+    assert (model.crop, model.dims, model.w1.requires_grad) == ("split", DIMS, False)
+    off = trainer_of(config_of(med={"enabled": False})).model
+    assert not isinstance(off, MED)
