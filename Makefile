@@ -32,6 +32,7 @@ lint: $(VENV)/.complete
 	MYPYPATH=build/typed $(VENV)/bin/mypy -p kgfast
 	$(PY) benchmarks/readme_table.py --check
 	$(PY) benchmarks/losses_page.py --check
+	$(PY) benchmarks/med_page.py --check
 	$(PY) benchmarks/results_table.py --check
 
 bench: $(VENV)/.complete
@@ -43,8 +44,11 @@ bench: $(VENV)/.complete
 	    --plot benchmarks/results/cpu-loss-mem.png
 	$(PY) benchmarks/topk_speed.py --json benchmarks/results/cpu-topk-speed.json \
 	    --plot benchmarks/results/cpu-topk-speed.png
+	$(PY) benchmarks/train_speed.py
+	$(PY) benchmarks/med_speed.py
 	$(PY) benchmarks/readme_table.py
 	$(PY) benchmarks/losses_page.py
+	$(PY) benchmarks/med_page.py
 
 # On a machine with a GPU and no network: uses the python3 at hand, installs nothing.
 gpu:

@@ -47,7 +47,14 @@ def test_eval_mem_writes_what_it_measured(tmp_path):
     done = run("eval_mem.py", "--quick", "--json", result, "--plot", tmp_path / "mem.svg")
     assert done.returncode == 0, done.stderr
     rows = json.loads(result.read_text())["rows"]
+    rows, crops = rows[:2], rows[2:]
     assert [row["dim"] for row in rows] == [8, 16]
+    assert [row["way"] for row in crops] == ["med", "med separate", "widest alone", "med + rscf"]
+    for row in crops:
+        assert row["check"] == {"queries": 8, "differing": 0, "equal": True}
+        assert row["kgfast"]["bytes"] < 64 << 20
+    # 7 floats, of filtered candidates 12, a pair and feature
+    assert [row["formula"]["bytes"] for row in crops] == [*[28_672_000] * 3, 49_152_000]
     for row in rows:
         assert row["check"]["equal"]
         assert row["check"]["queries"] == 16

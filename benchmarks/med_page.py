@@ -1,0 +1,101 @@
+"""The measured tables of docs/med_rscf.md, from the files under benchmarks/results/.
+
+    python benchmarks/med_page.py            put them into docs/med_rscf.md, between the markers
+    python benchmarks/med_page.py --check    exit code 1 if the page says something else
+
+One table a machine and benchmark: the sub-models of eval_mem.py and every row of med_speed.py.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import eval_mem_crops
+from common import RESULTS, human_bytes, human_seconds
+from readme_table import Rows, sources, update_page
+
+PAGE = Path(__file__).parent.parent / "docs" / "med_rscf.md"
+
+
+def pages(folder: Path) -> Iterator[tuple[str, Rows]]:
+    """Kind and rows of each table."""
+    for benchmark, files in (("eval_mem_crops", "*-eval-mem.json"), ("med_speed", "*-speed.json")):
+        for path in sorted(folder.glob(files)):
+            rows = [
+                row
+                for row in json.loads(path.read_text())["rows"]
+                if row["benchmark"] == benchmark
+            ]
+            if rows:
+                yield benchmark, rows
+
+
+def markdown(tables: Sequence[tuple[str, Rows]]) -> str:
+    """All tables, and where their numbers come from."""
+    if not tables:
+        return "Nothing has been measured yet."
+    parts: list[str] = []
+    for benchmark, rows in tables:
+        lines = _evaluation(rows) if benchmark == "eval_mem_crops" else _training(rows)
+        parts += [*lines, ""]
+    return "\n".join([*parts, *sources([rows for _, rows in tables])])
+
+
+def _title(what: str, row: Mapping[str, Any]) -> str:
+    about, dims = row["machine"], ", ".join(map(str, row["dims"]))
+    threads = f", {about['threads']} threads" if about["device"] == "cpu" else ""
+    return f"### {what}, sub-models {dims}: {about['name']}{threads}"
+
+
+def _evaluation(rows: Rows) -> Iterator[str]:
+    graph = rows[0]["graph"]
+    yield _title("Evaluation", rows[0])
+    yield ""
+    yield (
+        f"{2 * graph['test_triples']:,} queries of each sub-model against {graph['entities']:,} "
+        f"entities ({graph['name']}), filtered. By formula: what a batch of "
+        f"{rows[0]['formula']['batch']} holds in the evaluation that people use."
+    )
+    yield ""
+    yield "| | by formula | kgfast beyond the tables | factor | time | times the widest alone |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    widest = next(row for row in rows if row["way"] == "widest alone")["kgfast"]["seconds"]
+    for row in rows:
+        ours = row["kgfast"]
+        factor = human_bytes(ours["factor_bytes"]) if ours["factor_bytes"] else ""
+        yield (
+            f"| {eval_mem_crops.LABELS[row['way']]} | {human_bytes(row['formula']['bytes'])} "
+            f"| {human_bytes(max(0, ours['bytes']))} | {factor} "
+            f"| {human_seconds(ours['seconds'])} | {ours['seconds'] / widest:.2f}x |"
+        )
+
+
+def _training(rows: Rows) -> Iterator[str]:
+    yield _title("Training steps", rows[0])
+    yield ""
+    yield "| batch x negatives | | step | times the widest alone |"
+    yield "|---|---|---:|---:|"
+    for row in rows:
+        kind = row["negatives"].replace("_", " ")
+        yield (
+            f"| {row['batch']} x {row['negatives_per_triple']}, {kind} | {row['way']} "
+            f"| {human_seconds(row['seconds']['median'])} | {row['times_widest']:.2f}x |"
+        )
+
+
+def main() -> int:
+    """Update or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    table = markdown(list(pages(options.results)))
+    return update_page(options.page, table, Path(__file__).name, only_check=options.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Training steps of croppable RotatE (MED): sub-models in one pass against a pass each.
+
+    python benchmarks/med_speed.py            results/cpu-med-speed.json
+    python benchmarks/med_speed.py --quick    a smoke test: a tiny graph, seconds
+
+Whole steps of the trainer, queries, loss, backward and optimizer included, in turns in one process:
+the widest model alone, all sub-models nested in one pass, and a pass for each of them. With shared
+negatives and with negatives of every row.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import (
+    QUICK_SIZES,
+    RESULTS,
+    Stopwatch,
+    console,
+    facts,
+    human_seconds,
+    machine_line,
+    machine_tag,
+    write_json,
+)
+from rich.console import Console
+from speed_tables import _table, spread
+
+from kgfast import MED
+from kgfast.datasets import Dataset, synthetic
+from kgfast.training import Config, Trainer
+from kgfast.training.run import Run
+
+WARM_UP, STEPS = 2, 3  # of a turn
+GOAL = 1.25  # nested, as a multiple of the widest alone
+NEGATIVES = {"shared": (512, 1024), "per_row": (1024, 64)}  # batch, negatives
+QUICK = {"shared": (64, 32), "per_row": (64, 8)}
+WAYS = ("widest alone", "nested", "a pass each")
+
+
+@contextmanager
+def passes_apart(apart: bool) -> Iterator[None]:
+    """Pretend that sub-models have operands of their own, as those of RSCF have."""
+    nested = MED.nested
+    if apart:
+        MED.nested = property(lambda model: False)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        MED.nested = nested  # type: ignore[method-assign]
+
+
+def run_of(way: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tuple[int, int]) -> Run:
+    """A run whose steps are timed; it has no folder and no evaluations."""
+    config = Config.from_dict(
+        {
+            "dataset": {"name": "synthetic"},
+            "model": {"name": "rotate", "base_dim": dims[-1]},
+            "med": {"dims": list(dims[-1:] if way == "widest alone" else dims)},
+            "optim": {"name": "row_adam", "lr": 5e-4},
+            "train": {"steps": 10**6},
+            "data": {"train_bs": sizes[0], "neg_size": sizes[1], "negatives": kind},
+        }
+    )
+    trainer = Trainer(config, dataset=graph, progress=False)
+    run = Run(
+        config,
+        graph,
+        trainer.model,
+        trainer.evaluate,
+        folder=None,
+        progress=False,
+        resume=False,
+    )
+    trainer.model.train()
+    return run
+
+
+def steps(run: Run, apart: bool, count: int) -> None:
+    """Make steps."""
+    with passes_apart(apart):
+        for _ in range(count):
+            run.make_step()
+
+
+def measure(options: argparse.Namespace, graph: Dataset) -> Iterator[dict[str, Any]]:
+    """A row for each kind of negatives and way."""
+    for kind, sizes in (QUICK if options.quick else NEGATIVES).items():
+        runs = {way: run_of(way, kind, graph, options.dims, sizes) for way in WAYS}
+        contenders = {
+            way: partial(steps, run, way == "a pass each", STEPS) for way, run in runs.items()
+        }
+        for way, run in runs.items():
+            steps(run, way == "a pass each", WARM_UP)
+        timings = Stopwatch("cpu").interleave(contenders, options.rounds)
+        for way, timing in timings.items():
+            seconds = timing.scaled(1 / STEPS)
+            yield {
+                "benchmark": "med_speed",
+                "way": way,
+                "dims": list(options.dims),
+                "negatives": kind,
+                "batch": sizes[0],
+                "negatives_per_triple": sizes[1],
+                "seconds": seconds.as_dict(),
+                "times_widest": timing.median / timings["widest alone"].median,
+            }
+
+
+def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """The rows as a table."""
+    dims = ", ".join(map(str, rows[0]["dims"]))
+    table = _table(
+        f"RotatE + MED training steps, sub-models {dims}",
+        *("negatives", "", "step", "min .. max", "x widest", "goal"),
+    )
+    for row in rows:
+        table.add_row(
+            f"{row['batch']} x {row['negatives_per_triple']} {row['negatives'].replace('_', ' ')}",
+            row["way"],
+            human_seconds(row["seconds"]["median"]),
+            spread(row["seconds"]),
+            f"{row['times_widest']:.2f}",
+            f"<= {GOAL}" if row["way"] == "nested" else "",
+        )
+    out.print(table)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--dims", type=int, nargs="+", metavar="D", help="128 256 512 unless given")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each")
+    parser.add_argument("--quick", action="store_true", help="a tiny graph: seconds")
+    parser.add_argument("--json", type=Path, help="results/cpu-med-speed.json unless given")
+    options = parser.parse_args(arguments)
+    options.dims = options.dims or ([4, 8, 16] if options.quick else [128, 256, 512])
+    if options.rounds < 1:
+        parser.error(f"--rounds must be at least 1; got {options.rounds}")
+    if options.dims != sorted(set(options.dims)):
+        parser.error(f"--dims must increase; got {options.dims}")
+    if not options.quick:  # a smoke test writes only what it is told to
+        options.json = options.json or RESULTS / f"{machine_tag('cpu')}-med-speed.json"
+    return options
+
+
+def main() -> int:
+    """Measure, print, write."""
+    options = parse()
+    out, about = console(), facts("cpu")
+    out.print(machine_line(about), style="dim")
+    graph = synthetic(*(QUICK_SIZES if options.quick else ()))
+    with torch.random.fork_rng():
+        rows = [row | about for row in measure(options, graph)]
+    show(out, rows)
+    if options.json is not None:
+        write_json(options.json, {"rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

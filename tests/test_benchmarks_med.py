@@ -1,0 +1,40 @@
+"""med_speed.py and the page of its results, in their smoke-test sizes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def run(script, *arguments):
+    """Run a script in a process of its own."""
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_steps_are_timed_and_put_into_the_page(tmp_path):
+    results, page = tmp_path / "results", tmp_path / "page.md"
+    done = run("med_speed.py", "--quick", "--rounds", 1, "--json", results / "cpu-med-speed.json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((results / "cpu-med-speed.json").read_text())["rows"]
+    assert [(row["negatives"], row["way"]) for row in rows] == [
+        (negatives, way)
+        for negatives in ("shared", "per_row")
+        for way in ("widest alone", "nested", "a pass each")
+    ]
+    for row in rows:
+        assert row["seconds"]["median"] > 0
+        assert (row["times_widest"] == 1) == (row["way"] == "widest alone")
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+    page.write_text("Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n")
+    arguments = ("--results", results, "--page", page)
+    assert run("med_page.py", *arguments, "--check").returncode == 1
+    assert run("med_page.py", *arguments).returncode == 0
+    assert run("med_page.py", *arguments, "--check").returncode == 0
+    assert "| 64 x 32, shared | nested |" in page.read_text()
