@@ -27,6 +27,8 @@ SUM_BLOCK = 64  # features between two folds
 LANES, ROOTS = 128, 16  # a multiprocessor's lane instructions and square roots a clock
 THREADS, REGISTERS = 2048, 65536  # of a multiprocessor
 SCORES = ("rotate", "l1", "l2", "dot")
+FILTERED = (("rscf_rotate", True), ("rscf_rotate", False), ("rscf_l2", True))  # with a factor?
+CROPS = (25, 50, 100)  # swept at once
 BATCHES = {"large": 1000, "small": 100, "single": 1}
 
 
@@ -86,19 +88,29 @@ def main() -> None:
     )
 
 
-def launches(score: str, queries: int, entities: int, dim: int, arch: int) -> list[Any]:
+def launches(
+    score: str,
+    queries: int,
+    entities: int,
+    dim: int,
+    arch: int,
+    dims: Sequence[int] | None = None,
+    has_factor: bool = False,
+) -> list[Any]:
     """What ``rank_counts`` would launch; the tables are never touched."""
     from kgfast.kernels.triton import aot, rank
 
-    width = dim * get_score(score).planes
+    facts_of = get_score(score)
     with aot.recorded(arch) as recorded:
         rank.rank_counts(
-            torch.empty(queries, width),
-            torch.empty(entities, width),
+            torch.empty(queries, dim * facts_of.query_planes(has_factor)),
+            torch.empty(entities, dim * facts_of.planes),
             torch.zeros(queries, dtype=torch.int64),
             torch.arange(queries + 1),
             torch.zeros(queries, dtype=torch.int64),
             score,
+            factor=torch.empty(entities, dim) if has_factor else None,
+            dims=dims,
         )
     return recorded
 
@@ -128,16 +140,48 @@ def kernel_rows(arch: int) -> Iterator[dict[str, Any]]:
                     "warps_resident": warps * programs_resident(code, warps),
                 }
                 yield {**row, **sweep_facts(launch, code)} if is_sweep else row
+    yield from newer_rows(arch)
 
 
-def sweep_facts(launch: Any, code: Any) -> dict[str, Any]:
-    """Tile, issue slots an element, and the unit that limits it."""
+def newer_rows(arch: int) -> Iterator[dict[str, Any]]:
+    """The sweep of crops at once, and those of the filtering scores (their near loop)."""
+    from kgfast.kernels.triton import aot
+
+    cases = [("rotate", False, CROPS), *((score, moved, None) for score, moved in FILTERED)]
+    for score, has_factor, dims in cases:
+        recorded = launches(score, 1000, 14_541, 100, arch, dims, has_factor)
+        launch = next(it for it in recorded if it.name.startswith("sweep"))
+        code = aot.compile_for(launch, arch)
+        warps = launch.options["num_warps"]
+        yield {
+            "arch": f"sm_{arch}",
+            "kernel": launch.name,
+            "score": score + (" with a factor" if has_factor else ""),
+            "warps": warps,
+            "registers": code.registers,
+            "stack": code.stack,
+            "shared": code.shared,
+            "warps_resident": warps * programs_resident(code, warps),
+            **sweep_facts(
+                launch, code, loops_beside=1 if score == "rscf_rotate" and has_factor else 0
+            ),
+        }
+
+
+def sweep_facts(launch: Any, code: Any, loops_beside: int = 0) -> dict[str, Any]:
+    """Tile, issue slots an element, and the unit that limits it.
+
+    ``loops_beside``: other loops within the fold, which add their code to it but not their time.
+    """
     rows, lanes = launch.args["BLOCK_M"], launch.args["BLOCK_N"]
     elements = rows * lanes // (32 * launch.options["num_warps"])
     inner = code.inner_loop(elements)
-    fold = next(loop for loop in code.loops if loop.total() > inner.total())
+    first = next(i for i, loop in enumerate(code.loops) if loop is inner)
+    beside = code.loops[first + 1 : first + 1 + loops_beside]
+    fold = next(it for it in code.loops[first + 1 + loops_beside :] if it.total() > inner.total())
     slots = inner.total() / elements
-    with_fold = slots + (fold.total() - inner.total()) / (elements * SUM_BLOCK)
+    around = fold.total() - inner.total() - sum(loop.total() for loop in beside)
+    with_fold = slots + around / (elements * SUM_BLOCK)
     roots = inner["MUFU.SQRT"] / elements
     return {
         "tile": [rows, lanes],

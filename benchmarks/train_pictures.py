@@ -34,7 +34,7 @@ def draw_training(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             f"each, {row['entities']:,} entities. All take turns on "
             f"{pictures._where(row['machine'])}; medians.",
             "Plain torch: the official code's formula on the same pool of negatives, dense Adam. "
-            "PyKEEN: its own sLCWA loop.\nIn parts: gradients of parts of the batch add up, the "
+            "PyKEEN: its own sLCWA loop.\nTuned: gradients of parts of the batch add up, the "
             "fastest of three sizes. Memory includes the optimizer's state. Log scales.",
         )
         pictures._save(figure, path)

@@ -1,5 +1,13 @@
 """Exact, streamed ranking of knowledge-graph embeddings at the limit of the hardware."""
 
+import os
+import sys
+
+if "torch" not in sys.modules:
+    # After an operator torch's threads are to sleep: by default they spin for milliseconds, on the
+    # cores that the next kernel needs. It is read once, when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from kgfast import datasets, losses
 from kgfast.graph import KnownTriples, Triples, Vocabulary
 from kgfast.models import (

@@ -2,12 +2,13 @@
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from sampled import threads
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -19,19 +20,25 @@ def load(monkeypatch):
     return importlib.import_module
 
 
-def test_train_speed_writes_what_it_measured(tmp_path):
+def test_train_speed_writes_what_it_measured(load, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
+    train_speed = load("train_speed")
     result, plot = tmp_path / "train.json", tmp_path / "train.svg"
-    script = [sys.executable, str(BENCHMARKS / "train_speed.py"), "--quick", "--threads", "1"]
-    done = subprocess.run(
-        [*script, "--json", str(result), "--plot", str(plot)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["--quick", "--threads", "1", "--json", str(result), "--plot", str(plot)]
+    in_child = train_speed.in_child
+
+    def measured(function, name, *rest):
+        """Only kgfast's memory in a process of its own: a start takes seconds."""
+        return (in_child if name == "kgfast" else lambda it, *given: it(*given))(
+            function, name, *rest
+        )
+
+    monkeypatch.setattr(train_speed, "in_child", measured)
+    monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / "train_speed.py"), *words])
+    with threads(1):
+        assert train_speed.main() == 0
     rows = json.loads(result.read_text())["rows"]
-    names = ["kgfast", "plain torch", "plain torch, in parts", "pykeen", "pykeen, in parts"]
+    names = ["kgfast", "plain torch", "plain torch, tuned", "pykeen"]
     assert [row["contender"] for row in rows] == names
     for row in rows:
         assert (row["dim"], row["batch"], row["negatives"]) == (16, 64, 32)
@@ -43,8 +50,8 @@ def test_train_speed_writes_what_it_measured(tmp_path):
     for row in ran:
         assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
         assert row["triples_per_s"] == pytest.approx(64 * row["steps_per_s"])
-        assert 0 < row["memory"]["bytes"] < 500e6
-        assert row["rows_at_once"] == 64 or "in parts" in row["contender"]
+        assert (row["contender"] == "kgfast") <= row["memory"]["bytes"] < 500e6
+        assert row["rows_at_once"] == 64 or "tuned" in row["contender"]
     assert "<svg" in plot.read_text()
 
 
@@ -62,7 +69,7 @@ def test_a_part_fits_into_memory(load, monkeypatch):
 def test_parts_of_a_batch_are_the_batch(load):
     train_peers = load("train_peers")
     work = train_peers.Work((60, 4, 150, 0, 0), 8, 32, 16)
-    whole, parts = train_peers.Plain(work, 32), train_peers.Plain(work, 5)
+    whole, parts = train_peers.Plain(work, 32), train_peers.Plain(work, 5, is_tuned=True)
     assert parts.backward(1) == pytest.approx(whole.backward(1), rel=1e-5)
     torch.testing.assert_close(parts.model.entity.grad, whole.model.entity.grad)
     torch.testing.assert_close(parts.model.relation.grad, whole.model.relation.grad)

@@ -1,12 +1,15 @@
 """The README's code runs as it stands."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from typer.main import get_command
 
 import kgfast
+from kgfast.cli import app
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 
@@ -39,3 +42,15 @@ def test_the_two_commands_exist():
     makefile = (Path(__file__).resolve().parents[1] / "Makefile").read_text()
     for target in re.findall(r"^    make (\w+)", README, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+
+
+def test_the_commands_of_training_exist():
+    root, found = Path(__file__).resolve().parents[1], []
+    for line in re.findall(r"^    kgfast (.+?)(?: +#.*)?$", README, flags=re.MULTILINE):
+        name, *words = shlex.split(line)
+        options = {it for option in get_command(app).commands[name].params for it in option.opts}
+        assert {word for word in words if word.startswith("--")} <= options
+        configs = [word for word in words if word.endswith(".yaml")]
+        assert all((root / config).is_file() for config in configs)
+        found.append(name)
+    assert found == ["train", "train", "evaluate", "plot"]

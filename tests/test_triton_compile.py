@@ -25,12 +25,22 @@ BATCHES = (1, 100, 1000)  # one for each tile
 SUM_BLOCK = 64
 
 
-def recorded(score: str, batch: int, *, arch: int, dtype=torch.float32, options: bool = False):
+def recorded(
+    score: str,
+    batch: int,
+    *,
+    arch: int,
+    dtype=torch.float32,
+    options: bool = False,
+    dims=None,
+    has_factor: bool = False,
+):
     """The launches of a small ``rank_counts``; 14,541 candidates, so that tails exist."""
     from kgfast.kernels.triton import aot, rank
 
-    rows, width = 14_541, 100 * get_score(score).planes
-    table = torch.empty(rows, width, dtype=dtype)
+    rows, facts = 14_541, get_score(score)
+    table = torch.empty(rows, 100 * facts.planes, dtype=dtype)
+    width = 100 * facts.query_planes(has_factor)
     queries = torch.empty(batch, width, dtype=max(dtype, torch.float32, key=lambda d: d.itemsize))
     with aot.recorded(arch) as launches:
         rank.rank_counts(
@@ -42,6 +52,8 @@ def recorded(score: str, batch: int, *, arch: int, dtype=torch.float32, options:
             score,
             bias=torch.empty(rows, dtype=dtype) if options else None,
             candidate_ids=torch.arange(rows - 1) if options else None,
+            dims=dims,
+            factor=torch.empty(rows, 100, dtype=dtype) if has_factor else None,
         )
     return launches
 
@@ -88,6 +100,69 @@ def test_the_rotate_loop_is_limited_by_the_square_root(arch, batch, options) -> 
     assert slots <= (7.5 if arch <= 90 else 8)
     assert with_fold <= (7.75 if arch <= 90 else 8.25)
     assert inner["LDL"] == inner["STL"] == 0
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_crops_are_swept_at_the_price_of_the_widest(arch) -> None:
+    from kgfast.kernels.triton import aot
+
+    cases = itertools.product((100, 1000), ((torch.float32, False), (torch.float64, True)))
+    for batch, (dtype, options) in cases:
+        launches = recorded(
+            "rotate", batch, arch=arch, dtype=dtype, options=options, dims=[50, 100, 80]
+        )
+        names = [launch.name for launch in launches]
+        assert (names.count("sweep_nested"), names.count("sweep"), names.count("pack")) == (1, 0, 2)
+        launch = only(launches, "sweep_nested")
+        elements = elements_of(launch)
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0
+        inner = code.inner_loop(elements)
+        slots = inner.total() / elements
+        fold = next(loop for loop in code.loops if loop.total() > inner.total())
+        assert slots <= 7.5
+        assert slots + (fold.total() - inner.total()) / elements / SUM_BLOCK <= 8
+
+
+@pytest.mark.parametrize("score", ["dot", "l2"])
+def test_crops_of_other_scores_do_not_spill(score) -> None:
+    from kgfast.kernels.triton import aot
+
+    launches = recorded(score, 1000, arch=90, options=True, dims=[50, 100])
+    code = aot.compile_for(only(launches, "sweep_nested"), 90)
+    assert code.stack == 0
+    loads = re.findall(r"tt\.load (%\w+) : !tt\.ptr<", code.asm["ttir"])
+    assert len(loads) == 1  # a crop's width, which nobody writes: no branch may hang on another
+
+
+FILTERED = [  # score, whether there is a factor, most slots near and far
+    ("rscf_rotate", True, 24.5, 36),
+    ("rscf_rotate", False, 8.5, None),
+    ("rscf_l1", True, 6.5, None),
+    ("rscf_l2", False, 5, None),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("score", "has_factor", "most", "most_far"), FILTERED)
+def test_filtering_sweeps(arch, score, has_factor, most, most_far) -> None:
+    from kgfast.kernels.triton import aot
+
+    cases = [(1000, torch.float32, False), (100, torch.float64, True)]
+    for batch, dtype, options in cases[: 2 if arch == 90 else 1]:
+        launches = recorded(
+            score, batch, arch=arch, dtype=dtype, options=options, has_factor=has_factor
+        )
+        for launch in launches:
+            assert aot.compile_for(launch, arch).stack == 0, launch.name
+        launch = only(launches, "sweep")
+        elements = elements_of(launch)
+        loops = aot.compile_for(launch, arch).loops
+        assert loops[0].total() / elements <= most
+        assert loops[0]["MUFU.SQRT"] == (elements if score == "rscf_rotate" else 0)
+        if most_far is not None:
+            assert loops[1]["MUFU.SQRT"] == elements
+            assert loops[1].total() / elements <= most_far
 
 
 @pytest.mark.parametrize(("score", "most"), [("dot", 1.6), ("l1", 2.7), ("l2", 2.7)])
@@ -144,15 +219,27 @@ def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
 
     launches = recorded(score, 100, arch=arch, dtype=dtype, options=True)
     for name in ("score_targets", "decide"):
-        ptx = aot.compile_for(only(launches, name), arch).ptx
-        assert not re.search(r"\b(fma|mad)\.\S*f64", ptx)
-        assert "ftz" not in ptx
-        assert ".approx" not in ptx
-        assert set(re.findall(r"\bsqrt\.\S+", ptx)) == (
-            {"sqrt.rn.f64"} if score in ("l2", "rotate") else set()
-        )
-        for operation in re.findall(r"\b(?:add|sub|mul)\.\S*f64", ptx):
-            assert operation.split(".")[1] == "rn"
+        assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score in ("l2", "rotate"))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("score", ["rscf_rotate", "rscf_l1"])
+def test_canonical_turns_are_not_fused(arch, score) -> None:
+    from kgfast.kernels.triton import aot
+
+    for dtype in (torch.float32, torch.float64):
+        launches = recorded(score, 100, arch=arch, dtype=dtype, has_factor=True)
+        for name in ("score_targets", "decide"):
+            assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score == "rscf_rotate")
+
+
+def assert_unfused(ptx: str, has_root: bool) -> None:
+    assert not re.search(r"\b(fma|mad)\.\S*f64", ptx)
+    assert "ftz" not in ptx
+    assert ".approx" not in ptx
+    assert set(re.findall(r"\bsqrt\.\S+", ptx)) == ({"sqrt.rn.f64"} if has_root else set())
+    for operation in re.findall(r"\b(?:add|sub|mul)\.\S*f64", ptx):
+        assert operation.split(".")[1] == "rn"
 
 
 AMD_CASES = [
@@ -183,26 +270,46 @@ def test_amd_code(score, batch, dtype) -> None:
         assert re.search(r"\bv_add_f64", asm), name
 
 
+def test_amd_code_of_crops_and_filters() -> None:
+    from kgfast.kernels.triton import aot
+
+    launches = recorded("rotate", 1000, arch=0, dims=[50, 100])
+    launches += recorded("rscf_rotate", 1000, arch=0, dtype=torch.float64, has_factor=True)
+    for launch in launches:
+        code = aot.compile_for(launch, "gfx942")
+        assert code.stack == 0, launch.name
+        assert code.registers <= 256, launch.name
+    asm = aot.compile_for(next(it for it in launches[::-1] if it.name == "decide"), "gfx942").asm
+    assert len(re.findall(r"\bv_fma\w*_f64", asm["amdgcn"])) == 7  # of the root
+
+
 @given(
     score=st.sampled_from(list(SCORES)),
     num_queries=st.integers(1, 10**6),
     num_candidates=st.integers(1, 10**8),
     dim=st.one_of(st.integers(1, 2000), st.integers(1, 10**6)),
     arch=st.sampled_from([0, 80, 90, 100]),
+    num_crops=st.integers(1, 5),
+    is_moved=st.booleans(),
 )
 @settings(max_examples=300, deadline=None)
-def test_scratch_is_bounded(score, num_queries, num_candidates, dim, arch) -> None:
-    from kgfast.kernels.triton import configs
+def test_scratch_is_bounded(
+    score, num_queries, num_candidates, dim, arch, num_crops, is_moved
+) -> None:
+    from kgfast.kernels.triton import configs, nest
 
     facts = get_score(score)
-    plan = configs.plan(facts, num_queries, num_candidates, dim, arch)
+    has_factor = facts.filters and is_moved
+    plan = configs.plan(facts, num_queries, num_candidates, dim, arch, num_crops, has_factor)
     if plan is None:
         assert dim >= 10_000
         return
-    row_bytes = 4 * dim * facts.planes
-    packed = (plan.queries_per_pass + plan.candidates_per_chunk) * row_bytes
-    scratch = packed + configs.LANE_BYTES * plan.candidates_per_chunk + 8 * configs.BAND_PAIRS
-    assert scratch <= 48 << 20
+    of_query, of_candidate = facts.query_planes(has_factor), facts.planes + has_factor
+    packed = plan.queries_per_pass * 4 * dim * of_query
+    packed += plan.candidates_per_chunk * (4 * dim * of_candidate + num_crops * configs.LANE_BYTES)
+    bands = configs.BAND_PAIRS + num_crops * nest.band_of_each(plan, num_crops)
+    assert packed + 8 * bands <= 53 << 20
+    assert nest.band_of_each(plan, num_crops) >= plan.tile.queries * plan.tile.candidates
     assert plan.queries_per_pass % plan.tile.queries == 0
     assert plan.candidates_per_chunk % plan.tile.candidates == 0
     assert plan.candidates_per_chunk // plan.tile.candidates <= 65535

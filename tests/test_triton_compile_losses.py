@@ -84,6 +84,28 @@ CASES = {  # those that need most registers; other scores do less of the same
 }
 
 
+@pytest.mark.parametrize(("arch", "has_factor"), [(80, True), (90, True), (100, False)])
+def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
+    from kgfast.kernels.triton import aot, indexed, pairwise, topk
+
+    facts = get_score("rscf_rotate")
+    queries, table = torch.empty(1000, 100 * facts.query_planes(has_factor)), torch.empty(2041, 200)
+    factor = torch.empty(2041, 100) if has_factor else None
+    index = torch.zeros(1000, 33, dtype=torch.int64)
+    with launches_of(arch) as launches:
+        grad = pairwise.pairwise_scores(queries, table, facts.name, None, factor)
+        pairwise.pairwise_backward(grad, queries, table, facts.name, factor)
+        grad = indexed.indexed_scores(queries, table, index, facts.name, None, factor)
+        indexed.indexed_backward(grad, queries, table, index, facts.name, factor)
+        topk.topk(queries, table, 5, score=facts.name, factor=factor)
+    for launch in launches:
+        assert aot.compile_for(launch, arch).stack == 0, launch.name
+    names = {launch.name for launch in launches}
+    assert names >= {"pull_filtered", "pull_filtered_lists", "fold_queries", "describe_queries"}
+    sides = {launch.args["OF_QUERIES"] for launch in launches if "OF_QUERIES" in launch.args}
+    assert sides == {False, True}
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("score", CASES)
 def test_no_kernel_spills(score: str, arch: int) -> None:
@@ -192,7 +214,7 @@ def test_the_host_never_waits_for_pairs(score) -> None:
         grad = pairwise.pairwise_scores(queries, table, score, table[:, 0], None, [3, 4])
         pairwise.pairwise_backward(grad, queries, table, score, None, [3, 4])
         grad = indexed.indexed_scores(queries, table, index, score)
-        indexed.indexed_backward(grad, queries, table, index, score, need=(True, False))
+        indexed.indexed_backward(grad, queries, table, index, score, need=(True, False, False))
 
 
 class _NoReading(TorchDispatchMode):

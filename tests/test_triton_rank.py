@@ -19,7 +19,8 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels.reference.rank import canonical_scores
 from kgfast.kernels.reference.rank import rank_counts as reference
-from kgfast.kernels.scores import SCORES, get_score
+from kgfast.kernels.scores import get_score
+from problems import SCORES
 
 triton = pytest.importorskip("triton")
 tl = triton.language
@@ -185,6 +186,23 @@ class TestSums:
         targets, indptr, indices = known_ids(20, 90)
         queries = candidates[targets] + 0.1 * table(score, 20, 140, torch.float32, 1, 0.0)
         compare(queries, candidates, targets, indptr, indices, score)
+
+    def test_crops_of_long_rows(self, score) -> None:  # ends between two folds
+        candidates = table(score, 70, 140, torch.float32, 0, 0.0)
+        targets, indptr, indices = known_ids(5, 70)
+        queries = candidates[targets] + 0.1 * table(score, 5, 140, torch.float32, 1, 0.0)
+        options = {"bias": torch.linspace(-1, 1, 70), "dims": [130, 5, 140, 65, 130]}
+        compare(queries, candidates, targets, indptr, indices, score, **options)
+
+    def test_a_crop_that_is_lost_before_a_wider_one_is_won(self, score) -> None:
+        """The first tile is past the limit of the narrow crop, not that of the wide one."""
+        rows = torch.zeros(90, 140, get_score(score).planes)
+        rows[:89, :64] = 1.0
+        rows[89, 64:] = 1.0  # the target
+        candidates = rows.transpose(1, 2).reshape(90, -1)
+        queries = torch.full_like(candidates[:2], -1.0 if score == "dot" else 0.0)
+        none = torch.zeros(3, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+        compare(queries, candidates, torch.tensor([89, 89]), *none, score, dims=[64, 140])
 
     def test_near_ties_are_decided_exactly(self, score) -> None:
         row = table(score, 1, 70, torch.float64, 0, 0.0)
@@ -492,7 +510,7 @@ class TestBound:
             assert bool(finite.all())
 
 
-def swept_distances(score: str, queries: Tensor, candidates: Tensor):
+def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
     """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
     from kgfast.kernels.triton.batch import Batch
     from kgfast.kernels.triton.configs import plan
@@ -501,22 +519,25 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor):
     from kgfast.kernels.triton.status import Status
 
     facts = get_score(score)
-    dim = facts.num_features(queries.shape[1])
+    dim = facts.num_features(candidates.shape[1])
     arch = architecture(queries.device)
     targets = torch.zeros(len(queries), dtype=torch.int64, device=DEVICE)
-    batch = Batch.of(facts, queries, candidates, targets, None, None, True, arch)
-    cut = plan(facts, len(queries), len(candidates), dim, arch)
+    batch = Batch.of(facts, queries, candidates, targets, None, None, True, arch, factor)
+    has_factor = factor is not None
+    cut = plan(facts, len(queries), len(candidates), dim, arch, has_factor=has_factor)
     status = Status(1, candidates.device)
     counts = torch.zeros(4, len(queries), dtype=torch.int64, device=DEVICE)
     crop = Crop(batch, dim, counts, cut, Scratch(batch, [cut], [dim]), status)
     crop.score_targets()
     crop.order = torch.arange(len(queries), device=DEVICE)
-    crop._pack_queries(Block(0, len(queries), 0, len(candidates)), cut.tile)
-    crop._pack_candidates(Block(0, len(queries), 0, len(candidates)), cut.tile)
+    crop.pack_queries(Block(0, len(queries), 0, len(candidates)), cut.tile)
+    crop.pack_candidates(Block(0, len(queries), 0, len(candidates)), cut.tile)
     tiles = -(-len(queries) // cut.tile.queries)
     panels = -(-len(candidates) // cut.tile.candidates)
     out = torch.empty(tiles * cut.tile.queries, panels * cut.tile.candidates, device=DEVICE)
-    never = torch.full((tiles, 3, cut.tile.queries), torch.inf, device=DEVICE)
+    never = crop.packed_thresholds.clone()
+    never[:, :3] = torch.inf
+    moves = 0.0 if factor is None else float((factor.double() - 1).abs().max())
     store_distances[(tiles, panels)](
         crop.packed_queries,
         crop.packed_panels,
@@ -524,7 +545,9 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor):
         out,
         dim,
         out.stride(0),
+        1.0001 * moves,
         **{name: crop._score[name] for name in ("SCORE", "PLANES")},
+        HAS_FACTOR=has_factor,
         BLOCK_M=cut.tile.queries,
         BLOCK_N=cut.tile.candidates,
         num_warps=cut.tile.num_warps,
@@ -532,9 +555,16 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor):
 
     def allowed(distance: Tensor) -> Tensor:
         q, c = queries.double(), candidates.double()
-        order = crop.bound.norm or 1
-        q_norm, c_norm = q.norm(order, 1)[:, None], c.norm(order, 1)[None]
         bound = crop.bound
+        if facts.filters:  # as thresholds() makes them, of a target whose score is 0
+            from kgfast.kernels.triton.bounds import thresholds
+
+            zeros = torch.zeros(len(queries), dtype=torch.float64, device=DEVICE)
+            rows = thresholds(bound, zeros, None, None, crop._query_sizes()).double()
+            norms = 0.0 if factor is None else (factor.double() - 1).abs().amax(1) + 2.0**-100
+            return bound.rel * distance.abs() + rows[1][:, None] + rows[2][:, None] * norms
+        order = bound.norm or 1
+        q_norm, c_norm = q.norm(order, 1)[:, None], c.norm(order, 1)[None]
         of_norms = (bound.per_query + bound.per_pair * c_norm) * q_norm + bound.per_norm * c_norm
         return bound.rel * distance.abs() + bound.absolute + of_norms
 
@@ -543,7 +573,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor):
 
 if CAN_RUN:
     from kgfast.kernels.triton.sweep import sweep_tile
-    from kgfast.kernels.triton.terms import distance_of
+    from kgfast.kernels.triton.terms import distance_of, query_planes
 
     @triton.jit
     def store_distances(
@@ -553,26 +583,28 @@ if CAN_RUN:
         p_out,
         num_features,
         stride,
+        largest_norm,
         SCORE: tl.constexpr,
         PLANES: tl.constexpr,
+        HAS_FACTOR: tl.constexpr,
         BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
     ):
         """The sweep's distances of one tile."""
         i_tile = tl.program_id(0)
         i_panel = tl.program_id(1)
-        wide = num_features * PLANES
         total, _ = sweep_tile(
-            p_query + i_tile * wide * BLOCK_M,
-            p_panel + i_panel * wide * BLOCK_N,
-            p_threshold + i_tile * 3 * BLOCK_M,
+            p_query + i_tile * num_features * query_planes(SCORE, PLANES, HAS_FACTOR) * BLOCK_M,
+            p_panel + i_panel * num_features * (PLANES + HAS_FACTOR) * BLOCK_N,
+            p_threshold + i_tile * (3 + HAS_FACTOR) * BLOCK_M,
             0.0,
-            0.0,
+            largest_norm,
             num_features,
             0.0,
             SCORE,
             PLANES,
-            False,
+            HAS_FACTOR,
+            HAS_FACTOR,  # of a norm
             BLOCK_M,
             BLOCK_N,
         )

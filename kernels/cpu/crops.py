@@ -50,6 +50,12 @@ class Crops:
                 scores[place] = scores[first]
         return scores if self.has_axis else scores[0]
 
+    def arrange(self, counts: Tensor) -> list[Tensor]:
+        """Counts ``[distinct, kinds, B]`` as a tensor of each kind, ``[C, B]`` or ``[B]``."""
+        places = [self.distinct.index(dim) for dim in self.given]
+        columns = counts[places].transpose(0, 1)
+        return [column.clone() if self.has_axis else column[0].clone() for column in columns]
+
     def gradient_like(self, rows: Tensor, count: int | None = None) -> Tensor:
         """Room for the gradient of ``count`` rows, zero where no crop reaches."""
         shape = (len(rows) if count is None else count, rows.shape[1])

@@ -1,19 +1,21 @@
 """Indexed scores and their gradients on the CPU: rows are gathered inside the kernel.
 
 Cost model: csrc/indexed_rows.h. Memory beyond operands and results: three rows a thread, and for
-the gradient of the table the order of the index, two words a pair.
+the gradient of the table the order of the index, two words a pair; of ``rscf_rotate`` at most
+24 MiB of turned queries.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..scores import get_score
-from . import extension, isa
+from . import extension, isa, threads
 from .crops import Crops
-from .pairwise import over_norms
-from .views import address, score_code, view_of
+from .pairwise import has_norms, over_norms
+from .views import address, factor_view, query_view, score_code, view_of
 
 
 def indexed_scores(
@@ -34,16 +36,17 @@ def indexed_scores(
         bias = bias.float().expand(len(table)).contiguous()
     extension.indexed_scores(
         isa(),
-        score_code(facts),
-        view_of(queries, facts),
+        score_code(facts, factor),
+        query_view(queries, facts, factor),
         view_of(table, facts),
+        factor_view(factor),
         address(index),
         index.shape[0],
         index.shape[1],
         crops.distinct,
         crops.slots,
         address(bias),
-        torch.get_num_threads(),
+        threads.count(),
         address(out),
     )
     return crops.finish(out)
@@ -59,12 +62,21 @@ def indexed_backward(
     dims: Sequence[int] | None = None,
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
-    """Gradient of ``queries``, and ``(ids, rows)`` of the table's: distinct ids, ascending."""
-    groups = _grouped(index) if need[1] else None
+    """Gradient of ``queries``, ``(ids, rows)`` of the table's, rows of the factor's.
+
+    Of distinct ids, ascending.
+    """
     crops = Crops.of(dims, get_score(score), table.shape[1])
-    rows = None if groups is None else crops.gradient_like(table, len(groups[0]))
-    found = _gradients(grad, queries, table, index, score, crops, need[0], rows, groups)
-    return found, None if rows is None or groups is None else (groups[0], rows), None
+    groups = _grouped(index) if need[1] or need[2] else None
+    rows, factor_rows = (
+        None
+        if groups is None or like is None or not needed
+        else crops.gradient_like(like, len(groups[0]))
+        for like, needed in ((table, need[1]), (factor, need[2]))
+    )
+    operands = _Operands(queries, table, factor, index, score, crops)
+    found = _gradients(grad, operands, need[0], (rows, factor_rows), groups)
+    return found, None if rows is None or groups is None else (groups[0], rows), factor_rows
 
 
 def indexed_backward_dense(
@@ -82,11 +94,25 @@ def indexed_backward_dense(
     Rows beside it would take as much memory again; of zeros that nobody writes the system makes no
     pages.
     """
-    groups = _grouped(index) if need[1] else None
     crops = Crops.of(dims, get_score(score), table.shape[1])
-    rows = torch.zeros(table.shape, dtype=table.dtype) if need[1] else None
-    found = _gradients(grad, queries, table, index, score, crops, need[0], rows, groups, True)
-    return found, rows, None
+    groups = _grouped(index) if need[1] or need[2] else None
+    rows, factor_rows = (
+        None if like is None or not needed else torch.zeros(like.shape, dtype=like.dtype)
+        for like, needed in ((table, need[1]), (factor, need[2]))
+    )
+    operands = _Operands(queries, table, factor, index, score, crops)
+    found = _gradients(grad, operands, need[0], (rows, factor_rows), groups, whole_table=True)
+    return found, rows, factor_rows
+
+
+@dataclass(frozen=True)
+class _Operands:
+    queries: Tensor
+    table: Tensor
+    factor: Tensor | None
+    index: Tensor
+    score: str
+    crops: Crops
 
 
 _Groups = tuple[Tensor, Tensor, Tensor]
@@ -101,41 +127,42 @@ def _grouped(index: Tensor) -> _Groups:
 
 def _gradients(
     grad: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor,
-    score: str,
-    crops: Crops,
+    operands: _Operands,
     needs_queries: bool,
-    grad_rows: Tensor | None,
+    grad_rows: tuple[Tensor | None, Tensor | None],
     groups: _Groups | None,
     whole_table: bool = False,
 ) -> Tensor | None:
-    """Fill ``grad_rows``, ``[U, G]`` or, as the ``whole_table``, ``[N, G]``; the queries'."""
-    facts, index = get_score(score), index.contiguous()
+    """Fill ``grad_rows`` of table and factor, ``[U]`` or of the ``whole_table``; the queries'."""
+    queries, table, factor = operands.queries, operands.table, operands.factor
+    score, crops = operands.score, operands.crops
+    facts, index = get_score(score), operands.index.contiguous()
     grad = (grad if crops.has_axis else grad[None]).float()  # [C, B, K]
-    if score == "l2":
-        grad = over_norms(grad, indexed_scores(queries, table, index, score, dims=crops.given))
+    if has_norms(score):
+        scores = indexed_scores(queries, table, index, score, factor=factor, dims=crops.given)
+        grad = over_norms(grad, scores)
     grad_queries = crops.gradient_like(queries) if needs_queries else None
     ids, order, first = groups or (None, None, None)
     extension.indexed_backward(
         isa(),
-        score_code(facts),
+        score_code(facts, factor),
         (address(grad), *grad.stride()),
-        view_of(queries, facts),
+        query_view(queries, facts, factor),
         view_of(table, facts),
+        factor_view(factor),
         address(index),
         index.shape[0],
         index.shape[1],
         crops.given,
         crops.distinct,
-        None if grad_queries is None else view_of(grad_queries, facts),
-        None if grad_rows is None else view_of(grad_rows, facts),
+        None if grad_queries is None else query_view(grad_queries, facts, factor),
+        None if grad_rows[0] is None else view_of(grad_rows[0], facts),
+        factor_view(grad_rows[1]),
         whole_table,
         address(ids),
         address(order),
         address(first),
         0 if ids is None else len(ids),
-        torch.get_num_threads(),
+        threads.count(),
     )
     return grad_queries

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import streamed_losses as streamed
 from ..scores import get_score
-from . import extension, isa
+from . import extension, isa, threads
 from .crops import Crops
 from .pairwise import pull_into, score_into
 from .views import address
@@ -55,7 +55,7 @@ class _FusedPasses:
             [address(row) for row in sums],
             [address(row) for row in held],
             constant,
-            torch.get_num_threads(),
+            threads.count(),
         )
 
 

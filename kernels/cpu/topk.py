@@ -12,10 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..checks import nonfinite_error
 from ..scores import Score, get_score
-from . import extension, isa
-from .views import address, score_code, view_of
+from . import extension, isa, threads
+from .views import address, factor_view, query_view, raise_nonfinite, score_code, view_of
 
 
 def topk(
@@ -42,13 +41,13 @@ def topk(
         for it in (exclude_indptr, exclude_indices, candidate_ids)
     ]
     for dim, crop_scores, crop_ids in zip(crops, scores, ids, strict=True):
-        _topk_crop(queries, candidates, facts, dim, bias, index, nan_worst, crop_scores, crop_ids)
+        operands = queries, candidates, factor
+        _topk_crop(operands, facts, dim, bias, index, nan_worst, crop_scores, crop_ids)
     return (scores[0], ids[0]) if dims is None else (scores, ids)
 
 
 def _topk_crop(
-    queries: Tensor,
-    candidates: Tensor,
+    operands: tuple[Tensor, Tensor, Tensor | None],
     facts: Score,
     dim: int,
     bias: Tensor | None,
@@ -58,13 +57,15 @@ def _topk_crop(
     ids: Tensor,
 ) -> None:
     """One crop: fills ``scores`` and ``ids``, ``[B, k]``."""
+    queries, candidates, factor = operands
     indptr, indices, subset = index
     bias32 = None if bias is None else bias.float()
-    bad_query, bad_candidate = extension.topk(
+    bad_rows = extension.topk(
         isa(),
-        score_code(facts),
-        view_of(queries, facts),
+        score_code(facts, factor),
+        query_view(queries, facts, factor),
         view_of(candidates, facts),
+        factor_view(factor),
         len(queries),
         len(candidates) if subset is None else len(subset),
         dim,
@@ -78,12 +79,9 @@ def _topk_crop(
         0.0 if bias is None or not len(bias) else float(bias.abs().max()),
         address(subset),
         nan_worst,
-        torch.get_num_threads(),
+        threads.count(),
         queries.dtype == torch.float64,
         address(scores),
         address(ids),
     )
-    if bad_query >= 0:
-        raise nonfinite_error("queries", bad_query)
-    if bad_candidate >= 0:
-        raise nonfinite_error("candidates", bad_candidate)
+    raise_nonfinite(bad_rows)

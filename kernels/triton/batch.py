@@ -22,6 +22,18 @@ class Batch:
     sorted_ids: Tensor | None  # [M]
     nan_worst: bool
     arch: int  # launch.architecture
+    factor: Tensor | None  # [N, D]
+
+    @property
+    def has_factor(self) -> bool:
+        """Whether queries move by a factor of the candidate."""
+        return self.factor is not None
+
+    @property
+    def packed_planes(self) -> tuple[int, int]:
+        """Numbers a feature of a packed query, and of a packed candidate."""
+        facts = self.facts
+        return facts.query_planes(self.has_factor), facts.planes + self.has_factor
 
     @property
     def num_queries(self) -> int:
@@ -48,6 +60,7 @@ class Batch:
         ids: Tensor | None,
         nan_worst: bool,
         arch: int,
+        factor: Tensor | None = None,
     ) -> "Batch":
         """A batch of checked arguments.
 
@@ -70,6 +83,7 @@ class Batch:
             None if ids is None else ids.sort().values,
             nan_worst,
             arch,
+            factor,
         )
 
 

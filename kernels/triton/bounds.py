@@ -11,7 +11,9 @@ assumed. Both take denormals for zero. The interpreter's root is exact.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -22,6 +24,10 @@ UNIT = 2.0**-24
 SUM_BLOCK = 64  # as in sweep.py and pairs.py
 SQRT_ERROR = 2.0**-22
 ROUND_UP = 1 + 16 * UNIT  # an error is rounded four times in float32: (1 - u)**-4 < 1 + 16 u
+SCALE_ULPS = 4  # a scaled candidate errs by 3 u of the query and 4 u of the difference
+SHIFT_ULPS, TURN_ULPS = 10, 32  # of the query's size: moved by a sum, or not at all; turned
+MOVE_ULPS, ANGLE_ULPS = 20, 16  # of |a| (|b - 1| + 1), or of the angle times the query's size
+VANISHED = 2.0**-124  # four numbers below float32's smallest normal one
 LEAST = 2.0**-120  # above all that denormals can take from a threshold
 
 
@@ -30,7 +36,10 @@ class ErrorBound:
     """How far a swept distance can be from the canonical one.
 
     ``|swept - canonical| <= rel * |canonical| + absolute + per_norm * norm(c)
-    + (per_query + per_pair * norm(c)) * norm(q)``
+    + (per_query + per_pair * norm(c)) * norm(q) + per_move * norm(a) * norm(c)``
+
+    Filtering scores take the sizes of fold.py for ``norm(q)``, after the folding, and ``norm(a)``;
+    ``norm(c)`` is then the largest ``|b - 1|``.
     """
 
     rel: float
@@ -38,13 +47,31 @@ class ErrorBound:
     per_query: float = 0.0
     per_pair: float = 0.0
     per_norm: float = 0.0
-    norm: int = 0  # 0: no norm is needed, 1: sum of magnitudes, 2: Euclidean
+    norm: int = 0  # 0: no norm is needed, 1: sum of magnitudes, 2: Euclidean, 3: of the factor
+    per_move: float = 0.0
 
 
-def error_bound(score: Score, num_features: int, rounded_inputs: bool) -> ErrorBound:
-    """The bound of a score; ``rounded_inputs``: float64 operands are rounded before the sweep."""
+def num_folds(num_features: int, ends: Sequence[int]) -> int:
+    """How often a sum is folded that is folded at the end of narrower crops, too."""
+    widths = sorted({0, num_features, *(end for end in ends if end < num_features)})
+    return sum(math.ceil((high - low) / SUM_BLOCK) for low, high in pairwise(widths))
+
+
+def error_bound(
+    score: Score,
+    num_features: int,
+    rounded_inputs: bool,
+    ends: Sequence[int] = (),
+    has_factor: bool = False,
+) -> ErrorBound:
+    """The bound of a score; ``rounded_inputs``: float64 operands are rounded before the sweep.
+
+    ``ends``: of the crops that are swept with it.
+    """
+    if score.filters:
+        return _filtered_bound(score, num_features, has_factor)
     d = float(num_features)
-    steps = min(d, SUM_BLOCK) + math.ceil(d / SUM_BLOCK) + score.term_ulps
+    steps = min(d, SUM_BLOCK) + num_folds(num_features, ends) + score.term_ulps
     gamma = steps * UNIT / (1 - steps * UNIT) if steps * UNIT < 0.5 else math.inf
     canonical = (d + 8) * 2.0**-52
     if score.name == "dot":
@@ -67,17 +94,42 @@ def error_bound(score: Score, num_features: int, rounded_inputs: bool) -> ErrorB
     return ErrorBound(rel + 8 * UNIT, absolute, rounding, 0.0, rounding, norm)
 
 
+def _filtered_bound(score: Score, num_features: int, has_factor: bool) -> ErrorBound:
+    """Of a filtering score, whether or not its operands are rounded before the sweep."""
+    d = float(num_features)
+    steps = min(d, SUM_BLOCK) + math.ceil(d / SUM_BLOCK) + score.term_ulps + SCALE_ULPS
+    gamma = steps * UNIT / (1 - steps * UNIT) if steps * UNIT < 0.5 else math.inf
+    canonical = (d + 24) * 2.0**-52
+    rel = gamma + (0.0 if score.name == "rscf_l1" else SQRT_ERROR * (1 + gamma)) + canonical
+    absolute = d * 2.0**-120 if score.name == "rscf_l1" else d * 2.0**-61
+    turns = score.name == "rscf_rotate" and has_factor
+    per_query = (TURN_ULPS if turns else SHIFT_ULPS) * UNIT * (1 + gamma)
+    per_move = (ANGLE_ULPS if turns else MOVE_ULPS) * UNIT * (1 + gamma) if has_factor else 0.0
+    return ErrorBound(
+        rel + 8 * UNIT,
+        absolute,
+        per_query,
+        per_norm=d * VANISHED,
+        norm=3 if has_factor else 0,
+        per_move=per_move,
+    )
+
+
 def thresholds(
     bound: ErrorBound,
     target_scores: Tensor,
     query_norms: Tensor | None,
     bias_magnitude: Tensor | None,
+    sizes: Tensor | None = None,
 ) -> Tensor:
-    """What decides a query's pairs: ``[3, B]`` float32.
+    """What decides a query's pairs: ``[3, B]`` float32; of filtering scores ``[4, B]``.
+
+    ``sizes``: of the queries of a filtering score, ``[4, B]`` (fold.py).
 
     Rows: minus the target's score, NaN where there is none; ``base``; ``slope``. With
     ``tau = bias + row 0`` and ``err = rel * |tau| + base + slope * norm(c)``, a distance below
-    ``tau - err`` beats the target, one above ``tau + err`` does not.
+    ``tau - err`` beats the target, one above ``tau + err`` does not. The fourth is the largest
+    move ``|a|``.
     """
     size = target_scores.abs().nan_to_num(0.0)
     base = 4 * UNIT * (size if bias_magnitude is None else size + bias_magnitude) + bound.absolute
@@ -86,5 +138,19 @@ def thresholds(
         norms = query_norms.double()
         base = base + bound.per_query * norms
         slope = slope + bound.per_pair * norms
+    if sizes is not None:
+        of_q, of_a, of_w, _ = sizes
+        base = base + bound.per_query * of_q + VANISHED * of_w
+        if bound.per_move:
+            base = base + 2.0**-50 * of_a  # the canonical a b is rounded, too
+            slope = slope + bound.per_move * of_a + VANISHED * of_q
     rows = [-target_scores, base * ROUND_UP + LEAST, slope * ROUND_UP + LEAST]
+    if sizes is not None:
+        rows.append(sizes[3] * ROUND_UP)
     return torch.stack(rows).float()
+
+
+def tiled(of_position: Tensor, queries: int) -> Tensor:
+    """``[R, B]`` of whole tiles as ``[tiles, R, queries]``."""
+    rows = len(of_position)
+    return of_position.view(rows, -1, queries).transpose(0, 1).contiguous()

@@ -5,6 +5,7 @@ Cost model (compiled for sm_90; registers a thread, issue slots an element of th
     32 queries x 128 candidates, 4 warps    136    6.9    12 warps a multiprocessor
     32 x 32, 1 warp                         128    7.0    for batches that fill few tiles
     16 x 32, 1 warp                          66    7.2    for batches of up to 16
+    16 x 128, 4 warps                        79    7.3    for several crops at once
 
 A lane is a candidate and holds every query of its tile: ``candidates = lanes of a warp * warps``.
 Other shapes reload their operands and need 14 slots; 64 x 128 takes 6.7 slots but spills.
@@ -20,6 +21,7 @@ LANE_BYTES = 8  # a packed candidate's bias and norm
 BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
 QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates a query
 MAX_PANELS = 65535  # of one launch: the second grid axis
+FILTER_REGISTERS = 160  # a cap that no filtering kernel needs; without one ptxas spills scalars
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,23 @@ class Plan:
     queries_per_pass: int
     candidates_per_chunk: int
 
-    def scratch(self, row_floats: int) -> tuple[int, int, int]:
+    def scratch(self, query_floats: int, row_floats: int) -> tuple[int, int, int]:
         """Floats of the packed queries, of the packed panels, and of their biases and norms."""
         chunk = self.candidates_per_chunk
-        return self.queries_per_pass * row_floats, chunk * row_floats, chunk * (LANE_BYTES // 4)
+        return self.queries_per_pass * query_floats, chunk * row_floats, chunk * (LANE_BYTES // 4)
 
 
-def tile_for(score: Score, num_queries: int, arch: int) -> Tile:
-    """The tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD."""
+def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> Tile:
+    """The tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD.
+
+    Crops that are swept at once keep their totals while one is classified, filtering scores load
+    and compute more: fewer queries.
+    """
     lanes = 32 if arch else 64
+    if num_crops > 1 or score.filters:
+        num_warps = 1 if num_queries < 256 else 4
+        cap = FILTER_REGISTERS if score.filters else 128 if score.name == "dot" else None
+        return Tile(16, lanes * num_warps, num_warps, cap if arch else None)
     if num_queries <= 16:
         return Tile(16, lanes, 1)
     if num_queries < 256:
@@ -58,17 +68,27 @@ def tile_for(score: Score, num_queries: int, arch: int) -> Tile:
 
 
 def plan(
-    score: Score, num_queries: int, num_candidates: int, num_features: int, arch: int
+    score: Score,
+    num_queries: int,
+    num_candidates: int,
+    num_features: int,
+    arch: int,
+    num_crops: int = 1,
+    has_factor: bool = False,
 ) -> Plan | None:
-    """Cut a crop into passes and chunks that fit the scratch; None if not even one tile does."""
-    tile = tile_for(score, num_queries, arch)
-    row_bytes = 4 * num_features * score.planes
-    most_tiles = min(QUERY_BYTES // row_bytes, QUERIES_PER_PASS) // tile.queries
+    """Cut a crop into passes and chunks that fit the scratch; None if not even one tile does.
+
+    With ``num_crops`` the widest of so many, which are swept at once.
+    """
+    tile = tile_for(score, num_queries, arch, num_crops)
+    query_bytes = 4 * num_features * score.query_planes(has_factor)
+    row_bytes = 4 * num_features * (score.planes + has_factor)
+    most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
     if most_tiles == 0:
         return None
     tiles = _even_share(-(-num_queries // tile.queries), most_tiles)
-    left = PACKED_BYTES - tiles * tile.queries * row_bytes
-    most_panels = min(left // ((row_bytes + LANE_BYTES) * tile.candidates), MAX_PANELS)
+    left = PACKED_BYTES - tiles * tile.queries * query_bytes
+    most_panels = min(left // ((row_bytes + num_crops * LANE_BYTES) * tile.candidates), MAX_PANELS)
     if most_panels == 0:
         return None
     panels = _even_share(-(-num_candidates // tile.candidates), most_panels)

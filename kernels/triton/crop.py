@@ -9,8 +9,9 @@ from torch import Tensor
 from . import bounds, configs
 from .batch import Batch, Known
 from .canonical import decide, score_targets
+from .folding import describe_moves, fold
 from .launch import launch, num_multiprocessors
-from .operands import view_args
+from .operands import factor_args, query_args, view_args, view_of_factor
 from .pack import PACK_FEATURES, PACK_ROWS, describe, pack
 from .pairs import count_known
 from .status import Status
@@ -31,6 +32,12 @@ class Block(NamedTuple):
     num_candidates: int
 
 
+def _row_floats(batch: Batch, dim: int) -> tuple[int, int]:
+    """Floats of a packed query and of a packed candidate."""
+    of_query, of_candidate = batch.packed_planes
+    return dim * of_query, dim * of_candidate
+
+
 class Scratch:
     """What the crops of a batch use in turn: packed rows, and a band of open pairs.
 
@@ -41,7 +48,7 @@ class Scratch:
         self, batch: Batch, plans: Sequence[configs.Plan | None], dims: Sequence[int]
     ) -> None:
         sizes = [
-            0 if plan is None else sum(plan.scratch(dim * batch.facts.planes))
+            0 if plan is None else sum(plan.scratch(*_row_floats(batch, dim)))
             for plan, dim in zip(plans, dims, strict=True)
         ]
         device = batch.candidates.device
@@ -64,11 +71,15 @@ class Crop:
         plan: configs.Plan | None,
         scratch: Scratch,
         status: Status,
+        ends: Sequence[int] = (),
     ) -> None:
+        """``ends``: of the crops that are swept with this one."""
         self.batch, self.dim, self.counts = batch, dim, counts
         self.plan, self.status = plan, status
         self.device, self.planes = batch.candidates.device, batch.facts.planes
-        self.bound = bounds.error_bound(batch.facts, dim, batch.rounds_inputs)
+        self.bound = bounds.error_bound(
+            batch.facts, dim, batch.rounds_inputs, ends, batch.has_factor
+        )
         self.rel = self.bound.rel * bounds.ROUND_UP
         self.band, self.capacity = scratch.band, len(scratch.band)
         has_bias = batch.bias is not None
@@ -80,14 +91,15 @@ class Crop:
         }
         self._bias = {"p_bias": batch.bias, "bias_stride": bias_stride}
         self._pair: dict[str, Any] = {
-            **view_args(batch.queries, batch.facts, "p_query", "q_"),
+            **query_args(batch.queries, batch.facts, batch.factor),
             **view_args(batch.candidates, batch.facts, "p_table", "c_"),
+            **factor_args(batch.factor),
             **self._bias,
             "num_features": dim,
         }
         self.forget_packed()
         if plan is not None:
-            sizes = plan.scratch(dim * self.planes)
+            sizes = plan.scratch(*_row_floats(batch, dim))
             parts = scratch.packed[: sum(sizes)].split(sizes)
             self.packed_queries, self.packed_panels, self.lanes = parts
 
@@ -116,7 +128,11 @@ class Crop:
             **EXACT,
         )
         self.thresholds = bounds.thresholds(
-            self.bound, self.target_scores, self._query_norms(), batch.bias_magnitude
+            self.bound,
+            self.target_scores,
+            None if batch.facts.filters else self._query_norms(),
+            batch.bias_magnitude,
+            self._query_sizes() if batch.facts.filters else None,
         )
         self.order = self.target_scores.sort(descending=True, stable=True).indices
 
@@ -128,6 +144,13 @@ class Crop:
         rows = {**view_args(self.batch.queries, self.batch.facts), "p_ids": None, "first_row": 0}
         self._describe({**rows, "p_bias": None, "bias_stride": 0}, count, lanes, PACK_ROWS)
         return lanes[:, 1].flatten()[:count]
+
+    def _query_sizes(self) -> Tensor:
+        sizes = torch.empty(4, self.batch.num_queries, dtype=torch.float64, device=self.device)
+        describe_moves(
+            launch, self.batch.queries, self.batch.facts, self.batch.factor, self.dim, sizes
+        )
+        return sizes
 
     def _register_cap(self, registers: int | None) -> dict[str, int]:
         """An option for NVIDIA: ptxas, left to itself, sometimes spills a scalar to save more."""
@@ -142,7 +165,7 @@ class Crop:
                 "count": count,
                 "num_features": self.dim,
                 "p_lane": out,
-                "PLANES": self.planes,
+                "PLANES": 1 if self.batch.has_factor else self.planes,
                 "LANES": width,
                 "HAS_IDS": rows["p_ids"] is not None,
                 "HAS_BIAS": rows["p_bias"] is not None,
@@ -154,8 +177,18 @@ class Crop:
         )
 
     def _pack(
-        self, rows: dict[str, Any], count: int, out: Tensor, width: int, *, is_query: bool
+        self,
+        rows: dict[str, Any],
+        count: int,
+        out: Tensor,
+        width: int,
+        planes: int,
+        *,
+        is_query: bool = False,
+        first_plane: int = 0,
     ) -> None:
+        """Pack rows of ``planes`` planes; a factor (``first_plane > 0``) less 1."""
+        status = self.status.rows[1:] if first_plane else self.status.rows
         launch(
             pack,
             (-(-count // width) * (width // PACK_ROWS), -(-self.dim // PACK_FEATURES)),
@@ -164,8 +197,11 @@ class Crop:
                 "count": count,
                 "num_features": self.dim,
                 "p_out": out,
-                "p_status": self.status.rows,
-                "PLANES": self.planes,
+                "p_status": status,
+                "PLANES": planes,
+                "FIRST": first_plane,
+                "TOTAL": self.batch.packed_planes[0 if is_query else 1],
+                "LESS": first_plane > 0,
                 "LANES": width,
                 "HAS_IDS": rows["p_ids"] is not None,
                 "NEGATE": is_query and self.batch.facts.name == "dot",
@@ -176,34 +212,51 @@ class Crop:
             num_warps=4,
         )
 
-    def _pack_queries(self, block: Block, tile: configs.Tile) -> None:
+    def pack_queries(self, block: Block, tile: configs.Tile) -> bool:
+        """Pack the queries of a block and their thresholds; False if they are."""
         if self._packed[:2] == block[:2]:
-            return
+            return False
         self._packed = Block(*block[:2], *self._packed[2:])
         positions = self.order[block.first_query : block.first_query + block.num_queries]
-        rows = {
-            **view_args(self.batch.queries, self.batch.facts),
-            "p_ids": positions,
-            "first_row": 0,
-        }
-        self._pack(rows, block.num_queries, self.packed_queries, tile.queries, is_query=True)
+        batch, count, out = self.batch, block.num_queries, self.packed_queries
+        if batch.facts.filters:
+            operands = batch.queries, batch.facts, batch.factor, self.dim
+            fold(launch, *operands, positions, tile.queries, out)
+        else:
+            view = view_args(batch.queries, batch.facts)
+            rows = {**view, "p_ids": positions, "first_row": 0}
+            self._pack(rows, count, out, tile.queries, self.planes, is_query=True)
         padding = -block.num_queries % tile.queries
         of_position = self.thresholds[:, positions]
-        of_position = torch.nn.functional.pad(of_position, (0, padding), value=torch.nan)
-        self.packed_thresholds = of_position.view(3, -1, tile.queries).transpose(0, 1).contiguous()
+        of_position = torch.nn.functional.pad(of_position, (0, padding))
+        of_position[0, count:] = torch.nan
+        self.packed_thresholds = bounds.tiled(of_position, tile.queries)
+        return True
 
-    def _pack_candidates(self, block: Block, tile: configs.Tile) -> None:
+    def pack_candidates(self, block: Block, tile: configs.Tile) -> bool:
+        """Pack the candidates of a block and describe them; False if they are."""
         if self._packed[2:] == block[2:]:
-            return
+            return False
         self._packed = Block(*self._packed[:2], *block[2:])
-        rows = {
-            **view_args(self.batch.candidates, self.batch.facts),
-            **self._lane_rows(block.first_candidate),
-        }
-        count, width = block.num_candidates, tile.candidates
-        self._pack(rows, count, self.packed_panels, width, is_query=False)
+        batch, lanes = self.batch, self._lane_rows(block.first_candidate)
+        shape = block.num_candidates, self.packed_panels, tile.candidates
+        rows = {**view_args(batch.candidates, batch.facts), **lanes}
+        self._pack(rows, *shape, self.planes)
+        if batch.factor is not None:
+            rows = {**view_of_factor(batch.factor), **lanes}
+            self._pack(rows, *shape, 1, first_plane=self.planes)
         if self.bound.norm or self.batch.bias is not None:
-            self._describe({**rows, **self._bias}, count, self.lanes, width)
+            self.describe_candidates(block, tile, self.lanes)
+        return True
+
+    def describe_candidates(self, block: Block, tile: configs.Tile, lanes: Tensor) -> None:
+        """Write the biases and the norms of a block."""
+        batch = self.batch
+        view = view_args(batch.candidates, batch.facts)
+        if batch.factor is not None:  # its norm is what counts
+            view = view_of_factor(batch.factor)
+        rows = {**view, **self._lane_rows(block.first_candidate), **self._bias}
+        self._describe(rows, block.num_candidates, lanes, tile.candidates)
 
     def _lane_rows(self, first: int) -> dict[str, Any]:
         """The table's row of each lane from ``first`` on."""
@@ -215,25 +268,43 @@ class Crop:
         """Count what beats its target for certain; the open pairs become the band."""
         assert self.plan is not None
         tile = self.plan.tile
-        self._pack_queries(block, tile)
-        self._pack_candidates(block, tile)
+        self.pack_queries(block, tile)
+        self.pack_candidates(block, tile)
         tiles = -(-block.num_queries // tile.queries)
         greater = torch.zeros(tiles * tile.queries, dtype=torch.int32, device=self.device)
-        launch(
+        self.launch_sweep(
             sweep,
-            (tiles, -(-block.num_candidates // tile.candidates)),
+            block,
             {
-                "p_query": self.packed_queries,
-                "p_panel": self.packed_panels,
                 "p_threshold": self.packed_thresholds,
                 "p_lane": self.lanes,
                 "p_greater": greater,
                 "p_band": self.band,
                 "p_cursor": cursor,
-                "num_candidates": block.num_candidates,
-                "num_features": self.dim,
                 "capacity": self.capacity,
                 "rel": self.rel,
+                "HAS_FACTOR": self.batch.has_factor,
+            },
+        )
+        if count_certain:
+            self.count_certain(block, greater)
+
+    def launch_sweep(self, kernel: Any, block: Block, args: dict[str, Any]) -> None:
+        """Launch a sweep of what is packed."""
+        assert self.plan is not None
+        tile = self.plan.tile
+        launch(
+            kernel,
+            (
+                -(-block.num_queries // tile.queries),
+                -(-block.num_candidates // tile.candidates),
+            ),
+            {
+                "p_query": self.packed_queries,
+                "p_panel": self.packed_panels,
+                **args,
+                "num_candidates": block.num_candidates,
+                "num_features": self.dim,
                 **self._score,
                 "HAS_NORM": self.bound.norm > 0,
                 "BLOCK_M": tile.queries,
@@ -242,14 +313,17 @@ class Crop:
             num_warps=tile.num_warps,
             **self._register_cap(tile.max_registers),
         )
-        if count_certain:
-            queries = self.order[block.first_query : block.first_query + block.num_queries]
-            self.counts[0].index_add_(0, queries, greater[: block.num_queries].long())
 
-    def decide(self, block: Block, cursor: Tensor) -> None:
+    def count_certain(self, block: Block, greater: Tensor) -> None:
+        """Add what a sweep counted for each position."""
+        queries = self.order[block.first_query : block.first_query + block.num_queries]
+        self.counts[0].index_add_(0, queries, greater[: block.num_queries].long())
+
+    def decide(self, block: Block, cursor: Tensor, band: Tensor | None = None) -> None:
         """Decide a sweep's band, unless it overflowed."""
         order = self.order[block.first_query :]
-        self._decide(cursor, self.counts[:2], order, self._lane_rows(block.first_candidate))
+        lanes = self._lane_rows(block.first_candidate)
+        self._decide(cursor, self.counts[:2], order, lanes, band=band)
 
     def decide_all(self, first: int, count: int, cursor: Tensor) -> None:
         """Decide ``count`` pairs without a sweep, in the order of the whole score matrix."""
@@ -269,8 +343,10 @@ class Crop:
         lane_rows: dict[str, Any],
         *,
         check: bool = False,
+        band: Tensor | None = None,
     ) -> None:
-        most = -(-self.capacity // CANONICAL_LANES)
+        band = self.band if band is None else band
+        most = -(-len(band) // CANONICAL_LANES)
         launch(
             decide,
             (min(most, 32 * num_multiprocessors(self.device)),),
@@ -280,9 +356,9 @@ class Crop:
                 "p_scores": self.target_scores,
                 "p_greater": counts[0],
                 "p_equal": counts[1],
-                "p_band": self.band,
+                "p_band": band,
                 "p_cursor": cursor,
-                "capacity": self.capacity,
+                "capacity": len(band),
                 "p_order": order,
                 **lane_rows,
                 "p_status": self.status.rows,
@@ -328,7 +404,7 @@ class Crop:
                 "FEATURES": KNOWN_FEATURES,
             },
             num_warps=4,
-            **self._register_cap(128),
+            **self._register_cap(configs.FILTER_REGISTERS if batch.facts.filters else 128),
         )
         self._decide(cursor, self.counts[2:], None, {"p_ids": None, "first_row": 0})
 

@@ -16,6 +16,14 @@ def crop_order(crops: Sequence[int], device: torch.device) -> Tensor:
     return order
 
 
+def filled(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """An int64 vector on the device, without waiting for a copy."""
+    vector = torch.empty(len(numbers), dtype=torch.int64, device=device)
+    for place, number in zip(vector, numbers, strict=True):
+        place.fill_(number)
+    return vector
+
+
 def segments(grad: Tensor, dims: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
     """Ranges of features, the last first, with the sum of ``grad [C, ...]`` over the crops there.
 

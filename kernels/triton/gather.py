@@ -12,10 +12,11 @@ so that one hot id is many programs; pieces of a row are added in order.
 import triton
 import triton.language as tl
 
+from .filtered import add_stored
 from .operands import widen
 from .pull import add_pull
 from .sweep import SUM_BLOCK
-from .terms import DOT, add_term, distance_of
+from .terms import DOT, RSCF_ROTATE, add_term, distance_of
 
 
 @triton.jit
@@ -49,6 +50,9 @@ def gather_scores(
     index_row_stride,
     index_stride,
     p_crops,  # [num_crops][2] width, place in the output; widths do not fall
+    p_factor,
+    f_row_stride,
+    f_step,
     p_bias,
     bias_stride,
     p_out,  # [num_crops, num_queries, num_candidates] of column stride 1
@@ -58,6 +62,7 @@ def gather_scores(
     num_crops,
     SCORE: tl.constexpr,
     PLANES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     PAIRS: tl.constexpr,
     FEATURES: tl.constexpr,
@@ -83,16 +88,35 @@ def gather_scores(
             mask = m_k[None, :]
             o_q = k.to(tl.int64) * q_step
             o_c = (k.to(tl.int64) * c_step)[None, :]
-            q_re = widen(tl.load(p_q + o_q, mask=m_k, other=0.0)).to(tl.float32)[None, :]
-            c_re = widen(tl.load(p_c + o_c, mask=mask, other=0.0)).to(tl.float32)
-            q_im = q_re
-            c_im = c_re
-            if PLANES == 2:
-                q_im = tl.load(p_q + q_plane_stride + o_q, mask=m_k, other=0.0)
-                q_im = widen(q_im).to(tl.float32)[None, :]
-                c_im = tl.load(p_c + c_plane_stride + o_c, mask=mask, other=0.0)
-                c_im = widen(c_im).to(tl.float32)
-            total = add_term(total, q_re, q_im, c_re, c_im, SCORE)
+            if SCORE >= RSCF_ROTATE:
+                p_f = p_c
+                if HAS_FACTOR:
+                    p_f = (p_factor + candidate * f_row_stride)[:, None]
+                    p_f += (k.to(tl.int64) * f_step)[None, :]
+                total = add_stored(
+                    total,
+                    (p_q + o_q)[None, :],
+                    q_plane_stride,
+                    mask,
+                    p_c + o_c,
+                    c_plane_stride,
+                    p_f,
+                    mask,
+                    SCORE,
+                    PLANES,
+                    HAS_FACTOR,
+                )
+            else:
+                q_re = widen(tl.load(p_q + o_q, mask=m_k, other=0.0)).to(tl.float32)[None, :]
+                c_re = widen(tl.load(p_c + o_c, mask=mask, other=0.0)).to(tl.float32)
+                q_im = q_re
+                c_im = c_re
+                if PLANES == 2:
+                    q_im = tl.load(p_q + q_plane_stride + o_q, mask=m_k, other=0.0)
+                    q_im = widen(q_im).to(tl.float32)[None, :]
+                    c_im = tl.load(p_c + c_plane_stride + o_c, mask=mask, other=0.0)
+                    c_im = widen(c_im).to(tl.float32)
+                total = add_term(total, q_re, q_im, c_re, c_im, SCORE)
         low = tl.maximum(low, width)
         score = distance_of(tl.sum(total, 1), SCORE)
         if SCORE != DOT:

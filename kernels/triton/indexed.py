@@ -13,9 +13,10 @@ from torch import Tensor
 from ..scores import Score, get_score
 from . import launch as launcher
 from .crops import crop_order, over_norms, segments
+from .filtered_pulls import extra_rows, pull_side
 from .gather import add_pieces, gather_scores, pull_lists
-from .operands import view_args
-from .terms import score_code
+from .operands import factor_args, query_args, view_args
+from .terms import score_code, takes_root
 
 GATHER_PAIRS, GATHER_FEATURES = 16, 64
 PULL_PAIRS, PULL_FEATURES = 4, 64
@@ -40,7 +41,7 @@ def indexed_scores(
     crops = [facts.num_features(table.shape[1])] if dims is None else list(dims)
     out = torch.empty(len(crops), *index.shape, dtype=torch.float32, device=table.device)
     with launcher.on_device(table.device):
-        fill_indexed(out, queries, table, index, facts, crops, bias)
+        fill_indexed(out, queries, table, index, facts, crops, bias, factor)
     return out[0] if dims is None else out
 
 
@@ -52,6 +53,7 @@ def fill_indexed(
     facts: Score,
     crops: Sequence[int],
     bias: Tensor | None,
+    factor: Tensor | None = None,
 ) -> None:
     """Write the scores of pairs ``index [B, K]`` into ``out [C, B, K]`` of column stride 1."""
     if not out.numel():
@@ -65,8 +67,9 @@ def fill_indexed(
             gather_scores,
             (len(index), -(-part.shape[1] // GATHER_PAIRS)),
             {
-                **view_args(queries, facts, "p_query", "q_"),
+                **query_args(queries, facts, factor),
                 **view_args(table, facts, "p_table", "c_"),
+                **factor_args(factor),
                 "p_index": part,
                 "index_row_stride": index.stride(0),
                 "index_stride": index.stride(1),
@@ -98,18 +101,28 @@ def indexed_backward(
     dims: Sequence[int] | None = None,
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
-    """Gradient of the queries, and ``(ids [U] ascending, rows [U, G])`` of the table."""
+    """Gradient of the queries, ``(ids [U] ascending, rows [U, G])`` of the table, the factor's."""
     facts = get_score(score)
     launcher.architecture(table.device)
     crops = [facts.num_features(table.shape[1])] if dims is None else list(dims)
     grad = grad[None] if dims is None else grad  # [C, B, K]
+    needs_factor = need[2] and factor is not None
     with launcher.on_device(table.device):
-        if facts.name == "l2":
+        if takes_root(facts):
             norms = torch.empty(grad.shape, dtype=torch.float32, device=table.device)
-            fill_indexed(norms, queries, table, index, facts, crops, None)
+            fill_indexed(norms, queries, table, index, facts, crops, None, factor)
             grad = over_norms(grad, norms.neg_())
-        by_query = _Side(queries, table, index, facts, by_table=False) if need[0] else None
-        by_row = _Side(table, queries, index, facts, by_table=True) if need[1] else None
+        by_query: _Side | _FilteredSide | None = None
+        by_row: _Side | _FilteredSide | None = None
+        if facts.filters:
+            operands = queries, table, factor, index, facts
+            if need[0]:
+                by_query = _FilteredSide(*operands, (True, False), by_table=False)
+            if need[1] or needs_factor:
+                by_row = _FilteredSide(*operands, (need[1], needs_factor), by_table=True)
+        else:
+            by_query = _Side(queries, table, index, facts, by_table=False) if need[0] else None
+            by_row = _Side(table, queries, index, facts, by_table=True) if need[1] else None
         sides = [side for side in (by_query, by_row) if side is not None]
         for low, high, coefficient in segments(grad, crops):
             weights = coefficient.contiguous()
@@ -117,11 +130,11 @@ def indexed_backward(
                 side.pull(weights, low, high)
         for side in sides:
             side.add_pieces()
-    return (
-        None if by_query is None else by_query.grad,
-        None if by_row is None else (by_row.lists.ids, by_row.grad),
-        None,
-    )
+    of_table = None
+    if by_row is not None and by_row.grad is not None:
+        of_table = by_row.lists.ids, by_row.grad
+    of_factor = by_row.grad_factor if isinstance(by_row, _FilteredSide) else None
+    return None if by_query is None else by_query.grad, of_table, of_factor
 
 
 @dataclass(frozen=True)
@@ -222,19 +235,65 @@ class _Side:
 
     def add_pieces(self) -> None:
         """Sum the pieces of lists that were cut."""
-        if not self.lists.is_cut:
-            return
-        width = self.grad.shape[1]
-        launcher.launch(
-            add_pieces,
-            (len(self.grad), -(-width // ADD_COLUMNS)),
-            {
-                "p_grad": self.grad,
-                "grad_stride": self.grad.stride(0),
-                "p_extra": self.extra,
-                "p_first": self.lists.first_extra,
-                "width": width,
-                "COLUMNS": ADD_COLUMNS,
-            },
-            num_warps=4,
-        )
+        if self.lists.is_cut:
+            _add_pieces(self.grad, self.extra, self.lists)
+
+
+class _FilteredSide:
+    """The gradient of the queries, or those of the table and the factor."""
+
+    def __init__(
+        self,
+        queries: Tensor,
+        table: Tensor,
+        factor: Tensor | None,
+        index: Tensor,
+        facts: Score,
+        need: tuple[bool, bool],
+        *,
+        by_table: bool,
+    ) -> None:
+        self.operands = queries, table, factor, facts
+        self.by_table = by_table
+        rows, pairs = table if by_table else queries, index.numel()
+        length = max(PIECE_PAIRS, -(-8 * pairs * rows.shape[1] // EXTRA_BYTES))
+        self.lists = (lists_of_ids if by_table else lists_of_queries)(index, length)
+        count = len(self.lists.ids)
+        self.grad = rows.new_zeros(count, rows.shape[1]) if need[0] else None
+        self.grad_factor = None
+        if need[1] and factor is not None:
+            self.grad_factor = factor.new_zeros(count, factor.shape[1])
+        extras = 1 + 2 * pairs // length if self.lists.is_cut else 1
+        self.extra = extra_rows(self.grad, extras)
+        self.extra_factor = extra_rows(self.grad_factor, extras)
+
+    def pull(self, weights: Tensor, low: int, high: int) -> None:
+        """Write features ``low .. high - 1`` of the gradients, or of their pieces."""
+        into = self.grad, self.extra, self.grad_factor, self.extra_factor
+        of_queries = not self.by_table
+        pull_side(*self.operands, self.lists, weights, *into, low, high, of_queries=of_queries)
+
+    def add_pieces(self) -> None:
+        """Sum the pieces of lists that were cut."""
+        parts = (self.grad, self.extra), (self.grad_factor, self.extra_factor)
+        for grad, extra in parts:
+            if self.lists.is_cut and grad is not None and extra is not None:
+                _add_pieces(grad, extra, self.lists)
+
+
+def _add_pieces(grad: Tensor, extra: Tensor, lists: Lists) -> None:
+    """Sum the extra rows of lists that were cut."""
+    width = grad.shape[1]
+    launcher.launch(
+        add_pieces,
+        (len(grad), -(-width // ADD_COLUMNS)),
+        {
+            "p_grad": grad,
+            "grad_stride": grad.stride(0),
+            "p_extra": extra,
+            "p_first": lists.first_extra,
+            "width": width,
+            "COLUMNS": ADD_COLUMNS,
+        },
+        num_warps=4,
+    )

@@ -12,16 +12,45 @@ from ..scores import Score
 
 
 def view_args(
-    rows: Tensor, score: Score, pointer: str = "p_table", prefix: str = ""
+    rows: Tensor,
+    score: Score,
+    pointer: str = "p_table",
+    prefix: str = "",
+    planes: int | None = None,
 ) -> dict[str, Tensor | int]:
-    """The four arguments that stand for ``rows [R, G]``; strides are in elements."""
-    starts, step = score.columns(rows.shape[1])
+    """The four arguments that stand for ``rows [R, G]``; strides are in elements.
+
+    ``planes``: of rows that are not candidates.
+    """
+    starts, step = score.columns(rows.shape[1], planes)
     row_stride, column_stride = rows.stride()
     return {
         pointer: rows,
         f"{prefix}row_stride": row_stride,
-        f"{prefix}plane_stride": starts[-1] * column_stride,
+        f"{prefix}plane_stride": starts[min(1, len(starts) - 1)] * column_stride,
         f"{prefix}step": step * column_stride,
+    }
+
+
+def query_args(queries: Tensor, score: Score, factor: Tensor | None) -> dict[str, Tensor | int]:
+    """As :func:`view_args`, of queries."""
+    return view_args(queries, score, "p_query", "q_", score.query_planes(factor is not None))
+
+
+def view_of_factor(factor: Tensor) -> dict[str, Tensor | int]:
+    """The factor ``[N, D]`` as a table of one plane."""
+    row_stride, step = factor.stride()
+    return {"p_table": factor, "row_stride": row_stride, "plane_stride": 0, "step": step}
+
+
+def factor_args(factor: Tensor | None) -> dict[str, Tensor | int | bool | None]:
+    """The factor's rows ``[N, D]``, read if ``HAS_FACTOR``."""
+    row_stride, step = (0, 0) if factor is None else factor.stride()
+    return {
+        "p_factor": factor,
+        "f_row_stride": row_stride,
+        "f_step": step,
+        "HAS_FACTOR": factor is not None,
     }
 
 

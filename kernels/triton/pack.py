@@ -29,6 +29,9 @@ def pack(
     p_out,
     p_status,  # [2] second: the least row that holds a number that is not finite
     PLANES: tl.constexpr,
+    FIRST: tl.constexpr,  # plane of the panel that the first of these is
+    TOTAL: tl.constexpr,  # planes of the panel
+    LESS: tl.constexpr,  # 1 is subtracted before rounding
     LANES: tl.constexpr,
     HAS_IDS: tl.constexpr,
     NEGATE: tl.constexpr,
@@ -45,7 +48,7 @@ def pack(
     if HAS_IDS:
         rows = tl.load(p_ids + position)
     m_feature = (k < num_features)[None, :]
-    p_panel = p_out + (o_first // LANES).to(tl.int64) * num_features * (PLANES * LANES)
+    p_panel = p_out + (o_first // LANES).to(tl.int64) * num_features * (TOTAL * LANES)
     o_lane = (o_first % LANES) + tl.arange(0, ROWS)
     is_bad = tl.zeros((ROWS,), tl.int32)
     for plane in tl.static_range(PLANES):
@@ -53,10 +56,12 @@ def pack(
         values = widen(tl.load(p_table + offsets, mask=m_feature, other=0.0))
         if CHECK:
             is_bad |= tl.max((is_finite(values.to(tl.float64)) == 0).to(tl.int32), 1)
+        if LESS:
+            values = values.to(tl.float64) - 1.0
         packed = values.to(tl.float32)
         if NEGATE:
             packed = -packed
-        p_lanes = p_panel + (k * PLANES + plane)[None, :] * LANES + o_lane[:, None]
+        p_lanes = p_panel + (k * TOTAL + FIRST + plane)[None, :] * LANES + o_lane[:, None]
         tl.store(p_lanes, packed, mask=m_feature & (lane >= 0)[:, None])
     if CHECK:
         note_bad_rows(p_status + 1, rows, is_bad > 0)
@@ -79,7 +84,7 @@ def describe(
     LANES: tl.constexpr,
     HAS_IDS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    NORM: tl.constexpr,  # 0: none, 1: sum of magnitudes, 2: Euclidean
+    NORM: tl.constexpr,  # as bounds.ErrorBound.norm
     ROWS: tl.constexpr,
     FEATURES: tl.constexpr,
 ):
@@ -105,8 +110,18 @@ def describe(
                     other=0.0,
                 )
                 values = widen(values).to(tl.float64)
-                total += tl.sum(tl.abs(values) if NORM == 1 else values * values, 1)
+                if NORM == 3:
+                    move = tl.where((k < num_features)[None, :], tl.abs(values - 1.0), 0.0)
+                    total = tl.maximum(total, largest_of(move))
+                else:
+                    total += tl.sum(tl.abs(values) if NORM == 1 else values * values, 1)
         tl.store(p_lanes + LANES, norm_above(total, NORM))
+
+
+@triton.jit
+def largest_of(moves):
+    """The largest of each row of magnitudes, infinite where one is not a number."""
+    return tl.max(tl.where(moves < float("inf"), moves, float("inf")), 1)
 
 
 @triton.jit

@@ -10,10 +10,11 @@ million known answers, 1.6 % of its pairs. Two binary searches a pair beside tha
 import triton
 import triton.language as tl
 
+from .filtered import add_stored
 from .operands import find_last_not_above, widen
-from .pack import norm_above
+from .pack import largest_of, norm_above
 from .sweep import classify
-from .terms import DOT, add_term, distance_of
+from .terms import DOT, RSCF_ROTATE, add_term, distance_of
 
 
 @triton.jit(
@@ -35,6 +36,9 @@ def count_known(
     c_row_stride,
     c_plane_stride,
     c_step,
+    p_factor,
+    f_row_stride,
+    f_step,
     p_bias,
     bias_stride,
     p_indptr,  # [num_queries + 1]
@@ -55,6 +59,7 @@ def count_known(
     rel,
     SCORE: tl.constexpr,
     PLANES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr,
     NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_SUBSET: tl.constexpr,
@@ -86,27 +91,48 @@ def count_known(
         mask = keep[:, None] & (k < num_features)[None, :]
         o_q = (k.to(tl.int64) * q_step)[None, :]
         o_c = (k.to(tl.int64) * c_step)[None, :]
-        q_re = widen(tl.load(p_q + o_q, mask=mask, other=0.0))
-        c_re = widen(tl.load(p_c + o_c, mask=mask, other=0.0))
-        q_im = q_re
-        c_im = c_re
-        if PLANES == 2:
-            q_im = widen(tl.load(p_q + q_plane_stride + o_q, mask=mask, other=0.0))
-            c_im = widen(tl.load(p_c + c_plane_stride + o_c, mask=mask, other=0.0))
-        total = add_term(
-            total,
-            q_re.to(tl.float32),
-            q_im.to(tl.float32),
-            c_re.to(tl.float32),
-            c_im.to(tl.float32),
-            SCORE,
-        )
-        if NORM > 0:
-            re = tl.abs(c_re.to(tl.float64))
-            im = tl.abs(c_im.to(tl.float64))
-            squares += tl.sum(re if NORM == 1 else re * re, 1)
+        if SCORE >= RSCF_ROTATE:
+            p_f = p_c
+            if HAS_FACTOR:
+                p_f = (p_factor + candidate * f_row_stride)[:, None]
+                p_f += (k.to(tl.int64) * f_step)[None, :]
+                b = widen(tl.load(p_f, mask=mask, other=1.0)).to(tl.float64)
+                squares = tl.maximum(squares, largest_of(tl.abs(b - 1.0)))
+            total = add_stored(
+                total,
+                p_q + o_q,
+                q_plane_stride,
+                mask,
+                p_c + o_c,
+                c_plane_stride,
+                p_f,
+                mask,
+                SCORE,
+                PLANES,
+                HAS_FACTOR,
+            )
+        else:
+            q_re = widen(tl.load(p_q + o_q, mask=mask, other=0.0))
+            c_re = widen(tl.load(p_c + o_c, mask=mask, other=0.0))
+            q_im = q_re
+            c_im = c_re
             if PLANES == 2:
-                squares += tl.sum(im if NORM == 1 else im * im, 1)
+                q_im = widen(tl.load(p_q + q_plane_stride + o_q, mask=mask, other=0.0))
+                c_im = widen(tl.load(p_c + c_plane_stride + o_c, mask=mask, other=0.0))
+            total = add_term(
+                total,
+                q_re.to(tl.float32),
+                q_im.to(tl.float32),
+                c_re.to(tl.float32),
+                c_im.to(tl.float32),
+                SCORE,
+            )
+            if NORM > 0:
+                re = tl.abs(c_re.to(tl.float64))
+                im = tl.abs(c_im.to(tl.float64))
+                squares += tl.sum(re if NORM == 1 else re * re, 1)
+                if PLANES == 2:
+                    squares += tl.sum(im if NORM == 1 else im * im, 1)
     distance = distance_of(tl.sum(total, 1), SCORE)
     if SCORE == DOT:
         distance = -distance
@@ -114,7 +140,10 @@ def count_known(
     tau = tl.load(p_threshold + query)
     absolute = tl.load(p_threshold + num_queries + query)
     if NORM > 0:
-        absolute += tl.load(p_threshold + 2 * num_queries + query) * norm_above(squares, NORM)
+        norm = norm_above(squares, NORM)
+        if HAS_FACTOR:  # rows as they are stored: the angle is a b, not a (b - 1)
+            norm += 1.0
+        absolute += tl.load(p_threshold + 2 * num_queries + query) * norm
     ranked = tau == tau
     if HAS_BIAS:
         tau += widen(tl.load(p_bias + candidate * bias_stride)).to(tl.float32)

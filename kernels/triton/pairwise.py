@@ -19,12 +19,13 @@ from ..scores import Score, get_score
 from . import configs
 from . import launch as launcher
 from .crops import crop_order, over_norms, segments
+from .filtered_pulls import WEIGHTS, pull_block
 from .indexed import fill_indexed
 from .operands import view_args
-from .panels import pack_panels, pack_weights
+from .panels import pack_candidates, pack_panels, pack_weights
 from .pull import pull
 from .score_tiles import score_tiles
-from .terms import score_code
+from .terms import score_code, takes_root
 
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 12 << 20  # packed operands
 BLOCK_PAIRS = 1 << 21  # of one block of coefficients: 8 MiB
@@ -49,7 +50,7 @@ def pairwise_scores(
     count = 1 if dims is None else len(dims)
     out = queries.new_empty(count, len(queries), len(candidates), dtype=torch.float32)
     with launcher.on_device(candidates.device):
-        fill_scores(out, queries, candidates, facts, dims, bias, arch)
+        fill_scores(out, queries, candidates, facts, dims, bias, arch, factor)
     return out[0] if dims is None else out
 
 
@@ -61,6 +62,7 @@ def fill_scores(
     dims: Sequence[int] | None,
     bias: Tensor | None,
     arch: int,
+    factor: Tensor | None = None,
 ) -> None:
     """Write the scores of all pairs and crops into ``out [C, B, K]`` of column stride 1."""
     if not out.numel():
@@ -73,26 +75,29 @@ def fill_scores(
     full = facts.num_features(candidates.shape[1])
     crops = [full] if dims is None else list(dims)
     has_crops = dims is not None
-    tile = _tile_for(len(queries), arch, has_crops)
-    row_bytes = 4 * max(crops) * facts.planes
-    height = QUERY_BYTES // row_bytes // tile.queries * tile.queries
+    tile = _tile_for(len(queries), arch, has_crops, facts.filters)
+    planes = facts.query_planes(factor is not None)
+    row_bytes = 4 * max(crops) * (facts.planes + (factor is not None))
+    height = QUERY_BYTES // (4 * max(crops) * planes) // tile.queries * tile.queries
     width = min(CANDIDATE_BYTES // row_bytes // tile.candidates, MAX_GRID) * tile.candidates
     if not (height and width):
-        _gather_all(out, queries, candidates, facts, crops, bias)
+        _gather_all(out, queries, candidates, facts, crops, bias, factor)
         return
     order = crop_order(crops, candidates.device) if has_crops else None
     for i in range(0, len(queries), height):
         block = queries[i : i + height]
-        packed = pack_panels(block, facts, max(crops), tile.queries)
+        packed = pack_panels(block, facts, max(crops), tile.queries, planes=planes)
         for j in range(0, len(candidates), width):
             part = candidates[j : j + width]
+            its_factor = None if factor is None else factor[j : j + width]
+            panels = pack_candidates(part, its_factor, facts, max(crops), tile.candidates)
             target = out[:, i : i + height, j : j + width]
             launcher.launch(
                 score_tiles,
                 (-(-len(block) // tile.queries), -(-len(part) // tile.candidates)),
                 {
                     "p_query": packed,
-                    "p_panel": pack_panels(part, facts, max(crops), tile.candidates),
+                    "p_panel": panels,
                     "p_crops": order,
                     "p_bias": None if bias is None else bias[j : j + width],
                     "bias_stride": 0 if bias is None else bias.stride(0),
@@ -105,21 +110,27 @@ def fill_scores(
                     "num_crops": len(crops),
                     "SCORE": score_code(facts),
                     "PLANES": facts.planes,
+                    "HAS_FACTOR": factor is not None,
                     "HAS_BIAS": bias is not None,
                     "HAS_CROPS": has_crops,
                     "BLOCK_M": tile.queries,
                     "BLOCK_N": tile.candidates,
                 },
                 num_warps=tile.num_warps,
+                **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
             )
 
 
-def _tile_for(num_queries: int, arch: int, has_crops: bool) -> configs.Tile:
-    """A lane is a candidate, as in configs.py; crops keep a second sum, so half the queries."""
-    lanes = 32 if arch else 64
-    if num_queries < 256:
-        return configs.Tile(16 if has_crops or num_queries <= 16 else 32, lanes, 1)
-    return configs.Tile(16 if has_crops else 32, 4 * lanes, 4)
+def _tile_for(num_queries: int, arch: int, has_crops: bool, filters: bool) -> configs.Tile:
+    """A lane is a candidate, as in configs.py.
+
+    Crops keep a second sum and filtering scores need more registers, so half the queries.
+    """
+    lanes, is_low = 32 if arch else 64, has_crops or filters
+    num_warps = 1 if num_queries < 256 else 4
+    queries = 16 if is_low or num_queries <= 16 else 32
+    cap = configs.FILTER_REGISTERS if arch and filters else None
+    return configs.Tile(queries, num_warps * lanes, num_warps, cap)
 
 
 def _multiply(out: Tensor, queries: Tensor, candidates: Tensor, bias: Tensor | None) -> None:
@@ -138,10 +149,12 @@ def _gather_all(
     facts: Score,
     crops: Sequence[int],
     bias: Tensor | None,
+    factor: Tensor | None,
 ) -> None:
     """Where not even one packed tile fits the scratch (tens of thousands of features)."""
     index = torch.arange(len(candidates), device=candidates.device)
-    fill_indexed(out, queries, candidates, index.expand(out.shape[1:]), facts, crops, bias)
+    index = index.expand(out.shape[1:])
+    fill_indexed(out, queries, candidates, index, facts, crops, bias, factor)
 
 
 def pairwise_backward(
@@ -153,27 +166,32 @@ def pairwise_backward(
     dims: Sequence[int] | None = None,
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of the queries and the candidates; float32 sums, each in its input's dtype."""
+    """Gradients of queries, candidates and factor; float32 sums, each in its input's dtype."""
     facts = get_score(score)
     arch = launcher.architecture(candidates.device)
     grad = grad[None] if dims is None else grad  # [C, B, K]
     grad_queries = zero_gradient(queries, need[0])
     grad_candidates = zero_gradient(candidates, need[1])
-    copies = 2 + (len(grad) if facts.name == "l2" else 0)
-    blocks = _blocks(len(queries), len(candidates), BLOCK_PAIRS * 2 // copies, row_cap(candidates))
+    grad_factor = None if factor is None else zero_gradient(factor, need[2])
+    copies = 2 + (len(grad) if takes_root(facts) else 0)
+    most = row_cap(candidates) if factor is None else min(row_cap(candidates), row_cap(factor))
+    blocks = _blocks(len(queries), len(candidates), BLOCK_PAIRS * 2 // copies, most)
     with launcher.on_device(candidates.device):
         for columns, parts in blocks:
             of_candidates = None if grad_candidates is None else Sink(grad_candidates[columns])
+            of_factor = None if grad_factor is None else Sink(grad_factor[columns])
+            its_factor = None if factor is None else factor[columns]
             for rows in parts:
                 of_queries = None if grad_queries is None else Sink(grad_queries[rows])
-                pairs = Pairs(queries[rows], candidates[columns], facts, arch)
+                pairs = Pairs(queries[rows], candidates[columns], facts, arch, its_factor)
                 coefficients = pairs.coefficients(grad[:, rows, columns], dims)
-                pairs.pull(coefficients, of_queries, of_candidates)
+                pairs.pull(coefficients, of_queries, of_candidates, of_factor)
                 if of_queries is not None:
                     of_queries.finish()
-            if of_candidates is not None:
-                of_candidates.finish()
-    return grad_queries, grad_candidates, None
+            for sink in (of_candidates, of_factor):
+                if sink is not None:
+                    sink.finish()
+    return grad_queries, grad_candidates, grad_factor
 
 
 def row_cap(rows: Tensor) -> int:
@@ -202,8 +220,15 @@ def zero_gradient(rows: Tensor, needed: bool) -> Tensor | None:
 class Pairs:
     """A block of queries ``[b, F]`` and candidates ``[k, G]``, all pairs of them."""
 
-    def __init__(self, queries: Tensor, candidates: Tensor, facts: Score, arch: int) -> None:
-        self.queries, self.candidates = queries, candidates
+    def __init__(
+        self,
+        queries: Tensor,
+        candidates: Tensor,
+        facts: Score,
+        arch: int,
+        factor: Tensor | None = None,
+    ) -> None:
+        self.queries, self.candidates, self.factor = queries, candidates, factor
         self.facts, self.arch = facts, arch
         self.num_features = facts.num_features(candidates.shape[1])
 
@@ -211,7 +236,8 @@ class Pairs:
         """Scores without bias ``[C, b, k]``."""
         shape = (1 if dims is None else len(dims), len(self.queries), len(self.candidates))
         out = torch.empty(shape, dtype=torch.float32, device=self.candidates.device)
-        fill_scores(out, self.queries, self.candidates, self.facts, dims, None, self.arch)
+        operands = self.queries, self.candidates, self.facts
+        fill_scores(out, *operands, dims, None, self.arch, self.factor)
         return out
 
     def coefficients(
@@ -221,7 +247,7 @@ class Pairs:
 
         From the widest range down: each crop adds to the coefficients of the features it has.
         """
-        if self.facts.name == "l2":
+        if takes_root(self.facts):
             grad = over_norms(grad, self.scores(dims).neg_())
         return segments(grad, [self.num_features] if dims is None else dims)
 
@@ -230,9 +256,13 @@ class Pairs:
         coefficients: Iterator[tuple[int, int, Tensor]],
         of_queries: "Sink | None",
         of_candidates: "Sink | None",
+        of_factor: "Sink | None" = None,
     ) -> None:
         """Add the gradients of the block."""
         for low, high, coefficient in coefficients:
+            if self.facts.filters:
+                self._pull_filtered(of_queries, of_candidates, of_factor, coefficient, low, high)
+                continue
             for sink, rows, others, weights in (
                 (of_queries, self.queries, self.candidates, coefficient),
                 (of_candidates, self.candidates, self.queries, coefficient.T),
@@ -241,6 +271,24 @@ class Pairs:
                     _pull_by_matmul(sink.total, weights, others, low, high)
                 elif sink is not None:
                     self._pull(sink, rows, others, weights, low, high)
+
+    def _pull_filtered(
+        self,
+        of_queries: "Sink | None",
+        of_candidates: "Sink | None",
+        of_factor: "Sink | None",
+        coefficient: Tensor,
+        low: int,
+        high: int,
+    ) -> None:
+        operands = self.queries, self.candidates, self.factor, self.facts, self.arch
+        if of_queries is not None:
+            weights = pack_weights(coefficient, WEIGHTS)
+            pull_block(*operands, weights, (of_queries, None), low, high, of_queries=True)
+        if of_candidates is not None or of_factor is not None:
+            weights = pack_weights(coefficient.T, WEIGHTS)
+            sinks = of_candidates, of_factor
+            pull_block(*operands, weights, sinks, low, high, of_queries=False)
 
     def _pull(
         self, sink: "Sink", rows: Tensor, others: Tensor, weights: Tensor, low: int, high: int
@@ -281,11 +329,12 @@ class Sink:
         self.total = grad if is_float else grad.to(torch.float32)
         self.partial: Tensor | None = None
 
-    def target(self, programs: int, num_others: int) -> Tensor:
+    def target(self, programs: int, num_others: int, splits: int | None = None) -> Tensor:
         """``[splits, R, G]`` to add to; the same for every range of features."""
         if self.partial is None:
             room = PARTIAL_BYTES // (4 * self.total.numel())
-            splits = min(PULL_PROGRAMS // programs, room, num_others // 64, MAX_GRID)
+            if splits is None:
+                splits = min(PULL_PROGRAMS // programs, room, num_others // 64, MAX_GRID)
             if splits > 1:
                 self.partial = self.total.new_zeros(splits, *self.total.shape)
         return self.total[None] if self.partial is None else self.partial

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..scores import Score
 from . import launch as launcher
-from .operands import view_args
+from .operands import view_args, view_of_factor
 from .pack import PACK_FEATURES, PACK_ROWS, describe, pack
 
 
@@ -18,13 +18,55 @@ def pack_panels(
     ids: Tensor | None = None,
     negate: bool = False,
     status: Tensor | None = None,
+    planes: int | None = None,
 ) -> Tensor:
     """The first ``dim`` features, packed: ``[panels][dim][planes][lanes]``, flat.
 
     Of all rows, or of ``ids``. With ``status [2]`` the second is lowered to the least row that
-    holds a number that is not finite.
+    holds a number that is not finite. ``planes``: of rows that are not candidates.
     """
-    return _pack(rows, view_args(rows, facts), dim, facts.planes, lanes, ids, negate, status)
+    planes = planes or facts.planes
+    out = _panels(rows, ids, lanes, dim * planes)
+    view = view_args(rows, facts, planes=planes)
+    _pack(rows, view, dim, lanes, ids, out, planes, negate=negate, status=status)
+    return out
+
+
+def pack_candidates(
+    rows: Tensor,
+    factor: Tensor | None,
+    facts: Score,
+    dim: int,
+    lanes: int,
+    *,
+    ids: Tensor | None = None,
+    status: Tensor | None = None,
+    less_one: bool = False,
+) -> Tensor:
+    """As :func:`pack_panels`, with the factor as the last plane, less 1 if a sweep has folded it.
+
+    ``status [3]``: the third is that of the factor's rows.
+    """
+    if factor is None:
+        return pack_panels(rows, facts, dim, lanes, ids=ids, status=status)
+    total = facts.planes + 1
+    out = _panels(rows, ids, lanes, dim * total)
+    view = view_args(rows, facts)
+    _pack(rows, view, dim, lanes, ids, out, facts.planes, total=total, status=status)
+    _pack(
+        factor,
+        view_of_factor(factor),
+        dim,
+        lanes,
+        ids,
+        out,
+        1,
+        first=facts.planes,
+        total=total,
+        less_one=less_one,
+        status=None if status is None else status[1:],
+    )
+    return out
 
 
 def pack_weights(weights: Tensor, lanes: int) -> Tensor:
@@ -36,25 +78,36 @@ def pack_weights(weights: Tensor, lanes: int) -> Tensor:
         "plane_stride": 0,
         "step": step,
     }
-    return _pack(weights, view, weights.shape[1], 1, lanes, None, False, None)
+    out = _panels(weights, None, lanes, weights.shape[1])
+    _pack(weights, view, weights.shape[1], lanes, None, out, 1)
+    return out
+
+
+def _panels(rows: Tensor, ids: Tensor | None, lanes: int, floats: int) -> Tensor:
+    """Room for panels of rows of so many floats."""
+    count = len(rows) if ids is None else len(ids)
+    return torch.empty(-(-count // lanes) * lanes * floats, device=rows.device)
 
 
 def _pack(
     rows: Tensor,
     view: dict[str, Tensor | int],
     features: int,
-    planes: int,
     lanes: int,
     ids: Tensor | None,
-    negate: bool,
-    status: Tensor | None,
-) -> Tensor:
+    out: Tensor,
+    planes: int,
+    *,
+    first: int = 0,
+    total: int | None = None,
+    less_one: bool = False,
+    negate: bool = False,
+    status: Tensor | None = None,
+) -> None:
     count = len(rows) if ids is None else len(ids)
-    panels = -(-count // lanes)
-    out = torch.empty(panels * features * planes * lanes, device=rows.device)
     launcher.launch(
         pack,
-        (panels * (lanes // PACK_ROWS), -(-features // PACK_FEATURES)),
+        (-(-count // lanes) * (lanes // PACK_ROWS), -(-features // PACK_FEATURES)),
         {
             **view,
             "p_ids": ids,
@@ -64,6 +117,9 @@ def _pack(
             "p_out": out,
             "p_status": status,
             "PLANES": planes,
+            "FIRST": first,
+            "TOTAL": total or planes,
+            "LESS": less_one,
             "LANES": lanes,
             "HAS_IDS": ids is not None,
             "NEGATE": negate,
@@ -73,7 +129,6 @@ def _pack(
         },
         num_warps=4,
     )
-    return out
 
 
 def describe_lanes(
@@ -85,8 +140,12 @@ def describe_lanes(
     *,
     ids: Tensor | None = None,
     bias: Tensor | None = None,
+    factor: Tensor | None = None,
 ) -> Tensor:
-    """The bias of every lane and an upper bound on its norm: ``[panels, 2, lanes]``."""
+    """The bias of every lane and an upper bound on its norm: ``[panels, 2, lanes]``.
+
+    With a factor its norm is that of the factor.
+    """
     count = len(rows) if ids is None else len(ids)
     panels = -(-count // lanes)
     out = torch.empty(panels, 2, lanes, device=rows.device)
@@ -94,7 +153,7 @@ def describe_lanes(
         describe,
         (panels * (lanes // PACK_ROWS),),
         {
-            **view_args(rows, facts),
+            **(view_args(rows, facts) if factor is None else view_of_factor(factor)),
             "p_bias": bias,
             "bias_stride": 0 if bias is None else bias.stride(0),
             "p_ids": ids,
@@ -102,7 +161,7 @@ def describe_lanes(
             "count": count,
             "num_features": dim,
             "p_lane": out,
-            "PLANES": facts.planes,
+            "PLANES": facts.planes if factor is None else 1,
             "LANES": lanes,
             "HAS_IDS": ids is not None,
             "HAS_BIAS": bias is not None,

@@ -3,7 +3,8 @@
 Cost model: sweep.py (per element), canonical.py (per undecided pair), pairs.py (per known answer).
 Memory: 24 MiB of panels, 16 MiB of packed queries, 4 MiB of band, O(B) words a crop; the sorted
 copy of an index whose rows do not rise. The host waits once, for the checks of the input and the
-sizes of all bands; what a band could not hold is then swept again in pieces that it can.
+sizes of all bands; what a band could not hold is then swept again in pieces that it can. Crops are
+swept together (nested.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from . import configs
 from .batch import Batch, Known
 from .crop import Block, Crop, Scratch
 from .launch import architecture, on_device
+from .nest import Nest
 from .status import Report, Status
 
 
@@ -53,7 +55,7 @@ def rank_counts(
     if len(targets):
         with on_device(candidates.device):
             batch = Batch.of(
-                facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch
+                facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch, factor
             )
             known = Known(exclude_indptr.contiguous(), exclude_indices.contiguous())
             _count(batch, known, crops, counts, checks)
@@ -71,27 +73,31 @@ class _Job:
     crop: Crop
     blocks: list[Block]
     first_band: int
+    capacity: int  # of the band of a block
 
 
 def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, checks: Checks) -> None:
     """All crops: enqueue everything, wait once, raise or repair what did not fit."""
-    plans = [
-        configs.plan(batch.facts, batch.num_queries, batch.num_candidates, dim, batch.arch)
-        for dim in dims
-    ]
+    dims, order = zip(*sorted(zip(dims, range(len(dims)), strict=True)), strict=True)
+    nested = _nested_plan(batch, dims)
+    plans = [nested or _plan(batch, dim) for dim in dims]
     blocks = [[] if plan is None else list(_blocks(batch, plan)) for plan in plans]
     pieces = list(_pieces(len(known.indices)))
     starts = [0, *accumulate(len(some) + len(pieces) + 1 for some in blocks)]
     status = Status(starts.pop(), batch.candidates.device)
     scratch = Scratch(batch, plans, dims)
-    jobs = [
-        _Job(Crop(batch, dim, its_counts, plan, scratch, status), some, start)
-        for dim, its_counts, plan, some, start in zip(
-            dims, counts, plans, blocks, starts, strict=True
-        )
+    ends = dims if nested else ()
+    crops = [
+        Crop(batch, dim, counts[place], plan, scratch, status, ends)
+        for dim, place, plan in zip(dims, order, plans, strict=True)
     ]
+    nest = Nest(crops, nested) if nested else None
+    capacity = nest.capacity if nest else len(scratch.band)
+    jobs = [_Job(*its, capacity) for its in zip(crops, blocks, starts, strict=True)]
+    if nest:
+        _enqueue_nest(nest, jobs, status)
     for job in jobs:
-        _enqueue(job, known, pieces, status)
+        _enqueue(job, known, pieces, status, is_swept=nest is not None)
     report = status.read(checks)
     report.raise_if_bad()
     if report.is_unsorted:
@@ -100,14 +106,41 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
         _repair(job, known, pieces, status, report)
 
 
-def _enqueue(job: _Job, known: Known, pieces: list[tuple[int, int]], status: Status) -> None:
+def _nested_plan(batch: Batch, dims: Sequence[int]) -> configs.Plan | None:
+    """How crops of rising widths are cut that one sweep serves; None if each has its own.
+
+    Filtering scores have operands that differ between crops, so that none shares a sweep.
+    """
+    if len(dims) == 1 or batch.facts.filters:
+        return None
+    return _plan(batch, dims[-1], len(dims))
+
+
+def _plan(batch: Batch, dim: int, num_crops: int = 1) -> configs.Plan | None:
+    shape = batch.num_queries, batch.num_candidates, dim
+    return configs.plan(batch.facts, *shape, batch.arch, num_crops, batch.has_factor)
+
+
+def _enqueue_nest(nest: Nest, jobs: list[_Job], status: Status) -> None:
+    """The sweep of all crops."""
+    nest.score_targets()
+    for number, block in enumerate(jobs[0].blocks):
+        cursors = [status.cursor(job.first_band + number) for job in jobs]
+        nest.sweep(block, cursors)
+        nest.decide(block, cursors)
+
+
+def _enqueue(
+    job: _Job, known: Known, pieces: list[tuple[int, int]], status: Status, *, is_swept: bool
+) -> None:
     """Everything that a crop needs, unless a band overflows or the index is unsorted."""
     crop, band = job.crop, job.first_band
-    crop.score_targets()
-    for block in job.blocks:
-        crop.sweep(block, status.cursor(band))
-        crop.decide(block, status.cursor(band))
-        band += 1
+    if not is_swept:
+        crop.score_targets()
+        for number, block in enumerate(job.blocks):
+            crop.sweep(block, status.cursor(band + number))
+            crop.decide(block, status.cursor(band + number))
+    band += len(job.blocks)
     for start, stop in pieces:
         crop.count_known(known, start, stop, status.cursor(band))
         band += 1
@@ -122,7 +155,7 @@ def _repair(
     crop, cursor = job.crop, status.cursor(0)
     crop.forget_packed()
     for band, block in enumerate(job.blocks, job.first_band):
-        if report.sizes[band] > crop.capacity:
+        if report.sizes[band] > job.capacity:
             _sweep_in_pieces(crop, block, cursor)
     if report.is_unsorted:
         crop.counts[2:].zero_()

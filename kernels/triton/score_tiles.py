@@ -10,9 +10,10 @@ it is the number that the cropped table gives, bit for bit.
 import triton
 import triton.language as tl
 
+from .filtered import PLAIN, STILL, add_packed
 from .operands import widen
 from .sweep import SUM_BLOCK
-from .terms import DOT, add_term, distance_of
+from .terms import DOT, RSCF_ROTATE, add_term, distance_of, query_planes
 
 
 @triton.jit
@@ -26,8 +27,14 @@ def add_features(
     PLANES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    HAS_FACTOR: tl.constexpr = False,
 ):
-    """``part [M, N]`` plus the terms of features ``first .. stop - 1``."""
+    """``part [M, N]`` plus the terms of features ``first .. stop - 1``, as they are stored."""
+    if SCORE >= RSCF_ROTATE:
+        MOVE: tl.constexpr = PLAIN if HAS_FACTOR else STILL
+        return add_packed(
+            part, p_query, p_panel, first, stop, SCORE, PLANES, MOVE, BLOCK_M, BLOCK_N
+        )
     o_query = tl.arange(0, BLOCK_M)
     o_panel = tl.arange(0, BLOCK_N)
     for k in range(first, stop):
@@ -96,15 +103,17 @@ def score_tiles(
     num_crops,
     SCORE: tl.constexpr,
     PLANES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_CROPS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     """Scores of a tile."""
-    wide = num_features.to(tl.int64) * PLANES
-    p_query += tl.program_id(0) * (wide * BLOCK_M)  # queries first: a panel is reused while hot
-    p_panel += tl.program_id(1) * (wide * BLOCK_N)
+    wide = num_features.to(tl.int64)
+    # Queries first: a panel is reused while it is hot.
+    p_query += tl.program_id(0) * (wide * (query_planes(SCORE, PLANES, HAS_FACTOR) * BLOCK_M))
+    p_panel += tl.program_id(1) * (wide * ((PLANES + HAS_FACTOR) * BLOCK_N))
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     if HAS_CROPS:
@@ -114,7 +123,16 @@ def score_tiles(
             while feature < width:
                 stop = tl.minimum((feature // SUM_BLOCK + 1) * SUM_BLOCK, width)
                 part = add_features(
-                    part, p_query, p_panel, feature, stop, SCORE, PLANES, BLOCK_M, BLOCK_N
+                    part,
+                    p_query,
+                    p_panel,
+                    feature,
+                    stop,
+                    SCORE,
+                    PLANES,
+                    BLOCK_M,
+                    BLOCK_N,
+                    HAS_FACTOR,
                 )
                 feature = stop
                 if feature % SUM_BLOCK == 0:
@@ -137,7 +155,7 @@ def score_tiles(
         for feature in range(0, num_features, SUM_BLOCK):
             stop = tl.minimum(feature + SUM_BLOCK, num_features)
             total += add_features(
-                part, p_query, p_panel, feature, stop, SCORE, PLANES, BLOCK_M, BLOCK_N
+                part, p_query, p_panel, feature, stop, SCORE, PLANES, BLOCK_M, BLOCK_N, HAS_FACTOR
             )
         store_scores(
             total,

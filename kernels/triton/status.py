@@ -9,7 +9,7 @@ from ..checks import Checks, nonfinite_error
 
 _NO_ROW = 2**63 - 1
 _WORDS = 2  # 64-bit words a cursor takes, so that each lies on a boundary of 16 bytes
-_HEAD = 2 * _WORDS
+_HEAD = 3 * _WORDS
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Report:
 
     bad_query: int
     bad_candidate: int
+    bad_factor: int
     is_unsorted: bool
     sizes: list[int]
 
@@ -27,6 +28,8 @@ class Report:
             raise nonfinite_error("queries", self.bad_query)
         if self.bad_candidate != _NO_ROW:
             raise nonfinite_error("candidates", self.bad_candidate)
+        if self.bad_factor != _NO_ROW:
+            raise nonfinite_error("factor", self.bad_factor)
 
 
 class Status:
@@ -34,9 +37,9 @@ class Status:
 
     def __init__(self, num_bands: int, device: torch.device) -> None:
         self._words = torch.zeros(_HEAD + _WORDS * num_bands, dtype=torch.int64, device=device)
-        self.rows = self._words[:2]  # least bad query, least bad candidate
+        self.rows = self._words[:3]  # least bad query, candidate and row of the factor
         self.rows.fill_(_NO_ROW)
-        self.unsorted = self._words[2:3]
+        self.unsorted = self._words[4:5]
 
     def cursor(self, band: int) -> Tensor:
         """The size of a band ``[1]``."""
@@ -45,5 +48,5 @@ class Status:
 
     def read(self, checks: Checks) -> Report:
         """Wait for the device; checks that were kept come first."""
-        bad_query, bad_candidate, is_unsorted, _, *cursors = checks.read(self._words)
-        return Report(bad_query, bad_candidate, bool(is_unsorted), cursors[::_WORDS])
+        bad_query, bad_candidate, bad_factor, *rest = checks.read(self._words)
+        return Report(bad_query, bad_candidate, bad_factor, bool(rest[1]), rest[3::_WORDS])

@@ -10,14 +10,14 @@ import triton.language as tl
 from .canonical import score_pairs
 from .operands import note_bad_rows
 from .sweep import HUGE, append, sweep_tile
-from .terms import distance_of
+from .terms import distance_of, query_planes
 
 
 @triton.jit(do_not_specialize=["num_candidates", "num_features", "capacity"])
 def collect(
     p_query,  # [tiles][num_features][PLANES][BLOCK_M]
     p_panel,  # [panels][num_features][PLANES][BLOCK_N]
-    p_threshold,  # [tiles][3][BLOCK_M] minus the limit (NaN: no query), base, slope
+    p_threshold,  # [tiles][3 + HAS_FACTOR][BLOCK_M] minus the limit (NaN: none), base, slope, reach
     p_lane,  # [panels][2][BLOCK_N] bias, norm; read if HAS_BIAS, HAS_NORM
     p_band,  # [capacity] position << 32 | lane of this sweep
     p_cursor,  # [1]
@@ -27,6 +27,7 @@ def collect(
     rel,
     SCORE: tl.constexpr,
     PLANES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr,
     HAS_NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -36,7 +37,7 @@ def collect(
     i_tile = tl.program_id(0)
     i_panel = tl.program_id(1)
     o_panel = tl.arange(0, BLOCK_N)
-    p_threshold += i_tile * (3 * BLOCK_M)
+    p_threshold += i_tile * ((3 + HAS_FACTOR) * BLOCK_M)
     p_lane += i_panel * (2 * BLOCK_N)
     highest_bias = 0.0
     if HAS_BIAS:
@@ -44,10 +45,10 @@ def collect(
     largest_norm = 0.0
     if HAS_NORM:
         largest_norm = tl.max(tl.load(p_lane + BLOCK_N + o_panel), 0)
-    wide = num_features.to(tl.int64) * PLANES
+    wide = num_features.to(tl.int64)
     total, complete = sweep_tile(
-        p_query + i_tile * (wide * BLOCK_M),
-        p_panel + i_panel * (wide * BLOCK_N),
+        p_query + i_tile * (wide * (query_planes(SCORE, PLANES, HAS_FACTOR) * BLOCK_M)),
+        p_panel + i_panel * (wide * ((PLANES + HAS_FACTOR) * BLOCK_N)),
         p_threshold,
         highest_bias,
         largest_norm,
@@ -55,6 +56,7 @@ def collect(
         rel,
         SCORE,
         PLANES,
+        HAS_FACTOR,
         HAS_NORM,
         BLOCK_M,
         BLOCK_N,
@@ -86,6 +88,9 @@ def score_survivors(
     c_row_stride,
     c_plane_stride,
     c_step,
+    p_factor,
+    f_row_stride,
+    f_step,
     p_bias,
     bias_stride,
     p_pairs,  # [count] position << 32 | lane
@@ -93,11 +98,12 @@ def score_survivors(
     p_ids,  # [lanes] candidate, read if HAS_IDS; else lanes are candidates
     p_limits,  # [positions] float64
     p_scores,  # [count] float64
-    p_status,  # [2] least query, least candidate with a number that is not finite
+    p_status,  # [3] least query, candidate and factor row with a number that is not finite
     count,
     num_features,
     SCORE: tl.constexpr,
     PLANES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_IDS: tl.constexpr,
     CHECK: tl.constexpr,
@@ -114,7 +120,7 @@ def score_survivors(
     limit = tl.load(p_limits + (pair >> 32), mask=m_pair, other=0.0)
     if CHECK:  # every number is looked at
         limit = tl.full((LANES,), float("nan"), tl.float64)
-    score, q_finite, c_finite = score_pairs(
+    score, q_finite, c_finite, f_finite = score_pairs(
         p_query,
         q_row_stride,
         q_plane_stride,
@@ -123,6 +129,9 @@ def score_survivors(
         c_row_stride,
         c_plane_stride,
         c_step,
+        p_factor,
+        f_row_stride,
+        f_step,
         p_bias,
         bias_stride,
         query,
@@ -132,6 +141,7 @@ def score_survivors(
         num_features,
         SCORE,
         PLANES,
+        HAS_FACTOR,
         HAS_BIAS,
         LANES,
     )
@@ -139,3 +149,5 @@ def score_survivors(
     if CHECK:
         note_bad_rows(p_status, query, m_pair & (q_finite == 0))
         note_bad_rows(p_status + 1, candidate, m_pair & (c_finite == 0))
+        if HAS_FACTOR:
+            note_bad_rows(p_status + 2, candidate, m_pair & (f_finite == 0))

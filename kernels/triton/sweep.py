@@ -13,7 +13,8 @@ scores only grow, so nothing is lost.
 import triton
 import triton.language as tl
 
-from .terms import DOT, L2, add_term, distance_of
+from .filtered import NEAREST, add_swept
+from .terms import DOT, RSCF_ROTATE, add_term, distance_of, is_root, query_planes
 
 SUM_BLOCK: tl.constexpr = tl.constexpr(64)  # features per short accumulator; bounds.py counts it
 HUGE: tl.constexpr = tl.constexpr(3.4028234663852886e38)  # the largest finite float32
@@ -30,6 +31,7 @@ def sweep_tile(
     rel,
     SCORE: tl.constexpr,
     PLANES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr,
     HAS_NORM: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -41,21 +43,39 @@ def sweep_tile(
     """
     o_query = tl.arange(0, BLOCK_M)
     o_panel = tl.arange(0, BLOCK_N)
+    is_near = True
+    if HAS_FACTOR:
+        is_near = tl.max(tl.load(p_threshold + 3 * BLOCK_M + o_query), 0) * largest_norm <= NEAREST
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     feature = 0  # past num_features: abandoned
     while feature < num_features:
         stop = tl.minimum(feature + SUM_BLOCK, num_features)
         part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for k in range(feature, stop):
-            row = k * PLANES
-            q_re = tl.load(p_query + row * BLOCK_M + o_query)[:, None]
-            c_re = tl.load(p_panel + row * BLOCK_N + o_panel)[None, :]
-            q_im = q_re
-            c_im = c_re
-            if PLANES == 2:
-                q_im = tl.load(p_query + (row + 1) * BLOCK_M + o_query)[:, None]
-                c_im = tl.load(p_panel + (row + 1) * BLOCK_N + o_panel)[None, :]
-            part = add_term(part, q_re, q_im, c_re, c_im, SCORE)
+        if SCORE >= RSCF_ROTATE:
+            part = add_swept(
+                part,
+                p_query,
+                p_panel,
+                feature,
+                stop,
+                is_near,
+                SCORE,
+                PLANES,
+                HAS_FACTOR,
+                BLOCK_M,
+                BLOCK_N,
+            )
+        else:
+            for k in range(feature, stop):
+                row = k * PLANES
+                q_re = tl.load(p_query + row * BLOCK_M + o_query)[:, None]
+                c_re = tl.load(p_panel + row * BLOCK_N + o_panel)[None, :]
+                q_im = q_re
+                c_im = c_re
+                if PLANES == 2:
+                    q_im = tl.load(p_query + (row + 1) * BLOCK_M + o_query)[:, None]
+                    c_im = tl.load(p_panel + (row + 1) * BLOCK_N + o_panel)[None, :]
+                part = add_term(part, q_re, q_im, c_re, c_im, SCORE)
         total += part
         feature = stop
         if SCORE != DOT:
@@ -65,7 +85,7 @@ def sweep_tile(
             if HAS_NORM:
                 err += tl.load(p_threshold + 2 * BLOCK_M + o_query) * largest_norm
             limit = tau + 1.25 * err
-            if SCORE == L2:
+            if is_root(SCORE):
                 limit = tl.where(limit < 0.0, -1.0, limit * limit * (1.0 + 9.5367431640625e-07))
             limit = tl.where(threshold == threshold, limit, -1.0)[:, None]
             past = (total > limit) & (total <= HUGE)
@@ -107,7 +127,7 @@ def append(p_band, p_cursor, capacity, position, lane, is_open):
 def sweep(
     p_query,  # [tiles][num_features][PLANES][BLOCK_M]
     p_panel,  # [panels][num_features][PLANES][BLOCK_N]
-    p_threshold,  # [tiles][3][BLOCK_M] minus the target's score (NaN: not ranked), base, slope
+    p_threshold,  # [tiles][3 + HAS_FACTOR][BLOCK_M], see bounds.thresholds
     p_lane,  # [panels][2][BLOCK_N] bias, norm; read if HAS_BIAS, HAS_NORM
     p_greater,  # [tiles][BLOCK_M] int32
     p_band,  # [capacity] position << 32 | lane
@@ -118,6 +138,7 @@ def sweep(
     rel,
     SCORE: tl.constexpr,
     PLANES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr,
     HAS_NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -127,7 +148,7 @@ def sweep(
     i_tile = tl.program_id(0)  # queries first: a panel is reused while it is hot
     i_panel = tl.program_id(1)
     o_panel = tl.arange(0, BLOCK_N)
-    p_threshold += i_tile * (3 * BLOCK_M)
+    p_threshold += i_tile * ((3 + HAS_FACTOR) * BLOCK_M)
     p_lane += i_panel * (2 * BLOCK_N)
     highest_bias = 0.0
     if HAS_BIAS:
@@ -135,10 +156,10 @@ def sweep(
     largest_norm = 0.0
     if HAS_NORM:
         largest_norm = tl.max(tl.load(p_lane + BLOCK_N + o_panel), 0)
-    wide = num_features.to(tl.int64) * PLANES
+    wide = num_features.to(tl.int64)
     total, complete = sweep_tile(
-        p_query + i_tile * (wide * BLOCK_M),
-        p_panel + i_panel * (wide * BLOCK_N),
+        p_query + i_tile * (wide * (query_planes(SCORE, PLANES, HAS_FACTOR) * BLOCK_M)),
+        p_panel + i_panel * (wide * ((PLANES + HAS_FACTOR) * BLOCK_N)),
         p_threshold,
         highest_bias,
         largest_norm,
@@ -146,6 +167,7 @@ def sweep(
         rel,
         SCORE,
         PLANES,
+        HAS_FACTOR,
         HAS_NORM,
         BLOCK_M,
         BLOCK_N,

@@ -17,12 +17,36 @@ L1: tl.constexpr = tl.constexpr(1)
 L2: tl.constexpr = tl.constexpr(2)
 ROTATE: tl.constexpr = tl.constexpr(3)
 
-_CODES = {"dot": 0, "l1": 1, "l2": 2, "rotate": 3, "rotate_interleaved": 3}
+RSCF_ROTATE: tl.constexpr = tl.constexpr(4)  # from here on: filtering scores, filtered.py
+RSCF_L1: tl.constexpr = tl.constexpr(5)
+RSCF_L2: tl.constexpr = tl.constexpr(6)
+
+_CODES = {
+    **{"dot": 0, "l1": 1, "l2": 2, "rotate": 3, "rotate_interleaved": 3},
+    **{"rscf_rotate": 4, "rscf_l1": 5, "rscf_l2": 6},
+}
 
 
 def score_code(score: Score) -> int:
     """The kernels' number for a score; layouts are in the strides."""
     return _CODES[score.name]
+
+
+def takes_root(score: Score) -> bool:
+    """Whether the score is the root of the sum of its terms."""
+    return score.name in ("l2", "rscf_l2")
+
+
+@triton.constexpr_function
+def query_planes(SCORE, PLANES, HAS_FACTOR):
+    """Planes of a packed query."""
+    return 2 * PLANES + HAS_FACTOR if SCORE >= 4 else PLANES
+
+
+@triton.constexpr_function
+def is_root(SCORE):
+    """Whether a score is the root of a sum of squares."""
+    return SCORE in (2, 6)
 
 
 @triton.jit
@@ -42,7 +66,7 @@ def add_term(total, q_re, q_im, c_re, c_im, SCORE: tl.constexpr):
 @triton.jit
 def distance_of(total, SCORE: tl.constexpr):
     """The distance that a float32 sum stands for."""
-    if SCORE == L2:
+    if is_root(SCORE):
         return tl.sqrt(total)
     return total
 
@@ -65,7 +89,7 @@ def canonical_term(q_re, q_im, c_re, c_im, SCORE: tl.constexpr):
 def canonical_score(total, bias, SCORE: tl.constexpr, HAS_BIAS: tl.constexpr):
     """A canonical score from its float64 sum; the bias comes last."""
     score = total
-    if SCORE == L2:
+    if is_root(SCORE):
         score = tl.sqrt(score)
     if SCORE != DOT:
         score = -score

@@ -14,7 +14,7 @@ than the band holds is swept again in parts, of which the last always fits.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,10 +24,11 @@ from ..scores import get_score
 from . import bounds, configs
 from . import launch as launcher
 from .batch import Batch
-from .operands import view_args
+from .folding import describe_moves, fold
+from .operands import factor_args, query_args, view_args
 from .pack import PACK_ROWS
 from .pairwise import BLOCK_PAIRS, fill_scores
-from .panels import describe_lanes, pack_panels
+from .panels import describe_lanes, pack_candidates, pack_panels
 from .survivors import collect, score_survivors
 from .terms import score_code
 
@@ -64,7 +65,9 @@ def topk(
     ids = torch.full(shape, -1, device=candidates.device)
     with launcher.on_device(candidates.device):
         targets = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
-        batch = Batch.of(facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch)
+        batch = Batch.of(
+            facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch, factor
+        )
         if scores.numel() and batch.num_candidates:
             excluded = _excluded_keys(batch, exclude_indptr, exclude_indices)
             for dim, crop_scores, crop_ids in zip(crops, scores, ids, strict=True):
@@ -93,16 +96,20 @@ class _Job:
     def __init__(self, batch: Batch, dim: int, k: int, excluded: Tensor | None) -> None:
         self.batch, self.dim, self.k, self.excluded = batch, dim, k, excluded
         self.device = batch.candidates.device
-        self.bound = bounds.error_bound(batch.facts, dim, batch.rounds_inputs)
+        self.bound = bounds.error_bound(
+            batch.facts, dim, batch.rounds_inputs, has_factor=batch.has_factor
+        )
         self.band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=self.device)
-        # One read: a spare, the least bad query and candidate, the size of the band.
-        self.words = torch.full((4,), _NO_ROW, dtype=torch.int64, device=self.device)
-        self.cursor = self.words[3:].zero_()
+        # One read: a spare, the least bad query, candidate and factor, the size of the band.
+        self.words = torch.full((5,), _NO_ROW, dtype=torch.int64, device=self.device)
+        self.cursor = self.words[4:].zero_()
         # 16 queries: 7.9 slots an element of rotate; with 32, or uncapped, ptxas spills scalars.
         lanes, num_warps = 32 if batch.arch else 64, 4 if batch.num_queries >= 256 else 1
-        self.tile = configs.Tile(16, lanes * num_warps, num_warps, 128 if batch.arch else None)
-        row_bytes = 4 * dim * batch.facts.planes + configs.LANE_BYTES
-        height = min(QUERY_BYTES // row_bytes, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
+        cap = configs.FILTER_REGISTERS if batch.facts.filters else 128
+        self.tile = configs.Tile(16, lanes * num_warps, num_warps, cap if batch.arch else None)
+        query_bytes, row_bytes = (4 * dim * planes for planes in batch.packed_planes)
+        row_bytes += configs.LANE_BYTES
+        height = min(QUERY_BYTES // query_bytes, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
         panels = min(CANDIDATE_BYTES // row_bytes // self.tile.candidates, configs.MAX_PANELS)
         self.fits = height > 0 and panels > 0  # else every pair is scored canonically
         self.height = max(1, min(height, BAND_PAIRS // k))
@@ -113,30 +120,63 @@ class _Job:
             "HAS_BIAS": batch.bias is not None,
         }
 
-    def lanes(self, first: int, stop: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Rows of a range of lanes, ids into them, and their biases."""
+    def lanes(self, first: int, stop: int) -> "_Lanes":
+        """A range of lanes."""
         batch = self.batch
         if batch.sorted_ids is not None:
-            return batch.candidates, batch.sorted_ids[first:stop], batch.bias
+            ids = batch.sorted_ids[first:stop]
+            return _Lanes(batch.candidates, batch.factor, ids, batch.bias)
         bias = None if batch.bias is None else batch.bias[first:stop]
-        return batch.candidates[first:stop], None, bias
+        factor = None if batch.factor is None else batch.factor[first:stop]
+        return _Lanes(batch.candidates[first:stop], factor, None, bias)
 
-    def pack(self, rows: Tensor, ids: Tensor | None, lanes: int, *, is_query: bool) -> Tensor:
-        """Rows packed, and noted if they are not finite."""
-        seen = None if self.batch.nan_worst else self.words[0 if is_query else 1 :]
-        negate = is_query and self.batch.facts.name == "dot"
+    def pack_queries(self, order: Tensor) -> Tensor:
+        """Queries packed, and noted if they are not finite."""
+        batch, lanes = self.batch, self.tile.queries
+        seen = None if batch.nan_worst else self.words
+        if batch.facts.filters:
+            floats = self.dim * batch.packed_planes[0]
+            out = torch.empty(-(-len(order) // lanes) * lanes * floats, device=self.device)
+            operands = batch.queries, batch.facts, batch.factor, self.dim
+            fold(launcher.launch, *operands, order, lanes, out, seen)
+            return out
+        negate = batch.facts.name == "dot"
         return pack_panels(
-            rows, self.batch.facts, self.dim, lanes, ids=ids, negate=negate, status=seen
+            batch.queries, batch.facts, self.dim, lanes, ids=order, negate=negate, status=seen
+        )
+
+    def pack_candidates(self, rows: "_Lanes") -> Tensor:
+        """Candidates packed, and noted if they are not finite."""
+        return pack_candidates(
+            rows.table,
+            rows.factor,
+            self.batch.facts,
+            self.dim,
+            self.tile.candidates,
+            ids=rows.ids,
+            status=None if self.batch.nan_worst else self.words[1:],
+            less_one=True,
         )
 
     def read(self, first_row: int) -> int:
         """Wait for the size of the band; raise for rows, from ``first_row`` on, that are bad."""
-        _, bad_query, bad_candidate, size = self.words.tolist()
+        _, bad_query, bad_candidate, bad_factor, size = self.words.tolist()
         if bad_query != _NO_ROW:
             raise nonfinite_error("queries", bad_query)
         if bad_candidate != _NO_ROW:
             raise nonfinite_error("candidates", first_row + bad_candidate)
+        if bad_factor != _NO_ROW:
+            raise nonfinite_error("factor", first_row + bad_factor)
         return int(size)
+
+
+class _Lanes(NamedTuple):
+    """Candidates: rows of a table and of the factor, ids into them, the biases of the rows."""
+
+    table: Tensor
+    factor: Tensor | None
+    ids: Tensor | None
+    bias: Tensor | None
 
 
 class _Pass:
@@ -154,9 +194,8 @@ class _Pass:
             self._find_limits()
             self.limits, by_limit = self.limits.sort(descending=True, stable=True)
             self.order = self.order[by_limit]
-            queries = job.batch.queries
-            self.packed = job.pack(queries, self.order, job.tile.queries, is_query=True)
-            self.norms = self._norms()
+            self.packed = job.pack_queries(self.order)
+            self.norms, self.sizes = self._norms(), self._sizes()
         self._see_all()
 
     def write(self, scores: Tensor, ids: Tensor) -> None:
@@ -177,14 +216,15 @@ class _Pass:
         width = min(width, STRIPE_BYTES // row_bytes)
         if k > width:
             return
-        rows, ids, bias = job.lanes(0, width)
+        rows, factor, ids, bias = job.lanes(0, width)
         if ids is not None:
             rows, bias = rows[ids], None if bias is None else bias[ids]
+            factor = None if factor is None else factor[ids]
         stripe = torch.empty(self.count * width + 1, device=job.device)
         block = stripe[:-1].view(1, self.count, width)
         queries = batch.queries[self.first : self.first + self.count].float()
         dims = None if job.dim == batch.facts.num_features(rows.shape[1]) else [job.dim]
-        fill_scores(block, queries, rows, batch.facts, dims, bias, batch.arch)
+        fill_scores(block, queries, rows, batch.facts, dims, bias, batch.arch, factor)
         self._remove_known(stripe, width)
         good = block[0].topk(k)
         scores = self._score(((self.rows << 32) | good.indices).flatten()).view(self.count, k)
@@ -199,9 +239,18 @@ class _Pass:
             places = torch.where(inside, rows * width + lanes, len(stripe) - 1)
             stripe.index_fill_(0, places, -torch.inf)
 
+    def _sizes(self) -> Tensor | None:
+        job, batch = self.job, self.job.batch
+        if not batch.facts.filters:
+            return None
+        rows = batch.queries[self.first : self.first + self.count]
+        sizes = torch.empty(4, self.count, dtype=torch.float64, device=job.device)
+        describe_moves(launcher.launch, rows, batch.facts, batch.factor, job.dim, sizes)
+        return sizes[:, self.order - self.first]
+
     def _norms(self) -> Tensor | None:
         job = self.job
-        if not job.bound.norm:
+        if not job.bound.norm or job.batch.facts.filters:
             return None
         lanes = describe_lanes(
             job.batch.queries, job.batch.facts, job.dim, PACK_ROWS, job.bound.norm, ids=self.order
@@ -238,12 +287,19 @@ class _Pass:
     def _sweep(self, first: int, stop: int) -> int:
         """Fill the band with what survives of a range of lanes; returns how many pairs do."""
         job, facts, tile = self.job, self.job.batch.facts, self.job.tile
-        rows, ids, bias = job.lanes(first, stop)
-        panels = job.pack(rows, ids, tile.candidates, is_query=False)
+        rows = job.lanes(first, stop)
+        panels = job.pack_candidates(rows)
         described = panels
-        if job.bound.norm or bias is not None:
+        if job.bound.norm or rows.bias is not None:
             described = describe_lanes(
-                rows, facts, job.dim, tile.candidates, job.bound.norm, ids=ids, bias=bias
+                rows.table,
+                facts,
+                job.dim,
+                tile.candidates,
+                job.bound.norm,
+                ids=rows.ids,
+                bias=rows.bias,
+                factor=rows.factor,
             )
         launcher.launch(
             collect,
@@ -260,6 +316,7 @@ class _Pass:
                 "capacity": BAND_PAIRS,
                 "rel": job.bound.rel * bounds.ROUND_UP,
                 **job.score,
+                "HAS_FACTOR": job.batch.has_factor,
                 "HAS_NORM": job.bound.norm > 0,
                 "BLOCK_M": tile.queries,
                 "BLOCK_N": tile.candidates,
@@ -267,16 +324,17 @@ class _Pass:
             num_warps=tile.num_warps,
             **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
         )
-        return job.read(first if ids is None else 0)
+        return job.read(first if rows.ids is None else 0)
 
     def _thresholds(self) -> Tensor:
         job = self.job
         of_position = bounds.thresholds(
-            job.bound, self.limits, self.norms, job.batch.bias_magnitude
+            job.bound, self.limits, self.norms, job.batch.bias_magnitude, self.sizes
         )
         padding = -self.count % job.tile.queries
-        of_position = torch.nn.functional.pad(of_position, (0, padding), value=torch.nan)
-        return of_position.view(3, -1, job.tile.queries).transpose(0, 1).contiguous()
+        of_position = torch.nn.functional.pad(of_position, (0, padding))
+        of_position[0, self.count :] = torch.nan
+        return bounds.tiled(of_position, job.tile.queries)
 
     def _score(self, pairs: Tensor) -> Tensor:
         """Canonical scores of pairs; one below its limit may be any number below it."""
@@ -286,8 +344,9 @@ class _Pass:
             score_survivors,
             (-(-len(pairs) // CANONICAL_LANES),),
             {
-                **view_args(batch.queries, batch.facts, "p_query", "q_"),
+                **query_args(batch.queries, batch.facts, batch.factor),
                 **view_args(batch.candidates, batch.facts, "p_table", "c_"),
+                **factor_args(batch.factor),
                 "p_bias": batch.bias,
                 "bias_stride": 0 if batch.bias is None else batch.bias.stride(0),
                 "p_pairs": pairs,

@@ -55,8 +55,9 @@ class MED(Wrapper):
     --------
     >>> from kgfast import RotatE, rank
     >>> med = MED(RotatE.init(20, 2, dim=8, seed=0), dims=[2, 4, 8])
-    >>> {dim: ranks.num_queries for dim, ranks in rank(med, [(0, 1, 2)], dims=med.dims).items()}
-    {2: 2, 4: 2, 8: 2}
+    >>> ranks = rank(med, [(0, 1, 2)], dims=med.dims)
+    >>> list(ranks), ranks[2].optimistic.shape
+    ([2, 4, 8], torch.Size([1, 2]))
     """
 
     crop_is_split: Tensor

@@ -5,23 +5,29 @@ kernel runs, picks a backend by the device of its tensors (or by :func:`use_back
 registered with ``torch.library``, so that it works under ``torch.compile``.
 """
 
+from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
 from kgfast.ops.checks import TABLE_DTYPES
 from kgfast.ops.dispatch import BACKENDS, backend_for, use_backend
 from kgfast.ops.indexed import indexed_scores
 from kgfast.ops.losses import bce, cross_entropy
 from kgfast.ops.pairwise import pairwise_scores
 from kgfast.ops.rank import rank_counts
+from kgfast.ops.row_adam import row_adam, serves_row_adam
 from kgfast.ops.topk import topk
 
 __all__ = [
     "BACKENDS",
     "TABLE_DTYPES",
+    "adversarial_rows",
     "backend_for",
     "bce",
     "cross_entropy",
     "indexed_scores",
     "pairwise_scores",
     "rank_counts",
+    "row_adam",
+    "serves_adversarial",
+    "serves_row_adam",
     "topk",
     "use_backend",
 ]

@@ -84,12 +84,17 @@ def check_moves(queries: Tensor, factor: Tensor | None, facts: Score) -> None:
     """That no angle ``a b`` is beyond what the canonical sine serves."""
     if factor is None or facts.name != "rscf_rotate" or not (len(queries) and len(factor)):
         return
-    moves = _moves(queries, facts)
-    largest = float(moves.abs().amax()) * float(factor.abs().amax())
+    largest = float(_largest(_moves(queries, facts)) * _largest(factor))
     if largest > LARGEST_PHASE:
         raise ValueError(
             f"queries and factor: angles up to {largest:.3g} radians; at most 2^20 are served"
         )
+
+
+def _largest(values: Tensor) -> Tensor:
+    """The largest magnitude, float64, without a temporary."""
+    low, high = torch.aminmax(values)
+    return torch.maximum(-low, high).double()
 
 
 def _moves(queries: Tensor, facts: Score) -> Tensor:
@@ -102,7 +107,7 @@ def require_moves(checks: Checks, queries: Tensor, factor: Tensor | None, facts:
     if not checks.deferred or factor is None or facts.name != "rscf_rotate":
         return check_moves(queries, factor, facts)
     if len(queries) and len(factor):
-        largest = _moves(queries, facts).abs().amax().double() * factor.abs().amax()
+        largest = _largest(_moves(queries, facts)) * _largest(factor)
         # A NaN is left to the check of finiteness, which names its row.
         checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(queries, factor, facts))
 

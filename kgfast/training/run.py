@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset
 from kgfast.kernels.cpu import threads
+from kgfast.kernels.scores import get_score
 from kgfast.models import Model
 from kgfast.ops import backend_for
 from kgfast.ranks import Ranks
@@ -19,12 +20,13 @@ from kgfast.training.checkpoint import RunFolder
 from kgfast.training.config import Config
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
+from kgfast.training.leaves import Leaves
 from kgfast.training.logs import Logs
 from kgfast.training.negatives import mix
 from kgfast.training.optim import Optimizer
 from kgfast.training.progress import Progress
 from kgfast.training.schedule import Patience, Schedule, gain
-from kgfast.training.steps import MODES, Leaves
+from kgfast.training.steps import MODES
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _DROPOUT = 3  # of mix(), beside the sides (0, 1), the negatives (2) and the sub-models (4)
@@ -92,10 +94,11 @@ class Run:
         self._optimizer = Optimizer(
             model, config.optim, lazy=self._objective.lazy, scaled=wanted.amp == "fp16"
         )
+        # Then no operator of torch is large, but for the products that make filters.
         self._leaves_cores_to_kernels = (
             backend_for(device) == "cpu"
             and self._optimizer.is_lazy
-            and config.model.name != "conve"  # its convolution is torch's
+            and not get_score(model.score).filters
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
         stop = wanted.early_stopping

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import rank as cpu_rank
-from kgfast.kernels.cpu.views import address, score_code, view_of
 from kgfast.kernels.reference import rank as reference
 from kgfast.kernels.scores import get_score
 from problems import SCORES, TABLES, cast, make_problem, no_known, problems, table_of
+from sweeps import sweep_errors
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 once_per_isa = settings(
@@ -92,27 +92,59 @@ def test_rows_too_wide_for_one_panel(isa, score, dtype):
         assert torch.equal(a, b)
 
 
-def sweep_errors(isa_name, queries, table, score):
-    """The sweep's distances, what they should be, and the claimed bound."""
-    facts = get_score(score)
-    shape = (len(queries), len(table))
-    values = torch.empty(shape, dtype=torch.float32)
-    bounds = torch.empty(shape, dtype=torch.float64)
-    targets = torch.zeros(len(queries), dtype=torch.int64)
-    cpu.extension.sweep_errors(
-        isa_name,
-        score_code(facts),
-        view_of(queries, facts),
-        view_of(table, facts),
-        *shape,
-        facts.num_features(table.shape[1]),
-        facts.term_ulps,
-        address(targets),
-        address(values),
-        address(bounds),
-    )
-    exact = -reference.canonical_scores(queries[:, None], table, score)
-    return values.double(), exact, bounds
+def clustered_problem(score, dtype, features, rows, batch):
+    """Clusters, identical rows among them; queries near a target, which abandon most of a table."""
+    generator = torch.Generator().manual_seed(features)
+    width = features * get_score(score).planes
+    centres = torch.randn(6, width, generator=generator, dtype=torch.float64)
+    table = centres[torch.randint(6, (rows,), generator=generator)]
+    table = table + 0.1 * torch.randn(rows, width, generator=generator, dtype=torch.float64)
+    table[rows // 2 :] = table[: rows - rows // 2]
+    targets = torch.randint(rows, (batch,), generator=generator)
+    noise = torch.randn(batch, width, generator=generator, dtype=torch.float64)
+    scale = torch.tensor([0.01, 0.1, 1.0], dtype=torch.float64).repeat(batch)[:batch, None]
+    return (table[targets] + scale * noise).to(dtype), table.to(dtype), targets
+
+
+def known_of(batch, rows):
+    return torch.arange(batch + 1) * 3, torch.arange(3 * batch) * 7 % rows
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_crops_of_one_sweep_equal_those_alone(isa, score, dtype):
+    """In any order, some twice, at ends that blocks of 64 do not share; ties; abandoned tiles."""
+    queries, table, targets = clustered_problem(score, dtype, 200, 300, 21)
+    queries = queries if dtype == torch.float64 else queries.float()
+    dims = [130, 7, 64, 200, 130, 65, 128]
+    args = (queries, table, targets, *known_of(21, 300), score)
+    nested = torch.stack(cpu_rank.rank_counts(*args, dims=dims), 1)
+    alone = [torch.stack(cpu_rank.rank_counts(*args, dims=[dim]), 1)[0] for dim in dims]
+    assert torch.equal(nested, torch.stack(alone))
+    assert torch.equal(nested, torch.stack(reference.rank_counts(*args, dims=dims), 1))
+
+
+@pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
+def test_crops_that_end_in_several_panels(isa, score):
+    """Rows too wide for one panel; float64 has norms, which are known only at the end."""
+    dims = [5_000, 100, 2_500, 4_096]
+    queries, table, targets = clustered_problem(score, torch.float64, 5_000, 70, 9)
+    for dtype in (torch.float32, torch.float64):
+        args = (queries.to(dtype), table.to(dtype), targets, *known_of(9, 70), score)
+        nested = cpu_rank.rank_counts(*args, dims=dims)
+        for a, b in zip(reference.rank_counts(*args, dims=dims), nested, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_target_may_be_nan_in_one_crop_only(isa):
+    table = torch.randn(100, 12)
+    table[3, 9] = float("nan")
+    args = (torch.randn(2, 12), table, torch.tensor([3, 4]), *no_known(2), "l1")
+    kwargs = {"dims": [12, 5], "nan_worst": True}
+    nested = cpu_rank.rank_counts(*args, **kwargs)
+    assert nested[0][0, 0] == 99
+    for a, b in zip(reference.rank_counts(*args, **kwargs), nested, strict=True):
+        assert torch.equal(a, b)
 
 
 @given(
@@ -131,7 +163,8 @@ def test_the_error_bound_is_never_exceeded(isa, seed, score, kind, dtype, dim):
     pool = table_of(kind, 69, width, generator)
     table = cast(pool[:64], dtype)
     queries = cast(pool[64:], torch.float64 if dtype == torch.float64 else torch.float32)
-    values, exact, bounds = sweep_errors(isa, queries, table, score)
+    widths = sorted({max(1, dim * crop // 700) for crop in (90, 128, 400, 700)})
+    values, exact, bounds = sweep_errors(isa, queries, table, score, widths)
     decided = values.isfinite() & bounds.isfinite()  # the others go to the exact path
     assert bool(((values - exact).abs() <= bounds)[decided].all())
 
@@ -141,7 +174,8 @@ def test_the_error_bound_says_something(isa, score):
     """A bound of infinity would pass the test above; two pairs in a hundred may stay open."""
     generator = torch.Generator().manual_seed(5)
     table, queries = torch.randn(256, 256, generator=generator), torch.randn(4, 256)
-    values, exact, bounds = sweep_errors(isa, queries, table, score)
+    width = get_score(score).num_features(256)
+    values, exact, bounds = sweep_errors(isa, queries, table, score, [width])
     open_pairs = (exact - exact.median()).abs() <= bounds
     assert bool(values.isfinite().all())
     assert float(open_pairs.double().mean()) < 0.02

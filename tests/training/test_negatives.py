@@ -1,5 +1,6 @@
 """Batches and negatives: exact epochs, known answers, and no state but the step."""
 
+import sys
 from collections import Counter
 
 import pytest
@@ -167,3 +168,26 @@ def test_replaced_negatives_are_uniform_over_the_others():
     counts = torch.tensor([float(counts[entity]) for entity in range(3, 8)])
     expected = counts.mean()
     assert float(((counts - expected) ** 2 / expected).sum()) < 18.5  # chi-square, 4, p = 0.001
+
+
+@pytest.mark.parametrize("filtered", [False, True], ids=["all", "filtered"])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per row"])
+def test_no_python_loop_runs_over_triples(shared, filtered):
+    """Many triples take as many lines of Python as few."""
+    hrt, lines = random_triples(3000, 500, 3), []
+    known = KnownTriples(hrt) if filtered else None
+
+    def trace(*_):
+        lines[-1] += 1
+        return trace
+
+    for size in (2, 1500):
+        batches = Batches.of_triples(hrt, size, 0, subsampling_weights(hrt))
+        negatives = Negatives(500, 20, 0, shared=shared, known=known)
+        batches.batch(0)  # orders the epoch
+        lines.append(0)
+        sys.settrace(trace)
+        negatives.draw(batches.batch(2))
+        sys.settrace(None)
+    # Known answers are drawn again, in at most eight rounds.
+    assert lines[1] <= lines[0] + (200 if filtered and not shared else 5)

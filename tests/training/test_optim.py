@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from kgfast import DistMult
+from kgfast import DistMult, ops
+from kgfast.kernels import cpu
 from kgfast.training.config import Config
 from kgfast.training.optim import LossScaler, Optimizer, RowAdagrad, RowAdam
 from kgfast.training.row_gradients import RowGradients, add_to, merge
+from sampled import threads
 
 
 def config_of(**optim):
@@ -46,8 +48,16 @@ def adam_by_hand(table, steps, lr, betas, eps, decay):
     return table
 
 
+@pytest.fixture(params=["reference", "cpu"])
+def backend(request):
+    if request.param == "cpu" and not cpu.is_available():
+        pytest.skip("the extension is not built")
+    with ops.use_backend(request.param):
+        yield request.param
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_row_adam_is_adam_on_the_rows_of_a_step(decay):
+def test_row_adam_is_adam_on_the_rows_of_a_step(decay, backend):
     table = torch.randn(11, 5, generator=torch.Generator().manual_seed(1))
     steps = [random_rows(table, count, seed) for seed, count in enumerate((11, 3, 1, 7, 0, 4))]
     expected = adam_by_hand(table, steps, 0.05, (0.8, 0.95), 1e-6, decay)
@@ -58,7 +68,7 @@ def test_row_adam_is_adam_on_the_rows_of_a_step(decay):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_row_optimizers_are_the_dense_ones_where_every_row_is_used(decay):
+def test_row_optimizers_are_the_dense_ones_where_every_row_is_used(decay, backend):
     for lazy, dense in (
         (
             lambda t: RowAdam(t, (0.9, 0.99), 1e-8, decay),
@@ -80,7 +90,7 @@ def test_row_optimizers_are_the_dense_ones_where_every_row_is_used(decay):
         torch.testing.assert_close(table, parameter.detach(), rtol=1e-6, atol=1e-7)
 
 
-def test_rows_that_a_step_does_not_use_stay_as_they_are():
+def test_rows_that_a_step_does_not_use_stay_as_they_are(backend):
     table = torch.randn(9, 4)
     for optimizer in (RowAdam(table, (0.9, 0.999)), RowAdagrad(table)):
         optimizer.step(torch.arange(9), torch.ones(9, 4), 0.1, 0)
@@ -93,13 +103,41 @@ def test_rows_that_a_step_does_not_use_stay_as_they_are():
             assert torch.equal(state[others], before[1][name][others])
 
 
-def test_blocks_do_not_change_a_row(monkeypatch):
-    tables = [torch.randn(50, 7, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
-    ids, gradients = random_rows(tables[0], 31, 0)
+def test_neither_blocks_nor_threads_change_a_row(monkeypatch, backend):
+    tables = [torch.randn(99, 7, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    ids, gradients = random_rows(tables[0], 80, 0)
     RowAdam(tables[0], (0.9, 0.999)).step(ids, gradients, 0.1, 4)
     monkeypatch.setattr("kgfast.training.optim._BLOCK", {"cpu": 20})
-    RowAdam(tables[1], (0.9, 0.999)).step(ids, gradients, 0.1, 4)
+    with threads(5):
+        RowAdam(tables[1], (0.9, 0.999)).step(ids, gradients.t().contiguous().t(), 0.1, 4)
     assert torch.equal(*tables)
+
+
+@pytest.mark.parametrize("table", [torch.zeros(4, 6)[:, ::2], torch.zeros(4, 3).double()])
+def test_a_table_that_the_kernel_does_not_take_is_updated_by_torch(table):
+    assert not ops.serves_row_adam(table)
+    RowAdam(table, (0.9, 0.999)).step(
+        torch.tensor([1]), torch.ones(1, 3, dtype=table.dtype), 0.5, 0
+    )
+    torch.testing.assert_close(table[1], torch.full((3,), -0.5, dtype=table.dtype))
+
+
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ids": torch.tensor([0, 4])}, r"ids\[1\] must be in 0 .. 3; got 4"),
+        ({"gradients": torch.zeros(2, 2)}, r"gradients must be float32 \[2, 3\]"),
+        ({"tables": torch.zeros(3, 4, 3).double().unbind()}, "tables must be contiguous float32"),
+    ],
+    ids=["id", "gradients", "tables"],
+)
+def test_row_adam_refuses(change, message):
+    given = {"tables": torch.zeros(3, 4, 3).unbind(), "ids": torch.tensor([0, 1])}
+    given |= {"gradients": torch.zeros(2, 3)} | change
+    options = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
+    with pytest.raises(ValueError, match=message):
+        ops.row_adam(**given, **options)
 
 
 @given(seed=st.integers(0, 999), with_base=st.booleans())

@@ -1,19 +1,21 @@
 """A run that is killed, and resumed, ends bit-equal to one that nobody touched."""
 
-import os
+import errno
+import json
 import random
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from kgfast.datasets import synthetic
-from kgfast.training import Config, Trainer
+from kgfast.training import Config, Trainer, checkpoint
+from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
+from kgfast.training.run import Run
 
 STEPS = 60
 GRAPH = (200, 6, 700, 40, 40)
@@ -39,28 +41,74 @@ CONFIGS = {
         "sched": {"name": "cosine"},
     },
 }
-# The child does what the trainer does, slowly enough to be caught in the middle of it.
+NEGATIVE = {"train_bs": 64, "neg_size": 8, "negatives": "shared"}
+# Every mode, optimizer, schedule and precision, and what else a run remembers.
+COMBINATIONS = {
+    "shared, row_adam, step, accumulated": {
+        "data": NEGATIVE,
+        "train": {"accumulate": 2},
+        "optim": {"name": "row_adam", "lr": 0.02},
+        "sched": {"name": "step", "milestones": [0.6]},
+    },
+    "rows, row_adagrad, linear, fp16": {
+        "data": NEGATIVE | {"negatives": "per_row"},
+        "train": {"amp": "fp16"},
+        "optim": {"name": "row_adagrad", "lr": 0.1, "grad_clip": 0.5},
+        "sched": {"name": "linear", "warmup_steps": 3},
+    },
+    "margin, sgd, plateau, bf16, stopping": {
+        "model": {"name": "transe", "base_dim": 16},
+        "data": NEGATIVE,
+        "train": {"amp": "bf16", "early_stopping": {"patience": 2, "min_delta": 0.5}},
+        "loss": {"name": "margin", "margin": 2.0},
+        "optim": {"name": "sgd", "lr": 0.1},
+        "sched": {"name": "plateau", "patience": 1, "factor": 0.5},
+    },
+    "1vsall, adam, cosine, n3": {
+        "model": {"name": "complex", "base_dim": 16},
+        "data": {"train_bs": 64},
+        "train": {"mode": "1vsall", "accumulate": 3},
+        "loss": {"name": "cross_entropy"},
+        "regularizer": {"name": "n3", "weight": 0.01},
+        "optim": {"name": "adam", "lr": 0.02},
+        "sched": {"name": "cosine"},
+    },
+    "kvsall, adagrad, fp16": {
+        "model": {"name": "conve", "base_dim": 16, "embedding_height": 4, "channels": 4},
+        "data": {"train_bs": 64},
+        "train": {"mode": "kvsall", "amp": "fp16"},
+        "loss": {"name": "bce"},
+        "optim": {"name": "adagrad", "lr": 0.05},
+    },
+}
+# The child kills itself, from another thread: whatever the trainer is in the middle of then.
 CHILD = """
-import json, sys, time
+import json, os, signal, sys, threading, time
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
 from kgfast.training.run import Run
 
+graph, config, folder, moment, seconds = json.loads(sys.argv[1])
 step = Run._step
-def slow(self, number):
-    time.sleep(0.02)
+def watched(self, number):
+    if number == moment:
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
     return step(self, number)
-Run._step = slow
+Run._step = watched
 
-graph, config, folder = json.loads(sys.argv[1])
 trainer = Trainer(Config.from_dict(config), folder, dataset=synthetic(*graph), progress=False)
 trainer.fit(resume=True)
+time.sleep(60)  # where the end came sooner
 """
 
 
 def values_of(name):
     train = {"steps": STEPS, "log_every": 1, "eval_every": 11, "save_every": 4}
-    values = {"threads": 1, "dataset": {"name": "synthetic"}, **CONFIGS[name]}
+    if name in COMBINATIONS:
+        train |= {"steps": 21, "eval_every": 3}
+    model = {"name": "rotate", "base_dim": 16, "gamma": 6.0}
+    values = {"threads": 1, "dataset": {"name": "synthetic"}, "model": model}
+    values |= CONFIGS.get(name) or COMBINATIONS[name]
     return values | {"train": train | values.get("train", {})}
 
 
@@ -69,25 +117,17 @@ def trainer_of(name, folder):
     return Trainer(config, folder, dataset=synthetic(*GRAPH), progress=False)
 
 
-def kill_after(name, folder, steps, seconds):
-    """Run in a process of its own, killed so long after it logged so many steps."""
-    import json
-
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, json.dumps([GRAPH, values_of(name), str(folder)])],
+def run_and_kill(name, folder, moment, seconds):
+    """Run in a process of its own, killed so long after it began a step."""
+    given = [GRAPH, values_of(name), str(folder), moment, seconds]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(given)],
         stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+        timeout=200,
     )
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        rows = read_rows(folder)
-        if rows and rows[-1]["step"] >= steps:
-            break
-        time.sleep(0.005)
-    time.sleep(seconds)
-    process.kill()
-    error = process.communicate()[1].decode()
-    assert process.returncode == -signal.SIGKILL, error
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert read_rows(folder)[-1]["step"] >= moment
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -97,7 +137,7 @@ def test_killed_and_resumed_is_bit_equal(name, tmp_path):
     pick, killed = random.Random(), tmp_path / "killed"
     moments = sorted(pick.sample(range(6, STEPS - 6), 2))
     for moment in moments:
-        kill_after(name, killed, moment, pick.uniform(0, 0.02))
+        run_and_kill(name, killed, moment, pick.uniform(0, 0.02))
     resumed = trainer_of(name, killed)
     again = resumed.fit(resume=True)
     expected, found = (
@@ -116,6 +156,60 @@ def test_killed_and_resumed_is_bit_equal(name, tmp_path):
         for run in ("straight", "killed")
     ]
     assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_whatever_a_run_remembers_is_resumed(name, tmp_path, monkeypatch):
+    """Two crashes, between which nothing but the folder is left."""
+    straight = trainer_of(name, tmp_path / "straight")
+    result = straight.fit()
+    step, crashes = Run._step, [6, 15]
+
+    def crashing(self, number):
+        if crashes and number == crashes[0]:
+            crashes.pop(0)
+            raise MemoryError
+        return step(self, number)
+
+    monkeypatch.setattr(Run, "_step", crashing)
+    for _ in range(2 if result.steps > crashes[1] else 1):
+        with pytest.raises(MemoryError):
+            trainer_of(name, tmp_path / "resumed").fit(resume=True)
+    resumed = trainer_of(name, tmp_path / "resumed")
+    again = resumed.fit(resume=True)
+    for key, tensor in straight.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[key]), key
+    ends = [load(tmp_path / it / "last.safetensors") for it in ("straight", "resumed")]
+    for key, tensor in ends[0][0].items():
+        assert torch.equal(tensor, ends[1][0][key]), key
+    for key in ("schedule", "scaler", "patience"):
+        assert ends[0][1][key] == ends[1][1][key], key
+    assert (again.steps, again.test, again.stopped_early) == (
+        result.steps,
+        result.test,
+        "stopping" in name,
+    )
+
+
+def test_a_disk_that_was_full_costs_nothing(tmp_path, monkeypatch):
+    name, write = "rotate, row_adam", checkpoint.save_file
+    straight = trainer_of(name, tmp_path / "straight")
+    straight.fit()
+    left = iter(range(7))
+
+    def full(*arguments):
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left on device; the old one is intact") as caught:
+        trainer_of(name, tmp_path / "full").fit()
+    assert str(caught.value.filename).startswith(str(tmp_path / "full"))
+    monkeypatch.undo()
+    resumed = trainer_of(name, tmp_path / "full")
+    resumed.fit(resume=True)
+    assert torch.equal(resumed.model.entity, straight.model.entity)
 
 
 def test_a_truncated_checkpoint_falls_back_to_the_one_before(tmp_path):

@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 from kgfast import KnownTriples, ops
 from kgfast.datasets import Dataset, synthetic
 from kgfast.graph import Triples, Vocabulary
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu import threads
 from kgfast.training import Config, Trainer
 from kgfast.training.logs import read_rows
 from kgfast.training.negatives import Batch
@@ -449,6 +451,38 @@ def test_threads_and_generators_are_left_as_they_were():
     trainer_of(train={"steps": 2}, **{"threads": 1}).fit()
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+@pytest.mark.parametrize(
+    ("sections", "backend", "of_torch"),
+    [
+        ({}, "cpu", 1),
+        ({}, "reference", 3),
+        ({"optim": {"name": "adam"}}, "cpu", 3),  # of a whole table
+    ],
+    ids=["rows", "reference", "dense"],
+)
+def test_kernels_have_the_cores_where_a_step_is_theirs(monkeypatch, sections, backend, of_torch):
+    step, seen = Run._step, set()
+
+    def watched(self, number):
+        seen.add((torch.get_num_threads(), threads.count()))
+        return step(self, number)
+
+    monkeypatch.setattr(Run, "_step", watched)
+    with ops.use_backend(backend):
+        trainer_of(train={"steps": 2}, **sections, threads=3).fit()
+    assert seen == {(of_torch, 3)}
+
+
+@pytest.mark.parametrize("negatives", ["shared", "per_row"])
+def test_bits_do_not_depend_on_threads(negatives):
+    one, three = (trainer_of(data={"negatives": negatives}, threads=count) for count in (1, 3))
+    for trainer in (one, three):
+        trainer.fit()
+    assert torch.equal(one.model.entity, three.model.entity)
+    assert torch.equal(one.model.relation, three.model.relation)
 
 
 def test_runs_do_not_overwrite_or_mix(tmp_path):

@@ -7,31 +7,29 @@ namespace {
 
 // Fills what ranking and the test of the bound have in common.
 RankRequest make_request(int score, const py::tuple& query, const py::tuple& table,
-                         int64_t num_queries, int64_t num_candidates, int64_t num_features,
-                         int term_ulps, uintptr_t targets) {
+                         const py::object& factor, int64_t num_queries, int64_t num_candidates,
+                         const std::vector<int64_t>& widths, int term_ulps, uintptr_t targets) {
   RankRequest request{};
   SweepJob& job = request.job;
-  job.score = static_cast<ScoreId>(score);
-  job.planes = planes_of(job.score);
-  job.query = as_view(query);
-  job.table = as_view(table);
+  set_operands(job, score, query, table, factor);
   job.num_candidates = num_candidates;
-  job.num_features = num_features;
+  job.num_rows = num_queries;
   job.targets = pointer<const int64_t>(targets);
-  request.num_queries = num_queries;
+  request.widths = widths;
   request.term_ulps = term_ulps;
   return request;
 }
 
 py::tuple py_rank_counts(const std::string& isa, int score, const py::tuple& query,
-                         const py::tuple& table, int64_t num_queries, int64_t num_candidates,
-                         int64_t num_features, int term_ulps, uintptr_t targets,
-                         uintptr_t exclude_indptr, uintptr_t exclude_indices, uintptr_t bias,
-                         uintptr_t bias_exact, double bias_max, double bias_magnitude,
-                         uintptr_t candidate_ids, uintptr_t sorted_candidate_ids, bool nan_worst,
-                         int threads, const std::vector<uintptr_t>& counts) {
-  RankRequest request = make_request(score, query, table, num_queries, num_candidates,
-                                     num_features, term_ulps, targets);
+                         const py::tuple& table, const py::object& factor, int64_t num_queries,
+                         int64_t num_candidates, const std::vector<int64_t>& widths,
+                         int term_ulps, uintptr_t targets, uintptr_t exclude_indptr,
+                         uintptr_t exclude_indices, uintptr_t bias, uintptr_t bias_exact,
+                         double bias_max, double bias_magnitude, uintptr_t candidate_ids,
+                         uintptr_t sorted_candidate_ids, bool nan_worst, int threads,
+                         uintptr_t counts) {
+  RankRequest request = make_request(score, query, table, factor, num_queries, num_candidates,
+                                     widths, term_ulps, targets);
   request.job.bias = pointer<const float>(bias);
   request.job.bias_exact = pointer<const double>(bias_exact);
   request.job.bias_max = static_cast<float>(bias_max);
@@ -40,7 +38,7 @@ py::tuple py_rank_counts(const std::string& isa, int score, const py::tuple& que
   request.sorted_candidate_ids = pointer<const int64_t>(sorted_candidate_ids);
   request.exclude_indptr = pointer<const int64_t>(exclude_indptr);
   request.exclude_indices = pointer<const int64_t>(exclude_indices);
-  for (size_t i = 0; i < 4; ++i) request.counts[i] = pointer<int64_t>(counts.at(i));
+  request.counts = pointer<int64_t>(counts);
   request.threads = threads;
   request.nan_worst = nan_worst;
 
@@ -51,16 +49,15 @@ py::tuple py_rank_counts(const std::string& isa, int score, const py::tuple& que
     status = rank_counts(kernels, request, interrupted);
   }
   if (status.interrupted) throw py::error_already_set();
-  const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
-  return py::make_tuple(row(status.bad_query), row(status.bad_candidate));
+  return bad_rows(status);
 }
 
 void py_sweep_errors(const std::string& isa, int score, const py::tuple& query,
-                     const py::tuple& table, int64_t num_queries, int64_t num_candidates,
-                     int64_t num_features, int term_ulps, uintptr_t targets, uintptr_t values,
-                     uintptr_t bounds) {
-  RankRequest request = make_request(score, query, table, num_queries, num_candidates,
-                                     num_features, term_ulps, targets);
+                     const py::tuple& table, const py::object& factor, int64_t num_queries,
+                     int64_t num_candidates, const std::vector<int64_t>& widths, int term_ulps,
+                     uintptr_t targets, uintptr_t values, uintptr_t bounds) {
+  RankRequest request = make_request(score, query, table, factor, num_queries, num_candidates,
+                                     widths, term_ulps, targets);
   sweep_errors(isa_named(isa), request, pointer<float>(values), pointer<double>(bounds));
 }
 
@@ -82,6 +79,7 @@ PYBIND11_MODULE(_cpu, module) {
   module.doc() = "SIMD kernels of kgfast for the CPU";
   kgfast::bind_scores(module);
   kgfast::bind_topk(module);
+  kgfast::bind_optim(module);
   module.def("rank_counts", &kgfast::py_rank_counts);
   module.def("sweep_errors", &kgfast::py_sweep_errors);
   module.def("roof", &kgfast::py_roof);

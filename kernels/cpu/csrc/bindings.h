@@ -37,7 +37,25 @@ inline const Isa& isa_named(const std::string& name) {
   return *isa;
 }
 
+// What a sweep is given. `factor` is None or a view.
+inline void set_operands(SweepJob& job, int score, const py::tuple& query, const py::tuple& table,
+                         const py::object& factor) {
+  job.score = static_cast<ScoreId>(score);
+  job.query = as_view(query);
+  job.table = as_view(table);
+  if (!factor.is_none()) job.factor = as_view(factor.cast<py::tuple>());
+  const auto planes = [](const py::tuple& view) { return static_cast<int>(py::len(view[3])); };
+  job.planes = planes(table) + !factor.is_none();
+  job.query_planes = planes(query);
+}
+
 inline int planes_of(ScoreId score) { return score == ScoreId::rotate ? 2 : 1; }
+
+// First bad rows of queries, candidates and factor, -1 where there is none.
+inline py::tuple bad_rows(const SweepStatus& status) {
+  const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
+  return py::make_tuple(row(status.bad_query), row(status.bad_candidate), row(status.bad_factor));
+}
 
 // Whether Python wants to interrupt; for a thread that has released the lock.
 inline bool interrupted() {
@@ -47,5 +65,6 @@ inline bool interrupted() {
 
 void bind_scores(py::module_& module);  // pairwise and indexed, and their backwards
 void bind_topk(py::module_& module);
+void bind_optim(py::module_& module);
 
 }  // namespace kgfast

@@ -14,13 +14,27 @@ void stop_if(bool was_interrupted) {
   if (was_interrupted) throw py::error_already_set();
 }
 
-void py_pairwise_scores(const std::string& isa, int score, const py::tuple& query,
-                        const py::tuple& table, int64_t num_queries, int64_t num_candidates,
-                        const std::vector<int64_t>& widths, const std::vector<int64_t>& slots,
-                        uintptr_t bias, int threads, uintptr_t out) {
+using MaybeView = std::optional<py::tuple>;
+
+View as_view_if(const MaybeView& spec) { return spec ? as_view(*spec) : View{}; }
+
+// Rows of `planes` planes, and their factor.
+Rows as_rows(const MaybeView& spec, const MaybeView& factor, int planes) {
+  return {as_view_if(spec), as_view_if(factor), planes};
+}
+
+int planes_in(const py::tuple& spec) {
+  return static_cast<int>(spec[3].cast<std::vector<int64_t>>().size());
+}
+
+bool has_own_planes(ScoreId score) { return score >= ScoreId::rscf_rotate; }
+
+bool sweep_pool(const Isa& kernels, ScoreId score, const py::tuple& query, const py::tuple& table,
+                int64_t num_queries, int64_t num_candidates, const std::vector<int64_t>& widths,
+                const std::vector<int64_t>& slots, uintptr_t bias, int threads, uintptr_t out) {
   PairwiseJob job{};
-  job.sweep.score = static_cast<ScoreId>(score);
-  job.sweep.planes = planes_of(job.sweep.score);
+  job.sweep.score = score;
+  job.sweep.planes = planes_in(table);
   job.sweep.query = as_view(query);
   job.sweep.table = as_view(table);
   job.sweep.bias = pointer<const float>(bias);
@@ -31,11 +45,45 @@ void py_pairwise_scores(const std::string& isa, int score, const py::tuple& quer
   job.num_widths = static_cast<int64_t>(widths.size());
   job.all_queries = num_queries;
   job.out = pointer<float>(out);
+  const py::gil_scoped_release release;
+  return pairwise_scores(kernels, job, threads, interrupted);
+}
+
+IndexedJob indexed_job(ScoreId score, const py::tuple& query, const py::tuple& table,
+                       const MaybeView& factor, int64_t num_queries, int64_t per_query,
+                       const std::vector<int64_t>& widths, const std::vector<int64_t>& slots,
+                       uintptr_t bias, uintptr_t out) {
+  IndexedJob job{};
+  job.score = score;
+  job.query = as_view(query);
+  job.rows = as_rows(table, factor, planes_in(table));
+  job.num_queries = num_queries;
+  job.per_query = per_query;
+  job.num_features = widths.back();
+  job.widths = widths.data();
+  job.slots = slots.data();
+  job.num_widths = static_cast<int64_t>(widths.size());
+  job.bias = pointer<const float>(bias);
+  job.out = pointer<float>(out);
+  return job;
+}
+
+void py_pairwise_scores(const std::string& isa, int code, const py::tuple& query,
+                        const py::tuple& table, const MaybeView& factor, int64_t num_queries,
+                        int64_t num_candidates, const std::vector<int64_t>& widths,
+                        const std::vector<int64_t>& slots, uintptr_t bias, int threads,
+                        uintptr_t out) {
+  const auto score = static_cast<ScoreId>(code);
   const Isa& kernels = isa_named(isa);
+  if (!has_own_planes(score))
+    return stop_if(sweep_pool(kernels, score, query, table, num_queries, num_candidates, widths,
+                              slots, bias, threads, out));
+  const IndexedJob job = indexed_job(score, query, table, factor, num_queries, num_candidates,
+                                     widths, slots, bias, out);
   bool stopped;
   {
     const py::gil_scoped_release release;
-    stopped = pairwise_scores(kernels, job, threads, interrupted);
+    stopped = pool_scores(kernels, job, threads, interrupted);
   }
   stop_if(stopped);
 }
@@ -51,22 +99,21 @@ ScoreGradient as_gradient(const py::tuple& spec, const std::vector<int64_t>& wid
 }
 
 void py_pairwise_backward(const std::string& isa, int score, const py::tuple& grad,
-                          const py::tuple& query, const py::tuple& table, int64_t num_queries,
-                          int64_t num_candidates, const std::vector<int64_t>& widths,
-                          const std::optional<py::tuple>& grad_query,
-                          const std::optional<py::tuple>& grad_table, bool add_to_table,
-                          int threads) {
+                          const py::tuple& query, const py::tuple& table, const MaybeView& factor,
+                          int64_t num_queries, int64_t num_candidates,
+                          const std::vector<int64_t>& widths, const MaybeView& grad_query,
+                          const MaybeView& grad_table, const MaybeView& grad_factor,
+                          bool add_to_rows, int threads) {
   PullJob job{};
   job.score = static_cast<ScoreId>(score);
-  job.planes = planes_of(job.score);
   job.grad = as_gradient(grad, widths);
   job.query = as_view(query);
-  job.table = as_view(table);
+  job.rows = as_rows(table, factor, planes_in(table));
   job.num_queries = num_queries;
   job.num_candidates = num_candidates;
-  if (grad_query) job.grad_query = as_view(*grad_query);
-  if (grad_table) job.grad_table = as_view(*grad_table);
-  job.add_to_table = add_to_table;
+  job.grad_query = as_view_if(grad_query);
+  job.grad_rows = as_rows(grad_table, grad_factor, job.rows.planes);
+  job.add_to_rows = add_to_rows;
   const Isa& kernels = isa_named(isa);
   bool stopped;
   {
@@ -77,24 +124,13 @@ void py_pairwise_backward(const std::string& isa, int score, const py::tuple& gr
 }
 
 void py_indexed_scores(const std::string& isa, int score, const py::tuple& query,
-                       const py::tuple& table, uintptr_t index, int64_t num_queries,
-                       int64_t per_query, const std::vector<int64_t>& widths,
+                       const py::tuple& table, const MaybeView& factor, uintptr_t index,
+                       int64_t num_queries, int64_t per_query, const std::vector<int64_t>& widths,
                        const std::vector<int64_t>& slots, uintptr_t bias, int threads,
                        uintptr_t out) {
-  IndexedJob job{};
-  job.score = static_cast<ScoreId>(score);
-  job.planes = planes_of(job.score);
-  job.query = as_view(query);
-  job.table = as_view(table);
+  IndexedJob job = indexed_job(static_cast<ScoreId>(score), query, table, factor, num_queries,
+                               per_query, widths, slots, bias, out);
   job.index = pointer<const int64_t>(index);
-  job.num_queries = num_queries;
-  job.per_query = per_query;
-  job.num_features = widths.back();
-  job.widths = widths.data();
-  job.slots = slots.data();
-  job.num_widths = static_cast<int64_t>(widths.size());
-  job.bias = pointer<const float>(bias);
-  job.out = pointer<float>(out);
   const Isa& kernels = isa_named(isa);
   bool stopped;
   {
@@ -105,27 +141,25 @@ void py_indexed_scores(const std::string& isa, int score, const py::tuple& query
 }
 
 void py_indexed_backward(const std::string& isa, int score, const py::tuple& grad,
-                         const py::tuple& query, const py::tuple& table, uintptr_t index,
-                         int64_t num_queries, int64_t per_query,
+                         const py::tuple& query, const py::tuple& table, const MaybeView& factor,
+                         uintptr_t index, int64_t num_queries, int64_t per_query,
                          const std::vector<int64_t>& widths,
-                         const std::vector<int64_t>& ascending,
-                         const std::optional<py::tuple>& grad_query,
-                         const std::optional<py::tuple>& grad_rows, bool whole_table,
-                         uintptr_t ids, uintptr_t order, uintptr_t first, int64_t num_ids,
-                         int threads) {
+                         const std::vector<int64_t>& ascending, const MaybeView& grad_query,
+                         const MaybeView& grad_rows, const MaybeView& grad_factor,
+                         bool whole_table, uintptr_t ids, uintptr_t order, uintptr_t first,
+                         int64_t num_ids, int threads) {
   IndexedPullJob job{};
   job.score = static_cast<ScoreId>(score);
-  job.planes = planes_of(job.score);
   job.grad = as_gradient(grad, widths);
   job.query = as_view(query);
-  job.table = as_view(table);
+  job.rows = as_rows(table, factor, planes_in(table));
   job.index = pointer<const int64_t>(index);
   job.num_queries = num_queries;
   job.per_query = per_query;
   job.num_features = ascending.back();
   job.widths = ascending.data();
-  if (grad_query) job.grad_query = as_view(*grad_query);
-  if (grad_rows) job.grad_rows = as_view(*grad_rows);
+  job.grad_query = as_view_if(grad_query);
+  job.grad_rows = as_rows(grad_rows, grad_factor, job.rows.planes);
   job.whole_table = whole_table;
   job.ids = pointer<const int64_t>(ids);
   job.order = pointer<const int64_t>(order);
@@ -136,7 +170,8 @@ void py_indexed_backward(const std::string& isa, int score, const py::tuple& gra
   {
     const py::gil_scoped_release release;
     if (grad_query) stopped = indexed_pull_queries(kernels, job, threads, interrupted);
-    if (grad_rows && !stopped) stopped = indexed_pull_rows(kernels, job, threads, interrupted);
+    if ((grad_rows || grad_factor) && !stopped)
+      stopped = indexed_pull_rows(kernels, job, threads, interrupted);
   }
   stop_if(stopped);
 }

@@ -6,17 +6,15 @@ namespace kgfast {
 namespace {
 
 py::tuple py_topk(const std::string& isa, int score, const py::tuple& query,
-                  const py::tuple& table, int64_t num_queries, int64_t num_candidates,
-                  int64_t num_features, int term_ulps, int64_t k, uintptr_t exclude_indptr,
-                  uintptr_t exclude_indices, uintptr_t bias, uintptr_t bias_exact, double bias_max,
-                  double bias_magnitude, uintptr_t candidate_ids, bool nan_worst, int threads,
-                  bool wide_scores, uintptr_t scores, uintptr_t ids) {
+                  const py::tuple& table, const py::object& factor, int64_t num_queries,
+                  int64_t num_candidates, int64_t num_features, int term_ulps, int64_t k,
+                  uintptr_t exclude_indptr, uintptr_t exclude_indices, uintptr_t bias,
+                  uintptr_t bias_exact, double bias_max, double bias_magnitude,
+                  uintptr_t candidate_ids, bool nan_worst, int threads, bool wide_scores,
+                  uintptr_t scores, uintptr_t ids) {
   TopkRequest request{};
   SweepJob& job = request.job;
-  job.score = static_cast<ScoreId>(score);
-  job.planes = planes_of(job.score);
-  job.query = as_view(query);
-  job.table = as_view(table);
+  set_operands(job, score, query, table, factor);
   job.num_candidates = num_candidates;
   job.num_features = num_features;
   job.bias = pointer<const float>(bias);
@@ -42,8 +40,7 @@ py::tuple py_topk(const std::string& isa, int score, const py::tuple& query,
     status = topk(kernels, request, interrupted);
   }
   if (status.interrupted) throw py::error_already_set();
-  const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
-  return py::make_tuple(row(status.bad_query), row(status.bad_candidate));
+  return bad_rows(status);
 }
 
 }  // namespace

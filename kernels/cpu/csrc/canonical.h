@@ -2,14 +2,15 @@
 // operation rounded on its own (this extension is compiled with -ffp-contract=off), bias last.
 //
 // Cost model: terms are elementwise, so the compiler vectorises them (a double square root each
-// for rotate, the limit); the sums are sequential by definition, so kPairBlock pairs interleave.
+// for rotate, the limit, and some forty operations for rscf_rotate); the sums are sequential by
+// definition, so kPairBlock pairs interleave.
 #pragma once
 #include <cstring>
 
 #include "fpmode.h"
 #include "job.h"
 #include "load.h"
-#include "scores.h"
+#include "scores_rscf.h"
 
 namespace kgfast {
 namespace {
@@ -18,14 +19,21 @@ namespace {
 template <class Score>
 inline void canonical_terms(const SweepJob& job, Pair pair, int64_t feature, int64_t count,
                             double* operands, double* terms) {
+  constexpr int Q = Score::query_planes, P = Score::planes, rows = P - Score::has_factor;
   double* q = operands;
-  double* c = operands + 2 * kTermBlock;
-  for (int plane = 0; plane < Score::planes; ++plane) {
+  double* c = operands + kMaxPlanes * kTermBlock;
+  for (int plane = 0; plane < Q; ++plane)
     load_doubles(job.query, pair.query, plane, feature, count, q + plane * kTermBlock);
+  for (int plane = 0; plane < rows; ++plane)
     load_doubles(job.table, pair.candidate, plane, feature, count, c + plane * kTermBlock);
-  }
+  if (Score::has_factor)
+    load_doubles(job.factor, pair.candidate, 0, feature, count, c + rows * kTermBlock);
   for (int64_t i = 0; i < count; ++i) {
-    const double qi[2] = {q[i], q[kTermBlock + i]}, ci[2] = {c[i], c[kTermBlock + i]};
+    double qi[Q], ci[P];
+#pragma GCC unroll 5
+    for (int plane = 0; plane < Q; ++plane) qi[plane] = q[plane * kTermBlock + i];
+#pragma GCC unroll 3
+    for (int plane = 0; plane < P; ++plane) ci[plane] = c[plane * kTermBlock + i];
     terms[i] = Score::term(qi, ci);
   }
 }

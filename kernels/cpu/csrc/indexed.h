@@ -6,14 +6,15 @@
 
 #include "job.h"
 #include "pairwise.h"
+#include "rows.h"
 
 namespace kgfast {
 
 struct IndexedJob {
   ScoreId score;
-  int planes;
-  View query, table;
-  const int64_t* index;  // [B, K] rows of the table
+  View query;
+  Rows rows;             // of the table
+  const int64_t* index;  // [B, K] rows of the table; nullptr: place k of every query is row k
   int64_t num_queries, per_query;
   int64_t num_features;   // of the widest crop
   const int64_t* widths;  // [C] crop widths, ascending, each once
@@ -25,11 +26,12 @@ struct IndexedJob {
 
 struct IndexedPullJob {
   ScoreId score;
-  int planes;
-  View query, table;
-  View grad_query;  // [B], written
-  View grad_rows;   // [U], written: of the distinct rows
+  View query;
+  Rows rows;         // of the table
+  View grad_query;   // [B], written
+  Rows grad_rows;    // [U], written: of the distinct rows and their factor
   bool whole_table;  // grad_rows is [N], and each stands at its id
+  const float* turned;  // [B][planes][padded], the queries as rows are scored with, or nullptr
   ScoreGradient grad;
   const int64_t* index;  // [B, K]
   int64_t num_queries, per_query;
@@ -42,9 +44,17 @@ struct IndexedPullJob {
 };
 
 struct IndexedKernels {
-  int64_t (*scratch)(int planes, int64_t num_features);  // floats that a worker needs
-  // Scores of query `row` with its places [first, last).
+  int64_t (*query_floats)(ScoreId, int64_t num_features);  // of a query that is held as float32
+  int64_t (*pull_scratch)(ScoreId, int64_t num_features);  // floats that a worker needs
+  bool (*turns)(ScoreId);  // whether queries are turned beforehand
+  // Floats that score_block needs for queries and rows that are not plain float32.
+  int64_t (*block_scratch)(const IndexedJob&, int64_t rows);
+  // Scores of query `row` with its places [first, last); scratch: one query.
   void (*score)(const IndexedJob&, int64_t row, int64_t first, int64_t last, float* scratch);
+  // Scores of queries [row, end) with rows [first, last) of the table, where there is no index.
+  void (*score_block)(const IndexedJob&, int64_t row, int64_t end, int64_t first, int64_t last,
+                      float* scratch);
+  void (*turn)(const IndexedPullJob&, int64_t row, float* out);
   void (*pull_query)(const IndexedPullJob&, int64_t row, float* scratch);
   void (*pull_id)(const IndexedPullJob&, int64_t position, float* scratch);
 };
@@ -52,9 +62,12 @@ struct IndexedKernels {
 // All ask `interrupted` now and then, on the calling thread only, and say whether it said so.
 bool indexed_scores(const Isa& isa, const IndexedJob& job, int threads,
                     const std::function<bool()>& interrupted);
+// Without an index: scores of all queries with all rows.
+bool pool_scores(const Isa& isa, const IndexedJob& job, int threads,
+                 const std::function<bool()>& interrupted);
 bool indexed_pull_queries(const Isa& isa, const IndexedPullJob& job, int threads,
                           const std::function<bool()>& interrupted);
-bool indexed_pull_rows(const Isa& isa, const IndexedPullJob& job, int threads,
+bool indexed_pull_rows(const Isa& isa, IndexedPullJob& job, int threads,
                        const std::function<bool()>& interrupted);
 
 }  // namespace kgfast

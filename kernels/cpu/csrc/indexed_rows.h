@@ -1,53 +1,61 @@
-// Indexed scores and their gradients: rows are read where they stand, features in lanes.
+// Indexed scores: rows are read where they stand, features in lanes.
 //
 // Cost model: memory. A pair reads one row, 4 KiB of random access at 512 complex features, for as
 // few instructions as pairwise_sweep.h and pull.h count: 8 GB/s a core, where the arithmetic alone
-// could take 80. Fetching the rows that come next changed nothing (measured). The backward reads a
-// row once per pair for the queries' gradient, and once for its own, with the queries that name it.
+// could take 80. Fetching the rows that come next changed nothing (measured).
 //
-// Order: a lane sums 64 terms at most, then a second level; the lanes as a tree; a query's pairs in
-// the order of the index, a row's in the order of their positions. A crop's score has the bits of
-// that crop alone: what stands in a vector beyond its end is taken as 0 for it.
+// The rscf scores, which know no panels, serve pools in here too: kTile queries share kRows rows,
+// and the 24 instructions of a pair hide what it reads.
+//
+// Order: a lane sums 64 terms at most, then a second level; the lanes as a tree. A crop's score has
+// the bits of that crop alone: what stands in a vector beyond its end is taken as 0 for it.
 #pragma once
 #include <algorithm>
 #include <cstring>
-#include <tuple>
-#include <utility>
 
 #include "fpmode.h"
 #include "indexed.h"
-#include "load.h"
-#include "scores.h"
-#include "store.h"
+#include "load_rows.h"
+#include "scores_precise.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int kRows = 4;
-constexpr int64_t kRun = 64;  // features converted at a time
-constexpr int64_t kPullPairs = 64;
+constexpr int kRows = 4, kTile = Simd::W == 16 ? 4 : 2;
+constexpr int64_t kRun = 128;  // features converted at a time
 
-inline int64_t padded_features(int64_t features) { return (features + kRun - 1) / kRun * kRun; }
+// Features of a plane as it is held, in whole runs; a line more, so that planes of 2^n features do
+// not meet in the same sets of the cache.
+inline int64_t padded_features(int64_t features) {
+  return (features + kRun - 1) / kRun * kRun + 16;
+}
 
-// kRows rows of a table, one run of features at a time: in place where they are plain float32.
 template <class Score>
-struct RowReader {
-  static constexpr int P = Score::planes;
-  const View& view;
-  const int64_t* ids;  // kRows
-  const bool direct;
-  const float* at[kRows][P];
-  alignas(64) float converted[kRows][P][kRun];
+inline int64_t query_floats(int64_t features) {
+  return Score::query_planes * padded_features(features);
+}
 
-  RowReader(const View& rows, const int64_t* chosen)
-      : view(rows), ids(chosen), direct(rows.dtype == DType::f32 && rows.step == 1) {}
+// R rows, one run of features at a time: in place where they are plain float32. Turned: they are
+// queries that a score with phases wants turned.
+template <class Score, int P, int R = kRows, bool Turned = false>
+struct RowReader {
+  const Rows& view;
+  const int64_t* ids;  // R
+  const bool direct;
+  const float* at[R][P];
+  alignas(64) float converted[R][P][kRun];
+
+  RowReader(const Rows& rows, const int64_t* chosen)
+      : view(rows), ids(chosen), direct(!Turned && is_direct(rows)) {}
 
   void load(int64_t feature, int64_t count) {
-    for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < R; ++r) {
       for (int p = 0; p < P; ++p) {
-        at[r][p] = direct ? run_at<float>(view, ids[r], p, feature) : converted[r][p];
-        if (!direct) load_floats(view, ids[r], p, feature, count, converted[r][p]);
+        at[r][p] = direct ? floats_at(view, ids[r], p, feature) : converted[r][p];
+        if (!direct) load_plane(view, ids[r], p, feature, count, converted[r][p]);
       }
+      if (Turned) turn_query<Score>(converted[r][0], kRun, count);
+    }
   }
 };
 
@@ -66,229 +74,211 @@ inline float sum_lanes(V lanes) {
   return sums[0];
 }
 
-// A row as [planes][padded], times `sign`, zero beyond its features.
-template <class Score>
-inline void load_row(const View& view, int64_t row, int64_t features, float sign, float* out) {
+// A row as [planes][padded], zero beyond its features.
+inline void load_row(const Rows& rows, int planes, int64_t row, int64_t features, float* out) {
   const int64_t padded = padded_features(features);
-  for (int p = 0; p < Score::planes; ++p) {
+  for (int p = 0; p < planes; ++p) {
     float* to = out + p * padded;
-    load_floats(view, row, p, 0, features, to);
-    for (int64_t i = 0; i < features; ++i) to[i] *= sign;
-    for (int64_t i = features; i < padded; ++i) to[i] = 0.0f;
+    load_plane(rows, row, p, 0, features, to);
+    std::memset(to + features, 0, sizeof(float) * (padded - features));
   }
 }
 
-// Writes the scores of kRows rows, of which `valid` exist, for a crop that ends here.
-template <class Score>
-inline void write_indexed(const IndexedJob& job, const V* sums, const int64_t* ids, int valid,
-                          float* out) {
-  alignas(64) float distances[Simd::W < kRows ? kRows : Simd::W] = {};
-  for (int r = 0; r < kRows; ++r) distances[r] = sum_lanes(sums[r]);
-  Simd::store(distances, Score::finish(Simd::load(distances)));
-  for (int r = 0; r < valid; ++r)
-    out[r] = (job.bias ? job.bias[ids[r]] : 0.0f) - distances[r];
+// Rows that stand as load_row leaves them.
+inline Rows float_rows(const float* data, int planes, int64_t padded) {
+  Rows rows;
+  rows.view.data = reinterpret_cast<const char*>(data);
+  rows.view.row_stride = planes * padded;
+  for (int p = 0; p < planes; ++p) rows.view.start[p] = p * padded;
+  rows.planes = planes;
+  return rows;
 }
 
-// kRows rows against one query. `out`: where the scores of crop slot 0 go.
+// A query as its rows are scored with it, times `sign`.
 template <class Score>
-void score_rows(const IndexedJob& job, const float* query, RowReader<Score>& rows, int valid,
-                float* out) {
-  constexpr int W = Simd::W, P = Score::planes;
+inline void load_query(const View& view, int64_t row, int64_t features, float sign, float* out) {
+  const int64_t padded = padded_features(features);
+  load_row({view, {}, Score::query_planes}, Score::query_planes, row, features, out);
+  turn_query<Score>(out, padded, padded);
+  if (sign == 1.0f) return;
+  for (int64_t i = 0; i < Score::query_planes * padded; ++i) out[i] *= sign;
+}
+
+// Sums of A queries and kRows rows, one of a lane's short accumulators each.
+template <class Score, int A>
+struct PairSums {
+  V at[A][kRows];
+
+  void clear() {
+    for (auto& row : at)
+      for (V& sum : row) sum = Simd::zero();
+  }
+  void add(const PairSums& other) {
+    for (int a = 0; a < A; ++a)
+      for (int r = 0; r < kRows; ++r) at[a][r] = Simd::add(at[a][r], other.at[a][r]);
+  }
+  // Whole vectors [i, stop) of the reader's run; `query` points at that run of the first query.
+  template <bool Near, class Reader>
+  bool add_vectors(const float* query, int64_t padded, const Reader& rows, int64_t i,
+                   int64_t stop) {
+    V worst = Simd::zero(), sums[A][kRows];
+    std::copy(&at[0][0], &at[0][0] + A * kRows, &sums[0][0]);
+    for (; i < stop; i += Simd::W) {
+#pragma GCC unroll 4
+      for (int a = 0; a < A; ++a) {
+        V q[Score::query_planes], c[Score::row_planes];
+#pragma GCC unroll 5
+        for (int p = 0; p < Score::query_planes; ++p)
+          q[p] = Simd::load(query + (a * Score::query_planes + p) * padded + i);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 3
+          for (int p = 0; p < Score::row_planes; ++p) c[p] = Simd::load(rows.at[r][p] + i);
+          sums[a][r] = add_term<Score, Near>(sums[a][r], q, c, &worst);
+        }
+      }
+    }
+    std::copy(&sums[0][0], &sums[0][0] + A * kRows, &at[0][0]);
+    return all_near(worst);
+  }
+  // The first `part` < W features of a vector.
+  template <class Reader>
+  void add_part(const float* query, int64_t padded, const Reader& rows, int64_t i, int64_t part) {
+    V q[Score::query_planes], c[Score::row_planes], unused = Simd::zero();
+    for (int a = 0; a < A; ++a) {
+      for (int p = 0; p < Score::query_planes; ++p)
+        q[p] = load_part(query + (a * Score::query_planes + p) * padded + i, part);
+      for (int r = 0; r < kRows; ++r) {
+        for (int p = 0; p < Score::row_planes; ++p) c[p] = load_part(rows.at[r][p] + i, part);
+        at[a][r] = add_term<Score, false>(at[a][r], q, c, &unused);
+      }
+    }
+  }
+};
+
+// Adds as if all phases were near, and anew where one was not: `near` is what to expect.
+template <class Score, int A, class Reader>
+inline void add_whole(PairSums<Score, A>& sums, const float* query, int64_t padded,
+                      const Reader& rows, int64_t i, int64_t stop, bool& near) {
+  if (!Score::has_phase) {
+    sums.template add_vectors<true>(query, padded, rows, i, stop);
+    return;
+  }
+  if (near) {
+    const PairSums<Score, A> before = sums;
+    near = sums.template add_vectors<true>(query, padded, rows, i, stop);
+    if (near) return;
+    sums = before;
+  }
+  sums.template add_vectors<false>(query, padded, rows, i, stop);
+}
+
+// Writes the scores of A queries with kRows rows, of which `valid` exist, where a crop ends.
+template <class Score, int A>
+inline void write_indexed(const IndexedJob& job, const PairSums<Score, A>& sums,
+                          const int64_t* ids, int valid, float* out) {
+  alignas(64) float distances[Simd::W < kRows ? kRows : Simd::W] = {};
+  for (int a = 0; a < A; ++a, out += job.per_query) {
+    for (int r = 0; r < kRows; ++r) distances[r] = sum_lanes(sums.at[a][r]);
+    Simd::store(distances, Score::finish(Simd::load(distances)));
+    for (int r = 0; r < valid; ++r)
+      out[r] = (job.bias ? job.bias[ids[r]] : 0.0f) - distances[r];
+  }
+}
+
+// kRows rows, which stand for `ids`, against A queries. `out`: where the scores of the first query
+// go, in crop slot 0.
+template <class Score, int A, class Reader>
+void score_rows(const IndexedJob& job, const float* query, Reader& rows, const int64_t* ids,
+                int valid, float* out) {
   const int64_t padded = padded_features(job.num_features);
   const int64_t matrix = job.num_queries * job.per_query;
+  PairSums<Score, A> totals, sums;
+  totals.clear();
+  sums.clear();
+  bool near = true;
   int64_t crop = 0;
-  V totals[kRows], sums[kRows], ended[kRows];
-  for (int r = 0; r < kRows; ++r) totals[r] = sums[r] = Simd::zero();
   for (int64_t run = 0; run < job.num_features; run += kRun) {
     const int64_t count = std::min(kRun, job.num_features - run);
     rows.load(run, count);
-    for (int64_t i = 0; i < count; i += W) {
-      V q[P], c[P];
-      for (; crop < job.num_widths && job.widths[crop] < run + i + W; ++crop) {
-        const int64_t part = job.widths[crop] - run - i;
-        for (int p = 0; p < P; ++p) q[p] = load_part(query + p * padded + run + i, part);
-        for (int r = 0; r < kRows; ++r) {
-          for (int p = 0; p < P; ++p) c[p] = load_part(rows.at[r][p] + i, part);
-          ended[r] = Simd::add(totals[r], Score::add(sums[r], q, c));
-        }
-        write_indexed<Score>(job, ended, rows.ids, valid, out + job.slots[crop] * matrix);
-      }
+    for (int64_t i = 0; i < count;) {
+      const int64_t end = job.widths[crop] - run;
+      const int64_t whole = std::min(count, end) / Simd::W * Simd::W;
+      add_whole(sums, query + run, padded, rows, i, whole, near);
+      i = whole;
+      if (end > count) break;
+      PairSums<Score, A> ended = sums;
+      if (end > i) ended.add_part(query + run, padded, rows, i, end - i);
+      ended.add(totals);
+      write_indexed(job, ended, ids, valid, out + job.slots[crop++] * matrix);
       if (crop == job.num_widths) return;
-      for (int p = 0; p < P; ++p) q[p] = Simd::load(query + p * padded + run + i);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        for (int p = 0; p < P; ++p) c[p] = Simd::load(rows.at[r][p] + i);
-        sums[r] = Score::add(sums[r], q, c);
-      }
-      if (job.widths[crop] != run + i + W) continue;
-      for (int r = 0; r < kRows; ++r) ended[r] = Simd::add(totals[r], sums[r]);
-      write_indexed<Score>(job, ended, rows.ids, valid, out + job.slots[crop++] * matrix);
     }
-    if ((run / kRun + 1) % W) continue;
-    for (int r = 0; r < kRows; ++r) {
-      totals[r] = Simd::add(totals[r], sums[r]);
-      sums[r] = Simd::zero();
-    }
+    if ((run + kRun) % (64 * Simd::W)) continue;
+    totals.add(sums);
+    sums.clear();
   }
 }
 
 template <class Score>
 void score_query(const IndexedJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
   const FloatMode mode(FloatMode::kFlush);
-  load_row<Score>(job.query, row, job.num_features, Score::query_sign, scratch);
+  load_query<Score>(job.query, row, job.num_features, Score::query_sign, scratch);
   const int64_t* index = job.index + row * job.per_query;
   for (int64_t k = first; k < last; k += kRows) {
     int64_t ids[kRows];
     for (int r = 0; r < kRows; ++r) ids[r] = index[std::min(k + r, last - 1)];
-    RowReader<Score> rows(job.table, ids);
-    score_rows<Score>(job, scratch, rows, static_cast<int>(std::min<int64_t>(kRows, last - k)),
-                      job.out + row * job.per_query + k);
+    RowReader<Score, Score::row_planes> rows(job.rows, ids);
+    score_rows<Score, 1>(job, scratch, rows, ids,
+                         static_cast<int>(std::min<int64_t>(kRows, last - k)),
+                         job.out + row * job.per_query + k);
   }
 }
 
-// One row and those that pull at it: a query and its candidates, or a candidate and its queries.
-struct Anchor {
-  const float* values;  // [planes][padded]
-  float* sums;          // likewise: its gradient
-};
-
-// What partners pull with from `feature` on; `grad[r]` points at the gradient of crop 0.
+// Queries of a tile and, where rows are not plain float32, a copy of those that are.
 template <class Score>
-inline void partner_coefficients(const ScoreGradient& grad, const float* const* at, int valid,
-                                 int64_t feature, V* out) {
-  for (int r = 0; r < kRows; ++r) {
-    float sum = 0.0f;
-    for (int64_t crop = 0; r < valid && crop < grad.num_crops; ++crop)
-      if (grad.widths[crop] > feature) sum += at[r][crop * grad.crop_stride];
-    out[r] = Simd::set1(sum * Score::pull_scale);
-  }
-}
-
-template <class Score, bool AnchorIsQuery>
-inline void pull_anchor(const V* g, const V* own, const V (*others)[Score::planes], V* sums) {
-  V unused[Score::planes];
-  for (V& v : unused) v = Simd::zero();
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    if (AnchorIsQuery)
-      Score::pull(g[r], own, others[r], sums, unused);
-    else
-      Score::pull(g[r], others[r], own, unused, sums);
-  }
-}
-
-// Features [i, stop) of the reader's run, which begins at `run`.
-template <class Score, bool AnchorIsQuery>
-inline void pull_run(const RowReader<Score>& rows, const V* g, int64_t run, int64_t i,
-                     int64_t stop, int64_t padded, const Anchor& anchor) {
-  constexpr int W = Simd::W, P = Score::planes;
-  for (; i < stop; i += W) {
-    const int64_t left = stop - i;
-    V own[P], others[kRows][P], sums[P];
-    for (int p = 0; p < P; ++p) {
-      const float* values = anchor.values + p * padded + run + i;
-      own[p] = left < W ? load_part(values, left) : Simd::load(values);
-      sums[p] = left < W ? load_part(anchor.sums + p * padded + run + i, left)
-                         : Simd::load(anchor.sums + p * padded + run + i);
-      for (int r = 0; r < kRows; ++r)
-        others[r][p] = left < W ? load_part(rows.at[r][p] + i, left)
-                                : Simd::load(rows.at[r][p] + i);
-    }
-    pull_anchor<Score, AnchorIsQuery>(g, own, others, sums);
-    for (int p = 0; p < P; ++p) {
-      float* to = anchor.sums + p * padded + run + i;
-      if (left >= W) {
-        Simd::store(to, sums[p]);
-        continue;
-      }
-      float lanes[W];
-      Simd::store(lanes, sums[p]);
-      std::memcpy(to, lanes, sizeof(float) * left);
-    }
-  }
-}
-
-// kRows partners, of which `valid` exist, pull at the anchor.
-template <class Score, bool AnchorIsQuery>
-void pull_partners(const IndexedPullJob& job, RowReader<Score>& rows, const float* const* grads,
-                   int valid, const Anchor& anchor) {
+inline int64_t block_scratch(const IndexedJob& job, int64_t rows) {
   const int64_t padded = padded_features(job.num_features);
-  const int64_t* width = job.widths;
-  V g[kRows];
-  partner_coefficients<Score>(job.grad, grads, valid, 0, g);
-  for (int64_t run = 0; run < job.num_features; run += kRun) {
-    const int64_t count = std::min(kRun, job.num_features - run);
-    rows.load(run, count);
-    for (int64_t at = 0; at < count;) {
-      const int64_t stop = std::min(count, *width - run);
-      pull_run<Score, AnchorIsQuery>(rows, g, run, at, stop, padded, anchor);
-      at = stop;
-      if (run + at < *width || run + at == job.num_features) continue;
-      partner_coefficients<Score>(job.grad, grads, valid, *width++, g);
+  const int64_t copied = is_direct(job.rows) ? 0 : rows * Score::row_planes * padded;
+  return kTile * query_floats<Score>(job.num_features) + copied;
+}
+
+template <class Score, int A>
+void score_tile(const IndexedJob& job, int64_t row, const Rows& rows, int64_t begins, int64_t first,
+                int64_t last, float* queries) {
+  for (int a = 0; a < A; ++a)
+    load_query<Score>(job.query, row + a, job.num_features, Score::query_sign,
+                      queries + a * query_floats<Score>(job.num_features));
+  for (int64_t k = first; k < last; k += kRows) {
+    int64_t ids[kRows], places[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      ids[r] = std::min(k + r, last - 1);
+      places[r] = ids[r] - begins;
     }
+    RowReader<Score, Score::row_planes> reader(rows, places);
+    score_rows<Score, A>(job, queries, reader, ids,
+                         static_cast<int>(std::min<int64_t>(kRows, last - k)),
+                         job.out + row * job.per_query + k);
   }
-}
-
-// Sums of the anchor's gradient go to a second level and begin anew.
-template <class Score>
-inline void fold(int64_t features, float* sums, float* totals) {
-  const int64_t count = Score::planes * padded_features(features);
-  for (int64_t i = 0; i < count; i += Simd::W) {
-    Simd::store(totals + i, Simd::add(Simd::load(totals + i), Simd::load(sums + i)));
-    Simd::store(sums + i, Simd::zero());
-  }
-}
-
-inline const float* gradient_at(const ScoreGradient& grad, int64_t row, int64_t column) {
-  return grad.data + row * grad.row_stride + column * grad.column_stride;
-}
-
-// `count` partners pull at `row` of `view`; `partner(i)` names the i-th: its row and its gradient.
-template <class Score, bool AnchorIsQuery, class Partner>
-void pull_row(const IndexedPullJob& job, const View& view, int64_t row, const View& others,
-              int64_t count, Partner partner, const View& out, int64_t out_row, float* scratch) {
-  const int64_t features = job.num_features, padded = padded_features(features);
-  const int64_t floats = Score::planes * padded;
-  float *values = scratch, *sums = scratch + floats, *totals = scratch + 2 * floats;
-  load_row<Score>(view, row, features, 1.0f, values);
-  std::memset(sums, 0, sizeof(float) * 2 * floats);
-  for (int64_t i = 0; i < count; i += kRows) {
-    int64_t ids[kRows];
-    const float* grads[kRows];
-    for (int r = 0; r < kRows; ++r)
-      std::tie(ids[r], grads[r]) = partner(std::min(i + r, count - 1));
-    RowReader<Score> rows(others, ids);
-    pull_partners<Score, AnchorIsQuery>(
-        job, rows, grads, static_cast<int>(std::min<int64_t>(kRows, count - i)), {values, sums});
-    if ((i + kRows) % kPullPairs == 0) fold<Score>(features, sums, totals);
-  }
-  fold<Score>(features, sums, totals);
-  for (int p = 0; p < Score::planes; ++p)
-    store_floats(out, out_row, p, 0, features, totals + p * padded);
 }
 
 template <class Score>
-void pull_query(const IndexedPullJob& job, int64_t row, float* scratch) {
+void score_block(const IndexedJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
+                 float* scratch) {
+  constexpr int R = Score::row_planes;
   const FloatMode mode(FloatMode::kFlush);
-  const int64_t* index = job.index + row * job.per_query;
-  const auto partner = [&](int64_t k) {
-    return std::make_pair(index[k], gradient_at(job.grad, row, k));
-  };
-  pull_row<Score, true>(job, job.query, row, job.table, job.per_query, partner, job.grad_query,
-                        row, scratch);
-}
-
-template <class Score>
-void pull_id(const IndexedPullJob& job, int64_t position, float* scratch) {
-  const FloatMode mode(FloatMode::kFlush);
-  const int64_t* order = job.order + job.first[position];
-  const auto partner = [&](int64_t i) {
-    const int64_t row = order[i] / job.per_query;
-    return std::make_pair(row, gradient_at(job.grad, row, order[i] % job.per_query));
-  };
-  pull_row<Score, false>(job, job.table, job.ids[position], job.query,
-                         job.first[position + 1] - job.first[position], partner, job.grad_rows,
-                         job.whole_table ? job.ids[position] : position, scratch);
+  const int64_t padded = padded_features(job.num_features);
+  float* copied = scratch + kTile * query_floats<Score>(job.num_features);
+  Rows rows = job.rows;
+  int64_t begins = 0;
+  if (!is_direct(rows)) {
+    for (int64_t k = first; k < last; ++k)
+      load_row(job.rows, R, k, job.num_features, copied + (k - first) * R * padded);
+    rows = float_rows(copied, R, padded);
+    begins = first;
+  }
+  for (; row + kTile <= end; row += kTile)
+    score_tile<Score, kTile>(job, row, rows, begins, first, last, scratch);
+  for (; row < end; ++row) score_tile<Score, 1>(job, row, rows, begins, first, last, scratch);
 }
 
 }  // namespace

@@ -2,39 +2,36 @@
 // needs: the sweep's own values, for the test of the bound, and the bare register loop, the roof.
 #pragma once
 #include "counting.h"
+#include "indexed_pull.h"
 #include "indexed_rows.h"
 #include "loss_row.h"
 #include "pairwise_sweep.h"
 #include "pull.h"
+#include "scores_precise.h"
 #include "sweep.h"
 #include "topk_sweep.h"
 
 namespace kgfast {
 namespace {
 
-// Distances of one panel as the sweep computes them, [Q][lanes]; features in one block.
-template <class Score>
-void sweep_values(const SweepJob& job, int64_t panel, Worker& worker, float* out, float* norm) {
-  constexpr int L = lanes_of<Score>(), T = Score::tile_queries;
-  const PanelFacts facts = panel_facts<Score>(job, panel);
-  alignas(64) float lane_norm[kMaxLanes] = {};
-  float limits[T];
-  for (float& limit : limits) limit = FLT_MAX;
-  pack_panel<Score>(job, facts.first, facts.valid, 0, job.num_features, worker, lane_norm);
-  *norm = panel_norm<Score>(job, lane_norm);
-  const FloatMode mode(FloatMode::kFlush);
-  for (int64_t position = 0; position < job.num_queries; position += T) {
-    V totals[T][Score::vectors];
-    for (auto& row : totals)
-      for (V& total : row) total = Simd::zero();
-    run_tile<Score, T>(worker.panel,
-                       job.packed_queries + position * job.num_features * Score::planes,
-                       job.num_features, limits, totals);
-    for (int a = 0; a < T && position + a < job.num_queries; ++a)
-      for (int b = 0; b < Score::vectors; ++b)
-        Simd::store(out + (position + a) * L + b * Simd::W, Score::finish(totals[a][b]));
+// Keeps the distances of one panel as the sweep computes them, [C][Q][lanes].
+struct RecordWorker : Worker {
+  float* out;
+};
+
+template <class S>
+struct Recording {
+  using Score = S;
+  using Job = SweepJob;
+  using Keeper = RecordWorker;
+  static float limit(const SweepJob&, int64_t, int64_t, float) { return FLT_MAX; }
+  static void take(const SweepJob& job, const PanelFacts&, int64_t crop, const V* totals,
+                   int64_t position, float, RecordWorker& worker) {
+    float* out = worker.out + (crop * job.num_queries + position) * lanes_of<Score>();
+    for (int b = 0; b < Score::vectors; ++b)
+      Simd::store(out + b * Simd::W, Score::finish(totals[b]));
   }
-}
+};
 
 template <class Score>
 float bare_loop(const float* panel, const float* tile, int64_t features, int64_t repeats) {
@@ -62,21 +59,40 @@ inline auto with_score(ScoreId id, F&& call) {
   }
 }
 
+// As ranking and top-k sweep.
+template <class F>
+inline auto with_swept(ScoreId id, F&& call) {
+  switch (id) {
+    case ScoreId::rscf_rotate: return call(SweptRotate<true>{});
+    case ScoreId::rscf_l1: return call(SweptL1<true>{});
+    case ScoreId::rscf_l2: return call(SweptL2<true>{});
+    case ScoreId::scaled_rotate: return call(SweptRotate<false>{});
+    case ScoreId::scaled_l1: return call(SweptL1<false>{});
+    case ScoreId::scaled_l2: return call(SweptL2<false>{});
+    default: return with_score(id, call);
+  }
+}
+
 inline const PairwiseKernels* pairwise_kernels() {
   static const PairwiseKernels kernels = {
-      Simd::W,
-      kSpan,
+      [](ScoreId id) {
+        return with_precise(id, [](auto score) {
+          using Score = decltype(score);
+          return PullShape{Simd::W, kBlocks<Score>,
+                           kBlocks<Score> * Score::query_planes * Simd::W};
+        });
+      },
       [](const PairwiseJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
         with_score(job.sweep.score, [&](auto score) {
           pairwise_panel<Precise<decltype(score)>>(job, panel, first, last, worker);
         });
       },
       [](const PullJob& job, int64_t span, int64_t stripe, PullWorker& worker) {
-        with_score(job.score,
-                   [&](auto score) { pull<decltype(score)>(job, span, stripe, worker); });
+        with_precise(job.score,
+                     [&](auto score) { pull<decltype(score)>(job, span, stripe, worker); });
       },
       [](const PullJob& job, int64_t span) {
-        with_score(job.score, [&](auto score) { reduce_stripes<decltype(score)>(job, span); });
+        with_precise(job.score, [&](auto score) { reduce_stripes<decltype(score)>(job, span); });
       },
   };
   return &kernels;
@@ -84,7 +100,7 @@ inline const PairwiseKernels* pairwise_kernels() {
 
 inline const TopkKernels* topk_kernels() {
   static const TopkKernels kernels = {[](const TopkJob& job, int64_t panel, TopkWorker& worker) {
-    with_score(job.score, [&](auto score) {
+    with_swept(job.score, [&](auto score) {
       sweep_panel<Keeping<decltype(score)>>(job, panel, worker);
     });
   }};
@@ -93,19 +109,47 @@ inline const TopkKernels* topk_kernels() {
 
 inline const IndexedKernels* indexed_kernels() {
   static const IndexedKernels kernels = {
-      [](int planes, int64_t features) { return 3 * planes * padded_features(features); },
+      [](ScoreId id, int64_t features) {
+        return with_precise(id,
+                            [=](auto score) { return query_floats<decltype(score)>(features); });
+      },
+      [](ScoreId id, int64_t features) {
+        return with_precise(id,
+                            [=](auto score) { return pull_scratch<decltype(score)>(features); });
+      },
+      [](ScoreId id) {
+        return with_precise(id, [](auto score) { return bool{decltype(score)::has_phase}; });
+      },
+      [](const IndexedJob& job, int64_t rows) {
+        return with_precise(
+            job.score, [&](auto score) { return block_scratch<decltype(score)>(job, rows); });
+      },
       [](const IndexedJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
-        with_score(job.score, [&](auto score) {
-          score_query<Precise<decltype(score)>>(job, row, first, last, scratch);
+        with_precise(job.score, [&](auto score) {
+          score_query<decltype(score)>(job, row, first, last, scratch);
+        });
+      },
+      [](const IndexedJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
+         float* scratch) {
+        with_precise(job.score, [&](auto score) {
+          using Score = decltype(score);
+          if constexpr (Score::query_planes > Score::row_planes)  // the others have panels
+            score_block<Score>(job, row, end, first, last, scratch);
+        });
+      },
+      [](const IndexedPullJob& job, int64_t row, float* out) {
+        const FloatMode mode(FloatMode::kFlush);
+        with_precise(job.score, [&](auto score) {
+          load_query<decltype(score)>(job.query, row, job.num_features, 1.0f, out);
         });
       },
       [](const IndexedPullJob& job, int64_t row, float* scratch) {
-        with_score(job.score,
-                   [&](auto score) { pull_query<decltype(score)>(job, row, scratch); });
+        with_precise(job.score,
+                     [&](auto score) { pull_query<decltype(score)>(job, row, scratch); });
       },
       [](const IndexedPullJob& job, int64_t position, float* scratch) {
-        with_score(job.score,
-                   [&](auto score) { pull_id<decltype(score)>(job, position, scratch); });
+        with_precise(job.score,
+                     [&](auto score) { pull_id<decltype(score)>(job, position, scratch); });
       },
   };
   return &kernels;
@@ -116,37 +160,37 @@ inline Isa make_isa(const char* name) {
   isa.name = name;
   isa.sqrt_error = Simd::sqrt_error;
   isa.lanes = [](ScoreId id) {
-    return with_score(id, [](auto score) { return lanes_of<decltype(score)>(); });
+    return with_swept(id, [](auto score) { return lanes_of<decltype(score)>(); });
   };
   isa.tile_queries = [](ScoreId id) {
-    return with_score(id, [](auto score) { return int{decltype(score)::tile_queries}; });
+    return with_swept(id, [](auto score) { return int{decltype(score)::tile_queries}; });
   };
   isa.pack_queries = [](const SweepJob& job, float* out) {
-    with_score(job.score, [&](auto score) { pack_queries<decltype(score)>(job, out); });
+    with_swept(job.score, [&](auto score) { pack_queries<decltype(score)>(job, out); });
   };
   isa.sweep_panel = [](const SweepJob& job, int64_t panel, Worker& worker) {
-    with_score(job.score, [&](auto score) {
+    with_swept(job.score, [&](auto score) {
       sweep_panel<Counting<decltype(score)>>(job, panel, worker);
     });
   };
   isa.decide_band = [](const SweepJob& job, Worker& worker) {
-    with_score(job.score, [&](auto score) { decide_band<decltype(score)>(job, worker); });
+    with_swept(job.score, [&](auto score) { decide_band<decltype(score)>(job, worker); });
   };
-  isa.canonical = [](const SweepJob& job, const Pair* pairs, int64_t count, double* scratch,
-                     double* out) {
-    with_score(job.score, [&](auto score) {
-      canonical_scores<decltype(score)>(job, pairs, count, scratch, out);
+  isa.canonical = [](const SweepJob& job, int64_t features, const Pair* pairs, int64_t count,
+                     double* scratch, double* out) {
+    with_swept(job.score, [&](auto score) {
+      canonical_scores<decltype(score)>(job, features, pairs, count, scratch, out);
     });
   };
-  isa.sweep_values = [](const SweepJob& job, int64_t panel, Worker& worker, float* out,
-                        float* norm) {
-    with_score(job.score, [&](auto score) {
-      sweep_values<decltype(score)>(job, panel, worker, out, norm);
+  isa.sweep_values = [](const SweepJob& job, int64_t panel, Worker& worker, float* out) {
+    RecordWorker recorder{worker, out};
+    with_swept(job.score, [&](auto score) {
+      sweep_panel<Recording<decltype(score)>>(job, panel, recorder);
     });
   };
   isa.bare_loop = [](ScoreId id, const float* panel, const float* tile, int64_t features,
                      int64_t repeats) {
-    return with_score(id, [&](auto score) {
+    return with_swept(id, [&](auto score) {
       return bare_loop<decltype(score)>(panel, tile, features, repeats);
     });
   };

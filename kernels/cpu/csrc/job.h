@@ -45,8 +45,10 @@ struct Reach {
 
 struct SweepJob {
   ScoreId score;
-  int planes;
+  int planes, query_planes;  // of a candidate in a panel, its factor included, and of a query
   View table, query;
+  View factor;  // of one plane; no data where there is none
+  double factor_reach, factor_largest;  // largest |b - origin|, rounding included, and largest |b|
   const float* bias;  // [N] or nullptr
   float bias_max;
   const double* bias_exact;         // [N] or nullptr
@@ -58,7 +60,9 @@ struct SweepJob {
   int64_t features_per_block;       // features that a panel holds at once
   const int64_t* query_ids;         // [Q]: distinct rows of the query table, in sweep order
   int64_t num_queries;              // Q
-  const float* packed_queries;      // [tiles][features][planes][tile_queries]
+  const float* packed_queries;      // [tiles][features][query planes][tile_queries]
+  const float* tile_angles;         // [tiles][angle_stride]: largest |a|, if the score has angles
+  int64_t angle_stride;             // a few more than the features, as those are read by vectors
   const Threshold* thresholds;      // of query i in crop c: first_threshold[c * Q + i] .. [.. + 1]
   const int64_t* first_threshold;   // [C * Q + 1]
   const Reach* reaches;             // [C][Q]
@@ -72,6 +76,7 @@ struct SweepJob {
 
 struct Worker {
   float* panel;    // [features_per_block][planes][lanes]
+  float* panel_angles;  // [angle_stride]: largest |b - 1|, if the score has angles
   float* totals;   // [tiles][tile_queries][lanes], used when features come in several blocks
   uint8_t* alive;  // [tiles], likewise
   float* norms;    // [C]: of the present panel
@@ -81,12 +86,14 @@ struct Worker {
   int64_t* greater;  // [C][B], by slot
   int64_t* equal;    // [C][B], by slot
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
+  int64_t bad_factor;     // likewise
 };
 
 // How a sweep ended: the first rows seen with a number that is not finite, else INT64_MAX.
 struct SweepStatus {
   int64_t bad_query = INT64_MAX;
   int64_t bad_candidate = INT64_MAX;
+  int64_t bad_factor = INT64_MAX;
   bool interrupted = false;
 };
 
@@ -101,7 +108,7 @@ struct Isa {
   double sqrt_error;  // relative error of the sweep's square root
   int (*lanes)(ScoreId);
   int (*tile_queries)(ScoreId);
-  // Packs the queries of job.query_ids as [tile][feature][plane][query].
+  // Packs the queries of job.query_ids as [tile][feature][plane][query]; their angles follow.
   void (*pack_queries)(const SweepJob&, float* out);
   void (*sweep_panel)(const SweepJob&, int64_t panel, Worker&);
   // Decides worker.band by canonical scores, and empties it.
@@ -122,7 +129,7 @@ struct Isa {
 
 constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves
 constexpr int64_t kTermBlock = 64;    // features that it evaluates at a time
-constexpr int64_t kCanonicalScratch = kPairBlock * kTermBlock + 4 * kTermBlock;
+constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock;
 
 const Isa* baseline_isa();
 const Isa* avx2_isa();    // nullptr where this build or machine lacks it

@@ -21,6 +21,9 @@ enum class LossPass : int {
   sigmoid_slopes = 1,  // x = scale (sigmoid(x) - constant)
   exp_sums = 2,        // a = the highest x so far, b = sum exp(x - a) so far, c += sum x
   softmax_slopes = 3,  // x = scale exp(x - shift) - share
+  // With w = exp(constant (x - a)): a = the highest x, b = sum w, c = sum w softplus(x).
+  adversarial_sums = 4,
+  adversarial_slopes = 5,  // x = scale exp(constant (x - shift)) sigmoid(x)
 };
 
 struct LossKernels {

@@ -22,7 +22,7 @@ const Isa* find_isa(const char* name) {
 }
 
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {
-  const int64_t planes = score == ScoreId::rotate ? 2 : 1;
+  const int64_t planes = kMaxPlanes;  // as many as any score has
   const int64_t lanes = isa.lanes(score), queries = isa.tile_queries(score);
   Buffer<float> panel(features * planes * lanes), tile(features * planes * queries);
   for (int64_t i = 0; i < features * planes * lanes; ++i) panel.data[i] = 0.01f * (i % 97);

@@ -9,7 +9,7 @@
 #include "fpmode.h"
 #include "job.h"
 #include "load.h"
-#include "scores.h"
+#include "scores_rscf.h"
 
 namespace kgfast {
 namespace {
@@ -49,19 +49,27 @@ inline bool has_nonfinite(const float* values, int64_t count) {  // count: a mul
   return Simd::less(Simd::sub(Simd::zero(), Simd::set1(1.0f)), all) != (1u << Simd::W) - 1;
 }
 
+inline bool row_has_nonfinite(const View& view, int64_t row, int planes, int64_t features) {
+  float run[kPackBlock];
+  for (int plane = 0; plane < planes; ++plane)
+    for (int64_t k = 0; k < features; k += kPackBlock) {
+      const int64_t left = features - k;
+      if (load_floats(view, row, plane, k, left < kPackBlock ? left : kPackBlock, run)) return true;
+    }
+  return false;
+}
+
 // Notes the lowest row of a panel that holds a number that is not finite.
 template <class Score>
 void find_nonfinite(const SweepJob& job, int64_t first, int valid, Worker& worker) {
-  float run[kPackBlock];
+  constexpr int rows = Score::planes - Score::has_factor;
   for (int lane = 0; lane < valid; ++lane) {
     const int64_t row = candidate_of(job, first + lane);
-    for (int plane = 0; plane < Score::planes; ++plane)
-      for (int64_t k = 0; k < job.num_features; k += kPackBlock) {
-        const int64_t left = job.num_features - k;
-        if (load_floats(job.table, row, plane, k, left < kPackBlock ? left : kPackBlock, run) &&
-            row < worker.bad_candidate)
-          worker.bad_candidate = row;
-      }
+    if (row < worker.bad_candidate && row_has_nonfinite(job.table, row, rows, job.num_features))
+      worker.bad_candidate = row;
+    if (Score::has_factor && row < worker.bad_factor &&
+        row_has_nonfinite(job.factor, row, 1, job.num_features))
+      worker.bad_factor = row;
   }
 }
 
@@ -76,13 +84,38 @@ inline void transpose_rows(const float* const* rows, int64_t width, float* out) 
     for (int lane = 0; lane < W; ++lane) out[i * stride + lane] = rows[lane][i];
 }
 
+// Turns the factors b of a panel into b - 1, and notes the largest of every feature; a NaN, which
+// makes every sum a NaN, is none.
+template <class Score>
+void find_angles(int64_t count, int64_t stride, Worker& worker) {
+  constexpr int L = lanes_of<Score>(), P = Score::planes;
+  for (int64_t k = 0; k < count; ++k) {
+    float* factor = worker.panel + (k * P + P - 1) * L;
+    V most = Simd::zero();
+    for (int b = 0; b < Score::vectors; ++b) {
+      const V x = Simd::sub(Simd::load(factor + b * Simd::W), Simd::set1(Score::factor_origin));
+      Simd::store(factor + b * Simd::W, x);
+      most = Simd::max(Simd::abs(x), most);
+    }
+    float lanes[Simd::W], largest = 0.0f;
+    Simd::store(lanes, most);
+    for (const float x : lanes) largest = x > largest ? x : largest;
+    worker.panel_angles[k] = largest;
+  }
+  for (int64_t k = count; k < stride; ++k) worker.panel_angles[k] = 0.0f;
+}
+
 // Writes features [feature, feature + count) of one panel as [feature][plane][lane], W rows at a
 // time so that few streams are read at once. Lanes past the last candidate repeat it.
 template <class Score>
 void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, int64_t count,
                 Worker& worker) {
   constexpr int L = lanes_of<Score>(), P = Score::planes, W = Simd::W;
-  const bool direct = job.table.dtype == DType::f32 && job.table.step == 1;
+  constexpr int table_planes = P - Score::has_factor;
+  const auto is_direct = [](const View& view) {
+    return view.dtype == DType::f32 && view.step == 1;
+  };
+  const bool direct = is_direct(job.table) && (!Score::has_factor || is_direct(job.factor));
   alignas(64) float converted[W * kPackBlock];
   const float* rows[W];
   int64_t ids[W];
@@ -91,9 +124,11 @@ void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, 
     for (int i = 0; i < W; ++i)
       ids[i] = candidate_of(job, first + (lane + i < valid ? lane + i : valid - 1));
     for (int plane = 0; plane < P; ++plane) {
+      const View& view = plane < table_planes ? job.table : job.factor;
+      const int from = plane < table_planes ? plane : 0;
       float* out = worker.panel + plane * L + lane;
       if (direct) {
-        for (int i = 0; i < W; ++i) rows[i] = run_at<float>(job.table, ids[i], plane, feature);
+        for (int i = 0; i < W; ++i) rows[i] = run_at<float>(view, ids[i], from, feature);
         transpose_rows<Score>(rows, count, out);
         continue;
       }
@@ -101,8 +136,7 @@ void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, 
         const int64_t width = count - k < kPackBlock ? count - k : kPackBlock;
         for (int i = 0; i < W; ++i) {
           rows[i] = converted + i * kPackBlock;
-          bad |= load_floats(job.table, ids[i], plane, feature + k, width,
-                             converted + i * kPackBlock);
+          bad |= load_floats(view, ids[i], from, feature + k, width, converted + i * kPackBlock);
         }
         transpose_rows<Score>(rows, width, out + k * P * L);
       }
@@ -110,6 +144,7 @@ void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, 
   }
   if (direct) bad = has_nonfinite(worker.panel, count * P * L);
   if (bad) find_nonfinite<Score>(job, first, valid, worker);
+  if constexpr (Score::has_angles) find_angles<Score>(count, job.angle_stride, worker);
 }
 
 // An upper bound on the norm of every candidate of a panel.
@@ -124,27 +159,49 @@ float panel_norm(const SweepJob& job, const float* lane_norm) {
   return job.norm == 1 ? bound : std::sqrt(bound) * (1.0f + 0x1p-20f);
 }
 
-// [tile][feature][plane][query]; the last tile repeats its last query.
+// Runs of the planes of a query as the sweep takes them.
+template <class Score>
+inline void load_query(const SweepJob& job, int64_t row, int64_t feature, int64_t count,
+                       float (*run)[kPackBlock]) {
+  constexpr int P = Score::query_planes;
+  if constexpr (!Score::has_angles) {
+    for (int plane = 0; plane < P; ++plane)
+      load_floats(job.query, row, plane, feature, count, run[plane]);
+  } else {
+    double exact[P][kPackBlock];
+    for (int plane = 0; plane < P; ++plane)
+      load_doubles(job.query, row, plane, feature, count, exact[plane]);
+    for (int64_t i = 0; i < count; ++i) {
+      double q[P];
+      for (int plane = 0; plane < P; ++plane) q[plane] = exact[plane][i];
+      Score::prepare(q);
+      for (int plane = 0; plane < P; ++plane) run[plane][i] = static_cast<float>(q[plane]);
+    }
+  }
+}
+
+// [tile][feature][plane][query]; the last tile repeats its last query. The angles of tiles follow.
 template <class Score>
 void pack_queries(const SweepJob& job, float* out) {
-  constexpr int Q = Score::tile_queries, P = Score::planes;
+  constexpr int Q = Score::tile_queries, P = Score::query_planes;
   const FloatMode mode(FloatMode::kIeee);
-  float run[kPackBlock];
-  const int64_t tiles = (job.num_queries + Q - 1) / Q;
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    for (int a = 0; a < Q; ++a) {
-      const int64_t position = tile * Q + a;
-      const int64_t last = job.num_queries - 1;
-      const int64_t row = job.query_ids[position < last ? position : last];
-      float* to = out + tile * job.num_features * P * Q + a;
-      for (int64_t k = 0; k < job.num_features; k += kPackBlock) {
-        const int64_t left = job.num_features - k;
-        const int64_t width = left < kPackBlock ? left : kPackBlock;
-        for (int plane = 0; plane < P; ++plane) {
-          load_floats(job.query, row, plane, k, width, run);
-          for (int64_t i = 0; i < width; ++i)
-            to[((k + i) * P + plane) * Q] = Score::query_sign * run[i];
-        }
+  float run[P][kPackBlock];
+  const int64_t tiles = (job.num_queries + Q - 1) / Q, last = job.num_queries - 1;
+  float* angles = out + tiles * job.num_features * P * Q;
+  for (int64_t i = 0; Score::has_angles && i < tiles * job.angle_stride; ++i) angles[i] = 0.0f;
+  for (int64_t position = 0; position < tiles * Q; ++position) {
+    const int64_t row = job.query_ids[position < last ? position : last];
+    float* to = out + position / Q * job.num_features * P * Q + position % Q;
+    for (int64_t k = 0; k < job.num_features; k += kPackBlock) {
+      const int64_t left = job.num_features - k;
+      const int64_t width = left < kPackBlock ? left : kPackBlock;
+      load_query<Score>(job, row, k, width, run);
+      for (int plane = 0; plane < P; ++plane)
+        for (int64_t i = 0; i < width; ++i)
+          to[((k + i) * P + plane) * Q] = Score::query_sign * run[plane][i];
+      for (int64_t i = 0; Score::has_angles && i < width; ++i) {
+        float& most = angles[position / Q * job.angle_stride + k + i];
+        if (std::fabs(run[P - 1][i]) > most) most = std::fabs(run[P - 1][i]);
       }
     }
   }

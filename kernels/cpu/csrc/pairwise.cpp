@@ -135,11 +135,12 @@ bool pairwise_scores(const Isa& isa, PairwiseJob& job, int threads,
 bool pairwise_backward(const Isa& isa, PullJob& job, int threads,
                        const std::function<bool()>& interrupted) {
   const PairwiseKernels& kernels = *isa.pairwise;
-  const std::vector<FeatureBlock> blocks = feature_blocks(job.grad, kernels.width);
-  const int64_t numbers = job.num_queries * kernels.span;
+  const PullShape shape = kernels.shape(job.score);
+  const std::vector<FeatureBlock> blocks = feature_blocks(job.grad, shape.width);
+  const int64_t numbers = job.num_queries * shape.floats;
   job.blocks = blocks.data();
   job.num_blocks = static_cast<int64_t>(blocks.size());
-  plan(job, kernels.span / kernels.width / job.planes, numbers * sizeof(float));
+  plan(job, shape.blocks, numbers * sizeof(float));
   const bool partial = job.grad_query.data && job.num_stripes > 1;
   Buffer<float> parts(partial ? job.num_spans * job.num_stripes * numbers : 0);
   job.parts = parts.data;

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "job.h"
+#include "rows.h"
 
 namespace kgfast {
 
@@ -33,9 +34,10 @@ struct ScoreGradient {
 
 struct PullJob {
   ScoreId score;
-  int planes;
-  View query, table;
-  View grad_query, grad_table;  // written; no data where it is not wanted
+  View query;
+  Rows rows;  // the candidates
+  View grad_query;  // written; no data where it is not wanted
+  Rows grad_rows;   // likewise, of rows and of their factor
   ScoreGradient grad;
   int64_t num_queries, num_candidates;
   const FeatureBlock* blocks;
@@ -44,7 +46,7 @@ struct PullJob {
   int64_t stripe;    // candidates per stripe: stripes keep a part of the queries' gradient each
   int64_t num_stripes;
   float* parts;      // [spans][stripes][span][B], where there are several stripes
-  bool add_to_table;  // grad_table (float32) holds a gradient already
+  bool add_to_rows;  // grad_rows (float32) holds a gradient already
 };
 
 struct PullWorker {
@@ -53,9 +55,14 @@ struct PullWorker {
   float* totals;   // likewise: of all candidates so far
 };
 
+// How a pull cuts the rows: feature blocks of `width`, some to a span, and the floats that a span
+// has of a query.
+struct PullShape {
+  int width, blocks, floats;
+};
+
 struct PairwiseKernels {
-  int width;  // W
-  int span;   // floats of a row that a pull owns
+  PullShape (*shape)(ScoreId);
   void (*sweep)(const PairwiseJob&, int64_t panel, int64_t first, int64_t last, Worker&);
   void (*pull)(const PullJob&, int64_t span, int64_t stripe, PullWorker&);
   // Sums the stripes' parts of one span of the queries' gradient.

@@ -10,7 +10,7 @@
 #include "fpmode.h"
 #include "pack.h"
 #include "pairwise.h"
-#include "scores.h"
+#include "scores_precise.h"
 #include "sweep.h"
 
 namespace kgfast {

@@ -1,6 +1,7 @@
 #include "rank.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -12,23 +13,26 @@ namespace kgfast {
 namespace {
 
 constexpr int64_t kBandCapacity = 8192;
+constexpr int kKinds = 4;  // of counts: greater, equal, and both of the excluded
 
 // A worker and the memory that it points into.
 struct OwnedWorker : WorkerMemory {
-  OwnedWorker(const PassPlan& plan, int64_t queries)
-      : WorkerMemory(plan), band(kBandCapacity), counts(4 * queries, 0) {
+  OwnedWorker(const PassPlan& plan, const SweepJob& job)
+      : WorkerMemory(plan, job), slots(job.num_crops * job.num_rows), band(kBandCapacity),
+        counts(kKinds * slots, 0) {
     lend(worker);
     worker.band = band.data;
     worker.band_capacity = kBandCapacity;
     worker.greater = counts.data();
-    worker.equal = counts.data() + queries;
+    worker.equal = counts.data() + slots;
   }
-  void count_excluded(int64_t queries) {
-    worker.greater = counts.data() + 2 * queries;
-    worker.equal = counts.data() + 3 * queries;
+  void count_excluded() {
+    worker.greater = counts.data() + 2 * slots;
+    worker.equal = counts.data() + 3 * slots;
   }
+  const int64_t slots;  // C * B
   Buffer<Pair> band;
-  std::vector<int64_t> counts;  // [4][B]
+  std::vector<int64_t> counts;  // [4][C][B]
   Worker worker{};
 };
 
@@ -36,19 +40,26 @@ class Ranking {
  public:
   Ranking(const Isa& isa, RankRequest& request, const std::function<bool()>& interrupted)
       : isa_(isa), request_(request), job_(request.job), interrupted_(interrupted),
-        target_scores_(request.num_queries) {
-    const bool rounded = job_.table.dtype == DType::f64 || job_.query.dtype == DType::f64;
-    bound_ = error_bound(job_.score, job_.num_features, request.term_ulps, isa.sqrt_error,
-                         rounded);
+        target_scores_(request.widths.size() * job_.num_rows) {
+    for (const int64_t width : request.widths) crops_.push_back({width, 0.0f});
+    job_.crops = crops_.data();
+    job_.num_crops = static_cast<int64_t>(crops_.size());
+    job_.num_features = crops_.back().end;
     job_.target_scores = target_scores_.data();
     check_finite_ = !request.nan_worst;
-    plan_ = plan_passes(isa, job_, request.num_queries, request.threads);
+    plan_ = plan_passes(isa, job_, job_.num_rows, request.threads);
+    for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
+      bounds_.push_back(crop_bound(isa, job_, crop, request.term_ulps));
+      crops_[crop].rel = round_up(bounds_[crop].rel);
+    }
+    set_norm(job_, bounds_.back());
+    status_.interrupted = find_factor_reach(job_, plan_.threads, interrupted);
     for (int i = 0; i < plan_.threads; ++i)
-      workers_.push_back(std::make_unique<OwnedWorker>(plan_, request.num_queries));
+      workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_));
   }
 
   SweepStatus count() {
-    score_targets();
+    if (is_ok(status_)) score_targets();
     if (is_ok(status_)) find_order();
     for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
       sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
@@ -59,22 +70,23 @@ class Ranking {
 
   void errors(float* values, double* bounds) {
     score_targets();
-    for (int64_t query = 0; query < request_.num_queries; ++query)
+    for (int64_t query = 0; query < job_.num_rows; ++query)
       groups_.push_back({query}), swept_.push_back(query);
     prepare_pass(0, swept_.size());
-    const int64_t lanes = isa_.lanes(job_.score);
-    std::vector<float> tile(swept_.size() * lanes);
+    const int64_t lanes = isa_.lanes(job_.score), rows = workers_[0]->slots;
+    std::vector<float> tile(rows * lanes);
     for (int64_t panel = 0; panel < plan_.panels; ++panel) {
-      float norm = 0.0f;
-      isa_.sweep_values(job_, panel, workers_[0]->worker, tile.data(), &norm);
-      for (size_t q = 0; q < swept_.size(); ++q) {
-        const Threshold& t = thresholds_[q];
+      isa_.sweep_values(job_, panel, workers_[0]->worker, tile.data());
+      for (int64_t row = 0; row < rows; ++row) {
+        const Threshold& t = thresholds_[row];
+        const int64_t crop = row / job_.num_rows;
+        const float norm = workers_[0]->worker.norms[crop];
         for (int64_t n = panel * lanes; n < std::min((panel + 1) * lanes, job_.num_candidates);
              ++n) {
-          const float value = tile[q * lanes + n - panel * lanes];
-          values[q * job_.num_candidates + n] = value;
-          bounds[q * job_.num_candidates + n] =
-              job_.rel * std::fabs(static_cast<double>(value)) + t.base + t.slope * norm;
+          const float value = tile[row * lanes + n - panel * lanes];
+          values[row * job_.num_candidates + n] = value;
+          bounds[row * job_.num_candidates + n] =
+              crops_[crop].rel * std::fabs(static_cast<double>(value)) + t.base + t.slope * norm;
         }
       }
     }
@@ -91,38 +103,42 @@ class Ranking {
     for (const auto& owned : workers_) {
       status_.bad_query = std::min(status_.bad_query, owned->bad_query);
       status_.bad_candidate = std::min(status_.bad_candidate, owned->worker.bad_candidate);
+      status_.bad_factor = std::min(status_.bad_factor, owned->worker.bad_factor);
     }
   }
 
   void score_targets() {
     constexpr int64_t block = 64;
-    const int64_t count = request_.num_queries;
+    const int64_t count = job_.num_rows;
     parallel((count + block - 1) / block, [&](OwnedWorker& owned, int64_t task) {
       Pair pairs[block];
       const int64_t first = task * block, size = std::min(block, count - first);
       for (int64_t i = 0; i < size; ++i) {
         pairs[i] = {first + i, job_.targets[first + i]};
-        if (has_nonfinite(job_, job_.query, pairs[i].query))
-          owned.bad_query = std::min(owned.bad_query, pairs[i].query);
-        if (has_nonfinite(job_, job_.table, pairs[i].candidate))
-          owned.worker.bad_candidate = std::min(owned.worker.bad_candidate, pairs[i].candidate);
+        check_query(job_, pairs[i].query, &owned.bad_query);
+        check_candidate(job_, pairs[i].candidate, &owned.worker.bad_candidate,
+                        &owned.worker.bad_factor);
       }
-      isa_.canonical(job_, pairs, size, owned.worker.scratch, target_scores_.data() + first);
+      for (int64_t crop = 0; crop < job_.num_crops; ++crop)
+        isa_.canonical(job_, crops_[crop].end, pairs, size, owned.worker.scratch,
+                       target_scores_.data() + crop * count + first);
     });
   }
 
   // Groups the queries that are equal, so that each is swept once for all its targets, and orders
   // them: those whose targets lie close are abandoned early, and tiles of like queries together.
+  // The widest crop says who is close, for its limit is the last to be passed.
   void find_order() {
     group_equal_queries();
-    std::vector<double> reach(groups_.size());  // the lowest target score; NaN ones need no sweep
+    const int64_t widest = (job_.num_crops - 1) * job_.num_rows;
+    std::vector<double> reach(groups_.size(), INFINITY);  // the lowest target score
     for (size_t g = 0; g < groups_.size(); ++g) {
-      reach[g] = INFINITY;
-      bool needed = false;
+      bool needed = false;  // a target whose score is NaN needs no sweep
       for (const int64_t query : groups_[g]) {
-        if (std::isnan(target_scores_[query])) continue;
-        needed = true;
-        reach[g] = std::min(reach[g], target_scores_[query]);
+        for (int64_t crop = 0; crop < job_.num_crops; ++crop)
+          needed |= !std::isnan(target_scores_[crop * job_.num_rows + query]);
+        const double score = target_scores_[widest + query];
+        if (!std::isnan(score)) reach[g] = std::min(reach[g], score);
       }
       if (needed) swept_.push_back(static_cast<int64_t>(g));
     }
@@ -131,8 +147,8 @@ class Ranking {
   }
 
   void group_equal_queries() {
-    std::vector<std::pair<uint64_t, int64_t>> rows(request_.num_queries);
-    for (int64_t query = 0; query < request_.num_queries; ++query)
+    std::vector<std::pair<uint64_t, int64_t>> rows(job_.num_rows);
+    for (int64_t query = 0; query < job_.num_rows; ++query)
       rows[query] = {hash_of(query), query};
     std::sort(rows.begin(), rows.end());
     size_t run = 0;  // first group of the present hash
@@ -147,7 +163,7 @@ class Ranking {
 
   uint64_t hash_of(int64_t query) const {
     uint64_t hash = 0xCBF29CE484222325u;
-    read_query(job_, query, [&](int, int64_t, int64_t width, const double* run) {
+    read_query(job_, job_.num_features, query, [&](int, int64_t, int64_t width, const double* run) {
       for (int64_t i = 0; i < width; ++i)
         hash = (hash ^ bit_cast<uint64_t>(run[i])) * 0x9E3779B97F4A7C15u;
       hash ^= hash >> 29;
@@ -158,7 +174,8 @@ class Ranking {
 
   bool equal_queries(int64_t a, int64_t b) const {
     bool equal = true;
-    read_query(job_, a, [&](int plane, int64_t k, int64_t width, const double* run) {
+    const int64_t features = job_.num_features;
+    read_query(job_, features, a, [&](int plane, int64_t k, int64_t width, const double* run) {
       double other[64];
       load_doubles(job_.query, b, plane, k, width, other);
       equal = std::memcmp(run, other, sizeof(double) * width) == 0;
@@ -171,27 +188,50 @@ class Ranking {
     thresholds_.clear();
     query_ids_.clear();
     first_threshold_.assign(1, 0);
-    for (size_t i = first; i < first + count; ++i) {
-      const std::vector<int64_t>& group = groups_[swept_[i]];
-      for (const int64_t query : group)
-        if (!std::isnan(target_scores_[query])) thresholds_.push_back(threshold(query));
-      query_ids_.push_back(group[0]);
-      first_threshold_.push_back(static_cast<int64_t>(thresholds_.size()));
-    }
+    for (size_t i = first; i < first + count; ++i) query_ids_.push_back(groups_[swept_[i]][0]);
+    for (int64_t crop = 0; crop < job_.num_crops; ++crop)
+      for (size_t i = first; i < first + count; ++i) {
+        for (const int64_t query : groups_[swept_[i]])
+          if (!std::isnan(target_scores_[crop * job_.num_rows + query]))
+            thresholds_.push_back(threshold(crop, query));
+        first_threshold_.push_back(static_cast<int64_t>(thresholds_.size()));
+      }
+    find_reaches(count);
     job_.query_ids = query_ids_.data();
     job_.num_queries = static_cast<int64_t>(count);
     job_.thresholds = thresholds_.data();
     job_.first_threshold = first_threshold_.data();
+    job_.reaches = reaches_.data();
     packed_.pack(isa_, job_);
-    set_bound(job_, bound_);
   }
 
-  Threshold threshold(int64_t query) const {
-    const double target = target_scores_[query];
+  Threshold threshold(int64_t crop, int64_t query) const {
+    const int64_t slot = crop * job_.num_rows + query;
+    const double target = target_scores_[slot];
     const double bias = job_.bias ? request_.bias_magnitude : 0.0;
-    Threshold result{query, static_cast<float>(-target), 0.0f, 0.0f};
-    absolute_error(job_, bound_, query, std::fabs(target) + bias, &result.base, &result.slope);
+    Threshold result{slot, static_cast<float>(-target), 0.0f, 0.0f};
+    absolute_error(job_, crops_[crop].end, bounds_[crop], query, std::fabs(target) + bias,
+                   &result.base, &result.slope);
     return result;
+  }
+
+  // tau + 1.25 err with the largest bias, the largest over a query's targets and the crops to come.
+  // A NaN becomes an infinity: no total is past it.
+  void find_reaches(size_t count) {
+    reaches_.assign(job_.num_crops * count, {-FLT_MAX, 0.0f});
+    for (int64_t crop = job_.num_crops - 1; crop >= 0; --crop)
+      for (size_t i = 0; i < count; ++i) {
+        Reach& it = reaches_[crop * count + i];
+        if (crop + 1 < job_.num_crops) it = reaches_[(crop + 1) * count + i];
+        const int64_t* first = &first_threshold_[crop * count + i];
+        for (int64_t t = first[0]; t < first[1]; ++t) {
+          const float tau = thresholds_[t].minus_target + (job_.bias ? job_.bias_max : 0.0f);
+          const double error = static_cast<double>(crops_[crop].rel) * std::fabs(tau);
+          const float reach = round_up(tau + 1.25 * (error + thresholds_[t].base));
+          it.reach = std::isnan(reach) ? INFINITY : std::max(it.reach, reach);
+          it.slope = std::max(it.slope, 1.25f * thresholds_[t].slope);
+        }
+      }
   }
 
   void sweep(size_t first, size_t count) {
@@ -204,36 +244,42 @@ class Ranking {
 
   // Known answers are scored once for all targets of a query that have the same ones.
   void exclude() {
-    for (const auto& owned : workers_) owned->count_excluded(request_.num_queries);
-    parallel(static_cast<int64_t>(groups_.size()), [&](OwnedWorker& owned, int64_t group) {
-      std::vector<int64_t> scored;
-      std::vector<double> scores;
-      for (const int64_t query : groups_[group]) {
-        const std::vector<int64_t> ids = excluded_ids(query);
-        if (std::isnan(target_scores_[query])) {
-          owned.worker.greater[query] += count_others(ids, query);
-          continue;
-        }
-        if (ids != scored) {
-          scored = ids;
-          scores = canonical_of(query, ids, owned.worker);
-        }
-        for (size_t i = 0; i < ids.size(); ++i) {
-          if (ids[i] == job_.targets[query]) continue;
-          owned.worker.greater[query] += scores[i] > target_scores_[query];
-          owned.worker.equal[query] += scores[i] == target_scores_[query];
-        }
-      }
+    for (const auto& owned : workers_) owned->count_excluded();
+    const int64_t groups = static_cast<int64_t>(groups_.size());
+    parallel(groups * job_.num_crops, [&](OwnedWorker& owned, int64_t task) {
+      exclude_group(groups_[task % groups], task / groups, owned.worker);
     });
   }
 
-  std::vector<double> canonical_of(int64_t query, const std::vector<int64_t>& ids,
+  void exclude_group(const std::vector<int64_t>& group, int64_t crop, Worker& worker) {
+    std::vector<int64_t> scored;
+    std::vector<double> scores;
+    for (const int64_t query : group) {
+      const std::vector<int64_t> ids = excluded_ids(query);
+      const int64_t slot = crop * job_.num_rows + query;
+      if (std::isnan(target_scores_[slot])) {
+        worker.greater[slot] += count_others(ids, query);
+        continue;
+      }
+      if (ids != scored) {
+        scored = ids;
+        scores = canonical_of(query, crop, ids, worker);
+      }
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] == job_.targets[query]) continue;
+        worker.greater[slot] += scores[i] > target_scores_[slot];
+        worker.equal[slot] += scores[i] == target_scores_[slot];
+      }
+    }
+  }
+
+  std::vector<double> canonical_of(int64_t query, int64_t crop, const std::vector<int64_t>& ids,
                                    Worker& worker) const {
     std::vector<Pair> pairs;
     for (const int64_t id : ids) pairs.push_back({query, id});
     std::vector<double> scores(ids.size());
-    isa_.canonical(job_, pairs.data(), static_cast<int64_t>(pairs.size()), worker.scratch,
-                   scores.data());
+    isa_.canonical(job_, crops_[crop].end, pairs.data(), static_cast<int64_t>(pairs.size()),
+                   worker.scratch, scores.data());
     return scores;
   }
 
@@ -253,16 +299,15 @@ class Ranking {
   }
 
   void collect() {
-    const int64_t queries = request_.num_queries;
-    for (int kind = 0; kind < 4; ++kind)
-      for (int64_t query = 0; query < queries; ++query) {
+    const int64_t rows = job_.num_rows, slots = job_.num_crops * rows;
+    for (int64_t kind = 0; kind < kKinds; ++kind)
+      for (int64_t slot = 0; slot < slots; ++slot) {
         int64_t sum = 0;
-        for (const auto& owned : workers_) sum += owned->counts[kind * queries + query];
-        request_.counts[kind][query] = sum;
+        for (const auto& owned : workers_) sum += owned->counts[kind * slots + slot];
+        if (kind == 0 && std::isnan(target_scores_[slot]))
+          sum = job_.num_candidates - is_candidate(job_.targets[slot % rows]);
+        request_.counts[(slot / rows * kKinds + kind) * rows + slot % rows] = sum;
       }
-    for (int64_t query = 0; query < queries; ++query)
-      if (std::isnan(target_scores_[query]))
-        request_.counts[0][query] = job_.num_candidates - is_candidate(job_.targets[query]);
   }
 
   bool is_candidate(int64_t id) const {
@@ -276,12 +321,14 @@ class Ranking {
   const std::function<bool()>& interrupted_;
   PassPlan plan_;
   bool check_finite_ = true;
-  ErrorBound bound_;
-  std::vector<double> target_scores_;
+  std::vector<Crop> crops_;
+  std::vector<ErrorBound> bounds_;
+  std::vector<double> target_scores_;  // [C][B]
   std::vector<std::vector<int64_t>> groups_;  // queries that are equal
   std::vector<int64_t> swept_;                // groups, in sweep order
   std::vector<int64_t> query_ids_, first_threshold_;
   std::vector<Threshold> thresholds_;
+  std::vector<Reach> reaches_;
   PackedQueries packed_;
   std::vector<std::unique_ptr<OwnedWorker>> workers_;
   SweepStatus status_;

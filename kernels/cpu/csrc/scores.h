@@ -20,10 +20,10 @@ constexpr float kTiny = 0x1p-124f;
 // - sum_d q_d c_d.  1 instruction an element; 24 accumulators hide the latency of fma.
 struct Dot {
   static constexpr ScoreId id = ScoreId::dot;
-  static constexpr int planes = 1, tile_queries = Simd::W == 16 ? 8 : 4;
+  static constexpr int planes = 1, query_planes = 1, tile_queries = Simd::W == 16 ? 8 : 4;
   static constexpr int vectors = Simd::W == 16 ? 3 : 2;
   static constexpr float query_sign = -1.0f, pull_scale = 1.0f;
-  static constexpr bool monotone = false;
+  static constexpr bool monotone = false, has_factor = false, has_angles = false;
   static V add(V sum, const V* q, const V* c) { return Simd::fma(q[0], c[0], sum); }
   static V finish(V sum) { return sum; }
   static void pull(V g, const V* q, const V* c, V* dq, V* dc) {
@@ -37,9 +37,10 @@ struct Dot {
 // sum_d |q_d - c_d|.  3 instructions.
 struct L1 {
   static constexpr ScoreId id = ScoreId::l1;
-  static constexpr int planes = 1, tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
+  static constexpr int planes = 1, query_planes = 1;
+  static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
   static constexpr float query_sign = 1.0f, pull_scale = 1.0f;
-  static constexpr bool monotone = true;
+  static constexpr bool monotone = true, has_factor = false, has_angles = false;
   static V add(V sum, const V* q, const V* c) {
     return Simd::add(sum, Simd::abs(Simd::sub(q[0], c[0])));
   }
@@ -56,9 +57,10 @@ struct L1 {
 // sqrt(sum_d (q_d - c_d)^2).  2 instructions; the root once a pair.
 struct L2 {
   static constexpr ScoreId id = ScoreId::l2;
-  static constexpr int planes = 1, tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
+  static constexpr int planes = 1, query_planes = 1;
+  static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
   static constexpr float query_sign = 1.0f, pull_scale = 1.0f;
-  static constexpr bool monotone = true;
+  static constexpr bool monotone = true, has_factor = false, has_angles = false;
   static V add(V sum, const V* q, const V* c) {
     const V x = Simd::sub(q[0], c[0]);
     return Simd::fma(x, x, sum);
@@ -79,9 +81,10 @@ struct L2 {
 // sum_k |q_k - c_k|, complex.  5 instructions and a reciprocal square root.
 struct Rotate {
   static constexpr ScoreId id = ScoreId::rotate;
-  static constexpr int planes = 2, tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
+  static constexpr int planes = 2, query_planes = 2;
+  static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
   static constexpr float query_sign = 1.0f, pull_scale = 0.5f;  // `pull` doubles
-  static constexpr bool monotone = true;
+  static constexpr bool monotone = true, has_factor = false, has_angles = false;
   static V add(V sum, const V* q, const V* c) {
     const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
     return Simd::add_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
@@ -101,22 +104,6 @@ struct Rotate {
     return std::sqrt(x * x + y * y);
   }
   static double score(double sum) { return -sum; }
-};
-
-// A score whose sweep is as precise as float32 allows: nothing decides its pairs afterwards.
-template <class Score>
-struct Precise : Score {
-  static constexpr bool monotone = false;  // nothing is abandoned
-};
-
-template <>
-struct Precise<Rotate> : Rotate {
-  static constexpr bool monotone = false;
-  static V add(V sum, const V* q, const V* c) {
-    const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
-    return Simd::add_two_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
-  }
-  static V finish(V sum) { return Simd::mul(sum, Simd::set1(0.5f)); }
 };
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace {
 struct Simd {
   using V = __m256;
   static constexpr int W = 8;
+  static constexpr bool fuses = true;  // fma rounds once
   static constexpr double sqrt_error = 1.5 * 0x1p-12;  // rsqrtps, Intel SDM and AMD APM
 
   static V zero() { return _mm256_setzero_ps(); }
@@ -49,6 +50,17 @@ struct Simd {
   static V signed_by(V g, V x) {
     const V flipped = _mm256_xor_ps(g, _mm256_and_ps(x, set1(-0.0f)));
     return _mm256_and_ps(_mm256_cmp_ps(x, zero(), _CMP_NEQ_UQ), flipped);
+  }
+  static V product_minus(V a, V b, V c) { return _mm256_fmsub_ps(a, b, c); }  // a b - c
+  // Cosine and sine of an angle plus n right angles, n in the lowest bits of `turns`.
+  static void turn_right_angles(V turns, V* cosine, V* sine) {
+    const __m256i n = _mm256_castps_si256(turns), one = _mm256_set1_epi32(1);
+    const __m256 odd = _mm256_castsi256_ps(_mm256_slli_epi32(n, 31)), sign = set1(-0.0f);
+    const V c = _mm256_blendv_ps(*cosine, *sine, odd), s = _mm256_blendv_ps(*sine, *cosine, odd);
+    const __m256i second = _mm256_slli_epi32(n, 30);  // bit 1 of n, and of n + 1, as the sign
+    const __m256i middle = _mm256_slli_epi32(_mm256_add_epi32(n, one), 30);
+    *cosine = _mm256_xor_ps(c, _mm256_and_ps(_mm256_castsi256_ps(middle), sign));
+    *sine = _mm256_xor_ps(s, _mm256_and_ps(_mm256_castsi256_ps(second), sign));
   }
   static uint32_t less(V a, V b) {
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)));

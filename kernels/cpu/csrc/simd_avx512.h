@@ -11,6 +11,7 @@ namespace {
 struct Simd {
   using V = __m512;
   static constexpr int W = 16;
+  static constexpr bool fuses = true;  // fma rounds once
   static constexpr double sqrt_error = 0x1p-14;  // vrsqrt14ps, Intel SDM and AMD APM
 
   static V zero() { return _mm512_setzero_ps(); }
@@ -50,6 +51,19 @@ struct Simd {
     const __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(1 << 31));
     const V flipped = _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(g), sign));
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_NEQ_UQ), flipped);
+  }
+  static V product_minus(V a, V b, V c) { return _mm512_fmsub_ps(a, b, c); }  // a b - c
+  // Cosine and sine of an angle plus n right angles, n in the lowest bits of `turns`.
+  static void turn_right_angles(V turns, V* cosine, V* sine) {
+    const __m512i n = _mm512_castps_si512(turns), one = _mm512_set1_epi32(1);
+    const __m512i sign = _mm512_set1_epi32(1 << 31);
+    const __mmask16 odd = _mm512_test_epi32_mask(n, one);
+    const __m512i c = _mm512_castps_si512(_mm512_mask_blend_ps(odd, *cosine, *sine));
+    const __m512i s = _mm512_castps_si512(_mm512_mask_blend_ps(odd, *sine, *cosine));
+    const __m512i second = _mm512_slli_epi32(n, 30);  // bit 1 of n, and of n + 1, as the sign
+    const __m512i middle = _mm512_slli_epi32(_mm512_add_epi32(n, one), 30);
+    *cosine = _mm512_castsi512_ps(_mm512_xor_si512(c, _mm512_and_si512(middle, sign)));
+    *sine = _mm512_castsi512_ps(_mm512_xor_si512(s, _mm512_and_si512(second, sign)));
   }
   static uint32_t less(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 

@@ -15,6 +15,7 @@ struct Simd {
   typedef float V __attribute__((vector_size(16), aligned(4), may_alias));
   typedef int32_t Bits __attribute__((vector_size(16)));
   static constexpr int W = 4;
+  static constexpr bool fuses = false;  // fma rounds twice
   static constexpr double sqrt_error = 0x1p-24;  // correctly rounded
 
   static V zero() { return V{}; }
@@ -56,6 +57,16 @@ struct Simd {
   static V signed_by(V g, V x) {
     const Bits flipped = (Bits)g ^ ((Bits)x & (int32_t)0x80000000);
     return (V)((Bits)(x != V{}) & flipped);
+  }
+  static V product_minus(V a, V b, V c) { return a * b - c; }
+  // Cosine and sine of an angle plus n right angles, n in the lowest bits of `turns`.
+  static void turn_right_angles(V turns, V* cosine, V* sine) {
+    const Bits n = (Bits)turns, odd = -(n & 1), even = ~odd;
+    const Bits c = (Bits)*cosine, s = (Bits)*sine;
+    const Bits sign = {INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN};
+    // Bit 1 of n, and of n + 1, as the sign.
+    *cosine = (V)(((c & even) | (s & odd)) ^ (((n + 1) << 30) & sign));
+    *sine = (V)(((s & even) | (c & odd)) ^ ((n << 30) & sign));
   }
   static uint32_t less(V a, V b) {
     Bits mask = (Bits)(a < b);

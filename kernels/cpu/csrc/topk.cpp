@@ -19,8 +19,8 @@ constexpr int64_t kChunkBytes = 32 << 20;     // of all workers together, where 
 constexpr int64_t kQueriesPerTask = 32;       // of the final order
 
 struct OwnedTopkWorker : WorkerMemory {
-  OwnedTopkWorker(const PassPlan& plan, int64_t queries, int64_t capacity)
-      : WorkerMemory(plan), survivors(queries * capacity), counts(queries) {
+  OwnedTopkWorker(const PassPlan& plan, const SweepJob& job, int64_t queries, int64_t capacity)
+      : WorkerMemory(plan, job), survivors(queries * capacity), counts(queries) {
     lend(worker);
     worker.survivors = survivors.data;
     worker.counts = counts.data();
@@ -36,6 +36,9 @@ class Topk {
       : isa_(isa), request_(request), interrupted_(interrupted),
         kept_(std::min(request.k, request.job.num_candidates)) {
     static_cast<SweepJob&>(job_) = request.job;
+    crop_.end = job_.num_features;
+    job_.crops = &crop_;
+    job_.num_crops = 1;
     job_.isa = &isa;
     job_.k = kept_;
     job_.capacity = kept_ + std::max<int64_t>(kept_, 16);
@@ -59,21 +62,19 @@ class Topk {
  private:
   void check_queries() {
     for (int64_t query = 0; query < request_.num_queries; ++query)
-      if (has_nonfinite(job_, job_.query, query)) {
-        status_.bad_query = query;
-        return;
-      }
+      check_query(job_, query, &status_.bad_query);
   }
 
   void run_passes(int64_t fit) {
     plan_ = plan_passes(isa_, job_, request_.num_queries, request_.threads,
                         std::min(fit, kQueriesPerPass));
-    bound_ = error_bound(job_.score, job_.num_features, request_.term_ulps, isa_.sqrt_error,
-                         job_.table.dtype == DType::f64 || job_.query.dtype == DType::f64);
-    set_bound(job_, bound_);
+    bound_ = crop_bound(isa_, job_, 0, request_.term_ulps);
+    crop_.rel = round_up(bound_.rel);
+    set_norm(job_, bound_);
+    status_.interrupted = find_factor_reach(job_, plan_.threads, interrupted_);
     const int64_t queries = std::min(plan_.queries, request_.num_queries);
     for (int i = 0; i < plan_.threads; ++i)
-      workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, queries, job_.capacity));
+      workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, job_, queries, job_.capacity));
     for (int64_t first = 0; is_ok(status_) && first < request_.num_queries;
          first += plan_.queries) {
       prepare_pass(first, std::min(plan_.queries, request_.num_queries - first));
@@ -91,8 +92,10 @@ class Topk {
       body(*workers_[i], task);
     });
     if (request_.nan_worst) return;
-    for (const auto& owned : workers_)
+    for (const auto& owned : workers_) {
       status_.bad_candidate = std::min(status_.bad_candidate, owned->worker.bad_candidate);
+      status_.bad_factor = std::min(status_.bad_factor, owned->worker.bad_factor);
+    }
   }
 
   void prepare_pass(int64_t first, int64_t count) {
@@ -105,7 +108,7 @@ class Topk {
     first_known_.assign(1, 0);
     const double bias = job_.bias ? request_.bias_magnitude : 0.0;
     for (int64_t i = 0; i < count; ++i) {
-      absolute_error(job_, bound_, first + i, bias, &base_[i], &slope_[i]);
+      absolute_error(job_, job_.num_features, bound_, first + i, bias, &base_[i], &slope_[i]);
       const std::vector<int64_t> ids = known_ids(first + i);
       known_.insert(known_.end(), ids.begin(), ids.end());
       first_known_.push_back(static_cast<int64_t>(known_.size()));
@@ -139,8 +142,8 @@ class Topk {
         ends.push_back(static_cast<int64_t>(pairs.size()));
       }
       std::vector<double> scores(pairs.size());
-      isa_.canonical(job_, pairs.data(), static_cast<int64_t>(pairs.size()), owned.worker.scratch,
-                     scores.data());
+      isa_.canonical(job_, job_.num_features, pairs.data(), static_cast<int64_t>(pairs.size()),
+                     owned.worker.scratch, scores.data());
       std::vector<Scored> scored;
       for (int64_t i = 0, at = 0; i < last - first; ++i) {
         scored.clear();
@@ -202,13 +205,14 @@ class Topk {
       pairs.clear();
       for (int64_t i = first; i < std::min(first + kChunk, job_.num_candidates); ++i) {
         const int64_t candidate = job_.candidate_ids ? job_.candidate_ids[i] : i;
-        if (query == 0) check_candidate(candidate);
+        if (query == 0 && !request_.nan_worst)
+          check_candidate(job_, candidate, &status_.bad_candidate, &status_.bad_factor);
         if (!std::binary_search(known.begin(), known.end(), candidate))
           pairs.push_back({query, candidate});
       }
       scores.resize(pairs.size());
-      isa_.canonical(job_, pairs.data(), static_cast<int64_t>(pairs.size()), scratch.data(),
-                     scores.data());
+      isa_.canonical(job_, job_.num_features, pairs.data(), static_cast<int64_t>(pairs.size()),
+                     scratch.data(), scores.data());
       for (size_t i = 0; i < pairs.size(); ++i) best.push_back({scores[i], pairs[i].candidate});
       if (static_cast<int64_t>(best.size()) <= kept_) continue;
       std::nth_element(best.begin(), best.begin() + kept_ - 1, best.end(), is_better);
@@ -217,14 +221,10 @@ class Topk {
     write(query, best);
   }
 
-  void check_candidate(int64_t candidate) {
-    if (!request_.nan_worst && has_nonfinite(job_, job_.table, candidate))
-      status_.bad_candidate = std::min(status_.bad_candidate, candidate);
-  }
-
   const Isa& isa_;
   TopkRequest& request_;
   TopkJob job_{};
+  Crop crop_{};
   const std::function<bool()>& interrupted_;
   const int64_t kept_;  // k, or all candidates
   PassPlan plan_{};

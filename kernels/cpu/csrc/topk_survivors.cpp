@@ -46,7 +46,7 @@ bool is_known(const TopkJob& job, int64_t position, int64_t candidate) {
 
 // From |v^ - v| <= rel |v| + abs follows |v^ - v| <= (rel |v^| + abs) / (1 - rel).
 Survivor interval(const TopkJob& job, double absolute, float distance, int64_t candidate) {
-  const double rel = job.rel;
+  const double rel = job.crops->rel;
   const double error = (rel * std::fabs(distance) + absolute) / (1.0 - rel);
   if (!std::isfinite(distance) || !(rel < 1.0) || !std::isfinite(error))
     return {-kInfinity, kInfinity, candidate};
@@ -65,7 +65,7 @@ void resolve(const TopkJob& job, int64_t position, TopkWorker& worker) {
   std::vector<Scored> scored(count);
   for (int64_t i = 0; i < count; ++i)
     pairs[i] = {job.query_ids[position], survivors[i].candidate};
-  job.isa->canonical(job, pairs.data(), count, worker.scratch, scores.data());
+  job.isa->canonical(job, job.num_features, pairs.data(), count, worker.scratch, scores.data());
   for (int64_t i = 0; i < count; ++i) scored[i] = {scores[i], survivors[i].candidate};
   std::nth_element(scored.begin(), scored.begin() + job.k - 1, scored.end(), is_better);
   for (int64_t i = 0; i < job.k; ++i) {

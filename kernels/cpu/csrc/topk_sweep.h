@@ -23,14 +23,14 @@ struct Keeping {
 
   // With tau = limit + bias, a distance past tau + err loses: docs/exactness.md, with the limit for
   // the target's cost. The bias is the largest here.
-  static float limit(const TopkJob& job, int64_t position, float norm) {
+  static float limit(const TopkJob& job, int64_t /*crop*/, int64_t position, float norm) {
     const float tau = limit_of(job, position) + (job.bias ? job.bias_max : 0.0f);
     const float absolute = job.base[position] + job.slope[position] * norm;
-    return total_of<Score>(tau + 1.25f * (job.rel * std::fabs(tau) + absolute));
+    return total_of<Score>(tau + 1.25f * (job.crops->rel * std::fabs(tau) + absolute));
   }
 
-  static void take(const TopkJob& job, const PanelFacts& facts, const V* totals, int64_t position,
-                   float past, TopkWorker& worker) {
+  static void take(const TopkJob& job, const PanelFacts& facts, int64_t /*crop*/, const V* totals,
+                   int64_t position, float past, TopkWorker& worker) {
     if (Score::monotone && lanes_past<Score>(totals, past)) return;
     V distances[Score::vectors];
     for (int b = 0; b < Score::vectors; ++b) distances[b] = Score::finish(totals[b]);
@@ -46,8 +46,8 @@ struct Keeping {
                             int64_t position) {
     const float best = limit_of(job, position);
     const float absolute = job.base[position] + job.slope[position] * facts.norm;
-    const V huge = Simd::set1(FLT_MAX), rel = Simd::set1(job.rel);
-    V reach = Simd::set1(best + (job.rel * std::fabs(best) + absolute));
+    const V huge = Simd::set1(FLT_MAX), rel = Simd::set1(job.crops->rel);
+    V reach = Simd::set1(best + (job.crops->rel * std::fabs(best) + absolute));
     uint64_t lost = 0;
     for (int b = 0; b < Score::vectors; ++b) {
       if (job.bias) {

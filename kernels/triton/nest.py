@@ -1,0 +1,107 @@
+"""The crops of a batch as one: packed once, swept once, each with its own thresholds and band."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import configs
+from .crop import Block, Crop
+from .crops import filled
+from .nested import sweep_nested
+
+
+def band_of_each(plan: configs.Plan, num_crops: int) -> int:
+    """Pairs that the band of one crop holds: of two bands' room its share, at least a tile."""
+    share = 2 * configs.BAND_PAIRS // num_crops
+    return max(share // 16 * 16, plan.tile.queries * plan.tile.candidates)
+
+
+class Nest:
+    """Crops of rising widths, made with the plan of the widest.
+
+    Positions are queries in the order of the widest crop's targets, for all crops.
+    """
+
+    def __init__(self, crops: Sequence[Crop], plan: configs.Plan) -> None:
+        self.crops, self.plan, self.widest = crops, plan, crops[-1]
+        self.capacity = band_of_each(plan, len(crops))
+        device = self.widest.device
+        self.bands = torch.empty(len(crops), self.capacity, dtype=torch.int64, device=device)
+        self.widths = filled([crop.dim for crop in crops], device)
+        has_norms = self.widest.bound.norm > 0
+        self.lanes = self.widest.lanes.expand(len(crops), -1)
+        if has_norms:
+            self.lanes = torch.empty(self.lanes.shape, device=device)
+
+    def score_targets(self) -> None:
+        """Canonical scores of the targets at every crop."""
+        for crop in self.crops:
+            crop.score_targets()
+        for crop in self.crops:
+            crop.order = self.widest.order
+
+    def sweep(self, block: Block, cursors: Sequence[Tensor]) -> None:
+        """Count what is certain; ``cursors`` lie evenly apart."""
+        widest, tile = self.widest, self.plan.tile
+        if widest.pack_queries(block, tile):
+            self._pack_thresholds(block)
+        if widest.pack_candidates(block, tile) and widest.bound.norm:
+            for crop, lanes in zip(self.crops, self.lanes, strict=True):
+                crop.describe_candidates(block, tile, lanes)
+        tiles = -(-block.num_queries // tile.queries)
+        greater = torch.zeros(
+            len(self.crops), tiles * tile.queries, dtype=torch.int32, device=widest.device
+        )
+        widest.launch_sweep(
+            sweep_nested,
+            block,
+            {
+                "p_threshold": self.thresholds,
+                "p_lane": self.lanes,
+                "lane_stride": self.lanes.stride(0),
+                "p_crops": self.widths,
+                "p_greater": greater,
+                "p_band": self.bands,
+                "p_cursor": cursors[0],
+                "cursor_stride": cursors[1].storage_offset() - cursors[0].storage_offset(),
+                "num_positions": greater.shape[1],
+                "num_crops": len(self.crops),
+                "capacity": self.capacity,
+            },
+        )
+        for crop, its_greater in zip(self.crops, greater, strict=True):
+            crop.count_certain(block, its_greater)
+
+    def _pack_thresholds(self, block: Block) -> None:
+        tile, (first, count, *_) = self.plan.tile, block
+        positions = self.widest.order[first : first + count]
+        tiles = -(-count // tile.queries)
+        rows = torch.zeros(len(self.crops), 3, tiles * tile.queries, device=self.widest.device)
+        rows[:, 0, count:] = torch.nan
+        for crop, its_rows in zip(self.crops, rows, strict=True):
+            its_rows[:, :count] = crop.thresholds[:, positions]
+        rows = nested_thresholds(rows, [crop.rel for crop in self.crops])
+        rows = rows.view(len(self.crops), -1, tiles, tile.queries)
+        self.thresholds = rows.permute(2, 0, 1, 3).contiguous()
+
+    def decide(self, block: Block, cursors: Sequence[Tensor]) -> None:
+        """Decide the bands of a sweep, but those that overflowed."""
+        for crop, band, cursor in zip(self.crops, self.bands, cursors, strict=True):
+            crop.decide(block, cursor, band)
+
+
+def nested_thresholds(of_crop: Tensor, rels: Sequence[float]) -> Tensor:
+    """What decides, ``[C, 6, b]``: each crop's own ``[C, 3, b]``, rel, and two for abandoning.
+
+    ``limit + (1 + 2 rel) bias + 2 slope norm`` is at least ``tau + 2 err`` of every crop from this
+    one on: of twice the error one half is left for rounding it.
+    """
+    tau, base, slope = of_crop.double().unbind(1)
+    rel = torch.empty_like(tau)
+    for row, value in zip(rel, rels, strict=True):
+        row.fill_(value)
+    limit = tau + 2.0 * (rel * tau.abs() + base)
+    limit = limit.masked_fill_(limit.isnan(), -torch.inf)  # no target: nothing to wait for
+    to_come = [part.flip(0).cummax(0).values.flip(0) for part in (limit, slope)]
+    return torch.cat([of_crop, torch.stack([rel, *to_come], 1).float()], 1)

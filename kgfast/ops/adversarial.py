@@ -1,0 +1,98 @@
+"""Rows of scores weighted by their own softmax: the negatives of self-adversarial sampling."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.ops import differentiable as common
+
+
+def serves_adversarial(scores: Tensor) -> bool:
+    """Whether :func:`adversarial_rows` takes these scores.
+
+    It does float32 on the CPU where the extension serves; elsewhere torch's own operators do.
+    """
+    is_float = scores.dtype == torch.float32 and scores.device.type == "cpu"
+    return is_float and scores.numel() > 0 and common.chosen_backend(scores) == "cpu"
+
+
+def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
+    """``sum_i p_i softplus(scores_i)`` of each row, ``p = softmax(alpha * scores)``.
+
+    No gradient flows through p (Sun et al. 2019, eq. 5-6). Differentiable once; two runs give
+    equal bits, whatever the number of threads.
+
+    Parameters
+    ----------
+    scores : Tensor
+        ``[R, K]`` float32 on the CPU, neither empty; see :func:`serves_adversarial`.
+    alpha : float
+        Finite, at least 0.
+
+    Returns
+    -------
+    Tensor
+        float32 ``[R]``; NaN where a score of the row is NaN or infinite upwards.
+
+    Raises
+    ------
+    ValueError
+        For scores of another kind.
+
+    Examples
+    --------
+    >>> adversarial_rows(torch.tensor([[0.0, 0.0]]), 1.0)
+    tensor([0.6931])
+    """
+    if scores.ndim != 2 or not serves_adversarial(scores):
+        raise ValueError(
+            "scores must be [R, K] float32 on the CPU, not empty, with the extension built; got "
+            f"{scores.dtype} {list(scores.shape)} on {scores.device}"
+        )
+    rows: Tensor = torch.ops.kgfast.adversarial_rows(scores, alpha)[0]
+    return rows
+
+
+@torch.library.custom_op("kgfast::adversarial_rows", mutates_args=())
+def _adversarial_rows(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows, and for the backward their highest scores and the sums of their weights."""
+    rows: tuple[Tensor, Tensor, Tensor] = _kernel("adversarial_rows")(scores, alpha)
+    return rows
+
+
+@_adversarial_rows.register_fake
+def _(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    rows, peaks, masses = (scores.new_empty(len(scores)) for _ in range(3))
+    return rows, peaks, masses
+
+
+@torch.library.custom_op("kgfast::adversarial_backward", mutates_args=())
+def _adversarial_backward(
+    grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
+) -> Tensor:
+    slopes: Tensor = _kernel("adversarial_backward")(grad_rows, scores, peaks, masses, alpha)
+    return slopes
+
+
+@_adversarial_backward.register_fake
+def _(grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float) -> Tensor:
+    return scores.new_empty(scores.shape)
+
+
+def _kernel(name: str) -> Any:
+    return common.backend_kernel("cpu", "adversarial", name)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    scores, ctx.alpha = inputs
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(scores, *output[1:])
+
+
+def _differentiate(ctx: Any, grad_rows: Tensor, *_: Tensor | None) -> tuple[Tensor, None]:
+    return torch.ops.kgfast.adversarial_backward(grad_rows, *ctx.saved_tensors, ctx.alpha), None
+
+
+_adversarial_rows.register_autograd(_differentiate, setup_context=_save)
+common.refuse_second_derivative(_adversarial_backward, "adversarial_rows")
