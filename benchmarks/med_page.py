@@ -25,9 +25,7 @@ def pages(folder: Path) -> Iterator[tuple[str, Rows]]:
     for benchmark, files in (("eval_mem_crops", "*-eval-mem.json"), ("med_speed", "*-speed.json")):
         for path in sorted(folder.glob(files)):
             rows = [
-                row
-                for row in json.loads(path.read_text())["rows"]
-                if row["benchmark"] == benchmark
+                row for row in json.loads(path.read_text())["rows"] if row["benchmark"] == benchmark
             ]
             if rows:
                 yield benchmark, rows

@@ -117,7 +117,7 @@ def rank(
     widths = _crop_widths(model, dims)
     total = len(plan.hrt) * len(plan.sides) * len(widths)
     with evaluating(model), torch.no_grad(), progress_bar(progress, "ranking", total) as advance:
-        results = {}
+        results: dict[int | None, Ranks] = {}
         for crops in _passes(model, widths):
             results |= _rank_crops(plan, crops, advance, triples)
     if isinstance(dims, Sequence):

@@ -60,6 +60,9 @@ class MED(Wrapper):
     ([2, 4, 8], torch.Size([1, 2]))
     """
 
+    w1: nn.Parameter
+    w2: nn.Parameter
+    w3: nn.Parameter
     crop_is_split: Tensor
 
     def __init__(

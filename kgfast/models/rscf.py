@@ -242,7 +242,7 @@ def _at(place: Tensor | None, rows: Tensor) -> Tensor:
 
 
 def _normalised(rows: Tensor, p: float) -> Tensor:
-    norms = torch.linalg.vector_norm(rows, p, dim=-1, keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(rows, p, dim=-1, keepdim=True)
     return rows / norms.clamp_min(_SMALLEST_NORM)
 
 

@@ -76,6 +76,14 @@ def zero_gradients(tensors: Sequence[Tensor | None], need: Sequence[bool]) -> li
     ]
 
 
+def three_zero_gradients(
+    tensors: tuple[Tensor, Tensor, Tensor | None], need: Sequence[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`zero_gradients` of three tensors, as operators without a factor return them."""
+    queries, candidates, bias = zero_gradients(tensors, need)
+    return queries, candidates, bias
+
+
 def bias_gradient(per_candidate: Tensor, bias: Tensor) -> Tensor:
     """The gradient ``[N]`` in the shape (``[N]`` or ``[1]``) and the dtype of the bias."""
     total = per_candidate if bias.shape == per_candidate.shape else per_candidate.sum(0, True)

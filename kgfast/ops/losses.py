@@ -243,7 +243,7 @@ def _bce_backward(
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not len(queries):
-        return common.zero_gradients((queries, candidates, bias), need)
+        return common.three_zero_gradients((queries, candidates, bias), need)
     with common.no_autocast(queries.device):
         gradients = common.backend_kernel(backend, "losses", "bce_backward")(
             grad_rows.contiguous(),
@@ -274,7 +274,7 @@ def _(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return common.zero_gradients((queries, candidates, bias), need)
+    return common.three_zero_gradients((queries, candidates, bias), need)
 
 
 def _outputs(
@@ -362,7 +362,7 @@ def _cross_entropy_backward(
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not len(queries):
-        return common.zero_gradients((queries, candidates, bias), need)
+        return common.three_zero_gradients((queries, candidates, bias), need)
     with common.no_autocast(queries.device):
         gradients = common.backend_kernel(backend, "losses", "cross_entropy_backward")(
             grad_rows.contiguous(),
@@ -391,7 +391,7 @@ def _(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return common.zero_gradients((queries, candidates, bias), need)
+    return common.three_zero_gradients((queries, candidates, bias), need)
 
 
 def _save_cross_entropy(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
