@@ -33,6 +33,10 @@ table, targets = torch.randn(300, 34), torch.arange(5)
 known = torch.zeros(6, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
 for score in ("rotate", "dot", "l1", "l2"):
     print(score, ops.rank_counts(table[:5].clone(), table, targets, *known, score)[0])
+queries, factor = torch.randn(5, 85), torch.randn(300, 17)
+given = queries, table, targets, *known, "rscf_rotate"
+print("rscf_rotate", ops.rank_counts(*given, factor=factor)[0])
+print("nested", ops.rank_counts(table[:5].clone(), *given[1:-1], "rotate", dims=[5, 17])[0])
 """
 
 
@@ -59,7 +63,7 @@ def steps(tag: str) -> list[Step]:
     """What is run, in this order. A new benchmark is a new line."""
     return [
         Step("tests", 170, _pytest("tests/gpu", "tests/test_triton_rank.py")),
-        Step("eval_mem", 40, _benchmark("eval_mem.py", tag)),
+        Step("eval_mem", 60, _benchmark("eval_mem.py", tag)),
         Step("eval_speed", 80, _benchmark("eval_speed.py", tag)),
         Step("loss_mem", 60, _benchmark("loss_mem.py", tag)),
         Step("topk_speed", 50, _benchmark("topk_speed.py", tag)),
