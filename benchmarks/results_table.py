@@ -1,6 +1,7 @@
 """The table of docs/results.md, from runs of the files under configs/.
 
     python benchmarks/results_table.py --add RUN...   copy runs into benchmarks/results/runs/
+        --note TEXT                                   and what a reader must know of them
     python benchmarks/results_table.py                put the table into docs/results.md
     python benchmarks/results_table.py --check        exit code 1 if docs/results.md says otherwise
 
@@ -34,7 +35,7 @@ _CURVE_POINTS = 10
 Run = Mapping[str, Any]
 
 
-def add(folder: Path, config: Path, target: Path = RUNS) -> Path:
+def add(folder: Path, config: Path, target: Path = RUNS, note: str | None = None) -> Path:
     """Copy a finished run, of a file under configs/, to where the table finds it.
 
     Raises
@@ -51,6 +52,7 @@ def add(folder: Path, config: Path, target: Path = RUNS) -> Path:
         "config": config.as_posix(),
         **{name: found[name] for name in _FACTS},
         "command": portable_command(found["command"], config),
+        "note": note,
         "values": _portable(yaml.safe_load((folder / "config.yaml").read_text())),
         "curve": [
             {name: row[name] for name in ("step", "mrr", "hits@10")}
@@ -142,7 +144,8 @@ def _sources(runs: Sequence[Run]) -> Iterator[str]:
     yield ""
     for run in runs:
         packages = ", ".join(f"{name} {it}" for name, it in run["versions"].items() if it)
-        yield f"- `{run['command']}` on {run['machine']}, {run['threads']} threads: {packages}"
+        note = f" ({run['note']})" if run.get("note") else ""
+        yield f"- `{run['command']}` on {run['machine']}, {run['threads']} threads{note}: {packages}"
 
 
 def _curve(run: Run) -> str:
@@ -158,13 +161,14 @@ def main() -> int:
     """Add runs, then update or check the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--add", type=Path, nargs="+", metavar="RUN", default=[])
+    parser.add_argument("--note", help="of the runs that are added")
     parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--runs", type=Path, default=RUNS)
     options = parser.parse_args()
     try:
         for folder in options.add:
-            print(add(folder, config_of(folder), options.runs))
+            print(add(folder, config_of(folder), options.runs, options.note))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

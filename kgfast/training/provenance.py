@@ -53,5 +53,7 @@ def _versions() -> dict[str, str]:
 
 
 def _command() -> str:
-    """The command line, the program by its name alone."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command line, the program by its name alone; ``python -m kgfast`` is kgfast."""
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return shlex.join([name, *sys.argv[1:]])
