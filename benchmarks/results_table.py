@@ -48,16 +48,18 @@ def add(folder: Path, config: Path, target: Path = RUNS, note: str | None = None
         raise FileNotFoundError(f"{result}: no such file; has the run ended?")
     found = json.loads(result.read_text())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    widest = max((row["dim"] for row in rows if row.get("dim")), default=None)
     run = {
         "config": config.as_posix(),
         **{name: found[name] for name in _FACTS},
         "command": portable_command(found["command"], config),
         "note": note,
+        "submodels": found.get("test_of_submodels", {}),
         "values": _portable(yaml.safe_load((folder / "config.yaml").read_text())),
         "curve": [
             {name: row[name] for name in ("step", "mrr", "hits@10")}
             for row in rows
-            if row.get("split") == "valid"
+            if row.get("split") == "valid" and row.get("dim") == widest
         ],
     }
     target.mkdir(parents=True, exist_ok=True)
@@ -121,19 +123,23 @@ def markdown(runs: Sequence[Run]) -> str:
         "| config | " + " | ".join(_METRICS.values()) + " | steps | training |",
         "|---|" + "---:|" * (len(_METRICS) + 2),
     ]
-    parts = ["\n".join([*header, *map(_row, runs)]), "\n".join(_sources(runs))]
+    rows = [row for run in runs for row in _rows(run)]
+    parts = ["\n".join([*header, *rows]), "\n".join(_sources(runs))]
     curves = [_curve(run) for run in runs if run["curve"]]
     if curves:
         parts.append("Filtered MRR on valid, by step:\n\n" + "\n".join(curves))
     return "\n\n".join(parts)
 
 
-def _row(run: Run) -> str:
-    config, metrics = run["config"], run["test"]
-    cells = [f"{metrics[it]:,.0f}" if it == "mr" else f"{metrics[it]:.3f}" for it in _METRICS]
-    name = config.removeprefix("configs/").removesuffix(".yaml")
-    time = human_seconds(run["seconds_training"])
-    return f"| [{name}](../{config}) | {' | '.join(cells)} | {run['steps']:,} | {time} |"
+def _rows(run: Run) -> Iterator[str]:
+    """A row, or one for each sub-model."""
+    config, time = run["config"], human_seconds(run["seconds_training"])
+    name = f"[{config.removeprefix('configs/').removesuffix('.yaml')}](../{config})"
+    submodels = run.get("submodels") or {None: run["test"]}
+    for dim, metrics in submodels.items():
+        cells = [f"{metrics[it]:,.0f}" if it == "mr" else f"{metrics[it]:.3f}" for it in _METRICS]
+        label = name if dim is None else f"{name}, dim {dim}"
+        yield f"| {label} | {' | '.join(cells)} | {run['steps']:,} | {time} |"
 
 
 def _sources(runs: Sequence[Run]) -> Iterator[str]:

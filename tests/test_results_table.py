@@ -91,6 +91,24 @@ def test_a_run_becomes_a_row(run, tmp_path, finished, page):
     assert saved["values"]["model"]["base_dim"] == 128
 
 
+def test_sub_models_have_a_row_each_and_runs_a_note(run, tmp_path, finished, page):
+    result = json.loads((finished / "result.json").read_text())
+    result["test_of_submodels"] = {"64": TEST | {"mrr": 0.25}, "128": TEST}
+    (finished / "result.json").write_text(json.dumps(result))
+    rows = [
+        {"step": 15000, "split": "valid", "dim": dim, "mrr": dim / 1e3, "hits@10": 0.5}
+        for dim in (64, 128)
+    ]
+    (finished / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ("--runs", tmp_path / "runs", "--page", page, "--note", "on a busy machine")
+    assert run("--add", finished, *given).returncode == 0
+    text = page.read_text()
+    assert "rotate_fast.yaml), dim 64 | 0.250 |" in text
+    assert "rotate_fast.yaml), dim 128 | 0.471 |" in text
+    assert "wn18rr/rotate_fast: 15,000: 0.128\n" in text
+    assert "2 threads (on a busy machine): " in text
+
+
 def test_check(run, tmp_path, finished, page):
     where = ("--runs", tmp_path / "runs", "--page", page)
     assert run(*where, "--check").returncode == 1  # the markers hold nothing yet
