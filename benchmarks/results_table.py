@@ -151,7 +151,8 @@ def _sources(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         packages = ", ".join(f"{name} {it}" for name, it in run["versions"].items() if it)
         note = f" ({run['note']})" if run.get("note") else ""
-        yield f"- `{run['command']}` on {run['machine']}, {run['threads']} threads{note}: {packages}"
+        where = f"{run['machine']}, {run['threads']} threads{note}"
+        yield f"- `{run['command']}` on {where}: {packages}"
 
 
 def _curve(run: Run) -> str:
