@@ -257,7 +257,7 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
     Exception
         What the function raised, as a RuntimeError.
     """
-    context = multiprocessing.get_context("spawn")
+    context = _child_context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(
         target=_child, args=(sender, torch.get_num_threads(), function, arguments), daemon=True
@@ -275,6 +275,15 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
     if not succeeded:
         raise RuntimeError(result)
     return result
+
+
+def _child_context() -> Any:
+    """Processes of their own; where the system can, forked from one that has only loaded torch."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "kgfast"])
+    return context
 
 
 def _child(sender: Any, threads: int, function: Callable[..., Any], arguments: Any) -> None:

@@ -1,5 +1,6 @@
 """Fixtures that several files share."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,13 @@ settings.register_profile("kgfast", deadline=None, print_blob=True)
 settings.load_profile("kgfast")
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Interrupts raise, though a suite that runs in the background inherits that they do not."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=cpu.ISAS)

@@ -229,8 +229,9 @@ def run_script(script: str, **kwargs) -> subprocess.Popen:
 def test_interrupting_a_long_sweep():
     process = run_script(
         """
-        import torch
+        import signal, torch
         from kgfast.kernels.cpu.rank import rank_counts
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
         table = torch.randn(60_000, 512)
         targets = torch.zeros(4096, dtype=torch.int64)
         known = torch.zeros(4097, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
@@ -246,7 +247,10 @@ def test_interrupting_a_long_sweep():
     time.sleep(0.5)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    try:
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert output == "interrupted\n", errors
     assert time.monotonic() - start < 30  # one sweep alone takes far longer than its 50 ms checks
 
