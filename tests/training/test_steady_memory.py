@@ -7,7 +7,7 @@ import sys
 import pytest
 
 EVALUATIONS = 20
-CASES = [("rotate", 128), ("rotate", 256), ("rotate", 512), ("complex", 512)]
+CASES = [*(("rotate", dim) for dim in (128, 256, 512)), ("complex", 512), ("med + rscf", 512)]
 # Twenty evaluations of each run; a batch of 64 x 512 negatives that, done naively, holds tensors of
 # 64 x 512 x 2 dim numbers: 134 MB at dim 512.
 CHILD = """
@@ -33,6 +33,11 @@ SECTIONS = {
         "train": {"eval_every": 2, "mode": "1vsall"},
         "loss": {"name": "cross_entropy"},
     },
+    "med + rscf": {
+        "model": {"name": "rotate", "use_rscf": True},
+        "data": {"train_bs": 64, "neg_size": 512, "negatives": "shared"},
+        "train": {"eval_every": 4},
+    },
 }
 
 
@@ -43,7 +48,9 @@ def bytes_of(*fields):
 
 def trainer_of(name, dim):
     values = {"threads": 1, "dataset": {"name": "synthetic"}, "optim": {"lr": 1e-3}}
-    values |= SECTIONS[name] | {"model": {"name": name, "base_dim": dim}}
+    values |= SECTIONS[name] | {"model": SECTIONS[name]["model"] | {"base_dim": dim}}
+    if "med" in name:
+        values["med"] = {"dims": [dim // 4, dim // 2, dim]}
     every = values["train"]["eval_every"]
     values["train"] = values["train"] | {"steps": every * evaluations}
     return Trainer(Config.from_dict(values), dataset=graph, progress=False)
@@ -77,7 +84,7 @@ def measure(name, dim):
 cases, evaluations = json.loads(sys.argv[1])
 graph = synthetic(2000, 8, 6000, 50, 50)
 for name in SECTIONS:
-    trainer_of(name, 2).fit()  # what torch imports when it is first used is not the trainer's
+    trainer_of(name, 4).fit()  # what torch imports when it is first used is not the trainer's
 gc.freeze()  # later collections have less to look at
 print(json.dumps([measure(name, dim) for name, dim in cases]))
 """
