@@ -17,7 +17,7 @@ from kgfast.batches import (
 )
 from kgfast.graph import KnownTriples
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.models.base import Side
+from kgfast.models.base import Side, candidates_at, operator_width
 from kgfast.predictions import Predictions
 
 
@@ -30,6 +30,7 @@ def topk(
     k: int,
     known: KnownTriples | None = None,
     candidate_ids: Any = None,
+    dims: int | None = None,
     pad: bool = False,
     batch_size: int | None = None,
     progress: bool = False,
@@ -54,6 +55,8 @@ def topk(
         Triples whose answers are left out, so that what is predicted is new.
     candidate_ids : tensor or sequence of int, optional
         Unique entity ids: answer with these only, which saves the work of the others.
+    dims : int, optional
+        Crop width: answers of a sub-model of croppable embeddings.
     pad : bool
         Give queries with fewer than ``k`` candidates the id -1 in the places that are left, instead
         of an error.
@@ -100,7 +103,8 @@ def topk(
         torch.no_grad(),
         progress_bar(progress, "predicting", len(anchors)) as advance,
     ):
-        search = _Search(model, side, name, k, known, as_candidate_ids(candidate_ids), pad)
+        ids = as_candidate_ids(candidate_ids)
+        search = _Search(model, side, name, k, known, ids, dims, pad)
         parts = []
         for first in range(0, max(1, len(anchors)), size):
             rows = slice(first, first + size)
@@ -154,18 +158,22 @@ class _Search:
         k: int,
         known: KnownTriples | None,
         candidate_ids: Tensor | None,
+        dim: int | None,
         pad: bool,
     ) -> None:
         self.model, self.side, self.name, self.k, self.pad = model, side, name, k, pad
-        self.known = known
-        self.candidates = model.candidates(side)
+        self.known, self.dim = known, dim
+        width = None if dim is None else operator_width(model, dim)
+        self.crop = None if width is None else [width]
+        self.candidates = candidates_at(model, side, dim)
         self.device = self.candidates.table.device
         self.subset = None if candidate_ids is None else candidate_ids.to(self.device)
 
     def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""
         anchors, relations = anchors.to(self.device), relations.to(self.device)
-        queries = self.model.queries(anchors, relations, self.side)
+        of_crop = {} if self.dim is None else {"dims": self.dim}
+        queries = self.model.queries(anchors, relations, self.side, **of_crop)
         indptr, indices = (
             (None, None)
             if self.known is None
@@ -178,6 +186,7 @@ class _Search:
                 exclude_indptr=indptr,
                 exclude_indices=indices,
                 score=self.model.score,
+                dims=self.crop,
                 candidate_ids=self.subset,
                 pad=True,
                 **self.candidates.operands(),
@@ -185,6 +194,8 @@ class _Search:
         except NonFiniteError:
             self._check_queries(queries, first, anchors, relations)
             raise
+        if self.crop is not None:
+            scores, ids = scores[0], ids[0]
         if not self.pad:
             self._check_full(ids, first, anchors, relations)
         return scores, ids

@@ -18,7 +18,7 @@ from kgfast.batches import (
 )
 from kgfast.graph import KnownTriples, Triples, as_triples_tensor
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.models.base import SIDES, Side, check_dim
+from kgfast.models.base import SIDES, Side, candidates_at, is_nested, operator_width
 from kgfast.ranks import Ranks
 
 _PINNING = ("cuda",)  # devices that read pinned memory while the host goes on
@@ -177,8 +177,7 @@ def _crop_widths(model: Any, dims: int | Sequence[int] | None) -> "_Crops":
     crops = list(dims) if isinstance(dims, Sequence) else [dims]
     if not crops:
         raise ValueError("dims must name at least one crop width")
-    width_of = getattr(model, "crop_width", lambda dim: dim)
-    return {dim: width_of(check_dim(dim, model.dim)) for dim in crops}
+    return {dim: operator_width(model, dim) for dim in crops}
 
 
 _Crops = dict[int | None, int | None]  # of the model -> of the operator
@@ -186,7 +185,7 @@ _Crops = dict[int | None, int | None]  # of the model -> of the operator
 
 def _passes(model: Any, widths: _Crops) -> list[_Crops]:
     """The crops that one sweep serves: all, or each alone where its operands are its own."""
-    if getattr(model, "nested", True) and None not in widths.values():
+    if is_nested(model) and None not in widths.values():
         return [widths]
     return [{dim: width} for dim, width in widths.items()]
 
@@ -235,8 +234,7 @@ class _Side:
         self.dims = [width for width in crops.values() if width is not None] or None
         # Queries and candidates of several crops are those of the whole model.
         self.dim = next(iter(crops)) if len(crops) == 1 else None
-        own = () if self.dim is None or getattr(plan.model, "nested", True) else (self.dim,)
-        self.candidates = plan.model.candidates(side, *own)
+        self.candidates = candidates_at(plan.model, side, self.dim)
         self.device = self.candidates.table.device
         subset = plan.candidate_ids
         self.subset = None if subset is None else subset.to(self.device)

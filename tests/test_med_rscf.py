@@ -6,7 +6,19 @@ import weakref
 import pytest
 import torch
 
-from kgfast import MED, RSCF, ComplEx, ConvE, DistMult, KnownTriples, RotatE, TransE, losses, rank
+from kgfast import (
+    MED,
+    RSCF,
+    ComplEx,
+    ConvE,
+    DistMult,
+    KnownTriples,
+    RotatE,
+    TransE,
+    losses,
+    rank,
+    topk,
+)
 from kgfast.losses import med_loss, sampled_scores
 from kgfast.ops import use_backend
 
@@ -111,6 +123,19 @@ def test_ranks_of_sub_models(kind, crop):
             above = ((exact > own) & ~near).sum(1)
             counts = ranks.side(side)
             assert torch.equal(counts.optimistic[:, 0] - 1, above)
+
+
+@pytest.mark.parametrize("crop", ["prefix", "split"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_of_sub_models(kind, crop):
+    model, rscf = wrapped(kind, kind in KINDS[:3])
+    med = MED(rscf, [3, D], crop=crop)
+    for dim in (3, D):
+        exact = dense(model, rscf, dim, crop)["tail"]
+        found = topk(med, heads=TRIPLES[:, 0], relations=TRIPLES[:, 1], k=4, dims=dim)
+        torch.testing.assert_close(found.scores, exact.sort(1, descending=True).values[:, :4])
+    whole = topk(med, heads=TRIPLES[:, 0], relations=TRIPLES[:, 1], k=4)
+    assert torch.equal(whole.ids, found.ids)
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])

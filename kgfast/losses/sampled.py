@@ -10,7 +10,14 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.graph import as_triples_tensor
 from kgfast.kernels.scores import get_score
-from kgfast.models.base import SIDES, Candidates, Side, check_dim
+from kgfast.models.base import (
+    SIDES,
+    Candidates,
+    Side,
+    candidates_at,
+    is_nested,
+    operator_width,
+)
 from kgfast.ops.checks import check_ids
 
 Scores = tuple[Tensor, Tensor]
@@ -100,17 +107,15 @@ def scores_of(
 
     def at(crop: int | None, widths: list[int] | None) -> Scores:
         queries = model.queries(anchors, relations, side, dims=crop)
-        of_crop = () if crop is None or getattr(model, "nested", True) else (crop,)
-        candidates = with_gamma(model.candidates(side, *of_crop), model, queries.dtype)
+        candidates = with_gamma(candidates_at(model, side, crop), model, queries.dtype)
         score = _pool_scores if negatives.ndim == 1 else _row_scores
         return score(queries, candidates, targets, negatives, model.score, widths, sparse)
 
     if dims is None:
         return at(None, None)
-    width_of = getattr(model, "crop_width", lambda dim: dim)
-    crops = {dim: width_of(check_dim(dim, model.dim)) for dim in dims}
+    crops = {dim: operator_width(model, dim) for dim in dims}
     widths = [width for width in crops.values() if width is not None]
-    if len(widths) == len(crops) and getattr(model, "nested", True):
+    if len(widths) == len(crops) and is_nested(model):
         return at(None, [crops[dim] for dim in dims])
     parts = [at(dim, None if crops[dim] is None else [crops[dim]]) for dim in dims]
     positives, others = zip(*parts, strict=True)

@@ -203,6 +203,24 @@ class Model(nn.Module):
         )
 
 
+def is_nested(model: Any) -> bool:
+    """:attr:`Model.nested`, of models that say so."""
+    return bool(getattr(model, "nested", True))
+
+
+def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
+    """The candidates of a crop: those of the whole model, unless the crop has its own."""
+    own = () if dim is None or is_nested(model) else (dim,)
+    found: Candidates = model.candidates(side, *own)
+    return found
+
+
+def operator_width(model: Any, dim: int) -> int | None:
+    """:meth:`Model.crop_width` of a crop that is checked, of any model."""
+    width: int | None = getattr(model, "crop_width", lambda dim: dim)(check_dim(dim, model.dim))
+    return width
+
+
 def query_rows(table: Tensor, ids: Tensor) -> Tensor:
     """Rows of a table in the precision that queries are made in, ``[B, *]``.
 
