@@ -114,10 +114,10 @@ def scores_of(
     if dims is None:
         return at(None, None)
     crops = {dim: operator_width(model, dim) for dim in dims}
-    widths = [width for width in crops.values() if width is not None]
-    if len(widths) == len(crops) and is_nested(model):
-        return at(None, [crops[dim] for dim in dims])
-    parts = [at(dim, None if crops[dim] is None else [crops[dim]]) for dim in dims]
+    widths = [width for dim in dims if (width := crops[dim]) is not None]
+    if len(widths) == len(dims) and is_nested(model):
+        return at(None, widths)
+    parts = [at(dim, None if (width := crops[dim]) is None else [width]) for dim in dims]
     positives, others = zip(*parts, strict=True)
     return (
         torch.cat([part.reshape(1, -1) for part in positives]),
