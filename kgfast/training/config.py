@@ -8,293 +8,37 @@ hours later.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from kgfast.training.config_checks import problems
 from kgfast.training.config_errors import describe
 from kgfast.training.config_fields import (
     Count,
     CountOrZero,
-    Fraction,
-    LossName,
-    Metric,
-    Mode,
-    ModelName,
-    NonNegative,
-    NonNegativeOrOff,
-    Number,
-    OptimName,
-    Positive,
-    SchedName,
     Word,
 )
 from kgfast.training.config_files import assign, drop_ignored, nested, read_yaml
+from kgfast.training.config_sections import (
+    DataConfig,
+    DatasetConfig,
+    LossConfig,
+    MedConfig,
+    ModelConfig,
+    OptimConfig,
+    RegularizerConfig,
+    SchedConfig,
+    Section,
+    TrainConfig,
+)
 
 # What may change when a run is resumed.
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
     + [f"train.{key}" for key in ("eval_every", "save_every", "log_every", "keep", "out_dir")]
 )
-
-
-class Section(BaseModel):
-    """A section: no key beyond its own, no silent conversion, unchangeable."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class DatasetConfig(Section):
-    """What is learned.
-
-    Attributes
-    ----------
-    name : str
-        ``<root>/<name>`` holds train.txt (or another layout of :func:`kgfast.datasets.load`);
-        upper and lower case do not matter.
-    root : str
-        The folder of the datasets, or of this one.
-    test_on : {"test", "valid"}
-        The split ranked at the end.
-    """
-
-    name: Annotated[str, Field(min_length=1)]
-    root: str = "data"
-    test_on: Annotated[Literal["test", "valid"], Word] = "test"
-
-    def folder(self) -> Path:
-        """The folder that holds the dataset.
-
-        Raises
-        ------
-        FileNotFoundError
-            If neither ``<root>/<name>`` nor a dataset in ``root`` exists.
-        """
-        root = Path(self.root).expanduser()
-        if root.is_dir():
-            for child in sorted(root.iterdir()):
-                if child.name.casefold() == self.name.casefold() and child.is_dir():
-                    return child
-            if any(root.glob("*train*")) or (root / "dataset.yaml").is_file():
-                return root
-        raise FileNotFoundError(
-            f"no dataset {self.name}: neither {root / self.name} nor {root} holds train.txt; "
-            "set dataset.root to the folder that holds it"
-        )
-
-
-class ModelConfig(Section):
-    """The model.
-
-    Attributes
-    ----------
-    name : {"rotate", "transe", "distmult", "complex", "conve"}
-    base_dim : int
-        ``dim`` of the model: complex dimensions for rotate and complex.
-    gamma : float
-        Margin of rotate and transe, added to the score in losses; also sets the initial range.
-    norm : str, optional
-        rotate: ``modulus`` (default) or ``l2``; transe: ``l1`` (default) or ``l2``.
-    init_range : float, optional
-        Entities and relations start uniform in +- this; the model's own way by default.
-    use_rscf : bool
-        Filter entities and relations as RSCF does; not with conve.
-    rscf_relation_transform : bool, optional
-        Whether RSCF filters relations: by default wherever it can, with rotate and transe.
-    embedding_height, channels, kernel_size, input_dropout, feature_dropout, hidden_dropout
-        Of conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
-    """
-
-    name: ModelName
-    base_dim: Count
-    gamma: Positive = 12.0
-    norm: Annotated[Literal["modulus", "l1", "l2"] | None, Word] = None
-    init_range: Positive | None = None
-    use_rscf: bool = False
-    rscf_relation_transform: bool | None = None
-    embedding_height: Count = 20
-    channels: Count = 32
-    kernel_size: Count = 3
-    input_dropout: Fraction = 0.2
-    feature_dropout: Fraction = 0.2
-    hidden_dropout: Fraction = 0.3
-
-
-class MedConfig(Section):
-    """Croppable embeddings (Zhu et al. 2025), trained with their own loss.
-
-    Attributes
-    ----------
-    enabled : bool
-    dims : list of int
-        Widths of the sub-models, increasing; each is evaluated.
-    submodels_per_step : int, optional
-        Consecutive sub-models that a step trains; all by default.
-    crop, loss_weight, positive_weight, learnable
-        As of :class:`kgfast.MED`.
-    """
-
-    enabled: bool = True
-    dims: Annotated[list[Count], Field(min_length=1)]
-    submodels_per_step: Count | None = None
-    crop: Annotated[Literal["prefix", "split"], Word] = "prefix"
-    loss_weight: Annotated[Literal["exp", "sigmoid"], Word] = "exp"
-    positive_weight: Annotated[Literal["softmax", "inverse"], Word] = "softmax"
-    learnable: bool = True
-
-
-class EarlyStoppingConfig(Section):
-    """Stop after ``patience`` evaluations that do not gain ``min_delta`` on the best metric."""
-
-    patience: Count
-    min_delta: NonNegative = 0.0
-
-
-class TrainConfig(Section):
-    """How long, in what mode, and what is kept.
-
-    Attributes
-    ----------
-    epochs, steps : int
-        One of them. An epoch is one step per batch and side.
-    mode : {"negative", "1vsall", "kvsall"}
-    eval_every, save_every, log_every : int
-        Steps between evaluations on valid, checkpoints, log rows. ``eval_every: 0``: none before
-        the end; ``save_every: 0``: with each evaluation and at the end.
-    keep : int
-        How many ``step_<n>.safetensors`` are kept beside last, previous and best.
-    save_best_metric : str
-        What ``best.safetensors``, early stopping and the plateau schedule look at.
-    early_stopping : EarlyStoppingConfig, optional
-    amp : {"bf16", "fp16"}, optional
-        Mixed precision.
-    accumulate : int
-        Batches per optimizer step.
-    out_dir : str, optional
-        The run folder, where the command line names none.
-    """
-
-    epochs: Count | None = None
-    steps: Count | None = None
-    mode: Mode = "negative"
-    eval_every: CountOrZero = 0
-    save_every: CountOrZero = 0
-    log_every: Count = 100
-    keep: CountOrZero = 0
-    save_best_metric: Metric = "mrr"
-    early_stopping: EarlyStoppingConfig | None = None
-    amp: Annotated[Literal["bf16", "fp16"] | None, Word] = None
-    accumulate: Count = 1
-    out_dir: str | None = None
-
-
-class DataConfig(Section):
-    """Batches and negatives.
-
-    Attributes
-    ----------
-    train_bs : int
-    test_bs : int, optional
-        Queries ranked at once; automatic by default. Ranks do not depend on it.
-    neg_size : int
-        Negatives per positive, or in the pool that a batch shares.
-    negatives : {"per_row", "shared"}
-    filter_negatives : bool
-        Known triples are not used as negatives.
-    subsampling : bool
-        Weights ``sqrt(1 / (count(h, r) + count(r, t)))`` as in the official RotatE code.
-    sides : {"alternate"}
-        Tail and head batches take turns.
-    """
-
-    train_bs: Count = 1024
-    test_bs: Count | None = None
-    neg_size: Count = 64
-    negatives: Annotated[Literal["per_row", "shared"], Word] = "per_row"
-    filter_negatives: bool = False
-    subsampling: bool = False
-    sides: Annotated[Literal["alternate"], Word] = "alternate"
-
-
-class LossConfig(Section):
-    """The loss; formulas in :mod:`kgfast.losses`.
-
-    Attributes
-    ----------
-    name : {"nssa", "margin", "logistic", "bce", "cross_entropy"}
-        The first three for ``train.mode: negative``; bce for 1vsall and kvsall, cross_entropy for
-        1vsall.
-    alpha : float
-        Adversarial temperature of nssa.
-    margin : float
-        Of margin.
-    label_smoothing : float
-        Of bce and cross_entropy.
-    smoothing_style : {"torch", "conve", "pykeen"}
-    """
-
-    name: LossName = "nssa"
-    alpha: NonNegative = 1.0
-    margin: NonNegative = 1.0
-    label_smoothing: Fraction = 0.0
-    smoothing_style: Annotated[Literal["torch", "conve", "pykeen"], Word] = "torch"
-
-
-class RegularizerConfig(Section):
-    """N3 (Lacroix et al. 2018) or L2 on the rows of a step."""
-
-    name: Annotated[Literal["none", "n3", "l2"], Word] = "none"
-    weight: NonNegative = 0.0
-
-
-class OptimConfig(Section):
-    """The optimizer.
-
-    Attributes
-    ----------
-    name : {"row_adam", "adam", "row_adagrad", "adagrad", "sgd"}
-        A row optimizer touches only the entity rows that a step used; with 1vsall and kvsall that
-        is all of them.
-    lr, weight_decay : float
-    betas : list of two floats
-        Of adam.
-    eps : float, optional
-        1e-8 for adam, 1e-10 for adagrad by default.
-    grad_clip : float
-        Largest norm of all gradients of a step together; 0 is off.
-    """
-
-    name: OptimName = "row_adam"
-    lr: Positive
-    weight_decay: NonNegative = 0.0
-    betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = [0.9, 0.999]
-    eps: Positive | None = None
-    grad_clip: NonNegativeOrOff = 0.0
-
-
-class SchedConfig(Section):
-    """The learning rate over the run.
-
-    Attributes
-    ----------
-    name : {"constant", "step", "linear", "cosine", "plateau"}
-        linear and cosine end at 0.
-    warmup_steps : int
-        The rate rises linearly from 0 over these.
-    milestones : list of float
-        Fractions of the run after which ``step`` multiplies by ``factor``.
-    factor : float
-    patience : int
-        Evaluations without a better metric before ``plateau`` multiplies by ``factor``.
-    """
-
-    name: SchedName = "constant"
-    warmup_steps: CountOrZero = 0
-    milestones: list[Annotated[Number, Field(gt=0, lt=1)]] = []
-    factor: Annotated[Number, Field(gt=0, lt=1)] = 0.1
-    patience: Count = 5
 
 
 class Config(Section):

@@ -20,7 +20,7 @@ from kgfast import ops
 from kgfast.training.row_gradients import RowGradients, add_to, merge
 
 if TYPE_CHECKING:
-    from kgfast.training.config import OptimConfig
+    from kgfast.training.config_sections import OptimConfig
 
 _BLOCK = {"cpu": 1 << 16}  # numbers at once: with gradient, states and copies 1.5 MiB
 _BLOCK_ELSEWHERE = 1 << 26

@@ -15,7 +15,8 @@ from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
 
 if TYPE_CHECKING:
-    from kgfast.training.config import Config, LossConfig
+    from kgfast.training.config import Config
+    from kgfast.training.config_sections import LossConfig
 
 _SUBMODELS = 4  # of mix(), beside the sides (0, 1), the negatives (2) and dropout (3)
 
