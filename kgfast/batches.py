@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.graph import KnownTriples
+from kgfast.kernels.scores import SCORES
 
 _QUERY_BYTES = 8 << 20  # of one batch of queries
 
@@ -33,7 +34,15 @@ def checked_batch_size(batch_size: int | None, model: Any) -> int:
     """The number of queries a batch: as given, or within 8 MiB."""
     if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
-    return batch_size or max(64, min(4096, _QUERY_BYTES // (8 * max(1, model.dim))))
+    return batch_size or max(64, min(4096, _QUERY_BYTES // _query_bytes(model)))
+
+
+def _query_bytes(model: Any) -> int:
+    """Bytes of a query, counted as at least two float32 planes."""
+    facts = SCORES.get(model.score)
+    planes = 2 if facts is None else max(2, facts.query_planes(has_factor=True))
+    is_double = getattr(getattr(model, "entity", None), "dtype", None) == torch.float64
+    return (8 if is_double else 4) * planes * max(1, int(model.dim))
 
 
 def as_candidate_ids(candidate_ids: Any) -> Tensor | None:

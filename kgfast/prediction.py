@@ -210,7 +210,7 @@ class _Search:
             raise ValueError(
                 f"{self.name}[{first + row}] = {int(anchors[row])} with relation "
                 f"{int(relations[row])}: the query holds a NaN or an infinity, from the embeddings "
-                f"of its entity or relation"
+                f"of its entity or relation or from what filters them"
             )
 
     def _check_full(self, ids: Tensor, first: int, anchors: Tensor, relations: Tensor) -> None:

@@ -338,7 +338,7 @@ def _check_queries(queries: Tensor, hrt: Tensor, batch: Tensor, side: Side) -> N
         row = int(batch[~finite.to(batch.device)].min())
         raise ValueError(
             f"triples[{row}] = {tuple(hrt[row].tolist())}: its {side} query holds a NaN or "
-            f"an infinity, from the embeddings of its entity or relation "
+            f"an infinity, from the embeddings of its entity or relation or from what filters them "
             f'(nan="worst" ranks it last)'
         )
 

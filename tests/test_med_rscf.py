@@ -19,8 +19,10 @@ from kgfast import (
     rank,
     topk,
 )
+from kgfast.batches import checked_batch_size
 from kgfast.losses import med_loss, sampled_scores
 from kgfast.ops import use_backend
+from kgfast.training.regularizers import Regularizer
 
 N, R, D = 23, 3, 8
 TRIPLES = torch.tensor([[0, 0, 1], [5, 1, 2], [7, 2, 7], [22, 0, 3], [5, 1, 9]])
@@ -206,6 +208,46 @@ def test_gradients_are_those_of_the_formula(relation_transform, shared):
     )
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_sparse_gradients_of_split_crops(shared):
+    ids = torch.arange(4) if shared else torch.arange(20).view(5, 4)
+    gradients = []
+    for sparse in (False, True):
+        med = MED(base("rotate"), [2, D], crop="split")
+        losses.med(med, TRIPLES, ids, sparse=sparse).backward()
+        gradients.append(med.entity.grad.to_dense())
+    torch.testing.assert_close(*gradients)
+
+
+def test_autocast_leaves_filters_alone():
+    rscf = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
+    plain = rscf.queries(TRIPLES[:, 0], TRIPLES[:, 1], "tail")
+    factor = rscf.candidates("tail").factor
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(rscf.queries(TRIPLES[:, 0], TRIPLES[:, 1], "tail"), plain)
+        assert torch.equal(rscf.candidates("tail").factor, factor)
+
+
+@pytest.mark.parametrize("kind", ["complex", "rotate"])
+def test_n3_takes_moduli_of_wrapped_models(kind):
+    model, rows = base(kind), torch.randn(3, 2 * D, dtype=torch.float64)
+    penalty = Regularizer("n3", 1.0)
+    expected = penalty(model, [rows])
+    assert expected != penalty(base("distmult"), [rows])
+    for outer in (RSCF(model, False, seed=0), MED(model, [2, D])):
+        assert penalty(outer, [rows]) == expected
+
+
+def test_a_batch_of_filtered_queries_stays_small():
+    model = RSCF(RotatE.init(N, R, 512), seed=0)
+    assert (
+        checked_batch_size(None, model)
+        * model.queries(TRIPLES[:1, 0], TRIPLES[:1, 1], "tail").shape[1]
+        * 4
+        <= 8 << 20
+    )
+
+
 def huber(x):
     return torch.where(x.abs() <= 1, 0.5 * x * x, x.abs() - 0.5)
 
@@ -277,6 +319,8 @@ class TestStateDicts:
             f"{prefix}_rscf.A1": own["model.A1"] + 1,
             f"{prefix}_rscf.W_A2": own["model.A2"] + 1,
             f"{prefix}_rscf.W_A3.weight": (own["model.A3"] + 1).t(),
+            f"{prefix}gamma": torch.tensor([6.0]),
+            f"{prefix}embedding_range": torch.tensor([8.0 / D]),
             "w1": torch.tensor(3.0),
             "w2": torch.tensor(4.0),
             "w3": torch.tensor(5.0),
@@ -290,6 +334,35 @@ class TestStateDicts:
         assert [it.item() for it in (med.w1, med.w2, med.w3)] == [3.0, 4.0, 5.0]
         for name in ("model.model.entity", "model.model.relation", "model.A1", "model.A3"):
             torch.testing.assert_close(med.state_dict()[name], before[name] + 1)
+
+    @pytest.mark.parametrize(("name", "value"), [("gamma", 12.0), ("embedding_range", 0.5)])
+    def test_another_gamma_or_range_is_refused(self, name, value):
+        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
+        state = self.foreign(med, "model.") | {f"model.{name}": torch.tensor([value])}
+        with pytest.raises(ValueError, match=rf"model\.{name} is .*, but the model's {name} is "):
+            med.load_state_dict(state)
+
+    def test_embeddings_of_a_module_are_not_turned(self):
+        rscf = wrapped("rotate", False)[1]
+        own = rscf.state_dict()
+        given = {
+            "entity_embedding.weight": own["model.entity"] + 1,
+            "relation_embedding.weight": own["model.relation"],
+            "A1": own["A1"],
+        }
+        expected = own["model.entity"] + 1
+        rscf.load_state_dict(given)
+        assert torch.equal(rscf.entity, expected)
+
+    @pytest.mark.parametrize("way", ["with a prefix", "as a part of another module"])
+    def test_the_mark_is_found(self, way):
+        saved = MED(base("rotate"), [2, D], crop="split").state_dict()
+        med = MED(base("rotate"), [2, D])
+        prefixed = {f"module.{name}": it for name, it in saved.items()}
+        target = med if way == "with a prefix" else torch.nn.ModuleDict({"module": med})
+        with pytest.warns(UserWarning, match="trained with crop='split'"):
+            target.load_state_dict(prefixed)
+        assert not med.crop_is_split
 
     def test_crops_by_columns_used_as_prefixes_warn(self):
         med = MED(wrapped("rotate", True)[1], [2, D])
@@ -331,7 +404,18 @@ class TestStateDicts:
         (lambda: MED(base("rotate"), []), "dims must name at least one"),
         (lambda: MED(base("rotate"), [4, 2]), r"dims must increase; got \[4, 2\]"),
         (lambda: MED(base("rotate"), [4, 9]), r"dims must be in 1 \.\. 8; got 9"),
-        (lambda: MED(base("rotate"), [4], 2), r"submodels_per_step must be in 1 \.\. 1"),
+        (lambda: MED(base("rotate"), [D], 2), r"submodels_per_step must be in 1 \.\. 1"),
+        (lambda: MED(base("rotate"), [2, 4]), "the last of dims must be the model's dim, 8"),
+        (lambda: MED(MED(base("rotate"), [D]), [D]), "croppable already"),
+        (lambda: MED(ConvE.init(N, R, 50), [10, 50], crop="split"), "ConvE cannot be cropped"),
+        (
+            lambda: losses.med(MED(base("rotate"), [2, D]), TRIPLES, TRIPLES[:, 0], dims=[D, 2]),
+            r"dims must increase; got \[8, 2\]",
+        ),
+        (
+            lambda: RSCF(ComplEx.init(N, R, D, layout="interleaved"), False),
+            "ComplEx whose layout is halves; got interleaved",
+        ),
         (lambda: MED(base("rotate"), [4], crop="suffix"), "crop must be one of prefix, split"),
         (lambda: MED(ConvE.init(N, R, 50), [10]), "ConvE cannot be cropped"),
         (

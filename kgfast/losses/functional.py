@@ -17,6 +17,7 @@ from kgfast.losses.formulas import Reduction, SmoothingStyle, check_reduction, s
 from kgfast.losses.sampled import checked, sampled_scores, with_gamma
 from kgfast.models import MED
 from kgfast.models.base import Candidates, Side
+from kgfast.models.med import check_increasing
 from kgfast.ops.checks import check_ids, check_index
 
 Positives = Tensor | tuple[Tensor, Tensor]
@@ -306,6 +307,7 @@ def med(
     0
     """
     widths = model.dims if dims is None else dims
+    check_increasing(widths)
     scores = sampled_scores(model, triples, negatives, side, widths, sparse=sparse)
     return med_of(model, *scores, widths, mask)
 

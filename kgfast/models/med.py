@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.models.base import Candidates, Model, Side, check_dim
+from kgfast.models.conve import ConvE
 from kgfast.models.wrapper import Wrapper
 
 Crop = Literal["prefix", "split"]
@@ -23,14 +24,15 @@ class MED(Wrapper):
     """Croppable embeddings: sub-model ``i`` is the model's first ``dims[i]`` features.
 
     Ranks of every sub-model come from one call, ``rank(med, triples, dims=med.dims)``; for
-    ``prefix`` crops of a model without RSCF from one sweep over the widest.
+    ``prefix`` crops of a model without RSCF from one sweep over the widest, but for ComplEx stored
+    as ``re | im``, whose crops are queries with zeros.
 
     Parameters
     ----------
     model : Model
         RotatE, TransE, DistMult, ComplEx, or RSCF around one of them.
     dims : sequence of int
-        Widths of the sub-models, increasing, at most the model's.
+        Widths of the sub-models, increasing; the last is the model's.
     submodels_per_step : int, optional
         How many consecutive sub-models a step trains; all by default.
     crop : {"prefix", "split"}
@@ -77,13 +79,19 @@ class MED(Wrapper):
         learnable: bool = True,
     ) -> None:
         super().__init__(model)
+        if isinstance(model, MED):
+            raise ValueError("model is croppable already: put MED around the model inside it")
+        if isinstance(model, ConvE):
+            raise ValueError("dims: ConvE cannot be cropped")
         check_option("crop", crop, CROPS)
         check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
         check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)
         self.crop: Crop = crop
         self.dims = self._checked_dims(dims)
         count = len(self.dims) if submodels_per_step is None else submodels_per_step
-        if isinstance(count, bool) or not 1 <= count <= len(self.dims):
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise TypeError(f"submodels_per_step must be an int; got {count!r}")
+        if not 1 <= count <= len(self.dims):
             raise ValueError(
                 f"submodels_per_step must be in 1 .. {len(self.dims)}, the number of dims; "
                 f"got {count}"
@@ -104,8 +112,12 @@ class MED(Wrapper):
             check_dim(width, self.dim)
             if self.crop == "prefix":
                 self.model.crop_width(width)  # refuses models without crops
-        if widths != sorted(set(widths)):
-            raise ValueError(f"dims must increase; got {widths}")
+        check_increasing(widths)
+        if widths[-1] != self.dim:
+            raise ValueError(
+                f"the last of dims must be the model's dim, {self.dim}: no step would train its "
+                f"other features; got {widths}"
+            )
         return widths
 
     @property
@@ -150,9 +162,19 @@ class MED(Wrapper):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """As :meth:`Wrapper.load_state_dict`; warns where the embeddings were cropped otherwise."""
-        trained = state_dict.get("crop_is_split")
-        if trained is None and any(name.endswith(_FOREIGN) for name in state_dict):
-            trained = torch.tensor(True)
+        names = {name.rpartition(".")[2] for name in state_dict}
+        if "crop_is_split" not in names:
+            is_foreign = any(_FOREIGN in name.split(".") for name in state_dict)
+            trained = torch.tensor(True) if is_foreign else self.crop_is_split
+            state_dict = {**state_dict, "crop_is_split": trained}
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **options: Any
+    ) -> None:
+        """Check how the embeddings were cropped; this model goes on cropping as it does."""
+        name = f"{prefix}crop_is_split"
+        trained = state_dict.get(name)
         if trained is not None and bool(trained) != (self.crop == "split"):
             was = "split" if bool(trained) else "prefix"
             warnings.warn(
@@ -160,12 +182,17 @@ class MED(Wrapper):
                 f"crop={self.crop!r}: sub-models smaller than the whole will be wrong",
                 stacklevel=2,
             )
-        kept = {name: it for name, it in state_dict.items() if name != "crop_is_split"}
-        kept |= {"crop_is_split": self.crop_is_split}
-        return super().load_state_dict(kept, strict, assign)
+            state_dict[name] = self.crop_is_split.clone()
+        super()._load_from_state_dict(state_dict, prefix, *rest, **options)
 
 
 def check_option(name: str, value: str, allowed: Sequence[str]) -> None:
     """That an option is one of those there are."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+def check_increasing(dims: Sequence[int]) -> None:
+    """That widths of sub-models increase."""
+    if list(dims) != sorted(set(dims)):
+        raise ValueError(f"dims must increase; got {list(dims)}")

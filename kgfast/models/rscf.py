@@ -6,6 +6,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from kgfast.kernels.scores import get_score
 from kgfast.models.base import (
     SIDES,
     Candidates,
@@ -20,6 +21,7 @@ from kgfast.models.distmult import DistMult
 from kgfast.models.rotate import RotatE
 from kgfast.models.transe import TransE
 from kgfast.models.wrapper import Wrapper
+from kgfast.ops.differentiable import no_autocast
 
 _SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
 _GAIN = 0.5  # of the initial matrices
@@ -121,18 +123,27 @@ class RSCF(Wrapper):
         """
         if side not in SIDES:
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
-        filters = _Filters(self, side, self._checked(dims))
-        if torch.is_grad_enabled():
-            return filters.queries(anchors, relations)
-        step = max(1, _CHUNK // self.entity.shape[1])
-        parts = zip(anchors.split(step), relations.split(step), strict=True)
-        return torch.cat([filters.queries(*part) for part in parts])
+        with no_autocast(self.entity.device):
+            filters = _Filters(self, side, self._checked(dims))
+            if torch.is_grad_enabled():
+                return filters.queries(anchors, relations)
+            facts = get_score(self.score)
+            width = facts.query_width(self.entity.shape[1], self.relation_transform)
+            shape = (len(anchors), width)
+            result = torch.empty(shape, dtype=filters.dtype, device=self.entity.device)
+            step = max(1, _CHUNK // width)
+            for i in range(0, len(anchors), step):
+                rows = slice(i, i + step)
+                result[rows] = filters.queries(anchors[rows], relations[rows])
+            return result
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """The entity table and, where relations are filtered, the factor ``[N, dims]``."""
         if not self.relation_transform:
             return self.model.candidates(side)
-        return Candidates(self.entity, None, _Filters(self, side, self._checked(dims)).factor())
+        with no_autocast(self.entity.device):
+            factor = _Filters(self, side, self._checked(dims)).factor()
+        return Candidates(self.entity, None, factor)
 
     def crop_width(self, dim: int) -> int | None:
         """As the model's."""
@@ -179,14 +190,14 @@ class _Filters:
             local = torch.arange(len(anchors), device=anchors.device)
             query = model.with_entity(filtered)._queries(local, relations, self._side, None)
         if rscf.score == model.score:  # a bilinear score takes the second filter into the query
-            return (query * scale).to(self._dtype)
+            return (query * scale).to(self.dtype)
         parts = [query, scale]
         if rscf.relation_transform:
             own = self._normalised(anchor, "A2" if self._side == "tail" else "A3") + 1.0
             relation = _at(place, self._cropped(rows))
             sign = 1.0 if self._side == "tail" else -1.0
             parts.append(self._padded(sign * _unit(model) * relation * own))
-        return torch.cat(parts, 1).to(self._dtype)
+        return torch.cat(parts, 1).to(self.dtype)
 
     def factor(self) -> Tensor:
         """``N(t A3) + 1`` (head side: ``N(h A2) + 1``) of all rows, ``[N, dim]``."""
@@ -195,14 +206,15 @@ class _Filters:
         if torch.is_grad_enabled() and (table.requires_grad or self._rscf.A2.requires_grad):
             rows = table if table.dtype == torch.float64 else table.float()
             return self._normalised(rows, name) + 1.0
-        result = torch.empty(len(table), self._dim, dtype=self._dtype, device=table.device)
+        result = torch.empty(len(table), self._dim, dtype=self.dtype, device=table.device)
         step = max(1, _CHUNK // table.shape[1])
         for i in range(0, len(table), step):
             result[i : i + step] = self._normalised(table[i : i + step].double(), name) + 1.0
         return result
 
     @property
-    def _dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:
+        """Of queries and factor."""
         return torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
 
     def _scales(self, relations: Tensor) -> Tensor:
@@ -261,6 +273,8 @@ def _check_model(model: Model, relation_transform: bool) -> None:
                 "candidate inside a product, and the score would no longer be a dot product of a "
                 "query with a table"
             )
+        if getattr(model, "layout", "halves") != "halves":
+            raise ValueError(f"RSCF needs a {name} whose layout is halves; got {model.layout}")
     elif isinstance(model, RotatE):
         wanted: Sequence[tuple[str, Any, Sequence[Any]]] = (
             ("norm", model.norm, ("modulus",)),

@@ -1,6 +1,7 @@
 """Models around a model: its tables, under the same names, and state dicts of other programs."""
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from kgfast.models.base import Model, Side
 
 # What other programs call the tables.
 _ALIASES = {"entity_embedding": "entity", "relation_embedding": "relation"}
+_OPTIONS = ("gamma", "embedding_range")  # which other programs keep among their tensors
 
 
 class Wrapper(Model):
@@ -50,6 +52,11 @@ class Wrapper(Model):
         return float(self.model.gamma)  # type: ignore[arg-type]
 
     @property
+    def layout(self) -> str:
+        """How complex rows are stored, of models that say so."""
+        return str(self.model.layout)
+
+    @property
     def num_relations(self) -> int:
         """Relations of the model."""
         return self.model.num_relations
@@ -77,14 +84,15 @@ class Wrapper(Model):
         ----------
         state_dict : mapping of str to Tensor
             ``entity_embedding``, ``relation_embedding``, ``A1`` or ``W_A1`` (or its ``weight``, as
-            of a linear layer) and ``w1``, ``w2``, ``w3``, with any prefix, are known names too.
+            of a linear layer) and ``w1``, ``w2``, ``w3``, with any prefix, are known names too;
+            ``gamma`` and ``embedding_range``, which are options here, must be the model's.
         strict, assign : bool
             As :meth:`torch.nn.Module.load_state_dict`.
 
         Raises
         ------
         ValueError
-            If a tensor has another shape than here.
+            If a tensor has another shape than here, or the model another gamma or range.
         RuntimeError
             If tensors are missing or unknown and ``strict`` is True.
         """
@@ -92,6 +100,8 @@ class Wrapper(Model):
         by_leaf = {name.rpartition(".")[2]: name for name in own}
         renamed = {}
         for name, value in state_dict.items():
+            if self._is_option(name, value):
+                continue
             known, value = _known_as(name, value, own, by_leaf)
             if known in own and own[known].shape != value.shape:
                 raise ValueError(
@@ -99,6 +109,19 @@ class Wrapper(Model):
                 )
             renamed[known] = value
         return super().load_state_dict(renamed, strict, assign)
+
+    def _is_option(self, name: str, value: Tensor) -> bool:
+        """Whether a tensor is what is an option here; then it must be the model's."""
+        option = name.rpartition(".")[2]
+        if option not in _OPTIONS:
+            return False
+        innermost = self.model
+        while isinstance(innermost, Wrapper):
+            innermost = innermost.model
+        own, found = getattr(innermost, option, None), float(value)
+        if own is not None and not math.isclose(own, found, rel_tol=1e-6):
+            raise ValueError(f"{name} is {found:g}, but the model's {option} is {own:g}")
+        return True
 
 
 def _known_as(
@@ -108,8 +131,8 @@ def _known_as(
     if name in own:
         return name, value
     path, _, leaf = name.rpartition(".")
-    is_linear = leaf == "weight"
-    leaf = path.rpartition(".")[2] if is_linear else leaf
+    leaf = path.rpartition(".")[2] if leaf == "weight" else leaf  # of a linear layer or a table
+    turned = name.endswith(".weight") and leaf not in _ALIASES
     leaf = _ALIASES.get(leaf, leaf.removeprefix("W_"))
     known = by_leaf.get(leaf, name)
-    return known, value.t() if is_linear and known != name else value
+    return known, value.t() if turned and known != name else value

@@ -84,10 +84,13 @@ def check_moves(queries: Tensor, factor: Tensor | None, facts: Score) -> None:
     """That no angle ``a b`` is beyond what the canonical sine serves."""
     if factor is None or facts.name != "rscf_rotate" or not (len(queries) and len(factor)):
         return
-    largest = float(_largest(_moves(queries, facts)) * _largest(factor))
-    if largest > LARGEST_PHASE:
+    moves = _moves(queries, facts)
+    reach = _largest(factor)
+    if float(_largest(moves) * reach) > LARGEST_PHASE:
+        row = int((moves.abs().amax(1).double() * reach > LARGEST_PHASE).nonzero()[0])
+        angle = float(_largest(moves[row]) * reach)
         raise ValueError(
-            f"queries and factor: angles up to {largest:.3g} radians; at most 2^20 are served"
+            f"queries[{row}] and factor: angles up to {angle:.3g} radians; at most 2^20 are served"
         )
 
 

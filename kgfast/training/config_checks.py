@@ -62,8 +62,10 @@ def _of_med(config: "Config") -> Iterator[str]:
         return
     if med.dims != sorted(set(med.dims)):
         yield f"med.dims: must increase; got {med.dims}"
-    elif med.dims[-1] > config.model.base_dim:
-        yield f"med.dims: must be at most model.base_dim ({config.model.base_dim}); got {med.dims}"
+    elif med.dims[-1] != config.model.base_dim:
+        yield (
+            f"med.dims: the last must be model.base_dim ({config.model.base_dim}); got {med.dims}"
+        )
     if med.submodels_per_step is not None and med.submodels_per_step > len(med.dims):
         yield (
             f"med.submodels_per_step: must be at most {len(med.dims)}, the number of med.dims; "

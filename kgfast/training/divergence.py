@@ -35,7 +35,7 @@ def describe(model: nn.Module, dataset: Dataset) -> str:
     found = first_bad_row(model)
     if found is None:
         return "all tables are finite, so the loss overflowed: try a lower optim.lr"
-    table, row = found
+    table, row = found[0].rpartition(".")[2], found[1]
     names = {"entity": dataset.entities, "relation": dataset.relations}.get(table)
     name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
     return (

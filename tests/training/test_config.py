@@ -225,22 +225,22 @@ MISTAKES = [
         "model.norm: must be modulus for rotate with model.use_rscf; got l2",
     ),
     ({"med": {"dims": [20, 10]}}, "med.dims: must increase; got [20, 10]"),
-    ({"med": {"dims": [20, 81]}}, "med.dims: must be at most model.base_dim (80); got [20, 81]"),
+    ({"med": {"dims": [20, 40]}}, "med.dims: the last must be model.base_dim (80); got [20, 40]"),
     (
-        {"med": {"dims": [20, 40], "submodels_per_step": 3}},
+        {"med": {"dims": [20, 80], "submodels_per_step": 3}},
         "med.submodels_per_step: must be at most 2, the number of med.dims; got 3",
     ),
     (
-        {"model__norm": "l2", "med": {"dims": [20]}},
+        {"model__norm": "l2", "med": {"dims": [20, 80]}},
         "med: rotate with model.norm l2 cannot be cropped",
     ),
     (
-        {"med": {"dims": [20]}, "train__mode": "1vsall", "loss__name": "bce"},
+        {"med": {"dims": [20, 80]}, "train__mode": "1vsall", "loss__name": "bce"},
         "train.mode: must be negative with med; got 1vsall",
     ),
-    ({"med": {"dims": [20]}, "loss__alpha": 0.5}, "loss.alpha: med has a loss of its own"),
+    ({"med": {"dims": [20, 80]}, "loss__alpha": 0.5}, "loss.alpha: med has a loss of its own"),
     (
-        {"med": {"dims": [20]}, "data__subsampling": True},
+        {"med": {"dims": [20, 80]}, "data__subsampling": True},
         "data.subsampling: the loss of med has weights of its own",
     ),
 ]
