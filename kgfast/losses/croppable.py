@@ -74,20 +74,18 @@ def med_loss(
     """
     _check(positive, negative, fractions, mask, loss_weight, positive_weight)
     w1, w2, w3 = scales
-    inside = negative.new_ones(negative.shape[1:], dtype=torch.bool) if mask is None else mask
     total = positive.new_zeros(())
     pairs = _with_smaller(positive, negative)
     for fraction, (own_pos, own_neg, less_pos, less_neg) in zip(fractions, pairs, strict=True):
         if less_pos is None or less_neg is None:
-            hard_pos, hard_neg = torch.zeros_like(own_pos), torch.zeros_like(own_neg)
+            improving = -functional.logsigmoid(own_pos).mean()
+            improving = improving + _mean(functional.softplus(own_neg), mask)
         else:
-            total = total + _huber(less_pos - own_pos).mean()
-            total = total + _mean_of(_huber(less_neg - own_neg), inside)
-            hard_pos = _hardness(w1, less_pos.detach(), positive_weight)
-            hard_neg = w2 * less_neg.detach()
-        chances = _softmax(hard_neg, inside)
-        improving = -(hard_pos.softmax(0) * functional.logsigmoid(own_pos)).sum()
-        improving = improving - (chances * functional.logsigmoid(-own_neg)).sum()
+            total = total + functional.huber_loss(less_pos, own_pos)
+            total = total + _mutual(less_neg, own_neg, mask)
+            hard = _hardness(w1, less_pos.detach(), positive_weight).softmax(0)
+            improving = -torch.dot(hard, functional.logsigmoid(own_pos))
+            improving = improving + _expected(w2 * less_neg.detach(), own_neg, mask)
         share = w3 * fraction
         weight = share.exp() if loss_weight == "exp" else (share - 0.5 * w3).sigmoid()
         total = total + weight * improving
@@ -122,12 +120,30 @@ def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
         yield own_pos, own_neg, positive[i - 1] if i else None, negative[i - 1] if i else None
 
 
-def _huber(difference: Tensor) -> Tensor:
-    return functional.huber_loss(difference, torch.zeros_like(difference), reduction="none")
+# Over all negatives of the batch, or those that take part; each a few passes over the scores.
 
 
-def _mean_of(values: Tensor, inside: Tensor) -> Tensor:
-    return torch.where(inside, values, 0.0).sum() / inside.sum().clamp_min(1)
+def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return values.mean()
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp_min(1)
+
+
+def _mutual(less: Tensor, own: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean Huber loss of the differences of two sub-models."""
+    if mask is None:
+        return functional.huber_loss(less, own)
+    return _mean(functional.huber_loss(less, own, reduction="none"), mask)
+
+
+def _expected(hardness: Tensor, own: Tensor, mask: Tensor | None) -> Tensor:
+    """``- sum q log sigmoid(-own)`` for ``q = softmax(hardness)``."""
+    if mask is not None:
+        hardness = hardness.masked_fill(~mask, -torch.inf)
+    chances = hardness.flatten().softmax(0)
+    if mask is not None:  # without any there is no softmax
+        chances = torch.where(mask.flatten(), chances, 0.0)
+    return torch.dot(chances, functional.softplus(own).flatten())
 
 
 def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:
@@ -141,12 +157,6 @@ def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Te
             "from 0; use 'softmax'"
         )
     return w1 / scores
-
-
-def _softmax(logits: Tensor, inside: Tensor) -> Tensor:
-    """Over all negatives of the batch that take part."""
-    chances = logits.masked_fill(~inside, -torch.inf).flatten().softmax(0).view_as(logits)
-    return torch.where(inside, chances, 0.0)  # without any there is no softmax
 
 
 def _check(
