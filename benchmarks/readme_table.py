@@ -32,7 +32,7 @@ Rows = Sequence[Mapping[str, Any]]
 def read_results(folder: Path) -> list[Rows]:
     """The rows of each machine, the CPU first."""
     machines: dict[tuple[bool, str], list[Mapping[str, Any]]] = {}
-    for path in sorted(folder.glob("*-eval-*.json")):
+    for path in [*sorted(folder.glob("*-eval-*.json")), *sorted(folder.glob("*-train-*.json"))]:
         rows = json.loads(path.read_text())["rows"]
         for row in rows:
             about = row["machine"]
@@ -79,6 +79,7 @@ def _measurements(rows: Rows) -> Iterator[tuple[str, str]]:
     yield from _memory_lines(memory)
     yield from _whole_lines(speed)
     yield from _peer_lines(speed)
+    yield from _training_lines([row for row in rows if row["benchmark"] == "train_speed"])
 
 
 def _memory_lines(rows: Rows) -> Iterator[tuple[str, str]]:
@@ -136,6 +137,23 @@ def _peer_lines(rows: Rows) -> Iterator[tuple[str, str]]:
         ]
         seconds = human_seconds(ours["seconds"]["median"])
         yield f"{what}", f"**{seconds}** ({', '.join(peers)})"
+
+
+def _training_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    """A step of training, and its peers as multiples of it."""
+    ours = [row for row in rows if row["contender"] == "kgfast" and row["seconds"]]
+    for row in ours:
+        peers = [
+            f"{it['contender'].replace('pykeen', 'PyKEEN')} {it['times_kgfast']:.0f}x"
+            for it in rows
+            if it["contender"] != "kgfast" and it["seconds"]
+        ]
+        work = f"{row['batch']} triples x {row['negatives']} negatives"
+        seconds = human_seconds(row["seconds"]["median"])
+        yield (
+            f"RotatE training step, dim {row['dim']}, {work}",
+            f"**{seconds}** ({', '.join(peers)})",
+        )
 
 
 def _queries(batch: int) -> str:

@@ -24,9 +24,10 @@ from torch.nn import functional
 
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
+from kgfast.training.leaves import Leaves
 from kgfast.training.negatives import Batches, Negatives
 from kgfast.training.run import Run
-from kgfast.training.steps import MODES, Leaves
+from kgfast.training.steps import MODES
 
 GAMMA, ALPHA, LR = 6.0, 0.5, 1e-3
 # [B, K, d] float32 tensors alive at the peak of a step: measured on small batches.
