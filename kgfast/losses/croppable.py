@@ -116,8 +116,11 @@ _Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
 def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
     """The scores of each sub-model and those of the next smaller one."""
-    for i, (own_pos, own_neg) in enumerate(zip(positive, negative, strict=True)):
-        yield own_pos, own_neg, positive[i - 1] if i else None, negative[i - 1] if i else None
+    less_pos = less_neg = None
+    # Each part once: the gradient of an index would be as large as all parts together.
+    for own_pos, own_neg in zip(positive.unbind(), negative.unbind(), strict=True):
+        yield own_pos, own_neg, less_pos, less_neg
+        less_pos, less_neg = own_pos, own_neg
 
 
 # Over all negatives of the batch, or those that take part; each a few passes over the scores.

@@ -13,7 +13,7 @@ from torch import Tensor
 from kgfast.datasets import Dataset
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
-from kgfast.models import Model
+from kgfast.models import MED, Model
 from kgfast.ops import backend_for
 from kgfast.ranks import Ranks
 from kgfast.training.checkpoint import RunFolder
@@ -94,11 +94,13 @@ class Run:
         self._optimizer = Optimizer(
             model, config.optim, lazy=self._objective.lazy, scaled=wanted.amp == "fp16"
         )
-        # Then no operator of torch is large, but for the products that make filters.
+        # Then no operator of torch is large, but for the products that make filters and the loss of
+        # sub-models.
         self._leaves_cores_to_kernels = (
             backend_for(device) == "cpu"
             and self._optimizer.is_lazy
             and not get_score(model.score).filters
+            and not isinstance(model, MED)
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
         stop = wanted.early_stopping
