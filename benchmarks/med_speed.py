@@ -11,7 +11,6 @@ negatives and with negatives of every row.
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,16 +42,13 @@ QUICK = {"shared": (64, 32), "per_row": (64, 8)}
 WAYS = ("widest alone", "nested", "a pass each")
 
 
-@contextmanager
-def passes_apart(apart: bool) -> Iterator[None]:
-    """Pretend that sub-models have operands of their own, as those of RSCF have."""
-    nested = MED.nested
-    if apart:
-        MED.nested = property(lambda model: False)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        MED.nested = nested  # type: ignore[method-assign]
+class Apart(MED):
+    """Sub-models as if they had operands of their own, as those of RSCF have: a pass each."""
+
+    @property
+    def nested(self) -> bool:
+        """False."""
+        return False
 
 
 def run_of(way: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tuple[int, int]) -> Run:
@@ -68,6 +64,8 @@ def run_of(way: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tupl
         }
     )
     trainer = Trainer(config, dataset=graph, progress=False)
+    if way == "a pass each":
+        trainer.model.__class__ = Apart
     run = Run(
         config,
         graph,
@@ -81,22 +79,19 @@ def run_of(way: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tupl
     return run
 
 
-def steps(run: Run, apart: bool, count: int) -> None:
+def steps(run: Run, count: int) -> None:
     """Make steps."""
-    with passes_apart(apart):
-        for _ in range(count):
-            run.make_step()
+    for _ in range(count):
+        run.make_step()
 
 
 def measure(options: argparse.Namespace, graph: Dataset) -> Iterator[dict[str, Any]]:
     """A row for each kind of negatives and way."""
     for kind, sizes in (QUICK if options.quick else NEGATIVES).items():
         runs = {way: run_of(way, kind, graph, options.dims, sizes) for way in WAYS}
-        contenders = {
-            way: partial(steps, run, way == "a pass each", STEPS) for way, run in runs.items()
-        }
-        for way, run in runs.items():
-            steps(run, way == "a pass each", WARM_UP)
+        contenders = {way: partial(steps, run, STEPS) for way, run in runs.items()}
+        for run in runs.values():
+            steps(run, WARM_UP)
         timings = Stopwatch("cpu").interleave(contenders, options.rounds)
         for way, timing in timings.items():
             seconds = timing.scaled(1 / STEPS)
