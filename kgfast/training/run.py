@@ -223,7 +223,10 @@ class Run:
         state = self.state
         loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
-        self._write(logs, {"loss": loss, "lr": self._schedule.lr(state.step - 1)})
+        row = {"loss": loss, "lr": self._schedule.lr(state.step - 1)}
+        if isinstance(self._model, MED):  # a learnable w3 can drift
+            row |= {name: float(getattr(self._model, name).detach()) for name in ("w1", "w2", "w3")}
+        self._write(logs, row)
         return loss
 
     def _write(self, logs: Logs | None, row: dict[str, Any]) -> None:
