@@ -62,7 +62,16 @@ class Outcome:
 def steps(tag: str) -> list[Step]:
     """What is run, in this order. A new benchmark is a new line."""
     return [
-        Step("tests", 170, _pytest("tests/gpu", "tests/test_triton_rank.py")),
+        Step(
+            "tests",
+            170,
+            _pytest(
+                "tests/gpu",
+                "tests/test_triton_rank.py",
+                "tests/test_triton_rank_bound.py",
+                "tests/test_triton_rank_options.py",
+            ),
+        ),
         Step("eval_mem", 60, _benchmark("eval_mem.py", tag)),
         Step("eval_speed", 80, _benchmark("eval_speed.py", tag)),
         Step("loss_mem", 60, _benchmark("loss_mem.py", tag)),

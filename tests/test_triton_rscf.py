@@ -238,7 +238,7 @@ class TestBound:
         ("reach", "spread"), [(3.0, 0.1), (3.0, 2.0), (3e4, 0.5), (5.0, 0.0), (None, 0.0)]
     )
     def test_the_sweep_stays_within_its_bound(self, score, reach, spread) -> None:
-        from test_triton_rank import swept_distances
+        from test_triton_rank_bound import swept_distances
 
         generator = torch.Generator().manual_seed(1)
         planes, dim = get_score(score).planes, 70

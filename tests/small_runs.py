@@ -1,0 +1,100 @@
+"""A small graph and trainers that learn it in seconds."""
+
+from kgfast.datasets import synthetic
+from kgfast.training import Config, Trainer
+
+GRAPH = synthetic(300, 6, 1200, 60, 60)
+BASE = {
+    "threads": 1,
+    "dataset": {"name": "synthetic"},
+    "model": {"name": "rotate", "base_dim": 16, "gamma": 6.0},
+    "optim": {"lr": 0.02},
+    "train": {"steps": 40},
+    "data": {"train_bs": 128, "neg_size": 32, "negatives": "shared"},
+}
+NO_GAMMA = {"gamma": 12.0}
+
+
+def config_of(**sections):
+    values = {name: dict(it) if isinstance(it, dict) else it for name, it in BASE.items()}
+    mode = sections.get("train", {}).get("mode", "negative")
+    if mode != "negative":
+        values["data"] = {"train_bs": 128}
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
+    return Config.from_dict(values)
+
+
+def trainer_of(run_dir=None, dataset=GRAPH, **sections):
+    return Trainer(config_of(**sections), run_dir, dataset=dataset, progress=False)
+
+
+LEARNERS = {
+    "rotate, shared": ({"train": {"steps": 200}, "loss": {"alpha": 0.5}}, 0.6),
+    "rotate, rows": (
+        {
+            "train": {"steps": 200},
+            "data": {"negatives": "per_row", "subsampling": True, "filter_negatives": True},
+        },
+        0.6,
+    ),
+    "transe, shared": ({"model": {"name": "transe"}, "train": {"steps": 200}}, 0.2),
+    "transe, margin": (
+        {"model": {"name": "transe"}, "train": {"steps": 200}, "loss": {"name": "margin"}},
+        0.2,
+    ),
+    "distmult, logistic": (
+        {
+            "model": {"name": "distmult", **NO_GAMMA},
+            "train": {"steps": 150},
+            "data": {"negatives": "per_row", "neg_size": 16},
+            "loss": {"name": "logistic"},
+        },
+        0.2,
+    ),
+    "complex, 1vsall, n3": (
+        {
+            "model": {"name": "complex", **NO_GAMMA},
+            "train": {"steps": 60, "mode": "1vsall"},
+            "loss": {"name": "cross_entropy"},
+            "regularizer": {"name": "n3", "weight": 0.01},
+            "optim": {"name": "adagrad", "lr": 0.3},
+        },
+        0.5,
+    ),
+    "distmult, 1vsall": (
+        {
+            "model": {"name": "distmult", **NO_GAMMA},
+            "train": {"steps": 60, "mode": "1vsall"},
+            "loss": {"name": "cross_entropy", "label_smoothing": 0.1},
+        },
+        0.3,
+    ),
+    "complex, kvsall": (
+        {
+            "model": {"name": "complex", **NO_GAMMA},
+            "train": {"steps": 150, "mode": "kvsall"},
+            "loss": {"name": "bce", "label_smoothing": 0.1, "smoothing_style": "conve"},
+            "optim": {"name": "adam", "lr": 0.05},
+        },
+        0.4,
+    ),
+    "conve, kvsall": (
+        {
+            "model": {
+                "name": "conve",
+                "base_dim": 32,
+                "embedding_height": 4,
+                "channels": 8,
+                "input_dropout": 0.1,
+                "feature_dropout": 0.1,
+                "hidden_dropout": 0.1,
+                **NO_GAMMA,
+            },
+            "train": {"steps": 400, "mode": "kvsall"},
+            "loss": {"name": "bce", "label_smoothing": 0.1},
+            "optim": {"name": "adam", "lr": 0.01},
+        },
+        0.2,
+    ),
+}

@@ -1,0 +1,154 @@
+"""A run: what its folder holds, and how it stops early, at a divergence or at an interrupt."""
+
+import json
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kgfast import ops
+from kgfast.training import Config, Trainer
+from kgfast.training.logs import read_rows
+from kgfast.training.run import Run
+from small_runs import GRAPH, trainer_of
+
+
+def test_a_run_folder_holds_what_happened(tmp_path):
+    train = {"steps": 20, "eval_every": 8, "log_every": 5, "save_every": 10, "keep": 1}
+    trainer = trainer_of(tmp_path / "run", train=train)
+    result = trainer.fit()
+    rows = read_rows(tmp_path / "run")
+    assert [row["step"] for row in rows if "loss" in row] == [5, 10, 15, 20]
+    assert [row["step"] for row in rows if row.get("split") == "valid"] == [8, 16, 20]
+    assert rows[0]["lr"] == 0.02
+    assert rows[0]["epoch"] == 0.25
+    held = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"last.safetensors", "previous.safetensors", "best.safetensors", "config.yaml"} <= held
+    assert {name for name in held if name.startswith("step_")} == {"step_20.safetensors"}
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert written["test"] == result.test
+    assert {"machine", "threads", "versions", "command", "seconds_training"} <= written.keys()
+    assert written["threads"] == 1
+    assert Config.from_yaml(tmp_path / "run" / "config.yaml") == trainer.config
+    assert "test " in repr(result)
+    assert "20 steps in" in repr(result)
+
+
+def test_the_best_state_is_tested(tmp_path, monkeypatch):
+    trainer = trainer_of(tmp_path, train={"steps": 30, "eval_every": 10})
+    values, evaluate, states = iter([0.1, 0.9, 0.2]), Trainer.evaluate, []
+
+    def evaluated(self, split="test"):
+        ranks = evaluate(self, split)
+        states.append(self.model.entity.detach().clone())
+        if split == "valid":
+            metrics = ranks.metrics() | {"mrr": next(values)}
+            ranks.metrics = lambda: metrics
+        return ranks
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluated)
+    result = trainer.fit()
+    assert result.best_step == 20
+    assert result.valid["mrr"] == 0.9
+    assert torch.equal(states[3], states[1])
+    assert not torch.equal(states[2], states[1])
+    last = load_file(tmp_path / "last.safetensors")
+    assert torch.equal(last["model.entity"], states[2])
+
+
+def test_early_stopping(tmp_path):
+    stop = {"patience": 2, "min_delta": 10.0}
+    train = {"steps": 100, "eval_every": 10, "early_stopping": stop}
+    result = trainer_of(tmp_path, train=train).fit()
+    assert (result.steps, result.stopped_early) == (30, True)  # no metric gains 10 after the first
+    again = trainer_of(tmp_path, train=train).fit(resume=True)
+    assert (again.steps, again.test) == (30, result.test)
+
+
+@pytest.mark.parametrize("negatives", ["shared", "per_row"])
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path, monkeypatch, negatives):
+    step = Run._step
+
+    def spoiled(self, number):
+        if number == 13:
+            with torch.no_grad():
+                self._model.entity[[17, 250]] = torch.nan
+        return step(self, number)
+
+    monkeypatch.setattr(Run, "_step", spoiled)
+    data = {"negatives": negatives, "neg_size": 300}
+    trainer = trainer_of(tmp_path, train={"steps": 40, "save_every": 5}, data=data)
+    name = GRAPH.entities.name(17)
+    with pytest.raises(FloatingPointError, match=rf"at step 13: row 17 of the entity .*{name}"):
+        trainer.fit()
+    assert json.loads(json.dumps(read_rows(tmp_path))) is not None
+    kept = load_file(tmp_path / "last.safetensors")
+    assert all(bool(tensor.isfinite().all()) for tensor in kept.values())
+    monkeypatch.undo()
+    assert trainer_of(tmp_path, train={"steps": 40}, data=data).fit(resume=True).steps == 40
+
+
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path, monkeypatch):
+    timed_step = Run.make_step
+
+    def spoiled(self):
+        timed_step(self)
+        if self.state.step == 10:
+            with torch.no_grad():
+                self._model.relation[2] = torch.inf
+
+    monkeypatch.setattr(Run, "make_step", spoiled)
+    with pytest.raises(FloatingPointError, match="row 2 of the relation table"):
+        trainer_of(tmp_path, train={"steps": 40, "save_every": 5}).fit()
+    assert bool(load_file(tmp_path / "last.safetensors")["model.relation"].isfinite().all())
+
+
+def test_an_error_of_an_operator_is_not_taken_for_divergence(monkeypatch):
+    def broken(*_, **__):
+        raise ValueError("something else")
+
+    monkeypatch.setattr(ops, "pairwise_scores", broken)
+    with pytest.raises(ValueError, match="something else"):
+        trainer_of().fit()
+
+
+def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    straight = trainer_of()
+    straight.fit()
+    step = Run._step
+
+    def interrupted(self, number):
+        if number == 17:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, number)
+
+    monkeypatch.setattr(Run, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of(tmp_path).fit()
+    said = capsys.readouterr().err
+    assert "interrupted after step 18 of 40 and saved" in said
+    assert f"--run {tmp_path} --resume" in said
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.undo()
+    resumed = trainer_of(tmp_path)
+    resumed.fit(resume=True)
+    assert torch.equal(resumed.model.entity, straight.model.entity)
+
+
+def test_a_second_interrupt_stops_at_once(monkeypatch):
+    def interrupted(self, number):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Run, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of().fit()
+
+
+def test_runs_do_not_overwrite_or_mix(tmp_path):
+    trainer_of(tmp_path, train={"steps": 2}).fit()
+    with pytest.raises(ValueError, match="holds a run"):
+        trainer_of(tmp_path, train={"steps": 2}).fit()
+    with pytest.raises(ValueError, match=r"another config: optim\.lr was 0\.02, is 0\.5"):
+        trainer_of(tmp_path, train={"steps": 2}, optim={"lr": 0.5}).fit(resume=True)

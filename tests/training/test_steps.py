@@ -1,0 +1,162 @@
+"""Steps of the trainer: losses and gradients of the plain formulas, and the rows they touch."""
+
+import pytest
+import torch
+
+from kgfast import KnownTriples
+from kgfast.training.steps import MODES, Leaves
+from small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
+
+
+def plain_scores(model, batch, candidates):
+    """Scores of the queries of a batch with rows [..., G], from the equations, in float64."""
+    anchors, relation = model.entity[batch.anchors], model.relation[batch.relations]
+    sign = 1.0 if batch.side == "tail" else -1.0
+    name = type(model).__name__
+    if name == "TransE":
+        difference = (anchors + sign * relation)[:, None] - candidates
+        return model.gamma - difference.abs().sum(-1)
+    if name == "DistMult":
+        return ((anchors * relation)[:, None] * candidates).sum(-1)
+    anchor = torch.complex(*anchors.chunk(2, 1))
+    candidate = torch.complex(*candidates.chunk(2, -1))
+    if name == "ComplEx":
+        turn = torch.complex(relation[:, : model.dim], sign * relation[:, model.dim :])
+        return ((anchor * turn)[:, None] * candidate.conj()).real.sum(-1)
+    phase = sign * relation * (torch.pi / model.embedding_range)
+    turn = torch.polar(torch.ones_like(phase), phase)
+    return model.gamma - ((anchor * turn)[:, None] - candidate).abs().sum(-1)
+
+
+def plain_loss(objective, config, model, batch):
+    """The loss of a batch without leaves, operators or streams."""
+    own = torch.arange(len(batch.anchors))
+    log_sigmoid = torch.nn.functional.logsigmoid
+    if config.train.mode == "negative":
+        ids, mask = objective._negatives.draw(batch)
+        positive = plain_scores(model, batch, model.entity[batch.targets][:, None])[:, 0]
+        negative = plain_scores(model, batch, model.entity[ids])
+        mask = torch.ones_like(negative, dtype=torch.bool) if mask is None else mask
+        logits = (config.loss.alpha * negative).masked_fill(~mask, -torch.inf)
+        weighted = (logits.softmax(1).detach() * log_sigmoid(-negative)).sum(1)
+        weights = torch.ones(len(own)) if batch.weights is None else batch.weights
+        loss = -(weights * (log_sigmoid(positive) + weighted)).sum() / (2 * weights.sum())
+    else:
+        scores = plain_scores(model, batch, model.entity)
+        if config.train.mode == "1vsall":
+            loss = torch.nn.functional.cross_entropy(scores, batch.targets)
+        else:
+            indptr, indices = KnownTriples(GRAPH.train).exclude(
+                batch.anchors, batch.relations, batch.side
+            )
+            labels = torch.zeros_like(scores)
+            labels[torch.repeat_interleave(indptr.diff()), indices] = 1.0
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
+    if config.regularizer.name == "none":
+        return loss
+    rows = [model.entity[batch.anchors], model.relation[batch.relations]]
+    rows += [] if batch.targets is None else [model.entity[batch.targets]]
+    if config.regularizer.name == "l2":
+        total = sum(row.square().sum() for row in rows)
+    else:
+        total = sum(torch.complex(*row.chunk(2, 1)).abs().pow(3).sum() for row in rows)
+    return loss + config.regularizer.weight * total / len(own)
+
+
+PLAIN = {
+    "rotate, shared, weights": {"data": {"subsampling": True}, "loss": {"alpha": 0.5}},
+    "rotate, shared, filtered": {"data": {"filter_negatives": True, "neg_size": 200}},
+    "rotate, rows": {
+        "data": {"negatives": "per_row"},
+        "regularizer": {"name": "l2", "weight": 0.1},
+    },
+    "transe, shared": {"model": {"name": "transe"}, "regularizer": {"name": "l2", "weight": 0.2}},
+    "transe, rows, filtered": {
+        "model": {"name": "transe"},
+        "data": {"negatives": "per_row", "filter_negatives": True},
+    },
+    "complex, 1vsall": {
+        "model": {"name": "complex", **NO_GAMMA},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy"},
+        "regularizer": {"name": "n3", "weight": 0.3},
+    },
+    "distmult, kvsall": {
+        "model": {"name": "distmult", **NO_GAMMA},
+        "train": {"mode": "kvsall"},
+        "loss": {"name": "bce"},
+        "regularizer": {"name": "l2", "weight": 0.3},
+    },
+    "rotate, kvsall": {"train": {"mode": "kvsall"}, "loss": {"name": "bce"}},
+    "rotate, 1vsall, more rows than entities": {
+        "data": {"train_bs": 1024},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_loss_and_gradients_are_those_of_the_plain_formula(name):
+    trainer = trainer_of(**PLAIN[name])
+    config, model = trainer.config, trainer.model
+    with torch.no_grad():
+        model.entity.mul_(3.0)  # away from zero gradients
+    objective = MODES[config.train.mode](config, GRAPH.train.hrt, GRAPH.num_entities)
+    for number in (0, 1):  # tail, head
+        batch = objective.batches.batch(number)
+        leaves = Leaves(model)
+        loss = objective(leaves, batch)
+        loss.backward()
+        found = torch.zeros(model.entity.shape, dtype=torch.float64)
+        if model.entity.grad is not None:
+            found += model.entity.grad
+        for part in leaves.gradients():
+            found.index_add_(0, part.ids, part.rows.double())
+        relation = model.relation.grad.clone()
+        model.zero_grad(set_to_none=True)
+        exact = type(model)(model.entity.detach().double(), model.relation.detach().double())
+        exact.gamma = getattr(model, "gamma", 0.0)
+        exact.requires_grad_()
+        expected = plain_loss(objective, config, exact, batch)
+        expected.backward()
+        torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
+        for ours, theirs in ((found, exact.entity.grad), (relation, exact.relation.grad)):
+            scale = float(theirs.abs().max())
+            torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_the_inverse_relations_of_conve_are_penalised():
+    sections = LEARNERS["conve, kvsall"][0] | {"regularizer": {"name": "l2", "weight": 1e9}}
+    trainer = trainer_of(**sections)
+    objective = MODES["kvsall"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
+    for number, half in ((0, slice(0, 6)), (1, slice(6, 12))):
+        trainer.model.zero_grad(set_to_none=True)
+        objective(Leaves(trainer.model), objective.batches.batch(number)).backward()
+        used = trainer.model.relation.grad.abs().sum(1) > 0
+        assert bool(used[half].any())
+        used[half] = False
+        assert not bool(used.any())
+
+
+def test_accumulated_batches_are_one_step_of_their_mean():
+    trainer = trainer_of(train={"steps": 1, "accumulate": 2}, optim={"name": "sgd", "lr": 1.0})
+    before = trainer.model.entity.detach().clone()
+    objective = MODES["negative"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
+    gradient = torch.zeros_like(before)
+    for number in (0, 1):
+        leaves = Leaves(trainer.model)
+        (objective(leaves, objective.batches.batch(number)) / 2).backward()
+        for part in leaves.gradients():
+            gradient.index_add_(0, part.ids, part.rows)
+    trainer.model.zero_grad(set_to_none=True)
+    trainer.fit()
+    torch.testing.assert_close(trainer.model.entity.detach(), before - gradient)
+
+
+def test_a_step_touches_only_its_rows():
+    trainer = trainer_of(train={"steps": 1}, data={"train_bs": 4, "neg_size": 3})
+    before = trainer.model.entity.detach().clone()
+    trainer.fit()
+    changed = int((trainer.model.entity != before).any(1).sum())
+    assert 0 < changed <= 4 + 4 + 3
