@@ -11,6 +11,7 @@ from kgfast.models.base import Model, Side
 
 # What other programs call the tables.
 _ALIASES = {"entity_embedding": "entity", "relation_embedding": "relation"}
+_OF_THE_MODEL = ("entity", "relation", "dim", "gamma", "layout")
 _OPTIONS = ("gamma", "embedding_range")  # which other programs keep among their tensors
 
 
@@ -31,30 +32,11 @@ class Wrapper(Model):
             raise TypeError(f"model must be a kgfast model; got {type(model).__name__}")
         self.model = model
 
-    @property
-    def entity(self) -> nn.Parameter:  # type: ignore[override]
-        """The entity table."""
-        return self.model.entity
-
-    @property
-    def relation(self) -> nn.Parameter:  # type: ignore[override]
-        """The relation table."""
-        return self.model.relation
-
-    @property
-    def dim(self) -> int:  # type: ignore[override]
-        """Features of a full-width row."""
-        return self.model.dim
-
-    @property
-    def gamma(self) -> float:
-        """The margin, of models that have one."""
-        return float(self.model.gamma)  # type: ignore[arg-type]
-
-    @property
-    def layout(self) -> str:
-        """How complex rows are stored, of models that say so."""
-        return str(self.model.layout)
+    def __getattr__(self, name: str) -> Any:
+        """The tables, width and, of models that have them, margin and layout of the model."""
+        if name in _OF_THE_MODEL:
+            return getattr(self.model, name)
+        return super().__getattr__(name)
 
     @property
     def num_relations(self) -> int:
