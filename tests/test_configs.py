@@ -18,6 +18,7 @@ EXPECTED = {
         for dataset in DATASETS
         for name in ("med", "rscf", "med_rscf", "med_rscf_80d")
     ),
+    "wn18rr/rotate_med_640d",
 }
 
 

@@ -309,6 +309,12 @@ def test_sub_models_of_a_step_are_consecutive():
     assert {tuple(med.draw(number)) for number in range(20)} == {(1, 2), (2, 4), (4, 8)}
 
 
+def test_scales_start_where_they_are_asked_to():
+    med = MED(base("rotate"), [2, D], scales=(0, 0.5, -1.5), learnable=False)
+    assert [float(it) for it in (med.w1, med.w2, med.w3)] == [0, 0.5, -1.5]
+    assert float(MED(base("rotate"), [2, D]).w1) == 1
+
+
 class TestStateDicts:
     def foreign(self, med, prefix):
         """The state of another program, trained with crops by columns."""
@@ -417,6 +423,8 @@ class TestStateDicts:
             "ComplEx whose layout is halves; got interleaved",
         ),
         (lambda: MED(base("rotate"), [4], crop="suffix"), "crop must be one of prefix, split"),
+        (lambda: MED(base("rotate"), [D], scales=(1, 1)), r"three finite numbers.*got \(1, 1\)"),
+        (lambda: MED(base("rotate"), [D], scales=(1, 1, torch.inf)), "three finite numbers"),
         (lambda: MED(ConvE.init(N, R, 50), [10]), "ConvE cannot be cropped"),
         (
             lambda: med_loss(

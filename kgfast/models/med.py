@@ -1,5 +1,6 @@
 """MED (Zhu et al. 2025, ACL long.579): sub-models of several widths that share one table."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
@@ -17,6 +18,7 @@ PositiveWeight = Literal["softmax", "inverse"]
 CROPS: tuple[Crop, ...] = ("prefix", "split")
 LOSS_WEIGHTS: tuple[LossWeight, ...] = ("exp", "sigmoid")
 POSITIVE_WEIGHTS: tuple[PositiveWeight, ...] = ("softmax", "inverse")
+_SCALES = ("w1", "w2", "w3")
 _FOREIGN = "entity_embedding"  # in a state dict: of a program whose crops are `split`
 
 
@@ -44,14 +46,19 @@ class MED(Wrapper):
         ``exp(w3 d_i / d_n)`` (the paper) or ``sigmoid(w3 (d_i / d_n - 1/2))``.
     positive_weight : {"softmax", "inverse"}
         How the next smaller sub-model weighs positives; :func:`kgfast.losses.med_loss`.
+    scales : sequence of float
+        Where ``w1``, ``w2`` and ``w3`` start: how much the weights of positives, of negatives and
+        of sub-models differ. At 0 all are equal.
     learnable : bool
-        Whether ``w1``, ``w2`` and ``w3``, which start at 1, train. The loss falls with ``w3``
-        wherever ``loss_weight`` is ``exp``, so that a learnable one drifts down.
+        Whether ``w1``, ``w2`` and ``w3`` train. What lowers the loss is a weight on what is
+        learned already: ``w1`` and ``w2`` drift down and below 0, and so does ``w3`` wherever
+        ``loss_weight`` is ``exp``.
 
     Raises
     ------
     ValueError, TypeError
-        For widths that do not increase or exceed the model's, or an unknown option.
+        For widths that do not increase or exceed the model's, an unknown option, or scales that
+        are not three finite numbers.
 
     Examples
     --------
@@ -76,6 +83,7 @@ class MED(Wrapper):
         loss_weight: LossWeight = "exp",
         positive_weight: PositiveWeight = "softmax",
         *,
+        scales: Sequence[float] = (1.0, 1.0, 1.0),
         learnable: bool = True,
     ) -> None:
         super().__init__(model)
@@ -99,9 +107,11 @@ class MED(Wrapper):
         self.submodels_per_step = count
         self.loss_weight, self.positive_weight = loss_weight, positive_weight
         self.score = model.score
-        for name in ("w1", "w2", "w3"):
-            one = torch.ones((), device=model.entity.device)
-            setattr(self, name, nn.Parameter(one, requires_grad=learnable))
+        if len(scales) != len(_SCALES) or not all(math.isfinite(scale) for scale in scales):
+            raise ValueError(f"scales must be three finite numbers, of w1, w2, w3; got {scales}")
+        for name, scale in zip(_SCALES, scales, strict=True):
+            start = torch.tensor(float(scale), device=model.entity.device)
+            setattr(self, name, nn.Parameter(start, requires_grad=learnable))
         self.register_buffer("crop_is_split", torch.tensor(crop == "split"))
 
     def _checked_dims(self, dims: Sequence[int]) -> list[int]:

@@ -83,6 +83,7 @@ def _wrapped(model: Model, config: "Config") -> Model:
         med.crop,
         med.loss_weight,
         med.positive_weight,
+        scales=med.scales,
         learnable=med.learnable,
     )
 

@@ -115,7 +115,7 @@ class MedConfig(Section):
         Widths of the sub-models, increasing; each is evaluated.
     submodels_per_step : int, optional
         Consecutive sub-models that a step trains; all by default.
-    crop, loss_weight, positive_weight, learnable
+    crop, loss_weight, positive_weight, scales, learnable
         As of :class:`kgfast.MED`.
     """
 
@@ -125,6 +125,7 @@ class MedConfig(Section):
     crop: Annotated[Literal["prefix", "split"], Word] = "prefix"
     loss_weight: Annotated[Literal["exp", "sigmoid"], Word] = "exp"
     positive_weight: Annotated[Literal["softmax", "inverse"], Word] = "softmax"
+    scales: Annotated[list[Number], Field(min_length=3, max_length=3)] = [1.0, 1.0, 1.0]
     learnable: bool = True
 
 

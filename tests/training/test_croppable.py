@@ -139,10 +139,13 @@ def test_plain_sub_models_come_from_one_pass(monkeypatch):
 
 
 def test_the_model_is_what_the_config_says():
-    config = config_of("filtered rotate", med={"crop": "split", "learnable": False})
+    scales = [0, 0.5, 2]
+    med = {"crop": "split", "scales": scales, "learnable": False}
+    config = config_of("filtered rotate", med=med)
     model = trainer_of(config).model
     assert isinstance(model, MED)
     assert isinstance(model.model, RSCF)
     assert (model.crop, model.dims, model.w1.requires_grad) == ("split", DIMS, False)
+    assert [float(it) for it in (model.w1, model.w2, model.w3)] == scales
     off = trainer_of(config_of(med={"enabled": False})).model
     assert not isinstance(off, MED)
