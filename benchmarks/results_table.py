@@ -60,6 +60,7 @@ def add(folder: Path, config: Path, target: Path = RUNS, note: str | None = None
     run = {
         "config": config.as_posix(),
         **{name: found[name] for name in _FACTS},
+        "planned_steps": found.get("planned_steps", found["steps"]),
         "command": portable_command(found["command"], config),
         "note": note,
         "submodels": found.get("test_of_submodels", {}),
@@ -147,7 +148,13 @@ def _rows(run: Run) -> Iterator[str]:
     for dim, metrics in submodels.items():
         cells = [f"{metrics[it]:,.0f}" if it == "mr" else f"{metrics[it]:.3f}" for it in _METRICS]
         label = name if dim is None else f"{name}, dim {dim}"
-        yield f"| {label} | {' | '.join(cells)} | {run['steps']:,} | {time} | {_goal(run)} |"
+        yield f"| {label} | {' | '.join(cells)} | {_steps(run)} | {time} | {_goal(run)} |"
+
+
+def _steps(run: Run) -> str:
+    """The steps made, and of how many where a run ended before."""
+    steps, planned = run["steps"], run.get("planned_steps", run["steps"])
+    return f"{steps:,}" if steps == planned else f"{steps:,} of {planned:,}"
 
 
 def _goal(run: Run) -> str:

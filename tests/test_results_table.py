@@ -92,6 +92,13 @@ def test_a_run_becomes_a_row(run, tmp_path, finished, page):
     assert saved["values"]["model"]["base_dim"] == 128
 
 
+def test_a_run_that_ended_before_its_last_step_says_so(run, tmp_path, finished, page):
+    result = json.loads((finished / "result.json").read_text())
+    (finished / "result.json").write_text(json.dumps(result | {"planned_steps": 20000}))
+    assert run("--add", finished, "--runs", tmp_path / "runs", "--page", page).returncode == 0
+    assert "| 3,340 | 15,000 of 20,000 | 6 min |" in page.read_text()
+
+
 def test_sub_models_have_a_row_each_and_runs_a_note(run, tmp_path, finished, page):
     result = json.loads((finished / "result.json").read_text())
     result["test_of_submodels"] = {"64": TEST | {"mrr": 0.25}, "128": TEST}

@@ -35,9 +35,10 @@ from kgfast.training.config_sections import (
 )
 
 # What may change when a run is resumed.
+_FREE_OF_TRAIN = ("max_minutes", "eval_every", "save_every", "log_every", "keep", "out_dir")
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
-    + [f"train.{key}" for key in ("eval_every", "save_every", "log_every", "keep", "out_dir")]
+    + [f"train.{key}" for key in _FREE_OF_TRAIN]
 )
 
 

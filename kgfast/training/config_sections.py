@@ -143,6 +143,9 @@ class TrainConfig(Section):
     ----------
     epochs, steps : int
         One of them. An epoch is one step per batch and side.
+    max_minutes : float, optional
+        End the run once training and evaluations have taken this long, as if that step were its
+        last: it is evaluated, saved and tested. A larger one and ``--resume`` go on.
     mode : {"negative", "1vsall", "kvsall"}
     eval_every, save_every, log_every : int
         Steps between evaluations on valid, checkpoints, log rows. ``eval_every: 0``: none before
@@ -162,6 +165,7 @@ class TrainConfig(Section):
 
     epochs: Count | None = None
     steps: Count | None = None
+    max_minutes: Positive | None = None
     mode: Mode = "negative"
     eval_every: CountOrZero = 0
     save_every: CountOrZero = 0

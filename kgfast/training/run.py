@@ -117,9 +117,9 @@ class Run:
         state, wanted = self.state, self._config.train
         self._model.train()
         with Interrupts() as interrupts, self._logs() as logs, self._bar() as bar:
-            while state.step < self.steps and not state.stopped_early:
+            while state.step < self.steps and not (state.stopped_early or self._is_out_of_time()):
                 self.make_step()
-                is_last = state.step == self.steps
+                is_last = state.step == self.steps or self._is_out_of_time()
                 if is_last or state.step % wanted.log_every == 0:
                     bar.update(state.step, self._log_loss(logs))
                 else:
@@ -133,6 +133,11 @@ class Run:
                 if interrupts.requested and not (is_last or state.stopped_early):
                     return False
         return True
+
+    def _is_out_of_time(self) -> bool:
+        minutes, state = self._config.train.max_minutes, self.state
+        spent = state.seconds_training + state.seconds_evaluating
+        return minutes is not None and spent >= 60 * minutes
 
     def interruption(self) -> str:
         """What to tell someone who interrupted the run."""

@@ -25,8 +25,9 @@ class Result:
 
     Attributes
     ----------
-    steps, best_step : int
-        Made, and after which the best metric on valid was seen (0: there was no evaluation).
+    steps, planned_steps, best_step : int
+        Made, of how many (fewer if the run stopped early or its time was up), and after which the
+        best metric on valid was seen (0: there was no evaluation).
     valid, test : dict
         Filtered metrics of the best state on valid; of the last one where no run folder held the
         best. Empty for an empty split. Of croppable embeddings those of the widest sub-model.
@@ -38,6 +39,7 @@ class Result:
     """
 
     steps: int
+    planned_steps: int
     best_step: int
     valid: dict[str, float]
     test: dict[str, float]
@@ -48,7 +50,10 @@ class Result:
     stopped_early: bool
 
     def __repr__(self) -> str:
-        stopped = " (stopped early)" if self.stopped_early else ""
+        stopped = ""
+        if self.steps < self.planned_steps:
+            why = "stopped early" if self.stopped_early else "out of time"
+            stopped = f" of {self.planned_steps:,} ({why})"
         best = f"best after {self.best_step:,}" if self.best_step else "none evaluated"
         head = (
             f"{self.steps:,} steps{stopped} in {self.seconds_training:,.1f} s, {best}; "
@@ -184,6 +189,7 @@ class Trainer:
         state = run.state
         result = Result(
             steps=state.step,
+            planned_steps=run.steps,
             best_step=state.best_step,
             valid=state.valid,
             test=test,

@@ -136,6 +136,31 @@ def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capsys)
     assert torch.equal(resumed.model.entity, straight.model.entity)
 
 
+def test_a_run_ends_when_its_time_is_up(tmp_path, monkeypatch):
+    straight = trainer_of(train={"steps": 20})
+    straight.fit()
+    timed_step = Run.make_step
+
+    def slow(self):
+        timed_step(self)
+        self.state.seconds_training += 10
+
+    monkeypatch.setattr(Run, "make_step", slow)
+    train = {"steps": 20, "max_minutes": 1}
+    result = trainer_of(tmp_path, train=train).fit()
+    assert (result.steps, result.planned_steps, result.best_step) == (6, 20, 6)
+    assert not result.stopped_early
+    assert "6 steps of 20 (out of time)" in repr(result)
+    assert result.test["mrr"] > 0
+    again = trainer_of(tmp_path, train=train).fit(resume=True)
+    assert (again.steps, again.test) == (6, result.test)  # its time is up still
+    monkeypatch.undo()
+    resumed = trainer_of(tmp_path, train={"steps": 20, "max_minutes": 100})
+    assert resumed.fit(resume=True).steps == 20
+    state = load_file(tmp_path / "last.safetensors")
+    assert torch.equal(state["model.entity"], straight.model.entity)
+
+
 def test_a_second_interrupt_stops_at_once(monkeypatch):
     def interrupted(self, number):
         signal.raise_signal(signal.SIGINT)
