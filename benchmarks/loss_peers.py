@@ -62,10 +62,8 @@ def kgfast_bce(work: Work) -> float:
     work.forget()
     batch, positives = work.targets.shape
     indptr = torch.arange(batch + 1, device=work.targets.device) * positives
-    rows = ops.bce(
-        work.queries, work.table, None, indptr, work.targets.flatten(), 1.0, 0.0, work.score
-    )
-    loss = rows.sum() / (batch * len(work.table))
+    labels = indptr, work.targets.flatten(), 1.0, 0.0, work.score
+    loss = ops.bce_total(work.queries, work.table, None, *labels, batch * len(work.table))
     loss.backward()
     return loss.item()
 

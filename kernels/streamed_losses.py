@@ -12,7 +12,8 @@ of chunks in float64 in their order: two runs are bit-equal, for any number of t
 are sorted by candidate once, so that a chunk finds its own in a slice.
 
 Cost model, per score: one exponential and one logarithm forward, one exponential backward, and
-three to five passes over one scratch of ``scratch_scores``. Memory: the scratch, O(B + nnz).
+three to five passes over one scratch of ``scratch_scores``. A backward scores again, but where a
+loss and its gradients are asked for together. Memory: the scratch, O(B + nnz).
 """
 
 from itertools import pairwise
@@ -68,6 +69,10 @@ class Passes(Protocol):
         """In place ``scale (sigmoid(x) - c)``, with ``scale [B]``."""
         ...
 
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> Tensor:
+        """What :meth:`bce_sums` returns; in place what :meth:`bce_slopes` makes."""
+        ...
+
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
         """Carry on, in place, the highest score, the sum of ``exp(x - peak)`` and that of scores.
 
@@ -93,6 +98,11 @@ class _TorchPasses:
         if label_c:
             scores.sub_(label_c)
         scores.mul_(scale[:, None])
+
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> Tensor:
+        sums = self.bce_sums(scores.clone(), label_c)
+        self.bce_slopes(scores, label_c, scale)
+        return sums
 
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
         higher = torch.maximum(peak, scores.amax(1))
@@ -157,6 +167,32 @@ def bce_gradients(
         rows = positives.rows[part]
         slopes[rows, positives.ids[part] - start] -= label_a * scale[rows]
         _pull(sweep, slopes, start, stop, grad_bias)
+
+
+def bce_rows_and_gradients(
+    sweep: Sweep,
+    grad_rows: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    label_a: float,
+    label_c: float,
+    grad_bias: Tensor | None = None,
+    passes: Passes = TORCH,
+) -> Tensor:
+    """:func:`bce_rows` and :func:`bce_gradients` of scores that are swept once."""
+    bounds = chunks(sweep)
+    positives = _Positives.of_rows(indptr, indices, bounds)
+    total = torch.zeros(sweep.num_queries, dtype=torch.float64, device=indptr.device)
+    picked = total.new_empty(len(positives.rows))
+    for (start, stop), part in zip(bounds, positives.parts, strict=True):
+        scores = sweep.scores(start, stop)
+        rows, ids = positives.rows[part], positives.ids[part] - start
+        scale = grad_rows.to(scores.dtype)
+        picked[part] = scores[rows, ids].double()
+        total += passes.bce_both(scores, label_c, scale)
+        scores[rows, ids] -= label_a * scale[rows]
+        _pull(sweep, scores, start, stop, grad_bias)
+    return total - label_a * positives.sum_by_row(picked)
 
 
 def cross_entropy_rows(

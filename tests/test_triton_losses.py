@@ -362,6 +362,9 @@ class TestLosses:
                 assert_close(x, y)
             again = losses.bce_backward(grad, q, c, b, indptr, indices, *labels, need)
             assert all(x is y or torch.equal(x, y) for x, y in zip(found, again, strict=True))
+            both = losses.bce_with_gradients(grad, q, c, b, indptr, indices, *labels, need)
+            assert torch.equal(both[0], row_losses)
+            assert all(x is y or torch.equal(x, y) for x, y in zip(found, both[1], strict=True))
 
     @pytest.mark.parametrize("score", LAYOUTS)
     def test_cross_entropy(self, score) -> None:

@@ -31,6 +31,11 @@ class _FusedPasses:
     def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
         self._run(1, scores, factors=(None, scale, None), constant=label_c)
 
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> Tensor:
+        softplus, linear = (torch.zeros(len(scores), dtype=torch.float64) for _ in range(2))
+        self._run(6, scores, (softplus, linear, None), (None, scale, None), label_c)
+        return softplus - label_c * linear if label_c else softplus
+
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
         self._run(2, scores, sums=(peak, mass, linear))
 
@@ -103,6 +108,32 @@ def bce_backward(
         )
         sweep.add_bias()
     return gradients.queries, gradients.candidates, gradients.bias
+
+
+def bce_with_gradients(
+    grad_rows: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+    """What :func:`bce` and :func:`bce_backward` return, of scores that are swept once."""
+    result = torch.empty(len(queries))
+    gradients = _Gradients(queries, candidates, need)
+    for rows in _blocks(queries, candidates):
+        sweep = _Sweep(queries[rows], candidates, bias, score, gradients, rows)
+        positives = _positives(positive_indptr, positive_indices, rows)
+        found = streamed.bce_rows_and_gradients(
+            sweep, grad_rows[rows], *positives, label_a, label_c, sweep.grad_bias, _FUSED
+        )
+        result[rows] = found.float()
+        sweep.add_bias()
+    return result, (gradients.queries, gradients.candidates, gradients.bias)
 
 
 def cross_entropy(

@@ -57,6 +57,32 @@ def bce_backward(
     return sweep.gradients()
 
 
+def bce_with_gradients(
+    grad_rows: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    need: tuple[bool, bool, bool] = (True, True, True),
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+    """What :func:`bce` and :func:`bce_backward` return."""
+    sweep = _Sweep(queries, candidates, bias, score, need)
+    rows = streamed.bce_rows_and_gradients(
+        sweep,
+        grad_rows,
+        positive_indptr,
+        positive_indices,
+        label_a,
+        label_c,
+        sweep.grad_bias,
+    )
+    return rows.to(result_dtype(queries)), sweep.gradients()
+
+
 def cross_entropy(
     queries: Tensor,
     candidates: Tensor,

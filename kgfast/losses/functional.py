@@ -80,15 +80,18 @@ def bce(
     check_reduction(reduction)
     a, c = smoothed_labels(label_smoothing, smoothing_style, model.num_entities)
     queries, candidates = _queries(model, anchors, relations, side)
-    rows = ops.bce(
-        queries,
+    given = {
         **_all_candidates(with_gamma(candidates, model, queries.dtype), "bce"),
         **_csr(positives, queries),
-        label_a=a,
-        label_c=c,
-        score=model.score,
-    )
-    return _reduced(rows, len(rows) * len(candidates.table), reduction)
+        "label_a": a,
+        "label_c": c,
+        "score": model.score,
+    }
+    if reduction == "none" or not len(queries):
+        rows = ops.bce(queries, **given)
+        return _reduced(rows, len(rows) * len(candidates.table), reduction)
+    divisor = len(queries) * len(candidates.table) if reduction == "mean" else 1
+    return ops.bce_total(queries, **given, divisor=divisor)
 
 
 def cross_entropy(

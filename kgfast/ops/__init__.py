@@ -6,6 +6,7 @@ registered with ``torch.library``, so that it works under ``torch.compile``.
 """
 
 from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
+from kgfast.ops.bce_total import bce_total
 from kgfast.ops.checks import TABLE_DTYPES
 from kgfast.ops.dispatch import BACKENDS, backend_for, use_backend
 from kgfast.ops.indexed import indexed_scores
@@ -21,6 +22,7 @@ __all__ = [
     "adversarial_rows",
     "backend_for",
     "bce",
+    "bce_total",
     "cross_entropy",
     "indexed_scores",
     "pairwise_scores",

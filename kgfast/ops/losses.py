@@ -70,11 +70,7 @@ def bce(
     """
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, None, None)
-    check_index("positive_indptr", positive_indptr, (len(queries) + 1,), candidates)
-    check_index("positive_indices", positive_indices, (None,), candidates)
-    for name, value in (("label_a", label_a), ("label_c", label_c)):
-        if not math.isfinite(value):
-            raise ValueError(f"{name} must be finite; got {value}")
+    check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
     rows: Tensor = torch.ops.kgfast.bce(
         queries,
         candidates,
@@ -147,7 +143,24 @@ def cross_entropy(
     return result[0]
 
 
-def _check_positives(indptr: Tensor, indices: Tensor, count: int) -> None:
+def check_labels(
+    queries: Tensor,
+    candidates: Tensor,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+) -> None:
+    """Check what :func:`bce` takes beside operands, but for the values of tensors."""
+    check_index("positive_indptr", positive_indptr, (len(queries) + 1,), candidates)
+    check_index("positive_indices", positive_indices, (None,), candidates)
+    for name, value in (("label_a", label_a), ("label_c", label_c)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} must be finite; got {value}")
+
+
+def check_positives(indptr: Tensor, indices: Tensor, count: int) -> None:
+    """Check a CSR of positives: every row has one, and ids are in range."""
     check_indptr(indptr, len(indices), "positive")
     empty = indptr.diff() == 0
     if bool(empty.any()):
@@ -156,7 +169,7 @@ def _check_positives(indptr: Tensor, indices: Tensor, count: int) -> None:
     check_ids("positive_indices", indices, count)
 
 
-def _check_rows(rows: Tensor, queries: Tensor, candidates: Tensor, bias: Tensor | None) -> None:
+def check_rows(rows: Tensor, queries: Tensor, candidates: Tensor, bias: Tensor | None) -> None:
     """Name the argument whose NaN or infinity made a row loss not finite.
 
     Finite numbers whose scores overflow give an infinite loss, as they do in torch.
@@ -195,7 +208,7 @@ def _bce(
     score: str,
     backend: str,
 ) -> Tensor:
-    _check_positives(positive_indptr, positive_indices, len(candidates))
+    check_positives(positive_indptr, positive_indices, len(candidates))
     if not len(queries):
         return common.empty_scores(queries, (0,), None)
     with common.no_autocast(queries.device):
@@ -209,7 +222,7 @@ def _bce(
             label_c,
             score,
         )
-    _check_rows(rows, queries, candidates, bias)
+    check_rows(rows, queries, candidates, bias)
     return rows
 
 
@@ -257,7 +270,7 @@ def _bce_backward(
             score,
             need=(need[0], need[1], need[2]),
         )
-    return _outputs(gradients, queries, bias)
+    return loss_gradients(gradients, queries, bias)
 
 
 @_bce_backward.register_fake
@@ -277,7 +290,7 @@ def _(
     return common.three_zero_gradients((queries, candidates, bias), need)
 
 
-def _outputs(
+def loss_gradients(
     gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
     queries: Tensor,
     bias: Tensor | None,
@@ -326,7 +339,7 @@ def _cross_entropy(
         rows, logsumexp = common.backend_kernel(backend, "losses", "cross_entropy")(
             queries, candidates, bias, targets.contiguous(), label_smoothing, score
         )
-    _check_rows(rows, queries, candidates, bias)
+    check_rows(rows, queries, candidates, bias)
     return rows, logsumexp.double()
 
 
@@ -375,7 +388,7 @@ def _cross_entropy_backward(
             score,
             need=(need[0], need[1], need[2]),
         )
-    return _outputs(gradients, queries, bias)
+    return loss_gradients(gradients, queries, bias)
 
 
 @_cross_entropy_backward.register_fake

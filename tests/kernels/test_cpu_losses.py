@@ -68,6 +68,9 @@ def test_bce(isa, seed, label_a):
     rows = losses.bce(*given, problem.score)
     need = (True, True, problem.bias is not None)
     gradients = losses.bce_backward(weights, *given, problem.score, need)
+    both = losses.bce_with_gradients(weights, *given, problem.score, need)
+    for once, twice in zip((both[0], *both[1]), (rows, *gradients), strict=True):
+        assert once is twice or torch.equal(once, twice)
 
     def loss(scores):
         return oracles.binary_cross_entropy(scores, positives, label_a, label_c)

@@ -9,6 +9,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "fpmode.h"
 #include "losses.h"
@@ -41,15 +42,18 @@ inline V log1p(V t) {
   return Simd::mul(s, p);
 }
 
-inline V softplus(V x) {
-  const V t = exp(Simd::sub(Simd::zero(), Simd::abs(x)));
-  return Simd::add(Simd::max(Simd::zero(), x), log1p(t));
-}
+// What softplus and sigmoid have in common: exp(-|x|).
+inline V exp_below(V x) { return exp(Simd::sub(Simd::zero(), Simd::abs(x))); }
 
-inline V sigmoid(V x) {
-  const V t = exp(Simd::sub(Simd::zero(), Simd::abs(x))), one = Simd::set1(1.0f);
+inline V softplus_by(V x, V t) { return Simd::add(Simd::max(Simd::zero(), x), log1p(t)); }
+
+inline V sigmoid_by(V x, V t) {
+  const V one = Simd::set1(1.0f);
   return Simd::div(Simd::where_negative(x, t, one), Simd::add(one, t));
 }
+
+inline V softplus(V x) { return softplus_by(x, exp_below(x)); }
+inline V sigmoid(V x) { return sigmoid_by(x, exp_below(x)); }
 
 // Calls each(vector, valid lanes) on a row; what fills the last vector is 0.
 template <class Each>
@@ -62,15 +66,18 @@ inline void for_each_vector(const float* x, int64_t count, Each each) {
   each(Simd::load(lanes), static_cast<int>(count - i), i);
 }
 
+inline void store_lanes(float* x, V v, int valid) {
+  if (valid == Simd::W) return Simd::store(x, v);
+  float lanes[Simd::W];
+  Simd::store(lanes, v);
+  std::memcpy(x, lanes, sizeof(float) * valid);
+}
+
 // x = f(x) for a whole row.
 template <class F>
 inline void map_row(float* x, int64_t count, F f) {
-  for_each_vector(x, count, [&](V v, int valid, int64_t i) {
-    if (valid == Simd::W) return Simd::store(x + i, f(v));
-    float lanes[Simd::W];
-    Simd::store(lanes, f(v));
-    std::memcpy(x + i, lanes, sizeof(float) * valid);
-  });
+  for_each_vector(x, count,
+                  [&](V v, int valid, int64_t i) { store_lanes(x + i, f(v), valid); });
 }
 
 inline double sum_lanes(V sums, int valid) {
@@ -81,24 +88,32 @@ inline double sum_lanes(V sums, int valid) {
   return total;
 }
 
-// first += sum f(x), second += sum g(x).
-template <class F, class G>
-inline void sum_row(const float* x, int64_t count, double* first, double* second, F f, G g) {
+// Adds to two sums what terms(vector, valid lanes, index) makes of each vector of a row.
+template <class Terms>
+inline void sum_terms(const float* x, int64_t count, double* first, double* second, Terms terms) {
   for (int64_t block = 0; block < count; block += kLossBlock) {
     V a = Simd::zero(), b = Simd::zero();
     for_each_vector(x + block, std::min(kLossBlock, count - block),
-                    [&](V v, int valid, int64_t) {
+                    [&](V v, int valid, int64_t i) {
+                      const auto [f, g] = terms(v, valid, block + i);
                       if (valid == Simd::W) {
-                        a = Simd::add(a, f(v));
-                        b = Simd::add(b, g(v));
+                        a = Simd::add(a, f);
+                        b = Simd::add(b, g);
                         return;
                       }
-                      *first += sum_lanes(f(v), valid);
-                      *second += sum_lanes(g(v), valid);
+                      *first += sum_lanes(f, valid);
+                      *second += sum_lanes(g, valid);
                     });
     *first += sum_lanes(a, Simd::W);
     *second += sum_lanes(b, Simd::W);
   }
+}
+
+// first += sum f(x), second += sum g(x).
+template <class F, class G>
+inline void sum_row(const float* x, int64_t count, double* first, double* second, F f, G g) {
+  sum_terms(x, count, first, second,
+            [&](V v, int, int64_t) { return std::pair<V, V>(f(v), g(v)); });
 }
 
 inline float highest_of_row(const float* x, int64_t count) {
@@ -123,6 +138,16 @@ inline void sum_exponentials(const float* x, int64_t count, double* peak, double
   sum_row(
       x, count, mass, linear, [&](V v) { return exp(Simd::sub(v, shift)); },
       [&](V v) { return Simd::sub(v, shift); });
+}
+
+// The sums of a row and, in its place, the slopes.
+inline void sum_and_slope(float* x, int64_t count, double* plus, double* linear, V scale,
+                          V constant) {
+  sum_terms(x, count, plus, linear, [&](V v, int valid, int64_t i) {
+    const V t = exp_below(v);
+    store_lanes(x + i, Simd::mul(scale, Simd::sub(sigmoid_by(v, t), constant)), valid);
+    return std::pair<V, V>(softplus_by(v, t), v);
+  });
 }
 
 // Weights by softmax of alpha x, not yet divided by their sum.
@@ -162,6 +187,9 @@ inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
         return Simd::sub(Simd::mul(scale, exp(Simd::sub(v, shift))), share);
       });
     }
+    case LossPass::softplus_sums_sigmoid_slopes:
+      return sum_and_slope(x, tile.columns, tile.a + row, tile.b + row,
+                           Simd::set1(tile.scale[row]), Simd::set1(tile.constant));
     case LossPass::adversarial_sums:
       return sum_adversarial(x, tile.columns, tile.constant, tile.a + row, tile.b + row,
                              tile.c + row);

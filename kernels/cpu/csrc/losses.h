@@ -24,6 +24,7 @@ enum class LossPass : int {
   // With w = exp(constant (x - a)): a = the highest x, b = sum w, c = sum w softplus(x).
   adversarial_sums = 4,
   adversarial_slopes = 5,  // x = scale exp(constant (x - shift)) sigmoid(x)
+  softplus_sums_sigmoid_slopes = 6,  // the first two, of one exponential
 };
 
 struct LossKernels {

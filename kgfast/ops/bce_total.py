@@ -1,0 +1,171 @@
+"""Binary cross entropy of a whole batch, whose gradients come from the sweep of its value."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.ops import differentiable as common
+from kgfast.ops.checks import check_operands
+from kgfast.ops.losses import bce, check_labels, check_positives, check_rows, loss_gradients
+
+_FULL = (torch.float32, torch.float64)
+
+
+def bce_total(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    divisor: float = 1.0,
+) -> Tensor:
+    """The sum of the rows of :func:`kgfast.ops.bce`, divided.
+
+    Where a gradient is needed, it is made together with the value: scores are swept once and not
+    twice, at the price of gradients that are held from the forward on. A table or bias in half
+    precision is served by :func:`kgfast.ops.bce`: its gradient would be rounded before it is
+    scaled.
+
+    Parameters
+    ----------
+    queries, candidates, bias, positive_indptr, positive_indices, label_a, label_c, score
+        As of :func:`kgfast.ops.bce`.
+    divisor : float
+        Positive; ``B N`` makes a mean over all labels.
+
+    Returns
+    -------
+    Tensor
+        A scalar; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`kgfast.ops.bce`, and for a divisor that is not positive.
+
+    Examples
+    --------
+    >>> table = torch.tensor([[0.0], [2.0]])
+    >>> positives = torch.tensor([0, 1]), torch.tensor([1])
+    >>> bce_total(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot", divisor=2)
+    tensor(0.4100)
+    """
+    if not (math.isfinite(divisor) and divisor > 0):
+        raise ValueError(f"divisor must be positive; got {divisor}")
+    queries = common.full_precision(queries)
+    tensors = (queries, candidates, bias)
+    need = [torch.is_grad_enabled() and it is not None and it.requires_grad for it in tensors]
+    given = (*tensors, positive_indptr, positive_indices, label_a, label_c, score)
+    is_half = any(it is not None and it.dtype not in _FULL for it in tensors)
+    if is_half or not any(need) or not len(queries):
+        return bce(*given).sum() / divisor
+    check_operands(queries, candidates, score, bias, None, None)
+    check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
+    labels = (float(label_a), float(label_c), score, float(divisor))
+    result: tuple[Tensor, ...] = torch.ops.kgfast.bce_total(
+        *given[:5], *labels, common.chosen_backend(queries), need
+    )
+    return result[0]
+
+
+@torch.library.custom_op("kgfast::bce_total", mutates_args=())
+def _bce_total(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    divisor: float,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The total, and its gradients for a backward; of those that are not needed, nothing."""
+    check_positives(positive_indptr, positive_indices, len(candidates))
+    with common.no_autocast(queries.device):
+        rows, gradients = common.backend_kernel(backend, "losses", "bce_with_gradients")(
+            queries.new_full((len(queries),), 1 / divisor),
+            queries,
+            candidates,
+            bias,
+            positive_indptr.contiguous(),
+            positive_indices.contiguous(),
+            label_a,
+            label_c,
+            score,
+            need=(need[0], need[1], need[2]),
+        )
+    check_rows(rows, queries, candidates, bias)
+    return rows.sum() / divisor, *loss_gradients(gradients, queries, bias)
+
+
+@_bce_total.register_fake
+def _(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    divisor: float,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradients = common.three_zero_gradients((queries, candidates, bias), need)
+    return common.empty_scores(queries, (), None), *gradients
+
+
+@torch.library.custom_op("kgfast::bce_total_backward", mutates_args=())
+def _bce_total_backward(
+    grad_total: Tensor,
+    grad_queries: Tensor,
+    grad_candidates: Tensor,
+    grad_bias: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the total, times the total's own.
+
+    They were made of the operands, which is what lets a second derivative be refused.
+    """
+    return grad_queries * grad_total, grad_candidates * grad_total, grad_bias * grad_total
+
+
+@_bce_total_backward.register_fake
+def _(
+    grad_total: Tensor,
+    grad_queries: Tensor,
+    grad_candidates: Tensor,
+    grad_bias: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    gradients = (grad_queries, grad_candidates, grad_bias)
+    return tuple(torch.empty_like(it) for it in gradients)  # type: ignore[return-value]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.need = list(inputs[-1])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*output[1:], *inputs[:3])
+
+
+def _differentiate(ctx: Any, grad_total: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    gradients = torch.ops.kgfast.bce_total_backward(grad_total, *ctx.saved_tensors)
+    return *common.where_needed(gradients, ctx.need), *[None] * 8
+
+
+_bce_total.register_autograd(_differentiate, setup_context=_save)
+common.refuse_second_derivative(_bce_total_backward, "bce_total")
