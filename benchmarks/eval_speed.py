@@ -393,10 +393,10 @@ def main() -> int:
     bench.out.print(f"{graph.num_entities:,} entities; {options.rounds} rounds\n", style="dim")
     for section in (rotate_section, single_section, dot_section, roof_section, whole_section):
         section(bench)
+        rows = [row | about for row in bench.rows]
+        if options.json is not None:  # after each: a run that is stopped keeps what there is
+            write_json(options.json, {"ratios": tables.ratios(rows), "rows": rows})
     tables.print_ratios(bench.out, bench.rows)
-    rows = [row | about for row in bench.rows]
-    if options.json is not None:
-        write_json(options.json, {"ratios": tables.ratios(rows), "rows": rows})
     if options.plot is not None:
         _draw(rows, options.plot, bench.out)
     if not all(row.get("equals_reference", True) for row in rows):

@@ -161,9 +161,8 @@ def formula_bytes(job: Job) -> dict[str, int]:
     return dense | {"tensor": 2 * 4 * pairs * job.dim} if job.score == "rotate" else dense
 
 
-def measure_grid(out: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_grid(out: Console, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for every job."""
-    rows = []
     for job in grid(options):
         row: dict[str, Any] = {
             "benchmark": "loss_mem",
@@ -176,8 +175,8 @@ def measure_grid(out: Console, options: argparse.Namespace) -> list[dict[str, An
             "formula": formula_bytes(job),
         }
         with out.status(f"{job.section} {job.score} {job.batch} x {job.entities}: {job.contender}"):
-            rows.append(row | _measured(job, row["formula"]["dense"]))
-    return rows
+            row |= _measured(job, row["formula"]["dense"])
+        yield row
 
 
 def _measured(job: Job, dense_bytes: int) -> dict[str, Any]:
@@ -339,6 +338,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def _write(path: Path | None, rows: list[dict[str, Any]]) -> None:
+    """Write what there is so far: a run that is stopped keeps it."""
+    if path is not None:
+        write_json(path, {"ratios": ratios(rows), "rows": rows})
+
+
 def main() -> int:
     """Measure, print, write."""
     options = parse()
@@ -347,15 +352,15 @@ def main() -> int:
     rows = []
     for section, sizes in (QUICK_RACES if options.quick else RACES).items():
         with out.status(f"{section}: all contenders in turns"):
-            rows += in_child(race, section, sizes, options)
+            rows += [row | about for row in in_child(race, section, sizes, options)]
+        _write(options.json, rows)
     out.print(race_table(rows), "")
-    rows += measure_grid(out, options)
+    for row in measure_grid(out, options):
+        rows.append(row | about)
+        _write(options.json, rows)
     out.print(memory_table(rows), "")
     for note in NOTES:
         out.print(f"- {note}", style="dim")
-    rows = [row | about for row in rows]
-    if options.json is not None:
-        write_json(options.json, {"ratios": ratios(rows), "rows": rows})
     if options.plot is not None:
         from pictures import draw_losses
 

@@ -45,7 +45,7 @@ def compare(
             return value
         if not ON_GPU:
             return value
-        storage = value.untyped_storage().to(DEVICE)  # keeps strides and alignment
+        storage = value.untyped_storage().to(device=DEVICE)  # keeps strides and alignment
         moved = torch.empty(0, dtype=value.dtype, device=DEVICE)
         return moved.set_(storage, value.storage_offset(), value.shape, value.stride())
 
