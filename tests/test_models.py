@@ -262,6 +262,12 @@ def test_conve_drops_out_in_training_only():
     assert torch.equal(model.eval().queries(*asked), model.queries(*asked))
 
 
+def test_biases_of_conve_start_where_they_are_asked_to():
+    model = ConvE.init(N, R, 8, embedding_height=2, initial_bias=-3.5, seed=0)
+    assert bool((model.bias == -3.5).all())
+    assert not bool(ConvE.init(N, R, 8, embedding_height=2, seed=0).bias.any())
+
+
 def test_conve_is_ranked_with_its_biases():
     model = ConvE.init(N, R, 8, embedding_height=2, channels=2, seed=1)
     with torch.no_grad():
@@ -394,6 +400,11 @@ BAD = {
         lambda: ConvE.init(3, 1, 12, embedding_height=6, kernel_size=3),
         ValueError,
         "a kernel of 3 fits",
+    ),
+    "initial bias": (
+        lambda: ConvE.init(3, 1, 12, embedding_height=2, kernel_size=1, initial_bias=math.nan),
+        ValueError,
+        "initial_bias must be finite; got nan",
     ),
     "inverse relations": (
         lambda: ConvE(torch.zeros(2, 12), torch.zeros(3, 12), embedding_height=2),

@@ -1,5 +1,6 @@
 """ConvE (Dettmers et al. 2018, arXiv 1707.01476): a convolution over entity and relation."""
 
+import math
 from typing import Any
 
 import torch
@@ -34,16 +35,21 @@ class ConvE(Model):
         Of the convolution.
     input_dropout, feature_dropout, hidden_dropout : float
         Of the image, of whole channels, of the hidden layer.
+    initial_bias : float
+        Where the biases start. Scores of binary cross entropy over all entities have to fall to
+        about ``-log(N)``, as few are true; started there (the prior of Lin et al. 2017, section
+        4.1), the table need not learn it first.
 
     Attributes
     ----------
     bias : Parameter
-        ``[N]``, per entity, zeros at first.
+        ``[N]``, per entity.
 
     Raises
     ------
     ValueError
-        If the image does not fit the width or the kernel, or relations do not come in pairs.
+        If the image does not fit the width or the kernel, relations do not come in pairs, or the
+        bias is not finite.
 
     Examples
     --------
@@ -65,6 +71,7 @@ class ConvE(Model):
         input_dropout: float = 0.2,
         feature_dropout: float = 0.2,
         hidden_dropout: float = 0.3,
+        initial_bias: float = 0.0,
     ) -> None:
         super().__init__(entity, relation)
         self.dim = entity.shape[1]
@@ -74,6 +81,8 @@ class ConvE(Model):
                 f"relation must have shape [2R, {self.dim}], the inverse relations last; "
                 f"got {list(relation.shape)}"
             )
+        if not math.isfinite(initial_bias):
+            raise ValueError(f"initial_bias must be finite; got {initial_bias}")
         height, width = self._image
         self._hidden = channels * (2 * height - kernel_size + 1) * (width - kernel_size + 1)
         self._dtype = torch.float64 if entity.dtype == torch.float64 else torch.float32
@@ -86,7 +95,7 @@ class ConvE(Model):
         self.projection = nn.Linear(self._hidden, self.dim, **like)
         self.hidden_dropout = nn.Dropout(hidden_dropout)
         self.hidden_norm = nn.BatchNorm1d(self.dim, **like)
-        self.bias = nn.Parameter(torch.zeros(len(entity), **like))
+        self.bias = nn.Parameter(torch.full((len(entity),), float(initial_bias), **like))
 
     @classmethod
     def init(

@@ -29,6 +29,7 @@ _OPTIONS = {
         "input_dropout",
         "feature_dropout",
         "hidden_dropout",
+        "initial_bias",
     ),
 }
 _SEEDS = {"model": -1, "range": -2, "filters": -3}  # beside those of steps, which are not negative

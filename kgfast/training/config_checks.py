@@ -19,6 +19,7 @@ _OF_CONVE = (
     "input_dropout",
     "feature_dropout",
     "hidden_dropout",
+    "initial_bias",
 )
 
 

@@ -88,6 +88,8 @@ class ModelConfig(Section):
         Whether RSCF filters relations: by default wherever it can, with rotate and transe.
     embedding_height, channels, kernel_size, input_dropout, feature_dropout, hidden_dropout
         Of conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
+    initial_bias : float
+        Of conve: as of :class:`kgfast.ConvE`.
     """
 
     name: ModelName
@@ -103,6 +105,7 @@ class ModelConfig(Section):
     input_dropout: Fraction = 0.2
     feature_dropout: Fraction = 0.2
     hidden_dropout: Fraction = 0.3
+    initial_bias: Number = 0.0
 
 
 class MedConfig(Section):
