@@ -105,6 +105,14 @@ class Model(nn.Module):
         """
         return True
 
+    @property
+    def has_inverses(self) -> bool:
+        """Whether a head query is the tail query of an inverse relation.
+
+        The relation table then holds the relations and after them their inverses.
+        """
+        return False
+
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """The candidates of a side, for every query of it.
 

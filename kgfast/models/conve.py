@@ -122,6 +122,11 @@ class ConvE(Model):
         """Relations without their inverses."""
         return len(self.relation) // 2
 
+    @property
+    def has_inverses(self) -> bool:
+        """True."""
+        return True
+
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         """The relations themselves for tails, their inverses for heads."""
         return relations + self.num_relations if side == "head" else relations

@@ -5,7 +5,7 @@ state: a resumed run sees exactly what the uninterrupted one would have. All of 
 the training device; no Python loop runs over triples.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,16 +66,41 @@ class Batch:
     weights: Tensor | None
 
 
-class Batches:
-    """Batches of both sides in turn, each epoch of a side in an order of its own.
+def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
+    """Triples, and each as the answer to a tail query: ``(t, r + R, h)``.
 
-    An epoch has every batch of either side once: tail and head alternate, and where a side has more
-    batches (KvsAll) the rest of them follow. The last, smaller batch is used.
+    Parameters
+    ----------
+    hrt : Tensor
+        int64 ``[T, 3]``.
+    num_relations : int
+        ``R``, without inverses.
+
+    Returns
+    -------
+    Tensor
+        int64 ``[2T, 3]``.
+
+    Examples
+    --------
+    >>> with_inverses(torch.tensor([[4, 1, 7]]), num_relations=2).tolist()
+    [[4, 1, 7], [7, 3, 4]]
+    """
+    shift = torch.tensor([0, num_relations, 0], device=hrt.device)
+    return torch.cat([hrt, hrt.flip(1) + shift])
+
+
+class Batches:
+    """Batches of each side, each epoch of a side in an order of its own.
+
+    An epoch has every batch of either side once, those of each spread evenly over it: tail and head
+    alternate, unless one has more (KvsAll). The last, smaller batch is used.
 
     Parameters
     ----------
     rows : mapping of side to Tensor
-        int64 ``[T, 3]`` (anchor, relation, target), or ``[P, 2]`` without targets.
+        int64 ``[T, 3]`` (anchor, relation, target), or ``[P, 2]`` without targets; of both sides,
+        or of tail alone.
     batch_size, seed : int
     weights : Tensor, optional
         ``[T]``: of each row; both sides have the same order of rows.
@@ -93,9 +118,8 @@ class Batches:
         seed: int,
         weights: Tensor | None = None,
     ) -> None:
-        for side in SIDES:
-            if not len(rows[side]):
-                raise ValueError("there are no training triples")
+        if not all(len(it) for it in rows.values()):
+            raise ValueError("there are no training triples")
         self._rows, self._weights = rows, weights
         self._batch_size, self._seed = batch_size, seed
         self._generator = torch.Generator(rows["tail"].device)
@@ -103,24 +127,30 @@ class Batches:
 
     @classmethod
     def of_triples(
-        cls, hrt: Tensor, batch_size: int, seed: int, weights: Tensor | None = None
+        cls,
+        hrt: Tensor,
+        batch_size: int,
+        seed: int,
+        weights: Tensor | None = None,
+        sides: Sequence[Side] = SIDES,
     ) -> "Batches":
-        """Every triple ``[T, 3]`` on both sides."""
-        return cls({"tail": hrt, "head": hrt.flip(1)}, batch_size, seed, weights)
+        """Every triple ``[T, 3]`` on each side."""
+        rows: dict[Side, Tensor] = {"tail": hrt, "head": hrt.flip(1)}
+        return cls({side: rows[side] for side in sides}, batch_size, seed, weights)
 
     @classmethod
-    def of_queries(cls, hrt: Tensor, batch_size: int, seed: int) -> "Batches":
-        """Every distinct (h, r) and every distinct (r, t) of the triples."""
-        rows: dict[Side, Tensor] = {
-            "tail": hrt[:, :2].unique(dim=0),
-            "head": hrt[:, [2, 1]].unique(dim=0),
-        }
+    def of_queries(
+        cls, hrt: Tensor, batch_size: int, seed: int, sides: Sequence[Side] = SIDES
+    ) -> "Batches":
+        """Every distinct (h, r), for tail, and every distinct (r, t), for head."""
+        pairs: dict[Side, list[int]] = {"tail": [0, 1], "head": [2, 1]}
+        rows = {side: hrt[:, pairs[side]].unique(dim=0) for side in sides}
         return cls(rows, batch_size, seed)
 
     @property
     def per_epoch(self) -> int:
         """Batches of an epoch."""
-        return sum(self._count(side) for side in SIDES)
+        return self._count("tail") + self._count("head")
 
     def epoch(self, number: int) -> int:
         """The epoch of a batch."""
@@ -143,15 +173,15 @@ class Batches:
 
     def _place(self, number: int) -> tuple[int, Side, int]:
         """Epoch, side, and position among the batches of the side."""
-        epoch, within = divmod(number, self.per_epoch)
-        both = min(self._count(side) for side in SIDES)
-        if within < 2 * both:
-            return epoch, "tail" if within % 2 == 0 else "head", within // 2
-        longer: Side = "tail" if self._count("tail") > both else "head"
-        return epoch, longer, within - both
+        total = self.per_epoch
+        epoch, within = divmod(number, total)
+        heads, heads_after = (it * self._count("head") // total for it in (within, within + 1))
+        if heads_after > heads:
+            return epoch, "head", heads
+        return epoch, "tail", within - heads
 
     def _count(self, side: Side) -> int:
-        return -(-len(self._rows[side]) // self._batch_size)
+        return -(-len(self._rows.get(side, ())) // self._batch_size)
 
     def _order(self, side: Side, epoch: int) -> Tensor:
         held = self._orders.get(side)

@@ -14,6 +14,7 @@ from kgfast.datasets import Dataset
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, Model
+from kgfast.models.base import SIDES, Side
 from kgfast.ops import backend_for
 from kgfast.ranks import Ranks
 from kgfast.training.checkpoint import RunFolder
@@ -22,7 +23,7 @@ from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
 from kgfast.training.leaves import Leaves
 from kgfast.training.logs import Logs
-from kgfast.training.negatives import mix
+from kgfast.training.negatives import mix, with_inverses
 from kgfast.training.optim import Optimizer
 from kgfast.training.progress import Progress
 from kgfast.training.schedule import Patience, Schedule, gain
@@ -86,9 +87,11 @@ class Run:
         self._evaluate, self._folder, self._shows_progress = evaluate, folder, progress
         device = model.entity.device
         wanted, metric = config.train, config.train.save_best_metric
-        self._objective = MODES[wanted.mode](
-            config, dataset.train.hrt.to(device), dataset.num_entities
-        )
+        triples = dataset.train.hrt.to(device)
+        sides: tuple[Side, ...] = SIDES
+        if model.has_inverses:  # then queries of both sides share a batch, and its statistics
+            triples, sides = with_inverses(triples, model.num_relations), ("tail",)
+        self._objective = MODES[wanted.mode](config, triples, dataset.num_entities, sides)
         batches = (wanted.epochs or 0) * self._objective.batches.per_epoch
         self.steps = wanted.steps or math.ceil(batches / wanted.accumulate)
         self._optimizer = Optimizer(

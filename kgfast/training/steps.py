@@ -9,7 +9,7 @@ from kgfast import losses
 from kgfast.graph import KnownTriples
 from kgfast.losses import med_of
 from kgfast.models import MED
-from kgfast.models.base import Candidates, Model, Side
+from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.training.leaves import Leaves, gamma_of, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
@@ -30,6 +30,8 @@ class Objective:
     hrt : Tensor
         int64 ``[T, 3]``, the training triples, on the training device.
     num_entities : int
+    sides : sequence of {"head", "tail"}
+        What is asked for.
 
     Attributes
     ----------
@@ -42,7 +44,9 @@ class Objective:
     lazy: bool
     batches: Batches
 
-    def __init__(self, config: "Config", hrt: Tensor, num_entities: int) -> None:
+    def __init__(
+        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> None:
         self._loss = config.loss
         wanted = config.regularizer
         self._regularizer = (
@@ -70,11 +74,13 @@ class NegativeSampling(Objective):
 
     lazy = True
 
-    def __init__(self, config: "Config", hrt: Tensor, num_entities: int) -> None:
-        super().__init__(config, hrt, num_entities)
+    def __init__(
+        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> None:
+        super().__init__(config, hrt, num_entities, sides)
         data, self._seed = config.data, config.seed
         weights = losses.subsampling_weights(hrt) if data.subsampling else None
-        self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights)
+        self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights, sides)
         self._negatives = Negatives(
             num_entities,
             data.neg_size,
@@ -114,9 +120,11 @@ class OneVsAll(Objective):
 
     lazy = False
 
-    def __init__(self, config: "Config", hrt: Tensor, num_entities: int) -> None:
-        super().__init__(config, hrt, num_entities)
-        self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed)
+    def __init__(
+        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> None:
+        super().__init__(config, hrt, num_entities, sides)
+        self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, sides=sides)
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
@@ -144,9 +152,11 @@ class KvsAll(Objective):
 
     lazy = False
 
-    def __init__(self, config: "Config", hrt: Tensor, num_entities: int) -> None:
-        super().__init__(config, hrt, num_entities)
-        self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed)
+    def __init__(
+        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> None:
+        super().__init__(config, hrt, num_entities, sides)
+        self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
         self._known = KnownTriples(hrt).to(hrt.device)
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
@@ -173,7 +183,8 @@ class _Gathered:
     def __init__(self, model: Model, anchors: Model) -> None:
         self._model, self._anchors = model, anchors
         self.score, self.gamma = model.score, gamma_of(model)
-        self.num_entities, self.num_relations = model.num_entities, model.num_relations
+        self.num_entities = model.num_entities
+        self.num_relations = len(model.relation)  # inverses are asked for by their own numbers
 
     @classmethod
     def of(cls, leaves: Leaves, batch: Batch) -> "tuple[_Gathered, Tensor]":

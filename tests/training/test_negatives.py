@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgfast import KnownTriples
 from kgfast.losses import subsampling_weights
-from kgfast.training.negatives import Batch, Batches, Negatives, mix
+from kgfast.training.negatives import Batch, Batches, Negatives, mix, with_inverses
 
 
 def random_triples(count, entities, relations, seed=0):
@@ -81,16 +81,34 @@ def test_batches_leave_the_global_generator_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_queries_are_distinct_and_the_longer_side_goes_on_alone():
+def test_queries_are_distinct_and_the_sides_are_spread_evenly():
     hrt = torch.tensor([[0, 0, 1], [0, 0, 2], [0, 0, 3], [1, 0, 4], [0, 1, 1], [0, 1, 1]])
     batches = Batches.of_queries(hrt, 1, 0)
     epoch = [batches.batch(number) for number in range(batches.per_epoch)]
-    assert [it.side for it in epoch] == ["tail", "head"] * 3 + ["head", "head"]
+    sides = ["tail", "head", "tail", "head", "head", "tail", "head", "head"]
+    assert [it.side for it in epoch] == sides
     tails = sorted(rows_of(it)[0] for it in epoch if it.side == "tail")
     heads = sorted(rows_of(it)[0] for it in epoch if it.side == "head")
     assert tails == [[0, 0], [0, 1], [1, 0]]
     assert heads == [[1, 0], [1, 1], [2, 0], [3, 0], [4, 0]]
     assert epoch[0].targets is None
+
+
+def test_inverses_make_tail_queries_of_everything():
+    hrt = random_triples(50, 20, 3)
+    both = with_inverses(hrt, 3)
+    rows = {(h, r, t) for h, r, t in hrt.tolist()}
+    assert {tuple(row) for row in both.tolist()} == rows | {(t, r + 3, h) for h, r, t in rows}
+    for make in (Batches.of_triples, Batches.of_queries):
+        batches = make(both, 8, 0, sides=["tail"])
+        epoch = [batches.batch(number) for number in range(batches.per_epoch)]
+        assert {it.side for it in epoch} == {"tail"}
+        asked = {tuple(row[:2]) for it in epoch for row in rows_of(it)}
+        assert asked == {(h, r) for h, r, _ in both.tolist()}
+        assert any(bool((it.relations < 3).any() and (it.relations >= 3).any()) for it in epoch)
+    weights = subsampling_weights(both)
+    assert torch.equal(weights[: len(hrt)], subsampling_weights(hrt))
+    assert torch.equal(weights[: len(hrt)], weights[len(hrt) :])
 
 
 def test_no_triples_is_an_error():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast import KnownTriples
+from kgfast import ConvE, KnownTriples
 from kgfast.training.steps import MODES, Leaves
 from small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
 
@@ -130,13 +130,31 @@ def test_the_inverse_relations_of_conve_are_penalised():
     sections = LEARNERS["conve, kvsall"][0] | {"regularizer": {"name": "l2", "weight": 1e9}}
     trainer = trainer_of(**sections)
     objective = MODES["kvsall"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
-    for number, half in ((0, slice(0, 6)), (1, slice(6, 12))):
+    batches = [objective.batches.batch(number) for number in range(objective.batches.per_epoch)]
+    first = {batch.side: batch for batch in reversed(batches)}
+    for side, half in (("tail", slice(0, 6)), ("head", slice(6, 12))):
         trainer.model.zero_grad(set_to_none=True)
-        objective(Leaves(trainer.model), objective.batches.batch(number)).backward()
+        objective(Leaves(trainer.model), first[side]).backward()
         used = trainer.model.relation.grad.abs().sum(1) > 0
         assert bool(used[half].any())
         used[half] = False
         assert not bool(used.any())
+
+
+def test_batches_of_conve_ask_for_heads_and_tails_alike(monkeypatch):
+    asked, inner = [], ConvE.queries
+
+    def watched(model, anchors, relations, side, dims=None):
+        asked.append((side, relations))
+        return inner(model, anchors, relations, side, dims)
+
+    monkeypatch.setattr(ConvE, "queries", watched)
+    sections = LEARNERS["conve, kvsall"][0]
+    trainer_of(**sections | {"train": sections["train"] | {"steps": 1}}).fit()
+    side, relations = asked[0]  # the evaluation comes later
+    assert side == "tail"
+    assert bool((relations < 6).any())
+    assert bool((relations >= 6).any())
 
 
 def test_accumulated_batches_are_one_step_of_their_mean():
