@@ -180,7 +180,8 @@ def _sources(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         packages = ", ".join(f"{name} {it}" for name, it in run["versions"].items() if it)
         note = f" ({run['note']})" if run.get("note") else ""
-        where = f"{run['machine']}, {run['threads']} threads{note}"
+        threads = "1 thread" if run["threads"] == 1 else f"{run['threads']} threads"
+        where = f"{run['machine']}, {threads}{note}"
         yield f"- `{run['command']}` on {where}: {packages}"
 
 
