@@ -46,6 +46,7 @@ bench: $(VENV)/.complete
 	    --plot benchmarks/results/cpu-topk-speed.png
 	$(PY) benchmarks/train_speed.py
 	$(PY) benchmarks/med_speed.py
+	$(PY) benchmarks/train_memory.py
 	$(PY) benchmarks/readme_table.py
 	$(PY) benchmarks/losses_page.py
 	$(PY) benchmarks/med_page.py

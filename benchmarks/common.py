@@ -178,7 +178,7 @@ class PeakMemory:
         _return_free_memory()
         self._sampler = None if _reset_high_water_mark() else _Sampler()
         self.method = "VmHWM" if self._sampler is None else "sampled RSS"
-        self._before = _resident_bytes()
+        self._before = resident_bytes()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -211,7 +211,8 @@ def _status_bytes(field: str) -> int:
     raise OSError(f"/proc/self/status has no {field}")
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
+    """What the process holds in memory; its highest so far where the system tells no more."""
     if Path("/proc/self/status").exists():
         return _status_bytes("VmRSS")
     try:
@@ -228,19 +229,19 @@ class _Sampler:
     """The highest resident set seen by a thread that looks every millisecond."""
 
     def __init__(self) -> None:
-        self._peak = _resident_bytes()
+        self._peak = resident_bytes()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._done.wait(0.001):
-            self._peak = max(self._peak, _resident_bytes())
+            self._peak = max(self._peak, resident_bytes())
 
     def stop(self) -> int:
         self._done.set()
         self._thread.join()
-        return max(self._peak, _resident_bytes())
+        return max(self._peak, resident_bytes())
 
 
 class ChildDied(RuntimeError):

@@ -3,7 +3,8 @@
     python benchmarks/med_page.py            put them into docs/med_rscf.md, between the markers
     python benchmarks/med_page.py --check    exit code 1 if the page says something else
 
-One table a machine and benchmark: the sub-models of eval_mem.py and every row of med_speed.py.
+One table a machine and benchmark: the sub-models of eval_mem.py and every row of med_speed.py and
+train_memory.py.
 """
 
 import argparse
@@ -22,7 +23,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "med_rscf.md"
 
 def pages(folder: Path) -> Iterator[tuple[str, Rows]]:
     """Kind and rows of each table."""
-    for benchmark, files in (("eval_mem_crops", "*-eval-mem.json"), ("med_speed", "*-speed.json")):
+    for benchmark, files in FILES.items():
         for path in sorted(folder.glob(files)):
             rows = [
                 row for row in json.loads(path.read_text())["rows"] if row["benchmark"] == benchmark
@@ -37,8 +38,7 @@ def markdown(tables: Sequence[tuple[str, Rows]]) -> str:
         return "Nothing has been measured yet."
     parts: list[str] = []
     for benchmark, rows in tables:
-        lines = _evaluation(rows) if benchmark == "eval_mem_crops" else _training(rows)
-        parts += [*lines, ""]
+        parts += [*TABLES[benchmark](rows), ""]
     return "\n".join([*parts, *sources([rows for _, rows in tables])])
 
 
@@ -82,6 +82,34 @@ def _training(rows: Rows) -> Iterator[str]:
             f"| {row['batch']} x {row['negatives_per_triple']}, {kind} | {row['way']} "
             f"| {human_seconds(row['seconds']['median'])} | {row['times_widest']:.2f}x |"
         )
+
+
+def _memory(rows: Rows) -> Iterator[str]:
+    first = rows[0]
+    yield _title(f"Memory of {first['config']} in training", first)
+    yield ""
+    yield (
+        f"On {first['graph']}; an evaluation is of the valid set, filtered, by every sub-model. "
+        "Held: by the whole process, after it; at its peak: how much more within it, the factor "
+        "included."
+    )
+    yield ""
+    yield "| after step | held | at its peak | evaluation | a step |"
+    yield "|---:|---:|---:|---:|---:|"
+    for row in rows:
+        yield (
+            f"| {row['step']:,} | {human_bytes(row['resident_bytes'])} "
+            f"| + {human_bytes(max(0, row['peak_bytes']))} | {human_seconds(row['seconds'])} "
+            f"| {human_seconds(row['seconds_per_step'])} |"
+        )
+
+
+FILES = {
+    "eval_mem_crops": "*-eval-mem.json",
+    "med_speed": "*-speed.json",
+    "train_memory": "*-train-memory.json",
+}
+TABLES = {"eval_mem_crops": _evaluation, "med_speed": _training, "train_memory": _memory}
 
 
 def main() -> int:

@@ -32,9 +32,19 @@ def test_steps_are_timed_and_put_into_the_page(tmp_path):
         assert row["seconds"]["median"] > 0
         assert (row["times_widest"] == 1) == (row["way"] == "widest alone")
         assert {"command", "machine", "versions", "date"} <= row.keys()
+    arguments = ("--quick", "--every", 2, "--json", results / "cpu-train-memory.json")
+    done = run("train_memory.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((results / "cpu-train-memory.json").read_text())["rows"]
+    assert [row["step"] for row in rows] == [2, 4, 6]
+    for row in rows:
+        assert row["resident_bytes"] > 50 << 20
+        assert list(row["mrr"]) == ["4", "8", "16"]
+        assert min(row["seconds"], row["seconds_per_step"]) > 0
     page.write_text("Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n")
     arguments = ("--results", results, "--page", page)
     assert run("med_page.py", *arguments, "--check").returncode == 1
     assert run("med_page.py", *arguments).returncode == 0
     assert run("med_page.py", *arguments, "--check").returncode == 0
     assert "| 64 x 32, shared | nested |" in page.read_text()
+    assert "Memory of rotate_med_rscf in training, sub-models 4, 8, 16" in page.read_text()

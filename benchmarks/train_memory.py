@@ -1,0 +1,153 @@
+"""Memory of a training run from evaluation to evaluation: RotatE + MED + RSCF as it was meant.
+
+    python benchmarks/train_memory.py --data DIR      results/cpu-train-memory.json
+    python benchmarks/train_memory.py                 on a synthetic graph of WN18RR's size
+    python benchmarks/train_memory.py --quick         a smoke test: a tiny model, seconds
+
+Runs the first steps of a config, 20 between evaluations of the valid set by every sub-model, and
+reads what the process holds after each evaluation, and how much more it held at its peak.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import (
+    QUICK_SIZES,
+    RESULTS,
+    PeakMemory,
+    Stopwatch,
+    console,
+    facts,
+    human_bytes,
+    human_seconds,
+    machine_line,
+    machine_tag,
+    resident_bytes,
+    write_json,
+)
+
+import kgfast
+from kgfast.ranks import Ranks
+from kgfast.training import Config, Trainer
+from kgfast.training.run import Run
+
+CONFIG = Path(__file__).parent.parent / "configs" / "wn18rr" / "rotate_med_rscf.yaml"
+QUICK = ("model.base_dim=16", "med.dims=[4,8,16]", "data.train_bs=64")
+
+
+class Watched(Trainer):
+    """A trainer whose evaluations are measured, a row each."""
+
+    rows: list[dict[str, Any]]
+
+    def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
+        """As :meth:`Trainer.evaluate`."""
+        stopwatch, found = Stopwatch(self.device.type), []
+        with PeakMemory(self.device.type) as peak:
+            seconds = stopwatch.seconds(lambda: found.append(super(Watched, self).evaluate(split)))
+        by_dim = found[0] if isinstance(found[0], dict) else {self.model.dim: found[0]}
+        self.rows.append(
+            {
+                "resident_bytes": _held(self.device),
+                "peak_bytes": peak.bytes,
+                "method": peak.method,
+                "seconds": seconds,
+                "mrr": {str(dim): ranks.mrr for dim, ranks in by_dim.items()},
+            }
+        )
+        return found[0]
+
+
+def _held(device: torch.device) -> int:
+    """What the process holds on the device."""
+    return torch.cuda.memory_allocated() if device.type == "cuda" else resident_bytes()
+
+
+def trainer_of(options: argparse.Namespace) -> Watched:
+    """The trainer of the config, on its data or on a synthetic graph."""
+    root = [] if options.data is None else [f"dataset.root={options.data}"]
+    quick = list(QUICK) if options.quick else []
+    config = Config.from_yaml(options.config, [*root, *quick, f"device={options.device}"])
+    graph = None
+    if options.data is None:
+        graph = kgfast.datasets.synthetic(*(QUICK_SIZES if options.quick else ()))
+    trainer = Watched(config, dataset=graph, progress=False)
+    trainer.rows = []
+    return trainer
+
+
+def measure(trainer: Watched, evaluations: int, every: int) -> list[dict[str, Any]]:
+    """Train and evaluate in turns; a row for each evaluation."""
+    run = Run(
+        trainer.config,
+        trainer.dataset,
+        trainer.model,
+        trainer.evaluate,
+        folder=None,
+        progress=False,
+        resume=False,
+    )
+    trainer.model.train()
+    for _ in range(evaluations):
+        before = run.state.seconds_training
+        for _ in range(every):
+            run.make_step()
+        run.evaluated("valid")
+        trainer.rows[-1] |= {
+            "step": run.state.step,
+            "seconds_per_step": (run.state.seconds_training - before) / every,
+        }
+    return trainer.rows
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--data", metavar="DIR", help="where the dataset of the config is")
+    parser.add_argument("--evaluations", type=int, default=3)
+    parser.add_argument("--every", type=int, default=20, help="steps between them")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--quick", action="store_true", help="a tiny model: a smoke test")
+    options = parser.parse_args()
+    if min(options.evaluations, options.every) < 1:
+        parser.error("--evaluations and --every must be at least 1")
+    if options.json is None and not options.quick:
+        options.json = RESULTS / f"{machine_tag(options.device)}-train-memory.json"
+    return options
+
+
+def main() -> int:
+    """Measure, print, write."""
+    options = parse()
+    out, about = console(), facts(options.device)
+    out.print(machine_line(about) + "\n", style="dim")
+    trainer = trainer_of(options)
+    med = trainer.config.med
+    known = {
+        "benchmark": "train_memory",
+        "config": options.config.stem,
+        "graph": trainer.dataset.name,
+        "dims": [trainer.model.dim] if med is None else med.dims,
+        **about,
+    }
+    with out.status("training and evaluating ..."):
+        rows = [known | row for row in measure(trainer, options.evaluations, options.every)]
+    for row in rows:
+        out.print(
+            f"step {row['step']}: {human_bytes(row['resident_bytes'])} held after the evaluation, "
+            f"{human_bytes(max(0, row['peak_bytes']))} more within it; "
+            f"{human_seconds(row['seconds_per_step'])} a step, "
+            f"{human_seconds(row['seconds'])} the evaluation"
+        )
+    if options.json is not None:
+        write_json(options.json, {"rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
