@@ -19,6 +19,7 @@ EXPECTED = {
         for name in ("med", "rscf", "med_rscf", "med_rscf_80d")
     ),
     "wn18rr/rotate_med_640d",
+    "fb15k237/rotate_long",
 }
 
 
