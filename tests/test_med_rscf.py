@@ -311,8 +311,8 @@ def test_sub_models_of_a_step_are_consecutive():
 
 def test_scales_start_where_they_are_asked_to():
     med = MED(base("rotate"), [2, D], scales=(0, 0.5, -1.5), learnable=False)
-    assert [float(it) for it in (med.w1, med.w2, med.w3)] == [0, 0.5, -1.5]
-    assert float(MED(base("rotate"), [2, D]).w1) == 1
+    assert [it.item() for it in (med.w1, med.w2, med.w3)] == [0, 0.5, -1.5]
+    assert MED(base("rotate"), [2, D]).w1.item() == 1
 
 
 class TestStateDicts:
