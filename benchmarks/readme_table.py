@@ -32,7 +32,7 @@ Rows = Sequence[Mapping[str, Any]]
 def read_results(folder: Path) -> list[Rows]:
     """The rows of each machine, the CPU first."""
     machines: dict[tuple[bool, str], list[Mapping[str, Any]]] = {}
-    for path in [*sorted(folder.glob("*-eval-*.json")), *sorted(folder.glob("*-train-*.json"))]:
+    for path in [*sorted(folder.glob("*-eval-*.json")), *sorted(folder.glob("*-train-speed.json"))]:
         rows = json.loads(path.read_text())["rows"]
         for row in rows:
             about = row["machine"]
