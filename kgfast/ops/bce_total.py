@@ -152,8 +152,8 @@ def _(
     candidates: Tensor,
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    gradients = (grad_queries, grad_candidates, grad_bias)
-    return tuple(torch.empty_like(it) for it in gradients)  # type: ignore[return-value]
+    empty = torch.empty_like
+    return empty(grad_queries), empty(grad_candidates), empty(grad_bias)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
