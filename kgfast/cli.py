@@ -179,8 +179,11 @@ def _print_result(path: Path, result: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from kgfast.training.trainer import steps_made
+
     minutes = result["seconds_training"] / 60
-    title = f"{path}: {result['steps']:,} steps in {minutes:.1f} min"
+    made = steps_made(result["steps"], result["planned_steps"], result["stopped_early"])
+    title = f"{path}: {made} in {minutes:.1f} min"
     table = Table(title=title, title_justify="left")
     submodels = result.get("test_of_submodels") or {}
     for name in [*(["dim"] if submodels else []), *result["test"]]:

@@ -93,6 +93,12 @@ class TestTrain:
         steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
         assert steps == sorted(steps)
 
+    def test_it_says_when_time_was_up(self, config, tmp_path):
+        words = ["train", "-c", config, "--run", tmp_path / "short", "--set"]
+        result = run(*words, "train.max_minutes=1e-9")
+        assert result.exit_code == 0, result.stderr
+        assert "1 step of 6 (out of time) in" in " ".join(result.stdout.split())
+
     def test_quiet(self, config, tmp_path):
         result = run("train", "-c", config, "--run", tmp_path / "q", "--quiet")
         assert (result.exit_code, result.stderr) == (0, "")

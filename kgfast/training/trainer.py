@@ -50,19 +50,28 @@ class Result:
     stopped_early: bool
 
     def __repr__(self) -> str:
-        stopped = ""
-        if self.steps < self.planned_steps:
-            why = "stopped early" if self.stopped_early else "out of time"
-            stopped = f" of {self.planned_steps:,} ({why})"
+        made = steps_made(self.steps, self.planned_steps, self.stopped_early)
         best = f"best after {self.best_step:,}" if self.best_step else "none evaluated"
         head = (
-            f"{self.steps:,} steps{stopped} in {self.seconds_training:,.1f} s, {best}; "
+            f"{made} in {self.seconds_training:,.1f} s, {best}; "
             f"evaluations took {self.seconds_evaluating:,.1f} s"
         )
         rows = {name: it for name, it in (("valid", self.valid), ("test", self.test)) if it}
         if self.test_of_submodels:
             rows = {f"test, {dim}": it for dim, it in self.test_of_submodels.items()}
         return f"{head}\n{table_of(rows)}" if rows else head
+
+
+def steps_made(steps: int, planned: int, stopped_early: bool) -> str:
+    """How many, and where they are fewer than planned, why.
+
+    >>> steps_made(6, 20, stopped_early=False)
+    '6 steps of 20 (out of time)'
+    """
+    made = f"{steps:,} step{'' if steps == 1 else 's'}"
+    if steps == planned:
+        return made
+    return f"{made} of {planned:,} ({'stopped early' if stopped_early else 'out of time'})"
 
 
 class Trainer:
