@@ -14,7 +14,7 @@ from kgfast.models.base import (
     SIDES,
     Candidates,
     Side,
-    candidates_at,
+    candidates_of,
     is_nested,
     operator_width,
 )
@@ -81,7 +81,9 @@ def sampled_scores(
         check_ids("negatives", negatives.flatten(), len(table))
         ids, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)
         model = model.with_entity(_rows(table, ids, sparse))
-        sparse = False
+        asked, anchors = anchors.unique(return_inverse=True)
+        asking = model.with_entity(_rows(model.entity, asked, sparse=False))
+        return scores_of(model, anchors, relations, targets, negatives, side, dims, asking=asking)
     return scores_of(model, anchors, relations, targets, negatives, side, dims, sparse=sparse)
 
 
@@ -101,23 +103,33 @@ def scores_of(
     side: Side,
     dims: Sequence[int] | None,
     *,
+    asking: Any = None,
     sparse: bool = False,
 ) -> Scores:
-    """:func:`sampled_scores` of ids that were checked."""
+    """:func:`sampled_scores` of ids that were checked.
 
-    def at(crop: int | None, widths: list[int] | None) -> Scores:
-        queries = model.queries(anchors, relations, side, dims=crop)
-        candidates = with_gamma(candidates_at(model, side, crop), model, queries.dtype)
+    Anchors are rows of the model ``asking``, which is the same on another table; by default of the
+    model itself.
+    """
+    asking = model if asking is None else asking
+
+    def at(crop: int | None, widths: list[int] | None, candidates: Candidates) -> Scores:
+        queries = asking.queries(anchors, relations, side, dims=crop)
+        candidates = with_gamma(candidates, model, queries.dtype)
         score = _pool_scores if negatives.ndim == 1 else _row_scores
         return score(queries, candidates, targets, negatives, model.score, widths, sparse)
 
     if dims is None:
-        return at(None, None)
+        return at(None, None, model.candidates(side))
     crops = {dim: operator_width(model, dim) for dim in dims}
     widths = [width for dim in dims if (width := crops[dim]) is not None]
     if len(widths) == len(dims) and is_nested(model):
-        return at(None, widths)
-    parts = [at(dim, None if (width := crops[dim]) is None else [width]) for dim in dims]
+        return at(None, widths, model.candidates(side))
+    found = candidates_of(model, side, dims)
+    parts = [
+        at(dim, None if (width := crops[dim]) is None else [width], candidates)
+        for dim, candidates in zip(dims, found, strict=True)
+    ]
     positives, others = zip(*parts, strict=True)
     return (
         torch.cat([part.reshape(1, -1) for part in positives]),

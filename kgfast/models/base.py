@@ -124,6 +124,10 @@ class Model(nn.Module):
         """
         return Candidates(self.entity)
 
+    def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
+        """The candidates of several crops, as a step of training takes them all at once."""
+        return [candidates_at(self, side, dim) for dim in dims]
+
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
@@ -221,6 +225,14 @@ def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
     own = () if dim is None or is_nested(model) else (dim,)
     found: Candidates = model.candidates(side, *own)
     return found
+
+
+def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:
+    """:meth:`Model.candidates_of`, of any model."""
+    if hasattr(model, "candidates_of"):
+        found: list[Candidates] = model.candidates_of(side, dims)
+        return found
+    return [candidates_at(model, side, dim) for dim in dims]
 
 
 def operator_width(model: Any, dim: int) -> int | None:

@@ -149,6 +149,12 @@ class MED(Wrapper):
             return self.model.first_columns(dims).candidates(side)
         return self.model.candidates(side, dims)
 
+    def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
+        """As :meth:`Model.candidates_of`."""
+        if self.crop == "split":
+            return super().candidates_of(side, dims)
+        return self.model.candidates_of(side, dims)
+
     def crop_width(self, dim: int) -> int | None:
         """As :meth:`Model.crop_width`; None for ``split``, whose operands are cut themselves."""
         return None if self.crop == "split" else self.model.crop_width(dim)

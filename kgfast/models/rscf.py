@@ -1,5 +1,6 @@
 """RSCF (Kim et al. 2025, ACL long.602): filters of entities and relations, made of each other."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Self, cast
 
@@ -18,6 +19,7 @@ from kgfast.models.base import (
 )
 from kgfast.models.complex import ComplEx
 from kgfast.models.distmult import DistMult
+from kgfast.models.filters import SMALLEST_NORM, filters_of
 from kgfast.models.rotate import RotatE
 from kgfast.models.transe import TransE
 from kgfast.models.wrapper import Wrapper
@@ -25,7 +27,6 @@ from kgfast.ops.differentiable import no_autocast
 
 _SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
 _GAIN = 0.5  # of the initial matrices
-_SMALLEST_NORM = 1e-12
 _CHUNK = 1 << 18  # numbers of rows that are filtered at once, without gradients
 
 
@@ -145,6 +146,20 @@ class RSCF(Wrapper):
             factor = _Filters(self, side, self._checked(dims)).factor()
         return Candidates(self.entity, None, factor)
 
+    def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
+        """As :meth:`Model.candidates_of`; all factors come from one pass over the rows."""
+        if not self.relation_transform or not self._factor_trains or self.p != 2:
+            return super().candidates_of(side, dims)
+        widths = sorted({self._checked(dim) for dim in dims})
+        with no_autocast(self.entity.device):
+            factors = dict(zip(widths, _factors(self, side, widths), strict=True))
+        return [Candidates(self.entity, None, factors[dim]) for dim in dims]
+
+    @property
+    def _factor_trains(self) -> bool:
+        trains = self.entity.requires_grad or self.A2.requires_grad
+        return torch.is_grad_enabled() and trains
+
     def crop_width(self, dim: int) -> int | None:
         """As the model's."""
         return self.model.crop_width(dim)
@@ -202,10 +217,11 @@ class _Filters:
     def factor(self) -> Tensor:
         """``N(t A3) + 1`` (head side: ``N(h A2) + 1``) of all rows, ``[N, dim]``."""
         table = self._model.entity
-        name = "A3" if self._side == "tail" else "A2"
-        if torch.is_grad_enabled() and (table.requires_grad or self._rscf.A2.requires_grad):
-            rows = table if table.dtype == torch.float64 else table.float()
-            return self._normalised(rows, name) + 1.0
+        if self._rscf._factor_trains:
+            if self._rscf.p == 2:
+                return _factors(self._rscf, self._side, [self._dim])[0]
+            return self._normalised(_trained(table), _factor_matrix(self._side)) + 1.0
+        name = _factor_matrix(self._side)
         result = torch.empty(len(table), self._dim, dtype=self.dtype, device=table.device)
         step = max(1, _CHUNK // table.shape[1])
         for i in range(0, len(table), step):
@@ -249,13 +265,34 @@ class _Filters:
         return nn.functional.pad(rows, (0, self._model.dim - self._dim))
 
 
+def _factors(rscf: RSCF, side: Side, widths: Sequence[int]) -> list[Tensor]:
+    """``N(t A3) + 1`` (head side: ``N(h A2) + 1``) with gradients, of several crops."""
+    rows, matrix = _trained(rscf.entity), getattr(rscf, _factor_matrix(side))
+    planes = range(rows.shape[1] // rscf.dim)
+    spans = [
+        [slice(plane * rscf.dim + below, plane * rscf.dim + width) for plane in planes]
+        for below, width in itertools.pairwise([0, *widths])
+    ]
+    columns = rscf.relation.shape[1] // rscf.dim
+    return filters_of(rows, matrix.to(rows.dtype), spans, [columns * width for width in widths])
+
+
+def _factor_matrix(side: Side) -> str:
+    return "A3" if side == "tail" else "A2"
+
+
+def _trained(table: Tensor) -> Tensor:
+    """Rows in the precision of a step of training."""
+    return table if table.dtype == torch.float64 else table.float()
+
+
 def _at(place: Tensor | None, rows: Tensor) -> Tensor:
     return rows if place is None else nn.functional.embedding(place, rows)
 
 
 def _normalised(rows: Tensor, p: float) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(rows, p, dim=-1, keepdim=True)
-    return rows / norms.clamp_min(_SMALLEST_NORM)
+    return rows / norms.clamp_min(SMALLEST_NORM)
 
 
 def _unit(model: Model) -> float:

@@ -112,12 +112,14 @@ def _of_distinct_rows(
     leaves: Leaves, batch: Batch, targets: Tensor, ids: Tensor, dims: Sequence[int] | None
 ) -> Sampled:
     """Where entities are transformed: each distinct one of the step once."""
-    distinct, (anchors, own, negatives) = distinct_ids(batch.anchors, targets, ids)
-    rows = leaves.rows(distinct)
-    local = leaves.model.with_entity(rows)
-    scores = scores_of(local, anchors, batch.relations, own, negatives, batch.side, dims)
-    factors = [nn.functional.embedding(it, rows) for it in (anchors, own)]
-    return Sampled(*scores, factors)
+    distinct, (own, negatives) = distinct_ids(targets, ids)
+    rows, anchors = leaves.rows(distinct), leaves.rows(batch.anchors)
+    local, asking = (leaves.model.with_entity(it) for it in (rows, anchors))
+    places = torch.arange(len(anchors), device=anchors.device)
+    scores = scores_of(
+        local, places, batch.relations, own, negatives, batch.side, dims, asking=asking
+    )
+    return Sampled(*scores, [anchors, nn.functional.embedding(own, rows)])
 
 
 def _queries(leaves: Leaves, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,104 @@
+"""``N(e A) + 1`` of rows for several nested crops, in one pass with the cost of the widest.
+
+A crop's features are the first of the next wider one's, so that its product is a part of that one's
+running sum over the features of rows; only norms are its own. Rows go through in chunks that stay
+in the cache: products, norms and their gradients are made of a chunk before the next is read.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SMALLEST_NORM = 1e-12
+
+# Numbers of rows at once.
+_CHUNK = {"cpu": 1 << 19}
+_CHUNK_ELSEWHERE = 1 << 26
+
+Spans = Sequence[Sequence[slice]]
+
+
+def filters_of(rows: Tensor, matrix: Tensor, spans: Spans, widths: Sequence[int]) -> list[Tensor]:
+    """``N(e A) + 1`` with the Euclidean norm, of each crop.
+
+    Parameters
+    ----------
+    rows : Tensor
+        ``[M, G]``.
+    matrix : Tensor
+        ``[G, R]``, of the rows' dtype.
+    spans : sequence of sequences of slice
+        For each crop the columns of rows that it adds to those of the crop before, disjoint.
+    widths : sequence of int
+        For each crop how many columns of the matrix belong to it; increasing.
+
+    Returns
+    -------
+    list of Tensor
+        ``[M, width]`` for each crop; gradients flow to rows and matrix, once.
+    """
+    return list(_Filters.apply(rows, matrix, spans, tuple(widths)))  # type: ignore[no-untyped-call]
+
+
+class _Filters(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, matrix: Tensor, spans: Spans, widths: tuple[int, ...]
+    ) -> tuple[Tensor, ...]:
+        results = tuple(rows.new_empty(len(rows), width) for width in widths)
+        norms = rows.new_empty(len(widths), len(rows), 1)
+        for part in _chunks(rows):
+            chunk = rows[part]
+            total = rows.new_zeros(len(chunk), widths[-1])
+            for i, (added, width) in enumerate(zip(spans, widths, strict=True)):
+                for span in added:
+                    total.addmm_(chunk[:, span], matrix[span, : widths[-1]])
+                product, norm = total[:, :width], norms[i, part]
+                torch.linalg.vector_norm(product, dim=1, keepdim=True, out=norm)
+                norm.clamp_min_(SMALLEST_NORM)
+                torch.div(product, norm, out=results[i][part]).add_(1.0)
+        ctx.save_for_backward(rows, matrix, norms, *results)
+        ctx.spans, ctx.widths = spans, widths
+        ctx.set_materialize_grads(False)
+        return results
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, *gradients: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        rows, matrix, norms, *results = ctx.saved_tensors
+        widest = ctx.widths[-1]
+        for_rows = torch.zeros_like(rows) if ctx.needs_input_grad[0] else None
+        for_matrix = torch.zeros_like(matrix) if ctx.needs_input_grad[1] else None
+        for part in _chunks(rows):
+            chunk = rows[part]
+            total = rows.new_zeros(len(chunk), widest)  # of the product of the crops so far
+            for i in reversed(range(len(ctx.widths))):
+                gradient = gradients[i]
+                if gradient is not None:
+                    pulled = _through_norm(gradient[part], results[i][part], norms[i, part])
+                    total[:, : ctx.widths[i]] += pulled
+                for span in ctx.spans[i]:
+                    if for_rows is not None:
+                        for_rows[part, span] = total @ matrix[span, :widest].t()
+                    if for_matrix is not None:
+                        for_matrix[span, :widest].addmm_(chunk[:, span].t(), total)
+        return for_rows, for_matrix, None, None
+
+
+def _through_norm(gradient: Tensor, result: Tensor, norm: Tensor) -> Tensor:
+    """The gradient of ``x`` from that of ``x / |x| + 1``; where the norm is held, of ``x / c``."""
+    unit = result - 1.0
+    along = (gradient * unit).sum(1, keepdim=True)
+    along = torch.where(norm > SMALLEST_NORM, along, 0.0)
+    return torch.addcmul(gradient, unit, along, value=-1.0).div_(norm)
+
+
+def _chunks(rows: Tensor) -> Iterator[slice]:
+    numbers = _CHUNK.get(rows.device.type, _CHUNK_ELSEWHERE)
+    step = max(1, numbers // max(1, rows.shape[1]))
+    for i in range(0, len(rows), step):
+        yield slice(i, i + step)
