@@ -91,8 +91,7 @@ def indexed_backward_dense(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """As `indexed_backward`, with the table's gradient written where it belongs: ``[N, G]``.
 
-    Rows beside it would take as much memory again; of zeros that nobody writes the system makes no
-    pages.
+    Rows beside it would take as much memory again.
     """
     crops = Crops.of(dims, get_score(score), table.shape[1])
     groups = _grouped(index) if need[1] or need[2] else None

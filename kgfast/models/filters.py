@@ -14,7 +14,7 @@ from torch import Tensor
 SMALLEST_NORM = 1e-12
 
 # Numbers of rows at once.
-_CHUNK = {"cpu": 1 << 19}
+_CHUNK = {"cpu": 1 << 20}
 _CHUNK_ELSEWHERE = 1 << 26
 
 Spans = Sequence[Sequence[slice]]
