@@ -35,15 +35,25 @@ table, targets = torch.randn(300, 34), torch.arange(5)
 known = torch.zeros(6, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
 for score in ("rotate", "dot", "l1", "l2"):
     print(score, ops.rank_counts(table[:5].clone(), table, targets, *known, score)[0])
-queries, factor = torch.randn(5, 85), torch.randn(300, 17)
-given = queries, table, targets, *known, "rscf_rotate"
-print("rscf_rotate", ops.rank_counts(*given, factor=factor)[0])
-print("nested", ops.rank_counts(table[:5].clone(), *given[1:-1], "rotate", dims=[5, 17])[0])
+given = targets, *known
+wide, narrow = (torch.randn(300, width).requires_grad_() for width in (34, 17))
+widths = {"rscf_rotate": 85, "rscf_l1": 51, "rscf_l2": 51}
+for score, width in widths.items():
+    rows = wide if score == "rscf_rotate" else narrow
+    queries, factor = (torch.randn(n, d).requires_grad_() for n, d in ((5, width), (300, 17)))
+    plain = [it.detach() for it in (queries, rows, factor)]
+    print(score, ops.rank_counts(*plain[:2], *given, score, factor=plain[2])[0])
+    print(score, ops.topk(*plain[:2], 7, score=score, factor=plain[2])[1])
+    ops.pairwise_scores(queries, rows, score, factor=factor).sum().backward()
+    print(score, queries.grad.norm(), factor.grad.norm())
+print("nested", ops.rank_counts(table[:5].clone(), table, *given, "rotate", dims=[5, 17])[0])
 print("top", ops.topk(table[:5].clone(), table, 7, score="rotate")[1])
 leaves = table[:5].clone().requires_grad_(), table.clone().requires_grad_()
 index = torch.randint(300, (5, 40))
 ops.pairwise_scores(*leaves, "rotate").sum().backward()
 ops.indexed_scores(*leaves, index, "rotate").sum().backward()
+ops.pairwise_scores(*leaves, "rotate", dims=[5, 17]).sum().backward()
+ops.indexed_scores(*leaves, index, "rotate", dims=[5, 17]).sum().backward()
 print("gradients", *(leaf.grad.norm() for leaf in leaves))
 """
 

@@ -78,6 +78,9 @@ def evaluate(
     split: Annotated[Split, typer.Option(help="What to rank.")] = Split.test,
     checkpoint: Annotated[Which, typer.Option(help="Which state of the model.")] = Which.best,
     per_relation: Annotated[bool, typer.Option("--per-relation", help="A row each.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
+    ] = False,
     set: Set = None,
     debug: Debug = False,
 ) -> None:
@@ -97,7 +100,8 @@ def evaluate(
         found = trainer.evaluate(split.value)
         for dim, ranks in found.items() if isinstance(found, dict) else [(None, found)]:
             typer.echo("" if dim is None else f"dim {dim}", nl=dim is not None)
-            typer.echo(repr(ranks.by("relation") if per_relation else ranks))
+            shown = ranks.raw if raw else ranks
+            typer.echo(repr(shown.by("relation") if per_relation else shown))
 
 
 @app.command()

@@ -215,6 +215,13 @@ class TestEvaluate:
         assert lines[0] == "Ranks by relation"
         assert [line.split()[0] for line in lines[2:]] == ["previous"]
 
+    def test_raw(self, trained):
+        lines = run("evaluate", trained[0], "--raw").stdout
+        filtered = run("evaluate", trained[0]).stdout
+        assert "raw" in lines
+        assert "filtered" in filtered
+        assert lines != filtered
+
     def test_the_last_state(self, trained):
         assert run("evaluate", trained[0], "--checkpoint", "last").exit_code == 0
 

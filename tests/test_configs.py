@@ -58,3 +58,34 @@ def test_the_run_that_did_not_fit_is_there_as_it_was_meant(dataset):
     assert (config.med.dims, config.med.submodels_per_step) == ([128, 256, 512], 3)
     assert (config.optim.lr, config.optim.grad_clip, config.sched.warmup_steps) == (5e-4, 1, 1000)
     assert (config.data.train_bs, config.data.neg_size, config.data.test_bs) == (1024, 64, 128)
+    assert (config.med.crop, config.med.loss_weight, config.seed) == ("prefix", "sigmoid", 42)
+    assert (config.optim.name, config.sched.name, config.train.epochs) == ("adam", "linear", 100)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_what_it_was_cut_down_to(dataset):
+    config = Config.from_yaml(ROOT / f"configs/{dataset}/rotate_med_rscf_80d.yaml")
+    assert config.med is not None
+    assert (config.model.base_dim, config.model.use_rscf) == (80, True)
+    assert (config.med.dims, config.med.submodels_per_step) == ([20, 40, 80], 2)
+    assert (config.optim.lr, config.optim.weight_decay, config.optim.grad_clip) == (1e-4, 1e-5, 0.5)
+    assert (config.sched.warmup_steps, config.train.epochs) == (3000, 150)
+    assert config.train.eval_every == 3000
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_either_method_alone(dataset):
+    both, med, rscf = (
+        Config.from_yaml(ROOT / f"configs/{dataset}/rotate_{name}.yaml")
+        for name in ("med_rscf", "med", "rscf")
+    )
+    assert med.med is not None
+    assert (med.med.dims, med.model.use_rscf) == (both.med.dims, False)
+    assert (rscf.med, rscf.model.use_rscf) == (None, True)
+    assert med.model.base_dim == rscf.model.base_dim == both.model.base_dim
+
+
+def test_the_published_sizes_of_med():
+    config = Config.from_yaml(ROOT / "configs/wn18rr/rotate_med_640d.yaml")
+    assert config.med is not None
+    assert (config.med.dims[0], config.med.dims[-1]) == (160, 640)

@@ -36,10 +36,10 @@ def one_by_one(rows, matrix, planes):
     return results
 
 
-@pytest.fixture(params=["one chunk", "chunks of 4 rows"])
+@pytest.fixture(params=["one chunk", "chunks of a few rows"])
 def chunks(request, monkeypatch):
     if request.param != "one chunk":
-        monkeypatch.setitem(filters._CHUNK, "cpu", 4 * DIM * 2)
+        monkeypatch.setitem(filters._CHUNK, "cpu", 4 * DIM)  # 2 of rows with two planes
 
 
 @pytest.mark.parametrize("planes", [1, 2])
@@ -103,13 +103,31 @@ def test_all_crops_cost_as_much_as_the_widest(widths):
     assert made.count == 3 * ROWS * 2 * DIM * DIM
 
 
+def test_float32():
+    """Of the same numbers, rounded once."""
+    rounded = operands(2, torch.float32)
+    exact = [it.detach().double().requires_grad_() for it in rounded]
+    weights = [torch.randn(ROWS, width) for width in WIDTHS]
+
+    def gradients(results, leaves):
+        parts = zip(weights, results, strict=True)
+        return torch.autograd.grad(sum((w.to(it.dtype) * it).sum() for w, it in parts), leaves)
+
+    found = gradients(filters_of(*rounded, spans(2), WIDTHS), rounded)
+    expected = gradients(one_by_one(*exact, 2), exact)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine.double() - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+
+
 @pytest.mark.parametrize("model", [RotatE, TransE])
 @pytest.mark.parametrize("dims", [[3, 5, 8], [8, 3], [5, 5]])
 @pytest.mark.parametrize("side", ["head", "tail"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_gradients_of_a_step_are_the_sum_over_crops(model, dims, side, shared):
-    rscf = RSCF(model.init(20, 3, DIM, seed=0), seed=1).double()
-    med = MED(rscf, WIDTHS)
+@pytest.mark.parametrize(("crop", "p"), [("prefix", 2), ("split", 2), ("prefix", 1)])
+def test_gradients_of_a_step_are_the_sum_over_crops(model, dims, side, shared, crop, p):
+    rscf = RSCF(model.init(20, 3, DIM, seed=0), p=p, seed=1).double()
+    med = MED(rscf, WIDTHS, crop=crop)
     triples = torch.tensor([[0, 0, 1], [5, 1, 2], [7, 2, 7], [19, 0, 3], [5, 1, 9]])
     negatives = torch.tensor([3, 5, 19]) if shared else torch.arange(20).view(5, 4)
     parameters = [rscf.entity, rscf.relation, rscf.A1, rscf.A2, rscf.A3]

@@ -348,6 +348,16 @@ class TestStateDicts:
         with pytest.raises(ValueError, match=rf"model\.{name} is .*, but the model's {name} is "):
             med.load_state_dict(state)
 
+    def test_scalars_held_as_vectors_of_one(self):
+        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
+        med.load_state_dict(self.foreign(med, "") | {"w1": torch.tensor([3.0])})
+        assert med.w1.item() == 3
+
+    def test_options_that_are_not_one_number(self):
+        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
+        with pytest.raises(ValueError, match=r"gamma must be one number; got shape \[2\]"):
+            med.load_state_dict(self.foreign(med, "") | {"gamma": torch.ones(2)})
+
     def test_embeddings_of_a_module_are_not_turned(self):
         rscf = wrapped("rotate", False)[1]
         own = rscf.state_dict()
@@ -395,6 +405,30 @@ class TestStateDicts:
             rscf.load_state_dict(state)
 
 
+@pytest.mark.parametrize("dims", [8, None])
+def test_dims_that_are_no_sequence(dims):
+    with pytest.raises(TypeError, match=f"dims must be a sequence of ints.*got {dims!r}"):
+        MED(base("rotate"), dims)
+
+
+@pytest.mark.parametrize("name", ["A1", "A2", "A3"])
+@pytest.mark.parametrize("dims", [None, [4, D]])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda rscf, dims: rank(rscf, TRIPLES, dims=dims),
+        lambda rscf, dims: sampled_scores(rscf, TRIPLES, TRIPLES[:, :1], "tail", dims),
+    ],
+    ids=["rank", "training"],
+)
+def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
+    rscf = wrapped("rotate", True)[1]
+    setattr(rscf, name, torch.nn.Parameter(torch.zeros(20, 20, dtype=torch.float64)))
+    message = rf"{name} must have shape \[\d+, \d+\]; got \[20, 20\]"
+    with pytest.raises(ValueError, match=message):
+        use(rscf, dims)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -406,7 +440,9 @@ class TestStateDicts:
             "layout is halves; got interleaved",
         ),
         (lambda: RSCF(ConvE.init(N, R, 50)), "goes around RotatE, TransE, DistMult and ComplEx"),
-        (lambda: RSCF(base("rotate"), p=0.5), "p must be at least 1"),
+        (lambda: RSCF(base("rotate"), p=0.5), "p must be a number of at least 1; got 0.5"),
+        (lambda: RSCF(base("rotate"), p="2"), "p must be a number of at least 1; got '2'"),
+        (lambda: MED(base("rotate"), [D], scales=None), "three finite numbers.*got None"),
         (lambda: MED(base("rotate"), []), "dims must name at least one"),
         (lambda: MED(base("rotate"), [4, 2]), r"dims must increase; got \[4, 2\]"),
         (lambda: MED(base("rotate"), [4, 9]), r"dims must be in 1 \.\. 8; got 9"),

@@ -330,7 +330,9 @@ def _queries(
 def _all_candidates(candidates: Candidates, loss: str) -> dict[str, Any]:
     operands = candidates.operands()
     if operands.pop("factor") is not None:
-        raise ValueError(f"{loss} takes no scores with a factor")
+        raise ValueError(
+            f"{loss} takes no scores with a factor: RSCF needs relation_transform=False here"
+        )
     return operands
 
 

@@ -37,8 +37,8 @@ def sampled_scores(
     Parameters
     ----------
     model : Model
-        As in :func:`kgfast.losses.bce`. What RSCF makes of an entity is made once for each distinct
-        one.
+        As in :func:`kgfast.losses.bce`. What RSCF makes of a candidate is made once for each
+        distinct one.
     triples : Triples, Tensor or array
         int64 ``[B, 3]``.
     negatives : Tensor

@@ -1,8 +1,8 @@
 """``N(e A) + 1`` of rows for several nested crops, in one pass with the cost of the widest.
 
 A crop's features are the first of the next wider one's, so that its product is a part of that one's
-running sum over the features of rows; only norms are its own. Rows go through in chunks that stay
-in the cache: products, norms and their gradients are made of a chunk before the next is read.
+running sum over the features of rows; only norms are its own. Rows go through in chunks: products,
+norms and their gradients are made of one before the next is read, and take no room for all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,10 @@ from torch import Tensor
 
 SMALLEST_NORM = 1e-12
 
-# Numbers of rows at once.
+# Numbers of rows at once. On a CPU 2^17 took 1.14 times and one piece 1.24 times as long, of 33,000
+# rows of 1,024; a GPU has more cores to fill. The backward holds some 6 bytes for each: 50 MB.
 _CHUNK = {"cpu": 1 << 20}
-_CHUNK_ELSEWHERE = 1 << 26
+_CHUNK_ELSEWHERE = 1 << 23
 
 Spans = Sequence[Sequence[slice]]
 

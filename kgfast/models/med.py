@@ -107,14 +107,20 @@ class MED(Wrapper):
         self.submodels_per_step = count
         self.loss_weight, self.positive_weight = loss_weight, positive_weight
         self.score = model.score
-        if len(scales) != len(_SCALES) or not all(math.isfinite(scale) for scale in scales):
-            raise ValueError(f"scales must be three finite numbers, of w1, w2, w3; got {scales}")
+        if (
+            not isinstance(scales, Sequence)
+            or len(scales) != len(_SCALES)
+            or not all(math.isfinite(scale) for scale in scales)
+        ):
+            raise ValueError(f"scales must be three finite numbers, of w1, w2, w3; got {scales!r}")
         for name, scale in zip(_SCALES, scales, strict=True):
             start = torch.tensor(float(scale), device=model.entity.device)
             setattr(self, name, nn.Parameter(start, requires_grad=learnable))
         self.register_buffer("crop_is_split", torch.tensor(crop == "split"))
 
     def _checked_dims(self, dims: Sequence[int]) -> list[int]:
+        if not isinstance(dims, Sequence):
+            raise TypeError(f"dims must be a sequence of ints, the widths; got {dims!r}")
         widths = list(dims)
         if not widths:
             raise ValueError("dims must name at least one sub-model")
@@ -177,7 +183,10 @@ class MED(Wrapper):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """As :meth:`Wrapper.load_state_dict`; warns where the embeddings were cropped otherwise."""
+        """As :meth:`Wrapper.load_state_dict`; warns where the embeddings were cropped otherwise.
+
+        What is saved afterwards says how this model crops.
+        """
         names = {name.rpartition(".")[2] for name in state_dict}
         if "crop_is_split" not in names:
             is_foreign = any(_FOREIGN in name.split(".") for name in state_dict)

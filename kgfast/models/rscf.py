@@ -27,7 +27,9 @@ from kgfast.ops.differentiable import no_autocast
 
 _SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
 _GAIN = 0.5  # of the initial matrices
-_CHUNK = 1 << 18  # numbers of rows that are filtered at once, without gradients
+# Numbers of rows that are filtered at once, without gradients.
+_CHUNK = {"cpu": 1 << 18}
+_CHUNK_ELSEWHERE = 1 << 22
 
 
 class RSCF(Wrapper):
@@ -53,6 +55,7 @@ class RSCF(Wrapper):
         Of the norm.
     seed : int, optional
         Of the initial matrices: Xavier-uniform with gain 0.5. None uses torch's global generator.
+        They train if the model's entities do.
 
     Attributes
     ----------
@@ -87,13 +90,11 @@ class RSCF(Wrapper):
     ) -> None:
         super().__init__(model)
         _check_model(model, relation_transform)
-        if not p >= 1:
-            raise ValueError(f"p must be at least 1; got {p}")
+        if not isinstance(p, (int, float)) or not p >= 1:
+            raise ValueError(f"p must be a number of at least 1; got {p!r}")
         self.relation_transform, self.p = relation_transform, p
-        g, r = model.entity.shape[1], model.relation.shape[1]
-        shapes = {"A1": (r, g)} | ({"A2": (g, r), "A3": (g, r)} if relation_transform else {})
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        for name, shape in shapes.items():
+        for name, shape in self._shapes().items():
             matrix = nn.init.xavier_uniform_(torch.empty(shape), _GAIN, generator)
             trains = model.entity.requires_grad
             setattr(self, name, nn.Parameter(matrix.to(model.entity.device), trains))
@@ -132,7 +133,7 @@ class RSCF(Wrapper):
             width = facts.query_width(self.entity.shape[1], self.relation_transform)
             shape = (len(anchors), width)
             result = torch.empty(shape, dtype=filters.dtype, device=self.entity.device)
-            step = max(1, _CHUNK // width)
+            step = _rows_at_once(self.entity.device, width)
             for i in range(0, len(anchors), step):
                 rows = slice(i, i + step)
                 result[rows] = filters.queries(anchors[rows], relations[rows])
@@ -174,7 +175,17 @@ class RSCF(Wrapper):
         return local
 
     def _checked(self, dims: int | None) -> int:
+        """The width of a crop, if it and the matrices fit the model."""
+        for name, shape in self._shapes().items():
+            found = getattr(self, name).shape
+            if found != shape:
+                raise ValueError(f"{name} must have shape {list(shape)}; got {list(found)}")
         return self.dim if dims is None else check_dim(dims, self.dim)
+
+    def _shapes(self) -> dict[str, tuple[int, int]]:
+        """Those of the matrices."""
+        g, r = self.entity.shape[1], self.relation.shape[1]
+        return {"A1": (r, g)} | ({"A2": (g, r), "A3": (g, r)} if self.relation_transform else {})
 
 
 class _Filters:
@@ -192,6 +203,7 @@ class _Filters:
         starts = torch.arange(relation_planes, device=device) * model.dim
         self._relation_columns = (starts[:, None] + columns).flatten()
         self._is_whole = dim == model.dim
+        self._matrices: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def queries(self, anchors: Tensor, relations: Tensor) -> Tensor:
         rscf, model = self._rscf, self._model
@@ -208,7 +220,7 @@ class _Filters:
             return (query * scale).to(self.dtype)
         parts = [query, scale]
         if rscf.relation_transform:
-            own = self._normalised(anchor, "A2" if self._side == "tail" else "A3") + 1.0
+            own = self._normalised(anchor, _factor_matrix(_other(self._side))) + 1.0
             relation = _at(place, self._cropped(rows))
             sign = 1.0 if self._side == "tail" else -1.0
             parts.append(self._padded(sign * _unit(model) * relation * own))
@@ -223,7 +235,7 @@ class _Filters:
             return self._normalised(_trained(table), _factor_matrix(self._side)) + 1.0
         name = _factor_matrix(self._side)
         result = torch.empty(len(table), self._dim, dtype=self.dtype, device=table.device)
-        step = max(1, _CHUNK // table.shape[1])
+        step = _rows_at_once(table.device, table.shape[1])
         for i in range(0, len(table), step):
             result[i : i + step] = self._normalised(table[i : i + step].double(), name) + 1.0
         return result
@@ -248,12 +260,15 @@ class _Filters:
         return _normalised(rows @ self._matrix(name, rows.dtype), self._rscf.p)
 
     def _matrix(self, name: str, dtype: torch.dtype) -> Tensor:
-        matrix: Tensor = getattr(self._rscf, name)
-        if not self._is_whole:
-            rows, columns = self._columns, self._relation_columns
-            rows, columns = (columns, rows) if name == "A1" else (rows, columns)
-            matrix = matrix.index_select(0, rows).index_select(1, columns)
-        return matrix.to(dtype)
+        """What a crop takes of a matrix; made once, for all chunks."""
+        if (name, dtype) not in self._matrices:
+            matrix: Tensor = getattr(self._rscf, name)
+            if not self._is_whole:
+                rows, columns = self._columns, self._relation_columns
+                rows, columns = (columns, rows) if name == "A1" else (rows, columns)
+                matrix = matrix.index_select(0, rows).index_select(1, columns)
+            self._matrices[name, dtype] = matrix.to(dtype)
+        return self._matrices[name, dtype]
 
     def _cropped(self, relations: Tensor) -> Tensor:
         if self._is_whole:
@@ -278,7 +293,16 @@ def _factors(rscf: RSCF, side: Side, widths: Sequence[int]) -> list[Tensor]:
 
 
 def _factor_matrix(side: Side) -> str:
+    """That of the entities of a side: of tails A3, of heads A2."""
     return "A3" if side == "tail" else "A2"
+
+
+def _other(side: Side) -> Side:
+    return "head" if side == "tail" else "tail"
+
+
+def _rows_at_once(device: torch.device, width: int) -> int:
+    return max(1, _CHUNK.get(device.type, _CHUNK_ELSEWHERE) // width)
 
 
 def _trained(table: Tensor) -> Tensor:

@@ -85,6 +85,8 @@ class Wrapper(Model):
             if self._is_option(name, value):
                 continue
             known, value = _known_as(name, value, own, by_leaf)
+            if known in own and own[known].numel() == value.numel() == 1:
+                value = value.reshape(own[known].shape)  # scalars of programs that hold them as [1]
             if known in own and own[known].shape != value.shape:
                 raise ValueError(
                     f"{name} must have shape {list(own[known].shape)}; got {list(value.shape)}"
@@ -100,6 +102,8 @@ class Wrapper(Model):
         innermost = self.model
         while isinstance(innermost, Wrapper):
             innermost = innermost.model
+        if value.numel() != 1:
+            raise ValueError(f"{name} must be one number; got shape {list(value.shape)}")
         own, found = getattr(innermost, option, None), float(value)
         if own is not None and not math.isclose(own, found, rel_tol=1e-6):
             raise ValueError(f"{name} is {found:g}, but the model's {option} is {own:g}")

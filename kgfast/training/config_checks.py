@@ -112,7 +112,7 @@ def _of_the_model(config: "Config") -> Iterator[str]:
 def _of_the_run(config: "Config") -> Iterator[str]:
     train = config.train
     if (train.epochs is None) == (train.steps is None):
-        given = "neither" if train.epochs is None else "both"
+        given = "neither" if train.epochs is None else "both: set one of them to null"
         yield f"train.epochs: exactly one of train.epochs and train.steps must be set; got {given}"
     if not train.eval_every:
         if train.early_stopping is not None:

@@ -119,7 +119,8 @@ class MedConfig(Section):
     submodels_per_step : int, optional
         Consecutive sub-models that a step trains; all by default.
     crop, loss_weight, positive_weight, scales, learnable
-        As of :class:`kgfast.MED`.
+        As of :class:`kgfast.MED`. ``inverse`` weights of positives end a run with an error where a
+        score falls on their pole.
     """
 
     enabled: bool = True

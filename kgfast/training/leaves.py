@@ -111,7 +111,7 @@ def sample_scores(
 def _of_distinct_rows(
     leaves: Leaves, batch: Batch, targets: Tensor, ids: Tensor, dims: Sequence[int] | None
 ) -> Sampled:
-    """Where entities are transformed: each distinct one of the step once."""
+    """Where entities are transformed: each distinct candidate of the step once."""
     distinct, (own, negatives) = distinct_ids(targets, ids)
     rows, anchors = leaves.rows(distinct), leaves.rows(batch.anchors)
     local, asking = (leaves.model.with_entity(it) for it in (rows, anchors))
