@@ -1,7 +1,7 @@
 """What a step computes: the loss of a batch, in three modes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, nn
 
@@ -22,16 +22,11 @@ _SUBMODELS = 4  # of mix(), beside the sides (0, 1), the negatives (2) and dropo
 
 
 class Objective:
-    """Base of the modes.
+    """Base of the modes; each is made of the arguments of :class:`MakeObjective`.
 
     Parameters
     ----------
     config : Config
-    hrt : Tensor
-        int64 ``[T, 3]``, the training triples, on the training device.
-    num_entities : int
-    sides : sequence of {"head", "tail"}
-        What is asked for.
 
     Attributes
     ----------
@@ -44,9 +39,7 @@ class Objective:
     lazy: bool
     batches: Batches
 
-    def __init__(
-        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
-    ) -> None:
+    def __init__(self, config: "Config") -> None:
         self._loss = config.loss
         wanted = config.regularizer
         self._regularizer = (
@@ -77,7 +70,7 @@ class NegativeSampling(Objective):
     def __init__(
         self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
-        super().__init__(config, hrt, num_entities, sides)
+        super().__init__(config)
         data, self._seed = config.data, config.seed
         weights = losses.subsampling_weights(hrt) if data.subsampling else None
         self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights, sides)
@@ -123,7 +116,7 @@ class OneVsAll(Objective):
     def __init__(
         self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
-        super().__init__(config, hrt, num_entities, sides)
+        super().__init__(config)
         self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, sides=sides)
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
@@ -155,7 +148,7 @@ class KvsAll(Objective):
     def __init__(
         self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
-        super().__init__(config, hrt, num_entities, sides)
+        super().__init__(config)
         self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
         self._known = KnownTriples(hrt).to(hrt.device)
 
@@ -167,7 +160,21 @@ class KvsAll(Objective):
         return self._penalised(loss, leaves, batch, [model.rows_of(anchors)])
 
 
-MODES: dict[str, type[Objective]] = {
+class MakeObjective(Protocol):
+    """What makes the objective of a run.
+
+    ``hrt`` are the training triples, int64 ``[T, 3]`` on the training device, and ``sides`` what is
+    asked for.
+    """
+
+    def __call__(
+        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> Objective:
+        """Make it."""
+        ...
+
+
+MODES: dict[str, MakeObjective] = {
     "negative": NegativeSampling,
     "1vsall": OneVsAll,
     "kvsall": KvsAll,
