@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*)
 
-.PHONY: install demo test lint bench gpu clean
+.PHONY: install demo test lint bench bench-data gpu clean
 
 install: $(VENV)/.complete
 
@@ -46,10 +46,17 @@ bench: $(VENV)/.complete
 	    --plot benchmarks/results/cpu-topk-speed.png
 	$(PY) benchmarks/train_speed.py
 	$(PY) benchmarks/med_speed.py
-	$(PY) benchmarks/train_memory.py
+	@test -z "$(DATA)" || $(MAKE) --no-print-directory bench-data
 	$(PY) benchmarks/readme_table.py
 	$(PY) benchmarks/losses_page.py
 	$(PY) benchmarks/med_page.py
+
+# What needs a graph: `make bench DATA=DIR` with a folder of WN18RR.
+bench-data: $(VENV)/.complete
+	$(PY) benchmarks/train_memory.py --data $(DATA)
+	$(PY) benchmarks/train_memory.py --data $(DATA) --evaluations 20 --every 5 --triples 256 \
+	    --json benchmarks/results/cpu-train-memory-20.json
+	$(PY) benchmarks/med_trials.py --data $(DATA)
 
 # On a machine with a GPU and no network: uses the python3 at hand, installs nothing.
 gpu:

@@ -175,7 +175,7 @@ class PeakMemory:
             self._before = torch.cuda.memory_allocated()
             self.method = "torch.cuda.max_memory_allocated"
             return self
-        _return_free_memory()
+        return_free_memory()
         self._sampler = None if _reset_high_water_mark() else _Sampler()
         self.method = "VmHWM" if self._sampler is None else "sampled RSS"
         self._before = resident_bytes()
@@ -190,7 +190,7 @@ class PeakMemory:
         self.bytes = peak - self._before
 
 
-def _return_free_memory() -> None:
+def return_free_memory() -> None:
     """Give freed memory back to the system, so that using it again counts."""
     with suppress(OSError, AttributeError, TypeError):  # of a system without glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -208,6 +208,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--no-naive", action="store_true", help="formulas only")
     parser.add_argument("--no-crops", action="store_true", help="leave MED and RSCF out")
+    parser.add_argument("--only-crops", action="store_true", help="MED and RSCF alone")
     parser.add_argument("--quick", action="store_true", help="a tiny graph: a smoke test")
     options = parser.parse_args(arguments)
     options.dims = options.dims or ([8, 16] if options.quick else [128, 256, 512])
@@ -215,6 +216,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--dims must be at least 1; got {min(options.dims)}")
     if options.batch_size is not None and options.batch_size < 1:
         parser.error(f"--batch-size must be at least 1; got {options.batch_size}")
+    if options.only_crops and (options.no_crops or options.plot or len(set(options.dims)) < 2):
+        parser.error("--only-crops needs several --dims, and neither --no-crops nor --plot")
     if options.sample < 0:
         parser.error(f"--sample must not be negative; got {options.sample}")
     if options.naive_cap is not None and not options.naive_cap > 0:
@@ -249,8 +252,12 @@ def _write(
 ) -> None:
     """Write what there is so far: a run that is stopped keeps it."""
     if path is not None:
-        widest = max(rows, key=lambda row: int(row["dim"]))
-        write_json(path, {"conclusion": conclusion(widest), "rows": [*rows, *crop_rows]})
+        said = {"conclusion": conclusion(_widest(rows))} if rows else {}
+        write_json(path, said | {"rows": [*rows, *crop_rows]})
+
+
+def _widest(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return max(rows, key=lambda row: int(row["dim"]))
 
 
 def main() -> int:
@@ -283,11 +290,10 @@ def main() -> int:
     )
     out.print(machine_line(about) + "\n", style="dim")
     rows = []
-    for job in jobs:
+    for job in [] if options.only_crops else jobs:
         with out.status(f"dim {job.dim}: ranking, the naive batch, and the check ..."):
             rows.append(measure_row(job, sizes | {"name": graph.name}, cap) | about)
         _write(options.json, rows)
-    summary = conclusion(max(rows, key=lambda row: int(row["dim"])))
     crop_rows = []
     if not options.no_crops and len(set(options.dims)) > 1:
         with out.status("sub-models: MED and RSCF ..."):
@@ -295,12 +301,14 @@ def main() -> int:
             widest = max(jobs, key=lambda job: job.dim)
             found = eval_mem_crops.rows(widest, sizes | {"name": graph.name}, dims)
             crop_rows = [row | about for row in found]
-    out.print(memory_table(rows), "", time_table(rows), "")
+    if rows:
+        out.print(memory_table(rows), "", time_table(rows), "")
     if crop_rows:
         out.print(eval_mem_crops.table(crop_rows), "")
-    out.print(f"[bold]{summary}[/]\n")
-    for note in notes(rows[-1], cap):
-        out.print(f"- {note}", style="dim")
+    if rows:
+        out.print(f"[bold]{conclusion(_widest(rows))}[/]\n")
+        for note in notes(rows[-1], cap):
+            out.print(f"- {note}", style="dim")
     _write(options.json, rows, crop_rows)
     if options.plot is not None:
         from pictures import draw_memory

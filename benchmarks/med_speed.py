@@ -1,11 +1,12 @@
-"""Training steps of croppable RotatE (MED): sub-models in one pass against a pass each.
+"""Training steps of croppable RotatE (MED), with RSCF and without: one pass against a pass each.
 
     python benchmarks/med_speed.py            results/cpu-med-speed.json
     python benchmarks/med_speed.py --quick    a smoke test: a tiny graph, seconds
 
 Whole steps of the trainer, queries, loss, backward and optimizer included, in turns in one process:
 the widest model alone, all sub-models nested in one pass, and a pass for each of them. With shared
-negatives and with negatives of every row.
+negatives and with negatives of every row. With RSCF scores are a pass each, and what is nested are
+the filters of the entities.
 """
 
 import argparse
@@ -30,8 +31,9 @@ from common import (
 from rich.console import Console
 from speed_tables import _table, spread
 
-from kgfast import MED
+from kgfast import MED, RSCF
 from kgfast.datasets import Dataset, synthetic
+from kgfast.models.base import Model
 from kgfast.training import Config, Trainer
 from kgfast.training.run import Run
 
@@ -39,7 +41,9 @@ WARM_UP, STEPS = 2, 3  # of a turn
 GOAL = 1.25  # nested, as a multiple of the widest alone
 NEGATIVES = {"shared": (512, 1024), "per_row": (1024, 64)}  # batch, negatives
 QUICK = {"shared": (64, 32), "per_row": (64, 8)}
+CASES = (("rotate", "shared"), ("rotate", "per_row"), ("rotate + rscf", "per_row"))
 WAYS = ("widest alone", "nested", "a pass each")
+LABELS = {"rotate": "RotatE", "rotate + rscf": "RotatE + RSCF"}
 
 
 class Apart(MED):
@@ -51,12 +55,20 @@ class Apart(MED):
         return False
 
 
-def run_of(way: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tuple[int, int]) -> Run:
+class FiltersApart(RSCF):
+    """RSCF that makes the filters of each crop in a pass of its own."""
+
+    candidates_of = Model.candidates_of
+
+
+def run_of(
+    way: str, model: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tuple[int, int]
+) -> Run:
     """A run whose steps are timed; it has no folder and no evaluations."""
     config = Config.from_dict(
         {
             "dataset": {"name": "synthetic"},
-            "model": {"name": "rotate", "base_dim": dims[-1]},
+            "model": {"name": "rotate", "base_dim": dims[-1], "use_rscf": model != "rotate"},
             "med": {"dims": list(dims[-1:] if way == "widest alone" else dims)},
             "optim": {"name": "row_adam", "lr": 5e-4},
             "train": {"steps": 10**6},
@@ -65,7 +77,10 @@ def run_of(way: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tupl
     )
     trainer = Trainer(config, dataset=graph, progress=False)
     if way == "a pass each":
-        trainer.model.__class__ = Apart
+        if model == "rotate":
+            trainer.model.__class__ = Apart
+        else:
+            trainer.model.model.__class__ = FiltersApart
     run = Run(
         config,
         graph,
@@ -86,9 +101,10 @@ def steps(run: Run, count: int) -> None:
 
 
 def measure(options: argparse.Namespace, graph: Dataset) -> Iterator[dict[str, Any]]:
-    """A row for each kind of negatives and way."""
-    for kind, sizes in (QUICK if options.quick else NEGATIVES).items():
-        runs = {way: run_of(way, kind, graph, options.dims, sizes) for way in WAYS}
+    """A row for each model, kind of negatives and way."""
+    for model, kind in CASES:
+        sizes = (QUICK if options.quick else NEGATIVES)[kind]
+        runs = {way: run_of(way, model, kind, graph, options.dims, sizes) for way in WAYS}
         contenders = {way: partial(steps, run, STEPS) for way, run in runs.items()}
         for run in runs.values():
             steps(run, WARM_UP)
@@ -97,6 +113,7 @@ def measure(options: argparse.Namespace, graph: Dataset) -> Iterator[dict[str, A
             seconds = timing.scaled(1 / STEPS)
             yield {
                 "benchmark": "med_speed",
+                "model": model,
                 "way": way,
                 "dims": list(options.dims),
                 "negatives": kind,
@@ -111,17 +128,18 @@ def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
     """The rows as a table."""
     dims = ", ".join(map(str, rows[0]["dims"]))
     table = _table(
-        f"RotatE + MED training steps, sub-models {dims}",
-        *("negatives", "", "step", "min .. max", "x widest", "goal"),
+        f"MED training steps, sub-models {dims}",
+        *("model", "negatives", "", "step", "min .. max", "x widest", "goal"),
     )
     for row in rows:
         table.add_row(
+            LABELS[row["model"]],
             f"{row['batch']} x {row['negatives_per_triple']} {row['negatives'].replace('_', ' ')}",
             row["way"],
             human_seconds(row["seconds"]["median"]),
             spread(row["seconds"]),
             f"{row['times_widest']:.2f}",
-            f"<= {GOAL}" if row["way"] == "nested" else "",
+            f"<= {GOAL}" if (row["model"], row["way"]) == ("rotate", "nested") else "",
         )
     out.print(table)
 

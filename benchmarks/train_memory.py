@@ -1,15 +1,17 @@
 """Memory of a training run from evaluation to evaluation: RotatE + MED + RSCF as it was meant.
 
     python benchmarks/train_memory.py --data DIR      results/cpu-train-memory.json
-    python benchmarks/train_memory.py                 on a synthetic graph of WN18RR's size
     python benchmarks/train_memory.py --quick         a smoke test: a tiny model, seconds
 
-Runs the first steps of a config, 20 between evaluations of the valid set by every sub-model, and
-reads what the process holds after each evaluation, and how much more it held at its peak.
+DIR is a folder of the config's dataset. Runs the first steps of a config, 20 between evaluations of
+the valid set, or so many triples of it, by every sub-model, and reads what the process holds after
+each evaluation, what the allocator gives back aside, and how much more it held at its peak.
 """
 
 import argparse
+import gc
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from common import (
     machine_line,
     machine_tag,
     resident_bytes,
+    return_free_memory,
     write_json,
 )
 
@@ -63,18 +66,22 @@ class Watched(Trainer):
 
 def _held(device: torch.device) -> int:
     """What the process holds on the device."""
-    return torch.cuda.memory_allocated() if device.type == "cuda" else resident_bytes()
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated()
+    gc.collect()
+    return_free_memory()
+    return resident_bytes()
 
 
 def trainer_of(options: argparse.Namespace) -> Watched:
     """The trainer of the config, on its data or on a synthetic graph."""
-    root = [] if options.data is None else [f"dataset.root={options.data}"]
-    quick = list(QUICK) if options.quick else []
-    config = Config.from_yaml(options.config, [*root, *quick, f"device={options.device}"])
-    graph = None
-    if options.data is None:
-        graph = kgfast.datasets.synthetic(*(QUICK_SIZES if options.quick else ()))
+    changes = list(QUICK) if options.quick else [f"dataset.root={options.data}"]
+    config = Config.from_yaml(options.config, [*changes, f"device={options.device}"])
+    graph = kgfast.datasets.synthetic(*QUICK_SIZES) if options.quick else None
     trainer = Watched(config, dataset=graph, progress=False)
+    if options.triples is not None:
+        valid = trainer.dataset.valid
+        trainer.dataset = replace(trainer.dataset, valid=valid[: options.triples])
     trainer.rows = []
     return trainer
 
@@ -110,12 +117,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--data", metavar="DIR", help="where the dataset of the config is")
     parser.add_argument("--evaluations", type=int, default=3)
     parser.add_argument("--every", type=int, default=20, help="steps between them")
+    parser.add_argument("--triples", type=int, help="of the valid set; all unless given")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="a tiny model: a smoke test")
     options = parser.parse_args()
-    if min(options.evaluations, options.every) < 1:
-        parser.error("--evaluations and --every must be at least 1")
+    if min(options.evaluations, options.every, options.triples or 1) < 1:
+        parser.error("--evaluations, --every and --triples must be at least 1")
+    if (options.data is None) != options.quick:
+        parser.error("either --data or --quick")
     if options.json is None and not options.quick:
         options.json = RESULTS / f"{machine_tag(options.device)}-train-memory.json"
     return options
@@ -133,6 +143,7 @@ def main() -> int:
         "config": options.config.stem,
         "graph": trainer.dataset.name,
         "dims": [trainer.model.dim] if med is None else med.dims,
+        "triples": len(trainer.dataset.valid),
         **about,
     }
     with out.status("training and evaluating ..."):

@@ -1,0 +1,134 @@
+"""What the settings of MED do to its sub-models: short runs of RotatE + MED, a setting changed.
+
+    python benchmarks/med_trials.py --data DIR      results/cpu-med-trials.json
+    python benchmarks/med_trials.py --quick         a smoke test: a synthetic graph, seconds
+
+DIR is a folder of WN18RR. Each run makes 2,000 steps with the batch, negatives and optimizer of
+configs/wn18rr/rotate_med_640d.yaml at a fifth of its dimensions, and is evaluated on the valid set:
+how soon sub-models learn, not how far they come.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import QUICK_SIZES, RESULTS, console, facts, machine_line, machine_tag, write_json
+from rich.console import Console
+from rich.table import Table
+
+from kgfast.datasets import synthetic
+from kgfast.training import Config, Trainer
+
+STEPS, WIDEST = 2000, 128
+SEVEN = (32, 48, 64, 80, 96, 112, 128)
+HELD = {"learnable": False, "scales": [0.0, 0.5, 1.0]}
+GAMMA = 4.0
+
+# Name, sub-models (none: the model alone), options of MED, gamma.
+TRIALS: tuple[tuple[str, tuple[int, ...], dict[str, Any], float], ...] = (
+    ("alone, self-adversarial loss", (), {}, GAMMA),
+    ("2 sub-models, w1, w2, w3 learned", (32, 128), {}, GAMMA),
+    ("2 sub-models, w1, w2, w3 held at 1", (32, 128), {"learnable": False}, GAMMA),
+    ("2 sub-models, held at 0, 1/2, 1", (32, 128), HELD, GAMMA),
+    ("4 sub-models, held at 0, 1/2, 1", (32, 64, 96, 128), HELD, GAMMA),
+    ("7 sub-models, held at 0, 1/2, 1", SEVEN, HELD, GAMMA),
+    ("the same, 3 of them in a step", SEVEN, HELD | {"submodels_per_step": 3}, GAMMA),
+    ("the same, all, gamma 6", SEVEN, HELD, 6.0),
+)
+
+
+def config_of(
+    dims: tuple[int, ...], options: dict[str, Any], gamma: float, *, root: str | None, quick: bool
+) -> Config:
+    """The config of a trial."""
+    shrink = 8 if quick else 1
+    widths = [dim // shrink for dim in dims]
+    steps = 4 if quick else STEPS
+    med = {"dims": widths, "submodels_per_step": len(widths), **options}
+    dataset = {"name": "synthetic"} if root is None else {"name": "wn18rr", "root": root}
+    return Config.from_dict(
+        {
+            "dataset": dataset,
+            "model": {"name": "rotate", "base_dim": WIDEST // shrink, "gamma": gamma},
+            "optim": {"name": "row_adam", "lr": 4e-3},
+            "sched": {"name": "step", "milestones": [0.6], "factor": 0.1},
+            "train": {"steps": steps, "eval_every": steps},
+            "data": {
+                "train_bs": 64 if quick else 512,
+                "neg_size": 32 if quick else 1024,
+                "negatives": "shared",
+            },
+        }
+        | ({"med": med} if dims else {"loss": {"name": "nssa", "alpha": 0.5}})
+    )
+
+
+def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each trial."""
+    graph = synthetic(*QUICK_SIZES) if options.quick else None
+    for name, dims, changes, gamma in TRIALS:
+        config = config_of(dims, changes, gamma, root=options.data, quick=options.quick)
+        trainer = Trainer(config, dataset=graph, progress=not options.quick)
+        result = trainer.fit()
+        by_dim = result.valid_of_submodels or {str(trainer.model.dim): result.valid}
+        yield {
+            "benchmark": "med_trials",
+            "graph": trainer.dataset.name,
+            "trial": name,
+            "dims": [int(dim) for dim in by_dim],
+            "steps": result.steps,
+            "config": config.to_dict(),
+            "mrr": {dim: metrics["mrr"] for dim, metrics in by_dim.items()},
+        }
+
+
+def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """The rows as a table."""
+    title = f"MRR on valid after {rows[0]['steps']:,} steps, {rows[0]['graph']}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    table.add_column("narrowest", justify="right")
+    table.add_column("widest", justify="right")
+    for row in rows:
+        table.add_row(row["trial"], *ends(row))
+    out.print(table)
+
+
+def ends(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The narrowest and the widest sub-model's MRR, each with its dimensions; one is the widest."""
+    shown = [f"{row['mrr'][str(dim)]:.3f} ({dim})" for dim in row["dims"]]
+    return ("", shown[0]) if len(shown) == 1 else (shown[0], shown[-1])
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", metavar="DIR", help="a folder of WN18RR")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--quick", action="store_true", help="a synthetic graph: a smoke test")
+    options = parser.parse_args()
+    if (options.data is None) != options.quick:
+        parser.error("either --data or --quick")
+    if options.json is None and not options.quick:
+        options.json = RESULTS / f"{machine_tag('cpu')}-med-trials.json"
+    return options
+
+
+def main() -> int:
+    """Measure, print, write; after each trial what there is."""
+    options = parse()
+    out, about = console(), facts("cpu")
+    out.print(machine_line(about) + "\n", style="dim")
+    rows: list[dict[str, Any]] = []
+    for row in measure(options):
+        rows.append(row | about)
+        if options.json is not None:
+            write_json(options.json, {"rows": rows})
+    show(out, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
