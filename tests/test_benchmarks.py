@@ -41,6 +41,18 @@ def write_graph(folder):
     return folder
 
 
+def test_eval_mem_of_sub_models_alone(tmp_path):
+    result = tmp_path / "crops.json"
+    done = run("eval_mem.py", "--quick", "--only-crops", "--json", result)
+    assert done.returncode == 0, done.stderr
+    written = json.loads(result.read_text())
+    assert "conclusion" not in written
+    assert {row["benchmark"] for row in written["rows"]} == {"eval_mem_crops"}
+    done = run("eval_mem.py", "--quick", "--only-crops", "--no-crops")
+    assert done.returncode == 2
+    assert "--only-crops needs" in done.stderr
+
+
 def test_eval_mem_writes_what_it_measured(tmp_path):
     pytest.importorskip("matplotlib")
     result = tmp_path / "mem.json"
@@ -49,12 +61,13 @@ def test_eval_mem_writes_what_it_measured(tmp_path):
     rows = json.loads(result.read_text())["rows"]
     rows, crops = rows[:2], rows[2:]
     assert [row["dim"] for row in rows] == [8, 16]
-    assert [row["way"] for row in crops] == ["med", "med separate", "widest alone", "med + rscf"]
+    ways = ["med", "med separate", "widest alone", "med + rscf", "rscf"]
+    assert [row["way"] for row in crops] == ways
     for row in crops:
         assert row["check"] == {"queries": 8, "differing": 0, "equal": True}
         assert row["kgfast"]["bytes"] < 64 << 20
     # 7 floats, of filtered candidates 12, a pair and feature
-    assert [row["formula"]["bytes"] for row in crops] == [*[28_672_000] * 3, 49_152_000]
+    assert [row["formula"]["bytes"] for row in crops] == [28_672_000] * 3 + [49_152_000] * 2
     for row in rows:
         assert row["check"]["equal"]
         assert row["check"]["queries"] == 16
