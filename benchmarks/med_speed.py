@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bare_run import bare_run
 from common import (
     QUICK_SIZES,
     RESULTS,
@@ -81,17 +82,7 @@ def run_of(
             trainer.model.__class__ = Apart
         else:
             trainer.model.model.__class__ = FiltersApart
-    run = Run(
-        config,
-        graph,
-        trainer.model,
-        trainer.evaluate,
-        folder=None,
-        progress=False,
-        resume=False,
-    )
-    trainer.model.train()
-    return run
+    return bare_run(trainer)
 
 
 def steps(run: Run, count: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bare_run import bare_run
 from common import (
     QUICK_SIZES,
     RESULTS,
@@ -35,7 +36,6 @@ from common import (
 import kgfast
 from kgfast.ranks import Ranks
 from kgfast.training import Config, Trainer
-from kgfast.training.run import Run
 
 CONFIG = Path(__file__).parent.parent / "configs" / "wn18rr" / "rotate_med_rscf.yaml"
 QUICK = ("model.base_dim=16", "med.dims=[4,8,16]", "data.train_bs=64")
@@ -88,16 +88,7 @@ def trainer_of(options: argparse.Namespace) -> Watched:
 
 def measure(trainer: Watched, evaluations: int, every: int) -> list[dict[str, Any]]:
     """Train and evaluate in turns; a row for each evaluation."""
-    run = Run(
-        trainer.config,
-        trainer.dataset,
-        trainer.model,
-        trainer.evaluate,
-        folder=None,
-        progress=False,
-        resume=False,
-    )
-    trainer.model.train()
+    run = bare_run(trainer)
     for _ in range(evaluations):
         before = run.state.seconds_training
         for _ in range(every):

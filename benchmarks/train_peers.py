@@ -17,6 +17,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
+from bare_run import bare_run
 from common import Stopwatch, available_memory
 from peers import Missing
 from torch import Tensor, nn
@@ -90,16 +91,7 @@ class Kgfast:
 
     @cached_property
     def _run(self) -> Run:
-        trainer = self._trainer
-        return Run(
-            trainer.config,
-            trainer.dataset,
-            trainer.model,
-            trainer.evaluate,
-            folder=None,
-            progress=False,
-            resume=False,
-        )
+        return bare_run(self._trainer)
 
 
 class Plain:

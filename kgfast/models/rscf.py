@@ -228,12 +228,11 @@ class _Filters:
 
     def factor(self) -> Tensor:
         """``N(t A3) + 1`` (head side: ``N(h A2) + 1``) of all rows, ``[N, dim]``."""
-        table = self._model.entity
+        table, name = self._model.entity, _factor_matrix(self._side)
         if self._rscf._factor_trains:
             if self._rscf.p == 2:
                 return _factors(self._rscf, self._side, [self._dim])[0]
-            return self._normalised(_trained(table), _factor_matrix(self._side)) + 1.0
-        name = _factor_matrix(self._side)
+            return self._normalised(_trained(table), name) + 1.0
         result = torch.empty(len(table), self._dim, dtype=self.dtype, device=table.device)
         step = _rows_at_once(table.device, table.shape[1])
         for i in range(0, len(table), step):
