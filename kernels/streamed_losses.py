@@ -262,7 +262,8 @@ class _Positives(NamedTuple):
     ) -> "_Positives":
         """From a CSR of ids per row, in any order; duplicates count once."""
         num_rows = len(indptr) - 1
-        rows = torch.arange(num_rows, device=indptr.device).repeat_interleave(indptr.diff())
+        rows = torch.arange(num_rows, dtype=torch.int64, device=indptr.device)
+        rows = rows.repeat_interleave(indptr.diff())
         pairs = (indices * num_rows + rows).unique() if num_rows else indices
         return cls._of(pairs % max(1, num_rows), pairs // max(1, num_rows), bounds, num_rows)
 
@@ -277,7 +278,7 @@ class _Positives(NamedTuple):
         cls, rows: Tensor, ids: Tensor, bounds: list[tuple[int, int]], num_rows: int
     ) -> "_Positives":
         edges = [start for start, _ in bounds] + [stop for _, stop in bounds[-1:]]
-        found = torch.searchsorted(ids, torch.tensor(edges, device=ids.device)).tolist()
+        found = torch.searchsorted(ids, ids.new_tensor(edges)).tolist()
         parts = [slice(a, b) for a, b in pairwise(found)]
         return cls(rows, ids, parts, num_rows)
 

@@ -18,7 +18,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tens
     rows, peaks, masses : Tensor
         float32 ``[R]``: results, highest scores, and sums of weights relative to those.
     """
-    peaks, masses, totals = torch.zeros(3, len(scores), dtype=torch.float64)
+    peaks, masses, totals = scores.new_zeros(3, len(scores), dtype=torch.float64)
     _walk(_SUMS, scores.contiguous(), alpha, sums=(peaks, masses, totals))
     return (totals / masses).float(), peaks.float(), masses.float()
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ..scores import Score
@@ -59,5 +58,4 @@ class Crops:
     def gradient_like(self, rows: Tensor, count: int | None = None) -> Tensor:
         """Room for the gradient of ``count`` rows, zero where no crop reaches."""
         shape = (len(rows) if count is None else count, rows.shape[1])
-        make = torch.empty if self.covers_rows else torch.zeros
-        return make(shape, dtype=rows.dtype)
+        return rows.new_empty(shape) if self.covers_rows else rows.new_zeros(shape)

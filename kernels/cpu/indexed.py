@@ -31,7 +31,7 @@ def indexed_scores(
     facts = get_score(score)
     crops = Crops.of(dims, facts, table.shape[1])
     index = index.contiguous()
-    out = torch.empty(len(crops.given), *index.shape)
+    out = table.new_empty(len(crops.given), *index.shape, dtype=torch.float32)
     if bias is not None:
         bias = bias.float().expand(len(table)).contiguous()
     extension.indexed_scores(
@@ -96,7 +96,7 @@ def indexed_backward_dense(
     crops = Crops.of(dims, get_score(score), table.shape[1])
     groups = _grouped(index) if need[1] or need[2] else None
     rows, factor_rows = (
-        None if like is None or not needed else torch.zeros(like.shape, dtype=like.dtype)
+        None if like is None or not needed else like.new_zeros(like.shape)
         for like, needed in ((table, need[1]), (factor, need[2]))
     )
     operands = _Operands(queries, table, factor, index, score, crops)

@@ -24,7 +24,7 @@ class _FusedPasses:
     """The passes of the loop, each one walk over the scratch; numbers as in csrc/losses.h."""
 
     def bce_sums(self, scores: Tensor, label_c: float) -> Tensor:
-        softplus, linear = (torch.zeros(len(scores), dtype=torch.float64) for _ in range(2))
+        softplus, linear = scores.new_zeros(2, len(scores), dtype=torch.float64)
         self._run(0, scores, sums=(softplus, linear, None))
         return softplus - label_c * linear if label_c else softplus
 
@@ -32,7 +32,7 @@ class _FusedPasses:
         self._run(1, scores, factors=(None, scale, None), constant=label_c)
 
     def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> Tensor:
-        softplus, linear = (torch.zeros(len(scores), dtype=torch.float64) for _ in range(2))
+        softplus, linear = scores.new_zeros(2, len(scores), dtype=torch.float64)
         self._run(6, scores, (softplus, linear, None), (None, scale, None), label_c)
         return softplus - label_c * linear if label_c else softplus
 
@@ -78,7 +78,7 @@ def bce(
     score: str,
 ) -> Tensor:
     """The contract of :func:`kgfast.ops.bce`; see there."""
-    result = torch.empty(len(queries))
+    result = queries.new_empty(len(queries), dtype=torch.float32)
     for rows in _blocks(queries, candidates):
         sweep = _Sweep(queries[rows], candidates, bias, score)
         positives = _positives(positive_indptr, positive_indices, rows)
@@ -123,7 +123,7 @@ def bce_with_gradients(
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """What :func:`bce` and :func:`bce_backward` return, of scores that are swept once."""
-    result = torch.empty(len(queries))
+    result = queries.new_empty(len(queries), dtype=torch.float32)
     gradients = _Gradients(queries, candidates, need)
     for rows in _blocks(queries, candidates):
         sweep = _Sweep(queries[rows], candidates, bias, score, gradients, rows)
@@ -145,8 +145,8 @@ def cross_entropy(
     score: str,
 ) -> tuple[Tensor, Tensor]:
     """The contract of :func:`kgfast.ops.cross_entropy`: row losses and logsumexp."""
-    result = torch.empty(len(queries))
-    logsumexp = torch.empty(len(queries), dtype=torch.float64)
+    result = queries.new_empty(len(queries), dtype=torch.float32)
+    logsumexp = queries.new_empty(len(queries), dtype=torch.float64)
     for rows in _blocks(queries, candidates):
         sweep = _Sweep(queries[rows], candidates, bias, score)
         found = streamed.cross_entropy_rows(sweep, targets[rows], label_smoothing, _FUSED)
@@ -202,10 +202,10 @@ class _Gradients:
     """Room for the gradients that are needed."""
 
     def __init__(self, queries: Tensor, candidates: Tensor, need: tuple[bool, bool, bool]) -> None:
-        shape, dtype = candidates.shape, candidates.dtype
-        self.queries = torch.zeros(queries.shape) if need[0] else None
-        self.candidates = torch.empty(shape, dtype=dtype) if need[1] else None
-        self.bias = torch.zeros(len(candidates)) if need[2] else None
+        shape, float32 = candidates.shape, torch.float32
+        self.queries = queries.new_zeros(queries.shape, dtype=float32) if need[0] else None
+        self.candidates = candidates.new_empty(shape) if need[1] else None
+        self.bias = candidates.new_zeros(len(candidates), dtype=float32) if need[2] else None
 
 
 class _Sweep:
@@ -226,15 +226,16 @@ class _Sweep:
         self.num_queries, self.num_candidates = len(queries), len(candidates)
         self.crops = Crops.of(None, get_score(score), candidates.shape[1])
         self.bias = bias if bias is None else bias.expand(len(candidates))
-        self.scratch = torch.empty(0)
+        self.scratch = queries.new_empty(0, dtype=torch.float32)
         self.gradients, self.rows = gradients, rows
-        wants_bias = gradients is not None and gradients.bias is not None
-        self.grad_bias = torch.zeros(len(candidates)) if wants_bias else None
+        self.grad_bias = None
+        if gradients is not None and gradients.bias is not None:
+            self.grad_bias = torch.zeros_like(gradients.bias)
 
     def scores(self, start: int, stop: int) -> Tensor:
         count = self.num_queries * (stop - start)
         if len(self.scratch) < count:
-            self.scratch = torch.empty(count)
+            self.scratch = self.scratch.new_empty(count)
         out = self.scratch[:count].view(1, self.num_queries, stop - start)
         bias = None if self.bias is None else self.bias[start:stop].float().contiguous()
         score_into(out, self.queries, self.candidates[start:stop], self.score, bias, self.crops)

@@ -30,7 +30,8 @@ def pairwise_scores(
 ) -> Tensor:
     """The contract of :func:`kgfast.ops.pairwise_scores`; see there."""
     crops = Crops.of(dims, get_score(score), candidates.shape[1])
-    out = torch.empty(len(crops.given), len(queries), len(candidates))
+    shape = (len(crops.given), len(queries), len(candidates))
+    out = queries.new_empty(shape, dtype=torch.float32)
     if bias is not None:
         bias = bias.float().expand(len(candidates)).contiguous()
     score_into(out, queries, candidates, score, bias, crops, factor)

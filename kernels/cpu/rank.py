@@ -31,7 +31,7 @@ def rank_counts(
     """The contract of :func:`kgfast.ops.rank_counts`; see there."""
     facts = get_score(score)
     crops = Crops.of(dims, facts, candidates.shape[1])
-    counts = torch.empty(len(crops.distinct), 4, len(targets), dtype=torch.int64)
+    counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
     bias = None if bias is None else bias.double().expand(len(candidates)).contiguous()
     bias32 = None if bias is None else bias.float()
     targets = targets.contiguous()

@@ -34,7 +34,7 @@ def topk(
     facts = get_score(score)
     crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
     scores = queries.new_empty(len(crops), len(queries), k)
-    ids = torch.empty(scores.shape, dtype=torch.int64)
+    ids = queries.new_empty(scores.shape, dtype=torch.int64)
     bias = None if bias is None else bias.double().expand(len(candidates)).contiguous()
     index = [
         None if it is None else it.contiguous()

@@ -99,11 +99,11 @@ def _sum_by_owner(
     two parts hands its float64 sum on.
     """
     rows, ids, owners = pairs
-    carry, last = torch.empty(0), -1
+    carry, last = result.new_empty(0), -1
     for part in _parts(len(owners), operands[1].shape[1]):
         owner = owners[part]
         first, previous, last = int(owner[0]), last, int(owner[-1])
-        total = torch.zeros(last - first + 1, result.shape[1], dtype=torch.float64).to(grad.device)
+        total = grad.new_zeros(last - first + 1, result.shape[1], dtype=torch.float64)
         if first == previous:
             total[0] = carry
         gathered = _gathered(*operands, rows[part], ids[part])
@@ -117,7 +117,7 @@ def _sum_by_owner(
 def _pairs(index: Tensor) -> tuple[Tensor, Tensor]:
     """Query and candidate of every pair, ``[B * K]`` each."""
     batch, width = index.shape
-    rows = torch.arange(batch, device=index.device).repeat_interleave(width)
+    rows = torch.arange(batch, dtype=torch.int64, device=index.device).repeat_interleave(width)
     return rows, index.reshape(-1)
 
 

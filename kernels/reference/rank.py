@@ -147,7 +147,7 @@ def rank_counts(
         results = []
         for dim in crops:
             operands = Operands(queries, candidates, bias, factor, score, dim, nan_worst)
-            target_scores = operands.pairs(torch.arange(len(targets)).to(targets), targets)
+            target_scores = operands.pairs(_places(targets), targets)
             raw = _count_candidates(operands, target_scores, targets, candidate_ids)
             excluded = _count_pairs(operands, target_scores, *pairs)
             results.append((*raw, *excluded))
@@ -190,7 +190,7 @@ class Operands:
             self._scores(self.queries[rows[i : i + step]], ids[i : i + step])
             for i in range(0, len(ids), step)
         ]
-        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64).to(ids.device)
+        return torch.cat(parts) if parts else ids.new_empty(0, dtype=torch.float64)
 
     def _scores(self, queries: Tensor, ids: Tensor) -> Tensor:
         table = crop(self.candidates[ids], self.score, self.dim)
@@ -208,7 +208,7 @@ def _count_candidates(
 ) -> tuple[Tensor, Tensor]:
     """How many candidates other than the target score above it, and how many equal it."""
     if candidate_ids is None:
-        candidate_ids = torch.arange(len(operands.candidates), device=targets.device)
+        candidate_ids = _places(operands.candidates)
     greater, equal = torch.zeros_like(targets), torch.zeros_like(targets)
     width = max(1, operands.candidates.shape[1])
     columns = max(1, min(len(candidate_ids), TILE // width))
@@ -235,7 +235,7 @@ def _count_pairs(
 ) -> tuple[Tensor, Tensor]:
     """The same two counts over explicit (query, candidate) pairs."""
     scores, threshold = operands.pairs(rows, ids), target_scores[rows]
-    zeros = torch.zeros(len(target_scores), dtype=torch.int64, device=rows.device)
+    zeros = rows.new_zeros(len(target_scores))
     greater = zeros.index_add(0, rows, _beats(scores, threshold).long())
     equal = zeros.index_add(0, rows, (scores == threshold).long())
     return greater, equal
@@ -245,9 +245,7 @@ def _excluded_pairs(
     targets: Tensor, indptr: Tensor, indices: Tensor, candidate_ids: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Distinct (query, known id) pairs that are candidates and not the query's target."""
-    rows = torch.repeat_interleave(
-        torch.arange(len(targets), device=targets.device), indptr[1:] - indptr[:-1]
-    )
+    rows = torch.repeat_interleave(_places(targets), indptr[1:] - indptr[:-1])
     pairs = torch.stack([rows, indices[int(indptr[0]) : int(indptr[-1])]], 1).unique(dim=0)
     rows, ids = pairs[:, 0], pairs[:, 1]
     keep = ids != targets[rows]
@@ -256,10 +254,15 @@ def _excluded_pairs(
     return rows[keep], ids[keep]
 
 
+def _places(rows: Tensor) -> Tensor:
+    """The number of each of the rows, ``[R]``, on their device."""
+    return torch.arange(len(rows), dtype=torch.int64, device=rows.device)
+
+
 @contextmanager
 def denormals_kept() -> Iterator[None]:
     """Undo ``torch.set_flush_denormal(True)`` for the calling thread, and restore it."""
-    flushed = bool(torch.full((), 1e-310, dtype=torch.float64) * 1.0 == 0)
+    flushed = bool(torch.full((), 1e-310, dtype=torch.float64, device="cpu") * 1.0 == 0)
     if flushed:
         torch.set_flush_denormal(False)
     try:

@@ -31,7 +31,7 @@ def topk(
 
     Places beyond the last candidate of a query hold id -1 and score -inf.
     """
-    ids = torch.arange(len(candidates), device=candidates.device)
+    ids = torch.arange(len(candidates), dtype=torch.int64, device=candidates.device)
     ids = ids if candidate_ids is None else candidate_ids.sort().values
     excluded = _excluded_pairs(exclude_indptr, exclude_indices, ids)
     with denormals_kept():
@@ -51,7 +51,7 @@ def _topk_crop(
     """Scores and ids of one crop, ``[B, k]``; ``ids`` ascend."""
     queries = operands.queries
     scores = queries.new_full((len(queries), k), -torch.inf)
-    best = torch.full((len(queries), k), -1, device=ids.device)
+    best = ids.new_full((len(queries), k), -1)
     columns = max(1, min(len(ids), TILE // operands.candidates.shape[1]))
     rows = max(1, TILE // (columns + k))
     for i in range(0, len(queries), rows):

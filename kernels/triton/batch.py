@@ -105,7 +105,7 @@ class Known:
     def sorted_rows(self) -> "Known":
         """The same index with rising ids in every row."""
         ids = self.indices.sort(stable=True)
-        places = torch.arange(len(self.indices), device=self.indices.device)
+        places = torch.arange(len(self.indices), dtype=torch.int64, device=self.indices.device)
         rows = torch.searchsorted(self.indptr, places, right=True) - 1
         by_row = rows[ids.indices].sort(stable=True)
         return Known(self.indptr, ids.values[by_row.indices])

@@ -140,7 +140,8 @@ class Crop:
         if not self.bound.norm:
             return None
         count = self.batch.num_queries
-        lanes = torch.empty(-(-count // PACK_ROWS), 2, PACK_ROWS, device=self.device)
+        blocks = -(-count // PACK_ROWS)
+        lanes = torch.empty(blocks, 2, PACK_ROWS, dtype=torch.float32, device=self.device)
         rows = {**view_args(self.batch.queries, self.batch.facts), "p_ids": None, "first_row": 0}
         self._describe({**rows, "p_bias": None, "bias_stride": 0}, count, lanes, PACK_ROWS)
         return lanes[:, 1].flatten()[:count]
@@ -327,7 +328,7 @@ class Crop:
 
     def decide_all(self, first: int, count: int, cursor: Tensor) -> None:
         """Decide ``count`` pairs without a sweep, in the order of the whole score matrix."""
-        pairs = torch.arange(first, first + count, device=self.device)
+        pairs = torch.arange(first, first + count, dtype=torch.int64, device=self.device)
         queries = pairs.div(self.batch.num_candidates, rounding_mode="floor")
         lanes = pairs - queries * self.batch.num_candidates
         torch.add(queries << 32, lanes, out=self.band[:count])

@@ -133,4 +133,4 @@ def pull_side(
 
 def extra_rows(grad: Tensor | None, count: int) -> Tensor | None:
     """Float32 room for the pieces of lists that are cut."""
-    return None if grad is None else torch.zeros(count, grad.shape[1], device=grad.device)
+    return None if grad is None else grad.new_zeros(count, grad.shape[1], dtype=torch.float32)

@@ -32,7 +32,7 @@ class Nest:
         has_norms = self.widest.bound.norm > 0
         self.lanes = self.widest.lanes.expand(len(crops), -1)
         if has_norms:
-            self.lanes = torch.empty(self.lanes.shape, device=device)
+            self.lanes = torch.empty_like(self.lanes, memory_format=torch.contiguous_format)
 
     def score_targets(self) -> None:
         """Canonical scores of the targets at every crop."""
@@ -77,7 +77,8 @@ class Nest:
         tile, (first, count, *_) = self.plan.tile, block
         positions = self.widest.order[first : first + count]
         tiles = -(-count // tile.queries)
-        rows = torch.zeros(len(self.crops), 3, tiles * tile.queries, device=self.widest.device)
+        shape = (len(self.crops), 3, tiles * tile.queries)
+        rows = torch.zeros(shape, dtype=torch.float32, device=self.widest.device)
         rows[:, 0, count:] = torch.nan
         for crop, its_rows in zip(self.crops, rows, strict=True):
             its_rows[:, :count] = crop.thresholds[:, positions]

@@ -152,7 +152,7 @@ def _gather_all(
     factor: Tensor | None,
 ) -> None:
     """Where not even one packed tile fits the scratch (tens of thousands of features)."""
-    index = torch.arange(len(candidates), device=candidates.device)
+    index = torch.arange(len(candidates), dtype=torch.int64, device=candidates.device)
     index = index.expand(out.shape[1:])
     fill_indexed(out, queries, candidates, index, facts, crops, bias, factor)
 

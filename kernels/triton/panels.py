@@ -86,7 +86,7 @@ def pack_weights(weights: Tensor, lanes: int) -> Tensor:
 def _panels(rows: Tensor, ids: Tensor | None, lanes: int, floats: int) -> Tensor:
     """Room for panels of rows of so many floats."""
     count = len(rows) if ids is None else len(ids)
-    return torch.empty(-(-count // lanes) * lanes * floats, device=rows.device)
+    return rows.new_empty(-(-count // lanes) * lanes * floats, dtype=torch.float32)
 
 
 def _pack(
@@ -148,7 +148,7 @@ def describe_lanes(
     """
     count = len(rows) if ids is None else len(ids)
     panels = -(-count // lanes)
-    out = torch.empty(panels, 2, lanes, device=rows.device)
+    out = rows.new_empty(panels, 2, lanes, dtype=torch.float32)
     launcher.launch(
         describe,
         (panels * (lanes // PACK_ROWS),),

@@ -62,7 +62,7 @@ def topk(
     crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
     shape = (len(crops), len(queries), k)
     scores = queries.new_full(shape, -torch.inf)
-    ids = torch.full(shape, -1, device=candidates.device)
+    ids = queries.new_full(shape, -1, dtype=torch.int64)
     with launcher.on_device(candidates.device):
         targets = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
         batch = Batch.of(
@@ -136,7 +136,8 @@ class _Job:
         seen = None if batch.nan_worst else self.words
         if batch.facts.filters:
             floats = self.dim * batch.packed_planes[0]
-            out = torch.empty(-(-len(order) // lanes) * lanes * floats, device=self.device)
+            count = -(-len(order) // lanes) * lanes * floats
+            out = torch.empty(count, dtype=torch.float32, device=self.device)
             operands = batch.queries, batch.facts, batch.factor, self.dim
             fold(launcher.launch, *operands, order, lanes, out, seen)
             return out
@@ -184,8 +185,8 @@ class _Pass:
 
     def __init__(self, job: _Job, first: int, count: int) -> None:
         self.job, self.first, self.count = job, first, count
-        self.order = torch.arange(first, first + count, device=job.device)
-        self.rows = torch.arange(count, device=job.device)[:, None]
+        self.order = torch.arange(first, first + count, dtype=torch.int64, device=job.device)
+        self.rows = (self.order - first)[:, None]
         self.limits = torch.full((count,), -torch.inf, dtype=torch.float64, device=job.device)
         self.pairs = ((self.rows << 32) | _LANE).repeat(1, job.k)  # position << 32 | lane
         self.scores = torch.full_like(self.pairs, -torch.inf, dtype=torch.float64)
@@ -220,7 +221,7 @@ class _Pass:
         if ids is not None:
             rows, bias = rows[ids], None if bias is None else bias[ids]
             factor = None if factor is None else factor[ids]
-        stripe = torch.empty(self.count * width + 1, device=job.device)
+        stripe = torch.empty(self.count * width + 1, dtype=torch.float32, device=job.device)
         block = stripe[:-1].view(1, self.count, width)
         queries = batch.queries[self.first : self.first + self.count].float()
         dims = None if job.dim == batch.facts.num_features(rows.shape[1]) else [job.dim]
@@ -279,7 +280,7 @@ class _Pass:
 
     def _take(self, first: int, stop: int) -> int:
         """Fill the band with every pair of a range of lanes."""
-        lanes = torch.arange(stop - first, device=self.job.device)
+        lanes = torch.arange(stop - first, dtype=torch.int64, device=self.job.device)
         found = self.count * len(lanes)
         self.job.band[:found] = ((self.rows << 32) | lanes).flatten()
         return found
@@ -377,7 +378,7 @@ class _Pass:
         order = order[keys[order].argsort(descending=True, stable=True)]
         order = order[rows[order].argsort(stable=True)]
         first = torch.searchsorted(rows[order], self.rows)  # a row has k entries or more
-        best = order[first + torch.arange(self.job.k, device=first.device)]
+        best = order[first + torch.arange(self.job.k, dtype=torch.int64, device=first.device)]
         self.scores, self.pairs, self.keys = scores[best], pairs[best], keys[best]
         worst = torch.where(self.keys[:, -1] > _NAN, self.scores[:, -1], -torch.inf)
         self.limits = torch.maximum(self.limits, worst)
