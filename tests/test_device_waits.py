@@ -44,7 +44,7 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
     """Also where the index is unsorted and, with the larger value, every band overflows."""
     with PretendDevice(value) as device:
         bias, subset = torch.empty(3000, device="meta"), torch.arange(2000, device="meta")
-        body = rank_operator._rank_counts._init_fn
+        body = rank_operator._rank_counts.body
         counts = body(*operands(300), "rotate", bias, None, dims, subset, False)
     assert device.waits == {"device to host": 1}
     assert {count.shape for count in counts} == {(300,) if dims is None else (3, 300)}
@@ -60,7 +60,7 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
 
 def test_no_queries_still_read_the_checks(launches) -> None:
     with PretendDevice(1) as device:
-        rank_operator._rank_counts._init_fn(
+        rank_operator._rank_counts.body(
             *operands(0, known=0), "rotate", None, None, None, None, False
         )
     assert device.waits == {"device to host": 1}

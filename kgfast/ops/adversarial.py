@@ -1,11 +1,13 @@
 """Rows of scores weighted by their own softmax: the negatives of self-adversarial sampling."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.ops import differentiable as common
+from kgfast.ops.registry import operator
 
 
 def serves_adversarial(scores: Tensor) -> bool:
@@ -54,20 +56,20 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
     return rows
 
 
-@torch.library.custom_op("kgfast::adversarial_rows", mutates_args=())
+@operator("adversarial_rows")
 def _adversarial_rows(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     """The rows, and for the backward their highest scores and the sums of their weights."""
     rows: tuple[Tensor, Tensor, Tensor] = _kernel("adversarial_rows")(scores, alpha)
     return rows
 
 
-@_adversarial_rows.register_fake
-def _(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    rows, peaks, masses = (scores.new_empty(len(scores)) for _ in range(3))
+@_adversarial_rows.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    rows, peaks, masses = (given.scores.new_empty(len(given.scores)) for _ in range(3))
     return rows, peaks, masses
 
 
-@torch.library.custom_op("kgfast::adversarial_backward", mutates_args=())
+@operator("adversarial_backward")
 def _adversarial_backward(
     grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
 ) -> Tensor:
@@ -75,24 +77,27 @@ def _adversarial_backward(
     return slopes
 
 
-@_adversarial_backward.register_fake
-def _(grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float) -> Tensor:
-    return scores.new_empty(scores.shape)
+@_adversarial_backward.fake
+def _(given: SimpleNamespace) -> Tensor:
+    slopes: Tensor = given.scores.new_empty(given.scores.shape)
+    return slopes
 
 
 def _kernel(name: str) -> Any:
     return common.backend_kernel("cpu", "adversarial", name)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    scores, ctx.alpha = inputs
+def _save(ctx: Any, given: SimpleNamespace, output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.alpha = given.alpha
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(scores, *output[1:])
+    ctx.save_for_backward(given.scores, *output[1:])
 
 
-def _differentiate(ctx: Any, grad_rows: Tensor, *_: Tensor | None) -> tuple[Tensor, None]:
-    return torch.ops.kgfast.adversarial_backward(grad_rows, *ctx.saved_tensors, ctx.alpha), None
+def _differentiate(
+    ctx: Any, need: list[bool], grad_rows: Tensor, *_: Tensor | None
+) -> tuple[Tensor]:
+    return (torch.ops.kgfast.adversarial_backward(grad_rows, *ctx.saved_tensors, ctx.alpha),)
 
 
-_adversarial_rows.register_autograd(_differentiate, setup_context=_save)
-common.refuse_second_derivative(_adversarial_backward, "adversarial_rows")
+_adversarial_rows.differentiate(_differentiate, _save, wrt=("scores",))
+_adversarial_backward.refuse_second_derivative("adversarial_rows")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_operands
 from kgfast.ops.losses import bce, check_labels, check_positives, check_rows, loss_gradients
+from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
 
@@ -74,7 +76,7 @@ def bce_total(
     return result[0]
 
 
-@torch.library.custom_op("kgfast::bce_total", mutates_args=())
+@operator("bce_total")
 def _bce_total(
     queries: Tensor,
     candidates: Tensor,
@@ -107,25 +109,14 @@ def _bce_total(
     return rows.sum() / divisor, *loss_gradients(gradients, queries, bias)
 
 
-@_bce_total.register_fake
-def _(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    positive_indptr: Tensor,
-    positive_indices: Tensor,
-    label_a: float,
-    label_c: float,
-    score: str,
-    divisor: float,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gradients = common.three_zero_gradients((queries, candidates, bias), need)
-    return common.empty_scores(queries, (), None), *gradients
+@_bce_total.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tensors = given.queries, given.candidates, given.bias
+    gradients = common.three_zero_gradients(tensors, given.need)
+    return common.empty_scores(given.queries, (), None), *gradients
 
 
-@torch.library.custom_op("kgfast::bce_total_backward", mutates_args=())
+@operator("bce_total_backward")
 def _bce_total_backward(
     grad_total: Tensor,
     grad_queries: Tensor,
@@ -142,30 +133,25 @@ def _bce_total_backward(
     return grad_queries * grad_total, grad_candidates * grad_total, grad_bias * grad_total
 
 
-@_bce_total_backward.register_fake
-def _(
-    grad_total: Tensor,
-    grad_queries: Tensor,
-    grad_candidates: Tensor,
-    grad_bias: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+@_bce_total_backward.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
     empty = torch.empty_like
-    return empty(grad_queries), empty(grad_candidates), empty(grad_bias)
+    return empty(given.grad_queries), empty(given.grad_candidates), empty(given.grad_bias)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.need = list(inputs[-1])
+def _save(ctx: Any, given: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*output[1:], *inputs[:3])
+    ctx.save_for_backward(*output[1:], given.queries, given.candidates, given.bias)
 
 
-def _differentiate(ctx: Any, grad_total: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    gradients = torch.ops.kgfast.bce_total_backward(grad_total, *ctx.saved_tensors)
-    return *common.where_needed(gradients, ctx.need), *[None] * 8
+def _differentiate(
+    ctx: Any, need: list[bool], grad_total: Tensor, *_: Tensor | None
+) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = torch.ops.kgfast.bce_total_backward(
+        grad_total, *ctx.saved_tensors
+    )
+    return gradients
 
 
-_bce_total.register_autograd(_differentiate, setup_context=_save)
-common.refuse_second_derivative(_bce_total_backward, "bce_total")
+_bce_total.differentiate(_differentiate, _save, wrt=("queries", "candidates", "bias"))
+_bce_total_backward.refuse_second_derivative("bce_total")

@@ -88,20 +88,3 @@ def bias_gradient(per_candidate: Tensor, bias: Tensor) -> Tensor:
     """The gradient ``[N]`` in the shape (``[N]`` or ``[1]``) and the dtype of the bias."""
     total = per_candidate if bias.shape == per_candidate.shape else per_candidate.sum(0, True)
     return total.to(bias.dtype)
-
-
-def where_needed(gradients: tuple[Tensor, ...], need: list[bool]) -> list[Tensor | None]:
-    """The gradients that autograd asked for, None for the others."""
-    return [gradient if needed else None for gradient, needed in zip(gradients, need, strict=True)]
-
-
-def refuse_second_derivative(op: Any, name: str) -> None:
-    """Give a backward operator a backward that raises."""
-
-    def backward(ctx: Any, *grads: Tensor | None) -> None:
-        raise RuntimeError(
-            f"kgfast.ops.{name} can be differentiated once; its gradient has no gradient "
-            f"(create_graph=True cannot be followed through it)"
-        )
-
-    op.register_autograd(backward)

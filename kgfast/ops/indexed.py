@@ -1,6 +1,7 @@
 """Scores of each query with rows of a table that are its own, and their gradients."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_moves, check_operands
+from kgfast.ops.registry import operator
 
 
 def indexed_scores(
@@ -115,7 +117,7 @@ def _check_range(index: Tensor, count: int) -> None:
         )
 
 
-@torch.library.custom_op("kgfast::indexed_scores", mutates_args=())
+@operator("indexed_scores")
 def _indexed_scores(
     queries: Tensor,
     table: Tensor,
@@ -138,26 +140,16 @@ def _indexed_scores(
     return scores
 
 
-@_indexed_scores.register_fake
-def _(
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    sparse: bool,
-    backend: str,
-) -> Tensor:
-    return common.empty_scores(queries, index.shape, dims)
+@_indexed_scores.fake
+def _(given: SimpleNamespace) -> Tensor:
+    return common.empty_scores(given.queries, given.index.shape, given.dims)
 
 
 # Two backwards: one whose results have known sizes, so that it compiles, and one that returns the
 # rows that the index names, as ids [U] and gradients [U, G].
 
 
-@torch.library.custom_op("kgfast::indexed_scores_backward", mutates_args=())
+@operator("indexed_scores_backward")
 def _indexed_scores_backward(
     grad: Tensor,
     queries: Tensor,
@@ -183,24 +175,14 @@ def _indexed_scores_backward(
     return grad_queries, grad_table, grad_bias, grad_factor
 
 
-@_indexed_scores_backward.register_fake
-def _(
-    grad: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gradients = common.zero_gradients((queries, table, bias, factor), need)
+@_indexed_scores_backward.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tensors = given.queries, given.table, given.bias, given.factor
+    gradients = common.zero_gradients(tensors, given.need)
     return gradients[0], gradients[1], gradients[2], gradients[3]
 
 
-@torch.library.custom_op("kgfast::indexed_scores_backward_rows", mutates_args=())
+@operator("indexed_scores_backward_rows")
 def _indexed_scores_backward_rows(
     grad: Tensor,
     queries: Tensor,
@@ -225,25 +207,14 @@ def _indexed_scores_backward_rows(
     return grad_queries, ids, rows, grad_bias, grad_factor
 
 
-@_indexed_scores_backward_rows.register_fake
-def _(
-    grad: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@_indexed_scores_backward_rows.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_queries, _, grad_bias, grad_factor = common.zero_gradients(
-        (queries, table, bias, factor), need
+        (given.queries, given.table, given.bias, given.factor), given.need
     )
     count = torch.library.get_ctx().new_dynamic_size()
-    rows = table.new_empty(count, table.shape[1])
-    return grad_queries, index.new_empty(count), rows, grad_bias, grad_factor
+    rows = given.table.new_empty(count, given.table.shape[1])
+    return grad_queries, given.index.new_empty(count), rows, grad_bias, grad_factor
 
 
 def _gradients(
@@ -342,15 +313,14 @@ def _bias_gradient(grad: Tensor, index: Tensor, bias: Tensor) -> Tensor:
     return zeros.index_copy_(0, ids, sums.to(bias.dtype))
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    queries, table, index, score, bias, factor, dims, sparse, backend = inputs
-    ctx.save_for_backward(queries, table, index, bias, factor)
-    ctx.score, ctx.dims, ctx.sparse, ctx.backend = score, dims, sparse, backend
+def _save(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
+    ctx.save_for_backward(given.queries, given.table, given.index, given.bias, given.factor)
+    ctx.score, ctx.dims = given.score, given.dims
+    ctx.sparse, ctx.backend = given.sparse, given.backend
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, need: list[bool], grad: Tensor) -> tuple[Tensor, ...]:
     queries, table, index, bias, factor = ctx.saved_tensors
-    need = [ctx.needs_input_grad[i] for i in (0, 1, 4, 5)]
     arguments = grad, queries, table, index, ctx.score, bias, factor, ctx.dims, ctx.backend, need
     if ctx.sparse:
         grad_queries, ids, rows, grad_bias, grad_factor = (
@@ -363,10 +333,9 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_queries, grad_table, grad_bias, grad_factor = torch.ops.kgfast.indexed_scores_backward(
             *arguments
         )
-    gradients = common.where_needed((grad_queries, grad_table, grad_bias, grad_factor), need)
-    return gradients[0], gradients[1], None, None, gradients[2], gradients[3], None, None, None
+    return grad_queries, grad_table, grad_bias, grad_factor
 
 
-_indexed_scores.register_autograd(_backward, setup_context=_save)
-common.refuse_second_derivative(_indexed_scores_backward, "indexed_scores")
-common.refuse_second_derivative(_indexed_scores_backward_rows, "indexed_scores")
+_indexed_scores.differentiate(_backward, _save, wrt=("queries", "table", "bias", "factor"))
+_indexed_scores_backward.refuse_second_derivative("indexed_scores")
+_indexed_scores_backward_rows.refuse_second_derivative("indexed_scores")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_ids, check_index, check_indptr, check_operands
+from kgfast.ops.registry import operator
 
+_DIFFERENTIABLE = ("queries", "candidates", "bias")
 _FINITE_CHUNK = 1 << 22  # numbers whose finiteness is looked at together
 
 
@@ -196,7 +199,7 @@ def _parts(values: Tensor | None) -> Iterator[tuple[int, Tensor]]:
         yield first, rows[first : first + step]
 
 
-@torch.library.custom_op("kgfast::bce", mutates_args=())
+@operator("bce")
 def _bce(
     queries: Tensor,
     candidates: Tensor,
@@ -226,22 +229,12 @@ def _bce(
     return rows
 
 
-@_bce.register_fake
-def _(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    positive_indptr: Tensor,
-    positive_indices: Tensor,
-    label_a: float,
-    label_c: float,
-    score: str,
-    backend: str,
-) -> Tensor:
-    return common.empty_scores(queries, (len(queries),), None)
+@_bce.fake
+def _(given: SimpleNamespace) -> Tensor:
+    return common.empty_scores(given.queries, (len(given.queries),), None)
 
 
-@torch.library.custom_op("kgfast::bce_backward", mutates_args=())
+@operator("bce_backward")
 def _bce_backward(
     grad_rows: Tensor,
     queries: Tensor,
@@ -273,21 +266,9 @@ def _bce_backward(
     return loss_gradients(gradients, queries, bias)
 
 
-@_bce_backward.register_fake
-def _(
-    grad_rows: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    positive_indptr: Tensor,
-    positive_indices: Tensor,
-    label_a: float,
-    label_c: float,
-    score: str,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    return common.three_zero_gradients((queries, candidates, bias), need)
+@_bce_backward.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    return common.three_zero_gradients((given.queries, given.candidates, given.bias), given.need)
 
 
 def loss_gradients(
@@ -305,23 +286,24 @@ def loss_gradients(
     )
 
 
-def _save_bce(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, label_a, label_c, score, backend = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.facts = label_a, label_c, score, backend
+def _save_bce(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
+    positives = given.positive_indptr, given.positive_indices
+    ctx.save_for_backward(given.queries, given.candidates, given.bias, *positives)
+    ctx.facts = given.label_a, given.label_c, given.score, given.backend
 
 
-def _differentiate_bce(ctx: Any, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
-    need = list(ctx.needs_input_grad[:3])
-    gradients = torch.ops.kgfast.bce_backward(grad_rows, *ctx.saved_tensors, *ctx.facts, need)
-    return *common.where_needed(gradients, need), None, None, None, None, None, None
+def _differentiate_bce(ctx: Any, need: list[bool], grad_rows: Tensor) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = torch.ops.kgfast.bce_backward(
+        grad_rows, *ctx.saved_tensors, *ctx.facts, need
+    )
+    return gradients
 
 
-_bce.register_autograd(_differentiate_bce, setup_context=_save_bce)
-common.refuse_second_derivative(_bce_backward, "bce")
+_bce.differentiate(_differentiate_bce, _save_bce, wrt=_DIFFERENTIABLE)
+_bce_backward.refuse_second_derivative("bce")
 
 
-@torch.library.custom_op("kgfast::cross_entropy", mutates_args=())
+@operator("cross_entropy")
 def _cross_entropy(
     queries: Tensor,
     candidates: Tensor,
@@ -348,20 +330,12 @@ def _empty_rows(queries: Tensor) -> tuple[Tensor, Tensor]:
     return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
 
 
-@_cross_entropy.register_fake
-def _(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    label_smoothing: float,
-    score: str,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    return _empty_rows(queries)
+@_cross_entropy.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor]:
+    return _empty_rows(given.queries)
 
 
-@torch.library.custom_op("kgfast::cross_entropy_backward", mutates_args=())
+@operator("cross_entropy_backward")
 def _cross_entropy_backward(
     grad_rows: Tensor,
     logsumexp: Tensor,
@@ -391,39 +365,26 @@ def _cross_entropy_backward(
     return loss_gradients(gradients, queries, bias)
 
 
-@_cross_entropy_backward.register_fake
-def _(
-    grad_rows: Tensor,
-    logsumexp: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    label_smoothing: float,
-    score: str,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    return common.three_zero_gradients((queries, candidates, bias), need)
+@_cross_entropy_backward.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    return common.three_zero_gradients((given.queries, given.candidates, given.bias), given.need)
 
 
-def _save_cross_entropy(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, label_smoothing, score, backend = inputs
+def _save_cross_entropy(ctx: Any, given: SimpleNamespace, output: tuple[Tensor, Tensor]) -> None:
     logsumexp = output[1]
     ctx.mark_non_differentiable(logsumexp)
-    ctx.save_for_backward(logsumexp, *tensors)
-    ctx.facts = label_smoothing, score, backend
+    ctx.save_for_backward(logsumexp, given.queries, given.candidates, given.bias, given.targets)
+    ctx.facts = given.label_smoothing, given.score, given.backend
 
 
 def _differentiate_cross_entropy(
-    ctx: Any, grad_rows: Tensor, _: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    need = list(ctx.needs_input_grad[:3])
-    gradients = torch.ops.kgfast.cross_entropy_backward(
+    ctx: Any, need: list[bool], grad_rows: Tensor, _: Tensor | None
+) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = torch.ops.kgfast.cross_entropy_backward(
         grad_rows, *ctx.saved_tensors, *ctx.facts, need
     )
-    return *common.where_needed(gradients, need), None, None, None, None
+    return gradients
 
 
-_cross_entropy.register_autograd(_differentiate_cross_entropy, setup_context=_save_cross_entropy)
-common.refuse_second_derivative(_cross_entropy_backward, "cross_entropy")
+_cross_entropy.differentiate(_differentiate_cross_entropy, _save_cross_entropy, wrt=_DIFFERENTIABLE)
+_cross_entropy_backward.refuse_second_derivative("cross_entropy")

@@ -1,6 +1,7 @@
 """Scores of every query with every candidate of a pool, and their gradients."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_moves, check_operands
+from kgfast.ops.registry import operator
 
 
 def pairwise_scores(
@@ -77,7 +79,7 @@ def pairwise_scores(
     return scores
 
 
-@torch.library.custom_op("kgfast::pairwise_scores", mutates_args=())
+@operator("pairwise_scores")
 def _pairwise_scores(
     queries: Tensor,
     candidates: Tensor,
@@ -97,20 +99,13 @@ def _pairwise_scores(
     return scores
 
 
-@_pairwise_scores.register_fake
-def _(
-    queries: Tensor,
-    candidates: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    backend: str,
-) -> Tensor:
-    return common.empty_scores(queries, (len(queries), len(candidates)), dims)
+@_pairwise_scores.fake
+def _(given: SimpleNamespace) -> Tensor:
+    shape = len(given.queries), len(given.candidates)
+    return common.empty_scores(given.queries, shape, given.dims)
 
 
-@torch.library.custom_op("kgfast::pairwise_scores_backward", mutates_args=())
+@operator("pairwise_scores_backward")
 def _pairwise_scores_backward(
     grad: Tensor,
     queries: Tensor,
@@ -147,37 +142,25 @@ def _pairwise_scores_backward(
     return grad_queries, grad_candidates, grad_bias, grad_factor
 
 
-@_pairwise_scores_backward.register_fake
-def _(
-    grad: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gradients = common.zero_gradients((queries, candidates, bias, factor), need)
+@_pairwise_scores_backward.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tensors = given.queries, given.candidates, given.bias, given.factor
+    gradients = common.zero_gradients(tensors, given.need)
     return gradients[0], gradients[1], gradients[2], gradients[3]
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    queries, candidates, score, bias, factor, dims, backend = inputs
-    ctx.save_for_backward(queries, candidates, bias, factor)
-    ctx.score, ctx.dims, ctx.backend = score, dims, backend
+def _save(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
+    ctx.save_for_backward(given.queries, given.candidates, given.bias, given.factor)
+    ctx.score, ctx.dims, ctx.backend = given.score, given.dims, given.backend
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, need: list[bool], grad: Tensor) -> tuple[Tensor, ...]:
     queries, candidates, bias, factor = ctx.saved_tensors
-    need = [ctx.needs_input_grad[i] for i in (0, 1, 3, 4)]
-    gradients = torch.ops.kgfast.pairwise_scores_backward(
+    gradients: tuple[Tensor, ...] = torch.ops.kgfast.pairwise_scores_backward(
         grad, queries, candidates, ctx.score, bias, factor, ctx.dims, ctx.backend, need
     )
-    of_queries, of_candidates, of_bias, of_factor = common.where_needed(gradients, need)
-    return of_queries, of_candidates, None, of_bias, of_factor, None, None
+    return gradients
 
 
-_pairwise_scores.register_autograd(_backward, setup_context=_save)
-common.refuse_second_derivative(_pairwise_scores_backward, "pairwise_scores")
+_pairwise_scores.differentiate(_backward, _save, wrt=("queries", "candidates", "bias", "factor"))
+_pairwise_scores_backward.refuse_second_derivative("pairwise_scores")

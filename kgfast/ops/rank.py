@@ -1,6 +1,7 @@
 """Rank counts: how many candidates score above the target of a query."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from kgfast.ops.checks import (
     require_unique,
 )
 from kgfast.ops.dispatch import backend_for, kernel
+from kgfast.ops.registry import operator
 
 
 def rank_counts(
@@ -108,7 +110,7 @@ def rank_counts(
     return result
 
 
-@torch.library.custom_op("kgfast::rank_counts", mutates_args=())
+@operator("rank_counts")
 def _rank_counts(
     queries: Tensor,
     candidates: Tensor,
@@ -155,20 +157,10 @@ def _rank_counts(
     return counts
 
 
-@_rank_counts.register_fake
-def _(
-    queries: Tensor,
-    candidates: Tensor,
-    targets: Tensor,
-    exclude_indptr: Tensor,
-    exclude_indices: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    candidate_ids: Tensor | None,
-    nan_worst: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    shape = targets.shape if dims is None else (len(dims), *targets.shape)
-    greater, equal, greater_excluded, equal_excluded = (targets.new_empty(shape) for _ in range(4))
+@_rank_counts.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shape = given.targets.shape if given.dims is None else (len(given.dims), *given.targets.shape)
+    greater, equal, greater_excluded, equal_excluded = (
+        given.targets.new_empty(shape) for _ in range(4)
+    )
     return greater, equal, greater_excluded, equal_excluded

@@ -1,6 +1,7 @@
 """The best k candidates of each query."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from kgfast.ops.checks import (
     check_unique,
 )
 from kgfast.ops.dispatch import kernel
+from kgfast.ops.registry import operator
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -119,7 +121,7 @@ def topk(
     return result
 
 
-@torch.library.custom_op("kgfast::topk", mutates_args=())
+@operator("topk")
 def _topk(
     queries: Tensor,
     candidates: Tensor,
@@ -175,20 +177,8 @@ def _check_full(ids: Tensor, k: int) -> None:
         )
 
 
-@_topk.register_fake
-def _(
-    queries: Tensor,
-    candidates: Tensor,
-    k: int,
-    exclude_indptr: Tensor | None,
-    exclude_indices: Tensor | None,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    candidate_ids: Tensor | None,
-    nan_worst: bool,
-    pad: bool,
-) -> tuple[Tensor, Tensor]:
-    shape = (len(queries), k) if dims is None else (len(dims), len(queries), k)
-    return queries.new_empty(shape), queries.new_empty(shape, dtype=torch.int64)
+@_topk.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor]:
+    crops = () if given.dims is None else (len(given.dims),)
+    shape = (*crops, len(given.queries), given.k)
+    return given.queries.new_empty(shape), given.queries.new_empty(shape, dtype=torch.int64)
