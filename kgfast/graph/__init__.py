@@ -1,6 +1,16 @@
 """Knowledge graphs: vocabularies, triples, and the index of known triples for filtering."""
 
 from kgfast.graph.known import Cardinality, KnownTriples, Side
+from kgfast.graph.nearest import nearest_names, shown
 from kgfast.graph.triples import Triples, Vocabulary, as_triples_tensor
 
-__all__ = ["Cardinality", "KnownTriples", "Side", "Triples", "Vocabulary", "as_triples_tensor"]
+__all__ = [
+    "Cardinality",
+    "KnownTriples",
+    "Side",
+    "Triples",
+    "Vocabulary",
+    "as_triples_tensor",
+    "nearest_names",
+    "shown",
+]

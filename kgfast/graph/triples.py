@@ -1,13 +1,13 @@
 """Names and triples: what a knowledge graph is made of, as integers in (h, r, t) order."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
-from itertools import islice
 from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from kgfast.graph.nearest import nearest_names, shown
 
 INT64_MAX = 2**63 - 1
 _COLUMNS = ("head", "relation", "tail")
@@ -48,7 +48,9 @@ class Vocabulary:
             seen: set[str] = set()
             for i, name in enumerate(self._names):
                 if name in seen:
-                    raise ValueError(f"names[{i}] = {name!r} is a duplicate of an earlier name")
+                    raise ValueError(
+                        f"names[{i}] = {shown(name)} is a duplicate of an earlier name"
+                    )
                 seen.add(name)
 
     @property
@@ -85,7 +87,7 @@ class Vocabulary:
         Raises
         ------
         ValueError
-            If a name is unknown; the message suggests the nearest known one.
+            If a name is unknown; the message suggests the nearest known ones.
 
         Examples
         --------
@@ -138,14 +140,13 @@ class Vocabulary:
         return hash(self._names)
 
     def __repr__(self) -> str:
-        shown = ", ".join(map(repr, self._names[:3])) + (", ..." if len(self) > 3 else "")
-        return f"Vocabulary({len(self):,} names: {shown})" if len(self) else "Vocabulary(0 names)"
+        first = ", ".join(map(shown, self._names[:3])) + (", ..." if len(self) > 3 else "")
+        return f"Vocabulary({len(self):,} names: {first})" if len(self) else "Vocabulary(0 names)"
 
     def _unknown(self, name: object) -> ValueError:
-        # difflib is slow: past 100,000 names a suggestion is not worth the wait.
-        near = get_close_matches(str(name), islice(self._names, 100_000), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return ValueError(f"unknown name {name!r} (of {len(self):,} names){hint}")
+        near = nearest_names(name, self._names) if isinstance(name, str) else []
+        hint = f"; did you mean {' or '.join(map(shown, near))}?" if near else ""
+        return ValueError(f"unknown name {shown(name)} (of {len(self):,} names){hint}")
 
 
 class Triples:
