@@ -1,7 +1,7 @@
 """Knowledge graphs: vocabularies, triples, and the index of known triples for filtering."""
 
 from kgfast.graph.known import Cardinality, KnownTriples, Side
-from kgfast.graph.nearest import nearest_names, shown
+from kgfast.graph.nearest import did_you_mean, nearest_names, shown
 from kgfast.graph.triples import Triples, Vocabulary, as_triples_tensor
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Triples",
     "Vocabulary",
     "as_triples_tensor",
+    "did_you_mean",
     "nearest_names",
     "shown",
 ]

@@ -1,81 +1,154 @@
-"""What to say of a name that is not known: which known ones are near, and no more than fits."""
+"""What messages of errors quote: values cut to a line, and the known names nearest to a wrong one.
 
+Cost model of `nearest_names`: one pass over the bytes of the names, 0.3 s for 2,000,000 names of 20
+characters, then difflib on the 64 most promising. difflib over all names takes a minute.
+"""
+
+import reprlib
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
-from heapq import nlargest
 from itertools import islice
+from typing import Any
 
-_SIMILAR = 0.6  # of difflib's ratio: below it two names have little in common
-_LONGEST = 120  # characters of a name that are compared
-_LOOKED_AT = 100_000  # names: beyond them a suggestion is not worth the wait
-_PARTS = 64  # pairs of characters, and characters, that are looked for
-_COMPARED = 40  # names that share most with the one asked for
-_SHOWN = 60  # characters of a name in a message
+import numpy as np
+import numpy.typing as npt
+
+_MOST_NAMES = 2_000_000  # later ones are not looked at
+_BLOCK = 1 << 17  # names looked at together: their bytes stay in the cache
+_MOST_CHARACTERS = 64  # what follows in a name is not looked at
+_SHORTLIST = 64
+_LEAST_RATIO = 0.6  # that of difflib.get_close_matches
 
 
-def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The known names that are most like an unknown one, the nearest first.
+class _Shown(reprlib.Repr):
+    """A repr whose length is bounded whatever it is of."""
 
-    Upper and lower case count as equal. Names that share the most pairs of characters with the one
-    that is asked for are compared by :mod:`difflib`; it alone takes half a minute for 20,000
-    names, where this takes a twentieth of a second.
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.maxlevel = 4
+        self.maxlong = 40
+
+    def repr_str(self, x: str, level: int) -> str:
+        return _quoted(x, self.limit)
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        return _quoted(x, self.limit)
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to print integers of more than 4,300 digits.
+        return super().repr_int(x, level) if x.bit_length() < 1000 else "a huge integer"
+
+
+def _quoted(value: str | bytes, limit: int) -> str:
+    """The repr of the first characters, and how many there are if more follow."""
+    if len(value) <= limit:
+        return repr(value)
+    what = "characters" if isinstance(value, str) else "bytes"
+    return f"{value[:limit]!r}... ({len(value):,} {what})"
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """Return a repr that fits a line: long text and large containers are cut.
 
     Parameters
     ----------
-    name : str
-        The unknown one; its first 120 characters count.
-    names : iterable of str
-        The known ones; the first 100,000 count.
-    count : int
-        How many at most.
-
-    Returns
-    -------
-    list of str
-        Empty if none is near.
+    value
+        Anything; containers may be nested however deeply, and hold themselves.
+    limit
+        Characters of text that are quoted, and about the length of anything else.
 
     Examples
     --------
-    >>> nearest_names("An Smith", ["Ann Smith", "Bob Jones", "Anne Smith"])
-    ['Ann Smith', 'Anne Smith']
+    >>> shown("cat"), shown([[1, 2], "x"])
+    ("'cat'", "[[1, 2], 'x']")
+    >>> shown("a" * 1000, limit=5)
+    "'aaaaa'... (1,000 characters)"
     """
-    wanted = name[:_LONGEST].casefold()
-    pairs = (wanted[i : i + 2] for i in range(len(wanted) - 1))
-    parts = list(dict.fromkeys([*pairs, *wanted]))[:_PARTS]
+    if isinstance(value, str | bytes):
+        return _quoted(value, limit)
+    text = _Shown(limit).repr(value)
+    return text if len(text) <= limit + 20 else f"{text[:limit]}..."
+
+
+def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """Return the known names that are most like an unknown one, the nearest first.
+
+    Similar is what `difflib.get_close_matches` calls so, upper and lower case alike, judged by
+    the first 64 characters. Only the first 2,000,000 names are looked at.
+
+    Parameters
+    ----------
+    name
+        What was asked for.
+    names
+        What there is.
+    count
+        How many to return at most.
+
+    Examples
+    --------
+    >>> nearest_names("catt", ["dog", "cat", "cats"])
+    ['cat', 'cats']
+    """
+    wanted = name[:_MOST_CHARACTERS]
+    promising: list[tuple[float, int, str]] = []
+    at = 0
+    for block in _blocks(islice(names, _MOST_NAMES)):
+        likeness = _likeness(wanted, block)
+        order = np.argsort(-likeness, kind="stable")[:_SHORTLIST]
+        promising += [(-float(likeness[i]), at + int(i), block[i]) for i in order]
+        promising = sorted(promising)[:_SHORTLIST]
+        at += len(block)
     matcher = SequenceMatcher(autojunk=False)
-    matcher.set_seq2(wanted)  # what difflib prepares once
-    found = []
-    for known in nlargest(_COMPARED, _shared(wanted, parts, islice(names, _LOOKED_AT))):
-        matcher.set_seq1(known[-1][:_LONGEST].casefold())
-        ratio = matcher.ratio()
-        if ratio >= _SIMILAR:
-            found.append((-ratio, known[-1] != name, known[-1]))
-    return [it[-1] for it in sorted(found)[:count]]
+    matcher.set_seq2(wanted.casefold())
+    similar = []
+    for _, index, known in promising:
+        matcher.set_seq1(known[:_MOST_CHARACTERS].casefold())
+        if matcher.quick_ratio() >= _LEAST_RATIO and matcher.ratio() >= _LEAST_RATIO:
+            similar.append((-matcher.ratio(), index, known))
+    return [known for _, _, known in sorted(similar)[:count]]
 
 
-def _shared(
-    wanted: str, parts: list[str], names: Iterable[str]
-) -> Iterator[tuple[float, int, str]]:
-    """Of each name of a similar length: how much it shares with the wanted one, place, name."""
-    shortest, longest = len(wanted) * _SIMILAR / (2 - _SIMILAR), len(wanted) * (2 / _SIMILAR - 1)
-    for place, name in enumerate(names):
-        length = min(len(name), _LONGEST)
-        if shortest <= length <= longest:
-            folded = name[:_LONGEST].casefold()
-            yield sum([it in folded for it in parts]) / (len(wanted) + length + 1), -place, name
-
-
-def shown(name: object) -> str:
-    """The repr of a name, cut to what a message can hold.
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """Return ``; did you mean 'cat' or 'cats'?``, empty where nothing is similar.
 
     Examples
     --------
-    >>> shown("ann"), len(shown("a" * 10**6))
-    ("'ann'", 88)
+    >>> did_you_mean("cta", ["dog", "cat"])
+    "; did you mean 'cat'?"
     """
-    if not isinstance(name, str):
-        name = repr(name)
-        return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
-    if len(name) <= _SHOWN:
-        return repr(name)
-    return f"{name[:_SHOWN]!r}... ({len(name):,} characters)"
+    found = [shown(it) for it in nearest_names(str(name), names)] if isinstance(name, str) else []
+    if not found:
+        return ""
+    *others, last = found
+    return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
+
+
+def _blocks(names: Iterator[str]) -> Iterator[list[str]]:
+    while block := list(islice(names, _BLOCK)):
+        yield block
+
+
+def _likeness(wanted: str, names: list[str]) -> npt.NDArray[np.float64]:
+    """How many pairs of neighbouring bytes a name shares with the wanted one, from 0 to about 2."""
+    pairs = np.zeros(1 << 16, np.uint8)
+    own = _pairs(_framed([wanted]))
+    pairs[own] = 1
+    text = _framed(names)
+    starts = np.flatnonzero(text == ord("\n"))
+    shared = np.add.reduceat(pairs[_pairs(text)], starts[:-1], dtype=np.int64)
+    return np.asarray(2 * shared / (len(own) + np.diff(starts)), np.float64)
+
+
+def _framed(names: list[str]) -> npt.NDArray[np.uint8]:
+    """The bytes of the names, a line feed before and after each."""
+    text = "\n".join(name[:_MOST_CHARACTERS] for name in names)
+    if text.count("\n") != len(names) - 1:
+        text = "\n".join(name[:_MOST_CHARACTERS].replace("\n", " ") for name in names)
+    raw = f"\n{text}\n".encode("utf-8", "replace").lower()
+    return np.frombuffer(raw, np.uint8)
+
+
+def _pairs(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint16]:
+    return np.asarray((text[:-1].astype(np.uint16) << 8) | text[1:], np.uint16)

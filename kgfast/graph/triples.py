@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph.nearest import nearest_names, shown
+from kgfast.graph.nearest import did_you_mean, shown
 
 INT64_MAX = 2**63 - 1
 _COLUMNS = ("head", "relation", "tail")
@@ -41,9 +41,10 @@ class Vocabulary:
         if isinstance(names, str):
             raise TypeError("names must be a sequence of strings, got one string")
         self._names = tuple(names)
+        for i, name in enumerate(self._names):
+            if not isinstance(name, str):
+                raise TypeError(f"names must be strings, got names[{i}] = {shown(name)}")
         self._ids = dict(zip(self._names, range(len(self._names)), strict=True))
-        if not all(isinstance(name, str) for name in self._names):
-            raise TypeError("names must be strings")
         if len(self._ids) != len(self._names):
             seen: set[str] = set()
             for i, name in enumerate(self._names):
@@ -144,8 +145,7 @@ class Vocabulary:
         return f"Vocabulary({len(self):,} names: {first})" if len(self) else "Vocabulary(0 names)"
 
     def _unknown(self, name: object) -> ValueError:
-        near = nearest_names(name, self._names) if isinstance(name, str) else []
-        hint = f"; did you mean {' or '.join(map(shown, near))}?" if near else ""
+        hint = did_you_mean(name, self._names)
         return ValueError(f"unknown name {shown(name)} (of {len(self):,} names){hint}")
 
 
@@ -221,7 +221,7 @@ class Triples:
         rows = list(triples)
         for i, row in enumerate(rows):
             if isinstance(row, str) or len(row) != 3:
-                raise ValueError(f"triples[{i}] = {row!r}: expected (head, relation, tail)")
+                raise ValueError(f"triples[{i}] = {shown(row)}: expected (head, relation, tail)")
         columns = (
             entities.ids(row[0] for row in rows),
             relations.ids(row[1] for row in rows),
