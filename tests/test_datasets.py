@@ -1,6 +1,5 @@
 """Every folder layout written and read back, every malformed line blamed by file and line."""
 
-import builtins
 import gzip
 import re
 from collections.abc import Callable
@@ -185,19 +184,6 @@ def test_libkge_defaults(tmp_path: Path, config: str | None) -> None:
     if config is not None:
         files["dataset.yaml"] = config
     check(load(write(tmp_path, files)))
-
-
-def test_libkge_without_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_import = builtins.__import__
-
-    def without_yaml(name: str, *args: Any) -> Any:
-        if name == "yaml":
-            raise ImportError
-        return real_import(name, *args)
-
-    monkeypatch.setattr(builtins, "__import__", without_yaml)
-    with pytest.raises(ImportError, match="needs PyYAML"):
-        load(write(tmp_path, libkge()))
 
 
 MALFORMED = [

@@ -26,6 +26,7 @@ ROOMS = [
     "kernels",
     "ops",
     "graph",
+    "safe_yaml",
     "datasets",
     "models",
     "losses",

@@ -3,49 +3,60 @@
 | layout           | found by        | vocabularies                                | triples      |
 |------------------|-----------------|---------------------------------------------|--------------|
 | official, DGL-KE | `entities.dict` | `id<TAB>name`                               | names, h r t |
+| DGL-KE raw_udd   | `entities.tsv`  | id, delimiter, name                         | names        |
 | OpenKE           | `train2id.txt`  | `entity2id.txt`: count line, then `name id` | ids, h t r   |
 | LibKGE           | `dataset.yaml`  | `entity_ids.del`: `id<TAB>name`             | ids, h r t   |
 | plain TSV        | `train.txt`     | names of all splits, sorted                 | names, h r t |
 
-Every file may be gzipped, have CRLF line ends, a byte order mark and blank lines. Splits are read
-without a Python loop per line; only when that fails is the file walked for the line to blame.
+Every file may be gzipped, have CRLF line ends, a byte order mark and blank lines; it and the folder
+may be links.
 """
 
-import gzip
-import io
 import os
-import warnings
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from kgfast.datasets.base import Dataset
-from kgfast.graph import Triples, Vocabulary
-
-_KNOWN_LAYOUTS = (
-    "known layouts: official RotatE / DGL-KE (entities.dict, relations.dict, train.txt), "
-    "OpenKE (entity2id.txt, relation2id.txt, train2id.txt), "
-    "LibKGE (dataset.yaml, entity_ids.del, relation_ids.del, train.del), "
-    "plain TSV (train.txt or train.tsv); each file as it is or with .gz"
+from kgfast.datasets.dglke import COLUMNS, read_raw_udd
+from kgfast.datasets.fields import (
+    id_name,
+    ids_of_names,
+    name_id,
+    read_ids,
+    read_names,
+    read_vocabulary,
 )
+from kgfast.datasets.files import KNOWN_LAYOUTS, Folder, checked_limit
+from kgfast.graph import Triples, Vocabulary, shown
 
 _Parts = tuple[Vocabulary, Vocabulary, list[Tensor]]
 
 
-def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
+def load(
+    root: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    columns: str | None = None,
+    max_bytes: int | None = None,
+) -> Dataset:
     r"""Read a dataset folder; its layout is detected from the files in it.
 
     Parameters
     ----------
     root
-        A folder in the layout of official RotatE / DGL-KE, OpenKE, LibKGE, or plain TSV.
+        A folder in the layout of official RotatE / DGL-KE, DGL-KE's raw_udd, OpenKE, LibKGE, or
+        plain TSV.
     name
         Name of the dataset; that of the folder by default.
+    columns
+        Of a raw_udd folder, what the columns of its triples are: "hrt", "htr", "rht", "rth", "thr"
+        or "trh". By default the order in which DGL-KE gave out the ids, or hrt.
+    max_bytes
+        What a gzipped file may unpack to, in bytes. By default what KGFAST_MAX_BYTES says in the
+        environment, else 64 times its size and at least 64 MiB.
 
     Returns
     -------
@@ -58,9 +69,8 @@ def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
     FileNotFoundError
         If the folder, its train file or a vocabulary is missing.
     ValueError
-        If a line is malformed: the message begins with `file:line`.
-    ImportError
-        If the folder has a dataset.yaml and PyYAML is not installed.
+        If a line is malformed: the message begins with `file:line`. If a gzipped file unpacks to
+        more than allowed, or a dataset.yaml names a file outside its folder.
 
     Examples
     --------
@@ -76,265 +86,106 @@ def load(root: str | os.PathLike[str], name: str | None = None) -> Dataset:
     """
     root = Path(root)
     if not root.is_dir():
-        raise FileNotFoundError(f"{root} is not a folder; {_KNOWN_LAYOUTS}")
-    read = next((read for marker, read in _LAYOUTS.items() if _find(root, marker)), None)
+        raise FileNotFoundError(f"{root} is not a folder; {KNOWN_LAYOUTS}")
+    if columns is not None and columns not in COLUMNS:
+        raise ValueError(f"columns must be one of {', '.join(COLUMNS)}, got {shown(columns)}")
+    folder = Folder(root, checked_limit(max_bytes))
+    read = next((read for marker, read in _LAYOUTS.items() if folder.find(marker)), None)
     if read is None:
         raise FileNotFoundError(
-            f"no dataset in {root}: looked for {', '.join(_LAYOUTS)}; {_KNOWN_LAYOUTS}"
+            f"no dataset in {root}: looked for {', '.join(_LAYOUTS)}; {KNOWN_LAYOUTS}"
         )
-    entities, relations, splits = read(root)
+    if columns is not None and read is not read_raw_udd:
+        raise ValueError(f"columns: {root} is not a raw_udd folder of DGL-KE; leave it out")
+    entities, relations, splits = read(folder, columns)
     train, valid, test = (Triples(hrt, entities=entities, relations=relations) for hrt in splits)
     name = root.resolve().name if name is None else name
     return Dataset(name, train, valid, test, entities, relations)
 
 
-def _read_official(root: Path) -> _Parts:
-    entities = _vocabulary(_need(root, "entities.dict"), _id_name)
-    relations = _vocabulary(_need(root, "relations.dict"), _id_name)
-    splits = [_name_split(path, entities, relations) for path in _split_paths(root, "{}.txt")]
+def _read_official(folder: Folder, _: str | None) -> _Parts:
+    entities = read_vocabulary(folder.need("entities.dict"), id_name)
+    relations = read_vocabulary(folder.need("relations.dict"), id_name)
+    splits = [
+        ids_of_names(file, read_names(file), entities, relations)
+        for file in folder.splits("{}.txt")
+    ]
     return entities, relations, splits
 
 
-def _read_openke(root: Path) -> _Parts:
-    entities = _vocabulary(_need(root, "entity2id.txt"), _name_id, has_count=True)
-    relations = _vocabulary(_need(root, "relation2id.txt"), _name_id, has_count=True)
+def _read_openke(folder: Folder, _: str | None) -> _Parts:
+    entities = read_vocabulary(folder.need("entity2id.txt"), name_id, has_count=True)
+    relations = read_vocabulary(folder.need("relation2id.txt"), name_id, has_count=True)
     columns = {"head": len(entities), "tail": len(entities), "relation": len(relations)}
-    htr = [_id_split(path, columns, True) for path in _split_paths(root, "{}2id.txt")]
+    htr = [read_ids(file, columns, has_count=True) for file in folder.splits("{}2id.txt")]
     return entities, relations, [rows[:, [0, 2, 1]] for rows in htr]
 
 
-def _read_libkge(root: Path) -> _Parts:
-    config_path = _find(root, "dataset.yaml")
-    config = _flat(_yaml(config_path)) if config_path else {}
-    names = {
-        key: str(config.get(f"dataset.files.{key}.filename", f"{key}.del"))
-        for key in ("entity_ids", "relation_ids", "train", "valid", "test")
-    }
-    entities = _vocabulary(_need(root, names["entity_ids"]), _id_name)
-    relations = _vocabulary(_need(root, names["relation_ids"]), _id_name)
+def _read_libkge(folder: Folder, _: str | None) -> _Parts:
+    names = _libkge_files(folder)
+    entities = read_vocabulary(folder.need(names["entity_ids"]), id_name)
+    relations = read_vocabulary(folder.need(names["relation_ids"]), id_name)
     columns = {"head": len(entities), "relation": len(relations), "tail": len(entities)}
-    paths = [_need(root, names["train"]), _find(root, names["valid"]), _find(root, names["test"])]
-    return entities, relations, [_id_split(path, columns) for path in paths]
+    files = [
+        folder.need(names["train"]),
+        folder.find(names["valid"]),
+        folder.find(names["test"]),
+    ]
+    return entities, relations, [read_ids(file, columns) for file in files]
 
 
-def _read_plain(root: Path) -> _Parts:
-    parts = [_name_columns(path) for path in _split_paths(root, "{}.txt", "{}.tsv")]
+def _libkge_files(folder: Folder) -> dict[str, str]:
+    """Return the names of the files, which dataset.yaml may change: plain names in the folder."""
+    names = {key: f"{key}.del" for key in ("entity_ids", "relation_ids", "train", "valid", "test")}
+    from kgfast import safe_yaml  # and PyYAML, which no other layout needs
+
+    file = folder.find("dataset.yaml")
+    values = None if file is None else safe_yaml.parse(file.text(), file.path)
+    if file is None or values is None:
+        return names
+    if not isinstance(values, dict):
+        raise ValueError(f"{file.path}: expected keys such as 'dataset:'; got {shown(values)}")
+    config = _flat(values)
+    for key in names:
+        dotted = f"dataset.files.{key}.filename"
+        name = config.get(dotted, names[key])
+        if not isinstance(name, str) or not _is_plain(name):
+            raise ValueError(
+                f"{file.path}: {dotted} must be the plain name of a file in the folder; "
+                f"got {shown(name)}"
+            )
+        names[key] = name
+    return names
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name can only lead to a file in the folder itself."""
+    return name not in ("", ".", "..") and len(name) < 256 and not set(name) & set("/\\:\0")
+
+
+def _read_plain(folder: Folder, _: str | None) -> _Parts:
+    files = folder.splits("{}.txt", "{}.tsv")
+    parts = [read_names(file) for file in files]
     entities = Vocabulary(sorted({name for h, _, t in parts for names in (h, t) for name in names}))
     relations = Vocabulary(sorted({name for _, names, _ in parts for name in names}))
     splits = [
-        torch.stack([entities.ids(h), relations.ids(r), entities.ids(t)], dim=1)
-        for h, r, t in parts
+        ids_of_names(file, columns, entities, relations)
+        for file, columns in zip(files, parts, strict=True)
     ]
     return entities, relations, splits
 
 
 # The first marker found decides: the layouts with vocabularies come before the plain one.
-_LAYOUTS: dict[str, Callable[[Path], _Parts]] = {
+_LAYOUTS: dict[str, Callable[[Folder, str | None], _Parts]] = {
     "entities.dict": _read_official,
     "train2id.txt": _read_openke,
     "entity2id.txt": _read_openke,
     "dataset.yaml": _read_libkge,
     "train.del": _read_libkge,
+    "entities.tsv": read_raw_udd,
     "train.txt": _read_plain,
     "train.tsv": _read_plain,
 }
-
-
-def _find(root: Path, *names: str) -> Path | None:
-    for name in names:
-        for path in (root / name, root / f"{name}.gz"):
-            if path.is_file():
-                return path
-    return None
-
-
-def _need(root: Path, *names: str) -> Path:
-    path = _find(root, *names)
-    if path is None:
-        looked_for = " or ".join(f"{name}[.gz]" for name in names)
-        raise FileNotFoundError(f"{root}: looked for {looked_for}; {_KNOWN_LAYOUTS}")
-    return path
-
-
-def _split_paths(root: Path, *patterns: str) -> list[Path | None]:
-    """Return the files of train, valid and test; only train must be there."""
-    train, valid, test = (
-        [pattern.format(split) for pattern in patterns] for split in ("train", "valid", "test")
-    )
-    return [_need(root, *train), _find(root, *valid), _find(root, *test)]
-
-
-def _text(path: Path | None) -> str:
-    """Return what a file says, without byte order mark and carriage returns; "" for no file."""
-    if path is None:
-        return ""
-    raw = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path}: not a valid gzip file: {error}") from None
-    try:
-        return raw.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start)
-        content = raw.split(b"\n")[line][:200]
-        raise ValueError(f"{path}:{line + 1}: not valid UTF-8: {content!r}") from None
-
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield number and content of the lines that are not blank."""
-    return ((i, line) for i, line in enumerate(text.split("\n"), 1) if line and not line.isspace())
-
-
-def _bad_line(path: Path | None, number: int, problem: str, line: str) -> ValueError:
-    return ValueError(f"{path}:{number}: {problem}: {line[:200]!r}")
-
-
-def _id_name(line: str) -> list[str]:
-    return line.split("\t", 1)
-
-
-def _name_id(line: str) -> list[str]:
-    return line.rsplit(maxsplit=1)[::-1]
-
-
-def _vocabulary(
-    path: Path, fields_of: Callable[[str], list[str]], has_count: bool = False
-) -> Vocabulary:
-    """Read a file of (id, name) fields whose ids are 0..len-1 in any order."""
-    lines = _lines(_text(path))
-    count_line = next(lines, None) if has_count else None
-    names: dict[int, str] = {}
-    numbered: dict[str, tuple[int, str]] = {}
-    for number, line in lines:
-        fields = fields_of(line)
-        if len(fields) != 2 or not all(fields):
-            raise _bad_line(path, number, "expected an id and a name", line)
-        problem = _not_an_id(fields[0])
-        if problem is None and int(fields[0]) in names:
-            problem = f"id {int(fields[0])} was given before"
-        if problem is None and fields[1] in numbered:
-            problem = f"name {fields[1]!r} was given before, on line {numbered[fields[1]][0]}"
-        if problem is not None:
-            raise _bad_line(path, number, problem, line)
-        names[int(fields[0])] = fields[1]
-        numbered[fields[1]] = number, line
-    if has_count:
-        _check_count(path, count_line, len(names))
-    for id, name in names.items():
-        if id >= len(names):
-            problem = f"id {id} is outside 0..{len(names) - 1} (the file has {len(names)} names)"
-            raise _bad_line(path, numbered[name][0], problem, numbered[name][1])
-    return Vocabulary(names[id] for id in range(len(names)))
-
-
-def _check_count(path: Path, count_line: tuple[int, str] | None, found: int) -> None:
-    number, line = count_line or (1, "")
-    problem = _not_an_id(line.strip())
-    if problem is not None:
-        raise _bad_line(path, number, "expected a count line", line)
-    if int(line) != found:
-        raise _bad_line(path, number, f"the count disagrees with {found} lines that follow", line)
-
-
-def _not_an_id(field: str, size: int | None = None) -> str | None:
-    """Return what is wrong with a field that should be an id below `size`, None if nothing."""
-    if not (field.isascii() and field.removeprefix("-").isdigit()):
-        return f"{field!r} is not an integer"
-    if int(field) < 0 or (size is not None and int(field) >= size):
-        return f"id {field} is outside 0..{'' if size is None else size - 1}"
-    return None
-
-
-def _id_split(path: Path | None, columns: dict[str, int], has_count: bool = False) -> Tensor:
-    """Read rows of three ids, int64 `[T, 3]`; `columns` maps their names to how many ids exist."""
-    text = _text(path)
-    count_line = next(_lines(text), None) if has_count else None
-    rows = _integers(text if count_line is None else _after(text, count_line[0]))
-    if rows is None or (rows < 0).any() or (rows >= list(columns.values())).any():
-        _blame_id_line(path, text, columns, 0 if count_line is None else count_line[0])
-    if has_count and path is not None:
-        _check_count(path, count_line, len(rows))
-    return torch.from_numpy(rows)
-
-
-def _after(text: str, number: int) -> str:
-    """Return the text after line `number`."""
-    return text.split("\n", number)[number] if text.count("\n") >= number else ""
-
-
-def _integers(text: str) -> np.ndarray[tuple[int, int], np.dtype[np.int64]] | None:
-    """Return the integers of lines of three, `[T, 3]`; None if that is not what the text holds."""
-    if not text or text.isspace():
-        return np.empty((0, 3), np.int64)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # older NumPy reads 1.5 as 1, warning
-            rows = np.loadtxt(io.StringIO(text), dtype=np.int64, comments=None, ndmin=2)
-    except (ValueError, OverflowError, Warning):
-        return None
-    return rows if rows.shape[1] == 3 else None
-
-
-def _blame_id_line(
-    path: Path | None, text: str, columns: dict[str, int], last_header_line: int
-) -> NoReturn:
-    for number, line in _lines(text):
-        if number <= last_header_line:
-            continue
-        fields = line.split()
-        if len(fields) != 3:
-            problem = f"expected 3 fields ({' '.join(columns)}), found {len(fields)}"
-            raise _bad_line(path, number, problem, line)
-        for field, (column, size) in zip(fields, columns.items(), strict=True):
-            problem_or_none = _not_an_id(field, size)
-            if problem_or_none is not None:
-                raise _bad_line(path, number, f"{column} {problem_or_none}", line)
-    raise ValueError(f"{path}: cannot be read as lines of three integers")
-
-
-def _name_columns(path: Path | None) -> tuple[list[str], list[str], list[str]]:
-    """Read rows of three names."""
-    text = _text(path)
-    lines = [line for line in text.split("\n") if line and not line.isspace()]
-    fields = "\t".join(lines).split("\t") if lines else []
-    if any(count != 2 for count in {line.count("\t") for line in lines}) or "" in fields:
-        for number, line in _lines(text):
-            found = line.split("\t")
-            if len(found) != 3:
-                problem = f"expected 3 tab-separated fields, found {len(found)}"
-                raise _bad_line(path, number, problem, line)
-            if "" in found:
-                raise _bad_line(path, number, "empty name", line)
-    return fields[0::3], fields[1::3], fields[2::3]
-
-
-def _name_split(path: Path | None, entities: Vocabulary, relations: Vocabulary) -> Tensor:
-    heads, names, tails = _name_columns(path)
-    try:
-        columns = [entities.ids(heads), relations.ids(names), entities.ids(tails)]
-    except ValueError:
-        for number, line in _lines(_text(path)):
-            try:
-                Triples.from_names([line.split("\t")], entities, relations)
-            except ValueError as error:
-                raise _bad_line(path, number, str(error), line) from None
-        raise
-    return torch.stack(columns, dim=1)
-
-
-def _yaml(path: Path) -> Any:
-    try:
-        import yaml
-    except ImportError:
-        raise ImportError(f"{path} needs PyYAML: pip install pyyaml") from None
-    try:
-        return yaml.safe_load(_text(path))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        raise ValueError(f"{path}:{line}: not valid YAML: {error}") from None
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

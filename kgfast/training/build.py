@@ -43,7 +43,8 @@ def load_dataset(config: "Config") -> Dataset:
     FileNotFoundError, ValueError
         If there is none, or a file of it is malformed.
     """
-    return datasets.load(config.dataset.folder(), config.dataset.name)
+    wanted = config.dataset
+    return datasets.load(wanted.folder(), wanted.name, columns=wanted.columns)
 
 
 def build_model(config: "Config", num_entities: int, num_relations: int) -> Model:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from kgfast import safe_yaml
 from kgfast.training.config_checks import problems
 from kgfast.training.config_errors import describe
 from kgfast.training.config_fields import (
@@ -138,7 +138,7 @@ class Config(Section):
 
     def to_yaml(self, path: str | os.PathLike[str]) -> None:
         """Write all values as a file that :meth:`from_yaml` reads."""
-        Path(path).write_text(yaml.safe_dump(self.to_dict(), sort_keys=False))
+        Path(path).write_text(safe_yaml.dump(self.to_dict()))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """What is wrong with a config, in a line per key that a person can act on."""
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
+from kgfast.graph import nearest_names, shown
+
+_MOST = 20  # mistakes that are named
 _SAYS: dict[str, Callable[[dict[str, Any]], str]] = {
     "missing": lambda it: "is missing",
     "float_type": lambda it: "must be a number",
@@ -31,20 +33,27 @@ _SAYS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def describe(error: ValidationError, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(dotted key, message) of everything that is wrong; ``keys`` are all that exist."""
-    for it in error.errors(include_url=False):
-        key = ".".join(str(part) for part in it["loc"])
+    found = error.errors(include_url=False)
+    for it in found[:_MOST]:
+        key = _cut(".".join(str(part) for part in it["loc"]))
         kind = it["type"]
         if kind == "extra_forbidden":
             yield key, f"unknown key {key}{_nearest(key, keys)}"
         elif kind == "value_error":
             for line in str(it["ctx"]["error"]).split("\n"):
-                yield line.partition(":")[0], line
+                yield line.partition(":")[0], _cut(line, 400)
         elif kind == "missing":
             yield key, f"{key} is missing"
         else:
             says = _SAYS.get(kind)
             what = says(it.get("ctx", {})) if says else it["msg"]
-            yield key, f"{key} {what}; got {it['input']!r:.80}"
+            yield key, f"{key} {what}; got {shown(it['input'])}"
+    if len(found) > _MOST:
+        yield "", f"... and {len(found) - _MOST:,} more"
+
+
+def _cut(text: str, limit: int = 100) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str:
@@ -52,7 +61,7 @@ def _nearest(key: str, keys: Sequence[str]) -> str:
     section, _, name = key.rpartition(".")
     prefix = f"{section}." if section else ""
     siblings = [it.removeprefix(prefix) for it in keys if it.rpartition(".")[0] == section]
-    similar = difflib.get_close_matches(name, siblings, 1)
+    similar = nearest_names(name, siblings, 1)
     found = [prefix + it for it in similar] or [it for it in keys if it.rpartition(".")[2] == name]
     if found:
         return f"; did you mean {found[0]}?"

@@ -42,3 +42,4 @@ LossName = Annotated[Literal["nssa", "margin", "logistic", "bce", "cross_entropy
 OptimName = Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word]
 SchedName = Annotated[Literal["constant", "step", "linear", "cosine", "plateau"], Word]
 Metric = Annotated[Literal["mrr", "mr", "hits@1", "hits@3", "hits@10", "amr", "amri"], Word]
+Columns = Annotated[Literal["hrt", "htr", "rht", "rth", "thr", "trh"], Word]

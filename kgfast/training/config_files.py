@@ -2,11 +2,12 @@
 
 import os
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+from kgfast import safe_yaml
+from kgfast.graph import shown
 
 # Keys of configs in use that say how another program works; they change nothing here.
 IGNORED = {
@@ -18,21 +19,7 @@ IGNORED = {
     "model.rscf_alpha": "no published formula has it",
     "sched.total_steps": "a schedule spans the run",
 }
-
-
-class _Loader(yaml.SafeLoader):
-    """A loader that refuses a key given twice: YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if key_node.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"key {key_node.value} was given before",
-                    problem_mark=key_node.start_mark,
-                )
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
+_DEEPEST = 24  # sections within sections: no config has more than three
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -43,27 +30,43 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is not UTF-8, not YAML (with the line), or not a mapping.
+        If it is not UTF-8, not YAML as :mod:`kgfast.safe_yaml` reads it (with the line), or not a
+        mapping.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such config file")
+    with path.open("rb") as file:
+        raw = file.read(safe_yaml.MOST_BYTES + 1)
+    if len(raw) > safe_yaml.MOST_BYTES:
+        raise ValueError(f"{path}: a config holds at most {safe_yaml.MOST_BYTES:,} bytes")
     try:
-        values = yaml.load(path.read_text("utf-8-sig"), _Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}{_line_of(error)}: {_problem_of(error)}") from None
+        values = safe_yaml.parse(raw.decode("utf-8-sig"), path)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not valid UTF-8: {error}") from None
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: not valid UTF-8: {error.reason}") from None
     if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected sections such as 'model:'; got {values!r:.80}")
-    return nested(values)
+        raise ValueError(f"{path}: expected sections such as 'model:'; got {shown(values)}")
+    try:
+        return nested(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
-def nested(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """A copy whose dotted keys are sections; LibKGE's configs write either."""
+def nested(values: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
+    """A copy whose dotted keys are sections; LibKGE's configs write either.
+
+    Raises
+    ------
+    ValueError
+        If sections lie in sections without end.
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"sections are nested more than {_DEEPEST} levels deep")
     result: dict[str, Any] = {}
     for key, value in values.items():
-        _put(result, str(key), nested(value) if isinstance(value, Mapping) else value)
+        inside = nested(value, depth + 1) if isinstance(value, Mapping) else value
+        _put(result, str(key), inside)
     return result
 
 
@@ -77,13 +80,14 @@ def assign(values: dict[str, Any], override: str) -> str:
     """
     key, equals, text = override.partition("=")
     key = key.strip()
+    said = override if len(override) <= 80 else f"{override[:80]}..."
     if not equals or not all(key.split(".")):
-        raise ValueError(f"--set {override}: expected key=value, such as optim.lr=1e-3")
+        raise ValueError(f"--set {said}: expected key=value, such as optim.lr=1e-3")
+    value = safe_yaml.parse(text, f"--set {said}", numbered=False)
     try:
-        value = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--set {override}: {_problem_of(error)}") from None
-    _put(values, key, nested(value) if isinstance(value, Mapping) else value)
+        _put(values, key, nested(value) if isinstance(value, Mapping) else value)
+    except ValueError as error:
+        raise ValueError(f"--set {said}: {error}") from None
     return key
 
 
@@ -99,6 +103,8 @@ def drop_ignored(values: dict[str, Any], source: str) -> None:
 
 def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
     *sections, last = dotted.split(".")
+    if len(sections) > _DEEPEST:
+        raise ValueError(f"key {shown(dotted)} has {len(sections) + 1:,} parts")
     for section in sections:
         inside = values.get(section)
         if not isinstance(inside, dict):
@@ -108,12 +114,3 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
         values[last] |= value
     else:
         values[last] = value
-
-
-def _line_of(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return f":{mark.line + 1}" if mark else ""
-
-
-def _problem_of(error: yaml.YAMLError) -> str:
-    return getattr(error, "problem", None) or str(error)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kgfast.training.config_fields import (
+    Columns,
     Count,
     CountOrZero,
     Fraction,
@@ -41,11 +42,15 @@ class DatasetConfig(Section):
         The folder of the datasets, or of this one.
     test_on : {"test", "valid"}
         The split ranked at the end.
+    columns : {"hrt", "htr", "rht", "rth", "thr", "trh"}, optional
+        Of a folder that DGL-KE numbered, where its ids do not say it: see
+        :func:`kgfast.datasets.load`.
     """
 
     name: Annotated[str, Field(min_length=1)]
     root: str = "data"
     test_on: Annotated[Literal["test", "valid"], Word] = "test"
+    columns: Columns | None = None
 
     def folder(self) -> Path:
         """The folder that holds the dataset.

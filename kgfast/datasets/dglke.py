@@ -1,0 +1,125 @@
+"""Folders that DGL-KE numbered itself (``--format raw_udd_{htr}``).
+
+DGL-KE writes ``entities.tsv`` and ``relations.tsv`` (id, delimiter, name) beside the triples it was
+given, and its tables have their rows in the order of those ids. Nothing in the folder says which
+column of a triple is its head; but ids were given out as names were met, line by line, a line's
+head before its tail, so that the ids themselves say it (``KGDatasetUDDRaw.load_entity_relation``).
+"""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.datasets.fields import ids_of_names, read_vocabulary
+from kgfast.datasets.files import DataFile, Folder, numbered_lines
+from kgfast.graph import Vocabulary, shown
+
+COLUMNS = ("hrt", "htr", "rht", "rth", "thr", "trh")
+_DELIMITERS = "\t|,;"
+
+
+class _Split(NamedTuple):
+    file: DataFile | None
+    columns: list[list[str]]  # three as they stand in the file, and maybe that of importance
+
+
+def read_raw_udd(
+    folder: Folder, columns: str | None
+) -> tuple[Vocabulary, Vocabulary, list[Tensor]]:
+    """Read such a folder: the vocabularies and the rows (h, r, t) of train, valid and test."""
+    entity_file, relation_file = folder.need("entities.tsv"), folder.need("relations.tsv")
+    delimiter = _delimiter(entity_file)
+    entities, relations = (
+        read_vocabulary(file, lambda line: line.split(delimiter, 1))
+        for file in (entity_file, relation_file)
+    )
+    splits = [
+        _Split(file, _columns_of(file, delimiter))
+        for file in folder.splits("{}.tsv", "{}.txt", "{}.csv")
+    ]
+    if len(splits[0].columns) == 4:
+        warnings.warn(f"{folder.root}: the importance of edges is not used", stacklevel=3)
+    order = columns or _order(splits[0], entities, relations)
+    rows = []
+    for file, found in splits:
+        head, relation, tail = (found[order.index(it)] for it in "hrt")
+        rows.append(ids_of_names(file, (head, relation, tail), entities, relations))
+    return entities, relations, rows
+
+
+def _delimiter(file: DataFile) -> str:
+    """Return what stands between the first id and its name."""
+    number, line = next(numbered_lines(file.text()), (1, ""))
+    after = line.lstrip("0123456789")
+    if after == line or after[:1] not in tuple(_DELIMITERS):
+        problem = (
+            "expected an id and a name between which is a tab, |, comma or ;, as DGL-KE writes"
+        )
+        raise file.bad_line(number, f"{problem} entities.tsv", line)
+    return after[0]
+
+
+def _columns_of(file: DataFile | None, delimiter: str) -> list[list[str]]:
+    """Return the columns of a file, as DGL-KE splits its lines."""
+    if file is None:
+        return [[], [], []]
+    lines = list(numbered_lines(file.text()))
+    rows = [line.strip().split(delimiter) for _, line in lines]
+    width = len(rows[0]) if rows and len(rows[0]) in (3, 4) else 3
+    for (number, line), row in zip(lines, rows, strict=True):
+        if len(row) != width:
+            what = f"expected {width} fields between {delimiter!r}, found {len(row)}"
+            raise file.bad_line(number, what, line)
+        if "" in row:
+            raise file.bad_line(number, "empty name", line)
+        if width == 4 and not _is_number(row[3]):
+            problem = f"expected the edge's importance as fourth field, found {shown(row[3])}"
+            raise file.bad_line(number, problem, line)
+    return [[row[i] for row in rows] for i in range(width)]
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
+    """Return which column is which, such as "hrt": what the ids say, else what the names allow."""
+    is_entity = [all(name in entities for name in names) for names in train.columns]
+    is_relation = [all(name in relations for name in names) for names in train.columns]
+    allowed = [
+        order
+        for order in COLUMNS
+        if all((is_relation if it == "r" else is_entity)[i] for i, it in enumerate(order))
+    ]
+    numbered = [it for it in allowed if _numbered_so(it, train.columns, entities, relations)]
+    if numbered:
+        return numbered[0]
+    if "hrt" in allowed or not allowed:  # the order of most; an unknown name is blamed by its line
+        return "hrt"
+    assert train.file is not None
+    raise ValueError(
+        f"{train.file.path}: its columns may be {' or '.join(allowed)}, and the ids in "
+        "entities.tsv are not in the order of either; pass columns= (dataset.columns of a config)"
+    )
+
+
+def _numbered_so(
+    order: str, columns: list[list[str]], entities: Vocabulary, relations: Vocabulary
+) -> bool:
+    """Whether ids are in the order in which names are met, heads before tails."""
+    head, relation, tail = (columns[order.index(it)] for it in "hrt")
+    met = torch.stack([entities.ids(head), entities.ids(tail)], dim=1).flatten().numpy()
+    return all(_ascends(ids) for ids in (met, relations.ids(relation).numpy()))
+
+
+def _ascends(ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bool:
+    """Whether each id is at most one above all before it."""
+    before = np.maximum.accumulate(np.append(-1, ids))[:-1]
+    return bool((ids <= before + 1).all())

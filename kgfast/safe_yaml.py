@@ -1,0 +1,125 @@
+"""YAML as configs and dataset folders hold it: a page of plain values, whoever wrote the file.
+
+All YAML that kgfast reads passes through here. Refused, in a line that names file and line: aliases
+(a few hundred bytes of them stand for more values than any memory holds), keys given twice or that
+are no words, nesting beyond any config's, numbers of hundreds of digits, files beyond 128 KiB.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from kgfast.graph import shown
+
+MOST_BYTES = 128 << 10
+_DEEPEST = 24
+_LONGEST_NUMBER = 100
+_LONGEST_PROBLEM = 160
+_WRONG_VALUES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader without what a hostile file can do to it."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(
+                problem="aliases (*name) are not read; repeat the value", problem_mark=mark
+            )
+        if self.depth == _DEEPEST:
+            raise yaml.composer.ComposerError(
+                problem=f"nested more than {_DEEPEST} levels deep", problem_mark=mark
+            )
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        if number and len(node.value) > _LONGEST_NUMBER:
+            raise _wrong(node, f"a number of {len(node.value):,} characters")
+        try:
+            return super().construct_object(node, deep)
+        except _WRONG_VALUES:
+            raise _wrong(node, f"not a value of its kind: {shown(node.value)}") from None
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Refuse a key given twice: YAML would silently keep the last."""
+        seen = set()
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _wrong(key_node, "a key must be a word, not a list or a mapping")
+            if key_node.value in seen:
+                raise _wrong(key_node, f"key {_cut(key_node.value[:80])} was given before")
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that repeats what it meets again: aliases are not read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def parse(text: str, source: object, numbered: bool = True) -> Any:
+    """Return what a YAML text says.
+
+    Parameters
+    ----------
+    text
+        The text.
+    source
+        What messages begin with: the file.
+    numbered
+        Whether the line follows it.
+
+    Raises
+    ------
+    ValueError
+        If it is not YAML or not read here; one line, ``source:line: problem``.
+
+    Examples
+    --------
+    >>> parse("model: {name: rotate}", "a.yaml")
+    {'model': {'name': 'rotate'}}
+    """
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"{source}: {len(text):,} characters; YAML is read up to {MOST_BYTES:,}")
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problem = f"not valid YAML: character #x{error.character:04x} is not allowed"
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problem = _cut(error.problem or error.context or "malformed")
+        if isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError):
+            problem = f"not valid YAML: {problem}"
+    raise ValueError(f"{source}{f':{line}' if numbered else ''}: {problem}")
+
+
+def dump(values: Any) -> str:
+    r"""Return values as YAML that `parse` reads, keys in their order.
+
+    Examples
+    --------
+    >>> dump({"b": [1, 2], "a": "x"})
+    'b:\n- 1\n- 2\na: x\n'
+    """
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
+
+
+def _wrong(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
+
+
+def _cut(text: str) -> str:
+    """One line, cut to what a message can hold."""
+    line = " ".join(text[: 2 * _LONGEST_PROBLEM].split())
+    return line if len(line) <= _LONGEST_PROBLEM else f"{line[:_LONGEST_PROBLEM]}..."

@@ -1,0 +1,153 @@
+"""What hostile YAML gets, in configs and dataset folders alike: one line, at once."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kgfast import safe_yaml
+from kgfast.datasets import load
+from kgfast.training import Config
+from kgfast.training.config_files import assign, nested
+
+SCREEN = 600  # characters that fit a message
+
+
+def bomb(levels: int = 12) -> str:
+    """Under a kilobyte that stand for 9 ** levels values."""
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
+    return "\n".join(rows)
+
+
+HOSTILE = {
+    "alias bomb": (bomb(), 2, "aliases (*name) are not read"),
+    "an alias to itself": ("a: &a [*a]", 1, "aliases (*name) are not read"),
+    "a merged alias": ("a: &a {b: 1}\nc:\n  <<: *a", 3, "aliases (*name) are not read"),
+    "flow depth": ("[" * 50_000, 1, "nested more than 24 levels deep"),
+    "block depth": ("- " * 30_000, 1, "nested more than 24 levels deep"),
+    "mapping depth": ("{a: " * 20_000, 1, "nested more than 24 levels deep"),
+    "a list as key": ("a: 1\n? [a, b]\n: 2", 2, "a key must be a word"),
+    "a mapping as key": ("? {a: b}\n: 2", 1, "a key must be a word"),
+    "many digits": (f"a: 1\nb: {'9' * 5000}", 2, "a number of 5,000 characters"),
+    "many hex digits": (f"b: 0x{'f' * 5000}", 1, "a number of 5,002 characters"),
+    "base 60": (f"b: 1{':1' * 5000}", 1, "a number of 10,001 characters"),
+    "a long float": (f"b: {'9' * 5000}.5", 1, "a number of 5,002 characters"),
+    "no such day": ("a: 1\nb: 2024-99-99", 2, "not a value of its kind: '2024-99-99'"),
+    "no int": ("b: !!int x", 1, "not a value of its kind: 'x'"),
+    "no float": ("b: !!float [1]", 1, "expected a scalar node"),
+    "no time": ("b: !!timestamp x", 1, "not a value of its kind: 'x'"),
+    "no set": ("b: !!set [x]", 1, "expected a mapping node"),
+    "no pairs": ("b: !!omap {x: 1}", 1, "expected a sequence"),
+    "an object": ("b: !!python/object/apply:os.system [ls]", 1, "could not determine"),
+    "a long tag": (f"b: !{'t' * 20_000} x", 1, "could not determine"),
+    "a long alias": (f"b: *{'t' * 20_000}", 1, "aliases (*name) are not read"),
+    "a long key twice": (f"{'k' * 900}: 1\n{'k' * 900}: 2", 2, "was given before"),
+    "a control character": ("a: 1\nb: \x01", 2, "character #x0001 is not allowed"),
+    "two documents": ("a: 1\n---\nb: 1", 2, "but found another document"),
+    "too long": ("a: 1\n" * 60_000, None, "YAML is read up to 131,072"),
+}
+hostile = pytest.mark.parametrize(("text", "line", "problem"), HOSTILE.values(), ids=HOSTILE.keys())
+
+
+@hostile
+def test_hostile_text_is_refused_in_a_line(text: str, line: int | None, problem: str) -> None:
+    start = time.process_time()
+    with pytest.raises(ValueError, match=re.escape(problem)) as error:
+        safe_yaml.parse(text, "a.yaml")
+    assert time.process_time() - start < 5
+    message = str(error.value)
+    assert message.startswith("a.yaml: " if line is None else f"a.yaml:{line}: ")
+    assert len(message) <= SCREEN
+    assert "\n" not in message
+
+
+@hostile
+def test_configs_and_datasets_refuse_it_alike(
+    tmp_path: Path, text: str, line: int | None, problem: str
+) -> None:
+    path = tmp_path / "dataset.yaml"
+    path.write_text(text)
+    for read in (Config.from_yaml, lambda it: load(it.parent)):
+        with pytest.raises(ValueError, match=re.escape(str(path))) as error:
+            read(path)
+        message = str(error.value).removeprefix(str(path))
+        assert line is None or message.startswith(f":{line}: ")
+        assert len(message) <= SCREEN
+        assert "\n" not in message
+
+
+def test_an_override_is_read_the_same_way() -> None:
+    values: dict[str, object] = {}
+    for text in ("optim.lr=" + "[" * 5000, "optim.lr=" + "9" * 5000, "a." * 5000 + "b=1"):
+        with pytest.raises(ValueError, match=r"^--set ") as error:
+            assign(values, text)
+        assert len(str(error.value)) <= SCREEN
+
+
+def test_what_is_written_is_read_back() -> None:
+    shared = [0.5, 0.9]
+    values = {"b": shared, "a": shared, "lr": 1e-3, "name": "1e-3", "none": None}
+    assert safe_yaml.parse(safe_yaml.dump(values), "a.yaml") == values
+    assert list(safe_yaml.parse(safe_yaml.dump(values), "a.yaml")) == list(values)
+
+
+def test_nothing_reads_yaml_by_itself() -> None:
+    root = Path(__file__).resolve().parents[1]
+    readers = [
+        path.name
+        for path in root.glob("kgfast/**/*.py")
+        if re.search(r"^\s*(import yaml|from yaml)\b", path.read_text(), re.MULTILINE)
+    ]
+    assert readers == ["safe_yaml.py"]
+
+
+def config_error(text: str, tmp_path: Path) -> str:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(str(path))) as error:
+        Config.from_yaml(path)
+    return str(error.value)
+
+
+def test_values_of_configs_are_cut(tmp_path: Path) -> None:
+    long = "x" * 20_000
+    for text in (
+        f"seed: {long}",
+        f"{long}: 1",
+        f"optim: {{{long[:1000]}: 1}}",
+        f"model: {{name: {long}}}",
+        f"med: {{dims: [{'2, ' * 1000}1]}}",
+        f"optim: [{'a, ' * 1000}1]",
+        f"{'a.' * 1000}b: 1",
+    ):
+        for line in config_error(text, tmp_path).split("\n"):
+            assert len(line) <= SCREEN + len(str(tmp_path)), line[:200]
+
+
+def test_many_mistakes_fit_a_screen(tmp_path: Path) -> None:
+    lines = config_error("\n".join(f"key{i}: 1" for i in range(5000)), tmp_path).split("\n")
+    assert len(lines) == 21
+    assert lines[-1].endswith("... and 4,984 more")
+
+
+def test_a_mapping_that_holds_itself_is_refused() -> None:
+    values: dict[str, object] = {}
+    values["model"] = values
+    with pytest.raises(ValueError, match="nested more than 24 levels deep"):
+        Config.from_dict(values)
+    with pytest.raises(ValueError, match="parts"):
+        nested({"a." * 100 + "b": 1})
+
+
+def test_a_config_is_a_page(tmp_path: Path) -> None:
+    assert "a config holds at most 131,072 bytes" in config_error("# x\n" * 40_000, tmp_path)
+
+
+def test_pyyaml_itself_reads_them() -> None:
+    """Otherwise the tests above refuse what nobody could be hurt by."""
+    assert yaml.safe_load(bomb(3))["a2"][8][8] == ["x"] * 9
+    with pytest.raises(RecursionError):
+        yaml.safe_load("[" * 1000)
