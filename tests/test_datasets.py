@@ -4,76 +4,26 @@ import gzip
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from data_folders import (
+    ENTITIES,
+    LAYOUTS,
+    RELATIONS,
+    SPLITS,
+    Files,
+    libkge,
+    official,
+    openke,
+    plain,
+    write,
+)
 from kgfast.datasets import Dataset, load
 from kgfast.graph import Triples, Vocabulary
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
-ENTITIES = ["ann", "bob", "eve é", "zoe"]  # zoe only occurs in test
-RELATIONS = ["knows", "likes"]
-SPLITS = {
-    "train": [(0, 0, 1), (1, 1, 2), (0, 0, 1)],  # a repeated triple is kept
-    "valid": [(2, 0, 0)],
-    "test": [(0, 1, 3), (3, 0, 3)],
-}
-
-Files = dict[str, str]
-
-
-def official() -> Files:
-    files = {
-        "entities.dict": lines(f"{i}\t{name}" for i, name in enumerate(ENTITIES)),
-        "relations.dict": lines(f"{i}\t{name}" for i, name in enumerate(RELATIONS)),
-    }
-    return files | plain()
-
-
-def openke() -> Files:
-    files = {
-        "entity2id.txt": lines(["4", *(f"{name}\t{i}" for i, name in enumerate(ENTITIES))]),
-        "relation2id.txt": lines(["2", *(f"{name} {i}" for i, name in enumerate(RELATIONS))]),
-    }
-    for split, triples in SPLITS.items():
-        rows = [f"{h} {t} {r}" for h, r, t in triples]
-        files[f"{split}2id.txt"] = lines([str(len(rows)), *rows])
-    return files
-
-
-def libkge() -> Files:
-    files = {
-        "dataset.yaml": "dataset:\n  name: people\n  files.train.filename: train.del\n",
-        "entity_ids.del": lines(f"{i}\t{name}" for i, name in enumerate(ENTITIES)),
-        "relation_ids.del": lines(f"{i}\t{name}" for i, name in enumerate(RELATIONS)),
-    }
-    for split, triples in SPLITS.items():
-        files[f"{split}.del"] = lines(f"{h}\t{r}\t{t}" for h, r, t in triples)
-    return files
-
-
-def plain(suffix: str = "txt") -> Files:
-    return {
-        f"{split}.{suffix}": lines(
-            f"{ENTITIES[h]}\t{RELATIONS[r]}\t{ENTITIES[t]}" for h, r, t in triples
-        )
-        for split, triples in SPLITS.items()
-    }
-
-
-def lines(rows: Any) -> str:
-    return "".join(f"{row}\n" for row in rows)
-
-
-LAYOUTS: dict[str, Callable[[], Files]] = {
-    "official": official,
-    "openke": openke,
-    "libkge": libkge,
-    "plain": plain,
-    "plain tsv": lambda: plain("tsv"),
-}
 DISGUISES: dict[str, Callable[[str], bytes]] = {
     "as it is": str.encode,
     "crlf": lambda text: text.replace("\n", "\r\n").encode(),
@@ -83,12 +33,6 @@ DISGUISES: dict[str, Callable[[str], bytes]] = {
     "crlf, no last newline": lambda text: text.replace("\n", "\r\n").removesuffix("\n").encode(),
 }
 layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-
-
-def write(root: Path, files: Files, disguise: Callable[[str], bytes] = str.encode) -> Path:
-    for name, text in files.items():
-        (root / name).write_bytes(disguise(text))
-    return root
 
 
 def check(dataset: Dataset) -> None:

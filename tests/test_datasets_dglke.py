@@ -1,7 +1,4 @@
-"""Folders that DGL-KE numbered: its ids, whatever delimiter and order of columns they were given.
-
-`number` is DGL-KE's own way (awslabs/dgl-ke, KGDatasetUDDRaw.load_entity_relation), in a few lines.
-"""
+"""Folders that DGL-KE numbered: its ids, in whatever delimiter and order of columns."""
 
 import gzip
 from pathlib import Path
@@ -10,48 +7,10 @@ import pytest
 import torch
 import yaml
 
+from data_folders import ORDERS, write_dglke
 from kgfast.datasets import load
 from kgfast.training import Config
 from kgfast.training.build import load_dataset
-
-TRIPLES = {
-    "train": [("zoe", "likes", "ann"), ("ann", "knows", "bob é"), ("zoe", "likes", "ann")],
-    "valid": [("bob é", "likes", "zoe")],
-    "test": [("ann", "likes", "new"), ("yan", "knows", "ann")],
-}
-ORDERS = ("hrt", "htr", "rht", "rth", "thr", "trh")
-
-
-def row(triple: tuple[str, ...], order: str, delimiter: str, more: str = "") -> str:
-    return delimiter.join(triple["hrt".index(it)] for it in order) + more + "\n"
-
-
-def number(root: Path, delimiter: str, triples: dict[str, list[tuple[str, str, str]]]) -> None:
-    """Write entities.tsv and relations.tsv as DGL-KE does: in the order of the first mention."""
-    entities: dict[str, int] = {}
-    relations: dict[str, int] = {}
-    for rows in triples.values():
-        for head, relation, tail in rows:
-            entities.setdefault(head, len(entities))
-            entities.setdefault(tail, len(entities))
-            relations.setdefault(relation, len(relations))
-    for name, ids in (("entities.tsv", entities), ("relations.tsv", relations)):
-        (root / name).write_text("".join(f"{id}{delimiter}{it}\n" for it, id in ids.items()))
-
-
-def write(
-    root: Path,
-    order: str = "hrt",
-    delimiter: str = "\t",
-    suffix: str = "tsv",
-    more: str = "",
-    triples: dict[str, list[tuple[str, str, str]]] = TRIPLES,
-) -> Path:
-    for split, rows in triples.items():
-        text = "".join(row(it, order, delimiter, more) for it in rows)
-        (root / f"{split}.{suffix}").write_text(text)
-    number(root, delimiter, triples)
-    return root
 
 
 def check(root: Path, columns: str | None = None) -> None:
@@ -66,23 +25,23 @@ def check(root: Path, columns: str | None = None) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("delimiter", ["\t", "|", ",", ";"])
 def test_ids_are_those_of_dglke(tmp_path: Path, order: str, delimiter: str) -> None:
-    check(write(tmp_path, order, delimiter))
+    check(write_dglke(tmp_path, order, delimiter))
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "txt", "csv"])
 def test_suffixes(tmp_path: Path, suffix: str) -> None:
-    check(write(tmp_path, suffix=suffix))
+    check(write_dglke(tmp_path, suffix=suffix))
 
 
 def test_a_table_of_dglke_belongs_to_its_names(tmp_path: Path) -> None:
     """Read as plain TSV, ids were sorted names: row 0 was ann's."""
-    dataset = load(write(tmp_path))
+    dataset = load(write_dglke(tmp_path))
     assert [dataset.entities["zoe"], dataset.entities["ann"]] == [0, 1]
 
 
 def test_gzip_crlf_and_spaces_at_the_ends(tmp_path: Path) -> None:
     """DGL-KE strips lines, and opens files with universal line ends."""
-    write(tmp_path)
+    write_dglke(tmp_path)
     for path in list(tmp_path.iterdir()):
         text = path.read_text()
         if not path.name.startswith(("entities", "relations")):
@@ -94,17 +53,17 @@ def test_gzip_crlf_and_spaces_at_the_ends(tmp_path: Path) -> None:
 
 def test_the_importance_of_edges_is_said_not_to_be_used(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r": the importance of edges is not used"):
-        check(write(tmp_path, "htr", ",", "csv", more=",2.5"))
+        check(write_dglke(tmp_path, "htr", ",", "csv", more=",2.5"))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_columns_can_be_said(tmp_path: Path, order: str) -> None:
-    check(write(tmp_path, order), columns=order)
+    check(write_dglke(tmp_path, order), columns=order)
 
 
 def test_ids_given_by_hand_are_kept(tmp_path: Path) -> None:
     """In no order of mention: the columns are h r t, as in every other layout."""
-    write(tmp_path)
+    write_dglke(tmp_path)
     (tmp_path / "entities.tsv").write_text("4\tann\n0\tbob é\n1\tzoe\n3\tnew\n2\tyan\n")
     dataset = load(tmp_path)
     assert list(dataset.entities) == ["bob é", "zoe", "yan", "new", "ann"]
@@ -112,7 +71,7 @@ def test_ids_given_by_hand_are_kept(tmp_path: Path) -> None:
 
 
 def test_columns_that_nothing_tells_apart_must_be_said(tmp_path: Path) -> None:
-    write(tmp_path, "htr")
+    write_dglke(tmp_path, "htr")
     (tmp_path / "entities.tsv").write_text("4\tann\n0\tbob é\n1\tzoe\n3\tnew\n2\tyan\n")
     with pytest.raises(ValueError, match=r"train\.tsv: its columns may be htr or thr.*columns="):
         load(tmp_path)
@@ -121,7 +80,7 @@ def test_columns_that_nothing_tells_apart_must_be_said(tmp_path: Path) -> None:
 
 def test_a_config_can_say_them(tmp_path: Path) -> None:
     (tmp_path / "people").mkdir()
-    write(tmp_path / "people", "trh")
+    write_dglke(tmp_path / "people", "trh")
     values = {
         "dataset": {"name": "people", "root": str(tmp_path), "columns": "hrt"},
         "model": {"name": "rotate", "base_dim": 4},
@@ -166,13 +125,13 @@ def test_other_layouts_have_no_columns(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_lines(tmp_path: Path, name: str, text: str, line: int, problem: str) -> None:
-    (write(tmp_path) / name).write_text(text)
+    (write_dglke(tmp_path) / name).write_text(text)
     with pytest.raises(ValueError, match=problem) as error:
         load(tmp_path)
     assert str(error.value).startswith(f"{tmp_path / name}:{line}: ")
 
 
 def test_no_relations(tmp_path: Path) -> None:
-    (write(tmp_path) / "relations.tsv").unlink()
+    (write_dglke(tmp_path) / "relations.tsv").unlink()
     with pytest.raises(FileNotFoundError, match=r"looked for relations\.tsv"):
         load(tmp_path)

@@ -5,17 +5,25 @@ import random
 import re
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_datasets import LAYOUTS, libkge, official, openke, plain
-from test_datasets import write as write_files
-from test_datasets_dglke import write as write_dglke
 
+from data_folders import (
+    LAYOUTS,
+    Layout,
+    libkge,
+    mutated,
+    official,
+    openke,
+    plain,
+    write,
+    write_dglke,
+)
 from kgfast.datasets import load
+from kgfast.datasets.fields import _integers, _walked
+from kgfast.datasets.files import DataFile
 
-Layout = Callable[[], dict[str, str]]
 SCREEN = 600  # characters that fit a message
 LONG = "x" * 10**6
 DIGITS = "9" * 5000
@@ -44,13 +52,13 @@ HOSTILE = [
 )
 def test_a_line_is_named_and_cut(
     tmp_path: Path,
-    layout: Callable[[], dict[str, str]],
+    layout: Layout,
     name: str,
     text: str,
     line: int,
     problem: str,
 ) -> None:
-    write_files(tmp_path, layout() | {name: text})
+    write(tmp_path, layout() | {name: text})
     with pytest.raises(ValueError, match=problem) as error:
         load(tmp_path)
     assert str(error.value).startswith(f"{tmp_path / name}:{line}: ")
@@ -59,7 +67,19 @@ def test_a_line_is_named_and_cut(
 
 def test_leading_zeros_are_no_lie(tmp_path: Path) -> None:
     files = libkge() | {"train.del": f"{'0' * 5000}\t0\t1\n"}
-    assert list(load(write_files(tmp_path, files)).train) == [(0, 0, 1)]
+    assert list(load(write(tmp_path, files)).train) == [(0, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["+1\t0\t1\n", "1\x1c0\u20281\n", "1 0\x0b01 \n", "1\xa00\x851"], ids=ascii
+)
+def test_numpy_and_the_walk_line_by_line_read_the_same(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows").write_text(text)
+    file = DataFile(tmp_path / "rows")
+    walked = _walked(file, text, {"head": 2, "relation": 1, "tail": 2}, 0)
+    assert walked.tolist() == [[1, 0, 1]]
+    read = _integers(text)
+    assert read is None or read.tolist() == walked.tolist()
 
 
 def test_a_long_line_that_is_not_utf8_is_cut(tmp_path: Path) -> None:
@@ -72,7 +92,7 @@ def test_a_long_line_that_is_not_utf8_is_cut(tmp_path: Path) -> None:
 def test_an_unknown_name_in_a_large_file_is_answered_soon(tmp_path: Path) -> None:
     files = official()
     files["train.txt"] = "ann\tknows\tbob\n" * 200_000 + "ann\tknows\tbobb\n"
-    write_files(tmp_path, files)
+    write(tmp_path, files)
     start = time.process_time()
     with pytest.raises(ValueError, match=r"train\.txt:200001: unknown name 'bobb'"):
         load(tmp_path)
@@ -92,7 +112,7 @@ def test_dataset_yaml_names_files_of_its_folder_alone(tmp_path: Path, name: str,
     quoted = name.replace("\\", "\\\\").replace("\0", "\\0")
     files = libkge() | {"dataset.yaml": f'dataset.files.{key}.filename: "{quoted}"\n'}
     with pytest.raises(ValueError, match=f"{key}.filename must be the plain name") as error:
-        load(write_files(folder, files))
+        load(write(folder, files))
     assert "top secret" not in str(error.value)
     assert "root:" not in str(error.value)
     assert len(str(error.value)) <= SCREEN + len(str(tmp_path))
@@ -103,14 +123,14 @@ def test_dataset_yaml_of_another_kind(tmp_path: Path, text: str) -> None:
     if text == "x":
         text = "dataset: {files: {train: {filename: [train.del]}}}"
     with pytest.raises(ValueError, match=r"dataset\.yaml: (expected keys|dataset\.files\.train)"):
-        load(write_files(tmp_path, libkge() | {"dataset.yaml": text}))
+        load(write(tmp_path, libkge() | {"dataset.yaml": text}))
 
 
 def test_folders_and_files_may_be_links(tmp_path: Path) -> None:
     store, folder, link = tmp_path / "store", tmp_path / "folder", tmp_path / "link"
     store.mkdir()
     folder.mkdir()
-    write_files(store, libkge())
+    write(store, libkge())
     for path in store.iterdir():
         (folder / path.name).symlink_to(path)
     link.symlink_to(folder)
@@ -153,32 +173,13 @@ def test_the_limit_can_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             load(tmp_path)
 
 
-JUNK = [b"", b"\t", b"\n", b"\r", b" ", b"\0", b"\xff", b"-1", b"9" * 5000, b"1.5", b"\xe2\x80\xa8"]
-JUNK += [b"#", b'"', b"[", b"{", b": ", b"*a", b"&a ", b"!!int ", b"0", b"+1", b"\x85", b"\x0b"]
-
-
-def mutated(raw: bytes, rng: random.Random) -> bytes:
-    """A file as an accident or an enemy leaves it."""
-    at, end = sorted(rng.randrange(len(raw) + 1) for _ in range(2))
-    junk = rng.choice(JUNK)
-    return rng.choice(
-        [
-            raw[:at] + junk + raw[at:],
-            raw[:at] + junk + raw[end:],
-            raw[:at] + raw[at:end] * 3 + raw[end:],
-            raw[end:] + raw[:at],
-            raw[:at] + bytes([rng.randrange(256)]) + raw[at + 1 :],
-        ]
-    )
-
-
 def check_mutations(root: Path, seeds: range) -> None:
     """A mutated folder is read, or refused in a line or two: no other error, never a long one."""
     folders: list[Path] = []
     for i, layout in enumerate(LAYOUTS.values()):
         folders.append(root / str(i))
         folders[-1].mkdir()
-        write_files(folders[-1], layout())
+        write(folders[-1], layout())
     folders.append(root / "dglke")
     folders[-1].mkdir()
     write_dglke(folders[-1], "thr", ";")

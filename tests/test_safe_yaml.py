@@ -1,17 +1,21 @@
 """What hostile YAML gets, in configs and dataset folders alike: one line, at once."""
 
+import random
 import re
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 import yaml
 
+from data_folders import mutated
 from kgfast import safe_yaml
 from kgfast.datasets import load
 from kgfast.training import Config
 from kgfast.training.config_files import assign, nested
 
+ROOT = Path(__file__).resolve().parents[1]
 SCREEN = 600  # characters that fit a message
 
 
@@ -95,10 +99,9 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_nothing_reads_yaml_by_itself() -> None:
-    root = Path(__file__).resolve().parents[1]
     readers = [
         path.name
-        for path in root.glob("kgfast/**/*.py")
+        for path in ROOT.glob("kgfast/**/*.py")
         if re.search(r"^\s*(import yaml|from yaml)\b", path.read_text(), re.MULTILINE)
     ]
     assert readers == ["safe_yaml.py"]
@@ -151,3 +154,20 @@ def test_pyyaml_itself_reads_them() -> None:
     assert yaml.safe_load(bomb(3))["a2"][8][8] == ["x"] * 9
     with pytest.raises(RecursionError):
         yaml.safe_load("[" * 1000)
+
+
+def test_mutated_configs(tmp_path: Path) -> None:
+    """A mutated config is read, or refused in lines that begin with its name."""
+    path = tmp_path / "a.yaml"
+    texts = [it.read_bytes() for it in sorted(ROOT.glob("configs/*/*.yaml"))]
+    for seed in range(100):
+        rng = random.Random(seed)
+        path.write_bytes(mutated(mutated(rng.choice(texts), rng), rng))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                Config.from_yaml(path)
+        except ValueError as error:
+            for line in str(error).split("\n"):
+                assert line.startswith(str(path)), (seed, line)
+                assert len(line) <= SCREEN + len(str(tmp_path)), (seed, line)

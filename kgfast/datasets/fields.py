@@ -15,7 +15,7 @@ from torch import Tensor
 from kgfast.datasets.files import DataFile, numbered_lines, text_of
 from kgfast.graph import Vocabulary, shown
 
-_MOST_DIGITS = 18  # of an id: they fit 64 bits
+_MOST_DIGITS = 19  # of an id: those of the largest that fits 64 bits
 Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
@@ -69,12 +69,12 @@ def read_id(field: str, size: int | None = None) -> int:
     ValueError
         If it is not an integer in 0..size-1; the message is what to say of its line.
     """
-    digits = field.removeprefix("-")
+    digits = field[1:] if field[:1] in ("+", "-") else field
     if not (field.isascii() and digits.isdigit()):
         raise ValueError(f"{shown(field)} is not an integer")
     significant = digits.lstrip("0") or "0"  # Python reads no more than 4,300 digits
     if len(significant) <= _MOST_DIGITS:
-        id = int(significant) if field == digits else -int(significant)
+        id = -int(significant) if field[0] == "-" else int(significant)
         if id >= 0 and (size is None or id < size):
             return id
     said = field if len(field) <= 24 else f"of {len(digits):,} digits"

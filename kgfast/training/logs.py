@@ -113,7 +113,7 @@ def _parsed(path: Path, lines: list[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict) or "step" not in row:
             raise ValueError(f"{path}:{number}: not a row of a log: {line[:80]!r}")

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast.graph import shown
 from kgfast.models import ComplEx, DistMult, Model, RotatE, TransE
 from kgfast.models.rotate import EPSILON
 
@@ -64,7 +65,7 @@ def load_official(folder: str | os.PathLike[str]) -> Model:
     config = _config(path)
     name, dim = config["model"], int(config["hidden_dim"])
     if name not in _MODELS:
-        raise ValueError(f"{path}: model {name} is not available; known: {', '.join(_MODELS)}")
+        raise ValueError(f"{path}: model {name:.60} is not available; known: {', '.join(_MODELS)}")
     state, source = _state(folder)
     gamma = float(state["gamma"]) if "gamma" in state else float(config["gamma"])
     entity, relation = (state[it] for it in _TABLES)
@@ -83,11 +84,17 @@ def _config(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path}: no such file; a run of the official code has it")
     try:
         config: dict[str, Any] = dict(json.loads(path.read_text()))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not a JSON object: {error.msg}") from None
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a JSON object: {error}") from None
+        raise ValueError(f"{path}: not a JSON object: {error!s:.200}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: not a JSON object: nested too deeply") from None
     for key in ("model", "hidden_dim", "gamma"):
         if key not in config:
             raise ValueError(f"{path}: key {key} is missing")
+    if not isinstance(config["model"], str):
+        raise ValueError(f"{path}: model must be text; got {shown(config['model'])}")
     return config
 
 

@@ -56,6 +56,16 @@ def test_both_files_hold_the_rows(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 5000, "{", "[]", "{}"], ids=len)
+def test_a_line_that_is_no_row_is_named(tmp_path, line):
+    write(tmp_path, rows_until(2))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:3: not a row of a log") as error:
+        read_rows(tmp_path)
+    assert len(str(error.value)) < 300 + len(str(tmp_path))
+
+
 @given(killed=st.integers(0, 30), saved=st.integers(0, 30), cut=st.integers(0, 40))
 def test_resumed_logs_are_those_of_the_uninterrupted_run(tmp_path_factory, killed, saved, cut):
     whole, resumed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("resumed")

@@ -145,6 +145,25 @@ def without(values, key):
     return {name: value for name, value in values.items() if name != key}
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, r"config\.json: not a JSON object: nested too deeply"),
+        ('{"a": 1,\n]', r"config\.json:2: not a JSON object: "),
+        ('{"model": ' + "9" * 5000 + "}", r"config\.json: not a JSON object: Exceeds the limit"),
+        ('{"model": ["a"], "hidden_dim": 1, "gamma": 1}', r"model must be text; got \['a'\]"),
+        ('{"model": "' + "x" * 10**6 + '", "hidden_dim": 1, "gamma": 1}', "is not available"),
+    ],
+    ids=["depth", "syntax", "digits", "list", "long"],
+)
+def test_a_config_that_lies_is_answered_in_a_line(tmp_path, text, message):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        load_official(tmp_path)
+    assert len(str(error.value)) < 400 + len(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
 ROTATE = arguments("RotatE")
 STATE = state_of("RotatE")
 

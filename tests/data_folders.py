@@ -1,0 +1,140 @@
+"""A small graph as every library writes its folder, and what accidents make of files.
+
+`number_as_dglke` is what DGL-KE does (awslabs/dgl-ke, KGDatasetUDDRaw.load_entity_relation).
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ENTITIES = ["ann", "bob", "eve é", "zoe"]  # zoe only occurs in test
+RELATIONS = ["knows", "likes"]
+SPLITS = {
+    "train": [(0, 0, 1), (1, 1, 2), (0, 0, 1)],  # a repeated triple is kept
+    "valid": [(2, 0, 0)],
+    "test": [(0, 1, 3), (3, 0, 3)],
+}
+
+Files = dict[str, str]
+Layout = Callable[[], Files]
+Triples = dict[str, list[tuple[str, str, str]]]
+
+
+def official() -> Files:
+    files = {
+        "entities.dict": lines(f"{i}\t{name}" for i, name in enumerate(ENTITIES)),
+        "relations.dict": lines(f"{i}\t{name}" for i, name in enumerate(RELATIONS)),
+    }
+    return files | plain()
+
+
+def openke() -> Files:
+    files = {
+        "entity2id.txt": lines(["4", *(f"{name}\t{i}" for i, name in enumerate(ENTITIES))]),
+        "relation2id.txt": lines(["2", *(f"{name} {i}" for i, name in enumerate(RELATIONS))]),
+    }
+    for split, triples in SPLITS.items():
+        rows = [f"{h} {t} {r}" for h, r, t in triples]
+        files[f"{split}2id.txt"] = lines([str(len(rows)), *rows])
+    return files
+
+
+def libkge() -> Files:
+    files = {
+        "dataset.yaml": "dataset:\n  name: people\n  files.train.filename: train.del\n",
+        "entity_ids.del": lines(f"{i}\t{name}" for i, name in enumerate(ENTITIES)),
+        "relation_ids.del": lines(f"{i}\t{name}" for i, name in enumerate(RELATIONS)),
+    }
+    for split, triples in SPLITS.items():
+        files[f"{split}.del"] = lines(f"{h}\t{r}\t{t}" for h, r, t in triples)
+    return files
+
+
+def plain(suffix: str = "txt") -> Files:
+    return {
+        f"{split}.{suffix}": lines(
+            f"{ENTITIES[h]}\t{RELATIONS[r]}\t{ENTITIES[t]}" for h, r, t in triples
+        )
+        for split, triples in SPLITS.items()
+    }
+
+
+def lines(rows: Any) -> str:
+    return "".join(f"{row}\n" for row in rows)
+
+
+LAYOUTS: dict[str, Layout] = {
+    "official": official,
+    "openke": openke,
+    "libkge": libkge,
+    "plain": plain,
+    "plain tsv": lambda: plain("tsv"),
+}
+
+
+def write(root: Path, files: Files, disguise: Callable[[str], bytes] = str.encode) -> Path:
+    for name, text in files.items():
+        (root / name).write_bytes(disguise(text))
+    return root
+
+
+DGLKE_TRIPLES = {
+    "train": [("zoe", "likes", "ann"), ("ann", "knows", "bob é"), ("zoe", "likes", "ann")],
+    "valid": [("bob é", "likes", "zoe")],
+    "test": [("ann", "likes", "new"), ("yan", "knows", "ann")],
+}
+ORDERS = ("hrt", "htr", "rht", "rth", "thr", "trh")
+
+
+def _row(triple: tuple[str, ...], order: str, delimiter: str, more: str = "") -> str:
+    return delimiter.join(triple["hrt".index(it)] for it in order) + more + "\n"
+
+
+def number_as_dglke(
+    root: Path, delimiter: str, triples: dict[str, list[tuple[str, str, str]]]
+) -> None:
+    """Write entities.tsv and relations.tsv as DGL-KE does: in the order of the first mention."""
+    entities: dict[str, int] = {}
+    relations: dict[str, int] = {}
+    for rows in triples.values():
+        for head, relation, tail in rows:
+            entities.setdefault(head, len(entities))
+            entities.setdefault(tail, len(entities))
+            relations.setdefault(relation, len(relations))
+    for name, ids in (("entities.tsv", entities), ("relations.tsv", relations)):
+        (root / name).write_text("".join(f"{id}{delimiter}{it}\n" for it, id in ids.items()))
+
+
+def write_dglke(
+    root: Path,
+    order: str = "hrt",
+    delimiter: str = "\t",
+    suffix: str = "tsv",
+    more: str = "",
+    triples: Triples = DGLKE_TRIPLES,
+) -> Path:
+    for split, rows in triples.items():
+        text = "".join(_row(it, order, delimiter, more) for it in rows)
+        (root / f"{split}.{suffix}").write_text(text)
+    number_as_dglke(root, delimiter, triples)
+    return root
+
+
+JUNK = [b"", b"\t", b"\n", b"\r", b" ", b"\0", b"\xff", b"-1", b"9" * 5000, b"1.5", b"\xe2\x80\xa8"]
+JUNK += [b"#", b'"', b"[", b"{", b": ", b"*a", b"&a ", b"!!int ", b"0", b"+1", b"\x85", b"\x0b"]
+
+
+def mutated(raw: bytes, rng: random.Random) -> bytes:
+    """A file as an accident or an enemy leaves it."""
+    at, end = sorted(rng.randrange(len(raw) + 1) for _ in range(2))
+    junk = rng.choice(JUNK)
+    return rng.choice(
+        [
+            raw[:at] + junk + raw[at:],
+            raw[:at] + junk + raw[end:],
+            raw[:at] + raw[at:end] * 3 + raw[end:],
+            raw[end:] + raw[:at],
+            raw[:at] + bytes([rng.randrange(256)]) + raw[at + 1 :],
+        ]
+    )
