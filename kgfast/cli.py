@@ -50,11 +50,20 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Option("--config", "-c", help="A YAML file.")],
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", help="A YAML file, or a name such as wn18rr/rotate_fast."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Instead of a config: the default one of this model.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of the graph, with its train.txt.")
+    ] = None,
     set: Set = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<file>."),
+        typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<config>."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run ended.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
@@ -63,11 +72,15 @@ def train(
     """Train a model, and rank the test set at the end."""
     with _errors_in_a_line(debug):
         from kgfast.training import Config, RunFolder, Trainer
+        from kgfast.training.config_names import choose
 
-        checked = Config.from_yaml(config, set)
-        path = run or Path(checked.train.out_dir or f"runs/{_name_of(config)}")
+        chosen = choose(config, model, data)
+        checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
+        path = run or Path(checked.train.out_dir or f"runs/{chosen.run_name}")
         folder = RunFolder(path)
         _check_folder(folder, resume)
+        if model is not None and not quiet:
+            typer.echo(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
         Trainer(checked, path, progress=not quiet).fit(resume=resume)
         _print_result(path, folder.read_result())
 
@@ -148,11 +161,6 @@ def _said_by(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
-
-
-def _name_of(config: Path) -> str:
-    """``wn18rr-rotate`` for ``configs/wn18rr/rotate.yaml``."""
-    return f"{config.resolve().parent.name}-{config.stem}"
 
 
 def _check_folder(folder: Any, resume: bool) -> None:

@@ -150,7 +150,7 @@ class TestTrain:
 class TestErrors:
     def test_no_config(self, tmp_path):
         path = tmp_path / "none.yaml"
-        assert error_of("train", "-c", path) == f"error: {path}: no such config file"
+        assert error_of("train", "-c", path).startswith(f"error: {path}: no such config file")
 
     def test_a_misspelt_key(self, config, tmp_path):
         line = error_of("train", "-c", config, "--run", tmp_path, "--set", "optim.lrr=1")
@@ -249,7 +249,8 @@ def test_python_m_kgfast():
     words = [sys.executable, "-m", "kgfast", "train", "--config", "none.yaml"]
     result = subprocess.run(words, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: none.yaml: no such config file\n"
+    assert result.stderr.startswith("error: none.yaml: no such config file, nor one of the package")
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_entry_point():

@@ -21,6 +21,7 @@ from kgfast.training.config_fields import (
     Word,
 )
 from kgfast.training.config_files import assign, drop_ignored, nested, read_yaml
+from kgfast.training.config_names import find_config
 from kgfast.training.config_sections import (
     DataConfig,
     DatasetConfig,
@@ -86,18 +87,20 @@ class Config(Section):
         Parameters
         ----------
         path
-            A YAML mapping of sections.
+            A YAML mapping of sections, or the name of a config of the package:
+            ``wn18rr/rotate_fast``.
         overrides : sequence of str
             ``"optim.lr=1e-3"``: a dotted key and a YAML value, over what the file says.
 
         Raises
         ------
         FileNotFoundError
-            If there is no such file.
+            If there is neither; the message has the nearest names.
         ValueError
             For everything that is wrong in it, a line each: the file, the dotted key, what is
             allowed and, for an unknown key, the nearest one.
         """
+        path = find_config(path)
         values = read_yaml(path)
         changed = [assign(values, override) for override in overrides or ()]
         return cls._checked(values, f"{path}: ", changed)

@@ -27,16 +27,13 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises
     ------
-    FileNotFoundError
-        If there is no such file.
+    OSError
+        If it cannot be read.
     ValueError
         If it is not UTF-8, not YAML as :mod:`kgfast.safe_yaml` reads it (with the line), or not a
         mapping.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such config file")
-    with path.open("rb") as file:
+    with Path(path).open("rb") as file:
         raw = file.read(safe_yaml.MOST_BYTES + 1)
     if len(raw) > safe_yaml.MOST_BYTES:
         raise ValueError(f"{path}: a config holds at most {safe_yaml.MOST_BYTES:,} bytes")

@@ -62,7 +62,8 @@ class DatasetConfig(Section):
         """
         root = Path(self.root).expanduser()
         if root.is_dir():
-            for child in sorted(root.iterdir()):
+            # The very name first: beside data/FB15K there may be another data/fb15k.
+            for child in sorted(root.iterdir(), key=lambda it: (it.name != self.name, it.name)):
                 if child.name.casefold() == self.name.casefold() and child.is_dir():
                     return child
             if any(root.glob("*train*")) or (root / "dataset.yaml").is_file():

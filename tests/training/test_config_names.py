@@ -1,0 +1,144 @@
+"""Configs by name, a model's default one, and a graph that lies anywhere."""
+
+import typing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kgfast.cli import app
+from kgfast.training import Config, RunFolder
+from kgfast.training.config_fields import ModelName
+from kgfast.training.config_names import choose, find_config, packaged_configs
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = typing.get_args(typing.get_args(ModelName)[0])
+QUICK = ["train.steps=2", "train.eval_every=0", "train.early_stopping=null", "data.train_bs=4"]
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """A folder that holds train.txt itself, in one whose name says nothing."""
+    folder = tmp_path / "graphs" / "1e3: ring #1 é"
+    folder.mkdir(parents=True)
+    lines = [f"e{i}\tnext\te{(i + 1) % 12}\n" for i in range(12)]
+    for split, chosen in (("train", lines[2:]), ("valid", lines[:1]), ("test", lines[1:2])):
+        (folder / f"{split}.txt").write_text("".join(chosen))
+    return folder
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def error_of(*words):
+    result = run("train", *words)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_the_package_has_the_files_of_the_tree():
+    assert {name: path.read_text() for name, path in packaged_configs().items()} == {
+        path.relative_to(ROOT / "configs").with_suffix("").as_posix(): path.read_text()
+        for path in ROOT.glob("configs/*/*.yaml")
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["wn18rr/rotate_fast", "wn18rr/rotate_fast.yaml", "configs/wn18rr/rotate_fast.yaml"]
+)
+def test_names_of_the_package_anywhere(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert find_config(name).samefile(ROOT / "configs/wn18rr/rotate_fast.yaml")
+    assert Config.from_yaml(name).model.base_dim == 128
+
+
+def test_an_existing_file_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("wn18rr").mkdir()
+    Path("wn18rr/rotate_fast").write_text("mine")
+    assert find_config("wn18rr/rotate_fast").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wn18rr/rotate_fst", "did you mean 'wn18rr/rotate_fast', 'wn18rr"),
+        ("wn18/rotate_fast.yaml", "did you mean 'wn18rr/rotate_fast'"),
+        ("rotate_fast", "did you mean 'wn18rr/rotate_fast'?"),
+        ("rotate_fst", "did you mean 'wn18rr/rotate_fast'?"),
+        ("nothing.yml", "nor one of the package (in default, fb15k237, wn18rr)"),
+        ("x" * 5000, "nor one of the package"),
+        ("wn18rr", "nor one of the package"),
+        ("../wn18rr/rotate", "did you mean 'wn18rr/rotate'"),
+    ],
+)
+def test_neither_file_nor_name(tmp_path, monkeypatch, name, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no such config file") as error:
+        Config.from_yaml(name)
+    assert message in str(error.value)
+    assert len(str(error.value)) < 400
+    assert "\n" not in str(error.value)
+
+
+def test_every_model_has_a_default_config(graph):
+    for model in MODELS:
+        chosen = choose(None, model, graph)
+        config = Config.from_yaml(chosen.path, chosen.overrides)
+        assert config.model.name == model
+        assert config.dataset.folder() == graph
+        assert config.train.early_stopping is not None
+        assert f"kgfast train --data DIR --model {model}" in chosen.path.read_text()
+
+
+def test_a_graph_and_a_model_are_enough(graph, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("train", "--data", graph, "--model", "RotatE", *(f"--set={it}" for it in QUICK))
+    assert result.exit_code == 0, result.stderr
+    said = find_config("default/rotate")
+    assert f"{said}:\n{said.read_text()}" in result.stderr
+    assert "mrr" in result.stdout
+    folder = RunFolder(Path("runs") / f"{graph.name}-rotate")
+    config = Config.from_yaml(folder.config)
+    assert (config.dataset.name, config.dataset.folder()) == (graph.name, graph)
+    assert folder.read_result()["steps"] == 2
+
+
+def test_a_config_on_another_graph(graph):
+    chosen = choose("wn18rr/rotate_fast", None, graph)
+    config = Config.from_yaml(chosen.path, chosen.overrides)
+    assert (config.data.neg_size, config.dataset.folder()) == (1024, graph)
+    assert chosen.run_name == f"{graph.name}-rotate_fast"
+
+
+def test_the_folder_one_stands_in(graph, monkeypatch):
+    monkeypatch.chdir(graph)
+    chosen = choose(None, "rotate", ".")
+    assert Config.from_yaml(chosen.path, chosen.overrides).dataset.folder() == graph
+    assert chosen.run_name == f"{graph.name}-rotate"
+
+
+def test_the_very_name_comes_before_others_in_upper_and_lower_case(graph):
+    twin = graph.parent / graph.name.upper()
+    twin.mkdir()
+    for folder in (graph, twin):
+        chosen = choose(None, "rotate", folder)
+        assert Config.from_yaml(chosen.path, chosen.overrides).dataset.folder() == folder
+
+
+def test_what_is_missing_or_too_much_is_said_in_a_line(graph, tmp_path):
+    assert error_of() == "error: name either a --config or a --model and its --data; got neither"
+    both = ("--config", "wn18rr/rotate", "--model", "rotate", "--data", graph)
+    assert error_of(*both).endswith("got both")
+    assert error_of("--model", "rotate").endswith("needs --data, the folder of the graph")
+    assert error_of("--model", "rotat", "--data", graph).endswith(
+        "has no default config; known are complex, conve, distmult, rotate, transe"
+    )
+    assert error_of("--model", "rotate", "--data", tmp_path / "none").endswith("no such folder")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    folder = tmp_path / "run"
+    line = error_of("--model", "rotate", "--data", empty, "--run", folder, "--quiet")
+    assert line.startswith(f"error: no dataset in {empty}: looked for ")
