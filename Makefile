@@ -34,6 +34,7 @@ lint: $(VENV)/.complete
 	$(PY) benchmarks/losses_page.py --check
 	$(PY) benchmarks/med_page.py --check
 	$(PY) benchmarks/results_table.py --check
+	$(PY) tools/config_page.py --check
 
 bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \

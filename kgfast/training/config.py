@@ -46,6 +46,15 @@ _FREE = frozenset(
 class Config(Section):
     """The config of a run.
 
+    Attributes
+    ----------
+    seed : int
+        Of the first tables and of everything that is drawn.
+    device : str
+        ``auto``: the GPU if there is one.
+    threads : int, optional
+        Of torch and the kernels; as many as torch has by default.
+
     Examples
     --------
     >>> config = Config.from_dict({
@@ -132,7 +141,7 @@ class Config(Section):
         return {
             key: (mine.get(key), theirs.get(key))
             for key in dict.fromkeys([*mine, *theirs])
-            if mine.get(key) != theirs.get(key) and key not in _FREE
+            if mine.get(key) != theirs.get(key) and not may_change(key)
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,6 +151,17 @@ class Config(Section):
     def to_yaml(self, path: str | os.PathLike[str]) -> None:
         """Write all values as a file that :meth:`from_yaml` reads."""
         Path(path).write_text(safe_yaml.dump(self.to_dict()))
+
+
+def may_change(key: str) -> bool:
+    """Whether a resumed run may have another value of a dotted key.
+
+    Examples
+    --------
+    >>> may_change("train.log_every"), may_change("optim.lr")
+    (True, False)
+    """
+    return key in _FREE
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -80,6 +80,7 @@ class ModelConfig(Section):
     Attributes
     ----------
     name : {"rotate", "transe", "distmult", "complex", "conve"}
+        Which one.
     base_dim : int
         ``dim`` of the model: complex dimensions for rotate and complex.
     gamma : float
@@ -92,9 +93,9 @@ class ModelConfig(Section):
         Filter entities and relations as RSCF does; not with conve.
     rscf_relation_transform : bool, optional
         Whether RSCF filters relations: by default wherever it can, with rotate and transe.
-    embedding_height, channels, kernel_size, input_dropout, feature_dropout, hidden_dropout
+    embedding_height : int
         Of conve: rows are reshaped to ``embedding_height x (base_dim / embedding_height)``.
-    initial_bias : float
+    channels, kernel_size, input_dropout, feature_dropout, hidden_dropout, initial_bias
         Of conve: as of :class:`kgfast.ConvE`.
     """
 
@@ -120,13 +121,16 @@ class MedConfig(Section):
     Attributes
     ----------
     enabled : bool
+        ``false`` trains without, whatever the section says.
     dims : list of int
         Widths of the sub-models, increasing; each is evaluated.
     submodels_per_step : int, optional
         Consecutive sub-models that a step trains; all by default.
-    crop, loss_weight, positive_weight, scales, learnable
-        As of :class:`kgfast.MED`. ``inverse`` weights of positives end a run with an error where a
-        score falls on their pole.
+    crop, loss_weight, scales, learnable
+        As of :class:`kgfast.MED`.
+    positive_weight : {"softmax", "inverse"}
+        As of :class:`kgfast.MED`. ``inverse`` weights end a run with an error where a score falls
+        on their pole.
     """
 
     enabled: bool = True
@@ -140,7 +144,15 @@ class MedConfig(Section):
 
 
 class EarlyStoppingConfig(Section):
-    """Stop after ``patience`` evaluations that do not gain ``min_delta`` on the best metric."""
+    """Stop after evaluations without a better ``train.save_best_metric``.
+
+    Attributes
+    ----------
+    patience : int
+        How many evaluations in a row.
+    min_delta : float
+        What a better one gains at least.
+    """
 
     patience: Count
     min_delta: NonNegative = 0.0
@@ -152,19 +164,25 @@ class TrainConfig(Section):
     Attributes
     ----------
     epochs, steps : int
-        One of them. An epoch is one step per batch and side.
+        How long: one of epochs and steps. An epoch is one step per batch and side.
     max_minutes : float, optional
         End the run once training and evaluations have taken this long, as if that step were its
         last: it is evaluated, saved and tested. A larger one and ``--resume`` go on.
     mode : {"negative", "1vsall", "kvsall"}
-    eval_every, save_every, log_every : int
-        Steps between evaluations on valid, checkpoints, log rows. ``eval_every: 0``: none before
-        the end; ``save_every: 0``: with each evaluation and at the end.
+        What a positive is scored against: drawn negatives, or all entities, with one target each or
+        with all known ones.
+    eval_every : int
+        Steps between evaluations on valid; 0: none before the end.
+    save_every : int
+        Steps between checkpoints; 0: with each evaluation and at the end.
+    log_every : int
+        Steps between rows of the log.
     keep : int
         How many ``step_<n>.safetensors`` are kept beside last, previous and best.
     save_best_metric : str
         What ``best.safetensors``, early stopping and the plateau schedule look at.
     early_stopping : EarlyStoppingConfig, optional
+        When to stop before the end.
     amp : {"bf16", "fp16"}, optional
         Mixed precision.
     accumulate : int
@@ -194,11 +212,13 @@ class DataConfig(Section):
     Attributes
     ----------
     train_bs : int
+        Triples (kvsall: pairs of entity and relation) of a step.
     test_bs : int, optional
         Queries ranked at once; automatic by default. Ranks do not depend on it.
     neg_size : int
         Negatives per positive, or in the pool that a batch shares.
     negatives : {"per_row", "shared"}
+        Each positive has negatives of its own, or all of a batch share a pool.
     filter_negatives : bool
         Known triples are not used as negatives.
     subsampling : bool
@@ -225,12 +245,13 @@ class LossConfig(Section):
         The first three for ``train.mode: negative``; bce for 1vsall and kvsall, cross_entropy for
         1vsall.
     alpha : float
-        Adversarial temperature of nssa.
+        Of nssa: its adversarial temperature.
     margin : float
-        Of margin.
+        Of margin: how far a positive is to be above a negative.
     label_smoothing : float
         Of bce and cross_entropy.
     smoothing_style : {"torch", "conve", "pykeen"}
+        Of bce: how labels are smoothed, as in :func:`kgfast.losses.bce`.
     """
 
     name: LossName = "nssa"
@@ -241,7 +262,15 @@ class LossConfig(Section):
 
 
 class RegularizerConfig(Section):
-    """N3 (Lacroix et al. 2018) or L2 on the rows of a step."""
+    """N3 (Lacroix et al. 2018) or L2 on the rows of a step.
+
+    Attributes
+    ----------
+    name : {"none", "n3", "l2"}
+        Which one.
+    weight : float
+        What it is multiplied by in the loss.
+    """
 
     name: Annotated[Literal["none", "n3", "l2"], Word] = "none"
     weight: NonNegative = 0.0
@@ -255,9 +284,12 @@ class OptimConfig(Section):
     name : {"row_adam", "adam", "row_adagrad", "adagrad", "sgd"}
         A row optimizer touches only the entity rows that a step used; with 1vsall and kvsall that
         is all of them.
-    lr, weight_decay : float
+    lr : float
+        The learning rate.
+    weight_decay : float
+        L2 on what a step touches, in the gradient.
     betas : list of two floats
-        Of adam.
+        Of adam: decay of the first and of the second moment.
     eps : float, optional
         1e-8 for adam, 1e-10 for adagrad by default.
     grad_clip : float
@@ -284,6 +316,7 @@ class SchedConfig(Section):
     milestones : list of float
         Fractions of the run after which ``step`` multiplies by ``factor``.
     factor : float
+        What ``step`` and ``plateau`` multiply the rate by.
     patience : int
         Evaluations without a better metric before ``plateau`` multiplies by ``factor``.
     """

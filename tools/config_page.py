@@ -1,0 +1,183 @@
+"""Every key of a config: docs/config.md, made from the sections that check configs.
+
+    python tools/config_page.py            write docs/config.md
+    python tools/config_page.py --check    exit code 1 if the page says something else
+
+Types, ranges and defaults are those of the schema; meanings those of the docstrings' Attributes.
+"""
+
+import argparse
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from kgfast.training import Config
+from kgfast.training.config import may_change
+from kgfast.training.config_files import IGNORED
+from kgfast.training.config_names import packaged_configs
+
+PAGE = Path(__file__).parent.parent / "docs" / "config.md"
+INTRO = """# Configs
+
+Written by `tools/config_page.py` from the sections that check configs; do not edit.
+
+A config is a YAML file of sections (`model:`, `train:`, ...), or of dotted keys (`model.name:`).
+What it does not say has the default. `--set model.base_dim=128` overrides a key on the command
+line, its value read as YAML. An unknown key, a value out of its range and values that contradict
+each other are errors that name the key, before anything is read or allocated. Numbers such as
+`1e-3`, which YAML reads as text, are numbers here; names may be written in upper case. Aliases
+(`*name`), keys given twice and files beyond 128 KiB are refused.
+
+    kgfast train --config FILE                    a file; it wins over a name of the package
+    kgfast train --config wn18rr/rotate_fast      a config that comes with the package
+    kgfast train --config NAME --data DIR         on another graph: DIR holds train.txt itself
+    kgfast train --data DIR --model rotate        the model's default config, which is printed
+
+`-` as default: the key must be given. *may change*: `--resume` accepts another value than the run
+began with. `--data` gives `dataset.name` and `dataset.root`. A gzipped file of a dataset may unpack
+to 64 times its size, and to 64 MiB at least; the environment variable `KGFAST_MAX_BYTES` sets
+another limit.
+"""
+IGNORED_INTRO = "Keys of configs in use that change nothing here; each is warned of."
+
+
+def main() -> int:
+    """Update or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    text = page()
+    if not options.check:
+        options.page.write_text(text)
+        return 0
+    if options.page.is_file() and options.page.read_text() == text:
+        return 0
+    print(f"{options.page} is out of date: run python tools/config_page.py", file=sys.stderr)
+    return 1
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [INTRO]
+    for prefix, section in sections(Config, ""):
+        title = f"`{prefix}`" if prefix else "At the top"
+        parts.append(f"## {title}\n\n{_summary(section)}\n")
+        parts.append("| key | takes | default | meaning |\n|---|---|---|---|")
+        parts.append("\n".join(rows(section, prefix)) + "\n")
+    parts.append(
+        "## Ignored\n\nKeys of configs in use that change nothing here; each is warned of.\n"
+    )
+    parts.append("\n".join(f"- `{key}`: {why}" for key, why in IGNORED.items()) + "\n")
+    parts.append("## In the package\n\n" + ", ".join(f"`{it}`" for it in packaged_configs()) + "\n")
+    return "\n".join(parts)
+
+
+def sections(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Dotted name and class of every section, the outer before the inner."""
+    yield prefix, section
+    for name, field in section.model_fields.items():
+        inner = _section_of(field.annotation)
+        if inner is not None:
+            yield from sections(inner, f"{prefix}.{name}" if prefix else name)
+
+
+def rows(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    """A line of the table for each key that is no section."""
+    meanings = attributes(section)
+    for name, field in section.model_fields.items():
+        if _section_of(field.annotation) is not None:
+            continue
+        key = f"{prefix}.{name}" if prefix else name
+        if name not in meanings:
+            raise ValueError(f"{section.__name__}: its docstring says nothing of {name}")
+        default = "-" if field.is_required() else f"`{_yaml(field.default)}`"
+        free = " *may change*" if may_change(key) else ""
+        taken = takes(field.annotation, field.metadata)
+        yield f"| `{key}` | {taken} | {default} | {meanings[name]}{free} |"
+
+
+def takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """In words what an annotation allows.
+
+    >>> from pydantic import Field
+    >>> takes(Annotated[int, Field(ge=1)] | None)
+    'whole number >= 1 or `null`'
+    """
+    if get_origin(annotation) is Annotated:
+        annotation, *more = get_args(annotation)
+        return takes(annotation, [*metadata, *more])
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(takes(it) for it in get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{it}`" for it in get_args(annotation))
+    limits = list(_limits(metadata))
+    if get_origin(annotation) is list:
+        count = " and ".join(limits)
+        return f"list of {takes(*get_args(annotation))}" + (f", {count} of them" if count else "")
+    if annotation is str and limits:
+        return "text, not empty" if limits == ["at least 1"] else f"text {limits[0]}"
+    said = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
+    return " ".join([said.get(annotation, "`null`"), ", ".join(limits)]).strip()
+
+
+def _limits(metadata: Sequence[Any]) -> Iterator[str]:
+    """The bounds among the metadata of an annotation."""
+    for it in metadata:
+        if isinstance(it, FieldInfo):
+            yield from _limits(it.metadata)
+        for name, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
+            if getattr(it, name, None) is not None:
+                yield f"{sign} {getattr(it, name):g}"
+        for name, words in (("min_length", "at least"), ("max_length", "at most")):
+            if getattr(it, name, None) is not None:
+                yield f"{words} {getattr(it, name)}"
+        if getattr(it, "pattern", None):
+            yield f"like `{it.pattern}`".replace("|", "\\|")
+
+
+def attributes(section: type[BaseModel]) -> dict[str, str]:
+    """What a docstring says of each attribute, in a line."""
+    _, _, body = inspect.getdoc(section).partition("Attributes\n----------\n")  # type: ignore[union-attr]
+    body = re.split(r"\n\n?[A-Z]\w+\n---", body)[0]
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in body.split("\n"):
+        if line and not line.startswith(" "):
+            names = [it.strip() for it in line.partition(" :")[0].split(",")]
+        elif line:
+            for name in names:
+                found[name] = f"{found.get(name, '')} {_markdown(line.strip())}".strip()
+    return found
+
+
+def _summary(section: type[BaseModel]) -> str:
+    return _markdown((inspect.getdoc(section) or "").split("\n\n")[0].replace("\n", " "))
+
+
+def _markdown(text: str) -> str:
+    text = re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", text)
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    for it in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(it, type) and issubclass(it, BaseModel):
+            return it
+    return None
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
