@@ -1,15 +1,18 @@
-"""An install without a compiler gives a working package that says what it lacks."""
+"""What is published: the sdist holds what an install needs, and without a compiler it works."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# Of the tree, what is no part of it (or is made in it).
+NOT_COPIED = (".*", "build", "dist", "runs", "results", "*.egg-info", "*.so", "__pycache__")
 SCRIPT = """
 import sys
 sys.meta_path[:] = [it for it in sys.meta_path if "editable" not in repr(it)]  # not this checkout
@@ -17,6 +20,8 @@ import kgfast, torch, warnings
 from kgfast.kernels import cpu
 assert kgfast.__file__.startswith({site!r}), kgfast.__file__
 assert not cpu.is_available()
+from kgfast.training import Config
+assert Config.from_yaml("wn18rr/rotate_fast").model.base_dim == 128
 model = kgfast.RotatE.init(20, 2, 4, seed=0)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -25,22 +30,51 @@ print(ranks.realistic.tolist(), [str(it.message) for it in caught])
 """
 
 
-def test_without_a_compiler(tmp_path):
+def _build(what, folder):
+    """What pip runs, without its environments."""
+    return f"from setuptools import build_meta; build_meta.build_{what}({str(folder)!r})"
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """The sdist of a copy of the tree."""
     pytest.importorskip("pybind11")
-    source, site = tmp_path / "source", tmp_path / "site"
-    for folder in ("kgfast", "kernels"):
-        shutil.copytree(
-            ROOT / folder, source / folder, ignore=shutil.ignore_patterns("*.so", "__pycache__")
-        )
-    for file in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
-        shutil.copy(ROOT / file, source)
-    environment = {**os.environ, "CC": "no-such-compiler", "CXX": "no-such-compiler"}
+    folder = tmp_path_factory.mktemp("sdist")
+    source = folder / "source"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_COPIED))
     subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),
-            *("--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path), str(source)),
-        ],
-        env=environment,
+        [sys.executable, "-c", _build("sdist", folder)],
+        cwd=source,
+        check=True,
+        capture_output=True,
+    )
+    (path,) = folder.glob("kgfast-*.tar.gz")
+    return path
+
+
+def test_the_sdist_holds_what_an_install_needs_and_no_more(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames() if "." in Path(name).name}
+    made = {name for name in names if ".egg-info" in name} | {"PKG-INFO", "setup.cfg"}
+    patterns = ["kgfast/**/*.py", "kgfast/py.typed", "kernels/**/*.py", "kernels/_cpu.pyi"]
+    patterns += ["kernels/cpu/csrc/**/*.cpp", "kernels/cpu/csrc/**/*.h", "configs/**/*.py"]
+    patterns += ["configs/**/*.yaml", "setup.py", "pyproject.toml", "MANIFEST.in"]
+    patterns += ["README.md", "CHANGELOG.md"]
+    needed = {path.relative_to(ROOT).as_posix() for it in patterns for path in ROOT.glob(it)}
+    assert names - made - {""} == needed
+    with tarfile.open(sdist) as archive:
+        assert any(name.endswith("/LICENSE") for name in archive.getnames())
+
+
+def test_without_a_compiler(tmp_path, sdist):
+    site = tmp_path / "site"
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.glob("kgfast-*")
+    subprocess.run(
+        [sys.executable, "-c", _build("wheel", tmp_path)],
+        cwd=source,
+        env={**os.environ, "CC": "no-such-compiler", "CXX": "no-such-compiler"},
         check=True,
         capture_output=True,
     )
