@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.graph import KnownTriples
+from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.scores import SCORES
 
 _QUERY_BYTES = 8 << 20  # of one batch of queries
@@ -57,13 +58,14 @@ def as_candidate_ids(candidate_ids: Any) -> Tensor | None:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Eval mode for every module of the model, each restored afterwards."""
+    """Eval mode for every module of the model, and IEEE arithmetic; both restored afterwards."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     training = [module.training for module in modules]
     for module in modules:
         module.training = False
     try:
-        yield
+        with ieee_arithmetic():
+            yield
     finally:
         for module, mode in zip(modules, training, strict=True):
             module.training = mode

@@ -10,7 +10,10 @@ from torch import Tensor
 
 SCORES = ("dot", "l1", "l2", "rotate", "rotate_interleaved")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-TABLES = ("normal", "grid", "tiny", "huge", "same", "close", "cauchy", "zero", "lognormal")
+TABLES = (
+    *("normal", "grid", "tiny", "huge", "same", "close", "cauchy", "zero", "lognormal"),
+    "subnormal",
+)
 DIMS = (1, 2, 3, 7, 16, 17, 63, 64, 65, 100, 130)
 ROWS = (1, 2, 5, 16, 31, 47, 48, 49, 63, 64, 65, 100, 257)
 QUERIES = (1, 2, 3, 4, 5, 7, 8, 9, 17)
@@ -28,8 +31,14 @@ class Problem:
         return f"Problem({self.note})"
 
 
-def table_of(kind: str, rows: int, width: int, generator: torch.Generator) -> Tensor:
-    """Float64 values of a kind that is hard in its own way."""
+def table_of(
+    kind: str,
+    rows: int,
+    width: int,
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Float64 values of a kind that is hard in its own way, for tables of a dtype."""
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -47,6 +56,10 @@ def table_of(kind: str, rows: int, width: int, generator: torch.Generator) -> Te
         "cauchy": lambda: normal(rows, width) / normal(rows, width),
         "zero": lambda: torch.zeros(rows, width, dtype=torch.float64),
         "lognormal": lambda: (2 * normal(rows, width)).exp(),
+        "subnormal": lambda: (
+            torch.randint(50, (rows, width), generator=generator).double()
+            * (torch.finfo(dtype).smallest_normal / 64)
+        ),
     }
     return values[kind]()
 
@@ -68,14 +81,17 @@ def strided(table: Tensor, kind: str) -> Tensor:
     return table
 
 
-def make_problem(seed: int, nonfinite: bool = False) -> Problem:
-    """One random problem."""
+def make_problem(seed: int, nonfinite: bool = False, many: bool = False) -> Problem:
+    """One random problem; with ``many`` rows, more than any band of open pairs holds."""
     pick = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     score, kind, dtype = pick.choice(SCORES), pick.choice(TABLES), pick.choice(DTYPES)
     dim, rows, batch = pick.choice(DIMS), pick.choice(ROWS), pick.choice(QUERIES)
+    if many:
+        kind = pick.choice(["subnormal", "subnormal", "grid", "same", "zero"])
+        dim, rows, batch = pick.randint(1, 3), pick.randint(10_000, 20_000), pick.randint(2, 4)
     width = dim * (2 if score.startswith("rotate") else 1)
-    pool = table_of(kind, rows + batch, width, generator)
+    pool = table_of(kind, rows + batch, width, generator, dtype)
     table = cast(pool[:rows], dtype)
     query_dtype = torch.float64 if dtype == torch.float64 else torch.float32
     near = table[torch.randint(rows, (batch,), generator=generator)].double()
@@ -99,16 +115,16 @@ def make_problem(seed: int, nonfinite: bool = False) -> Problem:
     if pick.random() < 0.3:
         kwargs["dims"] = sorted({pick.randint(1, dim) for _ in range(2)})
     note = (
-        f"seed={seed} {score} {kind} {dtype} {layout} dim={dim} rows={rows} batch={batch} "
+        f"{seed=} {many=} {score} {kind} {dtype} {layout} dim={dim} rows={rows} batch={batch} "
         f"{sorted(kwargs)}"
     )
     args = (queries, strided(table, layout), targets, indptr, indices, score)
     return Problem(args, kwargs, note)
 
 
-def problems(nonfinite: bool = False) -> st.SearchStrategy[Problem]:
+def problems(nonfinite: bool = False, many: bool = False) -> st.SearchStrategy[Problem]:
     """Random problems; shrinking is by seed, the repr says everything."""
-    return st.integers(0, 2**31 - 1).map(lambda seed: make_problem(seed, nonfinite))
+    return st.integers(0, 2**31 - 1).map(lambda seed: make_problem(seed, nonfinite, many))
 
 
 def no_known(batch: int) -> tuple[Tensor, Tensor]:

@@ -57,11 +57,32 @@ def test_inputs_that_require_grad_are_served():
     assert not ops.rank_counts(**given)[0].requires_grad
 
 
-def test_empty_batch_and_empty_subset():
+def test_an_empty_batch():
     given = arguments(batch=0)
     assert [len(it) for it in ops.rank_counts(**given)] == [0, 0, 0, 0]
-    given = arguments() | {"candidate_ids": torch.empty(0, dtype=torch.int64)}
-    assert ops.rank_counts(**given)[0].tolist() == [0, 0]
+
+
+def test_an_empty_subset_has_nobody_better(backend):
+    """Targets are ranked against it: first of one, with known answers and with a NaN as well."""
+    given = arguments(batch=3) | {"candidate_ids": torch.empty(0, dtype=torch.int64)}
+    given |= {"exclude_indptr": torch.tensor([0, 2, 3, 3]), "exclude_indices": torch.arange(3) + 2}
+    assert torch.equal(torch.stack(ops.rank_counts(**given)), torch.zeros(4, 3, dtype=torch.int64))
+    assert torch.stack(ops.rank_counts(**given, dims=[1, 2])).count_nonzero() == 0
+    given["candidates"][1, 0] = torch.nan  # a target's
+    assert torch.stack(ops.rank_counts(**given, nan_worst=True)).count_nonzero() == 0
+    scores, ids = ops.topk(
+        given["queries"],
+        given["candidates"],
+        2,
+        given["exclude_indptr"],
+        given["exclude_indices"],
+        score="rotate",
+        candidate_ids=given["candidate_ids"],
+        nan_worst=True,
+        pad=True,
+    )
+    assert scores.tolist() == [[-torch.inf, -torch.inf]] * 3
+    assert ids.tolist() == [[-1, -1]] * 3
 
 
 def test_backend_follows_the_device_and_can_be_forced(monkeypatch):

@@ -105,6 +105,14 @@ def test_candidate_subsets():
     assert torch.equal(everything.ids[kept].view(2, 30), top.ids)
 
 
+def test_no_candidates_at_all(backend):
+    with pytest.raises(ValueError, match=r"heads\[0\] = 0 with relation 0 has 0, k is 2"):
+        topk(line(), heads=[0, 3], relations=0, k=2, candidate_ids=[])
+    top = topk(line(), heads=[0, 3], relations=0, k=2, candidate_ids=[], pad=True)
+    assert top.ids.tolist() == [[-1, -1]] * 2
+    assert top.scores.tolist() == [[-torch.inf, -torch.inf]] * 2
+
+
 def test_too_few_candidates_name_the_query():
     known = KnownTriples([(3, 0, n) for n in range(1, 6)])
     with pytest.raises(ValueError, match=r"heads\[70\] = 3 with relation 0 has 1, k is 2"):

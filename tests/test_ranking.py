@@ -206,6 +206,14 @@ def test_candidate_subsets():
     assert bool((ranks.pessimistic <= ranks.num_candidates).all())
 
 
+def test_no_candidates_but_the_target(backend):
+    model, triples = RotatE.init(100, 2, 8, seed=0), random_triples(20, 100, 2)
+    ranks = rank(model, triples, known=KnownTriples(triples), candidate_ids=[])
+    assert (ranks.mrr, ranks.mr) == (1.0, 1.0)
+    assert bool((ranks.pessimistic == 1).all() and (ranks.num_candidates == 1).all())
+    assert torch.equal(ranks.raw.num_candidates, ranks.num_candidates)
+
+
 def test_an_empty_test_set():
     ranks = rank(line(), torch.empty(0, 3, dtype=torch.int64), known=KnownTriples())
     assert len(ranks) == 0

@@ -155,6 +155,19 @@ class TestOptions:
         indptr = torch.cat([torch.zeros(200, dtype=torch.int64), torch.full((61,), 20)])
         compare(queries, candidates, targets, indptr, torch.arange(20), "rotate")
 
+    @pytest.mark.parametrize("score", ["l1", "rotate"])
+    def test_subnormals_while_the_caller_flushes_them(self, score) -> None:
+        rng = torch.Generator().manual_seed(0)
+        values = torch.randint(50, (80, 4), generator=rng).double() * 1e-310
+        bias = torch.randint(50, (70,), generator=rng).float() * 1e-42
+        args = (values[70:], values[:70], *known_ids(10, 70), score)
+        assert torch.set_flush_denormal(True)
+        try:
+            compare(*args)
+            compare(*args, bias=bias)
+        finally:
+            torch.set_flush_denormal(False)
+
     def test_no_queries(self) -> None:
         compare(torch.empty(0, 4), torch.randn(5, 4), *known_ids(0, 5), "dot")
         compare(torch.empty(0, 4), torch.empty(0, 4), *known_ids(0, 1), "dot")
@@ -238,6 +251,19 @@ class TestOperator:
         with ops.use_backend("triton"), pytest.raises(ValueError, match=r"\w") as found:
             ops.rank_counts(*(it.to(DEVICE) for it in arguments), "rotate", dims=dims, **moved)
         assert str(found.value) == str(expected.value)
+
+    @pytest.mark.parametrize("dims", [None, [1, 2]])
+    def test_an_empty_subset(self, dims) -> None:
+        candidates = torch.ones(9, 4, device=DEVICE)
+        candidates[1, 0] = torch.nan  # a target's
+        ids = torch.arange(3, device=DEVICE)
+        options = {"candidate_ids": ids[:0], "dims": dims, "nan_worst": True}
+        indptr = torch.tensor([0, 2, 3, 3], device=DEVICE)
+        with ops.use_backend("triton"):
+            counts = ops.rank_counts(candidates[:3], candidates, ids, indptr, ids, "l1", **options)
+            best = ops.topk(candidates[:3], candidates, 2, score="l1", pad=True, **options)
+        assert torch.stack(counts).count_nonzero() == 0
+        assert bool((best[0] == -torch.inf).all() and (best[1] == -1).all())
 
     def test_a_table_without_rows(self) -> None:
         ids = torch.zeros(2, dtype=torch.int64, device=DEVICE)

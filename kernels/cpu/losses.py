@@ -24,7 +24,7 @@ class _FusedPasses:
     """The passes of the loop, each one walk over the scratch; numbers as in csrc/losses.h."""
 
     def bce_sums(self, scores: Tensor, label_c: float) -> Tensor:
-        softplus, linear = scores.new_zeros(2, len(scores), dtype=torch.float64)
+        softplus, linear = _row_sums(scores), _row_sums(scores)
         self._run(0, scores, sums=(softplus, linear, None))
         return softplus - label_c * linear if label_c else softplus
 
@@ -32,7 +32,7 @@ class _FusedPasses:
         self._run(1, scores, factors=(None, scale, None), constant=label_c)
 
     def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> Tensor:
-        softplus, linear = scores.new_zeros(2, len(scores), dtype=torch.float64)
+        softplus, linear = _row_sums(scores), _row_sums(scores)
         self._run(6, scores, (softplus, linear, None), (None, scale, None), label_c)
         return softplus - label_c * linear if label_c else softplus
 
@@ -62,6 +62,10 @@ class _FusedPasses:
             constant,
             threads.count(),
         )
+
+
+def _row_sums(scores: Tensor) -> Tensor:
+    return scores.new_zeros(len(scores), dtype=torch.float64)
 
 
 _FUSED = _FusedPasses()

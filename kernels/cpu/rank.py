@@ -12,7 +12,7 @@ from torch import Tensor
 from ..scores import get_score
 from . import extension, isa, threads
 from .crops import Crops
-from .views import address, factor_view, query_view, raise_nonfinite, score_code, view_of
+from .views import address, bias_view, factor_view, query_view, raise_nonfinite, score_code, view_of
 
 
 def rank_counts(
@@ -32,8 +32,6 @@ def rank_counts(
     facts = get_score(score)
     crops = Crops.of(dims, facts, candidates.shape[1])
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
-    bias = None if bias is None else bias.double().expand(len(candidates)).contiguous()
-    bias32 = None if bias is None else bias.float()
     targets = targets.contiguous()
     indptr, indices = exclude_indptr.contiguous(), exclude_indices.contiguous()
     ids = None if candidate_ids is None else candidate_ids.contiguous()
@@ -51,11 +49,9 @@ def rank_counts(
         address(targets),
         address(indptr),
         address(indices),
-        address(bias32),
-        address(bias),
-        0.0 if bias is None or not len(bias) else float(bias.max()),
-        0.0 if bias is None or not len(bias) else float(bias.abs().max()),
-        address(ids),
+        bias_view(bias, len(candidates)),
+        len(candidates),
+        None if ids is None else address(ids),
         address(ordered),
         nan_worst,
         threads.count(),

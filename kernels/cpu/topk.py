@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..scores import Score, get_score
 from . import extension, isa, threads
-from .views import address, factor_view, query_view, raise_nonfinite, score_code, view_of
+from .views import address, bias_view, factor_view, query_view, raise_nonfinite, score_code, view_of
 
 
 def topk(
@@ -35,7 +35,6 @@ def topk(
     crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
     scores = queries.new_empty(len(crops), len(queries), k)
     ids = queries.new_empty(scores.shape, dtype=torch.int64)
-    bias = None if bias is None else bias.double().expand(len(candidates)).contiguous()
     index = [
         None if it is None else it.contiguous()
         for it in (exclude_indptr, exclude_indices, candidate_ids)
@@ -59,7 +58,6 @@ def _topk_crop(
     """One crop: fills ``scores`` and ``ids``, ``[B, k]``."""
     queries, candidates, factor = operands
     indptr, indices, subset = index
-    bias32 = None if bias is None else bias.float()
     bad_rows = extension.topk(
         isa(),
         score_code(facts, factor),
@@ -73,10 +71,8 @@ def _topk_crop(
         ids.shape[1],
         address(indptr),
         address(indices),
-        address(bias32),
-        address(bias),
-        0.0 if bias is None or not len(bias) else float(bias.max()),
-        0.0 if bias is None or not len(bias) else float(bias.abs().max()),
+        bias_view(bias, len(candidates)),
+        len(candidates),
         address(subset),
         nan_worst,
         threads.count(),

@@ -49,6 +49,11 @@ def factor_view(factor: Tensor | None) -> View | None:
     return factor.data_ptr(), _DTYPES[factor.dtype], row_stride, [0], column_stride
 
 
+def bias_view(bias: Tensor | None, count: int) -> View | None:
+    """The view of a ``bias [N]`` or ``[1]`` of ``count`` candidates, as one row."""
+    return None if bias is None else factor_view(bias.expand(count)[None])
+
+
 def address(tensor: Tensor | None) -> int:
     """The data pointer, 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()

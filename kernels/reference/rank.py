@@ -5,13 +5,13 @@ Cost model: D passes of a few elementwise float64 operations over ``[b, n]`` til
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..checks import check_finite
+from ..ieee import ieee_arithmetic
 from ..scores import get_score
 from .trig import cos_sin
 
@@ -143,7 +143,7 @@ def rank_counts(
     """The specification of :func:`kgfast.ops.rank_counts`; see there."""
     crops = [None] if dims is None else list(dims)
     pairs = _excluded_pairs(targets, exclude_indptr, exclude_indices, candidate_ids)
-    with denormals_kept():
+    with ieee_arithmetic(len(queries) * candidates.numel()):
         results = []
         for dim in crops:
             operands = Operands(queries, candidates, bias, factor, score, dim, nan_worst)
@@ -257,16 +257,3 @@ def _excluded_pairs(
 def _places(rows: Tensor) -> Tensor:
     """The number of each of the rows, ``[R]``, on their device."""
     return torch.arange(len(rows), dtype=torch.int64, device=rows.device)
-
-
-@contextmanager
-def denormals_kept() -> Iterator[None]:
-    """Undo ``torch.set_flush_denormal(True)`` for the calling thread, and restore it."""
-    flushed = bool(torch.full((), 1e-310, dtype=torch.float64, device="cpu") * 1.0 == 0)
-    if flushed:
-        torch.set_flush_denormal(False)
-    try:
-        yield
-    finally:
-        if flushed:
-            torch.set_flush_denormal(True)

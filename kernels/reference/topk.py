@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .rank import TILE, Operands, denormals_kept
+from ..ieee import ieee_arithmetic
+from .rank import TILE, Operands
 
 _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
 
@@ -34,7 +35,7 @@ def topk(
     ids = torch.arange(len(candidates), dtype=torch.int64, device=candidates.device)
     ids = ids if candidate_ids is None else candidate_ids.sort().values
     excluded = _excluded_pairs(exclude_indptr, exclude_indices, ids)
-    with denormals_kept():
+    with ieee_arithmetic(len(queries) * candidates.numel()):
         results = [
             _topk_crop(
                 Operands(queries, candidates, bias, factor, score, dim, nan_worst), k, ids, excluded

@@ -4,10 +4,11 @@ Tests replace :func:`launch` to see, without a GPU, what would be launched.
 """
 
 import os
-from contextlib import nullcontext
 from typing import Any
 
 import torch
+
+from ..ieee import ieee_arithmetic
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as when triton.jit decorated the kernels
 
@@ -47,7 +48,7 @@ def architecture(device: torch.device) -> int:
 
 def on_device(device: torch.device) -> Any:
     """A context in which launches go to ``device``, not to the current one."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    return torch.cuda.device(device) if device.type == "cuda" else ieee_arithmetic()
 
 
 def num_multiprocessors(device: torch.device) -> int:

@@ -98,6 +98,13 @@ def test_the_cpu_equals_the_specification(isa, problem, k):
 
 
 @needs_extension
+@given(problem=problems(many=True), k=st.sampled_from([1, 7, 100]))
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_cpu_equals_the_specification_where_survivors_overflow(isa, problem, k):
+    assert_same(run(topk, problem, k), run(reference, problem, k), f"k={k} {problem}")
+
+
+@needs_extension
 @given(problem=problems(nonfinite=True), k=st.sampled_from(COUNTS))
 @per_isa
 def test_the_cpu_equals_the_specification_with_nan_and_infinities(isa, problem, k):

@@ -1,4 +1,5 @@
 // kgfast.kernels._cpu: pointers, sizes and strides in, counts out. Python has checked them.
+#include "bias.h"
 #include "bindings.h"
 #include "rank.h"
 
@@ -24,17 +25,13 @@ py::tuple py_rank_counts(const std::string& isa, int score, const py::tuple& que
                          const py::tuple& table, const py::object& factor, int64_t num_queries,
                          int64_t num_candidates, const std::vector<int64_t>& widths,
                          int term_ulps, uintptr_t targets, uintptr_t exclude_indptr,
-                         uintptr_t exclude_indices, uintptr_t bias, uintptr_t bias_exact,
-                         double bias_max, double bias_magnitude, uintptr_t candidate_ids,
-                         uintptr_t sorted_candidate_ids, bool nan_worst, int threads,
-                         uintptr_t counts) {
+                         uintptr_t exclude_indices, const MaybeView& bias, int64_t num_rows,
+                         const MaybePointer& candidate_ids, uintptr_t sorted_candidate_ids,
+                         bool nan_worst, int threads, uintptr_t counts) {
   RankRequest request = make_request(score, query, table, factor, num_queries, num_candidates,
                                      widths, term_ulps, targets);
-  request.job.bias = pointer<const float>(bias);
-  request.job.bias_exact = pointer<const double>(bias_exact);
-  request.job.bias_max = static_cast<float>(bias_max);
-  request.job.candidate_ids = pointer<const int64_t>(candidate_ids);
-  request.bias_magnitude = bias_magnitude;
+  request.has_subset = candidate_ids.has_value();
+  request.job.candidate_ids = pointer<const int64_t>(candidate_ids.value_or(0));
   request.sorted_candidate_ids = pointer<const int64_t>(sorted_candidate_ids);
   request.exclude_indptr = pointer<const int64_t>(exclude_indptr);
   request.exclude_indices = pointer<const int64_t>(exclude_indices);
@@ -42,11 +39,15 @@ py::tuple py_rank_counts(const std::string& isa, int score, const py::tuple& que
   request.threads = threads;
   request.nan_worst = nan_worst;
 
+  const View bias_view = as_view_if(bias);
   const Isa& kernels = isa_named(isa);
   SweepStatus status;
   {
-    const py::gil_scoped_release release;
-    status = rank_counts(kernels, request, interrupted);
+    Unlocked unlocked(threads);
+    const Bias numbers(bias_view, num_rows);
+    numbers.lend(request.job);
+    request.bias_magnitude = numbers.magnitude();
+    status = rank_counts(kernels, request, unlocked.interrupted());
   }
   if (status.interrupted) throw py::error_already_set();
   return bad_rows(status);
@@ -58,12 +59,13 @@ void py_sweep_errors(const std::string& isa, int score, const py::tuple& query,
                      uintptr_t targets, uintptr_t values, uintptr_t bounds) {
   RankRequest request = make_request(score, query, table, factor, num_queries, num_candidates,
                                      widths, term_ulps, targets);
+  const FloatMode mode(FloatMode::kIeee);
   sweep_errors(isa_named(isa), request, pointer<float>(values), pointer<double>(bounds));
 }
 
 double py_roof(const std::string& isa, int score, int64_t features, double seconds) {
   const Isa& kernels = isa_named(isa);
-  const py::gil_scoped_release release;
+  const Unlocked unlocked(1);
   return roof(kernels, static_cast<ScoreId>(score), features, seconds);
 }
 
@@ -76,6 +78,7 @@ std::string py_find_isa(const std::string& name) {
 }  // namespace kgfast
 
 PYBIND11_MODULE(_cpu, module) {
+  kgfast::note_main_thread();
   module.doc() = "SIMD kernels of kgfast for the CPU";
   kgfast::bind_scores(module);
   kgfast::bind_topk(module);

@@ -3,11 +3,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "machine.h"
+#include "unlocked.h"
 
 namespace kgfast {
 
@@ -49,18 +51,19 @@ inline void set_operands(SweepJob& job, int score, const py::tuple& query, const
   job.query_planes = planes(query);
 }
 
+// None where there is no such tensor: that of an empty one is 0.
+using MaybePointer = std::optional<uintptr_t>;
+
+using MaybeView = std::optional<py::tuple>;
+
+inline View as_view_if(const MaybeView& spec) { return spec ? as_view(*spec) : View{}; }
+
 inline int planes_of(ScoreId score) { return score == ScoreId::rotate ? 2 : 1; }
 
 // First bad rows of queries, candidates and factor, -1 where there is none.
 inline py::tuple bad_rows(const SweepStatus& status) {
   const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
   return py::make_tuple(row(status.bad_query), row(status.bad_candidate), row(status.bad_factor));
-}
-
-// Whether Python wants to interrupt; for a thread that has released the lock.
-inline bool interrupted() {
-  const py::gil_scoped_acquire acquire;
-  return PyErr_CheckSignals() != 0;
 }
 
 void bind_scores(py::module_& module);  // pairwise and indexed, and their backwards

@@ -22,7 +22,7 @@ void py_row_adam(const std::vector<uintptr_t>& tables, uintptr_t ids, uintptr_t 
   job.root_scale = static_cast<float>(root_scale);
   job.eps = static_cast<float>(eps);
   job.weight_decay = static_cast<float>(weight_decay);
-  const py::gil_scoped_release release;
+  const Unlocked unlocked(threads);
   row_adam(job, threads);
 }
 

@@ -1,7 +1,5 @@
 // Scores, their gradients, passes of losses. Python has made the outputs, checked everything and
 // sorted the crops.
-#include <optional>
-
 #include "bindings.h"
 #include "indexed.h"
 #include "losses.h"
@@ -13,10 +11,6 @@ namespace {
 void stop_if(bool was_interrupted) {
   if (was_interrupted) throw py::error_already_set();
 }
-
-using MaybeView = std::optional<py::tuple>;
-
-View as_view_if(const MaybeView& spec) { return spec ? as_view(*spec) : View{}; }
 
 // Rows of `planes` planes, and their factor.
 Rows as_rows(const MaybeView& spec, const MaybeView& factor, int planes) {
@@ -45,8 +39,8 @@ bool sweep_pool(const Isa& kernels, ScoreId score, const py::tuple& query, const
   job.num_widths = static_cast<int64_t>(widths.size());
   job.all_queries = num_queries;
   job.out = pointer<float>(out);
-  const py::gil_scoped_release release;
-  return pairwise_scores(kernels, job, threads, interrupted);
+  Unlocked unlocked(threads);
+  return pairwise_scores(kernels, job, threads, unlocked.interrupted());
 }
 
 IndexedJob indexed_job(ScoreId score, const py::tuple& query, const py::tuple& table,
@@ -82,8 +76,8 @@ void py_pairwise_scores(const std::string& isa, int code, const py::tuple& query
                                      widths, slots, bias, out);
   bool stopped;
   {
-    const py::gil_scoped_release release;
-    stopped = pool_scores(kernels, job, threads, interrupted);
+    Unlocked unlocked(threads);
+    stopped = pool_scores(kernels, job, threads, unlocked.interrupted());
   }
   stop_if(stopped);
 }
@@ -117,8 +111,8 @@ void py_pairwise_backward(const std::string& isa, int score, const py::tuple& gr
   const Isa& kernels = isa_named(isa);
   bool stopped;
   {
-    const py::gil_scoped_release release;
-    stopped = pairwise_backward(kernels, job, threads, interrupted);
+    Unlocked unlocked(threads);
+    stopped = pairwise_backward(kernels, job, threads, unlocked.interrupted());
   }
   stop_if(stopped);
 }
@@ -134,8 +128,8 @@ void py_indexed_scores(const std::string& isa, int score, const py::tuple& query
   const Isa& kernels = isa_named(isa);
   bool stopped;
   {
-    const py::gil_scoped_release release;
-    stopped = indexed_scores(kernels, job, threads, interrupted);
+    Unlocked unlocked(threads);
+    stopped = indexed_scores(kernels, job, threads, unlocked.interrupted());
   }
   stop_if(stopped);
 }
@@ -168,10 +162,10 @@ void py_indexed_backward(const std::string& isa, int score, const py::tuple& gra
   const Isa& kernels = isa_named(isa);
   bool stopped = false;
   {
-    const py::gil_scoped_release release;
-    if (grad_query) stopped = indexed_pull_queries(kernels, job, threads, interrupted);
+    Unlocked unlocked(threads);
+    if (grad_query) stopped = indexed_pull_queries(kernels, job, threads, unlocked.interrupted());
     if ((grad_rows || grad_factor) && !stopped)
-      stopped = indexed_pull_rows(kernels, job, threads, interrupted);
+      stopped = indexed_pull_rows(kernels, job, threads, unlocked.interrupted());
   }
   stop_if(stopped);
 }
@@ -192,7 +186,7 @@ void py_loss_pass(const std::string& isa, int pass, uintptr_t scores, int64_t ro
   tile.share = pointer<const float>(factors.at(2));
   tile.constant = static_cast<float>(constant);
   const Isa& kernels = isa_named(isa);
-  const py::gil_scoped_release release;
+  Unlocked unlocked(threads);
   loss_pass(kernels, static_cast<LossPass>(pass), tile, threads);
 }
 

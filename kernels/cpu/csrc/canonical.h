@@ -73,6 +73,7 @@ void canonical_scores(const SweepJob& job, int64_t features, const Pair* pairs, 
 // Decides the collected pairs one by one, crop by crop; a query's own target never counts.
 template <class Score>
 void decide_band(const SweepJob& job, Worker& worker) {
+  const FloatMode mode(FloatMode::kIeee);  // a sweep whose band is full calls it in its own
   for (int64_t crop = 0; crop < job.num_crops; ++crop) {
     const int64_t first_slot = crop * job.num_rows;
     Pair pairs[kPairBlock];

@@ -1,6 +1,9 @@
 // The floating-point mode of the calling thread, set for a scope and restored after it.
-// Sweeps flush denormals (their bound allows it, and no assist slows them); canonical scores and
-// packing keep them, whatever torch.set_flush_denormal says.
+//
+// The extension computes in IEEE arithmetic, rounding to nearest: its bindings set that for the
+// calling thread, the pool for its workers, whatever torch.set_flush_denormal or fesetround say.
+// Sweeps flush denormals (their bound allows it, and no assist slows them); what they call that is
+// part of the definition of a rank sets IEEE arithmetic again.
 #pragma once
 #include <cstdint>
 #if defined(__SSE2__)
@@ -23,6 +26,17 @@ class FloatMode {
   ~FloatMode() { set(saved_); }
   FloatMode(const FloatMode&) = delete;
   FloatMode& operator=(const FloatMode&) = delete;
+
+  // Runs body in the mode of before, which it may change.
+  template <class Body>
+  auto outside(Body body) {
+    const Word own = get();
+    set(saved_);
+    const auto result = body();
+    saved_ = get();
+    set(own);
+    return result;
+  }
 
  private:
 #if defined(__SSE2__)

@@ -13,8 +13,7 @@
 #include "buffer.h"
 #include "job.h"
 #include "load.h"
-#include "pool.h"
-#include "tasks.h"
+#include "parallel.h"
 
 namespace kgfast {
 namespace {
@@ -107,16 +106,6 @@ class PackedQueries {
   std::unique_ptr<Buffer<float>> packed_;
   int64_t floats_ = 0;
 };
-
-// Runs body(worker, task) for every task; true when it was interrupted.
-template <class Body>
-bool run_tasks(int threads, int64_t count, const std::function<bool()>& interrupted, Body body) {
-  Tasks tasks(count, interrupted);
-  Pool::run(threads, [&](int worker) {
-    for (int64_t task; (task = tasks.next(worker)) >= 0;) body(worker, task);
-  });
-  return tasks.stopped();
-}
 
 // The smallest float that is not below x.
 inline float round_up(double x) {
@@ -254,7 +243,7 @@ inline bool find_factor_reach(SweepJob& job, int threads,
   const int64_t tasks = (job.num_candidates + rows_per_task - 1) / rows_per_task;
   const float origin = job.score == ScoreId::rscf_rotate ? 1.0f : 0.0f;
   std::vector<float> reach(tasks, 0.0f), largest(tasks, 0.0f);
-  const bool stopped = run_tasks(threads, tasks, interrupted, [&](int, int64_t task) {
+  const bool stopped = parallel(threads, tasks, interrupted, [&](int, int64_t task) {
     const int64_t end = std::min((task + 1) * rows_per_task, job.num_candidates);
     float run[256];
     uint32_t most = 0, farthest = 0;  // bits of magnitudes are ordered as they are

@@ -1,8 +1,13 @@
-// A small pool of std::thread. The caller works too, as worker 0; idle workers sleep. A child
-// process after fork() has no workers of its parent's, so it makes its own.
+// A small pool of std::thread. The caller works too, as worker 0; idle workers sleep.
+//
+// One call at a time has the workers: two would only share the same cores. A call within a call (a
+// signal handler of Python's that runs in the middle of a sweep) has the caller alone. A process
+// after fork() has a pool of its own: the threads of its parent are not there, nor is anyone who
+// would release their locks.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -12,17 +17,28 @@ namespace kgfast {
 
 class Pool {
  public:
-  // Calls work(0) .. work(workers - 1), each on a thread of its own, and returns when all have.
+  // Calls work(0) .. work(workers - 1), each on a thread of its own, and returns when all have; what
+  // one of them throws is thrown again here. Where there are no more threads to be had it calls
+  // fewer: whoever is called does what is left to do.
   static void run(int workers, const std::function<void(int)>& work);
 
- private:
-  void start(int workers);
-  void loop(int index);
+  // Ends the workers that calls of so many threads leave idle, unless somebody uses them now.
+  static void trim(int threads);
 
-  std::mutex mutex_;
+ private:
+  static Pool& of_process();
+  void call(int workers, const std::function<void(int)>& work);
+  int start(int workers);
+  void keep(int workers);
+  void loop(int index, uint64_t seen);
+
+  std::mutex calls_;  // held by the one call that has the workers
+  std::mutex mutex_;  // guards what follows but threads_, which is the call's
   std::condition_variable wake_, done_;
   std::vector<std::thread> threads_;
   const std::function<void(int)>* work_ = nullptr;
+  std::exception_ptr error_;  // what a worker of the current call threw
+  int kept_ = 0;      // workers from here on end
   int active_ = 0;    // workers of the current call
   int pending_ = 0;   // of those, still at work
   uint64_t call_ = 0;

@@ -96,7 +96,7 @@ class Ranking {
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
-    status_.interrupted |= run_tasks(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
+    status_.interrupted |= kgfast::parallel(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
       body(*workers_[i], task);
     });
     if (!check_finite_) return;
@@ -162,11 +162,15 @@ class Ranking {
   }
 
   uint64_t hash_of(int64_t query) const {
+    constexpr uint64_t odd = 0x9E3779B97F4A7C15u;
     uint64_t hash = 0xCBF29CE484222325u;
     read_query(job_, job_.num_features, query, [&](int, int64_t, int64_t width, const double* run) {
-      for (int64_t i = 0; i < width; ++i)
-        hash = (hash ^ bit_cast<uint64_t>(run[i])) * 0x9E3779B97F4A7C15u;
-      hash ^= hash >> 29;
+      for (int64_t i = 0; i < width; ++i) {
+        // A product carries upwards only: without the shift and the rotation, rows of +-1, which
+        // differ in their highest bits, would have two hashes.
+        const uint64_t bits = bit_cast<uint64_t>(run[i]) * odd;
+        hash = ((hash << 27 | hash >> 37) ^ bits ^ bits >> 32) * odd;
+      }
       return true;
     });
     return hash;
@@ -312,7 +316,7 @@ class Ranking {
 
   bool is_candidate(int64_t id) const {
     const int64_t* subset = request_.sorted_candidate_ids;
-    return !subset || std::binary_search(subset, subset + job_.num_candidates, id);
+    return !request_.has_subset || std::binary_search(subset, subset + job_.num_candidates, id);
   }
 
   const Isa& isa_;

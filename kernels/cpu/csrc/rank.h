@@ -10,7 +10,8 @@ namespace kgfast {
 struct RankRequest {
   SweepJob job;  // score, planes, table, query, bias, candidate_ids, num_rows, targets
   std::vector<int64_t> widths;  // [C], ascending, each once
-  const int64_t* sorted_candidate_ids;  // or nullptr
+  bool has_subset;  // whether there are candidate_ids; an empty subset has no memory
+  const int64_t* sorted_candidate_ids;
   const int64_t* exclude_indptr;        // [B + 1]
   const int64_t* exclude_indices;
   int64_t* counts;  // [C][4][B]: greater, equal, greater excluded, equal excluded

@@ -24,6 +24,8 @@ class Tasks {
     return task < count_ ? task : -1;
   }
   bool stopped() const { return stopped_; }
+  // Hands out no more.
+  void abandon() { stopped_ = true; }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <vector>
 
-#include "fpmode.h"
 #include "passes.h"
 
 namespace kgfast {
@@ -88,7 +87,7 @@ class Topk {
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
-    status_.interrupted |= run_tasks(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
+    status_.interrupted |= kgfast::parallel(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
       body(*workers_[i], task);
     });
     if (request_.nan_worst) return;
@@ -172,7 +171,6 @@ class Topk {
 
   // Sorts the candidates of a query and writes the first k.
   void write(int64_t query, std::vector<Scored>& scored) const {
-    const FloatMode mode(FloatMode::kIeee);
     const int64_t count = std::min<int64_t>(request_.k, scored.size());
     std::partial_sort(scored.begin(), scored.begin() + count, scored.end(), is_better);
     for (int64_t i = 0; i < request_.k; ++i) {
@@ -192,8 +190,8 @@ class Topk {
     const int threads = static_cast<int>(
         std::clamp<int64_t>(std::min<int64_t>(kChunkBytes / bytes, request_.num_queries), 1,
                             std::max(request_.threads, 1)));
-    status_.interrupted = run_tasks(threads, request_.num_queries, interrupted_,
-                                    [&](int, int64_t query) { score_query(query); });
+    status_.interrupted = kgfast::parallel(threads, request_.num_queries, interrupted_,
+                                           [&](int, int64_t query) { score_query(query); });
   }
 
   void score_query(int64_t query) {

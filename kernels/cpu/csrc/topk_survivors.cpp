@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "fpmode.h"
 #include "passes.h"
 #include "topk.h"
 
@@ -95,6 +96,7 @@ void compress(const TopkJob& job, int64_t position, TopkWorker& worker) {
 
 void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
                     const float* distances, float norm, TopkWorker& worker) {
+  const FloatMode mode(FloatMode::kIeee);  // the sweep flushes denormals
   const double absolute = job.base[position] + static_cast<double>(job.slope[position]) * norm;
   for (; open; open &= open - 1) {
     const int lane = __builtin_ctzll(open);

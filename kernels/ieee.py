@@ -1,0 +1,83 @@
+"""IEEE arithmetic for what torch and numpy compute on the CPU, whatever mode the caller left.
+
+``torch.set_flush_denormal(True)`` and C's ``fesetround`` change the arithmetic of the thread that
+calls them, and of threads that it makes afterwards: torch's own, if they began so, keep that mode
+for ever. The extension sets the mode of its threads by itself (csrc/fpmode.h).
+"""
+
+import ctypes
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+
+from .cpu import threads
+
+_GRAIN = 1 << 15  # numbers that torch's elementwise operators give one thread
+_TO_NEAREST = 0  # FE_TONEAREST, the same on x86-64 and aarch64
+_FACTORS = (0.25 + 2.0**-54, 0.25 + 3 * 2.0**-54)
+_PRODUCTS = (1 << 50, (1 << 50) + 1)  # with 2^-1022, rounded to nearest: their bits
+_C = ctypes.CDLL(None)
+_plain = threading.local()  # .threads: how many of the calling thread's were found to be plain
+
+
+@contextmanager
+def ieee_arithmetic(numbers: float = math.inf) -> Iterator[None]:
+    """Denormals are kept and results rounded to nearest, for the calling thread; then as before.
+
+    Parameters
+    ----------
+    numbers : float
+        About how many numbers the largest operator takes. Where torch spreads so many over threads
+        that are not in this mode, it has one thread inside, and kernels of the extension keep
+        theirs.
+    """
+    rounding, flushes = _rounding(), not _keeps_denormals()
+    is_plain = rounding == _TO_NEAREST and not flushes
+    if flushes:
+        torch.set_flush_denormal(False)
+    _set_rounding(_TO_NEAREST)
+    try:
+        with nullcontext() if _are_ieee(numbers, is_plain) else threads.alone():
+            yield
+    finally:
+        _set_rounding(rounding)
+        if flushes:
+            torch.set_flush_denormal(True)
+
+
+def _are_ieee(numbers: float, is_plain: bool) -> bool:
+    """Whether the threads that share so many numbers keep denormals and round to nearest.
+
+    Asked once of the threads that serve the calling one, unless its own mode says that there was
+    something to inherit.
+    """
+    count = torch.get_num_threads()
+    if count == 1 or numbers <= _GRAIN:
+        return True
+    if not is_plain or getattr(_plain, "threads", 0) < count:
+        _plain.threads = count if _is_nearest_kept(count * _GRAIN // 2) else 0
+    return bool(_plain.threads)
+
+
+def _is_nearest_kept(count: int) -> bool:
+    """Whether twice as many products are denormals, one rounded down and one up, as they should."""
+    factors = torch.tensor(_FACTORS, dtype=torch.float64, device="cpu").expand(count, 2)
+    products = (factors * 2.0**-1022).view(torch.int64)
+    return torch.equal(products, products.new_tensor(_PRODUCTS).expand(count, 2))
+
+
+def _keeps_denormals() -> bool:
+    one = torch.ones(1, dtype=torch.float64, device="cpu")
+    return one.mul_(1e-310).item() != 0.0
+
+
+def _rounding() -> int:
+    return int(_C.fegetround()) if hasattr(_C, "fegetround") else _TO_NEAREST
+
+
+def _set_rounding(mode: int) -> None:
+    if hasattr(_C, "fesetround"):
+        _C.fesetround(mode)

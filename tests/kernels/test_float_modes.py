@@ -1,0 +1,171 @@
+"""Whatever arithmetic a caller has switched on, ranks and the best k are those of IEEE 754."""
+
+import ctypes
+import platform
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+
+import pytest
+import torch
+
+import oracles
+from kgfast import ops
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu import rank as cpu_rank
+from kgfast.kernels.cpu import topk as cpu_topk
+from kgfast.kernels.reference import rank as reference_rank
+from problems import DTYPES, SCORES, cast, no_known, table_of
+from processes import finish, run_script
+
+needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+ROUNDING = {"x86_64": (0x400, 0x800, 0xC00), "aarch64": (0x400000, 0x800000, 0xC00000)}
+C = ctypes.CDLL(None)
+
+
+@contextmanager
+def mode(name: str) -> Iterator[None]:
+    """The caller's arithmetic, which must be the same at the end."""
+    if name == "flush":
+        assert torch.set_flush_denormal(True)
+    elif name != "plain":
+        wanted = ROUNDING[platform.machine()][("down", "up", "zero").index(name)]
+        assert C.fesetround(wanted) == 0
+    try:
+        yield
+        tiny = torch.tensor(1e-310, dtype=torch.float64)
+        assert ((tiny * 1.0).item() == 0) == (name == "flush")
+        assert (C.fegetround() != 0) == (name in ("down", "up", "zero"))
+    finally:
+        C.fesetround(0)
+        torch.set_flush_denormal(False)
+
+
+MODES = ("plain", "flush", "down", "up", "zero")
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_extension
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", ["plain", "flush"])
+def test_subnormals_where_the_band_and_the_survivors_overflow(isa, name, count):
+    """The distance is the difference, so that sorted integers say who ranks where."""
+    generator = torch.Generator().manual_seed(3)
+    values = torch.randint(50, (30_000,), generator=generator)
+    table = values.double()[:, None] * 1e-310
+    queries = torch.zeros(3, 1, dtype=torch.float64)
+    targets = torch.tensor([5, 77, 20_000])
+    lower = [int((values < values[t]).sum()) for t in targets]
+    same = [int((values == values[t]).sum()) - 1 for t in targets]
+    best = values.sort(stable=True).indices[:700].expand(3, -1)
+    with ExitStack() as stack:
+        stack.enter_context(threads(count))
+        stack.enter_context(mode(name))
+        greater, equal, *_ = cpu_rank.rank_counts(queries, table, targets, *no_known(3), "l1")
+        found = cpu_topk.topk(queries, table, 700, score="l1")
+        scores = -table[best, 0]
+    assert greater.tolist() == lower
+    assert equal.tolist() == same
+    assert torch.equal(found[1], best)
+    assert torch.equal(found[0], scores)
+
+
+def arguments(score: str, dtype: torch.dtype):
+    """Queries that repeat, known answers, a bias of subnormals: all that is read in double."""
+    generator = torch.Generator().manual_seed(7)
+    pool = table_of("subnormal", 420, 6, generator, dtype)
+    table = cast(pool[:400], dtype)
+    queries = cast(pool[400:], torch.float64 if dtype == torch.float64 else torch.float32)
+    queries[10:] = queries[:10]
+    bias = cast(table_of("subnormal", 400, 1, generator, dtype)[:, 0] / 8, dtype)
+    indptr = torch.arange(21) * 4
+    indices = torch.randint(400, (80,), generator=generator)
+    targets = torch.randint(400, (20,), generator=generator)
+    return queries, table, targets, indptr, indices, score, bias
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("score", SCORES)
+def test_counts_and_the_best_in_every_mode(backend, score, dtype):
+    queries, table, targets, indptr, indices, score, bias = arguments(score, dtype)
+    known = [indices[a:b].tolist() for a, b in pairwise(indptr.tolist())]
+    expected = oracles.rank_counts(queries, table, targets, known, score, bias=bias)
+    answers = oracles.topk(queries, table, 5, known, score, bias=bias)
+    ids = [[n for _, n in row] for row in answers]
+    scores = torch.tensor([[x for x, _ in row] for row in answers], dtype=torch.float64)
+    for name in MODES:
+        with mode(name):
+            counts = ops.rank_counts(queries, table, targets, indptr, indices, score, bias=bias)
+            best = ops.topk(queries, table, 5, indptr, indices, score, bias=bias)
+        assert torch.stack(counts, 1).tolist() == [list(row) for row in expected], name
+        assert best[1].tolist() == ids, name
+        assert best[0].tolist() == scores.to(queries.dtype).tolist(), name
+
+
+@needs_extension
+@pytest.mark.parametrize("score", ["rscf_rotate", "rscf_l1", "rscf_l2"])
+def test_factors_that_are_subnormal(score):
+    """How far they reach is found before the sweep."""
+    generator = torch.Generator().manual_seed(9)
+    planes = 2 if score == "rscf_rotate" else 1
+    table = table_of("subnormal", 300, 3 * planes, generator, torch.float32).float()
+    queries = torch.rand(6, 3 * (2 * planes + 1), generator=generator)
+    queries[:, -3:] *= 1e30
+    factor = table_of("subnormal", 300, 3, generator, torch.float32).float()
+    args = (queries, table, torch.arange(6), *no_known(6), score)
+    expected = torch.stack(reference_rank.rank_counts(*args, factor=factor))
+    for name in MODES:
+        with mode(name):
+            found = torch.stack(cpu_rank.rank_counts(*args, factor=factor))
+            again = torch.stack(reference_rank.rank_counts(*args, factor=factor))
+        assert torch.equal(found, expected), name
+        assert torch.equal(again, expected), name
+
+
+@pytest.mark.parametrize("name", ["flush", "up"])
+def test_threads_that_began_in_another_mode(name):
+    """Threads inherit the mode of their maker, those of torch as well, and keep it."""
+    unit, start = (1e-310, 0.0) if name == "flush" else (2.0**-54, 1.0)
+    up = ROUNDING[platform.machine()][1]
+    switch_on = "torch.set_flush_denormal(True)" if name == "flush" else f"C.fesetround({up})"
+    process = run_script(
+        f"""
+        import ctypes, torch
+        C = ctypes.CDLL(None)
+        torch.set_num_threads(3)
+        {switch_on}
+        torch.ones(1 << 20).mul_(2)  # torch has its threads now
+        import kgfast
+        from kgfast import ops
+        from kgfast.kernels import cpu
+        torch.set_flush_denormal(False)
+        of_value = torch.tensor([v * {unit} for v in range(50)], dtype=torch.float64)
+        {switch_on}
+        values = (torch.arange(60_000) * 7919) % 50
+        values[:2] = torch.tensor([40, 49])
+        table = torch.full((60_000, 2), {start}, dtype=torch.float64)
+        table[:, 0] = of_value[values]
+        queries = torch.zeros(2, 2, dtype=torch.float64)
+        none = torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+        for backend in ["reference"] + ["cpu"] * cpu.is_available():
+            with kgfast.use_backend(backend):
+                counts = ops.rank_counts(queries, table, torch.tensor([0, 1]), *none, "l1")
+            print(counts[0].tolist(), counts[1].tolist(), torch.get_num_threads())
+        """
+    )
+    values = (torch.arange(60_000) * 7919) % 50
+    values[:2] = torch.tensor([40, 49])
+    scores = torch.tensor([v * unit + start for v in range(50)], dtype=torch.float64)[values]
+    lower = [int((scores < scores[t]).sum()) for t in (0, 1)]
+    same = [int((scores == scores[t]).sum()) - 1 for t in (0, 1)]
+    found = finish(process).splitlines()
+    assert found == [f"{lower} {same} 3"] * (1 + cpu.is_available())

@@ -1,0 +1,27 @@
+"""Scripts in processes of their own: what ends, hangs or limits a process is tried on those."""
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+
+def run_script(script: str, *prelude: str, **kwargs: Any) -> subprocess.Popen[str]:
+    """Start ``script``, indented as one likes, after the ``prelude``."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "\n".join(textwrap.dedent(part) for part in (*prelude, script))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 60) -> str:
+    """What it printed, once it ended well; killed where it takes longer than the timeout."""
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    assert process.returncode == 0, f"exit status {process.returncode}: {errors[-4000:]}"
+    return output
