@@ -28,6 +28,7 @@ test: $(VENV)/.complete
 lint: $(VENV)/.complete
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(PY) tools/check_allocations.py
 	@rm -rf build/typed && $(PY) setup.py --quiet build_py --build-lib build/typed
 	MYPYPATH=build/typed $(VENV)/bin/mypy -p kgfast
 	$(PY) benchmarks/readme_table.py --check

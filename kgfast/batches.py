@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, as_integers
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.scores import SCORES
 
@@ -48,12 +48,7 @@ def _query_bytes(model: Any) -> int:
 
 def as_candidate_ids(candidate_ids: Any) -> Tensor | None:
     """Candidate ids of any integer dtype or container as int64."""
-    if candidate_ids is None:
-        return None
-    ids: Tensor = torch.as_tensor(candidate_ids)
-    if ids.numel() and (ids.dtype.is_floating_point or ids.dtype == torch.bool):
-        raise TypeError(f"candidate_ids must be integers; got {ids.dtype}")
-    return ids.to(torch.int64)
+    return None if candidate_ids is None else as_integers("candidate_ids", candidate_ids)
 
 
 @contextmanager

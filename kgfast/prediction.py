@@ -1,6 +1,5 @@
 """topk(): the best answers to queries."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from kgfast.batches import (
     evaluating,
     progress_bar,
 )
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, as_integers
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.models.base import Side, candidates_at, operator_width
 from kgfast.predictions import Predictions
@@ -117,14 +116,7 @@ def topk(
 
 def _ids(name: str, values: Any, count: int) -> Tensor:
     """Ids of one axis or none, int64, checked to lie below ``count``."""
-    if not isinstance(values, Tensor) and isinstance(values, Sequence) and not len(values):
-        return torch.empty(0, dtype=torch.int64)
-    try:
-        ids: Tensor = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be an int or a sequence of ints; got {values!r}") from None
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise TypeError(f"{name} must be integers; got {ids.dtype}")
+    ids = as_integers(name, values)
     if ids.ndim > 1:
         raise ValueError(f"{name} must have one axis at most; got shape {list(ids.shape)}")
     outside = ((ids < 0) | (ids >= count)).reshape(-1).nonzero()
@@ -132,7 +124,7 @@ def _ids(name: str, values: Any, count: int) -> Tensor:
         row = int(outside[0])
         where = f"{name}[{row}]" if ids.ndim else name
         raise ValueError(f"{where} must be in 0 .. {count - 1}; got {int(ids.reshape(-1)[row])}")
-    return ids.to(torch.int64)
+    return ids
 
 
 def _broadcast(name: str, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:

@@ -193,7 +193,9 @@ def _passes(model: Any, widths: _Crops) -> list[_Crops]:
 def _rank_crops(plan: _Plan, crops: _Crops, advance: Any, triples: Any) -> dict[int | None, Ranks]:
     """All sides of the crops that share a sweep."""
     # Greater, equal, both of the excluded; known answers among the candidates.
-    counts = torch.empty(5, len(crops), len(plan.hrt), len(plan.sides), dtype=torch.int64)
+    counts = torch.empty(
+        (5, len(crops), len(plan.hrt), len(plan.sides)), dtype=torch.int64, device="cpu"
+    )
     for column, side in enumerate(plan.sides):
         one_side = _Side(plan, side, crops)
         for batches in _groups(plan, side):
@@ -366,7 +368,7 @@ def _num_candidates(plan: _Plan) -> Tensor:
     """Raw number of candidates, the target included, ``[T, S]``."""
     shape = (len(plan.hrt), len(plan.sides))
     if plan.candidate_ids is None:
-        return torch.full(shape, plan.model.num_entities, dtype=torch.int64)
+        return torch.full(shape, plan.model.num_entities, dtype=torch.int64, device="cpu")
     columns = [2 if side == "tail" else 0 for side in plan.sides]
     subset = plan.candidate_ids.cpu()
     outside = ~torch.isin(plan.hrt[:, columns], subset)

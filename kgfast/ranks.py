@@ -79,7 +79,7 @@ class Ranks:
     @property
     def realistic(self) -> Tensor:
         """The mean of both: the expected rank under random ties. float64 ``[T, S]``."""
-        return 1 + self.greater + self.equal / 2
+        return 1 + self.greater + self.equal.double() / 2
 
     def ranks(self, rank_type: RankType = "realistic") -> Tensor:
         """The ranks of a type, float64 ``[T, S]``."""
@@ -186,7 +186,9 @@ class Ranks:
         classes = known.relation_cardinalities()
         of_triple = [classes.get(relation, "unknown") for relation in self.triples[:, 1].tolist()]
         return {
-            name: self._part(torch.tensor([it == name for it in of_triple]))
+            name: self._part(
+                torch.tensor([it == name for it in of_triple], dtype=torch.bool, device="cpu")
+            )
             for name in (*_CARDINALITIES, "unknown")
             if name in of_triple
         }
@@ -198,16 +200,20 @@ class Ranks:
         seen = targets < len(frequency)
         counts = torch.zeros_like(targets)
         counts[seen] = frequency[targets[seen]]
-        decade = torch.where(counts > 0, counts.clamp(min=1).log10().floor().long() + 1, 0)
+        powers = [10**decade for decade in range(19)]
+        bounds = torch.tensor(powers, dtype=torch.int64, device=counts.device)
+        decade = torch.bucketize(counts, bounds, right=True)  # 0 for 0, 1 for 1 .. 9
         decades: list[int] = decade.unique().tolist()
         return {
             "0" if it == 0 else f"{10 ** (it - 1)}-{10**it - 1}": self._pooled(decade == it)
             for it in decades
         }
 
-    def _part(self, rows: Tensor | None = None, columns: list[int] | None = None) -> "Ranks":
+    def _part(
+        self, rows: Tensor | slice | None = None, columns: list[int] | None = None
+    ) -> "Ranks":
         """The ranks of some triples, on some sides."""
-        rows = torch.arange(len(self)) if rows is None else rows
+        rows = slice(None) if rows is None else rows
         columns = list(range(len(self.sides))) if columns is None else columns
         return Ranks(
             self.greater[rows][:, columns],

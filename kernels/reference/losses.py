@@ -4,8 +4,6 @@ Cost model: pairwise.py's, once forward and three times backward. Memory: ten sc
 ``_SCRATCH`` float64 scores, and the queries' gradient in float64.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -133,10 +131,16 @@ class _Sweep:
         self.num_queries, self.num_candidates = len(queries), len(candidates)
         self.crops = crops_of(candidates, score, None)
         self.bias = None if bias is None else bias.expand(len(candidates))
-        zeros = partial(torch.zeros, device=candidates.device)
-        self.grad_queries = zeros(queries.shape, dtype=torch.float64) if need[0] else None
-        self.grad_candidates = zeros(candidates.shape, dtype=candidates.dtype) if need[1] else None
-        self.grad_bias = zeros(len(candidates), dtype=result_dtype(queries)) if need[2] else None
+        self.grad_queries = self.grad_candidates = self.grad_bias = None  # type: Tensor | None
+        device, count = candidates.device, len(candidates)
+        if need[0]:
+            self.grad_queries = torch.zeros(queries.shape, dtype=torch.float64, device=device)
+        if need[1]:
+            self.grad_candidates = torch.zeros(
+                candidates.shape, dtype=candidates.dtype, device=device
+            )
+        if need[2]:
+            self.grad_bias = torch.zeros(count, dtype=result_dtype(queries), device=device)
 
     def scores(self, start: int, stop: int) -> Tensor:
         rows = self.candidates[None, start:stop]

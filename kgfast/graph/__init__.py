@@ -1,5 +1,6 @@
 """Knowledge graphs: vocabularies, triples, and the index of known triples for filtering."""
 
+from kgfast.graph.ids import as_integers
 from kgfast.graph.known import Cardinality, KnownTriples, Side
 from kgfast.graph.nearest import did_you_mean, nearest_names, shown
 from kgfast.graph.triples import Triples, Vocabulary, as_triples_tensor
@@ -10,6 +11,7 @@ __all__ = [
     "Side",
     "Triples",
     "Vocabulary",
+    "as_integers",
     "as_triples_tensor",
     "did_you_mean",
     "nearest_names",

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.graph.triples import INT64_MAX, as_triples_tensor, one_past_max
+from kgfast.graph.ids import INT64_MAX
+from kgfast.graph.triples import as_triples_tensor, one_past_max
 
 Side = Literal["head", "tail"]
 Cardinality = Literal["1-1", "1-N", "N-1", "N-N"]
@@ -122,7 +123,9 @@ class KnownTriples:
         torch.cumsum(counts, 0, out=indptr[1:])
         # Position j of the result belongs to query b and reads starts[b] + (j - indptr[b]).
         shift = torch.repeat_interleave(starts - indptr[:-1], counts, output_size=num_answers)
-        indices = index.indices[shift + torch.arange(len(shift), device=shift.device)]
+        indices = index.indices[
+            shift + torch.arange(len(shift), dtype=torch.int64, device=shift.device)
+        ]
         return indptr.to(anchors.device), indices.to(anchors.device, torch.int64)
 
     def counts(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:

@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast.graph.ids import INT64_MAX, as_integers
 from kgfast.graph.nearest import did_you_mean, shown
-
-INT64_MAX = 2**63 - 1
 _COLUMNS = ("head", "relation", "tail")
 
 
@@ -100,7 +98,7 @@ class Vocabulary:
             ids = list(map(self._ids.__getitem__, names))
         except KeyError as error:
             raise self._unknown(error.args[0]) from None
-        return torch.tensor(ids, dtype=torch.int64)
+        return torch.tensor(ids, dtype=torch.int64, device="cpu")
 
     def names_of(self, ids: Tensor | Sequence[int]) -> list[str]:
         """Return the names of ids, an integer tensor or a sequence of integers.
@@ -320,32 +318,14 @@ def as_triples_tensor(
     tensor([[0, 0, 1],
             [2, 0, 1]])
     """
-    hrt = _integers(triples.hrt if isinstance(triples, Triples) else triples)
+    hrt = as_integers("triples", triples.hrt if isinstance(triples, Triples) else triples)
+    if hrt.shape == (0,):  # an empty sequence
+        hrt = hrt.reshape(0, 3)
     if hrt.ndim != 2 or hrt.shape[1] != 3:
         raise ValueError(f"triples must have shape [T, 3] (h, r, t), got {list(hrt.shape)}")
     for column, limit in enumerate((num_entities, num_relations, num_entities)):
         _check_ids(hrt, column, INT64_MAX if limit is None else limit)
     return hrt
-
-
-def _integers(values: Any) -> Tensor:
-    """Return an int64 tensor of integers of any dtype; refuse everything else."""
-    if not isinstance(values, Tensor):
-        try:
-            array = np.asarray(values)
-        except ValueError:  # rows of different lengths
-            raise ValueError("triples must have shape [T, 3], got rows of unequal length") from None
-        if array.size == 0 and array.ndim == 1:
-            return torch.empty(0, 3, dtype=torch.int64)
-        if array.dtype.kind not in "iu":
-            raise TypeError(f"triples must be integers, got dtype {array.dtype}")
-        if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
-            raise ValueError("triples hold an id beyond 2**63 - 1")
-        array = np.require(array.astype(np.int64, copy=False), requirements="W")
-        return torch.from_numpy(array)
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise TypeError(f"triples must be integers, got dtype {values.dtype}")
-    return values.to(torch.int64)
 
 
 def _check_ids(hrt: Tensor, column: int, limit: int) -> None:

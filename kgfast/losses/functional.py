@@ -340,7 +340,7 @@ def _csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
     """Positives as the operator takes them."""
     if isinstance(positives, Tensor):
         check_index("positives", positives, (len(queries),), queries)
-        indptr = torch.arange(len(queries) + 1, device=positives.device)
+        indptr = torch.arange(len(queries) + 1, dtype=torch.int64, device=positives.device)
         return {"positive_indptr": indptr, "positive_indices": positives}
     if not isinstance(positives, tuple) or len(positives) != 2:
         raise TypeError("positives must be a tensor [B] or a pair (indptr, indices)")

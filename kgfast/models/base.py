@@ -280,6 +280,14 @@ def check_width(name: str, table: Tensor, allowed: Sequence[int], why: str) -> N
         raise ValueError(f"{name} must have {wanted} columns ({why}); got {table.shape[1]}")
 
 
+def fresh_table(shape: Sequence[int]) -> Tensor:
+    """Room for a fresh table: float32 on the CPU, whatever the defaults of the process are.
+
+    So the same seed draws the same numbers everywhere; ``model.to`` moves and casts them.
+    """
+    return torch.empty(tuple(shape), dtype=torch.float32, device="cpu")
+
+
 def _held(table: Tensor) -> nn.Parameter:
     """The same storage as a parameter: trainable only if the caller made it one."""
     if isinstance(table, nn.Parameter):

@@ -57,7 +57,7 @@ class ComplEx(Model):
         relation = split(query_rows(self.relation, relations), self.layout)
         product = anchor.times(relation if side == "tail" else relation.conj())
         if dims is not None and self.layout == "halves":
-            inside = torch.arange(self.dim, device=product.re.device) < dims
+            inside = torch.arange(self.dim, dtype=torch.int64, device=product.re.device) < dims
             product = Complex(product.re * inside, product.im * inside)
         return join(product, self.layout)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width, query_rows
+from kgfast.models.base import Model, Side, check_width, fresh_table, query_rows
 
 
 class DistMult(Model):
@@ -46,6 +46,4 @@ class DistMult(Model):
 def xavier_normal(shapes: list[tuple[int, int]], seed: int | None) -> list[Tensor]:
     """Xavier-normal tables, one after the other from one generator."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    return [
-        torch.nn.init.xavier_normal_(torch.empty(shape), generator=generator) for shape in shapes
-    ]
+    return [torch.nn.init.xavier_normal_(fresh_table(it), generator=generator) for it in shapes]

@@ -114,9 +114,9 @@ class MED(Wrapper):
         ):
             raise ValueError(f"scales must be three finite numbers, of w1, w2, w3; got {scales!r}")
         for name, scale in zip(_SCALES, scales, strict=True):
-            start = torch.tensor(float(scale), device=model.entity.device)
+            start = torch.tensor(float(scale), dtype=torch.float32, device=model.entity.device)
             setattr(self, name, nn.Parameter(start, requires_grad=learnable))
-        self.register_buffer("crop_is_split", torch.tensor(crop == "split"))
+        self.register_buffer("crop_is_split", _flag(crop == "split"))
 
     def _checked_dims(self, dims: Sequence[int]) -> list[int]:
         if not isinstance(dims, Sequence):
@@ -190,7 +190,7 @@ class MED(Wrapper):
         names = {name.rpartition(".")[2] for name in state_dict}
         if "crop_is_split" not in names:
             is_foreign = any(_FOREIGN in name.split(".") for name in state_dict)
-            trained = torch.tensor(True) if is_foreign else self.crop_is_split
+            trained = _flag(True) if is_foreign else self.crop_is_split
             state_dict = {**state_dict, "crop_is_split": trained}
         return super().load_state_dict(state_dict, strict, assign)
 
@@ -221,3 +221,8 @@ def check_increasing(dims: Sequence[int]) -> None:
     """That widths of sub-models increase."""
     if list(dims) != sorted(set(dims)):
         raise ValueError(f"dims must increase; got {list(dims)}")
+
+
+def _flag(value: bool) -> Tensor:
+    """A buffer that says yes or no."""
+    return torch.tensor(value, dtype=torch.bool, device="cpu")

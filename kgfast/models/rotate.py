@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.kernels.reference.trig import cos_sin
-from kgfast.models.base import Model, Side, check_width, distinct_relations, query_rows
+from kgfast.models.base import (
+    Model,
+    Side,
+    check_width,
+    distinct_relations,
+    fresh_table,
+    query_rows,
+)
 from kgfast.models.complex_rows import Complex, Layout, check_layout, join, split
 
 EPSILON = 2.0
@@ -110,8 +117,8 @@ class RotatE(Model):
         """
         limit = (gamma + EPSILON) / dim
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        entity = torch.empty(num_entities, 2 * dim).uniform_(-limit, limit, generator=generator)
-        relation = torch.empty(num_relations, dim).uniform_(-limit, limit, generator=generator)
+        entity = fresh_table((num_entities, 2 * dim)).uniform_(-limit, limit, generator=generator)
+        relation = fresh_table((num_relations, dim)).uniform_(-limit, limit, generator=generator)
         model = cls(entity, relation, gamma=gamma, norm=norm, layout=layout)
         return model.requires_grad_()
 

@@ -15,6 +15,7 @@ from kgfast.models.base import (
     Side,
     check_dim,
     distinct_relations,
+    fresh_table,
     query_rows,
 )
 from kgfast.models.complex import ComplEx
@@ -95,7 +96,7 @@ class RSCF(Wrapper):
         self.relation_transform, self.p = relation_transform, p
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         for name, shape in self._shapes().items():
-            matrix = nn.init.xavier_uniform_(torch.empty(shape), _GAIN, generator)
+            matrix = nn.init.xavier_uniform_(fresh_table(shape), _GAIN, generator)
             trains = model.entity.requires_grad
             setattr(self, name, nn.Parameter(matrix.to(model.entity.device), trains))
         self.score = _SCORES.get(model.score, model.score)
@@ -196,11 +197,11 @@ class _Filters:
         model = self._model
         device = model.entity.device
         self._planes = model.entity.shape[1] // model.dim
-        columns = torch.arange(dim, device=device)
-        starts = torch.arange(self._planes, device=device) * model.dim
+        columns = torch.arange(dim, dtype=torch.int64, device=device)
+        starts = torch.arange(self._planes, dtype=torch.int64, device=device) * model.dim
         self._columns = (starts[:, None] + columns).flatten()  # of the crop, in entity rows
         relation_planes = model.relation.shape[1] // model.dim
-        starts = torch.arange(relation_planes, device=device) * model.dim
+        starts = torch.arange(relation_planes, dtype=torch.int64, device=device) * model.dim
         self._relation_columns = (starts[:, None] + columns).flatten()
         self._is_whole = dim == model.dim
         self._matrices: dict[tuple[str, torch.dtype], Tensor] = {}
@@ -214,7 +215,7 @@ class _Filters:
         filtered = scale * anchor
         query = filtered
         if not rscf.relation_transform:
-            local = torch.arange(len(anchors), device=anchors.device)
+            local = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
             query = model.with_entity(filtered)._queries(local, relations, self._side, None)
         if rscf.score == model.score:  # a bilinear score takes the second filter into the query
             return (query * scale).to(self.dtype)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width, query_rows
+from kgfast.models.base import Model, Side, check_width, fresh_table, query_rows
 from kgfast.models.rotate import EPSILON
 
 
@@ -60,8 +60,8 @@ class TransE(Model):
         """
         limit = (gamma + EPSILON) / dim
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        entity = torch.empty(num_entities, dim).uniform_(-limit, limit, generator=generator)
-        relation = torch.empty(num_relations, dim).uniform_(-limit, limit, generator=generator)
+        entity = fresh_table((num_entities, dim)).uniform_(-limit, limit, generator=generator)
+        relation = fresh_table((num_relations, dim)).uniform_(-limit, limit, generator=generator)
         return cls(entity, relation, gamma=gamma, norm=norm).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:

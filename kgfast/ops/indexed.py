@@ -327,7 +327,12 @@ def _backward(ctx: Any, need: list[bool], grad: Tensor) -> tuple[Tensor, ...]:
             torch.ops.kgfast.indexed_scores_backward_rows(*arguments)
         )
         grad_table = torch.sparse_coo_tensor(
-            ids[None], rows, table.shape, check_invariants=False, is_coalesced=True
+            ids[None],
+            rows,
+            table.shape,
+            device=rows.device,
+            check_invariants=False,
+            is_coalesced=True,
         )
     else:
         grad_queries, grad_table, grad_bias, grad_factor = torch.ops.kgfast.indexed_scores_backward(

@@ -97,7 +97,7 @@ def sample_scores(
     crops = None if widths is None else [width for width in widths if width is not None]
     if ids.ndim == 1:
         targets = leaves.rows(batch.targets)
-        own = torch.arange(len(targets), device=targets.device)[:, None]
+        own = torch.arange(len(targets), dtype=torch.int64, device=targets.device)[:, None]
         positive = _indexed(leaves, batch, queries, targets, own, crops)
         negative = _pairwise(leaves, batch, queries, leaves.rows(ids), crops)
     else:
@@ -115,7 +115,7 @@ def _of_distinct_rows(
     distinct, (own, negatives) = distinct_ids(targets, ids)
     rows, anchors = leaves.rows(distinct), leaves.rows(batch.anchors)
     local, asking = (leaves.model.with_entity(it) for it in (rows, anchors))
-    places = torch.arange(len(anchors), device=anchors.device)
+    places = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
     scores = scores_of(
         local, places, batch.relations, own, negatives, batch.side, dims, asking=asking
     )
@@ -125,7 +125,7 @@ def _of_distinct_rows(
 def _queries(leaves: Leaves, batch: Batch) -> tuple[Tensor, Tensor]:
     """The rows of the anchors, and the queries made of them."""
     anchors = leaves.rows(batch.anchors)
-    local = torch.arange(len(anchors), device=anchors.device)
+    local = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
     queries = leaves.model.with_entity(anchors).queries(local, batch.relations, batch.side)
     return anchors, queries
 

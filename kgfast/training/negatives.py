@@ -86,7 +86,7 @@ def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
     >>> with_inverses(torch.tensor([[4, 1, 7]]), num_relations=2).tolist()
     [[4, 1, 7], [7, 3, 4]]
     """
-    shift = torch.tensor([0, num_relations, 0], device=hrt.device)
+    shift = torch.tensor([0, num_relations, 0], dtype=hrt.dtype, device=hrt.device)
     return torch.cat([hrt, hrt.flip(1) + shift])
 
 
@@ -188,7 +188,9 @@ class Batches:
         if held is None or held[0] != epoch:
             self._generator.manual_seed(mix(self._seed, epoch, SIDES.index(side)))
             rows = self._rows[side]
-            order = torch.randperm(len(rows), generator=self._generator, device=rows.device)
+            order = torch.randperm(
+                len(rows), generator=self._generator, dtype=torch.int64, device=rows.device
+            )
             held = self._orders[side] = epoch, order
         return held[1]
 
@@ -244,7 +246,11 @@ class Negatives:
 
     def _uniform(self, *shape: int) -> Tensor:
         return torch.randint(
-            self._num_entities, shape, generator=self._generator, device=self._generator.device
+            self._num_entities,
+            shape,
+            generator=self._generator,
+            dtype=torch.int64,
+            device=self._generator.device,
         )
 
     def _pool_mask(self, pool: Tensor, batch: Batch) -> Tensor | None:
@@ -267,7 +273,10 @@ class Negatives:
         indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
         rows = torch.repeat_interleave(indptr.diff())
         keys = rows * self._num_entities + answers  # ascending
-        starts = torch.arange(len(ids), device=ids.device)[:, None] * self._num_entities
+        starts = (
+            torch.arange(len(ids), dtype=torch.int64, device=ids.device)[:, None]
+            * self._num_entities
+        )
         known = _is_in(keys, starts + ids)
         for _ in range(_ROUNDS):
             again = known.nonzero(as_tuple=True)

@@ -161,7 +161,7 @@ def _check_shape(
 def _check_range(source: Path, state: Mapping[str, Tensor], gamma: float, dim: int) -> None:
     """The unit of the phases is computed from gamma and dim: the stored one must be the same."""
     expected = (gamma + EPSILON) / dim
-    found = float(state.get("embedding_range", torch.tensor(expected)))
+    found = float(state.get("embedding_range", expected))
     if not math.isclose(found, expected, rel_tol=1e-5):
         raise ValueError(
             f"{source}: embedding_range must be (gamma + 2) / hidden_dim = {expected:g}; got "

@@ -127,7 +127,7 @@ class RowAdam(RowOptimizer):
             [exp_avg],
             [exp_avg_sq],
             [],
-            [torch.tensor(float(step), device=row.device)],  # it adds 1
+            [torch.tensor(float(step), dtype=torch.float32, device=row.device)],  # it adds 1
             fused=True,
             lr=lr,
             beta1=self._betas[0],

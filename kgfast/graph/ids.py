@@ -1,0 +1,54 @@
+"""Ids as people have them, as int64 tensors."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+INT64_MAX = 2**63 - 1
+
+
+def as_integers(name: str, values: Any) -> Tensor:
+    """Integers of any dtype and container as int64, on the device they are on.
+
+    Parameters
+    ----------
+    name : str
+        What to call them in errors.
+    values : Tensor, array, sequence of int or int
+        Nothing is copied when it is an int64 tensor or array already.
+
+    Raises
+    ------
+    TypeError
+        For values that are not integers; names need a vocabulary.
+    ValueError
+        For rows of unequal length, or an id beyond 2**63 - 1.
+
+    Examples
+    --------
+    >>> as_integers("heads", range(3))
+    tensor([0, 1, 2])
+    """
+    if isinstance(values, Tensor):
+        if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+            raise TypeError(f"{name} must be integers, got dtype {values.dtype}")
+        return values.to(torch.int64)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must have one shape, got rows of unequal length") from None
+    if array.size == 0 and array.dtype.kind == "f":  # what numpy makes of an empty sequence
+        array = array.astype(np.int64)
+    if array.dtype.kind in "US" or _holds_names(array):
+        raise TypeError(f"{name} must be integers, got names: names need vocabulary=")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+    if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
+        raise ValueError(f"{name} hold an id beyond 2**63 - 1")
+    return torch.from_numpy(np.require(array.astype(np.int64, copy=False), requirements="W"))
+
+
+def _holds_names(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype.kind == "O" and any(isinstance(it, str) for it in array.flat)

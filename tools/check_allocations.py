@@ -1,0 +1,138 @@
+"""Find tensors that are made without naming their dtype and device.
+
+``torch.empty(n)`` takes both from the process (``torch.set_default_dtype`` and ``_device``), so a
+kernel that writes float32 through its pointer corrupts memory where a caller has changed them.
+Inside the package every such call names what it makes::
+
+    python tools/check_allocations.py            # kernels/ and kgfast/
+    python tools/check_allocations.py FILE ...
+
+Functions that take after a tensor (``new_empty``, ``zeros_like``) have nothing to name.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("kernels", "kgfast")
+
+_BOTH = frozenset({"dtype", "device"})
+_DEVICE = frozenset({"device"})
+# What a call must name. Those that need no dtype take it from the data that they are given.
+REQUIRED = {
+    **dict.fromkeys(
+        (
+            *("arange", "empty", "empty_permuted", "empty_strided", "eye", "full", "linspace"),
+            *("logspace", "normal", "ones", "rand", "randint", "randn", "randperm", "range"),
+            *("scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros"),
+        ),
+        _BOTH,
+    ),
+    **dict.fromkeys(("as_tensor", "asarray", "frombuffer", "sparse_coo_tensor"), _DEVICE),
+}
+_LEGACY = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor")
+
+
+class Finding(NamedTuple):
+    """One offence: where it is, and what to do."""
+
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+def findings(source: str, path: str) -> list[Finding]:
+    """The offences of a module, by line.
+
+    Parameters
+    ----------
+    source : str
+        Its text.
+    path : str
+        Its name, for messages.
+
+    Raises
+    ------
+    SyntaxError
+        If it is not Python.
+    """
+    tree = ast.parse(source, path)
+    modules, functions = _imported(tree)
+    called = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = []
+    for node in ast.walk(tree):
+        name = _torch_name(node, modules, functions)
+        if name is None:
+            continue
+        message = _offence(name, called.get(id(node)))
+        if message:
+            found.append(Finding(path, node.lineno, message))  # type: ignore[attr-defined]
+    return sorted(found, key=lambda it: it.line)
+
+
+def _imported(tree: ast.AST) -> tuple[set[str], dict[str, str]]:
+    """The names that torch has in a module, and its functions that have names of their own."""
+    modules: set[str] = set()
+    functions: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {it.asname or it.name for it in node.names if it.name == "torch"}
+        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
+            functions |= {it.asname or it.name: it.name for it in node.names}
+    return modules, functions
+
+
+def _torch_name(node: ast.AST, modules: set[str], functions: dict[str, str]) -> str | None:
+    """The name in torch of what an expression reads, if it is read from there."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.attr if node.value.id in modules else None
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        return functions.get(node.id)
+    return None
+
+
+def _offence(name: str, call: ast.Call | None) -> str | None:
+    """What is wrong with a use of a function of torch; None if nothing is."""
+    if name in _LEGACY:
+        return f"torch.{name}(...) has no dtype to name: use torch.tensor" if call else None
+    if name not in REQUIRED:
+        return None
+    if call is None:
+        return f"torch.{name} must be called where it is named, so that its dtype can be seen"
+    given = {keyword.arg for keyword in call.keywords}
+    missing = [it for it in ("dtype", "device") if it in REQUIRED[name] - given]
+    if not missing:
+        return None
+    return f"torch.{name} must name {' and '.join(missing)}: the default is the process's"
+
+
+def sources(paths: Sequence[str]) -> Iterator[Path]:
+    """The files to look at: those given, or all of the package."""
+    if paths:
+        yield from map(Path, paths)
+        return
+    for folder in FOLDERS:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def main(paths: Sequence[str]) -> int:
+    """Print every offence; 1 if there is one."""
+    count = 0
+    for path in sources(paths):
+        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        for finding in findings(path.read_text(), str(name)):
+            print(finding)
+            count += 1
+    if count:
+        print(f"{count} allocations take their dtype or device from the process")
+    return int(count > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
