@@ -1,7 +1,7 @@
 """ConvE (Dettmers et al. 2018, arXiv 1707.01476): a convolution over entity and relation."""
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.models.distmult import xavier_normal
+from kgfast.models.dropout import Dropout
 
 _EVALUATED = 1 << 20  # activations of a layer at once outside of training: 4 MiB
 
@@ -39,6 +40,9 @@ class ConvE(Model):
         Where the biases start. Scores of binary cross entropy over all entities have to fall to
         about ``-log(N)``, as few are true; started there (the prior of Lin et al. 2017, section
         4.1), the table need not learn it first.
+    generator : torch.Generator, optional
+        On the CPU: draws the network's weights, as torch initialises such layers; None: torch's
+        own generator does.
 
     Attributes
     ----------
@@ -72,6 +76,7 @@ class ConvE(Model):
         feature_dropout: float = 0.2,
         hidden_dropout: float = 0.3,
         initial_bias: float = 0.0,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(entity, relation)
         self.dim = entity.shape[1]
@@ -87,13 +92,14 @@ class ConvE(Model):
         self._hidden = channels * (2 * height - kernel_size + 1) * (width - kernel_size + 1)
         self._dtype = torch.float64 if entity.dtype == torch.float64 else torch.float32
         like: dict[str, Any] = {"device": entity.device, "dtype": self._dtype}
+        empty = like | {"device": "meta"}
         self.image_norm = nn.BatchNorm2d(1, **like)
-        self.image_dropout = nn.Dropout(input_dropout)
-        self.convolution = nn.Conv2d(1, channels, kernel_size, **like)
+        self.image_dropout = Dropout(input_dropout)
+        self.convolution = _drawn(nn.Conv2d(1, channels, kernel_size, **empty), generator, like)
         self.feature_norm = nn.BatchNorm2d(channels, **like)
-        self.feature_dropout = nn.Dropout2d(feature_dropout)
-        self.projection = nn.Linear(self._hidden, self.dim, **like)
-        self.hidden_dropout = nn.Dropout(hidden_dropout)
+        self.feature_dropout = Dropout(feature_dropout, whole_channels=True)
+        self.projection = _drawn(nn.Linear(self._hidden, self.dim, **empty), generator, like)
+        self.hidden_dropout = Dropout(hidden_dropout)
         self.hidden_norm = nn.BatchNorm1d(self.dim, **like)
         bias = torch.full(
             (len(entity),), float(initial_bias), dtype=self._dtype, device=entity.device
@@ -115,10 +121,8 @@ class ConvE(Model):
         ``seed`` leaves torch's global generator alone; None uses it. ``options`` as of the class.
         """
         entity, relation = xavier_normal([(num_entities, dim), (2 * num_relations, dim)], seed)
-        with torch.random.fork_rng(devices=[], enabled=seed is not None):
-            if seed is not None:
-                torch.default_generator.manual_seed(seed + 1)
-            return cls(entity, relation, **options).requires_grad_()
+        generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
+        return cls(entity, relation, generator=generator, **options).requires_grad_()
 
     @property
     def num_relations(self) -> int:
@@ -177,6 +181,22 @@ class ConvE(Model):
     def crop_width(self, dim: int) -> int | None:
         """A network has no crops."""
         raise ValueError("dims: ConvE cannot be cropped")
+
+
+_Layer = TypeVar("_Layer", nn.Conv2d, nn.Linear)
+
+
+def _drawn(layer: _Layer, generator: torch.Generator | None, like: dict[str, Any]) -> _Layer:
+    """A layer without values, given those that torch would (He et al. 2015), drawn on the CPU."""
+    assert layer.bias is not None
+    weight = torch.empty(layer.weight.shape, dtype=like["dtype"], device="cpu")
+    nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+    limit = 1 / math.sqrt(weight[0].numel())
+    bias = torch.empty(layer.bias.shape, dtype=like["dtype"], device="cpu")
+    bias.uniform_(-limit, limit, generator=generator)
+    layer.weight = nn.Parameter(weight.to(like["device"]))
+    layer.bias = nn.Parameter(bias.to(like["device"]))
+    return layer
 
 
 def _image_of(dim: int, height: int, kernel_size: int) -> tuple[int, int]:

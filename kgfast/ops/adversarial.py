@@ -1,5 +1,6 @@
 """Rows of scores weighted by their own softmax: the negatives of self-adversarial sampling."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,7 +41,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
     Raises
     ------
     ValueError
-        For scores of another kind.
+        For scores of another kind, or an alpha that is negative or not finite.
 
     Examples
     --------
@@ -52,7 +53,9 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
             "scores must be [R, K] float32 on the CPU, not empty, with the extension built; got "
             f"{scores.dtype} {list(scores.shape)} on {scores.device}"
         )
-    rows: Tensor = torch.ops.kgfast.adversarial_rows(scores, alpha)[0]
+    if not (math.isfinite(alpha) and alpha >= 0):
+        raise ValueError(f"alpha must be finite and at least 0; got {alpha}")
+    rows: Tensor = torch.ops.kgfast.adversarial_rows(scores, float(alpha))[0]
     return rows
 
 

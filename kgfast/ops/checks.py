@@ -115,10 +115,10 @@ def require_moves(checks: Checks, queries: Tensor, factor: Tensor | None, facts:
         checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(queries, factor, facts))
 
 
-def _check_device(name: str, tensor: Tensor, candidates: Tensor) -> None:
+def _check_device(name: str, tensor: Tensor, candidates: Tensor, whose: str = "candidates") -> None:
     if tensor.device != candidates.device:
         raise ValueError(
-            f"{name} must be on {candidates.device}, as candidates are; got {tensor.device}"
+            f"{name} must be on {candidates.device}, as {whose} are; got {tensor.device}"
         )
 
 
@@ -140,8 +140,14 @@ def _check_dims(dims: Sequence[int], num_features: int) -> None:
             raise ValueError(f"dims[{position}] must be in 1 .. {num_features}; got {dim}")
 
 
-def check_index(name: str, index: Tensor, shape: tuple[int | None], candidates: Tensor) -> None:
-    """The type, shape and device of an index."""
+def check_index(
+    name: str,
+    index: Tensor,
+    shape: tuple[int | None],
+    candidates: Tensor,
+    whose: str = "candidates",
+) -> None:
+    """The type, shape and device of an index; ``whose`` rows it names."""
     if not isinstance(index, Tensor):
         raise TypeError(f"{name} must be a tensor; got {type(index).__name__}")
     if index.dtype != torch.int64:
@@ -149,7 +155,7 @@ def check_index(name: str, index: Tensor, shape: tuple[int | None], candidates: 
     if index.ndim != 1 or (shape[0] is not None and index.shape[0] != shape[0]):
         wanted = "one axis" if shape[0] is None else f"shape [{shape[0]}]"
         raise ValueError(f"{name} must have {wanted}; got shape {list(index.shape)}")
-    _check_device(name, index, candidates)
+    _check_device(name, index, candidates, whose)
 
 
 def check_ids(name: str, ids: Tensor, count: int) -> None:
@@ -174,6 +180,8 @@ def check_indptr(indptr: Tensor, nnz: int, kind: str = "exclude") -> None:
 
 def check_unique(name: str, ids: Tensor) -> None:
     """That no id occurs twice."""
+    if bool((ids[1:] > ids[:-1]).all()):  # they ascend: nothing to sort
+        return
     ordered = ids.sort().values
     repeated = (ordered[1:] == ordered[:-1]).nonzero()
     if len(repeated):

@@ -3,13 +3,16 @@
 Not a torch.library operator: nothing differentiates or compiles a step of an optimizer.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_ids
+from kgfast.ops.checks import check_ids, check_index, check_unique
+
+_TABLES = ("the table", "first moments", "second moments")
 
 
 def serves_row_adam(table: Tensor) -> bool:
@@ -34,11 +37,12 @@ def row_adam(
     Parameters
     ----------
     tables : sequence of Tensor
-        ``[N, G]`` each, as :func:`serves_row_adam` says: the table, first and second moments.
+        ``[N, G]`` each, as :func:`serves_row_adam` says: the table, first and second moments. None
+        shares memory with another or with the gradients.
     ids : Tensor
         int64 ``[U]``, distinct, in ``0 .. N-1``.
     gradients : Tensor
-        float32 ``[U, G]``.
+        float32 ``[U, G]``, any strides.
     lr, betas, eps, weight_decay
         As of :class:`torch.optim.Adam`.
     step : int
@@ -46,8 +50,10 @@ def row_adam(
 
     Raises
     ------
-    ValueError
-        For an id out of range, or shapes that do not fit.
+    ValueError, TypeError
+        For tables, ids, gradients or numbers that do not fit, ids that repeat or lie out of range,
+        and tensors that share memory; the message names the argument and the first offending
+        place. Nothing is changed then.
 
     Examples
     --------
@@ -57,16 +63,84 @@ def row_adam(
     >>> tables[0].tolist()
     [[0.0], [-0.5]]
     """
+    _check_tables(tables)
     table = tables[0]
-    if any(it.shape != table.shape or not serves_row_adam(it) for it in tables):
-        raise ValueError("tables must be contiguous float32 [N, G] on the CPU, of one shape")
-    if gradients.shape != (len(ids), table.shape[1]) or gradients.dtype != torch.float32:
-        raise ValueError(
-            f"gradients must be float32 {[len(ids), table.shape[1]]}; got {gradients.dtype} "
-            f"{list(gradients.shape)}"
-        )
+    check_index("ids", ids, (None,), table, whose="the tables")
+    _check_gradients(gradients, (len(ids), table.shape[1]), tables)
+    _check_numbers(lr, betas, eps, weight_decay, step)
     check_ids("ids", ids, len(table))
+    check_unique("ids", ids)
     if gradients.numel():
         common.backend_kernel("cpu", "row_adam", "row_adam")(
             tables, ids.contiguous(), gradients, lr, betas, eps, weight_decay, step
         )
+
+
+def _check_tables(tables: Sequence[Tensor]) -> None:
+    """That tables are three of one shape, each with memory of its own."""
+    if len(tables) != len(_TABLES):
+        raise ValueError(f"tables must be {len(_TABLES)}, {', '.join(_TABLES)}; got {len(tables)}")
+    for position, table in enumerate(tables):
+        if not isinstance(table, Tensor):
+            raise TypeError(f"tables[{position}] must be a tensor; got {type(table).__name__}")
+        if table.shape != tables[0].shape or not serves_row_adam(table):
+            raise ValueError(
+                f"tables[{position}] must be contiguous float32 [N, G] on the CPU, all of one "
+                f"shape, with the extension built; got {table.dtype} {list(table.shape)} with "
+                f"strides {list(table.stride())} on {table.device}"
+            )
+        for earlier in range(position):
+            _check_apart(f"tables[{position}]", table, f"tables[{earlier}]", tables[earlier])
+
+
+def _check_gradients(gradients: Tensor, shape: tuple[int, int], tables: Sequence[Tensor]) -> None:
+    if not isinstance(gradients, Tensor):
+        raise TypeError(f"gradients must be a tensor; got {type(gradients).__name__}")
+    if gradients.dtype != torch.float32:
+        raise TypeError(f"gradients must be float32; got {gradients.dtype}")
+    if gradients.shape != shape:
+        raise ValueError(
+            f"gradients must have shape {list(shape)}, a row per id; got {list(gradients.shape)}"
+        )
+    if gradients.layout != torch.strided or gradients.device != tables[0].device:
+        raise ValueError(
+            f"gradients must be dense on {tables[0].device}, as the tables; got "
+            f"{gradients.layout} on {gradients.device}"
+        )
+    for position, table in enumerate(tables):
+        _check_apart("gradients", gradients, f"tables[{position}]", table)
+
+
+def _check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    """That two tensors have no byte in common, as far as their ends tell."""
+    if not (tensor.numel() and other.numel()):
+        return
+    (first, end), (other_first, other_end) = _extent(tensor), _extent(other)
+    if first < other_end and other_first < end:
+        raise ValueError(f"{name} must not share memory with {other_name}")
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of the first byte and of the one past the last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)  # strides are not negative
+    first = tensor.data_ptr()
+    return first, first + (last + 1) * tensor.element_size()
+
+
+def _check_numbers(
+    lr: float, betas: Sequence[float], eps: float, weight_decay: float, step: int
+) -> None:
+    if len(betas) != 2:
+        raise ValueError(f"betas must be two numbers; got {betas!r}")
+    named = {"lr": lr, "betas[0]": betas[0], "betas[1]": betas[1]}
+    for name, value in (named | {"eps": eps, "weight_decay": weight_decay}).items():
+        below = 1.0 if name.startswith("betas") else math.inf
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number; got {value!r}")
+        if not 0 <= value < below:
+            raise ValueError(f"{name} must be in [0, {below}); got {value}")
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise TypeError(f"step must be an int; got {step!r}")
+    if step < 1:
+        raise ValueError(f"step must be at least 1; got {step}")

@@ -63,14 +63,15 @@ def load_official(folder: str | os.PathLike[str]) -> Model:
     folder = Path(folder)
     path = folder / "config.json"
     config = _config(path)
-    name, dim = config["model"], int(config["hidden_dim"])
+    name, dim = config["model"], _count(path, config, "hidden_dim")
     if name not in _MODELS:
         raise ValueError(f"{path}: model {name:.60} is not available; known: {', '.join(_MODELS)}")
     state, source = _state(folder)
-    gamma = float(state["gamma"]) if "gamma" in state else float(config["gamma"])
+    gamma = _number(path, state.get("gamma", config["gamma"]))
     entity, relation = (state[it] for it in _TABLES)
-    _check_shape(source, "entity", entity, config, dim)
-    _check_shape(source, "relation", relation, config, dim)
+    for what, table in (("entity", entity), ("relation", relation)):
+        _check_shape(source, what, table, config, dim)
+        _check_rows(source, what, table, _count(path, config, f"n{what}", least=0))
     if name == "RotatE":
         _check_range(source, state, gamma, dim)
         return RotatE(entity, relation, gamma=gamma)
@@ -96,6 +97,29 @@ def _config(path: Path) -> dict[str, Any]:
     if not isinstance(config["model"], str):
         raise ValueError(f"{path}: model must be text; got {shown(config['model'])}")
     return config
+
+
+def _count(path: Path, config: Mapping[str, Any], key: str, least: int = 1) -> int:
+    """A whole number of config.json; the least one where it is missing."""
+    value = config.get(key)
+    if value is None and least == 0:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(
+            f"{path}: {key} must be a whole number of at least {least}; got {value!r:.80}"
+        )
+    return value
+
+
+def _number(path: Path, value: Any) -> float:
+    """The gamma of config.json or of a state."""
+    try:
+        gamma = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        gamma = math.nan
+    if isinstance(value, (str, bool)) or not math.isfinite(gamma):
+        raise ValueError(f"{path}: gamma must be a number; got {value!r:.80}")
+    return gamma
 
 
 def _state(folder: Path) -> tuple[dict[str, Tensor], Path]:
@@ -144,13 +168,17 @@ def _check_shape(
     doubled = bool(config.get(f"double_{what}_embedding")) or (
         config["model"] == "ComplEx" or (config["model"], what) == ("RotatE", "entity")
     )
-    width, rows = dim * (2 if doubled else 1), int(config.get(f"n{what}") or 0)
+    width = dim * (2 if doubled else 1)
     if table.ndim != 2 or table.shape[1] != width:
         why = f"hidden_dim {dim}{', doubled' if doubled else ''}"
         raise ValueError(
             f"{source}: {what}_embedding must have {width} columns ({why}); got shape "
             f"{list(table.shape)}"
         )
+
+
+def _check_rows(source: Path, what: str, table: Tensor, rows: int) -> None:
+    """That the table has as many rows as config.json says; 0 where it says nothing."""
     if rows and len(table) != rows:
         raise ValueError(
             f"{source}: {what}_embedding must have {rows} rows (n{what} of config.json); got "

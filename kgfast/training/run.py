@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, Model
 from kgfast.models.base import SIDES, Side
+from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
 from kgfast.ranks import Ranks
 from kgfast.training.checkpoint import RunFolder
@@ -91,6 +92,7 @@ class Run:
         sides: tuple[Side, ...] = SIDES
         if model.has_inverses:  # then queries of both sides share a batch, and its statistics
             triples, sides = with_inverses(triples, model.num_relations), ("tail",)
+        self._generator = torch.Generator(device)
         self._objective = MODES[wanted.mode](config, triples, dataset.num_entities, sides)
         batches = (wanted.epochs or 0) * self._objective.batches.per_epoch
         self.steps = wanted.steps or math.ceil(batches / wanted.accumulate)
@@ -184,9 +186,8 @@ class Run:
         count, total = self._config.train.accumulate, 0.0
         for part in range(count):
             batch = self._objective.batches.batch(step * count + part)
-            self._seed_dropout(batch.number)
             leaves = Leaves(self._model)
-            with self._autocast():
+            with self._autocast(), self._dropout_of(batch.number):
                 try:
                     loss = self._objective(leaves, batch)
                 except ValueError as error:
@@ -205,14 +206,18 @@ class Run:
             return nullcontext()
         return torch.autocast(self._model.entity.device.type, dtype=_AMP[amp])
 
-    def _seed_dropout(self, number: int) -> None:
-        """Seed the generator that dropout draws from with the number of the batch."""
-        seed, device = mix(self._config.seed, number, _DROPOUT), self._model.entity.device
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        else:
-            torch.default_generator.manual_seed(seed)
+    @contextmanager
+    def _dropout_of(self, number: int) -> Iterator[None]:
+        """Let dropout draw from the run's own generator, seeded with the number of the batch."""
+        self._generator.manual_seed(mix(self._config.seed, number, _DROPOUT))
+        layers = [it for it in self._model.modules() if isinstance(it, Dropout)]
+        for layer in layers:
+            layer.generator = self._generator
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.generator = None
 
     def _checked(self, loss: Tensor, step: int) -> float:
         value = float(loss.detach())

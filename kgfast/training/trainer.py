@@ -154,7 +154,7 @@ class Trainer:
         KeyboardInterrupt
             On Ctrl-C, when the step that it fell into is done and saved.
         """
-        with _threads(self.config.threads), _generators_restored(self.device):
+        with _threads(self.config.threads):
             run = Run(
                 self.config,
                 self.dataset,
@@ -222,10 +222,3 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _generators_restored(device: torch.device) -> Iterator[None]:
-    """Leave torch's global generators, which dropout draws from, as they were."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield

@@ -101,3 +101,10 @@ def test_nssa_is_the_same_by_the_kernel_and_by_torch(shape):
 def test_other_scores_are_refused(scores):
     with pytest.raises(ValueError, match=r"scores must be \[R, K\] float32 on the CPU, not empty"):
         ops.adversarial_rows(scores, 1.0)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
+def test_an_alpha_that_makes_no_softmax_is_refused(alpha):
+    """Weights are taken relative to the highest score: with a negative alpha they overflow."""
+    with pytest.raises(ValueError, match="alpha must be finite and at least 0; got"):
+        ops.adversarial_rows(torch.zeros(2, 2), alpha)

@@ -172,6 +172,11 @@ STATE = state_of("RotatE")
     ("config", "state", "message"),
     [
         (without(ROTATE, "model"), STATE, r"config\.json: key model is missing"),
+        (ROTATE | {"hidden_dim": 4.7}, STATE, r"hidden_dim must be a whole number .* got 4\.7"),
+        (ROTATE | {"hidden_dim": True}, STATE, "hidden_dim must be a whole number"),
+        (ROTATE | {"hidden_dim": "4"}, STATE, "hidden_dim must be a whole number"),
+        (ROTATE | {"nentity": 4.5}, STATE, r"nentity must be a whole number .* got 4\.5"),
+        (ROTATE | {"gamma": "12"}, without(STATE, "gamma"), "gamma must be a number; got '12'"),
         (without(ROTATE, "hidden_dim"), STATE, r"config\.json: key hidden_dim is missing"),
         (without(ROTATE, "gamma"), STATE, r"config\.json: key gamma is missing"),
         ([], STATE, r"config\.json: key model is missing"),
@@ -201,6 +206,7 @@ STATE = state_of("RotatE")
         ),
     ],
     ids=[
+        *("dim-4.7", "dim-true", "dim-text", "entities-4.5", "gamma-text"),
         *("no-model", "no-dim", "no-gamma", "list", "number", "pRotatE", "dim", "entities"),
         *("relations", "relation-width", "one-axis", "range"),
     ],

@@ -122,24 +122,6 @@ def test_a_table_that_the_kernel_does_not_take_is_updated_by_torch(table):
     torch.testing.assert_close(table[1], torch.full((3,), -0.5, dtype=table.dtype))
 
 
-@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ids": torch.tensor([0, 4])}, r"ids\[1\] must be in 0 .. 3; got 4"),
-        ({"gradients": torch.zeros(2, 2)}, r"gradients must be float32 \[2, 3\]"),
-        ({"tables": torch.zeros(3, 4, 3).double().unbind()}, "tables must be contiguous float32"),
-    ],
-    ids=["id", "gradients", "tables"],
-)
-def test_row_adam_refuses(change, message):
-    given = {"tables": torch.zeros(3, 4, 3).unbind(), "ids": torch.tensor([0, 1])}
-    given |= {"gradients": torch.zeros(2, 3)} | change
-    options = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
-    with pytest.raises(ValueError, match=message):
-        ops.row_adam(**given, **options)
-
-
 @given(seed=st.integers(0, 999), with_base=st.booleans())
 @settings(max_examples=40)
 def test_merged_gradients_are_the_sum_with_each_row_once(seed, with_base):

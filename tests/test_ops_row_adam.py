@@ -1,0 +1,158 @@
+"""ops.row_adam refuses what would make it read or write out of bounds, and changes nothing then."""
+
+import pytest
+import torch
+
+from kgfast import ops
+from kgfast.kernels import cpu
+
+pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+
+N, WIDTH = 6, 3
+NUMBERS = {"lr": 0.5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
+
+
+def tables(count: int = 3) -> list[torch.Tensor]:
+    return [torch.full((N, WIDTH), 1.0 + place) for place in range(count)]
+
+
+def adam(**change) -> list[torch.Tensor]:
+    given = {"tables": tables(), "ids": torch.tensor([4, 1]), "gradients": torch.ones(2, WIDTH)}
+    given |= NUMBERS | change
+    ops.row_adam(**given)
+    return given["tables"]
+
+
+def shared() -> list[torch.Tensor]:
+    whole = torch.zeros(N + 1, WIDTH)
+    return [whole[:N], whole[1:], torch.zeros(N, WIDTH)]
+
+
+def with_gradients_inside() -> dict:
+    found = tables()
+    return {"tables": found, "gradients": found[1][2:4]}
+
+
+BAD = {
+    "int32 ids": ({"ids": torch.tensor([4, 1]).int()}, TypeError, "ids must be int64; got .*int32"),
+    "float ids": ({"ids": torch.tensor([4.0, 1.0]).double()}, TypeError, "ids must be int64"),
+    "bool ids": ({"ids": torch.tensor([True, False])}, TypeError, "ids must be int64"),
+    "a list of ids": ({"ids": [4, 1]}, TypeError, "ids must be a tensor; got list"),
+    "two axes": ({"ids": torch.tensor([[4], [1]])}, ValueError, "ids must have one axis"),
+    "no axis": ({"ids": torch.tensor(4)}, ValueError, "ids must have one axis"),
+    "ids elsewhere": (
+        {"ids": torch.tensor([4, 1], device="meta")},
+        ValueError,
+        "ids must be on cpu, as the tables are; got meta",
+    ),
+    "ids below": (
+        {"ids": torch.tensor([4, -1])},
+        ValueError,
+        r"ids\[1\] must be in 0 .. 5; got -1",
+    ),
+    "ids above": ({"ids": torch.tensor([6, 1])}, ValueError, r"ids\[0\] must be in 0 .. 5; got 6"),
+    "ids twice": (
+        {"ids": torch.tensor([4, 1, 4]), "gradients": torch.ones(3, WIDTH)},
+        ValueError,
+        r"ids\[2\] must not repeat an earlier id; got 4 again",
+    ),
+    "gradients elsewhere": (
+        {"gradients": torch.ones(2, WIDTH, device="meta")},
+        ValueError,
+        "gradients must be dense on cpu",
+    ),
+    "sparse gradients": (
+        {"gradients": torch.ones(2, WIDTH).to_sparse()},
+        ValueError,
+        "gradients must be dense on cpu",
+    ),
+    "half gradients": (
+        {"gradients": torch.ones(2, WIDTH).half()},
+        TypeError,
+        "gradients must be float32; got torch.float16",
+    ),
+    "gradients too few": (
+        {"gradients": torch.ones(1, WIDTH)},
+        ValueError,
+        r"gradients must have shape \[2, 3\], a row per id; got \[1, 3\]",
+    ),
+    "gradients of one table": (with_gradients_inside(), ValueError, r"share memory with tables\[1"),
+    "two tables": ({"tables": tables(2)}, ValueError, "tables must be 3, the table, first moments"),
+    "four tables": ({"tables": tables(4)}, ValueError, "tables must be 3"),
+    "no tables": ({"tables": []}, ValueError, "tables must be 3"),
+    "arrays": (
+        {"tables": [it.numpy() for it in tables()]},
+        TypeError,
+        r"tables\[0\] must be a ten",
+    ),
+    "moments too small": (
+        {"tables": [*tables(2), torch.zeros(1, WIDTH)]},
+        ValueError,
+        r"tables\[2\] must be contiguous float32 .* got torch.float32 \[1, 3\]",
+    ),
+    "double tables": (
+        {"tables": [it.double() for it in tables()]},
+        ValueError,
+        r"tables\[0\] .* got torch.float64",
+    ),
+    "strides": (
+        {"tables": [torch.zeros(WIDTH, N).t() for _ in range(3)]},
+        ValueError,
+        r"tables\[0\] must be contiguous .* strides \[1, 6\]",
+    ),
+    "tables elsewhere": (
+        {"tables": [it.to("meta") for it in tables()]},
+        ValueError,
+        r"tables\[0\] .* on meta",
+    ),
+    "one table twice": (
+        {"tables": [torch.zeros(N, WIDTH)] * 3},
+        ValueError,
+        r"tables\[1\] must not share memory with tables\[0\]",
+    ),
+    "tables that overlap": (
+        {"tables": shared()},
+        ValueError,
+        r"tables\[1\] must not share memory with tables\[0\]",
+    ),
+    "step 0": ({"step": 0}, ValueError, "step must be at least 1; got 0"),
+    "step": ({"step": 1.0}, TypeError, "step must be an int"),
+    "lr": ({"lr": float("nan")}, ValueError, "lr must be in .* got nan"),
+    "beta": ({"betas": (0.9, 1.0)}, ValueError, r"betas\[1\] must be in \[0, 1.0\); got 1.0"),
+    "betas": ({"betas": (0.9,)}, ValueError, "betas must be two numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_does_not_fit_is_named_and_changes_nothing(name):
+    change, error, message = BAD[name]
+    before = [it.clone() if isinstance(it, torch.Tensor) else it for it in change.get("tables", [])]
+    with pytest.raises(error, match=message):
+        adam(**change)
+    for was, now in zip(before, change.get("tables", []), strict=True):
+        if isinstance(was, torch.Tensor) and was.device.type == "cpu":
+            assert torch.equal(was, now)
+
+
+def test_only_the_named_rows_change():
+    rows = torch.tensor([4, 1])
+    for before, after in zip(tables(), adam(), strict=True):
+        changed = (before != after).any(1).nonzero().flatten()
+        assert changed.tolist() == rows.sort().values.tolist()
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([1, 4]), torch.tensor([5, 9, 0, 9, 2, 9])[::2]])
+def test_any_order_and_stride_of_ids_and_gradients(ids):
+    ids = ids.clamp(max=5)
+    gradients = torch.arange(2.0 * len(ids) * WIDTH).view(WIDTH, -1).t()[::2]
+    got = adam(ids=ids, gradients=gradients)
+    plain = adam(ids=ids.contiguous(), gradients=gradients.contiguous())
+    assert all(torch.equal(one, other) for one, other in zip(got, plain, strict=True))
+
+
+def test_nothing_to_do_is_fine():
+    nothing = {"ids": torch.empty(0, dtype=torch.int64), "gradients": torch.empty(0, WIDTH)}
+    for before, after in zip(tables(), adam(**nothing), strict=True):
+        assert torch.equal(before, after)
+    empty = [torch.empty(0, WIDTH) for _ in range(3)]
+    adam(tables=empty, **nothing)
