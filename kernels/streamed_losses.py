@@ -61,15 +61,15 @@ class Sweep(Protocol):
 class Passes(Protocol):
     """What is done to a scratch ``[B, n]`` of scores, which is overwritten."""
 
-    def bce_sums(self, scores: Tensor, label_c: float) -> Tensor:
-        """Sums of ``softplus(x) - c x``, float64 ``[B]``."""
+    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
+        """Sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each."""
         ...
 
     def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
         """In place ``scale (sigmoid(x) - c)``, with ``scale [B]``."""
         ...
 
-    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> Tensor:
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
         """What :meth:`bce_sums` returns; in place what :meth:`bce_slopes` makes."""
         ...
 
@@ -88,10 +88,11 @@ class Passes(Protocol):
 class _TorchPasses:
     """The passes as torch has them, for any dtype and device."""
 
-    def bce_sums(self, scores: Tensor, label_c: float) -> Tensor:
-        linear = label_c * scores.sum(1).double() if label_c else 0.0
+    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
+        linear = scores.sum(1).double()
         functional.softplus(scores, 1, _SOFTPLUS_IS_LINEAR, out=scores)  # type: ignore[call-arg]
-        return scores.sum(1).double() - linear
+        softplus = scores.sum(1).double()
+        return softplus - label_c * linear if label_c else softplus, linear
 
     def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
         scores.sigmoid_()
@@ -99,13 +100,14 @@ class _TorchPasses:
             scores.sub_(label_c)
         scores.mul_(scale[:, None])
 
-    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> Tensor:
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
         sums = self.bce_sums(scores.clone(), label_c)
         self.bce_slopes(scores, label_c, scale)
         return sums
 
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
-        higher = torch.maximum(peak, scores.amax(1))
+        lowest = torch.finfo(scores.dtype).min  # of scores that are all -inf: a finite peak
+        higher = torch.maximum(peak, scores.amax(1)).clamp(min=lowest)
         mass *= (peak - higher).exp_()
         scores.sub_(higher[:, None].to(scores.dtype))  # a peak is a score: no rounding of it
         linear += scores.sum(1) + scores.shape[1] * higher
@@ -134,17 +136,24 @@ def bce_rows(
     label_a: float,
     label_c: float,
     passes: Passes = TORCH,
-) -> Tensor:
-    """Row losses of binary cross entropy, float64 ``[B]``."""
+) -> tuple[Tensor, Tensor]:
+    """Row losses of binary cross entropy and sums of the rows' scores, float64 ``[B]`` each.
+
+    A sum of scores is finite only where all of them are.
+    """
     bounds = chunks(sweep)
     positives = _Positives.of_rows(indptr, indices, bounds)
-    total = torch.zeros(sweep.num_queries, dtype=torch.float64, device=indptr.device)
+    total, linear = torch.zeros(
+        2, sweep.num_queries, dtype=torch.float64, device=indptr.device
+    ).unbind()
     picked = total.new_empty(len(positives.rows))
     for (start, stop), part in zip(bounds, positives.parts, strict=True):
         scores = sweep.scores(start, stop)
         picked[part] = scores[positives.rows[part], positives.ids[part] - start].double()
-        total += passes.bce_sums(scores, label_c)
-    return total - label_a * positives.sum_by_row(picked)
+        sums = passes.bce_sums(scores, label_c)
+        total += sums[0]
+        linear += sums[1]
+    return total - label_a * positives.sum_by_row(picked), linear
 
 
 def bce_gradients(
@@ -178,27 +187,34 @@ def bce_rows_and_gradients(
     label_c: float,
     grad_bias: Tensor | None = None,
     passes: Passes = TORCH,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """:func:`bce_rows` and :func:`bce_gradients` of scores that are swept once."""
     bounds = chunks(sweep)
     positives = _Positives.of_rows(indptr, indices, bounds)
-    total = torch.zeros(sweep.num_queries, dtype=torch.float64, device=indptr.device)
+    total, linear = torch.zeros(
+        2, sweep.num_queries, dtype=torch.float64, device=indptr.device
+    ).unbind()
     picked = total.new_empty(len(positives.rows))
     for (start, stop), part in zip(bounds, positives.parts, strict=True):
         scores = sweep.scores(start, stop)
         rows, ids = positives.rows[part], positives.ids[part] - start
         scale = grad_rows.to(scores.dtype)
         picked[part] = scores[rows, ids].double()
-        total += passes.bce_both(scores, label_c, scale)
+        sums = passes.bce_both(scores, label_c, scale)
+        total += sums[0]
+        linear += sums[1]
         scores[rows, ids] -= label_a * scale[rows]
         _pull(sweep, scores, start, stop, grad_bias)
-    return total - label_a * positives.sum_by_row(picked)
+    return total - label_a * positives.sum_by_row(picked), linear
 
 
 def cross_entropy_rows(
     sweep: Sweep, targets: Tensor, label_smoothing: float, passes: Passes = TORCH
-) -> tuple[Tensor, Tensor]:
-    """Row losses of cross entropy and their logsumexp, float64 ``[B]`` each."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Row losses of cross entropy, their logsumexp, and sums of scores as :func:`bce_rows` has.
+
+    Float64 ``[B]`` each.
+    """
     bounds = chunks(sweep)
     positives = _Positives.of_targets(targets, bounds)
     zeros = torch.zeros(sweep.num_queries, dtype=torch.float64, device=targets.device)
@@ -213,7 +229,7 @@ def cross_entropy_rows(
     smooth: Tensor | float = 0.0
     if label_smoothing:  # else a score of infinity would make a NaN of it
         smooth = linear * (label_smoothing / max(1, sweep.num_candidates))
-    return logsumexp - (1 - label_smoothing) * target_scores - smooth, logsumexp
+    return logsumexp - (1 - label_smoothing) * target_scores - smooth, logsumexp, linear
 
 
 def cross_entropy_gradients(

@@ -187,16 +187,6 @@ def test_empty_operands(batch, width, dims):
     assert torch.autograd.grad(scores.sum(), table)[0].shape == table.shape
 
 
-@pytest.mark.usefixtures("backend")
-def test_nan_propagates_to_the_scores_that_hold_it():
-    queries, table, _ = (it.detach() for it in operands("rotate"))
-    table[4, 1] = torch.nan
-    scores = ops.pairwise_scores(queries, table, "rotate")
-    assert scores.isnan().nonzero()[:, 1].unique().tolist() == [4]
-    scores = ops.indexed_scores(queries, table, torch.tensor([[3, 4]] * 5), "l1")
-    assert scores.isnan().nonzero()[:, 1].unique().tolist() == [1]
-
-
 @EACH_SCORE
 @EITHER
 def test_gradcheck(score, index):

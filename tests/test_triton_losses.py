@@ -351,10 +351,12 @@ class TestLosses:
         index = indptr.cpu(), indices.cpu()
         grad = rows("l1", 4, 1, 4)[:, 0]
         for b in (bias, None):
-            row_losses = losses.bce(q, c, b, indptr, indices, *labels)
+            row_losses, linear = losses.bce(q, c, b, indptr, indices, *labels)
             assert row_losses.dtype == torch.float32
             inputs = exact(q), exact(c), exact(b)
-            assert_close(row_losses, reference_losses.bce(*inputs, *index, *labels))
+            expected = reference_losses.bce(*inputs, *index, *labels)
+            assert_close(row_losses, expected[0])
+            assert_close(linear, expected[1])
             need = True, True, b is not None
             found = losses.bce_backward(grad, q, c, b, indptr, indices, *labels, need)
             expected = reference_losses.bce_backward(exact(grad), *inputs, *index, *labels, need)
@@ -364,7 +366,7 @@ class TestLosses:
             assert all(x is y or torch.equal(x, y) for x, y in zip(found, again, strict=True))
             both = losses.bce_with_gradients(grad, q, c, b, indptr, indices, *labels, need)
             assert torch.equal(both[0], row_losses)
-            assert all(x is y or torch.equal(x, y) for x, y in zip(found, both[1], strict=True))
+            assert all(x is y or torch.equal(x, y) for x, y in zip(found, both[2], strict=True))
 
     @pytest.mark.parametrize("score", LAYOUTS)
     def test_cross_entropy(self, score) -> None:
@@ -392,7 +394,7 @@ class TestLosses:
 
         q, c = operands("l1", 2, 9, 3)
         targets = torch.tensor([1, 8], device=DEVICE)
-        _, lse = losses.cross_entropy(q, c, None, targets, 0.0, "l1")
+        _, lse, _ = losses.cross_entropy(q, c, None, targets, 0.0, "l1")
         grad = torch.ones(2, device=DEVICE)
         need = False, True, False
         found = losses.cross_entropy_backward(grad, lse, q, c, None, targets, 0.0, "l1", need)

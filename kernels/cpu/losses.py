@@ -17,26 +17,28 @@ from .pairwise import pull_into, score_into
 from .views import address
 
 _SCRATCH = 1 << 21  # scores: 8 MiB
+_LOWEST = torch.finfo(torch.float32).min
 _ROWS = 4096  # queries that are swept at once
 
 
 class _FusedPasses:
     """The passes of the loop, each one walk over the scratch; numbers as in csrc/losses.h."""
 
-    def bce_sums(self, scores: Tensor, label_c: float) -> Tensor:
+    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
         softplus, linear = _row_sums(scores), _row_sums(scores)
         self._run(0, scores, sums=(softplus, linear, None))
-        return softplus - label_c * linear if label_c else softplus
+        return softplus - label_c * linear if label_c else softplus, linear
 
     def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
         self._run(1, scores, factors=(None, scale, None), constant=label_c)
 
-    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> Tensor:
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
         softplus, linear = _row_sums(scores), _row_sums(scores)
         self._run(6, scores, (softplus, linear, None), (None, scale, None), label_c)
-        return softplus - label_c * linear if label_c else softplus
+        return softplus - label_c * linear if label_c else softplus, linear
 
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
+        peak.clamp_(min=_LOWEST)  # of scores that are all -inf: a finite peak
         self._run(2, scores, sums=(peak, mass, linear))
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
@@ -80,14 +82,15 @@ def bce(
     label_a: float,
     label_c: float,
     score: str,
-) -> Tensor:
-    """The contract of :func:`kgfast.ops.bce`; see there."""
+) -> tuple[Tensor, Tensor]:
+    """The contract of :func:`kgfast.ops.bce`, and sums of the rows' scores (streamed_losses)."""
     result = queries.new_empty(len(queries), dtype=torch.float32)
+    linear = queries.new_empty(len(queries), dtype=torch.float64)
     for rows in _blocks(queries, candidates):
         sweep = _Sweep(queries[rows], candidates, bias, score)
         positives = _positives(positive_indptr, positive_indices, rows)
-        result[rows] = streamed.bce_rows(sweep, *positives, label_a, label_c, _FUSED).float()
-    return result
+        result[rows], linear[rows] = streamed.bce_rows(sweep, *positives, label_a, label_c, _FUSED)
+    return result, linear
 
 
 def bce_backward(
@@ -125,9 +128,10 @@ def bce_with_gradients(
     label_c: float,
     score: str,
     need: tuple[bool, bool, bool] = (True, True, True),
-) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """What :func:`bce` and :func:`bce_backward` return, of scores that are swept once."""
     result = queries.new_empty(len(queries), dtype=torch.float32)
+    linear = queries.new_empty(len(queries), dtype=torch.float64)
     gradients = _Gradients(queries, candidates, need)
     for rows in _blocks(queries, candidates):
         sweep = _Sweep(queries[rows], candidates, bias, score, gradients, rows)
@@ -135,9 +139,9 @@ def bce_with_gradients(
         found = streamed.bce_rows_and_gradients(
             sweep, grad_rows[rows], *positives, label_a, label_c, sweep.grad_bias, _FUSED
         )
-        result[rows] = found.float()
+        result[rows], linear[rows] = found
         sweep.add_bias()
-    return result, (gradients.queries, gradients.candidates, gradients.bias)
+    return result, linear, (gradients.queries, gradients.candidates, gradients.bias)
 
 
 def cross_entropy(
@@ -147,15 +151,16 @@ def cross_entropy(
     targets: Tensor,
     label_smoothing: float,
     score: str,
-) -> tuple[Tensor, Tensor]:
-    """The contract of :func:`kgfast.ops.cross_entropy`: row losses and logsumexp."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The contract of :func:`kgfast.ops.cross_entropy`: row losses, logsumexp, sums of scores."""
     result = queries.new_empty(len(queries), dtype=torch.float32)
+    linear = queries.new_empty(len(queries), dtype=torch.float64)
     logsumexp = queries.new_empty(len(queries), dtype=torch.float64)
     for rows in _blocks(queries, candidates):
         sweep = _Sweep(queries[rows], candidates, bias, score)
         found = streamed.cross_entropy_rows(sweep, targets[rows], label_smoothing, _FUSED)
-        result[rows], logsumexp[rows] = found[0].float(), found[1]
-    return result, logsumexp
+        result[rows], logsumexp[rows], linear[rows] = found
+    return result, logsumexp, linear
 
 
 def cross_entropy_backward(

@@ -22,11 +22,12 @@ def bce(
     label_a: float,
     label_c: float,
     score: str,
-) -> Tensor:
-    """The specification of :func:`kgfast.ops.bce`; see there."""
+) -> tuple[Tensor, Tensor]:
+    """The specification of :func:`kgfast.ops.bce`, and sums of the rows' scores, float64."""
     sweep = _Sweep(queries, candidates, bias, score)
-    rows = streamed.bce_rows(sweep, positive_indptr, positive_indices, label_a, label_c)
-    return rows.to(result_dtype(queries))
+    labels = positive_indptr, positive_indices, label_a, label_c
+    rows, linear = streamed.bce_rows(sweep, *labels)
+    return rows.to(result_dtype(queries)), linear
 
 
 def bce_backward(
@@ -66,10 +67,10 @@ def bce_with_gradients(
     label_c: float,
     score: str,
     need: tuple[bool, bool, bool] = (True, True, True),
-) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """What :func:`bce` and :func:`bce_backward` return."""
     sweep = _Sweep(queries, candidates, bias, score, need)
-    rows = streamed.bce_rows_and_gradients(
+    rows, linear = streamed.bce_rows_and_gradients(
         sweep,
         grad_rows,
         positive_indptr,
@@ -78,7 +79,7 @@ def bce_with_gradients(
         label_c,
         sweep.grad_bias,
     )
-    return rows.to(result_dtype(queries)), sweep.gradients()
+    return rows.to(result_dtype(queries)), linear, sweep.gradients()
 
 
 def cross_entropy(
@@ -88,11 +89,11 @@ def cross_entropy(
     targets: Tensor,
     label_smoothing: float,
     score: str,
-) -> tuple[Tensor, Tensor]:
-    """The specification of :func:`kgfast.ops.cross_entropy`: row losses and logsumexp."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """That of :func:`kgfast.ops.cross_entropy`: row losses, logsumexp, sums of scores."""
     sweep = _Sweep(queries, candidates, bias, score)
-    rows, logsumexp = streamed.cross_entropy_rows(sweep, targets, label_smoothing)
-    return rows.to(result_dtype(queries)), logsumexp
+    rows, logsumexp, linear = streamed.cross_entropy_rows(sweep, targets, label_smoothing)
+    return rows.to(result_dtype(queries)), logsumexp, linear
 
 
 def cross_entropy_backward(

@@ -25,12 +25,13 @@ def bce(
     label_a: float,
     label_c: float,
     score: str,
-) -> Tensor:
-    """The contract of :func:`kgfast.ops.bce`; see there."""
+) -> tuple[Tensor, Tensor]:
+    """The contract of :func:`kgfast.ops.bce`, and sums of the rows' scores (streamed_losses)."""
     with launcher.on_device(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score)
-        rows = streamed.bce_rows(sweep, positive_indptr, positive_indices, label_a, label_c)
-    return rows.float()
+        labels = positive_indptr, positive_indices, label_a, label_c
+        rows, linear = streamed.bce_rows(sweep, *labels)
+    return rows.float(), linear
 
 
 def bce_backward(
@@ -71,11 +72,11 @@ def bce_with_gradients(
     label_c: float,
     score: str,
     need: tuple[bool, bool, bool] = (True, True, True),
-) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """What :func:`bce` and :func:`bce_backward` return, of scores that are swept once."""
     with launcher.on_device(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score, need)
-        rows = streamed.bce_rows_and_gradients(
+        rows, linear = streamed.bce_rows_and_gradients(
             sweep,
             grad_rows,
             positive_indptr,
@@ -84,7 +85,7 @@ def bce_with_gradients(
             label_c,
             sweep.grad_bias,
         )
-    return rows.float(), (sweep.grad_queries, sweep.grad_candidates, sweep.grad_bias)
+    return rows.float(), linear, (sweep.grad_queries, sweep.grad_candidates, sweep.grad_bias)
 
 
 def cross_entropy(
@@ -94,12 +95,13 @@ def cross_entropy(
     targets: Tensor,
     label_smoothing: float,
     score: str,
-) -> tuple[Tensor, Tensor]:
-    """The contract of :func:`kgfast.ops.cross_entropy`: row losses and logsumexp (float64)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The contract of :func:`kgfast.ops.cross_entropy`: row losses, logsumexp, sums of scores."""
     with launcher.on_device(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score)
-        rows, logsumexp = streamed.cross_entropy_rows(sweep, targets, label_smoothing)
-    return rows.float(), logsumexp
+        found = streamed.cross_entropy_rows(sweep, targets, label_smoothing)
+    rows, logsumexp, linear = found
+    return rows.float(), logsumexp, linear
 
 
 def cross_entropy_backward(

@@ -84,7 +84,7 @@ def read_id(field: str, size: int | None = None) -> int:
 def read_ids(file: DataFile | None, columns: dict[str, int], has_count: bool = False) -> Tensor:
     """Read rows of three ids, int64 `[T, 3]`; `columns` maps their names to how many ids exist."""
     if file is None:
-        return torch.empty(0, 3, dtype=torch.int64)
+        return torch.empty(0, 3, dtype=torch.int64, device="cpu")
     text = file.text()
     count_line = next(numbered_lines(text), None) if has_count else None
     header = 0 if count_line is None else count_line[0]

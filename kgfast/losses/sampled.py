@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.graph import as_triples_tensor
+from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.scores import get_score
 from kgfast.models.base import (
     SIDES,
@@ -19,6 +20,7 @@ from kgfast.models.base import (
     operator_width,
 )
 from kgfast.ops.checks import check_ids
+from kgfast.ops.finite import check_rows
 
 Scores = tuple[Tensor, Tensor]
 
@@ -180,7 +182,11 @@ def _pool_scores(
         bias if bias is None or len(bias) == 1 else _rows(bias[:, None], negatives, False)[:, 0],
         None if candidates.factor is None else _rows(candidates.factor, negatives, False),
     )
-    return positive, ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
+    try:
+        return positive, ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
+    except NonFiniteError:
+        check_rows("candidates", candidates.table, negatives)  # by its own id, not by its place
+        raise
 
 
 def _rows(table: Tensor, ids: Tensor, sparse: bool) -> Tensor:

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_operands
-from kgfast.ops.losses import bce, check_labels, check_positives, check_rows, loss_gradients
+from kgfast.ops.finite import check_mask, check_scores
+from kgfast.ops.losses import bce, check_labels, check_positives, loss_gradients
 from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
@@ -92,8 +94,10 @@ def _bce_total(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The total, and its gradients for a backward; of those that are not needed, nothing."""
     check_positives(positive_indptr, positive_indices, len(candidates))
+    check_mask(bias, len(candidates), positive_indices, "positive_indices", ("label_c", label_c))
     with common.no_autocast(queries.device):
-        rows, gradients = common.backend_kernel(backend, "losses", "bce_with_gradients")(
+        rows: Tensor
+        rows, linear, gradients = common.backend_kernel(backend, "losses", "bce_with_gradients")(
             queries.new_full((len(queries),), 1 / divisor),
             queries,
             candidates,
@@ -105,7 +109,7 @@ def _bce_total(
             score,
             need=(need[0], need[1], need[2]),
         )
-    check_rows(rows, queries, candidates, bias)
+        check_scores(linear, queries, candidates, bias, None, get_score(score))
     return rows.sum() / divisor, *loss_gradients(gradients, queries, bias)
 
 

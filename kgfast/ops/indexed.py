@@ -10,6 +10,7 @@ from torch import Tensor
 from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_moves, check_operands
+from kgfast.ops.finite import check_scores
 from kgfast.ops.registry import operator
 
 
@@ -55,8 +56,9 @@ def indexed_scores(
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype, device or id that does not fit; the message names the argument and the
-        first offending place.
+        For a shape, dtype, device or id that does not fit, and a NaN or an infinity that takes
+        part (:mod:`kgfast.ops.finite`); the message names the argument and the first offending
+        place.
     RuntimeError
         For ``sparse=True`` under ``torch.compile``.
 
@@ -132,11 +134,14 @@ def _indexed_scores(
     _check_range(index, len(table))
     if not index.numel():
         return common.empty_scores(queries, index.shape, dims)
-    check_moves(queries, factor, get_score(score))
+    facts = get_score(score)
+    check_moves(queries, factor, facts)
     with common.no_autocast(queries.device):
         scores: Tensor = common.backend_kernel(backend, "indexed", "indexed_scores")(
             queries, table, index.contiguous(), score, bias=bias, factor=factor, dims=dims
         )
+        operands = queries, table, bias, factor, facts
+        check_scores(scores, *operands, dims=dims, index=index, table_name="table")
     return scores
 
 

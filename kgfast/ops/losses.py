@@ -1,19 +1,20 @@
 """Losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_ids, check_index, check_indptr, check_operands
+from kgfast.ops.finite import check_mask, check_scores
 from kgfast.ops.registry import operator
 
 _DIFFERENTIABLE = ("queries", "candidates", "bias")
-_FINITE_CHUNK = 1 << 22  # numbers whose finiteness is looked at together
 
 
 def bce(
@@ -43,7 +44,8 @@ def bce(
     candidates : Tensor
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     bias : Tensor or None
-        ``[N]`` or ``[1]`` floating point, added to scores last. A margin gamma goes here.
+        ``[N]`` or ``[1]`` floating point, added to scores last. A margin gamma goes here. -inf
+        leaves a candidate out, which then must not be a positive (here ``label_c`` must be 0).
     positive_indptr, positive_indices : Tensor
         ``[B + 1]`` and ``[nnz]`` int64, CSR: the positives of each query, at least one, in any
         order; duplicates count once.
@@ -61,8 +63,9 @@ def bce(
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype, device, id or number that does not fit, or a row without positives; the
-        message names the argument and the first offending row.
+        For a shape, dtype, device or id that does not fit, a row without positives, and a NaN or
+        an infinity that takes part (:mod:`kgfast.ops.finite`); the message names the argument and
+        the first offending row.
 
     Examples
     --------
@@ -107,7 +110,7 @@ def cross_entropy(
     Parameters
     ----------
     queries, candidates, bias, score
-        As in :func:`bce`.
+        As in :func:`bce`; a bias of -inf needs ``label_smoothing`` 0.
     targets : Tensor
         ``[B]`` int64 in ``0 .. N-1``.
     label_smoothing : float
@@ -172,33 +175,6 @@ def check_positives(indptr: Tensor, indices: Tensor, count: int) -> None:
     check_ids("positive_indices", indices, count)
 
 
-def check_rows(rows: Tensor, queries: Tensor, candidates: Tensor, bias: Tensor | None) -> None:
-    """Name the argument whose NaN or infinity made a row loss not finite.
-
-    Finite numbers whose scores overflow give an infinite loss, as they do in torch.
-    """
-    if bool(rows.isfinite().all()):
-        return
-    for name, values in (("queries", queries), ("candidates", candidates), ("bias", bias)):
-        for first, part in _parts(values):
-            finite = part.isfinite().flatten(1).all(1)
-            if not bool(finite.all()):
-                row = first + int((~finite).nonzero()[0])
-                raise ValueError(
-                    f"{name}: row {row} holds a NaN or an infinity; every number that takes part "
-                    f"in a loss must be finite"
-                )
-
-
-def _parts(values: Tensor | None) -> Iterator[tuple[int, Tensor]]:
-    if values is None:
-        return
-    rows = values if values.ndim > 1 else values[:, None]
-    step = max(1, _FINITE_CHUNK // max(1, rows.shape[1]))
-    for first in range(0, len(rows), step):
-        yield first, rows[first : first + step]
-
-
 @operator("bce")
 def _bce(
     queries: Tensor,
@@ -212,10 +188,12 @@ def _bce(
     backend: str,
 ) -> Tensor:
     check_positives(positive_indptr, positive_indices, len(candidates))
+    check_mask(bias, len(candidates), positive_indices, "positive_indices", ("label_c", label_c))
     if not len(queries):
         return common.empty_scores(queries, (0,), None)
     with common.no_autocast(queries.device):
-        rows: Tensor = common.backend_kernel(backend, "losses", "bce")(
+        rows: Tensor
+        rows, linear = common.backend_kernel(backend, "losses", "bce")(
             queries,
             candidates,
             bias,
@@ -225,7 +203,7 @@ def _bce(
             label_c,
             score,
         )
-    check_rows(rows, queries, candidates, bias)
+        check_scores(linear, queries, candidates, bias, None, get_score(score))
     return rows
 
 
@@ -315,13 +293,14 @@ def _cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Row losses, and their logsumexp in float64 for the backward."""
     check_ids("targets", targets, len(candidates))
+    check_mask(bias, len(candidates), targets, "targets", ("label_smoothing", label_smoothing))
     if not len(queries):
         return _empty_rows(queries)
     with common.no_autocast(queries.device):
-        rows, logsumexp = common.backend_kernel(backend, "losses", "cross_entropy")(
+        rows, logsumexp, linear = common.backend_kernel(backend, "losses", "cross_entropy")(
             queries, candidates, bias, targets.contiguous(), label_smoothing, score
         )
-    check_rows(rows, queries, candidates, bias)
+        check_scores(linear, queries, candidates, bias, None, get_score(score))
     return rows, logsumexp.double()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_moves, check_operands
+from kgfast.ops.finite import check_scores
 from kgfast.ops.registry import operator
 
 
@@ -53,7 +54,8 @@ def pairwise_scores(
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype or device that does not fit; the message names the argument.
+        For a shape, dtype or device that does not fit, and a NaN or an infinity that takes part
+        (:mod:`kgfast.ops.finite`); the message names the argument and the first offending row.
 
     Examples
     --------
@@ -91,11 +93,13 @@ def _pairwise_scores(
 ) -> Tensor:
     if not len(queries) or not len(candidates):
         return common.empty_scores(queries, (len(queries), len(candidates)), dims)
-    check_moves(queries, factor, get_score(score))
+    facts = get_score(score)
+    check_moves(queries, factor, facts)
     with common.no_autocast(queries.device):
         scores: Tensor = common.backend_kernel(backend, "pairwise", "pairwise_scores")(
             queries, candidates, score, bias=bias, factor=factor, dims=dims
         )
+        check_scores(scores, queries, candidates, bias, factor, facts, dims=dims)
     return scores
 
 

@@ -55,7 +55,8 @@ def rank_counts(
     score : str
         A name from :data:`kgfast.kernels.scores.SCORES`.
     bias : Tensor, optional
-        ``[N]`` or ``[1]`` floating point, added to scores last.
+        ``[N]`` or ``[1]`` floating point, added to scores last; finite, as all that takes part
+        (:mod:`kgfast.ops.finite`).
     factor : Tensor, optional
         ``[N, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
         without it ``q | w`` (:mod:`kgfast.kernels.scores`). It may end with the widest crop.

@@ -65,11 +65,12 @@ def test_bce(isa, seed, label_a):
     problem, positives, _, weights = problem_of(seed)
     label_c = (1 - label_a) / len(problem.table)
     given = (problem.queries, problem.table, problem.bias, *csr(positives), label_a, label_c)
-    rows = losses.bce(*given, problem.score)
+    rows, linear = losses.bce(*given, problem.score)
     need = (True, True, problem.bias is not None)
     gradients = losses.bce_backward(weights, *given, problem.score, need)
     both = losses.bce_with_gradients(weights, *given, problem.score, need)
-    for once, twice in zip((both[0], *both[1]), (rows, *gradients), strict=True):
+    found = (*both[:2], *both[2])
+    for once, twice in zip(found, (rows, linear, *gradients), strict=True):
         assert once is twice or torch.equal(once, twice)
 
     def loss(scores):
@@ -84,7 +85,7 @@ def test_bce(isa, seed, label_a):
 def test_cross_entropy(isa, seed, smoothing):
     problem, _, targets, weights = problem_of(seed)
     given = (problem.queries, problem.table, problem.bias, targets, smoothing, problem.score)
-    rows, logsumexp = losses.cross_entropy(*given)
+    rows, logsumexp, _ = losses.cross_entropy(*given)
     need = (True, True, problem.bias is not None)
     gradients = losses.cross_entropy_backward(weights, logsumexp, *given, need)
 
@@ -104,7 +105,7 @@ def test_chunks_and_threads(isa, score, monkeypatch):
     given = (queries, table, None, *positives, 0.9, 1e-3, score)
 
     def results():
-        return losses.bce(*given), *losses.bce_backward(weights, *given, (True, True, True))
+        return losses.bce(*given)[0], *losses.bce_backward(weights, *given, (True, True, True))
 
     whole = results()
     for count in (1, 5):
@@ -124,9 +125,9 @@ def test_blocks_of_queries(isa, score, monkeypatch):
     given, targets = (queries, table, torch.randn(50)), torch.arange(20)
 
     def results():
-        rows, logsumexp = losses.cross_entropy(*given, targets, 0.1, score)
+        rows, logsumexp, _ = losses.cross_entropy(*given, targets, 0.1, score)
         return (
-            losses.bce(*given, *positives, 0.9, 1e-3, score),
+            losses.bce(*given, *positives, 0.9, 1e-3, score)[0],
             *losses.bce_backward(weights, *given, *positives, 0.9, 1e-3, score),
             rows,
             *losses.cross_entropy_backward(weights, logsumexp, *given, targets, 0.1, score),
@@ -161,7 +162,7 @@ def ulps(got, exact):
 
 
 def test_softplus_is_accurate(isa):
-    got = each_score(lambda x: losses._FUSED.bce_sums(x, 0.0))
+    got = each_score(lambda x: losses._FUSED.bce_sums(x, 0.0)[0])
     exact = SCORES_OF_EVERY_SIZE.double()
     exact = exact.clamp(min=0) + torch.log1p((-exact.abs()).exp())
     assert ulps(got, exact) <= 3
@@ -194,7 +195,7 @@ def test_passes_are_those_of_torch_in_float64(isa, columns):
         peak = torch.full((5,), -1.0, dtype=torch.float64)
         mass, linear = torch.full((2, 5), 0.5, dtype=torch.float64)
         passes.softmax_sums(x.clone(), peak, mass, linear)
-        both.append((sums, slopes.double(), softmax.double(), peak, mass, linear))
+        both.append((*sums, slopes.double(), softmax.double(), peak, mass, linear))
     for ours, exact in zip(*both, strict=True):
         torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-6 * columns)
 
@@ -202,7 +203,8 @@ def test_passes_are_those_of_torch_in_float64(isa, columns):
 def test_nan_and_infinity_propagate(isa):
     x = torch.randn(3, 40)
     x[0, 33], x[1, 5] = float("nan"), float("inf")
-    sums = losses._FUSED.bce_sums(x.clone(), 0.0)
+    sums, linear = losses._FUSED.bce_sums(x.clone(), 0.0)
+    assert linear.isfinite().tolist() == [False, False, True]
     assert sums[0].isnan()
     assert sums[1].isinf()
     assert sums[2].isfinite()
@@ -224,7 +226,7 @@ def test_peak_memory_beyond_the_operands_and_gradients(score):
         table, queries, weights = torch.randn(100_000, 16), torch.randn(512, 16), torch.rand(512)
         targets = torch.arange(512)
         def run(table):
-            rows, logsumexp = losses.cross_entropy(queries, table, None, targets, 0.1, "{score}")
+            rows, logsumexp, _ = losses.cross_entropy(queries, table, None, targets, 0.1, "{score}")
             given = (queries, table, None, targets, 0.1, "{score}")
             return losses.cross_entropy_backward(weights, logsumexp, *given, (True, True, False))
         run(table[:600])

@@ -116,7 +116,10 @@ def test_bce(score):
         0.9,
         0.01,
     )
-    torch.testing.assert_close(losses.bce(*operand, *csr, 0.9, 0.01, score), exact)
+    rows, linear = losses.bce(*operand, *csr, 0.9, 0.01, score)
+    torch.testing.assert_close(rows, exact)
+    scores = oracles.dense_scores(operand[0][:, None], operand[1], score, bias=operand[2])
+    torch.testing.assert_close(linear, scores.sum(1))
     grad = torch.randn(B, dtype=torch.float64)
     gradients = losses.bce_backward(grad, *operand, *csr, 0.9, 0.01, score)
     torch.testing.assert_close(gradients, torch.autograd.grad(exact, leaves, grad))
@@ -133,7 +136,8 @@ def test_cross_entropy(score, eps):
     targets = torch.tensor([8, 0, 3, 3])
     scores = oracles.dense_scores(leaves[0][:, None], leaves[1], score, bias=leaves[2])
     exact = oracles.softmax_cross_entropy(scores, targets, eps)
-    rows, logsumexp = losses.cross_entropy(*operand, targets, eps, score)
+    rows, logsumexp, linear = losses.cross_entropy(*operand, targets, eps, score)
+    torch.testing.assert_close(linear, scores.detach().sum(1))
     torch.testing.assert_close(rows, exact)
     torch.testing.assert_close(logsumexp, scores.logsumexp(-1))
     grad = torch.randn(B, dtype=torch.float64)
@@ -170,7 +174,7 @@ def test_the_shared_loop_is_accurate(scale, shift, scratch):
 
     exact = oracles.softmax_cross_entropy(leaf, targets, 0.1)
     dense = oracles.softmax_cross_entropy(scores, targets, 0.1)
-    rows, logsumexp = streamed_losses.cross_entropy_rows(sweep, targets, 0.1)
+    rows, logsumexp, _ = streamed_losses.cross_entropy_rows(sweep, targets, 0.1)
     oracles.assert_accurate(rows, exact.detach(), dense)
     streamed_losses.cross_entropy_gradients(sweep, grad, logsumexp, targets, 0.1)
     (expected,) = torch.autograd.grad(exact, leaf, grad.double())
@@ -178,7 +182,7 @@ def test_the_shared_loop_is_accurate(scale, shift, scratch):
 
     indptr = torch.arange(8)
     exact = oracles.binary_cross_entropy(leaf, [[int(it)] for it in targets], 0.9, 0.01)
-    rows = streamed_losses.bce_rows(sweep, indptr, targets, 0.9, 0.01)
+    rows, _ = streamed_losses.bce_rows(sweep, indptr, targets, 0.9, 0.01)
     oracles.assert_accurate(rows, exact.detach())
     bias = torch.full((150,), torch.nan)
     streamed_losses.bce_gradients(sweep, grad, indptr, targets, 0.9, 0.01, bias)

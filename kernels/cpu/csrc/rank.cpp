@@ -61,6 +61,7 @@ class Ranking {
   SweepStatus count() {
     if (is_ok(status_)) score_targets();
     if (is_ok(status_)) find_order();
+    if (is_ok(status_) && check_finite_ && swept_.empty() && job_.num_rows) check_candidates();
     for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
       sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
     if (is_ok(status_)) exclude();
@@ -144,6 +145,17 @@ class Ranking {
     }
     std::stable_sort(swept_.begin(), swept_.end(),
                      [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
+  }
+
+  // Where no target's score is a number, no sweep reads the candidates.
+  void check_candidates() {
+    constexpr int64_t block = 256;
+    const int64_t count = job_.num_candidates;
+    parallel((count + block - 1) / block, [&](OwnedWorker& owned, int64_t task) {
+      for (int64_t i = task * block; i < std::min((task + 1) * block, count); ++i)
+        check_candidate(job_, job_.candidate_ids ? job_.candidate_ids[i] : i,
+                        &owned.worker.bad_candidate, &owned.worker.bad_factor);
+    });
   }
 
   void group_equal_queries() {

@@ -1,0 +1,138 @@
+"""Numbers that are not finite: one rule for every operator and backend.
+
+A NaN or an infinity in a row of queries, candidates or factors that takes part is an error that
+names the row, and so it is in a bias, but for -inf where a bias is a mask:
+
+===================== =========================================================================
+rank counts, top-k    refused as any other (``candidate_ids`` leaves candidates out)
+pairwise, indexed     the score is -inf
+losses over all       the candidate is left out: no share of the loss, no gradient. That needs a
+                      label of 0 there: an error for a target or a positive, and with smoothing
+===================== =========================================================================
+
+Finite numbers whose scores overflow give what torch gives. Scores are looked at first, as they tell
+at no cost that there is something to find: a number that is not finite leaves none of its row's
+scores finite.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.reference.rank import crop
+from kgfast.kernels.scores import Score
+
+_CHUNK = 1 << 22  # numbers whose finiteness is looked at together
+
+
+def check_scores(
+    scores: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    facts: Score,
+    *,
+    dims: Sequence[int] | None = None,
+    index: Tensor | None = None,
+    table_name: str = "candidates",
+) -> None:
+    """Name what made one of the scores not finite, if something did.
+
+    Parameters
+    ----------
+    scores : Tensor
+        Or sums of them: not finite where one of them is not.
+    queries, table, bias, factor, facts, dims
+        What they are scores of.
+    index : Tensor, optional
+        The rows of the table that take part; all by default.
+    table_name : str
+        What the table is called in errors.
+
+    Raises
+    ------
+    NonFiniteError
+        For the first row that holds a NaN or an infinity, or a bias that is NaN or inf.
+    """
+    if bool(scores.sum().isfinite()):
+        return
+    width = None if dims is None else max(dims)
+    planes = facts.query_planes(factor is not None)
+    ids = None if index is None else index.unique()
+    check_rows("queries", queries, None, lambda rows: crop(rows, facts.name, width, planes))
+    check_rows(table_name, table, ids, lambda rows: crop(rows, facts.name, width))
+    if factor is not None:
+        check_rows("factor", factor, ids, lambda rows: rows[:, :width])
+    if bias is not None:
+        each = ids if len(bias) > 1 else None
+        check_rows("bias", bias[:, None], each, lambda rows: rows.clamp(min=0.0))
+
+
+def check_rows(
+    name: str,
+    values: Tensor,
+    ids: Tensor | None = None,
+    part: Callable[[Tensor], Tensor] = lambda rows: rows,
+) -> None:
+    """Raise for the first row, of those that ids name, whose part holds what is not finite."""
+    for first, count in _chunks(len(values) if ids is None else len(ids), values.shape[1]):
+        rows = slice(first, first + count) if ids is None else ids[first : first + count]
+        bad = (~part(values[rows]).isfinite().all(1)).nonzero()
+        if len(bad):
+            place = first + int(bad[0])
+            raise NonFiniteError(
+                f"{name}: row {place if ids is None else int(ids[place])} holds a NaN or an "
+                f"infinity; every number that takes part must be finite"
+            )
+
+
+def _chunks(count: int, width: int) -> Iterator[tuple[int, int]]:
+    step = max(1, _CHUNK // max(1, width))
+    for first in range(0, count, step):
+        yield first, step
+
+
+def check_mask(
+    bias: Tensor | None, count: int, positives: Tensor, name: str, smoothing: tuple[str, float]
+) -> None:
+    """Check a bias of -inf in a loss: where it is, a label must be 0.
+
+    Parameters
+    ----------
+    bias : Tensor or None
+        ``[N]`` or ``[1]``.
+    count : int
+        N.
+    positives : Tensor
+        int64 ``[P]``: the candidates with a label of their own.
+    name : str
+        What they are called.
+    smoothing : str and float
+        What gives every candidate a label, its name and value.
+
+    Raises
+    ------
+    ValueError
+        That names the positive, or the smoothing.
+    """
+    if bias is None:
+        return
+    masked = (bias == -torch.inf).expand(count)
+    if not bool(masked.any()):
+        return
+    if smoothing[1]:
+        row = int(masked.nonzero()[0])
+        raise ValueError(
+            f"{smoothing[0]} must be 0 where a bias is -inf (row {row}), which leaves a candidate "
+            f"out: its label would make the loss infinite; got {smoothing[1]}"
+        )
+    hit = masked[positives].nonzero()
+    if len(hit):
+        place = int(hit[0])
+        raise ValueError(
+            f"{name}[{place}] = {int(positives[place])} has a bias of -inf, which leaves that "
+            f"candidate out: the loss would be infinite"
+        )
