@@ -48,6 +48,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
     >>> adversarial_rows(torch.tensor([[0.0, 0.0]]), 1.0)
     tensor([0.6931])
     """
+    common.refuse_forward_mode("adversarial_rows", scores)
     if scores.ndim != 2 or not serves_adversarial(scores):
         raise ValueError(
             "scores must be [R, K] float32 on the CPU, not empty, with the extension built; got "

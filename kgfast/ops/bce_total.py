@@ -62,6 +62,7 @@ def bce_total(
     """
     if not (math.isfinite(divisor) and divisor > 0):
         raise ValueError(f"divisor must be positive; got {divisor}")
+    common.refuse_forward_mode("bce_total", queries, candidates, bias)
     queries = common.full_precision(queries)
     tensors = (queries, candidates, bias)
     need = [torch.is_grad_enabled() and it is not None and it.requires_grad for it in tensors]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kgfast.ops.dispatch import backend_for
 
@@ -48,6 +49,24 @@ def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
+    """Raise where a tensor carries a forward-mode derivative, which would be lost without a word.
+
+    Raises
+    ------
+    NotImplementedError
+        That names the operator and what to use.
+    """
+    if forward_ad._current_level < 0:
+        return
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(
+                f"kgfast.ops.{name} has no forward-mode derivative (jvp, dual numbers): use "
+                f"backward() or torch.autograd.grad"
+            )
 
 
 def empty_scores(queries: Tensor, shape: Sequence[int], dims: Sequence[int] | None) -> Tensor:

@@ -72,6 +72,7 @@ def indexed_scores(
     >>> table.grad.flatten().tolist()
     [0.0, 1.0, -1.0]
     """
+    common.refuse_forward_mode("indexed_scores", queries, table, bias, factor)
     queries = common.full_precision(queries)
     check_operands(queries, table, score, bias, factor, dims, table_name="table")
     _check_index(index, queries, table)

@@ -74,6 +74,7 @@ def bce(
     >>> bce(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot")
     tensor([0.8201])
     """
+    common.refuse_forward_mode("bce", queries, candidates, bias)
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, None, None)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
@@ -132,6 +133,7 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([[1.0]]), table, None, torch.tensor([2]), 0.0, "dot")
     tensor([0.1698])
     """
+    common.refuse_forward_mode("cross_entropy", queries, candidates, bias)
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, None, None)
     check_index("targets", targets, (len(queries),), candidates)

@@ -67,6 +67,7 @@ def pairwise_scores(
     >>> queries.grad
     tensor([[0.6000, 1.8000]])
     """
+    common.refuse_forward_mode("pairwise_scores", queries, candidates, bias, factor)
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, factor, dims)
     scores: Tensor = torch.ops.kgfast.pairwise_scores(
