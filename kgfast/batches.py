@@ -53,17 +53,50 @@ def as_candidate_ids(candidate_ids: Any) -> Tensor | None:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Eval mode for every module of the model, and IEEE arithmetic; both restored afterwards."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    """Eval mode for every module of the model, and IEEE arithmetic; both restored afterwards.
+
+    A model that is no module may hold some, or have ``eval`` and ``train`` as they do.
+
+    Raises
+    ------
+    TypeError
+        If it says that it is training and has no such methods.
+    """
+    modules = _modules_of(model)
     training = [module.training for module in modules]
+    own = bool(getattr(model, "training", False)) and not isinstance(model, nn.Module)
+    if own and not (
+        callable(getattr(model, "eval", None)) and callable(getattr(model, "train", None))
+    ):
+        raise TypeError(
+            f"model.training is True, and {type(model).__name__} has no eval() and train() to "
+            f"change it: its queries may be random"
+        )
     for module in modules:
         module.training = False
+    if own:
+        model.eval()
     try:
         with ieee_arithmetic():
             yield
     finally:
+        if own:
+            model.train()
         for module, mode in zip(modules, training, strict=True):
             module.training = mode
+
+
+def _modules_of(model: Any) -> list[nn.Module]:
+    """All modules of a model: its own, or those that an object holds, in lists and dicts too."""
+    if isinstance(model, nn.Module):
+        return list(model.modules())
+    found: dict[int, nn.Module] = {}
+    for value in getattr(model, "__dict__", {}).values():
+        held = value.values() if isinstance(value, dict) else value
+        for it in held if isinstance(value, (list, tuple, dict)) else (value,):
+            if isinstance(it, nn.Module):
+                found |= {id(module): module for module in it.modules()}
+    return list(found.values())
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kgfast.graph.ids import INT64_MAX, as_integers
 from kgfast.graph.nearest import did_you_mean, shown
+
 _COLUMNS = ("head", "relation", "tail")
 
 

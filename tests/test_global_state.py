@@ -1,0 +1,334 @@
+"""What a process sets for itself changes no result: dtype, device, rounding, autocast."""
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+import kgfast
+from kgfast import ComplEx, KnownTriples, RotatE, TransE, losses, ops
+from kgfast.kernels import cpu
+from kgfast.losses import formulas
+from small_runs import trainer_of
+
+B, N, K, WIDTH = 5, 40, 6, 8
+
+
+@functools.cache  # the first call is made in a plain process: these are no results
+def _numbers(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(dtype)
+
+
+def make(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return _numbers(shape, seed, dtype).clone()
+
+
+def ints(shape, high: int = N, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(high, shape, generator=generator, dtype=torch.int64, device="cpu")
+
+
+INDPTR, INDICES = ints((B + 1,)) * 0, ints((2 * B,), seed=1)
+INDPTR += 2 * torch.arange(B + 1, dtype=torch.int64, device="cpu")
+TARGETS, INDEX, TRIPLES = ints((B,)), ints((B, K), seed=2), ints((9, 3), 4, seed=3)
+
+
+def graded(function: Callable[..., Tensor], *tensors: Tensor | None) -> list[Tensor]:
+    """What a function returns, and its gradients."""
+    leaves = [it if it is None else it.clone().requires_grad_() for it in tensors]
+    result = function(*leaves)
+    if not result.requires_grad:
+        return [result]
+    wanted = [it for it in leaves if it is not None]
+    weights = make(*result.shape, seed=9, dtype=result.dtype)
+    found = torch.autograd.grad(result, wanted, weights)
+    return [result.detach(), *(it.to_dense() for it in found)]
+
+
+def all_scores() -> list[Tensor]:
+    """Rank counts, top-k, pairwise, indexed of every kind of score."""
+    found: list[Tensor] = []
+    queries, table, bias = make(B, WIDTH), make(N, WIDTH, seed=4), make(N, seed=5)
+    for score in ("dot", "l2", "rotate"):
+        for dims in (None, [2, 4]):
+            given = {"bias": bias, "dims": dims}
+            known = INDPTR, INDICES
+            found += ops.rank_counts(queries, table, TARGETS, *known, score, **given)
+            found += ops.topk(queries, table, 3, *known, score, **given)
+            found += ops.topk(queries, table, 3, score=score, candidate_ids=INDICES.unique())
+
+            def pairwise(q, t, b, score=score, dims=dims):
+                return ops.pairwise_scores(q, t, score, bias=b, dims=dims)
+
+            def indexed(q, t, b, score=score, dims=dims):
+                return ops.indexed_scores(q, t, INDEX, score, bias=b, dims=dims)
+
+            found += graded(pairwise, queries, table, bias)
+            found += graded(indexed, queries, table, bias)
+    return found
+
+
+def filtered_scores() -> list[Tensor]:
+    """The scores of filters, with a factor."""
+    queries, table, factor = make(B, 5 * 4), make(N, 8, seed=6), make(N, 4, seed=7)
+    counts = ops.rank_counts(queries, table, TARGETS, INDPTR, INDICES, "rscf_rotate", factor=factor)
+
+    def pairwise(q, t, f):
+        return ops.pairwise_scores(q, t, "rscf_rotate", factor=f)
+
+    def indexed(q, t, f):
+        return ops.indexed_scores(q, t, INDEX, "rscf_rotate", factor=f, sparse=True)
+
+    return [
+        *counts,
+        *graded(pairwise, queries, table, factor),
+        *graded(indexed, queries, table, factor),
+    ]
+
+
+def row_losses() -> list[Tensor]:
+    """The losses over all candidates."""
+    found: list[Tensor] = []
+    table, bias = make(N, WIDTH, seed=4), make(N, seed=5)
+    for score in ("dot", "rotate"):
+
+        def bce(q, t, b, score=score):
+            return ops.bce(q, t, b, INDPTR, INDICES, 0.9, 0.01, score)
+
+        def total(q, t, b, score=score):
+            return ops.bce_total(q, t, b, INDPTR, INDICES, 0.9, 0.01, score, 7.0)
+
+        def entropy(q, t, b, score=score):
+            return ops.cross_entropy(q, t, b, TARGETS, 0.1, score)
+
+        for operator in (bce, total, entropy):
+            found += graded(operator, make(B, WIDTH), table, bias)
+    return found
+
+
+def adversarial() -> list[Tensor]:
+    if ops.backend_for(torch.device("cpu")) != "cpu":
+        return []
+    return graded(lambda it: ops.adversarial_rows(it, 0.5), make(B, K))
+
+
+def row_adam() -> list[Tensor]:
+    if ops.backend_for(torch.device("cpu")) != "cpu":
+        return []
+    tables = [make(N, 4, seed=seed).abs() for seed in range(3)]
+    given = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "step": 3}
+    ops.row_adam(tables, torch.unique(INDICES), make(len(INDICES.unique()), 4), **given)
+    return tables
+
+
+def sampled_losses() -> list[Tensor]:
+    """Losses of models, and their formulas."""
+    found: list[Tensor] = []
+    positive, negative = make(B), make(B, K, seed=8)
+    found += graded(lambda p, n: formulas.nssa(p, n, alpha=0.5), positive, negative)
+    for model in (RotatE.init(6, 4, 3, seed=0), TransE.init(6, 4, 3, seed=1)):
+        for loss in (losses.nssa, losses.margin, losses.logistic):
+            value = loss(model, TRIPLES, ints((9, K), 6))
+            found.append(value.detach())
+            if value.requires_grad:
+                found += torch.autograd.grad(value, [model.entity, model.relation])
+        heads, relations, tails = TRIPLES.T
+        found.append(losses.bce(model, heads, relations, tails, label_smoothing=0.1).detach())
+        found.append(losses.cross_entropy(model, heads, relations, tails).detach())
+    return found
+
+
+def rankings() -> list[Tensor]:
+    """rank() and topk(), their metrics and groups."""
+    found: list[Tensor] = []
+    known = KnownTriples(TRIPLES)
+    for model in (RotatE.init(6, 4, 4, seed=0), ComplEx.init(6, 4, 4, seed=1)):
+        ranks = kgfast.rank(model, TRIPLES.tolist(), known=known, candidate_ids=range(5))
+        found += [ranks.greater, ranks.equal, ranks.num_candidates, ranks.realistic]
+        for group in ("relation", "cardinality", "frequency"):
+            found += [it.greater for it in ranks.by(group).values()]
+        metrics = list(ranks.metrics().values()) + list(ranks.raw.metrics().values())
+        found.append(torch.tensor(metrics, dtype=torch.float64, device="cpu"))
+        found += kgfast.rank(model, TRIPLES, known=known, dims=[2, 4])[2].greater
+        top = kgfast.topk(model, heads=[0, 1], relations=[2, 3], k=3, known=known, pad=True)
+        found += [top.ids, top.scores]
+    many = torch.full((1, 1), 40_001, dtype=torch.int64, device="cpu")
+    ranks = kgfast.Ranks(many, many, many * 3, ("tail",), many.expand(1, 3))
+    return [*found, ranks.realistic]
+
+
+def tables_of_all_dtypes() -> list[Tensor]:
+    found: list[Tensor] = []
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        of_queries = torch.float64 if dtype == torch.float64 else torch.float32
+        queries, table = make(B, WIDTH, dtype=of_queries), make(N, WIDTH, seed=4, dtype=dtype)
+        found += ops.rank_counts(queries, table, TARGETS, INDPTR, INDICES, "rotate")
+        found += ops.topk(queries, table, 2, score="l1")
+        found += graded(lambda q, t: ops.pairwise_scores(q, t, "rotate"), queries, table)
+    return found
+
+
+WORK = {
+    it.__name__: it
+    for it in (
+        *(all_scores, filtered_scores, row_losses, adversarial, row_adam, sampled_losses),
+        *(rankings, tables_of_all_dtypes),
+    )
+}
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def default_device(name: str) -> Iterator[None]:
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def rounding(mode: int) -> Iterator[None]:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "fesetround") or library.fesetround(mode):
+        pytest.skip("C cannot change the rounding here")
+    try:
+        assert (1.0 + mode * 2.0**-60) != 0
+        yield
+    finally:
+        library.fesetround(0)
+
+
+@contextmanager
+def everything() -> Iterator[None]:
+    with ExitStack() as stack:
+        for state in (
+            *(default_dtype(torch.float64), default_device("meta"), flushed(), deterministic()),
+            torch.autocast("cpu", torch.bfloat16),
+        ):
+            stack.enter_context(state)
+        yield
+
+
+STATES: dict[str, Callable] = {
+    "float16 by default": lambda: default_dtype(torch.float16),
+    "bfloat16 by default": lambda: default_dtype(torch.bfloat16),
+    "float64 by default": lambda: default_dtype(torch.float64),
+    "meta by default": lambda: default_device("meta"),
+    "denormals flushed": flushed,
+    "inference mode": torch.inference_mode,
+    "no gradients": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "deterministic": deterministic,
+    "upward": lambda: rounding(0x800),
+    "downward": lambda: rounding(0x400),
+    "toward zero": lambda: rounding(0xC00),
+    "everything": everything,
+}
+# What stands between operators is torch's own arithmetic and follows these: last bits, and halves.
+LOOSE = {
+    **dict.fromkeys(("upward", "downward", "toward zero"), 1e-5),
+    **dict.fromkeys(("autocast", "everything"), 2e-2),
+}
+OF_TORCH = ("sampled_losses", "rankings")
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, list[Tensor]]:
+    """What every backend gave in a state that nobody touched."""
+    return {}
+
+
+def serve(backend: str) -> None:
+    if backend == "cpu" and not cpu.is_available():
+        pytest.skip("the extension is not built")
+    if (backend == "triton") != (os.environ.get("TRITON_INTERPRET") == "1"):
+        pytest.skip("Triton's kernels run where they are interpreted, and alone there")
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
+def test_results_are_those_of_a_plain_process(backend, state, work, plain):
+    serve(backend)
+    if backend == "triton" and state not in ("float64 by default", "everything", "upward"):
+        pytest.skip("three states are enough where it is slow")
+    with ops.use_backend(backend):
+        if (backend, work) not in plain:
+            plain[backend, work] = WORK[work]()
+        with STATES[state]():
+            found = WORK[work]()
+    wanted = plain[backend, work]
+    if state in ("inference mode", "no gradients"):
+        wanted = without_gradients(backend, work)
+    assert len(found) == len(wanted)
+    tolerance = LOOSE.get(state, 0.0) if work in OF_TORCH else 0.0
+    for got, want in zip(found, wanted, strict=True):
+        assert (got.dtype, got.device) == (want.dtype, want.device)
+        if want.is_floating_point() and tolerance:
+            torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+        else:
+            assert torch.equal(got, want)
+
+
+def without_gradients(backend: str, work: str) -> list[Tensor]:
+    with torch.no_grad(), ops.use_backend(backend):
+        return WORK[work]()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_training_is_that_of_a_plain_process(dtype):
+    """A whole run: sampling, optimizer, evaluation."""
+    sections = {"train": {"steps": 4}}
+    plain = trainer_of(**sections)
+    result = plain.fit()
+    with default_dtype(dtype):
+        other = trainer_of(**sections)
+        found = other.fit()
+    assert found.test == result.test
+    for one, two in zip(plain.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_the_state_of_the_process_is_put_back():
+    library = ctypes.CDLL(None)
+    with rounding(0x800), flushed():
+        all_scores()
+        rankings()
+        assert library.fegetround() == 0x800
+        small = 1e-310
+        assert small * 1.0 == 0.0
+    assert library.fegetround() == 0
