@@ -16,7 +16,7 @@ from kgfast.batches import (
 )
 from kgfast.graph import KnownTriples, as_integers
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.models.base import Side, candidates_at, operator_width
+from kgfast.models.base import Side, candidates_at, operator_width, queries_at
 from kgfast.predictions import Predictions
 
 
@@ -164,8 +164,7 @@ class _Search:
     def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""
         anchors, relations = anchors.to(self.device), relations.to(self.device)
-        of_crop = {} if self.dim is None else {"dims": self.dim}
-        queries = self.model.queries(anchors, relations, self.side, **of_crop)
+        queries = queries_at(self.model, anchors, relations, self.side, self.dim)
         indptr, indices = (
             (None, None)
             if self.known is None

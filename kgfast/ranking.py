@@ -18,7 +18,7 @@ from kgfast.batches import (
 )
 from kgfast.graph import KnownTriples, Triples, as_triples_tensor
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.models.base import SIDES, Side, candidates_at, is_nested, operator_width
+from kgfast.models.base import SIDES, Side, candidates_at, is_nested, operator_width, queries_at
 from kgfast.ranks import Ranks
 
 _PINNING = ("cuda",)  # devices that read pinned memory while the host goes on
@@ -267,7 +267,7 @@ class _Side:
     ) -> None:
         """Fill ``counts [5, C, B]``."""
         anchors, relations, targets = _roles(hrt, self.side)
-        queries = self.plan.model.queries(anchors, relations, self.side, dims=self.dim)
+        queries = queries_at(self.plan.model, anchors, relations, self.side, self.dim)
         try:
             result = ops.rank_counts(
                 queries,

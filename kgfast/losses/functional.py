@@ -16,7 +16,7 @@ from kgfast.losses.croppable import med_of
 from kgfast.losses.formulas import Reduction, SmoothingStyle, check_reduction, smoothed_labels
 from kgfast.losses.sampled import checked, sampled_scores, with_gamma
 from kgfast.models import MED
-from kgfast.models.base import Candidates, Side
+from kgfast.models.base import Candidates, Side, candidates_at, queries_at
 from kgfast.models.med import check_increasing
 from kgfast.ops.checks import check_ids, check_index
 
@@ -319,12 +319,12 @@ def _queries(
     model: Any, anchors: Tensor, relations: Tensor, side: Side
 ) -> tuple[Tensor, Candidates]:
     """The checked queries of a model, and the candidates of that side."""
-    candidates: Candidates = model.candidates(checked(side))
+    candidates = candidates_at(model, checked(side), None)
     check_index("anchors", anchors, (None,), candidates.table)
     check_index("relations", relations, (len(anchors),), candidates.table)
     check_ids("anchors", anchors, model.num_entities)
     check_ids("relations", relations, model.num_relations)
-    return model.queries(anchors, relations, side), candidates
+    return queries_at(model, anchors, relations, side, None), candidates
 
 
 def _all_candidates(candidates: Candidates, loss: str) -> dict[str, Any]:

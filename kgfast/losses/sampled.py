@@ -15,9 +15,11 @@ from kgfast.models.base import (
     SIDES,
     Candidates,
     Side,
+    candidates_at,
     candidates_of,
     is_nested,
     operator_width,
+    queries_at,
 )
 from kgfast.ops.checks import check_ids
 from kgfast.ops.finite import check_rows
@@ -75,7 +77,8 @@ def sampled_scores(
     hrt = as_triples_tensor(
         triples, num_entities=model.num_entities, num_relations=model.num_relations
     )
-    table = model.entity if hasattr(model, "entity") else model.candidates(checked(side)).table
+    has_table = isinstance(getattr(model, "entity", None), Tensor)
+    table = model.entity if has_table else candidates_at(model, checked(side), None).table
     check_negatives(negatives, len(hrt), table)
     heads, relations, tails = hrt.to(table.device).T
     anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
@@ -116,17 +119,17 @@ def scores_of(
     asking = model if asking is None else asking
 
     def at(crop: int | None, widths: list[int] | None, candidates: Candidates) -> Scores:
-        queries = asking.queries(anchors, relations, side, dims=crop)
+        queries = queries_at(asking, anchors, relations, side, crop)
         candidates = with_gamma(candidates, model, queries.dtype)
         score = _pool_scores if negatives.ndim == 1 else _row_scores
         return score(queries, candidates, targets, negatives, model.score, widths, sparse)
 
     if dims is None:
-        return at(None, None, model.candidates(side))
+        return at(None, None, candidates_at(model, side, None))
     crops = {dim: operator_width(model, dim) for dim in dims}
     widths = [width for dim in dims if (width := crops[dim]) is not None]
     if len(widths) == len(dims) and is_nested(model):
-        return at(None, widths, model.candidates(side))
+        return at(None, widths, candidates_at(model, side, None))
     found = candidates_of(model, side, dims)
     parts = [
         at(dim, None if (width := crops[dim]) is None else [width], candidates)

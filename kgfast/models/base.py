@@ -5,6 +5,7 @@ with the attributes of :class:`Model` can be ranked; subclassing it is a conveni
 """
 
 import copy
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, cast
@@ -221,17 +222,79 @@ def is_nested(model: Any) -> bool:
 
 
 def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
-    """The candidates of a crop: those of the whole model, unless the crop has its own."""
+    """The candidates of a crop: those of the whole model, unless the crop has its own.
+
+    A model may return a bare table.
+
+    Raises
+    ------
+    TypeError
+        If it returns something else.
+    ValueError
+        If there is not one row per entity; ``num_entities`` is what ranks are counted against.
+    """
     own = () if dim is None or is_nested(model) else (dim,)
-    found: Candidates = model.candidates(side, *own)
-    return found
+    return _one_per_entity(model.candidates(side, *own), model, side)
+
+
+def _one_per_entity(found: Any, model: Any, side: Side) -> Candidates:
+    """What a model returned as candidates, if it is that."""
+    found = Candidates(found) if isinstance(found, Tensor) else found
+    if not (isinstance(getattr(found, "table", None), Tensor) and hasattr(found, "operands")):
+        raise TypeError(
+            f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got "
+            f"{type(found).__name__}"
+        )
+    if found.table.ndim != 2 or len(found.table) != model.num_entities:
+        raise ValueError(
+            f"model.candidates({side!r}) must have one row per entity: num_entities is "
+            f"{model.num_entities}, the table has shape {list(found.table.shape)}"
+        )
+    return cast(Candidates, found)
+
+
+def queries_at(
+    model: Any, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
+) -> Tensor:
+    """The queries of a crop, of any model; one whose crops are prefixes need not know of them.
+
+    Raises
+    ------
+    TypeError
+        If the queries depend on the crop and take no ``dims``.
+    ValueError
+        If there is not one row per anchor.
+    """
+    if _takes_dims(model.queries):
+        found = model.queries(anchors, relations, side, dims=dim)
+    elif dim is None or (is_nested(model) and operator_width(model, dim) is not None):
+        found = model.queries(anchors, relations, side)
+    else:
+        raise TypeError(
+            f"{type(model).__name__}.queries takes no dims, but its crops are made of queries of "
+            f"their own: give it a parameter dims"
+        )
+    if isinstance(found, Tensor) and (found.ndim != 2 or len(found) != len(anchors)):
+        raise ValueError(
+            f"model.queries must have shape [{len(anchors)}, F], one row per anchor; got "
+            f"{list(found.shape)}"
+        )
+    return cast(Tensor, found)
+
+
+def _takes_dims(queries: Any) -> bool:
+    try:
+        parameters = inspect.signature(queries).parameters
+    except (TypeError, ValueError):  # no Python function
+        return True
+    kinds = {it.kind for it in parameters.values()}
+    return "dims" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:
     """:meth:`Model.candidates_of`, of any model."""
     if hasattr(model, "candidates_of"):
-        found: list[Candidates] = model.candidates_of(side, dims)
-        return found
+        return [_one_per_entity(it, model, side) for it in model.candidates_of(side, dims)]
     return [candidates_at(model, side, dim) for dim in dims]
 
 

@@ -86,6 +86,7 @@ class Run:
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
         self._evaluate, self._folder, self._shows_progress = evaluate, folder, progress
+        _check_sizes(model, dataset)
         device = model.entity.device
         wanted, metric = config.train, config.train.save_best_metric
         triples = dataset.train.hrt.to(device)
@@ -326,6 +327,14 @@ class Run:
 
     def _bar(self) -> Progress:
         return Progress(self.steps, self.state.step, enabled=self._shows_progress)
+
+
+def _check_sizes(model: Model, dataset: Dataset) -> None:
+    """That a model has a row for each name of a dataset."""
+    for what in ("entities", "relations"):
+        has, wanted = (getattr(it, f"num_{what}") for it in (model, dataset))
+        if has != wanted:
+            raise ValueError(f"the model has {has:,} {what}, dataset {dataset.name} {wanted:,}")
 
 
 def _is_due(step: int, every: int, *, or_if: bool = False) -> bool:
