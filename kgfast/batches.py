@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kgfast.graph import KnownTriples, as_integers
+from kgfast.graph import KnownTriples, Vocabulary, ids_or_names
+from kgfast.graph.named import Names
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.scores import SCORES
 
@@ -46,9 +47,22 @@ def _query_bytes(model: Any) -> int:
     return (8 if is_double else 4) * planes * max(1, int(model.dim))
 
 
-def as_candidate_ids(candidate_ids: Any) -> Tensor | None:
-    """Candidate ids of any integer dtype or container as int64."""
-    return None if candidate_ids is None else as_integers("candidate_ids", candidate_ids)
+def as_candidate_ids(candidate_ids: Any, names: Vocabulary | None) -> Tensor | None:
+    """Candidate ids of any integer dtype or container, or names, as int64."""
+    if candidate_ids is None:
+        return None
+    return ids_or_names("candidate_ids", candidate_ids, names)
+
+
+def check_names(names: Names, model: Any) -> None:
+    """That a vocabulary has a name for every row of the model, and no more."""
+    for what, own in zip(("entities", "relations"), names, strict=True):
+        size = getattr(model, f"num_{what}")
+        if own is not None and len(own) != size:
+            raise ValueError(
+                f"vocabulary: {len(own):,} names of {what}, but the model has {size:,}: they are "
+                f"not those of its rows"
+            )
 
 
 @contextmanager

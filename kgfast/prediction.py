@@ -10,11 +10,12 @@ from kgfast.batches import (
     as_candidate_ids,
     check_known,
     check_model,
+    check_names,
     checked_batch_size,
     evaluating,
     progress_bar,
 )
-from kgfast.graph import KnownTriples, as_integers
+from kgfast.graph import KnownTriples, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.models.base import Side, candidates_at, operator_width, queries_at
 from kgfast.predictions import Predictions
@@ -31,6 +32,7 @@ def topk(
     candidate_ids: Any = None,
     dims: int | None = None,
     pad: bool = False,
+    vocabulary: Any = None,
     batch_size: int | None = None,
     progress: bool = False,
 ) -> Predictions:
@@ -44,21 +46,23 @@ def topk(
     model : Model
         As :func:`kgfast.rank` takes it. Evaluated under ``no_grad`` in eval mode, which is
         restored.
-    heads, tails : int, sequence of int or Tensor
+    heads, tails : int, sequence of int or Tensor, or names
         Exactly one of them: ``heads`` asks for tails, ``tails`` for heads.
-    relations : int, sequence of int or Tensor
-        Of the same length; a single int goes with every head or tail, and the other way round.
+    relations : int, sequence of int or Tensor, or names
+        Of the same length; a single one goes with every head or tail, and the other way round.
     k : int
         How many answers, at most the number of candidates.
     known : KnownTriples, optional
         Triples whose answers are left out, so that what is predicted is new.
     candidate_ids : tensor or sequence of int, optional
-        Unique entity ids: answer with these only, which saves the work of the others.
+        Unique entity ids, or names: answer with these only, which saves the work of the others.
     dims : int, optional
         Crop width: answers of a sub-model of croppable embeddings.
     pad : bool
         Give queries with fewer than ``k`` candidates the id -1 in the places that are left, instead
         of an error.
+    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+        The names of the model's rows: for queries by name, and for answers that show them.
     batch_size : int, optional
         Queries a batch. The default keeps a batch of queries within 8 MiB; results do not depend
         on it.
@@ -89,12 +93,14 @@ def topk(
     check_known(known)
     if (heads is None) == (tails is None):
         raise ValueError("exactly one of heads and tails must be given; the other is predicted")
+    names = names_of(vocabulary)
+    check_names(names, model)
     side: Side = "head" if heads is None else "tail"
     name = "tails" if heads is None else "heads"
     anchors, relation_ids = _broadcast(
         name,
-        _ids(name, tails if heads is None else heads, model.num_entities),
-        _ids("relations", relations, model.num_relations),
+        _ids(name, tails if heads is None else heads, model.num_entities, names[0]),
+        _ids("relations", relations, model.num_relations, names[1]),
     )
     size = checked_batch_size(batch_size, model)
     with (
@@ -102,7 +108,7 @@ def topk(
         torch.no_grad(),
         progress_bar(progress, "predicting", len(anchors)) as advance,
     ):
-        ids = as_candidate_ids(candidate_ids)
+        ids = as_candidate_ids(candidate_ids, names[0])
         search = _Search(model, side, name, k, known, ids, dims, pad)
         parts = []
         for first in range(0, max(1, len(anchors)), size):
@@ -111,12 +117,14 @@ def topk(
             advance(len(anchors[rows]))
     scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
     device = ids.device
-    return Predictions(scores, ids, anchors.to(device), relation_ids.to(device), side)
+    return Predictions(
+        scores, ids, anchors.to(device), relation_ids.to(device), side, vocabulary=names
+    )
 
 
-def _ids(name: str, values: Any, count: int) -> Tensor:
+def _ids(name: str, values: Any, count: int, names: Vocabulary | None) -> Tensor:
     """Ids of one axis or none, int64, checked to lie below ``count``."""
-    ids = as_integers(name, values)
+    ids = ids_or_names(name, values, names)
     if ids.ndim > 1:
         raise ValueError(f"{name} must have one axis at most; got shape {list(ids.shape)}")
     outside = ((ids < 0) | (ids >= count)).reshape(-1).nonzero()

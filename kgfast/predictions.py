@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from kgfast.graph import Vocabulary
+from kgfast.graph import Vocabulary, names_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,7 +51,7 @@ class Predictions:
     ) -> None:
         self.scores, self.ids, self.side = scores, ids, side
         self.anchors, self.relations = anchors, relations
-        self._vocabularies = _vocabularies(vocabulary)
+        self._vocabularies = names_of(vocabulary)
 
     @property
     def k(self) -> int:
@@ -113,7 +113,7 @@ class Predictions:
         """
         import pandas as pd
 
-        names = self._vocabularies if vocabulary is None else _vocabularies(vocabulary)
+        names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         found = self.ids >= 0
         query, place = found.nonzero(as_tuple=True)
         anchors = _named(self.anchors[query], names[0])
@@ -151,20 +151,6 @@ class Predictions:
         (anchor,) = _named(self.anchors[row : row + 1], self._vocabularies[0])
         (relation,) = _named(self.relations[row : row + 1], self._vocabularies[1])
         return f"({anchor}, {relation}, ?)" if self.side == "tail" else f"(?, {relation}, {anchor})"
-
-
-def _vocabularies(vocabulary: Any) -> tuple[Vocabulary | None, Vocabulary | None]:
-    """Entities' and relations' names, of a pair or of anything that has both."""
-    if vocabulary is None:
-        return None, None
-    if hasattr(vocabulary, "entities") and hasattr(vocabulary, "relations"):
-        vocabulary = (vocabulary.entities, vocabulary.relations)
-    if not isinstance(vocabulary, tuple | list) or len(vocabulary) != 2:
-        raise TypeError("vocabulary must be a pair: names of entities and of relations")
-    for names in vocabulary:
-        if names is not None and not isinstance(names, Vocabulary):
-            raise TypeError(f"vocabulary must hold Vocabulary or None; got {type(names).__name__}")
-    return vocabulary[0], vocabulary[1]
 
 
 def _named(ids: Tensor, names: Vocabulary | None) -> list[Any]:

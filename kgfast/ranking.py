@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeGuard, overload
 
 import torch
 from torch import Tensor
@@ -12,11 +12,13 @@ from kgfast.batches import (
     as_candidate_ids,
     check_known,
     check_model,
+    check_names,
     checked_batch_size,
     evaluating,
     progress_bar,
 )
-from kgfast.graph import KnownTriples, Triples, as_triples_tensor
+from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
+from kgfast.graph.named import Names
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.models.base import SIDES, Side, candidates_at, is_nested, operator_width, queries_at
 from kgfast.ranks import Ranks
@@ -30,12 +32,13 @@ def rank(
     model: Any,
     triples: Any,
     *,
-    known: KnownTriples | None = ...,
+    known: KnownTriples | Literal["dataset"] | None = ...,
     sides: Sequence[Side] = ...,
     candidate_ids: Any = ...,
     dims: int | None = ...,
     batch_size: int | None = ...,
     nan: Literal["error", "worst"] = ...,
+    vocabulary: Any = ...,
     progress: bool = ...,
 ) -> Ranks: ...
 @overload
@@ -43,24 +46,26 @@ def rank(
     model: Any,
     triples: Any,
     *,
-    known: KnownTriples | None = ...,
+    known: KnownTriples | Literal["dataset"] | None = ...,
     sides: Sequence[Side] = ...,
     candidate_ids: Any = ...,
     dims: Sequence[int],
     batch_size: int | None = ...,
     nan: Literal["error", "worst"] = ...,
+    vocabulary: Any = ...,
     progress: bool = ...,
 ) -> dict[int, Ranks]: ...
 def rank(
     model: Any,
     triples: Any,
     *,
-    known: KnownTriples | None = None,
+    known: KnownTriples | Literal["dataset"] | None = "dataset",
     sides: Sequence[Side] = SIDES,
     candidate_ids: Any = None,
     dims: int | Sequence[int] | None = None,
     batch_size: int | None = None,
     nan: Literal["error", "worst"] = "error",
+    vocabulary: Any = None,
     progress: bool = False,
 ) -> Ranks | dict[int, Ranks]:
     """Rank the true entity of every triple among all candidates, exactly.
@@ -75,15 +80,17 @@ def rank(
         Any object with ``score``, ``num_entities``, ``num_relations``, ``dim``, ``queries`` and
         ``candidates`` as :class:`kgfast.Model` has them. Evaluated under ``no_grad`` in eval mode,
         which is restored.
-    triples : Triples, Tensor or array
-        int64 ``[T, 3]``, (h, r, t). May be empty and may repeat triples.
+    triples : Triples, Tensor, array, sequence or Dataset
+        int64 ``[T, 3]``, (h, r, t), or rows of names; an object with such ``mapped_triples``; of a
+        dataset its test split. May be empty and may repeat triples.
     known : KnownTriples, optional
-        Triples to filter by (train, valid and test); None: filtered ranks equal raw ones.
+        Triples to filter by (train, valid and test); None: filtered ranks equal raw ones. By
+        default those of all splits where a dataset is ranked, and else None.
     sides : sequence of {"head", "tail"}
         What to predict.
     candidate_ids : tensor or sequence of int, optional
-        Unique entity ids: rank among these only, which saves the work of the others. A target
-        outside is ranked against them.
+        Unique entity ids, or names: rank among these only, which saves the work of the others. A
+        target outside is ranked against them.
     dims : int or sequence of int, optional
         Crop widths, for croppable embeddings (MED). A sequence gives a dict of results, from one
         sweep over the widest where crops are prefixes of the model's rows.
@@ -93,6 +100,9 @@ def rank(
     nan : {"error", "worst"}
         What a NaN or an infinity in the embeddings gets: an error that names the row, or the worst
         rank.
+    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+        The names of the model's rows: for triples by name, and for groups that show them. Triples
+        that have labels must have these.
     progress : bool
         Show a progress bar.
 
@@ -113,13 +123,21 @@ def rank(
     >>> ranks.side("tail").realistic.tolist()
     [[1.0], [1.5]]
     """
-    plan = _plan(model, triples, known, sides, candidate_ids, batch_size, nan)
+    check_model(model)
+    if _is_dataset(triples):
+        known = triples.known() if _is_default(known) else known
+        vocabulary = triples if vocabulary is None else vocabulary
+        triples = triples.test
+    triples, names = with_names(triples, vocabulary)
+    check_names(names_of(vocabulary), model)
+    known = None if _is_default(known) else known
+    plan = _plan(model, triples, known, sides, candidate_ids, batch_size, nan, names)
     widths = _crop_widths(model, dims)
     total = len(plan.hrt) * len(plan.sides) * len(widths)
     with evaluating(model), torch.no_grad(), progress_bar(progress, "ranking", total) as advance:
         results: dict[int | None, Ranks] = {}
         for crops in _passes(model, widths):
-            results |= _rank_crops(plan, crops, advance, triples)
+            results |= _rank_crops(plan, crops, advance)
     if isinstance(dims, Sequence):
         return {dim: results[dim] for dim in dims}
     return results[dims]
@@ -136,6 +154,16 @@ class _Plan:
     candidate_ids: Tensor | None
     batch_size: int
     nan_worst: bool
+    names: Names
+
+
+def _is_dataset(triples: Any) -> bool:
+    """Whether it is a dataset, whose test split is asked for."""
+    return hasattr(triples, "test") and callable(getattr(triples, "known", None))
+
+
+def _is_default(known: Any) -> TypeGuard[Literal["dataset"]]:
+    return isinstance(known, str) and known == "dataset"
 
 
 def _plan(
@@ -146,8 +174,8 @@ def _plan(
     candidate_ids: Any,
     batch_size: int | None,
     nan: str,
+    names: Names,
 ) -> _Plan:
-    check_model(model)
     check_known(known)
     if isinstance(sides, str) or not sides or len(set(sides)) != len(sides):
         raise ValueError(f"sides must be distinct names of {SIDES}, in a tuple; got {sides!r}")
@@ -164,9 +192,10 @@ def _plan(
         hrt.cpu(),
         known,
         tuple(sides),
-        as_candidate_ids(candidate_ids),
+        as_candidate_ids(candidate_ids, names[0]),
         checked_batch_size(batch_size, model),
         nan == "worst",
+        names,
     )
 
 
@@ -190,7 +219,7 @@ def _passes(model: Any, widths: _Crops) -> list[_Crops]:
     return [{dim: width} for dim, width in widths.items()]
 
 
-def _rank_crops(plan: _Plan, crops: _Crops, advance: Any, triples: Any) -> dict[int | None, Ranks]:
+def _rank_crops(plan: _Plan, crops: _Crops, advance: Any) -> dict[int | None, Ranks]:
     """All sides of the crops that share a sweep."""
     # Greater, equal, both of the excluded; known answers among the candidates.
     counts = torch.empty(
@@ -202,12 +231,11 @@ def _rank_crops(plan: _Plan, crops: _Crops, advance: Any, triples: Any) -> dict[
             counts[:, :, torch.cat(batches), column] = one_side.count(batches, advance)
         del one_side  # and the factor of its candidates, before the next is made
     return {
-        dim: _as_ranks(plan, triples, of_crop)
-        for dim, of_crop in zip(crops, counts.unbind(1), strict=True)
+        dim: _as_ranks(plan, of_crop) for dim, of_crop in zip(crops, counts.unbind(1), strict=True)
     }
 
 
-def _as_ranks(plan: _Plan, triples: Any, counts: Tensor) -> Ranks:
+def _as_ranks(plan: _Plan, counts: Tensor) -> Ranks:
     """The result of one crop, from its counts ``[5, T, S]``."""
     total = _num_candidates(plan)
     raw = Ranks(counts[0], counts[1], total, plan.sides, plan.hrt)
@@ -219,9 +247,7 @@ def _as_ranks(plan: _Plan, triples: Any, counts: Tensor) -> Ranks:
         plan.hrt,
         raw=raw,
         known=plan.known,
-        vocabularies=(
-            (triples.entities, triples.relations) if isinstance(triples, Triples) else (None, None)
-        ),
+        vocabularies=plan.names,
     )
 
 

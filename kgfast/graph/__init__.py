@@ -2,6 +2,7 @@
 
 from kgfast.graph.ids import as_integers
 from kgfast.graph.known import Cardinality, KnownTriples, Side
+from kgfast.graph.named import check_same_names, ids_or_names, names_of, with_names
 from kgfast.graph.nearest import did_you_mean, nearest_names, shown
 from kgfast.graph.triples import Triples, Vocabulary, as_triples_tensor
 
@@ -13,7 +14,11 @@ __all__ = [
     "Vocabulary",
     "as_integers",
     "as_triples_tensor",
+    "check_same_names",
     "did_you_mean",
+    "ids_or_names",
+    "names_of",
     "nearest_names",
     "shown",
+    "with_names",
 ]

@@ -1,5 +1,6 @@
 """The index of known triples: what filtered ranking asks for each query."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from kgfast.graph.ids import INT64_MAX
-from kgfast.graph.triples import as_triples_tensor, one_past_max
+from kgfast.graph.named import check_same_names, names_of, with_names
+from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
 
 Side = Literal["head", "tail"]
 Cardinality = Literal["1-1", "1-N", "N-1", "N-N"]
@@ -25,12 +27,16 @@ class KnownTriples:
     Parameters
     ----------
     *triples
-        Any number of `Triples`, tensors, arrays or sequences `[T, 3]`, usually train, valid, test.
+        Any number of `Triples`, tensors, arrays or sequences `[T, 3]`, usually train, valid, test;
+        or lists of such; or objects with `mapped_triples`.
+    vocabulary
+        A pair of vocabularies, or what has them: for rows of names.
 
     Raises
     ------
     TypeError, ValueError
-        As `as_triples_tensor`.
+        As `as_triples_tensor`; for rows of names without a vocabulary, and for parts whose labels
+        name an id differently.
     ValueError
         If (largest entity + 1) * (largest relation + 1) passes 2**63 - 1.
 
@@ -43,8 +49,13 @@ class KnownTriples:
     (tensor([0, 1, 3]), tensor([1, 1, 2]))
     """
 
-    def __init__(self, *triples: Any) -> None:
-        tensors = [as_triples_tensor(part).cpu() for part in triples]
+    def __init__(self, *triples: Any, vocabulary: Any = None) -> None:
+        tensors, names = [], names_of(vocabulary)
+        for part in _sets(triples):
+            ids, own = with_names(part, vocabulary)
+            check_same_names(own, names, "the parts before")
+            names = names[0] or own[0], names[1] or own[1]
+            tensors.append(as_triples_tensor(ids).cpu())
         num_entities = max((one_past_max(part[:, ::2]) for part in tensors), default=0)
         num_relations = max((one_past_max(part[:, 1]) for part in tensors), default=0)
         if num_entities * num_relations > INT64_MAX:
@@ -227,6 +238,28 @@ class KnownTriples:
         if side not in ("head", "tail"):
             raise ValueError(f"side must be 'head' or 'tail', got {side!r}")
         return self._tails if side == "tail" else self._heads
+
+
+def _sets(triples: tuple[Any, ...]) -> Iterator[Any]:
+    """The sets of triples: what a list holds, where it holds things with two axes."""
+    for part in triples:
+        if isinstance(part, set | frozenset):
+            yield list(part)
+        elif isinstance(part, list | tuple) and any(_is_set(it) for it in part):
+            yield from _sets(tuple(part))
+        else:
+            yield part
+
+
+def _is_set(value: Any) -> bool:
+    """Whether a value is triples, and not one of them."""
+    if isinstance(value, Triples | set | frozenset) or hasattr(value, "mapped_triples"):
+        return True
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim == 2
+    return isinstance(value, list | tuple) and any(
+        isinstance(it, list | tuple) or getattr(it, "ndim", 0) == 1 for it in value
+    )
 
 
 @dataclass(frozen=True, eq=False)

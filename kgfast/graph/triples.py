@@ -300,8 +300,9 @@ def as_triples_tensor(
     Parameters
     ----------
     triples
-        `Triples`, a tensor, an array or a sequence of rows, of any integer dtype. Nothing is copied
-        when it is int64 already; an empty sequence is `[0, 3]`.
+        `Triples`, a tensor, an array or a sequence of rows, of any integer dtype, or an object that
+        has such `mapped_triples`. Nothing is copied when it is int64 already; an empty sequence is
+        `[0, 3]`.
     num_entities, num_relations
         Ids must lie below these, if given.
 
@@ -319,7 +320,8 @@ def as_triples_tensor(
     tensor([[0, 0, 1],
             [2, 0, 1]])
     """
-    hrt = as_integers("triples", triples.hrt if isinstance(triples, Triples) else triples)
+    rows = triples.hrt if isinstance(triples, Triples) else triples
+    hrt = as_integers("triples", getattr(rows, "mapped_triples", rows))
     if hrt.shape == (0,):  # an empty sequence
         hrt = hrt.reshape(0, 3)
     if hrt.ndim != 2 or hrt.shape[1] != 3:

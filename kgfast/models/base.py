@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
-from kgfast.ops import TABLE_DTYPES
+from kgfast.models.tables import Table, held_table
 
 Side = Literal["head", "tail"]
 SIDES: tuple[Side, Side] = ("head", "tail")
@@ -56,10 +56,11 @@ class Model(nn.Module):
 
     Parameters
     ----------
-    entity : Tensor
+    entity : Tensor or array
         ``[N, G]`` floating point.
-    relation : Tensor
-        ``[R, *]`` floating point, on the same device.
+    relation : Tensor or array
+        ``[R, *]`` floating point, on the same device. Of complex numbers, where a model has them,
+        the parts are read in place.
 
     Attributes
     ----------
@@ -74,19 +75,13 @@ class Model(nn.Module):
     entity: nn.Parameter
     relation: nn.Parameter
 
-    def __init__(self, entity: Tensor, relation: Tensor) -> None:
+    def __init__(self, entity: Table, relation: Table, *, takes_complex: bool = False) -> None:
         super().__init__()
-        for name, table in (("entity", entity), ("relation", relation)):
-            if not isinstance(table, Tensor):
-                raise TypeError(f"{name} must be a tensor; got {type(table).__name__}")
-            if table.dtype not in TABLE_DTYPES:
-                raise TypeError(f"{name} must be floating point; got {table.dtype}")
-            if table.ndim != 2:
-                raise ValueError(f"{name} must have two axes; got shape {list(table.shape)}")
-        if entity.device != relation.device:
-            raise ValueError(f"entity is on {entity.device} but relation on {relation.device}")
-        self.entity = _held(entity)
-        self.relation = _held(relation)
+        self.entity = held_table("entity", entity, takes_complex)
+        self.relation = held_table("relation", relation, takes_complex)
+        devices = self.entity.device, self.relation.device
+        if devices[0] != devices[1]:
+            raise ValueError(f"entity is on {devices[0]} but relation on {devices[1]}")
 
     @property
     def num_entities(self) -> int:
@@ -349,10 +344,3 @@ def fresh_table(shape: Sequence[int]) -> Tensor:
     So the same seed draws the same numbers everywhere; ``model.to`` moves and casts them.
     """
     return torch.empty(tuple(shape), dtype=torch.float32, device="cpu")
-
-
-def _held(table: Tensor) -> nn.Parameter:
-    """The same storage as a parameter: trainable only if the caller made it one."""
-    if isinstance(table, nn.Parameter):
-        return table
-    return nn.Parameter(table.detach(), requires_grad=False)

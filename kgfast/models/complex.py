@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from kgfast.models.base import Model, Side, check_width, query_rows
-from kgfast.models.complex_rows import Complex, Layout, check_layout, join, split
+from kgfast.models.complex_rows import Complex, Layout, check_layout, join, layout_of, split
 from kgfast.models.distmult import xavier_normal
+from kgfast.models.tables import Table
 
 
 class ComplEx(Model):
@@ -14,10 +15,11 @@ class ComplEx(Model):
     Parameters
     ----------
     entity, relation : Tensor
-        ``[N, 2D]`` and ``[R, 2D]`` complex rows; float32, float16, bfloat16 or float64; used in
-        place.
+        ``[N, 2D]`` and ``[R, 2D]`` complex rows; float32, float16, bfloat16 or float64; or
+        ``[N, D]`` and ``[R, D]`` complex numbers. Used in place; arrays too.
     layout : {"halves", "interleaved"}
-        ``re | im`` (LibKGE, official code of RotatE) or ``re0 im0 re1 im1 ...`` (PyKEEN).
+        ``re | im`` (LibKGE, official code of RotatE) or ``re0 im0 re1 im1 ...`` (PyKEEN), which is
+        how complex numbers lie in memory. Halves by default, interleaved of complex numbers.
 
     Examples
     --------
@@ -28,10 +30,11 @@ class ComplEx(Model):
 
     score = "dot"
 
-    def __init__(self, entity: Tensor, relation: Tensor, *, layout: Layout = "halves") -> None:
-        super().__init__(entity, relation)
-        self.dim = check_layout("entity", entity, layout)
-        check_width("relation", relation, [2 * self.dim], "as entities")
+    def __init__(self, entity: Table, relation: Table, *, layout: Layout | None = None) -> None:
+        layout = layout_of(layout, entity, relation)
+        super().__init__(entity, relation, takes_complex=True)
+        self.dim = check_layout("entity", self.entity, layout)
+        check_width("relation", self.relation, [2 * self.dim], "as entities")
         self.layout = layout
 
     @classmethod

@@ -1,9 +1,11 @@
 """Complex numbers in real rows: ``re | im`` (halves) or ``re0 im0 re1 ...`` (interleaved)."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from kgfast.models.tables import is_complex
 
 Layout = Literal["halves", "interleaved"]
 LAYOUTS: tuple[Layout, Layout] = ("halves", "interleaved")
@@ -38,6 +40,28 @@ def join(value: Complex, layout: Layout) -> Tensor:
     if layout == "interleaved":
         return torch.stack(value, -1).flatten(-2)
     return torch.cat(value, -1)
+
+
+def layout_of(layout: Layout | None, entity: Any, relation: Any) -> Layout:
+    """The layout of rows: as said, else that of complex tables, else halves.
+
+    Raises
+    ------
+    ValueError
+        If complex tables, whose parts are interleaved, are said or known to be halves.
+    """
+    if not (is_complex(entity) or is_complex(relation)):
+        return "halves" if layout is None else layout
+    if layout is None and is_complex(entity):
+        return "interleaved"
+    if layout != "interleaved":
+        name = "entity" if is_complex(entity) else "relation"
+        told = "real entity rows are halves by default" if layout is None else f"got {layout!r}"
+        raise ValueError(
+            f"layout must be 'interleaved' where {name} is complex: that is how complex numbers "
+            f"lie in memory; {told}"
+        )
+    return layout
 
 
 def check_layout(name: str, rows: Tensor, layout: str) -> int:

@@ -10,6 +10,7 @@ from torch.nn import functional
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.models.distmult import xavier_normal
 from kgfast.models.dropout import Dropout
+from kgfast.models.tables import Table
 
 _EVALUATED = 1 << 20  # activations of a layer at once outside of training: 4 MiB
 
@@ -66,8 +67,8 @@ class ConvE(Model):
 
     def __init__(
         self,
-        entity: Tensor,
-        relation: Tensor,
+        entity: Table,
+        relation: Table,
         *,
         embedding_height: int = 10,
         channels: int = 32,
@@ -79,6 +80,7 @@ class ConvE(Model):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(entity, relation)
+        entity, relation = self.entity, self.relation
         self.dim = entity.shape[1]
         self._image = _image_of(self.dim, embedding_height, kernel_size)
         if len(relation) % 2 or relation.shape[1] != self.dim:

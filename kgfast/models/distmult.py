@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kgfast.models.base import Model, Side, check_width, fresh_table, query_rows
+from kgfast.models.tables import Table
 
 
 class DistMult(Model):
@@ -23,10 +24,10 @@ class DistMult(Model):
 
     score = "dot"
 
-    def __init__(self, entity: Tensor, relation: Tensor) -> None:
+    def __init__(self, entity: Table, relation: Table) -> None:
         super().__init__(entity, relation)
-        self.dim = entity.shape[1]
-        check_width("relation", relation, [self.dim], "as entities")
+        self.dim = self.entity.shape[1]
+        check_width("relation", self.relation, [self.dim], "as entities")
 
     @classmethod
     def init(

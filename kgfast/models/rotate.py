@@ -15,7 +15,8 @@ from kgfast.models.base import (
     fresh_table,
     query_rows,
 )
-from kgfast.models.complex_rows import Complex, Layout, check_layout, join, split
+from kgfast.models.complex_rows import Complex, Layout, check_layout, join, layout_of, split
+from kgfast.models.tables import Table, is_complex
 
 EPSILON = 2.0
 RelationFormat = Literal["raw", "phase", "complex"]
@@ -31,19 +32,22 @@ class RotatE(Model):
     Parameters
     ----------
     entity : Tensor
-        ``[N, 2D]`` complex rows; float32, float16, bfloat16 or float64; used in place.
+        ``[N, 2D]`` complex rows; float32, float16, bfloat16 or float64; or ``[N, D]`` complex
+        numbers. Used in place; arrays too.
     relation : Tensor
-        ``[R, D]``, or ``[R, 2D]`` for ``relation_format="complex"``.
+        ``[R, D]``, or ``[R, 2D]`` for ``relation_format="complex"``, or ``[R, D]`` complex
+        numbers.
     gamma : float
         Margin. With ``raw`` relations it also sets the range ``(gamma + 2) / D``.
     relation_format : {"raw", "phase", "complex"}
         ``raw``: phase = relation * pi / range (official code, DGL-KE); ``phase``: radians
         (LibKGE, GraphVite); ``complex``: the rotation itself, taken as stored, in the layout of
-        the entities (PyKEEN).
+        the entities (PyKEEN). ``raw`` by default, ``complex`` of complex numbers.
     norm : {"modulus", "l2"}
         Sum of moduli (the paper's code) or Euclidean norm.
     layout : {"halves", "interleaved"}
-        ``re | im`` (official code, LibKGE, DGL-KE) or ``re0 im0 re1 im1 ...`` (PyKEEN, GraphVite).
+        ``re | im`` (official code, LibKGE, DGL-KE) or ``re0 im0 re1 im1 ...`` (PyKEEN, GraphVite), which is
+        how complex numbers lie in memory. Halves by default, interleaved of complex numbers.
 
     Raises
     ------
@@ -59,15 +63,17 @@ class RotatE(Model):
 
     def __init__(
         self,
-        entity: Tensor,
-        relation: Tensor,
+        entity: Table,
+        relation: Table,
         *,
         gamma: float = 12.0,
-        relation_format: RelationFormat = "raw",
+        relation_format: RelationFormat | None = None,
         norm: Literal["modulus", "l2"] = "modulus",
-        layout: Layout = "halves",
+        layout: Layout | None = None,
     ) -> None:
-        super().__init__(entity, relation)
+        layout = layout_of(layout, entity, relation)
+        relation_format = _format_of(relation_format, relation)
+        super().__init__(entity, relation, takes_complex=True)
         if relation_format not in _FORMATS:
             raise ValueError(
                 f"relation_format must be one of {', '.join(_FORMATS)}; got {relation_format!r}"
@@ -76,9 +82,11 @@ class RotatE(Model):
             raise ValueError(f"norm must be 'modulus' or 'l2'; got {norm!r}")
         if not (math.isfinite(gamma) and gamma > -EPSILON):
             raise ValueError(f"gamma must be finite and above {-EPSILON}; got {gamma}")
-        self.dim = self._range_dim = check_layout("entity", entity, layout)
+        self.dim = self._range_dim = check_layout("entity", self.entity, layout)
         width = 2 * self.dim if relation_format == "complex" else self.dim
-        check_width("relation", relation, [width], f"{relation_format!r} for {self.dim} dimensions")
+        check_width(
+            "relation", self.relation, [width], f"{relation_format!r} for {self.dim} dimensions"
+        )
         self.gamma, self.layout = gamma, layout
         self.relation_format, self.norm = relation_format, norm
         self.score = {
@@ -151,3 +159,14 @@ class RotatE(Model):
                 "embeddings interleaved"
             )
         return 2 * dim
+
+
+def _format_of(relation_format: RelationFormat | None, relation: Table) -> RelationFormat:
+    """The format of relations: as said, else that of complex numbers, else raw."""
+    if not is_complex(relation):
+        return "raw" if relation_format is None else relation_format
+    if relation_format not in (None, "complex"):
+        raise ValueError(
+            f"relation_format must be 'complex' where relation is; got {relation_format!r}"
+        )
+    return "complex"

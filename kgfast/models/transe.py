@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kgfast.models.base import Model, Side, check_width, fresh_table, query_rows
 from kgfast.models.rotate import EPSILON
+from kgfast.models.tables import Table
 
 
 class TransE(Model):
@@ -30,8 +31,8 @@ class TransE(Model):
 
     def __init__(
         self,
-        entity: Tensor,
-        relation: Tensor,
+        entity: Table,
+        relation: Table,
         *,
         gamma: float = 12.0,
         norm: Literal["l1", "l2"] = "l1",
@@ -39,8 +40,8 @@ class TransE(Model):
         super().__init__(entity, relation)
         if norm not in ("l1", "l2"):
             raise ValueError(f"norm must be 'l1' or 'l2'; got {norm!r}")
-        self.dim = entity.shape[1]
-        check_width("relation", relation, [self.dim], "as entities")
+        self.dim = self.entity.shape[1]
+        check_width("relation", self.relation, [self.dim], "as entities")
         self.gamma, self.score = gamma, norm
 
     @classmethod

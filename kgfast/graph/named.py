@@ -1,0 +1,159 @@
+"""Triples and names as people have them: with labels, as text, or as objects of other libraries."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.graph.ids import as_integers
+from kgfast.graph.nearest import shown
+from kgfast.graph.triples import Triples, Vocabulary
+
+Names = tuple[Vocabulary | None, Vocabulary | None]  # of entities and of relations
+
+
+def names_of(vocabulary: Any) -> Names:
+    """The names of entities and relations, of a pair or of anything that has both.
+
+    Parameters
+    ----------
+    vocabulary : pair of Vocabulary, Dataset, Triples or None
+        Each of a pair may be None.
+
+    Raises
+    ------
+    TypeError
+        For anything else.
+
+    Examples
+    --------
+    >>> names_of((Vocabulary(["ann"]), None))
+    (Vocabulary(1 names: 'ann'), None)
+    """
+    if vocabulary is None:
+        return None, None
+    if hasattr(vocabulary, "entities") and hasattr(vocabulary, "relations"):
+        vocabulary = (vocabulary.entities, vocabulary.relations)
+    if not isinstance(vocabulary, tuple | list) or len(vocabulary) != 2:
+        raise TypeError("vocabulary must be a pair: names of entities and of relations")
+    for names in vocabulary:
+        if names is not None and not isinstance(names, Vocabulary):
+            raise TypeError(f"vocabulary must hold Vocabulary or None; got {type(names).__name__}")
+    return vocabulary[0], vocabulary[1]
+
+
+def with_names(triples: Any, vocabulary: Any = None) -> tuple[Any, Names]:
+    """Triples as ids, and the names of their ids.
+
+    Parameters
+    ----------
+    triples : Triples, Tensor, array, sequence or object with ``mapped_triples``
+        Rows of ids, or of names. PyKEEN's triples factories have ``mapped_triples``, and labels
+        where they have ``entity_to_id`` and ``relation_to_id``.
+    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+        What rows of names mean. Labels that the triples have must be these.
+
+    Returns
+    -------
+    ids : Triples, Tensor, array or sequence
+    names : pair of Vocabulary or None
+
+    Raises
+    ------
+    TypeError
+        For names without a vocabulary.
+    ValueError
+        For an unknown name, and for labels that differ from the vocabulary's: the same id would
+        change its meaning.
+
+    Examples
+    --------
+    >>> people = Vocabulary(["ann", "bob"]), Vocabulary(["knows"])
+    >>> ids, _ = with_names([("bob", "knows", "ann")], people)
+    >>> ids.hrt.tolist()
+    [[1, 0, 0]]
+    """
+    entities, relations = names_of(vocabulary)
+    if holds_names(triples):
+        if entities is None or relations is None:
+            raise TypeError(
+                "triples must be integers, got names: names need vocabulary=, of entities and of "
+                "relations"
+            )
+        return Triples.from_names(triples, entities, relations), (entities, relations)
+    own: Names = None, None
+    ids = triples
+    if isinstance(triples, Triples):
+        own = triples.entities, triples.relations
+    elif hasattr(triples, "mapped_triples"):
+        ids = triples.mapped_triples
+        own = (
+            _labels(getattr(triples, "entity_to_id", None)),
+            _labels(getattr(triples, "relation_to_id", None)),
+        )
+    check_same_names(own, (entities, relations))
+    return ids, (own[0] or entities, own[1] or relations)
+
+
+def check_same_names(own: Names, given: Names, whose: str = "vocabulary") -> None:
+    """Raise for the first id that two pairs of vocabularies name differently."""
+    for what, one, other in zip(("entity", "relation"), own, given, strict=True):
+        if one is None or other is None or one == other:
+            continue
+        if len(one) != len(other):
+            raise ValueError(
+                f"the triples have names for {len(one):,} ids ({what}), {whose} for "
+                f"{len(other):,}: the same ids must have the same names"
+            )
+        place = next(i for i in range(len(one)) if one.name(i) != other.name(i))
+        raise ValueError(
+            f"{what} {place} is {shown(one.name(place))} in the triples, but "
+            f"{shown(other.name(place))} in {whose}: the same ids must have the same names"
+        )
+
+
+def ids_or_names(name: str, values: Any, names: Vocabulary | None) -> Tensor:
+    """Ids, of one axis or none, given as such or by their names.
+
+    Raises
+    ------
+    TypeError
+        For names without a vocabulary.
+    ValueError
+        For an unknown name.
+
+    Examples
+    --------
+    >>> ids_or_names("heads", "bob", Vocabulary(["ann", "bob"]))
+    tensor(1)
+    """
+    if names is None or not _is_text(values):
+        return as_integers(name, values)
+    if isinstance(values, str):
+        return torch.tensor(names[values], dtype=torch.int64, device="cpu")
+    return names.ids(values)
+
+
+def holds_names(rows: Any) -> bool:
+    """Whether rows of three hold text."""
+    if isinstance(rows, np.ndarray):
+        return rows.size > 0 and _is_text(rows.reshape(-1))
+    return isinstance(rows, list | tuple) and len(rows) > 0 and _is_text(rows[0])
+
+
+def _is_text(values: Any) -> bool:
+    """Whether a value is text, or a sequence that holds some."""
+    if isinstance(values, str):
+        return True
+    if isinstance(values, np.ndarray):
+        return values.dtype.kind == "U" or (values.dtype.kind == "O" and _is_text(list(values)))
+    return isinstance(values, list | tuple) and any(isinstance(it, str) for it in values)
+
+
+def _labels(ids: Any) -> Vocabulary | None:
+    """The vocabulary of a mapping of names to the ids 0 .. n - 1."""
+    if not isinstance(ids, Mapping) or sorted(ids.values()) != list(range(len(ids))):
+        return None
+    return Vocabulary(sorted(ids, key=ids.__getitem__))

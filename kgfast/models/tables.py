@@ -1,0 +1,83 @@
+"""Tables as people have them, as the parameters of a model: nothing is copied."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from kgfast.ops import TABLE_DTYPES
+
+Table = Tensor | npt.NDArray[Any]
+
+
+def held_table(name: str, table: Any, takes_complex: bool) -> nn.Parameter:
+    """The same storage as a parameter: trainable only if the caller made it one.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument.
+    table : Tensor or array
+        ``[R, *]`` floating point; or complex ``[R, D]``, whose parts are then ``[R, 2D]`` rows
+        ``re0 im0 re1 ...``. A complex parameter that trains is trained through this one.
+    takes_complex : bool
+        Whether the model's rows are complex numbers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a table of another kind, and for complex numbers whose parts cannot be read in place.
+    """
+    values = from_array(name, table)
+    if values.is_complex():
+        if not takes_complex:
+            raise TypeError(
+                f"{name} must be floating point, as its rows are real; got {values.dtype}"
+            )
+        values = _parts(name, values)
+    if values.dtype not in TABLE_DTYPES:
+        raise TypeError(f"{name} must be floating point; got {values.dtype}")
+    if values.ndim != 2:
+        raise ValueError(f"{name} must have two axes; got shape {list(values.shape)}")
+    if isinstance(values, nn.Parameter):
+        return values
+    trains = isinstance(table, nn.Parameter) and table.requires_grad
+    return nn.Parameter(values.detach(), requires_grad=trains)
+
+
+def from_array(name: str, table: Any) -> Tensor:
+    """A tensor as it is, or one on the memory of an array."""
+    if isinstance(table, Tensor):
+        return table
+    if not isinstance(table, np.ndarray):
+        raise TypeError(f"{name} must be a tensor or an array; got {type(table).__name__}")
+    with warnings.catch_warnings():  # an array that cannot be written to is only read here
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        try:
+            return torch.from_numpy(table)
+        except (TypeError, ValueError) as error:  # an order of bytes or a type that torch has not
+            raise TypeError(f"{name}: torch cannot read this array: {error!s:.120}") from None
+
+
+def is_complex(table: Any) -> bool:
+    """Whether a tensor or an array holds complex numbers."""
+    if isinstance(table, np.ndarray):
+        return bool(np.iscomplexobj(table))
+    return isinstance(table, Tensor) and table.is_complex()
+
+
+def _parts(name: str, table: Tensor) -> Tensor:
+    """Complex rows ``[R, D]`` as real ones ``[R, 2D]``, interleaved, on the same memory."""
+    if table.ndim != 2:
+        raise ValueError(f"{name} must have two axes; got shape {list(table.shape)}")
+    try:
+        return torch.view_as_real(table.detach()).view(len(table), 2 * table.shape[1])
+    except RuntimeError:
+        raise ValueError(
+            f"{name}: its real and imaginary parts cannot be read in place (strides "
+            f"{list(table.stride())}{', conjugated' if table.is_conj() else ''}): pass "
+            f"{name}.resolve_conj().contiguous()"
+        ) from None

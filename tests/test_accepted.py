@@ -1,0 +1,345 @@
+"""What people have in hand is taken as it is, and never with another meaning."""
+
+import numpy as np
+import pytest
+import torch
+
+import kgfast
+from kgfast import ComplEx, DistMult, KnownTriples, RotatE, TransE, Triples, Vocabulary
+from kgfast.datasets import synthetic
+from kgfast.models import Model
+
+N, R, DIM = 5, 2, 3
+PEOPLE = Vocabulary(["Ann Smith", "Bob", "Cy", "Dee", "Eve"])
+VERBS = Vocabulary(["knows", "likes"])
+NAMES = PEOPLE, VERBS
+ROWS = [("Bob", "likes", "Ann Smith"), ("Eve", "knows", "Cy")]
+IDS = torch.tensor([[1, 1, 0], [4, 0, 2]])
+
+
+def model() -> TransE:
+    return TransE.init(N, R, DIM, seed=0)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+
+class Factory:
+    """A triples factory, as PyKEEN has it."""
+
+    def __init__(self, triples, entities=PEOPLE, relations=VERBS) -> None:
+        self.mapped_triples = torch.as_tensor(triples)
+        if entities is not None:
+            self.entity_to_id = {name: place for place, name in enumerate(entities)}
+            self.relation_to_id = {name: place for place, name in enumerate(relations)}
+
+
+# -- rank(model, dataset) ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return synthetic(60, 3, 200, 20, 20)
+
+
+def test_a_dataset_is_its_test_split_filtered(graph):
+    fresh = TransE.init(60, 3, 4, seed=0)
+    got = kgfast.rank(fresh, graph)
+    want = kgfast.rank(fresh, graph.test, known=graph.known())
+    raw = kgfast.rank(fresh, graph.test)
+    assert torch.equal(got.realistic, want.realistic)
+    assert not torch.equal(got.realistic, raw.realistic)
+    assert set(got.by("relation")) == set(want.by("relation"))
+    unfiltered = kgfast.rank(fresh, graph, known=None)
+    assert torch.equal(unfiltered.realistic, raw.realistic)
+    some = KnownTriples(graph.train)
+    filtered = kgfast.rank(fresh, graph, known=some)
+    assert torch.equal(filtered.realistic, kgfast.rank(fresh, graph.test, known=some).realistic)
+
+
+def test_a_dataset_of_another_size_is_named(graph):
+    with pytest.raises(ValueError, match="60 names of entities, but the model has 59"):
+        kgfast.rank(TransE.init(59, 3, 4, seed=0), graph)
+
+
+def test_triples_are_not_filtered_unless_asked():
+    ranks = kgfast.rank(model(), IDS)
+    assert ranks.raw is ranks or torch.equal(ranks.raw.greater, ranks.greater)
+    with pytest.raises(TypeError, match="known must be KnownTriples or None"):
+        kgfast.rank(model(), IDS, known="all")
+
+
+# -- names -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [ROWS, np.array(ROWS), [list(row) for row in ROWS]])
+@pytest.mark.parametrize("vocabulary", [NAMES, Triples(IDS, entities=PEOPLE, relations=VERBS)])
+def test_triples_by_name(rows, vocabulary):
+    got = kgfast.rank(model(), rows, vocabulary=vocabulary)
+    assert torch.equal(got.greater, kgfast.rank(model(), IDS).greater)
+    assert set(got.by("relation")) == {"knows", "likes"}
+    known = KnownTriples(rows, vocabulary=vocabulary)
+    assert known.contains(IDS).all()
+    assert len(known) == 2
+
+
+@pytest.mark.parametrize("by", ["heads", "tails"])
+def test_queries_by_name(by):
+    named = {by: ["Ann Smith", "Eve"], "relations": "likes"}
+    ids = {by: [0, 4], "relations": 1}
+    got = kgfast.topk(model(), **named, k=2, vocabulary=NAMES)
+    assert torch.equal(got.ids, kgfast.topk(model(), **ids, k=2).ids)
+    assert "Ann Smith" in repr(got)
+    one = kgfast.topk(
+        model(), **{by: "Eve", "relations": ["likes", "knows"]}, k=1, vocabulary=NAMES
+    )
+    assert one.ids.shape == (2, 1)
+
+
+def test_ids_go_with_a_vocabulary_too():
+    got = kgfast.topk(model(), heads=[0], relations=1, k=2, vocabulary=NAMES)
+    assert got[0][0][0] in PEOPLE
+    among = kgfast.topk(
+        model(), heads=[0], relations=1, k=2, vocabulary=NAMES, candidate_ids=["Bob", "Cy"]
+    )
+    assert set(among.ids[0].tolist()) == {1, 2}
+    ranks = kgfast.rank(model(), IDS, vocabulary=NAMES, candidate_ids=["Bob", "Cy"])
+    assert torch.equal(ranks.greater, kgfast.rank(model(), IDS, candidate_ids=[1, 2]).greater)
+
+
+WITHOUT = {
+    "triples": lambda: kgfast.rank(model(), ROWS),
+    "an array": lambda: kgfast.rank(model(), np.array(ROWS)),
+    "known": lambda: KnownTriples(ROWS),
+    "heads": lambda: kgfast.topk(model(), heads=["Bob"], relations=0, k=1),
+    "a head": lambda: kgfast.topk(model(), heads="Bob", relations=0, k=1),
+    "relations": lambda: kgfast.topk(model(), heads=0, relations=["likes"], k=1),
+    "relations of none": lambda: kgfast.topk(
+        model(), heads="Bob", relations="likes", k=1, vocabulary=(PEOPLE, None)
+    ),
+    "candidates": lambda: kgfast.rank(model(), IDS, candidate_ids=["Bob"]),
+    "a loss": lambda: kgfast.losses.nssa(model(), ROWS, torch.tensor([0])),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_names_without_a_vocabulary_are_refused(name):
+    with pytest.raises(TypeError, match="must be integers, got names: names need vocabulary="):
+        WITHOUT[name]()
+
+
+def test_unknown_names_and_other_vocabularies_are_named():
+    with pytest.raises(ValueError, match=r"unknown name 'Bobb' .* did you mean 'Bob'"):
+        kgfast.topk(model(), heads=["Bobb"], relations=0, k=1, vocabulary=NAMES)
+    with pytest.raises(ValueError, match=r"vocabulary: 2 names of entities, but the model has 5"):
+        kgfast.rank(model(), IDS, vocabulary=(Vocabulary(["a", "b"]), VERBS))
+    with pytest.raises(TypeError, match="vocabulary must be a pair"):
+        kgfast.rank(model(), IDS, vocabulary=PEOPLE)
+
+
+def test_labels_that_differ_from_the_vocabulary_are_an_error():
+    other = Vocabulary(["Ann Smith", "Cy", "Bob", "Dee", "Eve"])
+    triples = Triples(IDS, entities=other, relations=VERBS)
+    for value in (triples, Factory(IDS, other)):
+        with pytest.raises(ValueError, match=r"entity 1 is 'Cy' in the triples, but 'Bob' in voc"):
+            kgfast.rank(model(), value, vocabulary=NAMES)
+        with pytest.raises(ValueError, match="entity 1 is 'Cy'"):
+            KnownTriples(value, vocabulary=NAMES)
+        with pytest.raises(ValueError, match="entity 1 is 'Cy' .* 'Bob' in the parts before"):
+            KnownTriples(Triples(IDS, entities=PEOPLE, relations=VERBS), value)
+    fewer = Factory([[0, 0, 1]], Vocabulary(["Ann Smith", "Bob"]))
+    with pytest.raises(ValueError, match="have names for 2 ids .*, vocabulary for 5"):
+        kgfast.rank(model(), fewer, vocabulary=NAMES)
+
+
+# -- objects of other libraries, sets ----------------------------------------------------------
+
+
+def test_objects_with_mapped_triples():
+    want = kgfast.rank(model(), IDS)
+    for factory in (Factory(IDS), Factory(IDS, None)):
+        assert torch.equal(kgfast.rank(model(), factory).greater, want.greater)
+        assert KnownTriples(factory).contains(IDS).all()
+        loss = kgfast.losses.nssa(model(), factory, torch.tensor([0]))
+        assert torch.equal(loss, kgfast.losses.nssa(model(), IDS, torch.tensor([0])))
+    assert set(kgfast.rank(model(), Factory(IDS), vocabulary=NAMES).by("relation")) == {*VERBS}
+    assert set(kgfast.rank(model(), Factory(IDS)).by("relation")) == {*VERBS}
+
+
+def test_a_factory_of_pykeen():
+    triples = pytest.importorskip("pykeen.triples")
+    rows = np.array(ROWS)
+    factory = triples.TriplesFactory.from_labeled_triples(
+        rows,
+        entity_to_id={name: place for place, name in enumerate(PEOPLE)},
+        relation_to_id={name: place for place, name in enumerate(VERBS)},
+    )
+    got = kgfast.rank(model(), factory, vocabulary=NAMES, known=KnownTriples([factory]))
+    assert len(got) == 2
+    assert KnownTriples(factory).contains(IDS).all()
+
+
+SETS = {
+    "parts": lambda a, b: KnownTriples(a, b),
+    "a list of tensors": lambda a, b: KnownTriples([a, b]),
+    "a tuple of arrays": lambda a, b: KnownTriples((a.numpy(), b.numpy())),
+    "a list of lists": lambda a, b: KnownTriples([a.tolist(), b.tolist()]),
+    "lists of tuples": lambda a, b: KnownTriples([[tuple(it) for it in a.tolist()], b.tolist()]),
+    "triples": lambda a, b: KnownTriples([Triples(a), Triples(b)]),
+    "factories": lambda a, b: KnownTriples([Factory(a), Factory(b)]),
+    "mixed": lambda a, b: KnownTriples([Factory(a), b.numpy()], []),
+    "an empty one": lambda a, b: KnownTriples([a, b, []]),
+    "rows": lambda a, b: KnownTriples([*a.tolist(), *b.tolist()]),
+    "rows that are tensors": lambda a, b: KnownTriples([*a, *b]),
+    "a set": lambda a, b: KnownTriples({tuple(it) for it in [*a.tolist(), *b.tolist()]}),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_sets_of_triples(name):
+    first, second = torch.tensor([[0, 0, 1], [1, 0, 2], [2, 1, 2]]), torch.tensor([[3, 1, 1]] * 2)
+    known = SETS[name](first, second)
+    assert len(known) == 4
+    assert known.contains(torch.cat([first, second])).all()
+
+
+def test_one_triple_of_triples_is_no_set():
+    assert len(KnownTriples([(0, 0, 1), (1, 0, 2), (2, 0, 0)])) == 3
+    with pytest.raises(ValueError, match=r"shape \[T, 3\]"):
+        KnownTriples([torch.zeros(2, 4, dtype=torch.int64)])
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_numpy_tables_are_read_in_place(dtype):
+    entity, relation = (random(rows, DIM).numpy().astype(dtype) for rows in (N, R))
+    for make in (TransE, DistMult):
+        got = make(entity, relation)
+        assert got.entity.data_ptr() == entity.ctypes.data
+        want = make(torch.from_numpy(entity.copy()), torch.from_numpy(relation.copy()))
+        assert torch.equal(kgfast.rank(got, IDS).greater, kgfast.rank(want, IDS).greater)
+        assert not got.entity.requires_grad
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_table_that_cannot_be_written_to(tmp_path):
+    path = tmp_path / "entity.npy"
+    np.save(path, random(N, DIM).numpy())
+    entity = np.load(path, mmap_mode="r")
+    got = DistMult(entity, random(R, DIM))
+    assert torch.equal(got.entity, random(N, DIM))
+
+
+def complex_of(rows: int, dtype=torch.complex64) -> torch.Tensor:
+    return (
+        random(rows, 2 * DIM)
+        .view(rows, DIM, 2)
+        .double()
+        .contiguous()
+        .view(torch.complex128)
+        .reshape(rows, DIM)
+        .to(dtype)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("array", [False, True])
+def test_complex_tables_are_read_in_place(dtype, array):
+    entity, relation = complex_of(N, dtype), complex_of(R, dtype)
+    rows = [torch.view_as_real(it).flatten(1).clone() for it in (entity, relation)]
+    given = [it.numpy() for it in (entity, relation)] if array else [entity, relation]
+    for make, options in ((RotatE, {"relation_format": "complex"}), (ComplEx, {})):
+        got = make(*given)
+        assert got.entity.data_ptr() == entity.data_ptr()
+        assert got.layout == "interleaved"
+        want = make(*rows, layout="interleaved", **options)
+        assert torch.equal(got.entity, want.entity)
+        one, other = kgfast.rank(got, IDS), kgfast.rank(want, IDS)
+        assert torch.equal(one.greater, other.greater)
+    phases = random(R, DIM, dtype=rows[0].dtype)
+    got = RotatE(given[0], phases, relation_format="phase")
+    want = RotatE(rows[0], phases, relation_format="phase", layout="interleaved")
+    assert torch.equal(kgfast.rank(got, IDS).greater, kgfast.rank(want, IDS).greater)
+
+
+def test_strided_complex_rows_and_trainable_ones():
+    wide = complex_of(2 * N)
+    got = ComplEx(wide[::2], complex_of(R))
+    assert got.entity.data_ptr() == wide.data_ptr()
+    assert torch.equal(got.entity, torch.view_as_real(wide[::2]).flatten(1))
+    held = torch.nn.Parameter(complex_of(N))
+    got = ComplEx(held, complex_of(R))
+    assert got.entity.requires_grad
+    assert not got.relation.requires_grad
+    with torch.no_grad():
+        got.entity += 1
+    assert torch.equal(torch.view_as_real(held.detach()).flatten(1), got.entity.detach())
+
+
+BAD_TABLES = {
+    "halves": (
+        lambda: RotatE(complex_of(N), random(R, DIM), layout="halves"),
+        ValueError,
+        "layout must be 'interleaved' where entity is complex: .* got 'halves'",
+    ),
+    "halves of ComplEx": (
+        lambda: ComplEx(complex_of(N), complex_of(R), layout="halves"),
+        ValueError,
+        "layout must be 'interleaved'",
+    ),
+    "relation alone": (
+        lambda: ComplEx(random(N, 2 * DIM), complex_of(R)),
+        ValueError,
+        "where relation is complex: .* real entity rows are halves by default",
+    ),
+    "format": (
+        lambda: RotatE(complex_of(N), complex_of(R), relation_format="phase"),
+        ValueError,
+        "relation_format must be 'complex' where relation is; got 'phase'",
+    ),
+    "real models": (
+        lambda: TransE(complex_of(N), complex_of(R)),
+        TypeError,
+        "entity must be floating point, as its rows are real; got torch.complex64",
+    ),
+    "columns": (
+        lambda: ComplEx(complex_of(DIM).t()[:, :2], complex_of(R)),
+        ValueError,
+        r"cannot be read in place \(strides .* pass entity.resolve_conj",
+    ),
+    "conjugated": (
+        lambda: ComplEx(complex_of(N).conj(), complex_of(R)),
+        ValueError,
+        "cannot be read in place .* conjugated",
+    ),
+    "a list": (lambda: TransE([[1.0]], random(R, 1)), TypeError, "a tensor or an array; got list"),
+    "integers": (
+        lambda: TransE(np.zeros((2, 2), int), random(R, 2)),
+        TypeError,
+        "entity must be floating point; got torch.int64",
+    ),
+    "big endian": (
+        lambda: TransE(np.zeros((2, 2), ">f4"), random(R, 2)),
+        TypeError,
+        "entity: torch cannot read this array",
+    ),
+    "one axis": (lambda: TransE(np.zeros(3, "f4"), random(R, 3)), ValueError, "two axes"),
+    "one complex axis": (lambda: ComplEx(complex_of(1)[0], complex_of(R)), ValueError, "two axes"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_tables_that_cannot_be_served_are_named(name):
+    make, error, message = BAD_TABLES[name]
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_defaults_of_real_tables_are_as_they_were():
+    rotate = RotatE(random(N, 2 * DIM), random(R, DIM))
+    assert (rotate.layout, rotate.relation_format) == ("halves", "raw")
+    assert ComplEx(random(N, 2 * DIM), random(R, 2 * DIM)).layout == "halves"
+    assert issubclass(RotatE, Model)
