@@ -122,6 +122,7 @@ def test_values_of_configs_are_cut(tmp_path: Path) -> None:
         f"{long}: 1",
         f"optim: {{{long[:1000]}: 1}}",
         f"model: {{name: {long}}}",
+        f"dataset: {{name: {long}, root: {long}}}",
         f"med: {{dims: [{'2, ' * 1000}1]}}",
         f"optim: [{'a, ' * 1000}1]",
         f"{'a.' * 1000}b: 1",

@@ -124,7 +124,8 @@ def takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         count = " and ".join(limits)
         return f"list of {takes(*get_args(annotation))}" + (f", {count} of them" if count else "")
     if annotation is str and limits:
-        return "text, not empty" if limits == ["at least 1"] else f"text {limits[0]}"
+        said_of = {"at least 1": "not empty"}
+        return ", ".join(["text", *(said_of.get(it, it) for it in limits)])
     said = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
     return " ".join([said.get(annotation, "`null`"), ", ".join(limits)]).strip()
 

@@ -26,6 +26,7 @@ _SAYS: dict[str, Callable[[dict[str, Any]], str]] = {
     "too_short": lambda it: f"must have at least {it['min_length']} values",
     "too_long": lambda it: f"must have at most {it['max_length']} values",
     "string_too_short": lambda it: "must not be empty",
+    "string_too_long": lambda it: f"must have at most {it['max_length']} characters",
     "literal_error": lambda it: f"must be one of {it['expected']}".replace("'", ""),
     "string_pattern_mismatch": lambda it: "must be auto, cpu, cuda or cuda:<index>",
 }

@@ -47,8 +47,8 @@ class DatasetConfig(Section):
         :func:`kgfast.datasets.load`.
     """
 
-    name: Annotated[str, Field(min_length=1)]
-    root: str = "data"
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    root: Annotated[str, Field(max_length=4096)] = "data"
     test_on: Annotated[Literal["test", "valid"], Word] = "test"
     columns: Columns | None = None
 

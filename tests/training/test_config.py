@@ -137,6 +137,7 @@ MISTAKES = [
     ({"model__channels": 64}, "model.channels: only conve has it; model.name is rotate"),
     ({"dataset__name": 5}, "dataset.name must be text; got 5"),
     ({"dataset__name": ""}, "dataset.name must not be empty; got ''"),
+    ({"dataset__name": "x" * 256}, "dataset.name must have at most 255 characters; got 'xxx"),
     ({"device": "gpu"}, "device must be auto, cpu, cuda or cuda:<index>; got 'gpu'"),
     ({"seed": -1}, "seed must be at least 0; got -1"),
     ({"optim__betas": [0.9]}, "optim.betas must have at least 2 values; got [0.9]"),
