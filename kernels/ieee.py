@@ -7,6 +7,7 @@ for ever. The extension sets the mode of its threads by itself (csrc/fpmode.h).
 
 import ctypes
 import math
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,6 +21,7 @@ _TO_NEAREST = 0  # FE_TONEAREST, the same on x86-64 and aarch64
 _FACTORS = (0.25 + 2.0**-54, 0.25 + 3 * 2.0**-54)
 _PRODUCTS = (1 << 50, (1 << 50) + 1)  # with 2^-1022, rounded to nearest: their bits
 _C = ctypes.CDLL(None)
+_PROCESS = os.getpid()
 _plain = threading.local()  # .threads: how many of the calling thread's were found to be plain
 
 
@@ -52,11 +54,13 @@ def _are_ieee(numbers: float, is_plain: bool) -> bool:
     """Whether the threads that share so many numbers keep denormals and round to nearest.
 
     Asked once of the threads that serve the calling one, unless its own mode says that there was
-    something to inherit.
+    something to inherit; never in a child of a fork, where torch's threads may not answer.
     """
     count = torch.get_num_threads()
     if count == 1 or numbers <= _GRAIN:
         return True
+    if os.getpid() != _PROCESS:
+        return is_plain
     if not is_plain or getattr(_plain, "threads", 0) < count:
         _plain.threads = count if _is_nearest_kept(count * _GRAIN // 2) else 0
     return bool(_plain.threads)

@@ -91,7 +91,7 @@ def evaluating(model: Any) -> Iterator[None]:
     if own:
         model.eval()
     try:
-        with ieee_arithmetic():
+        with ieee_arithmetic(2 * int(model.num_entities) * int(model.dim)):
             yield
     finally:
         if own:

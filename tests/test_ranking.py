@@ -206,6 +206,23 @@ def test_candidate_subsets():
     assert bool((ranks.pessimistic <= ranks.num_candidates).all())
 
 
+def test_subnormal_queries_while_the_caller_flushes_them(backend):
+    generator = torch.Generator().manual_seed(0)
+    entity, relation = (torch.randint(50, (n, 4), generator=generator) * 1e-41 for n in (300, 3))
+    model, triples = TransE(entity, relation), random_triples(20, 300, 3)
+    expected, best = rank(model, triples), kgfast.topk(model, heads=[1, 2], relations=0, k=9)
+    assert torch.set_flush_denormal(True)
+    try:
+        found, again = rank(model, triples), kgfast.topk(model, heads=[1, 2], relations=0, k=9)
+        still_flushing = torch.tensor(1e-310, dtype=torch.float64) * 1 == 0
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(found.greater, expected.greater)
+    assert torch.equal(found.equal, expected.equal)
+    assert torch.equal(again.ids, best.ids)
+    assert still_flushing
+
+
 def test_no_candidates_but_the_target(backend):
     model, triples = RotatE.init(100, 2, 8, seed=0), random_triples(20, 100, 2)
     ranks = rank(model, triples, known=KnownTriples(triples), candidate_ids=[])

@@ -3,6 +3,11 @@
 After an operator that torch spreads over its threads, those spin for milliseconds on the cores that
 the next kernel needs (unless ``OMP_WAIT_POLICY`` says otherwise, which kgfast sets where it comes
 before torch). Where no operator of torch is large, one thread is enough for it.
+
+After ``os.fork()`` the extension makes threads of its own for the child. Torch's OpenMP does not:
+where the parent has computed on several threads of torch, an operator of torch that is large
+enough for threads (more than 32,768 numbers) waits for ever in the child. Children should be
+started by ``spawn`` or ``forkserver``, or call ``torch.set_num_threads(1)`` before anything else.
 """
 
 from collections.abc import Iterator

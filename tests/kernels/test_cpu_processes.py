@@ -57,10 +57,15 @@ def test_interrupting_a_long_sweep():
 def test_a_forked_child_has_its_own_threads_even_where_another_thread_sweeps():
     process = run_script(
         """
+        from kgfast.kernels.ieee import ieee_arithmetic
+        torch.ones(1 << 20).mul_(2)  # torch has its threads, which a child has not
+
         def status_of_child():
             child = os.fork()
             if child == 0:
                 signal.alarm(20)
+                with ieee_arithmetic():
+                    pass
                 os._exit(0 if greater() == 7 and greater() == 7 else 1)
             return os.waitpid(child, 0)[1]
 
