@@ -125,7 +125,9 @@ def takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return f"list of {takes(*get_args(annotation))}" + (f", {count} of them" if count else "")
     if annotation is str and limits:
         said_of = {"at least 1": "not empty"}
-        return ", ".join(["text", *(said_of.get(it, it) for it in limits)])
+        limits = [said_of.get(it, it) for it in limits]
+        limits = [f"{it} characters" if it.startswith("at most") else it for it in limits]
+        return ", ".join(["text", *limits])
     said = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
     return " ".join([said.get(annotation, "`null`"), ", ".join(limits)]).strip()
 
