@@ -98,3 +98,44 @@ LEARNERS = {
         0.2,
     ),
 }
+
+
+RING = 12  # entities of the graph below
+RING_CONFIG = {
+    "threads": 1,
+    "model": {"name": "rotate", "base_dim": 4, "gamma": 6.0},
+    "optim": {"lr": 0.05},
+    "train": {"steps": 12, "eval_every": 4, "save_every": 4, "log_every": 1},
+    "data": {"train_bs": 5, "neg_size": 3},
+}
+
+
+def ring_triples():
+    """Every entity has a next and a previous one: train, valid and test, by name."""
+    rows = [(f"e{i}", "next", f"e{(i + 1) % RING}") for i in range(RING)]
+    rows += [(f"e{i}", "previous", f"e{(i - 1) % RING}") for i in range(RING)]
+    return {"train": rows[2:-2], "valid": rows[:2], "test": rows[-2:]}
+
+
+def write_ring(folder, entities=None, splits=None, layout="official"):
+    """A folder of data; ``entities`` is the order of their names in ``entities.dict``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    splits = ring_triples() if splits is None else splits
+    for split, rows in splits.items():
+        (folder / f"{split}.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
+    if layout == "official":
+        entities = [f"e{i}" for i in range(RING)] if entities is None else entities
+        for name, names in (("entities", entities), ("relations", ["next", "previous"])):
+            lines = [f"{i}\t{it}\n" for i, it in enumerate(names)]
+            (folder / f"{name}.dict").write_text("".join(lines))
+    return folder
+
+
+def ring_trainer(root, run_dir, **sections):
+    """A trainer of the data in ``<root>/ring``."""
+    values = {"dataset": {"name": "ring", "root": str(root)}} | RING_CONFIG
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
+    if values["train"].get("mode", "negative") != "negative":
+        values["data"] = {"train_bs": 5}
+    return Trainer(Config.from_dict(values), run_dir, progress=False)

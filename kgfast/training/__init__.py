@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kgfast.training.checkpoint import RunFolder
     from kgfast.training.config import Config
     from kgfast.training.official import load_official
+    from kgfast.training.run_folder import RunFolder
     from kgfast.training.trainer import Result, Trainer
 
 _HOMES = {
     "Config": "config",
     "Result": "trainer",
-    "RunFolder": "checkpoint",
+    "RunFolder": "run_folder",
     "Trainer": "trainer",
     "load_official": "official",
 }

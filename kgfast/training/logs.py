@@ -115,7 +115,7 @@ def _parsed(path: Path, lines: list[str]) -> Iterator[Row]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             row = None
-        if not isinstance(row, dict) or "step" not in row:
+        if not isinstance(row, dict) or type(row.get("step")) is not int:
             raise ValueError(f"{path}:{number}: not a row of a log: {line[:80]!r}")
         yield row
 

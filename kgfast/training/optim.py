@@ -18,6 +18,7 @@ from torch.optim.adam import adam
 
 from kgfast import ops
 from kgfast.training.row_gradients import RowGradients, add_to, merge
+from kgfast.training.state import check_tensors
 
 if TYPE_CHECKING:
     from kgfast.training.config_sections import OptimConfig
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _BLOCK = {"cpu": 1 << 16}  # numbers at once: with gradient, states and copies 1.5 MiB
 _BLOCK_ELSEWHERE = 1 << 26
 _EPS = {"adam": 1e-8, "adagrad": 1e-10}
+# Of torch's optimizers, beside the number of steps. Adagrad's are there from the start.
+_MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "adagrad": ("sum",), "sgd": ()}
 
 
 class RowOptimizer:
@@ -302,21 +305,70 @@ class Optimizer:
         return True
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, by parameter and name, for a checkpoint."""
+        """The state, by parameter and name, for a checkpoint.
+
+        Always the same names: a parameter that had no gradient yet has the state it begins with.
+        """
         found = {
             f"{name}.{key}": value
             for name, parameter in self._named.items()
-            for key, value in self._dense.state.get(parameter, {}).items()
+            if not self._has_rows(name)
+            for key, value in self._dense_state(parameter).items()
         }
         states = {} if self._rows is None else self._rows.states
         return found | {f"{self._entity_name}.{key}": value for key, value in states.items()}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from the tensors of a checkpoint."""
+    def check(self, tensors: Mapping[str, Tensor], *, complete: bool = True) -> None:
+        """That the tensors of a checkpoint fit; changes nothing.
+
+        Parameters
+        ----------
+        tensors : mapping of str to Tensor
+            As :meth:`tensors` gives them.
+        complete : bool
+            Whether every parameter must have its state. Checkpoints of an earlier kgfast lack that
+            of parameters without a gradient so far, as a whole.
+
+        Raises
+        ------
+        ValueError
+            If a tensor is missing or unknown, or has another shape or dtype.
+        """
+        own = self.tensors()
+        if not complete:
+            held = {name.rpartition(".")[0] for name in tensors}
+            own = {
+                name: value
+                for name, value in own.items()
+                if self._has_rows(parameter := name.rpartition(".")[0]) or parameter in held
+            }
+        check_tensors("optimizer", tensors, own)
+
+    def load(self, tensors: Mapping[str, Tensor], *, complete: bool = True) -> None:
+        """Go on from the tensors of a checkpoint; arguments and errors are those of :meth:`check`.
+
+        Nothing is changed if they do not fit.
+        """
+        self.check(tensors, complete=complete)
         for full_name, value in tensors.items():
             name, _, key = full_name.rpartition(".")
-            if self._rows is not None and name == self._entity_name:
+            if self._rows is not None and self._has_rows(name):
                 self._rows.states[key].copy_(value)
             else:
                 state: dict[str, Any] = self._dense.state[self._named[name]]
                 state[key] = value.to(self._named[name].device, copy=True)
+
+    def _has_rows(self, name: str) -> bool:
+        """Whether a parameter is the table of the lazy optimizer."""
+        return self._rows is not None and name == self._entity_name
+
+    def _dense_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """What torch holds of a parameter, or would begin with."""
+        held: dict[str, Tensor] = self._dense.state.get(parameter, {})
+        if held:
+            return held
+        moments = _MOMENTS[self._config.name.removeprefix("row_")]
+        if not moments:
+            return {}
+        step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        return {"step": step} | {it: torch.zeros_like(parameter) for it in moments}

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from kgfast.models.base import SIDES, Side
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
 from kgfast.ranks import Ranks
-from kgfast.training.checkpoint import RunFolder
+from kgfast.training.checkpoint import State as Checkpoint
 from kgfast.training.config import Config
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
@@ -27,50 +26,36 @@ from kgfast.training.logs import Logs
 from kgfast.training.negatives import mix, with_inverses
 from kgfast.training.optim import Optimizer
 from kgfast.training.progress import Progress
+from kgfast.training.run_folder import RunFolder
+from kgfast.training.run_graph import RunGraph
 from kgfast.training.schedule import Patience, Schedule, gain
+from kgfast.training.state import State, check_like, check_tensors
 from kgfast.training.steps import MODES
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _DROPOUT = 3  # of mix(), beside the sides (0, 1), the negatives (2) and the sub-models (4)
 
+_KNOWS_ITS_GRAPH = "graph"  # of the meta: checkpoints of an earlier kgfast lack it
+
 Metrics = dict[str, float]
 
 
-@dataclass
-class State:
-    """What of a run is neither a tensor nor follows from its step.
-
-    Attributes
-    ----------
-    step : int
-        Steps that were made.
-    best, best_step, valid, valid_of_submodels
-        The best metric on valid, when it was seen, and all metrics then; of croppable embeddings
-        those of the widest, and of each by its width.
-    loss_sum, loss_count
-        Since the last row of the log.
-    """
-
-    step: int = 0
-    best: float | None = None
-    best_step: int = 0
-    valid: dict[str, float] = field(default_factory=dict)
-    valid_of_submodels: dict[str, dict[str, float]] = field(default_factory=dict)
-    loss_sum: float = 0.0
-    loss_count: int = 0
-    seconds_training: float = 0.0
-    seconds_evaluating: float = 0.0
-    stopped_early: bool = False
-
-
 class Run:
-    """One run of a trainer; its arguments are the trainer's.
+    """One run of a trainer; its arguments are the trainer's, and the graph that its folder keeps.
 
     Attributes
     ----------
     state : State
     steps : int
         Of the whole run.
+    resumed : bool
+        Whether it goes on from a checkpoint.
+
+    Raises
+    ------
+    ValueError
+        If there are no training triples; if the folder holds a run that is not to be resumed, one
+        of another config, or no checkpoint that fits the run.
     """
 
     def __init__(
@@ -81,10 +66,12 @@ class Run:
         evaluate: Callable[[str], Ranks | dict[int, Ranks]],
         *,
         folder: RunFolder | None,
+        graph: RunGraph | None = None,
         progress: bool,
         resume: bool,
     ) -> None:
         self._config, self._dataset, self._model = config, dataset, model
+        self._graph = graph
         self._evaluate, self._folder, self._shows_progress = evaluate, folder, progress
         _check_sizes(model, dataset)
         device = model.entity.device
@@ -112,8 +99,8 @@ class Run:
         stop = wanted.early_stopping
         self._patience = None if stop is None else Patience(metric, stop.patience, stop.min_delta)
         self.state = State()
-        self._resumed = self._resume() if resume else False
-        if folder is not None and not self._resumed:
+        self.resumed = self._resume() if resume else False
+        if folder is not None and not self.resumed:
             if folder.holds_a_run():
                 raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
             folder.write_config(config)
@@ -293,7 +280,8 @@ class Run:
         return {
             "step": self.state.step,
             "config": self._config.to_dict(),
-            "state": asdict(self.state),
+            "graph": None if self._graph is None else self._graph.rows,
+            "state": self.state.model_dump(),
             "schedule": self._schedule.state(),
             "scaler": self._optimizer.scaler.state(),
             "patience": None if self._patience is None else self._patience.state(),
@@ -301,7 +289,7 @@ class Run:
 
     def _resume(self) -> bool:
         """Go on from the newest state of the folder; False if there is none."""
-        found = None if self._folder is None else self._folder.load_last()
+        found = None if self._folder is None else self._folder.load_last(self._check)
         if found is None:
             return False
         tensors, meta = found
@@ -311,19 +299,51 @@ class Run:
                 "the run was started with another config: "
                 + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
             )
+        complete = _KNOWS_ITS_GRAPH in meta
         self._model.load_state_dict(_below("model.", tensors))
-        self._optimizer.load(_below("optim.", tensors))
+        self._optimizer.load(_below("optim.", tensors), complete=complete)
         self._optimizer.scaler.load(meta["scaler"])
         self._schedule.load(meta["schedule"])
         if self._patience is not None:
             self._patience.load(meta["patience"])
-        self.state = State(**meta["state"])
+        self.state = State.of(meta["state"], complete=complete)
         return True
+
+    def _check(self, found: Checkpoint) -> None:
+        """Raise a ValueError unless this run can go on from a checkpoint; changes nothing.
+
+        One of another config passes: none of the folder can be gone on with then.
+        """
+        tensors, meta = found
+        complete = _KNOWS_ITS_GRAPH in meta
+        config = meta.get("config")
+        if not isinstance(config, dict):
+            raise ValueError(f"config must be a mapping; got {config!r:.60}")
+        try:
+            changed = Config.from_dict(config).training_differences(self._config)
+        except RecursionError:
+            raise ValueError("config is nested too deeply") from None
+        except ValueError as error:
+            raise ValueError(f"config: {', '.join(str(error).splitlines())}") from None
+        if changed:
+            return
+        graph = None if self._graph is None else self._graph.rows
+        if complete and meta[_KNOWS_ITS_GRAPH] != graph:
+            raise ValueError("its rows belong to other names than those of the run")
+        state = State.of(meta.get("state"), complete=complete)
+        if type(meta.get("step")) is not int or meta["step"] != state.step:
+            raise ValueError(f"step is {meta.get('step')!r:.60}, that of its state {state.step}")
+        check_like("schedule", meta.get("schedule"), self._schedule.state())
+        check_like("scaler", meta.get("scaler"), self._optimizer.scaler.state())
+        patience = None if self._patience is None else self._patience.state()
+        check_like("patience", meta.get("patience"), patience)
+        check_tensors("model", _below("model.", tensors), self._model.state_dict())
+        self._optimizer.check(_below("optim.", tensors), complete=complete)
 
     def _logs(self) -> AbstractContextManager[Logs | None]:
         if self._folder is None:
             return nullcontext()
-        return Logs(self._folder.path, self.state.step if self._resumed else None)
+        return Logs(self._folder.path, self.state.step if self.resumed else None)
 
     def _bar(self) -> Progress:
         return Progress(self.steps, self.state.step, enabled=self._shows_progress)

@@ -3,20 +3,21 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from kgfast.datasets import Dataset
-from kgfast.models import MED
+from kgfast.models import MED, Model
 from kgfast.ranking import rank
 from kgfast.ranks import Ranks, table_of
 from kgfast.training.build import build_model, device_of, load_dataset
-from kgfast.training.checkpoint import RunFolder
 from kgfast.training.config import Config
 from kgfast.training.provenance import provenance
 from kgfast.training.run import Run
+from kgfast.training.run_folder import RunFolder
+from kgfast.training.run_graph import SPLITS, RunGraph
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,20 +133,24 @@ class Trainer:
         sizes = self.dataset.num_entities, self.dataset.num_relations
         self.model = build_model(config, *sizes).to(self.device)
 
-    def fit(self, resume: bool = False) -> Result:
+    def fit(self, resume: bool = False, *, trust_data: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.
 
         Parameters
         ----------
         resume : bool
             Go on from the newest checkpoint of the run folder, if there is one. What comes out is
-            bit-equal to an uninterrupted run with as many threads.
+            bit-equal to an uninterrupted run with as many threads. The data must be the graph that
+            the run began with; the order of its names and of its lines does not matter.
+        trust_data : bool
+            Resume a run of an earlier kgfast, which did not keep its graph: the data are taken for
+            the ones it began with.
 
         Raises
         ------
         ValueError
             If there are no training triples; if the folder holds a run and ``resume`` is False, or
-            a run of another config.
+            a run of another config or another graph, or another process writes it.
         FloatingPointError
             If the loss is not finite: names the step and the first bad row of the tables. The
             checkpoints stay as they were.
@@ -154,20 +159,44 @@ class Trainer:
         KeyboardInterrupt
             On Ctrl-C, when the step that it fell into is done and saved.
         """
-        with _threads(self.config.threads):
+        alone: AbstractContextManager[None]
+        alone = nullcontext() if self.folder is None else self.folder.locked()
+        with alone, _threads(self.config.threads):
+            graph = self._graph_of_the_run(resume, trust_data)
             run = Run(
                 self.config,
                 self.dataset,
                 self.model,
                 self.evaluate,
                 folder=self.folder,
+                graph=graph,
                 progress=self.progress,
                 resume=resume,
             )
+            folder = self.folder
+            if folder and graph and not (run.resumed and folder.graph.exists()):
+                folder.write_graph(graph)
             if not run.train():
                 print(run.interruption(), file=sys.stderr)
                 raise KeyboardInterrupt
-            return self._finish(run)
+            return self._finish(run, graph)
+
+    def _graph_of_the_run(self, resume: bool, trust_data: bool) -> RunGraph | None:
+        """The graph that the run folder keeps or will keep; the dataset is read through it."""
+        if self.folder is None:
+            return None
+        if not (resume and self.folder.holds_a_run()):
+            return RunGraph.of(self.dataset)
+        graph = self.folder.load_graph()
+        if graph is not None:
+            self.dataset = graph.read(self.dataset, f"dataset {self.dataset.name}")
+        elif not trust_data:
+            raise ValueError(
+                f"{self.folder.path} does not say which graph it began with ({self.folder.graph} "
+                f"is missing, as in runs of an earlier kgfast): if {self.dataset.name} is as it "
+                "was then, go on with --trust-data (trust_data=True)"
+            )
+        return graph or RunGraph.of(self.dataset)
 
     def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
         """Filtered ranks of a split by the model as it is; known are the triples of all splits.
@@ -181,17 +210,9 @@ class Trainer:
         Ranks
             Of croppable embeddings, a dict with those of each sub-model by its width.
         """
-        if split not in ("train", "valid", "test"):
-            raise ValueError(f"split must be train, valid or test; got {split!r}")
-        return rank(
-            self.model,
-            getattr(self.dataset, split),
-            known=self.dataset.known(),
-            batch_size=self.config.data.test_bs,
-            dims=self.model.dims if isinstance(self.model, MED) else None,
-        )
+        return ranks_of(self.model, self.dataset, split, self.config)
 
-    def _finish(self, run: Run) -> Result:
+    def _finish(self, run: Run, graph: RunGraph | None) -> Result:
         """Rank the test set by the best model, and write what came of it."""
         run.load_best()
         test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
@@ -209,8 +230,24 @@ class Trainer:
             stopped_early=state.stopped_early,
         )
         if self.folder is not None:
-            self.folder.write_result(vars(result) | provenance(self.device))
+            of_graph = {} if graph is None else {"graph": graph.fingerprint}
+            self.folder.write_result(vars(result) | of_graph | provenance(self.device))
         return result
+
+
+def ranks_of(
+    model: Model, dataset: Dataset, split: str, config: Config
+) -> Ranks | dict[int, Ranks]:
+    """The ranks of :meth:`Trainer.evaluate`, of any model and dataset that fit each other."""
+    if split not in SPLITS:
+        raise ValueError(f"split must be train, valid or test; got {split!r}")
+    return rank(
+        model,
+        getattr(dataset, split),
+        known=dataset.known(),
+        batch_size=config.data.test_bs,
+        dims=model.dims if isinstance(model, MED) else None,
+    )
 
 
 @contextmanager

@@ -140,7 +140,7 @@ class TestBrokenFiles:
     def test_a_later_version(self, path):
         later = '{"version": %d, "meta": {}}' % (checkpoint.VERSION + 1)  # noqa: UP031, braces
         save_file({"x": torch.ones(1)}, path, {"kgfast": later})
-        self.fails(path, "format version 2; this kgfast reads up to 1")
+        self.fails(path, "format version 3; this kgfast reads up to 2")
 
     def test_a_header_that_lies_about_its_size(self, path):
         path.write_bytes(struct.pack("<Q", 1 << 60) + path.read_bytes()[8:])
@@ -148,6 +148,73 @@ class TestBrokenFiles:
 
     def test_none(self, path):
         self.fails(path.with_name("b"), "no such checkpoint", FileNotFoundError)
+
+
+class TestDamage:
+    """What a disk or a copy does to a file: every flip of a bit is noticed, wherever it falls."""
+
+    def test_every_bit_of_the_body_and_of_the_header(self, tmp_path):
+        path = tmp_path / "a"
+        tensors = {
+            "model.entity": torch.randn(5, 4),
+            "flags": torch.tensor([True, False]),
+            "step": torch.tensor(3),
+        }
+        save(path, tensors, {"step": 3, "text": "abc"})
+        whole = path.read_bytes()
+        for place in range(len(whole)):
+            for bit in range(8) if place % 5 == 0 else [place % 8]:
+                changed = bytearray(whole)
+                changed[place] ^= 1 << bit
+                path.write_bytes(changed)
+                with pytest.raises(ValueError, match=str(path)):
+                    load(path)
+
+    def test_tensors_that_changed_places(self, tmp_path):
+        """The bytes are the same, but not their meaning."""
+        path, one, two = tmp_path / "a", torch.ones(2), torch.zeros(2)
+        save(path, {"x": one, "y": two}, {})
+        whole = path.read_bytes()
+        path.write_bytes(whole.replace(b'"x"', b'"z"'))
+        with pytest.raises(ValueError, match="damaged: its checksum is"):
+            load(path)
+        path.write_bytes(whole.replace(b'"F32"', b'"I32"'))
+        with pytest.raises(ValueError, match="damaged: its checksum is"):
+            load(path)
+
+    def test_format_1_has_no_checksum_and_loads(self, tmp_path):
+        meta = '{"version": 1, "meta": {"step": 7}}'
+        save_file({"x": torch.ones(2)}, tmp_path / "a", {"kgfast": meta})
+        tensors, found = load(tmp_path / "a")
+        assert found == {"step": 7}
+        assert torch.equal(tensors["x"], torch.ones(2))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"version": 2, "meta": {}}',
+            '{"version": "2", "meta": {}}',
+            '{"version": 2.0, "meta": {}}',
+            '{"version": true, "meta": {}}',
+            '{"version": 0, "meta": {}}',
+            '{"version": -1, "meta": {}}',
+            '{"version": null, "meta": {}}',
+            '{"version": 1, "meta": []}',
+            '{"version": 1, "meta": "step"}',
+            '{"version": 1, "meta": [["step", 3]]}',
+            '{"version": 1}',
+            '{"meta": {}}',
+            "null",
+            "[" * 100_000,
+            '{"version": 1, "meta": ' + '{"a":' * 50_000 + "1" + "}" * 50_000 + "}",
+            '{"version": ' + "9" * 5000 + ', "meta": {}}',
+        ],
+        ids=lambda it: it[:24],
+    )
+    def test_meta_of_a_wrong_type(self, tmp_path, text):
+        save_file({"x": torch.ones(2)}, tmp_path / "a", {"kgfast": text})
+        with pytest.raises(ValueError, match=r"not a checkpoint of kgfast|damaged: its checksum"):
+            load(tmp_path / "a")
 
 
 class TestFullDisk:
@@ -176,7 +243,7 @@ except OSError as error:
         assert step_of(load(path)) == 1
         assert os.listdir(tmp_path) == [path.name]
 
-    @pytest.mark.parametrize("fails", ["save_file", "_sync"])
+    @pytest.mark.parametrize("fails", ["save_file", "sync"])
     def test_no_space_left(self, tmp_path, monkeypatch, fails):
         path = tmp_path / "a.safetensors"
         save(path, *state(1))
@@ -241,6 +308,67 @@ class TestRunFolder:
         folder.previous.write_bytes(b"")
         with pytest.raises(ValueError, match=r"last.*truncated.*; .*previous.*truncated"):
             folder.load_last()
+
+    @pytest.mark.parametrize("name", ["next", "last", "previous"])
+    def test_a_folder_in_the_place_of_a_state(self, tmp_path, name):
+        folder = RunFolder(tmp_path)
+        for step in (1, 2):
+            folder.save_last(*state(step))
+        path = getattr(folder, name)
+        path.unlink(missing_ok=True)
+        path.mkdir()
+        (path / "something").touch()
+        if name == "previous":
+            assert step_of(folder.load_last()) == 2
+        else:
+            with pytest.warns(UserWarning, match=rf"{name}.*: a folder, not a checkpoint"):
+                found = step_of(folder.load_last())
+            assert found == (1 if name == "last" else 2)
+        for step in (3, 4):
+            folder.save_last(*state(step))
+        assert step_of(folder.load_last()) == 4
+        assert step_of(load(folder.previous)) == 3
+        assert (tmp_path / f"{path.name}.broken" / "something").exists()
+
+    def test_a_folder_in_the_place_of_the_best(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        folder.best.mkdir()
+        with pytest.raises(ValueError, match="a folder, not a checkpoint"):
+            folder.load_best()
+        folder.save_best(*state(1))
+        assert step_of(folder.load_best()) == 1
+
+    def test_a_broken_last_does_not_push_the_good_one_out(self, tmp_path, monkeypatch):
+        """A kill in the next save would leave nothing to go on from."""
+        folder = RunFolder(tmp_path)
+        for step in (1, 2):
+            folder.save_last(*state(step))
+        folder.last.write_bytes(b"broken")
+        with pytest.warns(UserWarning, match="truncated"):
+            folder.load_last()
+        folder.save_last(*state(3))
+        assert step_of(load(folder.last)) == 3
+        assert step_of(load(folder.previous)) == 1
+        assert (tmp_path / "last.safetensors.broken").read_bytes() == b"broken"
+
+    def test_a_state_that_does_not_fit_falls_back(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        for step in (1, 2):
+            folder.save_last(*state(step))
+
+        def check(found):
+            if found[1]["step"] == 2:
+                raise ValueError("two is too many")
+
+        with pytest.warns(UserWarning, match=r"last\.safetensors: two is too many; resuming from"):
+            assert step_of(folder.load_last(check)) == 1
+
+    def test_a_result_that_is_none(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        for text in ("", "[]x", "[1]", "[" * 100_000):
+            folder.result.write_text(text)
+            with pytest.raises(ValueError, match=r"result\.json: not the result of a run"):
+                folder.read_result()
 
     def test_a_kill_between_the_renames(self, tmp_path):
         folder = RunFolder(tmp_path)

@@ -1,0 +1,205 @@
+"""The folder of a run: which file is what, and how one that is broken costs no more than itself."""
+
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from kgfast.training.checkpoint import State, load, save, set_aside, sync, write_beside
+from kgfast.training.run_graph import RunGraph
+from kgfast.training.run_lock import locked
+
+_STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
+
+
+class RunFolder:
+    """The files of a run.
+
+    ========================  ============================================================
+    ``config.yaml``           the config, all values
+    ``graph.safetensors``     names and triples: see :class:`~kgfast.training.run_graph.RunGraph`
+    ``metrics.jsonl, .csv``   see :mod:`kgfast.training.logs`
+    ``last.safetensors``      the newest state: where a run resumes
+    ``previous.safetensors``  the one before
+    ``best.safetensors``      the best by ``train.save_best_metric``
+    ``step_<n>.safetensors``  copies that ``train.keep`` asks for
+    ``result.json``           written at the end
+    ``.lock``                 who writes the run: see :func:`~kgfast.training.run_lock.locked`
+    ``<name>.broken``         what stood in the way of a file and could not be read
+    ========================  ============================================================
+
+    Parameters
+    ----------
+    path
+        Made when something is first written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.next = self.path / "next.safetensors"
+        self.last = self.path / "last.safetensors"
+        self.previous = self.path / "previous.safetensors"
+        self.best = self.path / "best.safetensors"
+        self.config = self.path / "config.yaml"
+        self.graph = self.path / "graph.safetensors"
+        self.result = self.path / "result.json"
+        self._broken: set[Path] = set()
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the lock that a process needs to write the run; an error names who holds it."""
+        self._make()
+        return locked(self.path)
+
+    def holds_a_run(self) -> bool:
+        """Whether there is a state to resume, or a result that a new run would overwrite."""
+        return any(it.exists() for it in (*self._states, self.result))
+
+    @property
+    def _states(self) -> tuple[Path, ...]:
+        """Where a state may be, the newest first; ``next`` only if a kill fell between renames."""
+        return self.next, self.last, self.previous
+
+    def save_last(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Write the newest state; the former one becomes ``previous``, unless it was broken."""
+        self._make()
+        for path in self._states:
+            if path.is_dir() or (path in self._broken and path.exists()):
+                set_aside(path)
+        self._broken.clear()
+        save(self.next, tensors, meta)
+        if self.last.exists():
+            os.replace(self.last, self.previous)
+        os.replace(self.next, self.last)
+        sync(self.path)
+
+    def save_best(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Write the best state."""
+        self._make()
+        save(self.best, tensors, meta)
+
+    def save_step(
+        self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], keep: int
+    ) -> None:
+        """Write ``step_<n>`` and delete all but the newest ``keep`` of them."""
+        self._make()
+        save(self.path / f"step_{step}.safetensors", tensors, meta)
+        found = [match for it in self.path.iterdir() if (match := _STEP.fullmatch(it.name))]
+        whole = sorted((it for it in found if not it["scratch"]), key=lambda it: int(it["step"]))
+        for match in whole[: max(0, len(whole) - keep)]:
+            (self.path / match[0]).unlink()
+        for match in found:
+            if match["scratch"]:  # a kill left it
+                shutil.rmtree(self.path / match[0])
+
+    def load_last(self, check: Callable[[State], object] | None = None) -> State | None:
+        """The newest state that can be read; None if nothing was saved yet.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Raises ValueError for a state that cannot be gone on with; the one before is taken then,
+            as for one that cannot be read, with a warning that says what is wrong.
+
+        Raises
+        ------
+        ValueError
+            If there are states and none can be read.
+        """
+        broken: list[str] = []
+        for path in self._states:
+            try:
+                state = load(path)
+            except FileNotFoundError:  # there is none, or it was renamed just now
+                continue
+            except ValueError as error:
+                broken.append(str(error))
+                self._broken.add(path)
+                continue
+            try:
+                if check is not None:
+                    check(state)
+            except ValueError as error:
+                broken.append(f"{path}: {error}")
+                self._broken.add(path)
+                continue
+            if broken:
+                warnings.warn(f"{'; '.join(broken)}; resuming from {path}", stacklevel=2)
+            return state
+        if broken:
+            raise ValueError("; ".join(broken))
+        return None
+
+    def load_best(self) -> State:
+        """The best state, or the last where no evaluation chose one.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is neither.
+        ValueError
+            If it cannot be read.
+        """
+        try:
+            return load(self.best)
+        except FileNotFoundError:
+            pass
+        state = self.load_last()
+        if state is None:
+            raise FileNotFoundError(f"{self.path} holds no checkpoint")
+        return state
+
+    def write_config(self, config: Any) -> None:
+        """Write the :class:`~kgfast.training.config.Config` of the run."""
+        self._make()
+        write_beside(self.config, config.to_yaml)
+
+    def write_graph(self, graph: RunGraph) -> None:
+        """Write the names and triples that the run began with."""
+        self._make()
+        graph.save(self.graph)
+
+    def load_graph(self) -> RunGraph | None:
+        """The names and triples that the run began with; None of a run of an earlier kgfast.
+
+        Raises
+        ------
+        ValueError
+            If they cannot be read.
+        """
+        try:
+            return RunGraph.load(self.graph)
+        except FileNotFoundError:
+            return None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write what came of the run."""
+        text = json.dumps(result, indent=2) + "\n"
+        self._make()
+        write_beside(self.result, lambda temporary: temporary.write_text(text))
+
+    def read_result(self) -> dict[str, Any]:
+        """What came of the run.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it has not ended.
+        ValueError
+            If the file is not JSON.
+        """
+        if not self.result.is_file():
+            raise FileNotFoundError(f"{self.result}: the run has not ended")
+        try:
+            return dict(json.loads(self.result.read_text()))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{self.result}: not the result of a run: {error}") from None
+
+    def _make(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,144 @@
+"""One process writes a run at a time; readers need no leave."""
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kgfast.cli import app
+from kgfast.training import RunFolder, run_lock
+from kgfast.training.logs import read_rows
+from kgfast.training.run import Run
+from kgfast.training.run_lock import locked
+from small_runs import ring_trainer, write_ring
+
+# Trains until it is killed, slowly, and says when it has begun.
+WRITER = """
+import sys, time
+from small_runs import ring_trainer
+from kgfast.training.run import Run
+
+step = Run._step
+def slowly(self, number):
+    if number == 5:
+        print("begun", flush=True)
+        time.sleep(600)
+    return step(self, number)
+Run._step = slowly
+ring_trainer(sys.argv[1], sys.argv[2]).fit()
+"""
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    """A process that is in the middle of a run, and its folder."""
+    root = tmp_path_factory.mktemp("locked")
+    write_ring(root / "ring")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(root), str(root / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout.readline() == "begun\n"
+    yield process, root
+    process.kill()
+    process.wait()
+
+
+def test_a_second_writer_is_told_who_writes(writer):
+    process, root = writer
+    before = (root / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="is being written by another process") as caught:
+        ring_trainer(root, root / "run").fit(resume=True)
+    assert f"process {process.pid} on host {socket.gethostname()}, since 20" in str(caught.value)
+    assert str(root / "run") in str(caught.value)
+    assert (root / "run" / "metrics.jsonl").read_bytes() == before
+    assert [row["step"] for row in read_rows(root / "run") if "loss" in row] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_that_goes_on_can_be_evaluated(writer):
+    _, root = writer
+    for which in ("best", "last"):
+        found = CliRunner().invoke(app, ["evaluate", str(root / "run"), "--checkpoint", which])
+        assert (found.exit_code, found.stderr) == (0, "")
+
+
+def test_a_kill_leaves_no_lock(writer):
+    process, root = writer
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert json.loads((root / "run" / ".lock").read_text())["process"] == process.pid
+    assert ring_trainer(root, root / "run").fit(resume=True).steps == 12
+    assert [row["step"] for row in read_rows(root / "run") if "loss" in row] == list(range(1, 13))
+
+
+def test_two_threads_of_one_process(tmp_path, monkeypatch):
+    write_ring(tmp_path / "ring")
+    begun, go_on, step = threading.Event(), threading.Event(), Run._step
+
+    def waiting(self, number):
+        begun.set()
+        assert go_on.wait(60)
+        return step(self, number)
+
+    monkeypatch.setattr(Run, "_step", waiting)
+    first = threading.Thread(target=ring_trainer(tmp_path, tmp_path / "run").fit)
+    first.start()
+    assert begun.wait(60)
+    with pytest.raises(ValueError, match=f"process {os.getpid()} on host"):
+        ring_trainer(tmp_path, tmp_path / "run").fit()
+    go_on.set()
+    first.join()
+    assert RunFolder(tmp_path / "run").read_result()["steps"] == 12
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"[" * 3000, b'{"host": 1}', b"\xff" * 5000])
+def test_a_lock_that_says_nonsense(tmp_path, text):
+    with locked(tmp_path):
+        (tmp_path / ".lock").write_bytes(text)
+        with pytest.raises(ValueError, match="another process: process unknown"), locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
+
+
+def test_a_forked_child_that_outlives_its_parent(tmp_path):
+    script = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from kgfast.training.run_lock import locked\n"
+        "with locked(Path(sys.argv[1])):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        os.close(1); time.sleep(600)\n"
+        "    print(child, flush=True); os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        with (
+            pytest.raises(ValueError, match="that one has ended; a process that it forked still"),
+            locked(tmp_path),
+        ):
+            pass
+    finally:
+        os.kill(int(done.stdout), signal.SIGKILL)
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(run_lock.fcntl, "flock", none)
+    with pytest.warns(UserWarning, match="has no locks"), locked(tmp_path):
+        pass
