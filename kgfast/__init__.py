@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 if "torch" not in sys.modules:
     # After an operator torch's threads are to sleep: by default they spin for milliseconds, on the
@@ -28,6 +29,9 @@ from kgfast.ranking import rank
 from kgfast.ranks import Ranks
 from kgfast.training.official import load_official
 
+if TYPE_CHECKING:
+    from kgfast.training.loading import load_run
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -47,8 +51,18 @@ __all__ = [
     "Vocabulary",
     "datasets",
     "load_official",
+    "load_run",
     "losses",
     "rank",
     "topk",
     "use_backend",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What only training needs is loaded when it is asked for."""
+    if name != "load_run":
+        raise AttributeError(f"module 'kgfast' has no attribute {name!r}")
+    from kgfast.training.loading import load_run
+
+    return load_run

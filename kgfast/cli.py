@@ -1,16 +1,17 @@
-"""The command line: ``kgfast train``, ``kgfast evaluate``, ``kgfast plot``.
+"""The command line: ``kgfast train``, ``evaluate``, ``predict``, ``export`` and ``plot``.
 
 What a user can get wrong ends in a line on the error stream and exit code 2; ``--debug`` shows the
 traceback instead.
 """
 
+import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -19,7 +20,7 @@ _EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, Runti
 
 app = typer.Typer(
     name="kgfast",
-    help="Train, evaluate and plot knowledge-graph embeddings.",
+    help="Train, evaluate, predict with, export and plot knowledge-graph embeddings.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -40,12 +41,27 @@ class Which(StrEnum):
     last = "last"
 
 
+class Target(StrEnum):
+    """What a model can be exported to."""
+
+    npy = "npy"
+    safetensors = "safetensors"
+    official = "official"
+    pykeen = "pykeen"
+
+
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as optim.lr=1e-3."),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="The folder of the dataset, or one that holds it; dataset.root."),
+]
+Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
+Names = list[str] | None
 
 
 @app.command()
@@ -66,6 +82,10 @@ def train(
         typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<config>."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run ended.")] = False,
+    trust_data: Annotated[
+        bool,
+        typer.Option("--trust-data", help="Resume a run of an earlier kgfast with these data."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -81,7 +101,7 @@ def train(
         _check_folder(folder, resume)
         if model is not None and not quiet:
             typer.echo(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
-        Trainer(checked, path, progress=not quiet).fit(resume=resume)
+        Trainer(checked, path, progress=not quiet).fit(resume, trust_data=trust_data)
         _print_result(path, folder.read_result())
 
 
@@ -89,7 +109,8 @@ def train(
 def evaluate(
     run: Run,
     split: Annotated[Split, typer.Option(help="What to rank.")] = Split.test,
-    checkpoint: Annotated[Which, typer.Option(help="Which state of the model.")] = Which.best,
+    checkpoint: Checkpoint = Which.best,
+    data: Data = None,
     per_relation: Annotated[bool, typer.Option("--per-relation", help="A row each.")] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
@@ -99,18 +120,13 @@ def evaluate(
 ) -> None:
     """Rank a split with a trained model."""
     with _errors_in_a_line(debug):
-        from kgfast.training import Config, RunFolder, Trainer
+        from kgfast.training.loading import find_dataset
+        from kgfast.training.trainer import ranks_of
 
-        folder = RunFolder(run)
-        if not folder.config.is_file():
-            raise FileNotFoundError(f"{run}: not the folder of a run: it has no config.yaml")
-        config = Config.from_yaml(folder.config, set)
-        state = folder.load_best() if checkpoint == Which.best else folder.load_last()
-        if state is None:
-            raise FileNotFoundError(f"{run} holds no checkpoint")
-        trainer = Trainer(config, progress=False)
-        _load_model(trainer.model, state[0], run)
-        found = trainer.evaluate(split.value)
+        loaded = _load(run, checkpoint, data, set)
+        if loaded.dataset is None:
+            find_dataset(loaded.config)  # says where it was looked for
+        found = ranks_of(loaded.model, loaded.dataset, split.value, loaded.config)
         for dim, ranks in found.items() if isinstance(found, dict) else [(None, found)]:
             typer.echo("" if dim is None else f"dim {dim}", nl=dim is not None)
             shown = ranks.raw if raw else ranks
@@ -118,18 +134,90 @@ def evaluate(
 
 
 @app.command()
-def plot(
+def predict(
     run: Run,
-    out: Annotated[
-        Path | None, typer.Option(help="The pictures without .png and .svg; RUN/metrics.")
+    head: Annotated[Names, typer.Option(help="Predict its tails; may be repeated.")] = None,
+    tail: Annotated[Names, typer.Option(help="Predict its heads; may be repeated.")] = None,
+    relation: Annotated[
+        Names, typer.Option(help="One for all heads or tails, or one for each in turn.")
     ] = None,
+    k: Annotated[int, typer.Option(min=1, help="How many answers.")] = 10,
+    dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
+    checkpoint: Checkpoint = Which.best,
+    data: Data = None,
+    known: Annotated[
+        bool, typer.Option("--known", help="Known triples are answers too, not only new ones.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="An object a line instead of a table.")
+    ] = False,
+    set: Set = None,
     debug: Debug = False,
 ) -> None:
-    """Draw loss and MRR per step, as PNG and SVG."""
+    """Predict the best tails of (head, relation, ?), or the best heads of (?, relation, tail)."""
+    with _errors_in_a_line(debug):
+        from kgfast.prediction import topk
+
+        if bool(head) == bool(tail):
+            raise ValueError("give --head to predict tails, or --tail to predict heads")
+        if not relation:
+            raise ValueError("give --relation, one for all or one for each")
+        loaded = _load(run, checkpoint, data, set)
+        entities, relations = loaded.vocabulary or (None, None)
+        found = topk(
+            loaded.model,
+            heads=_ids("--head", head, entities) if head else None,
+            tails=_ids("--tail", tail, entities) if tail else None,
+            relations=_ids("--relation", relation, relations),
+            k=min(k, loaded.model.num_entities),
+            known=None if known or loaded.dataset is None else loaded.dataset.known(),
+            dims=dim,
+            pad=True,
+        ).named(loaded.vocabulary)
+        if loaded.dataset is None and not known:
+            typer.echo(
+                "no data were found: known triples are among the answers (--data DIR leaves them "
+                "out)",
+                err=True,
+            )
+        _print_predictions(found, loaded.vocabulary, as_json)
+
+
+@app.command()
+def export(
+    run: Run,
+    to: Annotated[Target, typer.Option(help="The format.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the files; RUN/export-FORMAT.")
+    ] = None,
+    checkpoint: Checkpoint = Which.best,
+    set: Set = None,
+    debug: Debug = False,
+) -> None:
+    """Write a trained model for another program."""
+    with _errors_in_a_line(debug):
+        from kgfast.training.export import export_run
+
+        loaded = _load(run, checkpoint, False, set)
+        for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
+            typer.echo(str(path))
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The pictures without .png and .svg; metrics in the first folder."),
+    ] = None,
+    log: Annotated[bool, typer.Option("--log", help="A logarithmic axis for the loss.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Draw loss and MRR per step, and the test results, of one run or several: PNG and SVG."""
     with _errors_in_a_line(debug):
         from kgfast.plots import plot as draw
 
-        for path in draw(run, out):
+        for path in draw(runs, out, log=log):
             typer.echo(str(path))
 
 
@@ -173,17 +261,57 @@ def _check_folder(folder: Any, resume: bool) -> None:
         )
 
 
-def _load_model(model: Any, tensors: Mapping[str, Any], run: Path) -> None:
-    state = {
-        name.removeprefix("model."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("model.")
-    }
+def _load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: Set) -> Any:
+    """The run on the device of its config."""
+    from kgfast.training import RunFolder, load_run
+    from kgfast.training.build import device_of
+    from kgfast.training.loading import config_of
+
+    device = device_of(config_of(RunFolder(run), set))
+    return load_run(run, data, checkpoint=checkpoint.value, device=device, overrides=set)
+
+
+def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
+    """The ids of names; of a run that has no names, ids as they were typed."""
     try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        why = " ".join(str(error).split())
-        raise ValueError(f"{run}: the checkpoint does not fit the model: {why}") from None
+        if vocabulary is not None:
+            ids = vocabulary.ids(names)
+            return ids if len(ids) > 1 else int(ids)
+        return [int(name) for name in names] if len(names) > 1 else int(names[0])
+    except ValueError as error:
+        why = str(error) if vocabulary is not None else f"this run has no names, give ids: {error}"
+        raise ValueError(f"{option}: {why}") from None
+
+
+def _print_predictions(found: Any, vocabulary: Any, as_json: bool) -> None:
+    """The answers as a table with a part for each query, or as lines of JSON."""
+    entities, relations = vocabulary or (None, None)
+    anchors = found.anchors.tolist() if entities is None else entities.names_of(found.anchors)
+    asked = found.relations.tolist() if relations is None else relations.names_of(found.relations)
+    answers = [
+        (row, *((anchor, relation, it) if found.side == "tail" else (it, relation, anchor)), score)
+        for row, (anchor, relation) in enumerate(zip(anchors, asked, strict=True))
+        for it, score in found[row]
+    ]
+    if as_json:
+        for _, head, relation, tail, score in answers:
+            line = {"head": head, "relation": relation, "tail": tail, "score": score}
+            typer.echo(json.dumps(line, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in ("head", "relation", "tail"):
+        is_answer = name == found.side
+        table.add_column(name, style="bold" if is_answer else "", overflow="fold")
+    table.add_column("score", justify="right")
+    for place, (row, *triple, score) in enumerate(answers):
+        ends = place + 1 == len(answers) or answers[place + 1][0] != row
+        cells = [Text(str(it)) for it in triple]
+        table.add_row(*cells, f"{score + 0.0:.4f}", end_section=ends)
+    Console(width=None if sys.stdout.isatty() else 116).print(table)
 
 
 def _print_result(path: Path, result: Mapping[str, Any]) -> None:

@@ -1,24 +1,51 @@
-"""The picture of a run: loss and MRR per step."""
+"""The picture of one run or several: loss and MRR per step, and what came of the test set."""
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kgfast.training.logs import Row, read_rows
+from kgfast.training.run_folder import RunFolder
 
-_LINES = (("mrr", "MRR", "#0b6e4f"), ("hits@10", "hits@10", "#8ab6a4"))
+_METRICS = (("mrr", "MRR", "-"), ("hits@10", "hits@10", ":"))
+# Okabe & Ito's colours, which people tell apart whatever colours they see; green first.
+_COLORS = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
+
+Run = str | os.PathLike[str]
 
 
-def plot(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> list[Path]:
-    """Draw the logs of a run folder.
+@dataclass(frozen=True)
+class _Drawn:
+    """What is drawn of a run."""
+
+    name: str
+    color: str
+    rows: list[Row]
+    result: dict[str, Any]
+
+    def of_split(self, split: str | None) -> list[Row]:
+        return [row for row in self.rows if (row.get("split") or None) == split]
+
+
+def plot(
+    runs: Run | Sequence[Run], out: str | os.PathLike[str] | None = None, *, log: bool = False
+) -> list[Path]:
+    """Draw the logs of run folders in one picture.
+
+    Of every run the loss and MRR on valid per step, and MRR on the test set, a star, if it has
+    ended; of a single one hits@10 too.
 
     Parameters
     ----------
-    run
-        The folder.
+    runs
+        A folder, or several.
     out
-        Where to put the pictures, a ``.png`` and an ``.svg``; ``<run>/metrics`` by default.
+        Where to put the pictures, a ``.png`` and an ``.svg``; ``<run>/metrics`` by default, if
+        there is one run.
+    log : bool
+        A logarithmic axis for the loss.
 
     Returns
     -------
@@ -28,61 +55,120 @@ def plot(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None)
     Raises
     ------
     FileNotFoundError
-        If the folder has no logs.
+        If a folder has no logs.
+    ValueError
+        If there is no run, a log is damaged, or there are several runs and no ``out``.
     ImportError
         If matplotlib is not installed.
     """
-    rows = read_rows(run)
-    if not rows:
-        raise FileNotFoundError(f"{run}: no rows in metrics.jsonl; is it a run folder?")
+    folders = [Path(runs)] if isinstance(runs, str | os.PathLike) else [Path(it) for it in runs]
+    if not folders:
+        raise ValueError("runs must name at least one folder")
+    if out is None and len(folders) > 1:
+        raise ValueError("say with --out where to put the picture of several runs")
+    drawn = [
+        _Drawn(name, _COLORS[place % len(_COLORS)], _rows(folder), _result(folder))
+        for place, (folder, name) in enumerate(zip(folders, _names(folders), strict=True))
+    ]
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("kgfast plot needs matplotlib: pip install matplotlib") from None
-    stem = Path(run, "metrics") if out is None else Path(out)
+    stem = folders[0] / "metrics" if out is None else Path(out)
     if stem.suffix in (".png", ".svg"):
         stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "kgfast", "svg.fonttype": "none"}):  # the same bytes each time
         figure = Figure(figsize=(7, 5), layout="constrained")
-        _draw(figure, rows, Path(run).resolve().name)
+        _draw(figure, drawn, log)
         paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})
     return paths
 
 
-def _draw(figure: Any, rows: Sequence[Row], title: str) -> None:
+def _rows(folder: Path) -> list[Row]:
+    rows = read_rows(folder)
+    if not rows:
+        raise FileNotFoundError(f"{folder}: no rows in metrics.jsonl; is it a run folder?")
+    return rows
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    try:
+        return RunFolder(folder).read_result()
+    except FileNotFoundError:  # it has not ended
+        return {}
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Names of folders, with those of their parents where they are the same."""
+    paths = [it.resolve() for it in folders]
+    names = [it.name for it in paths]
+    return [
+        name if names.count(name) == 1 else f"{path.parent.name}/{name}"
+        for path, name in zip(paths, names, strict=True)
+    ]
+
+
+def _draw(figure: Any, runs: Sequence[_Drawn], log: bool) -> None:
     loss_axes, metric_axes = figure.subplots(2, 1, sharex=True)
-    training = [row for row in rows if row.get("loss") is not None and not row.get("split")]
-    loss_axes.plot(
-        [row["step"] for row in training], [row["loss"] for row in training], color="#444444"
-    )
+    for run in runs:
+        _draw_loss(loss_axes, run)
+        _draw_metrics(metric_axes, run, is_alone=len(runs) == 1)
+    if log:
+        loss_axes.set_yscale("log")
     loss_axes.set_ylabel("loss")
-    loss_axes.set_title(title, loc="left")
-    valid = [row for row in rows if row.get("split") == "valid"]
-    dims = sorted({row["dim"] for row in valid if row.get("dim")})
-    for key, label, color in _LINES:
-        for place, dim in enumerate(dims or [None], 1):
-            found = [row for row in valid if row.get(key) is not None and row.get("dim") == dim]
-            if not found:
-                continue
-            steps, values = [row["step"] for row in found], [row[key] for row in found]
-            metric_axes.plot(
-                steps,
-                values,
-                color=color,
-                alpha=place / max(1, len(dims)),  # the narrower, the paler
-                marker="o",
-                markersize=3,
-                label=label if dim is None else f"{label}, {dim}",
-            )
-    if valid:
-        metric_axes.legend(frameon=False)
+    if len(runs) == 1:
+        loss_axes.set_title(runs[0].name, loc="left")
+    else:
+        loss_axes.legend(frameon=False, fontsize="small")
+    if metric_axes.lines:
+        metric_axes.legend(frameon=False, fontsize="small")
     metric_axes.set_ylim(bottom=0)
     metric_axes.set_ylabel("valid, filtered")
     metric_axes.set_xlabel("step")
     for axes in (loss_axes, metric_axes):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
+
+
+def _draw_loss(axes: Any, run: _Drawn) -> None:
+    training = [row for row in run.of_split(None) if row.get("loss") is not None]
+    steps, losses = [row["step"] for row in training], [row["loss"] for row in training]
+    axes.plot(steps, losses, color=run.color, linewidth=1, label=run.name)
+
+
+def _draw_metrics(axes: Any, run: _Drawn, *, is_alone: bool) -> None:
+    """MRR on valid per step, of sub-models each, and on the test set at the end."""
+    valid = run.of_split("valid")
+    dims = sorted({row["dim"] for row in valid if row.get("dim")})
+    for key, label, style in _METRICS[: None if is_alone else 1]:
+        for place, dim in enumerate(dims or [None], 1):
+            found = [row for row in valid if row.get(key) is not None and row.get("dim") == dim]
+            if not found:
+                continue
+            of_dim = "" if dim is None else f", {dim}"
+            axes.plot(
+                [row["step"] for row in found],
+                [row[key] for row in found],
+                style,
+                color=run.color,
+                alpha=place / max(1, len(dims)),  # the narrower, the paler
+                marker="o",
+                markersize=3,
+                label=(label if is_alone else f"{run.name}, {label}") + of_dim,
+            )
+    tested = run.result.get("test") or {}
+    if tested.get("mrr") is not None:
+        label = f"test MRR {tested['mrr']:.4f}"
+        axes.plot(
+            [run.result.get("best_step") or run.result.get("steps", 0)],
+            [tested["mrr"]],
+            "*",
+            color=run.color,
+            markersize=11,
+            markeredgecolor="white",
+            label=label if is_alone else f"{run.name}, {label}",
+        )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -177,9 +178,18 @@ class TestErrors:
         assert result.exit_code == 2
         assert "No such option" in result.stderr
 
-    @pytest.mark.parametrize("command", ["evaluate", "plot"])
-    def test_not_a_run(self, command, tmp_path):
-        assert str(tmp_path) in error_of(command, tmp_path)
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["evaluate"],
+            ["plot"],
+            ["predict", "--head", "a", "--relation", "b"],
+            ["export", "--to", "npy"],
+        ],
+        ids=lambda it: it[0],
+    )
+    def test_not_a_run(self, words, tmp_path):
+        assert str(tmp_path) in error_of(words[0], tmp_path, *words[1:])
 
     def test_a_broken_checkpoint(self, trained, tmp_path):
         folder = tmp_path / "run"
@@ -239,10 +249,151 @@ class TestPlot:
         assert result.stdout.split() == [str(tmp_path / "a.png"), str(tmp_path / "a.svg")]
         assert all(Path(name).stat().st_size > 1000 for name in result.stdout.split())
 
+    def test_two_runs_in_one_picture(self, trained, tmp_path):
+        pytest.importorskip("matplotlib")
+        shutil.copytree(trained[0], tmp_path / "again")
+        words = ["plot", trained[0], tmp_path / "again", "--log"]
+        assert error_of(*words) == "error: say with --out where to put the picture of several runs"
+        result = run(*words, "--out", tmp_path / "both")
+        assert result.exit_code == 0, result.stderr
+        text = (tmp_path / "both.svg").read_text()
+        assert "tiny, MRR" in text
+        assert "again, MRR" in text
+
     def test_without_matplotlib(self, trained, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         line = error_of("plot", trained[0])
         assert line == "error: kgfast plot needs matplotlib: pip install matplotlib"
+
+
+class TestPredict:
+    def answers(self, *words):
+        result = run("predict", *words, "--json")
+        assert result.exit_code == 0, result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+
+    def test_new_tails_by_name_as_topk_finds_them(self, trained, data):
+        found, said = self.answers(trained[0], "--head", "e3", "--relation", "next", "--k", 4)
+        assert said == ""
+        loaded = kgfast.load_run(trained[0])
+        ids = [loaded.vocabulary.entities["e3"], loaded.vocabulary.relations["next"]]
+        known = loaded.dataset.known()
+        top = kgfast.topk(loaded.model, heads=[ids[0]], relations=ids[1], k=4, known=known)
+        assert [(it["tail"], it["score"]) for it in found] == top.named(loaded.vocabulary)[0]
+        assert all((it["head"], it["relation"]) == ("e3", "next") for it in found)
+        assert "e4" not in [it["tail"] for it in found]  # that one is known
+
+    def test_known_answers_too(self, trained):
+        words = [trained[0], "--head", "e3", "--relation", "next", "--k", 99]
+        assert len(self.answers(*words)[0]) == 11
+        found = self.answers(*words, "--known")[0]
+        assert len(found) == 12
+        assert "e4" in [it["tail"] for it in found]
+
+    def test_heads_and_several_queries(self, trained):
+        words = ["--tail", "e1", "--tail", "e2", "--relation", "next", "--relation", "previous"]
+        found, _ = self.answers(trained[0], *words, "--k", 3)
+        asked = [(it["relation"], it["tail"]) for it in found]
+        assert asked == [("next", "e1")] * 3 + [("previous", "e2")] * 3
+        many, _ = self.answers(trained[0], *words[:-2], "--k", 1)
+        assert [it["tail"] for it in many] == ["e1", "e2"]
+
+    def test_a_table_with_names(self, trained):
+        result = run("predict", trained[0], "--head", "e3", "--relation", "next")
+        assert result.exit_code == 0, result.stderr
+        lines = result.stdout.splitlines()
+        assert all(it in lines[1] for it in ("head", "relation", "tail", "score"))
+        assert len([it for it in lines if "e3" in it and "next" in it]) == 10
+        assert max(map(len, lines)) <= 80
+
+    def test_a_crop_of_a_model_that_has_none(self, trained):
+        line = error_of("predict", trained[0], "--head", "e3", "--relation", "next", "--dim", 9)
+        assert "dims must be in 1 .. 4; got 9" in line
+
+    @pytest.mark.parametrize(
+        ("words", "what"),
+        [
+            (["--head", "e33"], "error: --head: unknown name 'e33' (of 12 names); did you mean"),
+            (["--head", "E3"], "did you mean 'e3'"),
+            (["--tail", "e3", "--relation", "nxt"], "--relation: unknown name 'nxt' (of 2 names"),
+            (["--head", "e3", "--tail", "e4"], "give --head to predict tails, or --tail to pre"),
+            ([], "give --head to predict tails, or --tail to predict heads"),
+        ],
+        ids=str,
+    )
+    def test_what_is_not_there(self, trained, words, what):
+        with_relation = [] if "--relation" in words else ["--relation", "next"]
+        assert what in error_of("predict", trained[0], *words, *with_relation)
+        assert "give --relation" in error_of("predict", trained[0], "--head", "e3")
+
+    def test_lengths_that_differ(self, trained):
+        words = ["--head", "e1", "--head", "e2", "--head", "e3"]
+        words += ["--relation", "next", "--relation", "previous"]
+        assert "heads and relations must have one length; got 3 and 2" in error_of(
+            "predict", trained[0], *words
+        )
+
+    def test_a_moved_run_says_that_nothing_is_filtered(self, trained, data, tmp_path):
+        moved = moved_run(trained[0], data, tmp_path)
+        words = [moved, "--head", "e3", "--relation", "next", "--k", 99]
+        found, said = self.answers(*words)
+        assert len(found) == 12
+        assert said.startswith("no data were found: known triples are among the answers")
+        found, said = self.answers(*words, "--data", data)
+        assert (len(found), said) == (11, "")
+        assert "no dataset ring" in error_of("predict", *words, "--data", tmp_path)
+
+    def test_a_run_without_names_takes_ids(self, trained, data, tmp_path):
+        moved = moved_run(trained[0], data, tmp_path)
+        (moved / "graph.safetensors").unlink()
+        found, _ = self.answers(moved, "--head", "3", "--relation", "0", "--k", 2)
+        assert all(it["head"] == 3 for it in found)
+        line = error_of("predict", moved, "--head", "e3", "--relation", "0")
+        assert line.startswith("error: --head: this run has no names, give ids")
+
+
+def moved_run(folder, data, tmp_path):
+    """A copy of a run whose config points to no data."""
+    moved = tmp_path / "moved"
+    shutil.copytree(folder, moved)
+    text = (moved / "config.yaml").read_text()
+    (moved / "config.yaml").write_text(text.replace(str(data), str(tmp_path / "gone")))
+    return moved
+
+
+class TestExport:
+    def test_official_comes_back(self, trained, tmp_path):
+        result = run("export", trained[0], "--to", "official", "--out", tmp_path / "out")
+        assert result.exit_code == 0, result.stderr
+        assert {Path(it).name for it in result.stdout.split()} == {
+            "checkpoint",
+            "config.json",
+            "entities.dict",
+            "entity_embedding.npy",
+            "relation_embedding.npy",
+            "relations.dict",
+        }
+        model = kgfast.load_official(tmp_path / "out")
+        assert torch.equal(model.entity, kgfast.load_run(trained[0]).model.entity)
+
+    def test_a_moved_run_goes_into_its_own_folder(self, trained, data, tmp_path):
+        moved = moved_run(trained[0], data, tmp_path)
+        result = run("export", moved, "--to", "npy")
+        assert result.exit_code == 0, result.stderr
+        assert (moved / "export-npy" / "entity.npy").is_file()
+        assert "is there already" in error_of("export", moved, "--to", "npy")
+
+    def test_what_the_target_lacks(self, trained, tmp_path):
+        line = error_of("export", trained[0], "--to", "pykeen", "--out", tmp_path / "out")
+        assert line == (
+            "error: RotatE with norm='modulus' does not fit PyKEEN: its RotatE is the L2 norm of "
+            "the whole vector"
+        )
+
+    def test_a_target_that_does_not_exist(self, trained):
+        result = run("export", trained[0], "--to", "onnx")
+        assert result.exit_code == 2
+        assert "'onnx' is not one of" in result.stderr
 
 
 def test_python_m_kgfast():
@@ -263,7 +414,7 @@ def test_the_entry_point():
 
 def test_help_names_the_commands():
     result = run("--help")
-    assert all(name in result.stdout for name in ("train", "evaluate", "plot"))
+    assert all(name in result.stdout for name in ("train", "evaluate", "predict", "export", "plot"))
 
 
 def test_the_names_of_training():

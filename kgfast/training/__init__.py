@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kgfast.training.config import Config
+    from kgfast.training.export import export_run
+    from kgfast.training.loading import LoadedRun, load_run
     from kgfast.training.official import load_official
     from kgfast.training.run_folder import RunFolder
     from kgfast.training.trainer import Result, Trainer
@@ -15,12 +17,24 @@ if TYPE_CHECKING:
 _HOMES = {
     "Config": "config",
     "Result": "trainer",
+    "LoadedRun": "loading",
     "RunFolder": "run_folder",
     "Trainer": "trainer",
+    "export_run": "export",
     "load_official": "official",
+    "load_run": "loading",
 }
 
-__all__ = ["Config", "Result", "RunFolder", "Trainer", "load_official"]
+__all__ = [
+    "Config",
+    "LoadedRun",
+    "Result",
+    "RunFolder",
+    "Trainer",
+    "export_run",
+    "load_official",
+    "load_run",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -218,6 +218,39 @@ class TestPlot:
         write(tmp_path, [training_row(1), {"step": 2, "loss": float("nan")}])
         assert len(plot(tmp_path)) == 2
 
+    def test_the_test_result_is_in_it(self, tmp_path):
+        write(tmp_path, rows_until(9))
+        assert "test MRR" not in plot(tmp_path)[1].read_text()
+        (tmp_path / "result.json").write_text(
+            json.dumps({"steps": 9, "best_step": 6, "test": {"mrr": 0.51234}})
+        )
+        assert "test MRR 0.5123" in plot(tmp_path)[1].read_text()
+        (tmp_path / "result.json").write_text(json.dumps({"steps": 9, "best_step": 0, "test": {}}))
+        assert "test MRR" not in plot(tmp_path)[1].read_text()
+        (tmp_path / "result.json").write_text("{")
+        with pytest.raises(ValueError, match=r"result\.json: not the result of a run"):
+            plot(tmp_path)
+
+    def test_several_runs(self, tmp_path):
+        for name in ("x/a", "y/a", "b"):
+            (tmp_path / name).mkdir(parents=True)
+            write(tmp_path / name, rows_until(9))
+        folders = [tmp_path / name for name in ("x/a", "y/a", "b")]
+        (folders[2] / "result.json").write_text(json.dumps({"steps": 9, "test": {"mrr": 0.25}}))
+        text = plot(folders, tmp_path / "all")[1].read_text()
+        for label in ("x/a, MRR", "y/a, MRR", "b, MRR", "b, test MRR 0.2500"):
+            assert label in text
+        assert "hits@10" not in text
+        with pytest.raises(ValueError, match="say with --out where to put the picture of several"):
+            plot(folders)
+        with pytest.raises(ValueError, match="runs must name at least one folder"):
+            plot([])
+
+    def test_a_logarithmic_loss(self, tmp_path):
+        write(tmp_path, rows_until(9))
+        straight = plot(tmp_path)[1].read_text()
+        assert plot(tmp_path, log=True)[1].read_text() != straight
+
     def test_no_rows(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="is it a run folder"):
             plot(tmp_path)

@@ -1,0 +1,286 @@
+"""A trained model as files that other programs read. None of them is a pickled object.
+
+============  ====================================================================================
+target        files
+============  ====================================================================================
+npy           ``entity.npy``, ``relation.npy``, ``config.json`` (how to score with them)
+safetensors   ``model.safetensors``, the whole state dict, and ``config.json``: any model
+official      what ``save_model`` of the official RotatE code writes: ``checkpoint``, the tables as
+              ``.npy`` and ``config.json``; with ``entities.dict`` and ``relations.dict``
+pykeen        ``model.safetensors``, a state dict for PyKEEN's model, and ``config.json`` with its
+              name and arguments
+============  ====================================================================================
+
+The names stand beside them in the order of rows, as ``entities.json`` and ``relations.json``. A
+model whose score the target does not have is refused: its tables would mean something else there.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from kgfast.graph import Vocabulary, shown
+from kgfast.kernels.reference.trig import cos_sin
+from kgfast.models import MED, ComplEx, DistMult, Model, RotatE, TransE
+from kgfast.models.complex_rows import Complex, join, split
+from kgfast.models.rotate import EPSILON
+from kgfast.models.wrapper import Wrapper
+from kgfast.training.loading import LoadedRun
+
+_PLAIN = (RotatE, TransE, DistMult, ComplEx)
+_OPTIONS = ("gamma", "layout", "relation_format", "norm", "embedding_range")
+_DEFAULT_GAMMA = 12.0  # where a score has no margin; the official code wants a number
+
+
+def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Path]:
+    """Write a model for another program.
+
+    Of croppable embeddings (MED) it is the widest sub-model that goes out; ``safetensors`` keeps
+    all of it.
+
+    Parameters
+    ----------
+    run : LoadedRun
+    to : {"npy", "safetensors", "official", "pykeen"}
+    out
+        A folder that is empty or not there yet.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    ValueError
+        If the target is unknown or cannot hold the model or a name: says both and why; if the
+        folder is not empty.
+    """
+    if to not in TARGETS:
+        raise ValueError(f"to must be one of {', '.join(TARGETS)}; got {to!r}")
+    out = Path(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ValueError(f"{out} is there already: name another folder with --out")
+    scratch = out.with_name(out.name + ".tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        scratch.mkdir(parents=True)
+        with torch.no_grad():
+            TARGETS[to](run, scratch)
+        os.replace(scratch, out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return sorted(out.iterdir())
+
+
+def _to_npy(run: LoadedRun, out: Path) -> None:
+    model = _plain(run.model, "a pair of .npy tables")
+    for name, table in (("entity", model.entity), ("relation", model.relation)):
+        rows = table.detach().cpu()
+        rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # NumPy has none; exact
+        np.save(out / f"{name}.npy", rows.contiguous().numpy())
+    _write_json(out / "config.json", _described(run, model))
+    _write_names(run, out)
+
+
+def _to_safetensors(run: LoadedRun, out: Path) -> None:
+    state = {name: it.cpu().contiguous().clone() for name, it in run.model.state_dict().items()}
+    save_file(state, out / "model.safetensors", {"format": "pt"})
+    _write_json(out / "config.json", _described(run, run.model))
+    _write_names(run, out)
+
+
+def _to_official(run: LoadedRun, out: Path) -> None:
+    theirs = "the official RotatE code"
+    model = _plain(run.model, theirs)
+    if isinstance(model, RotatE):
+        _refuse_norm(model, "modulus", f"{theirs}: its RotatE sums moduli")
+        if model.relation_format != "raw":
+            raise ValueError(
+                f"RotatE with relation_format={model.relation_format!r} does not fit {theirs}: its "
+                "relations are raw, in units that gamma sets"
+            )
+    if isinstance(model, TransE) and model.score != "l1":
+        raise ValueError(f"TransE with norm='l2' does not fit {theirs}: its TransE is the L1 norm")
+    entity, relation = (_single(it, model, theirs) for it in (model.entity, model.relation))
+    if isinstance(model, RotatE | ComplEx) and model.layout == "interleaved":
+        entity = join(split(entity, "interleaved"), "halves")
+        if isinstance(model, ComplEx):
+            relation = join(split(relation, "interleaved"), "halves")
+    gamma = float(getattr(model, "gamma", _DEFAULT_GAMMA))
+    _write_json(out / "config.json", _official_config(run, model, gamma))
+    state = {  # options as float64: that code casts them, load_official reads them as they are
+        "gamma": torch.tensor([gamma], dtype=torch.float64, device="cpu"),
+        "embedding_range": torch.tensor(
+            [(gamma + EPSILON) / model.dim], dtype=torch.float64, device="cpu"
+        ),
+        "entity_embedding": entity,
+        "relation_embedding": relation,
+    }
+    optimizer = torch.optim.Adam([entity, relation], lr=run.config.optim.lr)
+    content = {
+        "step": 0,
+        "current_learning_rate": run.config.optim.lr,
+        "warm_up_steps": 0,
+        "model_state_dict": state,
+        "optimizer_state_dict": optimizer.state_dict(),  # without moments: a fresh one
+    }
+    torch.save(content, out / "checkpoint")
+    for name in ("entity_embedding", "relation_embedding"):
+        np.save(out / f"{name}.npy", state[name].numpy())
+    if run.vocabulary is not None:
+        for what, names in run.vocabulary._asdict().items():
+            _write_dict(out / f"{what}.dict", names, theirs)
+
+
+def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, Any]:
+    """The arguments of that code that its ``override_config`` reads, and those of its test."""
+    return {
+        "model": type(model).__name__,
+        "hidden_dim": model.dim,
+        "gamma": gamma,
+        "double_entity_embedding": isinstance(model, RotatE | ComplEx),
+        "double_relation_embedding": isinstance(model, ComplEx),
+        "nentity": model.num_entities,
+        "nrelation": model.num_relations,
+        "data_path": str(Path(run.config.dataset.root, run.config.dataset.name)),
+        "countries": False,
+        "test_batch_size": 16,
+    }
+
+
+def _to_pykeen(run: LoadedRun, out: Path) -> None:
+    model = _plain(run.model, "PyKEEN")
+    options: dict[str, Any] = {"embedding_dim": model.dim}
+    if isinstance(model, TransE):
+        options["scoring_fct_norm"] = 1 if model.score == "l1" else 2
+    if isinstance(model, RotatE):
+        _refuse_norm(model, "l2", "PyKEEN: its RotatE is the L2 norm of the whole vector")
+    if isinstance(model, DistMult | ComplEx):
+        options["regularizer"] = None  # else it has tensors in the state dict
+    entity, relation = (_single(it, model, "PyKEEN") for it in (model.entity, model.relation))
+    if isinstance(model, RotatE | ComplEx):
+        entity = join(split(entity, model.layout), "interleaved")
+        if isinstance(model, ComplEx) or model.relation_format == "complex":
+            turned = split(relation, model.layout)
+        else:
+            turned = _rotations(model)
+        relation = join(turned, "interleaved").float()
+    state = {
+        f"{what}_representations.0._embeddings.weight": table.contiguous()
+        for what, table in (("entity", entity), ("relation", relation))
+    }
+    save_file(state, out / "model.safetensors", {"format": "pt"})
+    _write_json(
+        out / "config.json",
+        {
+            "model": type(model).__name__,
+            "model_kwargs": options,
+            "num_entities": model.num_entities,
+            "num_relations": model.num_relations,
+            "load": "model = getattr(pykeen.models, config['model'])(triples_factory=..., "
+            "**config['model_kwargs']); "
+            "model.load_state_dict(safetensors.torch.load_file('model.safetensors'))",
+        },
+    )
+    _write_names(run, out)
+
+
+TARGETS: dict[str, Callable[[LoadedRun, Path], None]] = {
+    "npy": _to_npy,
+    "safetensors": _to_safetensors,
+    "official": _to_official,
+    "pykeen": _to_pykeen,
+}
+
+
+def _rotations(model: RotatE) -> Complex:
+    """The relations as complex numbers, ``[R, D]`` float64."""
+    return Complex(*cos_sin(model.relation.detach().cpu().double() * model.phase_unit))
+
+
+def _plain(model: Model, target: str) -> Model:
+    """The model whose score is that of two tables; of croppable embeddings the widest."""
+    inner = model.model if isinstance(model, MED) else model
+    if not isinstance(inner, _PLAIN):
+        name = type(inner).__name__
+        if isinstance(inner, Wrapper):
+            name += f" around {type(inner.model).__name__}"
+        raise ValueError(
+            f"{name} does not fit {target}: it scores with more than an entity and a relation "
+            "table; export it with --to safetensors"
+        )
+    return inner
+
+
+def _refuse_norm(model: RotatE, allowed: str, target: str) -> None:
+    if model.norm != allowed:
+        raise ValueError(f"RotatE with norm={model.norm!r} does not fit {target}")
+
+
+def _single(table: Tensor, model: Model, target: str) -> Tensor:
+    """A table as float32, if that changes no value."""
+    if table.dtype == torch.float64:
+        raise ValueError(
+            f"{type(model).__name__} with float64 tables does not fit {target}: it has float32"
+        )
+    return table.detach().cpu().float().contiguous().clone()
+
+
+def _described(run: LoadedRun, model: Model) -> dict[str, Any]:
+    """What one has to know to score with the tables."""
+    innermost = model
+    while isinstance(innermost, Wrapper):
+        innermost = innermost.model
+    dims = run.model.dims if isinstance(run.model, MED) else None
+    return {
+        "model": type(innermost).__name__,
+        "wrappers": _wrappers(model),
+        "score": model.score,
+        "dim": model.dim,
+        "num_entities": model.num_entities,
+        "num_relations": model.num_relations,
+        **{it: getattr(innermost, it) for it in _OPTIONS if hasattr(innermost, it)},
+        **({} if dims is None else {"dims": dims, "crop": run.model.crop}),
+        "config": run.config.to_dict(),
+    }
+
+
+def _wrappers(model: Model) -> list[str]:
+    """Names of the models around the innermost, from outside in."""
+    names = []
+    while isinstance(model, Wrapper):
+        names.append(type(model).__name__)
+        model = model.model
+    return names
+
+
+def _write_names(run: LoadedRun, out: Path) -> None:
+    """The names in the order of rows."""
+    if run.vocabulary is not None:
+        for what, names in run.vocabulary._asdict().items():
+            _write_json(out / f"{what}.json", list(names))
+
+
+def _write_dict(path: Path, names: Vocabulary, target: str) -> None:
+    """Lines of id, tab and name."""
+    for name in names:
+        if not name or name != name.strip() or any(it in name for it in "\t\n\r"):
+            raise ValueError(
+                f"the name {shown(name)} does not fit {target}: its lines are split at tabs and "
+                "stripped"
+            )
+    lines = (f"{id}\t{name}\n" for id, name in enumerate(names))
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,238 @@
+"""A finished run, or one that still runs, as a model with names."""
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgfast.datasets import Dataset
+from kgfast.graph import Vocabulary
+from kgfast.models import Model
+from kgfast.training.build import build_model, load_dataset
+from kgfast.training.checkpoint import State
+from kgfast.training.config import Config
+from kgfast.training.run_folder import RunFolder
+from kgfast.training.run_graph import RunGraph
+from kgfast.training.state import check_tensors
+
+
+class Vocabularies(NamedTuple):
+    """The names of a run, in the order of the rows of its tables."""
+
+    entities: Vocabulary
+    relations: Vocabulary
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """What a run folder holds, ready to rank and predict with.
+
+    Attributes
+    ----------
+    model : Model
+        In eval mode, without gradients.
+    vocabulary : Vocabularies, optional
+        The pair ``entities, relations``. None of a run of an earlier kgfast whose data were not
+        found.
+    dataset : Dataset, optional
+        With the run's ids; None where it was not found.
+    config : Config
+    """
+
+    model: Model
+    vocabulary: Vocabularies | None
+    dataset: Dataset | None
+    config: Config
+
+    def __repr__(self) -> str:
+        data = "without data" if self.dataset is None else f"with dataset {self.dataset.name}"
+        return f"LoadedRun of {self.model!r}, {data}"
+
+
+def load_run(
+    folder: str | os.PathLike[str],
+    data: str | os.PathLike[str] | Dataset | Literal[False] | None = None,
+    *,
+    checkpoint: Literal["best", "last"] = "best",
+    device: torch.device | str = "cpu",
+    overrides: Sequence[str] | None = None,
+) -> LoadedRun:
+    """Load a run: its model, the names of its rows and, where they are at hand, its data.
+
+    The folder may have been moved, and the run may still be going on: nothing is written.
+
+    Parameters
+    ----------
+    folder
+        Of the run.
+    data : path, Dataset or False, optional
+        A folder that holds the dataset, or the folder of datasets that it is in; it must be there.
+        By default where the config says, if it is there. False: without data.
+    checkpoint : {"best", "last"}
+        The best by the config's metric on valid, or the newest.
+    device
+        Where to put the model.
+    overrides : sequence of str
+        ``"dataset.root=DIR"``: keys of the config to change, as ``kgfast train --set`` does.
+
+    Returns
+    -------
+    LoadedRun
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder is not that of a run, holds no checkpoint, or ``data`` is not there.
+    ValueError
+        If a file is damaged, the checkpoint does not fit the config or the names, or the data are
+        another graph than the run began with: names the first five names or triples.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kgfast.datasets import synthetic
+    >>> from kgfast.training import Trainer
+    >>> config = Config.from_dict({
+    ...     "dataset": {"name": "synthetic"},
+    ...     "model": {"name": "rotate", "base_dim": 8},
+    ...     "optim": {"lr": 0.01},
+    ...     "train": {"steps": 5},
+    ...     "data": {"train_bs": 64, "neg_size": 16},
+    ... })
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     graph = synthetic(200, 6, 500, 50, 50)
+    ...     _ = Trainer(config, folder, dataset=graph, progress=False).fit()
+    ...     run = load_run(folder, data=False)
+    >>> run.vocabulary.entities == graph.entities
+    True
+    """
+    run = RunFolder(folder)
+    config = config_of(run, overrides)
+    tensors, meta = _state(run, checkpoint)
+    graph = run.load_graph()
+    if graph is not None and meta.get("graph", graph.rows) != graph.rows:
+        raise ValueError(
+            f"{run.path}: the rows of its {checkpoint} checkpoint belong to other names than those "
+            f"of {run.graph.name}: one of the two comes from another run"
+        )
+    dataset = _data(run, config, data, graph)
+    named = graph or dataset
+    vocabulary = None if named is None else Vocabularies(named.entities, named.relations)
+    model = _model(run, config, tensors, vocabulary).to(device)
+    return LoadedRun(model, vocabulary, dataset, config)
+
+
+def config_of(run: RunFolder, overrides: Sequence[str] | None = None) -> Config:
+    """The config of a run.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder is not that of a run.
+    ValueError
+        If the config is malformed.
+    """
+    if not run.path.is_dir():
+        raise FileNotFoundError(f"{run.path}: no such folder")
+    if not run.config.is_file():
+        raise FileNotFoundError(f"{run.path}: not the folder of a run: it has no config.yaml")
+    return Config.from_yaml(run.config, overrides)
+
+
+def find_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> Dataset:
+    """The dataset of a config.
+
+    Parameters
+    ----------
+    config : Config
+    data : path, optional
+        A folder that holds the dataset or that it is in, instead of ``dataset.root``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it is not there.
+    ValueError
+        If a file of it is malformed.
+    """
+    if data is not None:
+        moved = config.dataset.model_copy(update={"root": os.fspath(data)})
+        config = config.model_copy(update={"dataset": moved})
+    return load_dataset(config)
+
+
+def _state(run: RunFolder, checkpoint: str) -> State:
+    if checkpoint not in ("best", "last"):
+        raise ValueError(f"checkpoint must be 'best' or 'last'; got {checkpoint!r}")
+    state = run.load_best() if checkpoint == "best" else run.load_last()
+    if state is None:
+        raise FileNotFoundError(f"{run.path} holds no checkpoint")
+    return state
+
+
+def _data(
+    run: RunFolder,
+    config: Config,
+    data: str | os.PathLike[str] | Dataset | Literal[False] | None,
+    graph: RunGraph | None,
+) -> Dataset | None:
+    """The dataset with the ids of the run, if it is wanted and there."""
+    if data is False:
+        return None
+    if isinstance(data, Dataset):
+        dataset, source = data, f"dataset {data.name}"
+    else:
+        try:
+            dataset = find_dataset(config, data)
+        except FileNotFoundError:
+            if data is not None:
+                raise
+            return None
+        source = f"dataset {dataset.name} in {config.dataset.root if data is None else data}"
+    if graph is not None:
+        return graph.read(dataset, source)
+    warnings.warn(
+        f"{run.path} was made by an earlier kgfast and does not say which graph it began with: "
+        f"{source} is taken for it",
+        stacklevel=4,
+    )
+    return dataset
+
+
+def _model(
+    run: RunFolder, config: Config, tensors: Mapping[str, Tensor], names: Vocabularies | None
+) -> Model:
+    """The model of the config with the tensors of a checkpoint."""
+    state = {
+        name.removeprefix("model."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("model.")
+    }
+    if names is None:
+        sizes = _sizes(run, config, state)
+    else:
+        sizes = len(names.entities), len(names.relations)
+    model = build_model(config, *sizes)
+    try:
+        check_tensors("model", state, model.state_dict())
+        model.load_state_dict(state)
+    except (ValueError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{run.path}: the checkpoint does not fit the model: {why}") from None
+    return model.eval().requires_grad_(False)
+
+
+def _sizes(run: RunFolder, config: Config, state: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Numbers of entities and relations by the tables, where nobody has their names."""
+    rows = {}
+    for name in ("entity", "relation"):
+        tables = [it for key, it in state.items() if f".{key}".endswith(f".{name}")]
+        if len(tables) != 1 or tables[0].ndim != 2:
+            raise ValueError(f"{run.path}: the checkpoint does not fit the model: no {name} table")
+        rows[name] = len(tables[0])
+    has_inverses = config.model.name == "conve"
+    return rows["entity"], rows["relation"] // (2 if has_inverses else 1)

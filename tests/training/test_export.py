@@ -1,0 +1,260 @@
+"""What other programs read of a run: the same scores there, or an error that says why not."""
+
+import json
+import pickletools
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import kgfast
+from kgfast.datasets import synthetic
+from kgfast.graph import Vocabulary
+from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, RotatE, TransE
+from kgfast.training import LoadedRun, export_run
+from kgfast.training.loading import Vocabularies
+from small_runs import RING, ring_trainer, write_ring
+
+N, R, DIM = 30, 4, 8
+GRAPH = synthetic(N, R, 90, 10, 10)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    root = tmp_path_factory.mktemp("export")
+    write_ring(root / "ring")
+    return ring_trainer(root, None).config
+
+
+def run_of(model, config, names=None):
+    names = [f"entity {i}" for i in range(model.num_entities)] if names is None else names
+    relations = Vocabulary([f"relation {i}" for i in range(model.num_relations)])
+    return LoadedRun(model, Vocabularies(Vocabulary(names), relations), None, config)
+
+
+def ranks(model):
+    triples = [(h, r, (h + r + 1) % N) for h in range(N) for r in range(R)]
+    found = kgfast.rank(model, triples)
+    return found.greater, found.equal
+
+
+def same_ranks(first, second):
+    return all(torch.equal(a, b) for a, b in zip(ranks(first), ranks(second), strict=True))
+
+
+class TestOfficial:
+    @pytest.mark.parametrize(
+        "model",
+        [
+            RotatE.init(N, R, DIM, gamma=6.1, seed=0),
+            RotatE.init(N, R, DIM, layout="interleaved", seed=0),
+            TransE.init(N, R, DIM, seed=0),
+            DistMult.init(N, R, DIM, seed=0),
+            ComplEx.init(N, R, DIM, seed=0),
+            ComplEx.init(N, R, DIM, layout="interleaved", seed=0),
+            MED(RotatE.init(N, R, DIM, seed=0), [2, DIM]),
+            RotatE.init(N, R, DIM, seed=0).to(torch.float16),
+        ],
+        ids=repr,
+    )
+    @pytest.mark.parametrize("kept", ["checkpoint", "arrays"])
+    def test_it_is_read_back_bit_equal(self, tmp_path, config, model, kept):
+        export_run(run_of(model, config), "official", tmp_path / "out")
+        if kept == "arrays":
+            (tmp_path / "out" / "checkpoint").unlink()
+        again = kgfast.load_official(tmp_path / "out")
+        assert same_ranks(model, again)
+        inner = model.model if isinstance(model, MED) else model
+        assert again.dim == inner.dim
+        if getattr(inner, "layout", "halves") == "halves":
+            assert torch.equal(again.entity, inner.entity.float())
+            assert torch.equal(again.relation, inner.relation.float())
+
+    def test_its_own_loader_finds_what_it_reads(self, tmp_path, config):
+        """The keys of its main, and a state dict with the names of its parameters."""
+        export_run(run_of(RotatE.init(N, R, DIM, seed=0), config), "official", tmp_path / "out")
+        content = torch.load(tmp_path / "out" / "checkpoint", weights_only=True)
+        assert {"step", "current_learning_rate", "warm_up_steps", "model_state_dict"} <= set(
+            content
+        )
+        state = content["model_state_dict"]
+        entity, relation = (
+            torch.nn.Parameter(state[f"{it}_embedding"]) for it in ("entity", "relation")
+        )
+        torch.optim.Adam([entity, relation]).load_state_dict(content["optimizer_state_dict"])
+        arguments = json.loads((tmp_path / "out" / "config.json").read_text())
+        for key in ("countries", "data_path", "model", "double_entity_embedding", "hidden_dim"):
+            assert key in arguments
+        lines = (tmp_path / "out" / "entities.dict").read_text().splitlines()
+        assert lines[3].split("\t") == ["3", "entity 3"]
+
+    @pytest.mark.parametrize(
+        ("model", "why"),
+        [
+            (RotatE.init(N, R, DIM, norm="l2"), "RotatE with norm='l2' does not fit the official"),
+            (TransE.init(N, R, DIM, norm="l2"), "TransE with norm='l2' does not fit the official"),
+            (
+                RotatE(torch.randn(N, 2 * DIM), torch.randn(R, DIM), relation_format="phase"),
+                "relation_format='phase' does not fit the official",
+            ),
+            (RSCF(RotatE.init(N, R, DIM)), "RSCF around RotatE does not fit the official RotatE"),
+            (MED(RSCF(RotatE.init(N, R, DIM)), [DIM]), "RSCF around RotatE does not fit"),
+            (
+                ConvE.init(N, R, DIM, embedding_height=2, kernel_size=2),
+                "ConvE does not fit .* --to safetensors",
+            ),
+            (DistMult.init(N, R, DIM).double(), "DistMult with float64 tables does not fit"),
+        ],
+        ids=lambda it: it[:30] if isinstance(it, str) else type(it).__name__,
+    )
+    def test_what_it_lacks_is_refused(self, tmp_path, config, model, why):
+        with pytest.raises(ValueError, match=why):
+            export_run(run_of(model, config), "official", tmp_path / "out")
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["a\tb", "a\nb", " a", "a ", "", "a\r"])
+    def test_names_that_its_lines_cannot_hold(self, tmp_path, config, name):
+        names = [f"e{i}" for i in range(N - 1)] + [name]
+        with pytest.raises(
+            ValueError, match=r"the name '.*' does not fit the official RotatE code"
+        ):
+            export_run(run_of(DistMult.init(N, R, DIM), config, names), "official", tmp_path / "o")
+
+
+class TestPykeen:
+    @pytest.mark.parametrize(
+        "model",
+        [
+            RotatE.init(N, R, DIM, norm="l2", seed=0),
+            RotatE(
+                torch.randn(N, 2 * DIM),
+                torch.nn.functional.normalize(torch.randn(R, DIM, 2), dim=-1).flatten(1),
+                relation_format="complex",
+                norm="l2",
+                layout="interleaved",
+            ),
+            TransE.init(N, R, DIM, norm="l1", seed=0),
+            TransE.init(N, R, DIM, norm="l2", seed=0),
+            DistMult.init(N, R, DIM, seed=0),
+            ComplEx.init(N, R, DIM, seed=0),
+        ],
+        ids=repr,
+    )
+    def test_its_model_has_the_same_scores(self, tmp_path, config, model):
+        pykeen_models = pytest.importorskip("pykeen.models")
+        from pykeen.triples import CoreTriplesFactory
+
+        export_run(run_of(model, config), "pykeen", tmp_path / "out")
+        described = json.loads((tmp_path / "out" / "config.json").read_text())
+        factory = CoreTriplesFactory(GRAPH.train.hrt, num_entities=N, num_relations=R)
+        theirs = getattr(pykeen_models, described["model"])(
+            triples_factory=factory, random_seed=0, **described["model_kwargs"]
+        )
+        theirs.load_state_dict(load_file(tmp_path / "out" / "model.safetensors"))
+        theirs = theirs.double().eval()
+        hrt = GRAPH.test.hrt
+        with torch.no_grad():
+            tails = theirs.score_t(hrt[:, :2])
+        top = kgfast.topk(model, heads=hrt[:, 0], relations=hrt[:, 1], k=N)
+        ours = torch.empty_like(tails).scatter_(1, top.ids, top.scores.double())
+        assert torch.allclose(tails, ours, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("model", "why"),
+        [
+            (
+                RotatE.init(N, R, DIM),
+                "RotatE with norm='modulus' does not fit PyKEEN: its RotatE is the L2 norm",
+            ),
+            (RSCF(TransE.init(N, R, DIM)), "RSCF around TransE does not fit PyKEEN"),
+            (ConvE.init(N, R, DIM, embedding_height=2, kernel_size=2), "ConvE does not fit PyKEEN"),
+        ],
+        ids=lambda it: it[:30] if isinstance(it, str) else type(it).__name__,
+    )
+    def test_what_it_lacks_is_refused(self, tmp_path, config, model, why):
+        with pytest.raises(ValueError, match=why):
+            export_run(run_of(model, config), "pykeen", tmp_path / "out")
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestTables:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.bfloat16])
+    def test_npy(self, tmp_path, config, dtype):
+        model = RotatE.init(N, R, DIM, gamma=9.0, seed=0).to(dtype)
+        files = export_run(run_of(model, config), "npy", tmp_path / "out")
+        names = {"entity.npy", "relation.npy", "config.json", "entities.json", "relations.json"}
+        assert {it.name for it in files} == names
+        tables = [
+            torch.from_numpy(np.load(tmp_path / "out" / f"{it}.npy", allow_pickle=False))
+            for it in ("entity", "relation")
+        ]
+        about = json.loads((tmp_path / "out" / "config.json").read_text())
+        again = getattr(kgfast, about["model"])(
+            *tables, **{it: about[it] for it in ("gamma", "norm", "layout", "relation_format")}
+        )
+        assert same_ranks(model, again)
+        assert json.loads((tmp_path / "out" / "entities.json").read_text())[7] == "entity 7"
+
+    def test_npy_holds_two_tables(self, tmp_path, config):
+        with pytest.raises(ValueError, match=r"RSCF around RotatE does not fit a pair of \.npy"):
+            export_run(run_of(RSCF(RotatE.init(N, R, DIM)), config), "npy", tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            MED(RSCF(RotatE.init(N, R, DIM, seed=0), seed=0), [2, DIM]),
+            ConvE.init(N, R, DIM, embedding_height=2, kernel_size=2, seed=0),
+        ],
+        ids=["med of rscf", "conve"],
+    )
+    def test_safetensors_hold_any_model(self, tmp_path, config, model):
+        export_run(run_of(model, config), "safetensors", tmp_path / "out")
+        state = load_file(tmp_path / "out" / "model.safetensors")
+        assert state.keys() == model.state_dict().keys()
+        assert all(torch.equal(state[it], value) for it, value in model.state_dict().items())
+        about = json.loads((tmp_path / "out" / "config.json").read_text())
+        assert about["wrappers"] == (["MED", "RSCF"] if isinstance(model, MED) else [])
+        assert about.get("dims") == (model.dims if isinstance(model, MED) else None)
+
+
+def test_no_file_holds_an_object_of_a_class(tmp_path, config):
+    """All that a pickle among them builds are tensors: what weights_only=True allows."""
+    export_run(run_of(DistMult.init(N, R, DIM), config), "official", tmp_path / "out")
+    with zipfile.ZipFile(tmp_path / "out" / "checkpoint") as file:
+        (name,) = (it for it in file.namelist() if it.endswith("data.pkl"))
+        built = {arg for op, arg, _ in pickletools.genops(file.read(name)) if op.name == "GLOBAL"}
+    assert built <= {
+        "collections OrderedDict",
+        "torch FloatStorage",
+        "torch DoubleStorage",
+        "torch._utils _rebuild_tensor_v2",
+        "torch._utils _rebuild_parameter",
+    }
+
+
+def test_a_folder_that_is_there_is_not_written_into(tmp_path, config):
+    run = run_of(DistMult.init(N, R, DIM), config)
+    (tmp_path / "empty").mkdir()
+    export_run(run, "npy", tmp_path / "empty")
+    with pytest.raises(ValueError, match="is there already: name another folder with --out"):
+        export_run(run, "npy", tmp_path / "empty")
+    with pytest.raises(ValueError, match="to must be one of npy, safetensors, official, pykeen"):
+        export_run(run, "onnx", tmp_path / "b")
+
+
+def test_a_trained_run_goes_out_and_comes_back(tmp_path):
+    write_ring(tmp_path / "ring")
+    ring_trainer(tmp_path, tmp_path / "run").fit()
+    run = kgfast.load_run(tmp_path / "run")
+    export_run(run, "official", tmp_path / "out")
+    for name in ("train.txt", "valid.txt", "test.txt"):
+        shutil.copy(tmp_path / "ring" / name, tmp_path / "out" / name)
+    data = kgfast.datasets.load(tmp_path / "out")  # its own names: entities.dict
+    assert len(data.entities) == RING
+    found = kgfast.rank(kgfast.load_official(tmp_path / "out"), data.test, known=data.known())
+    expected = kgfast.rank(run.model, run.dataset.test, known=run.dataset.known())
+    assert torch.equal(found.greater, expected.greater)
+    assert torch.equal(found.equal, expected.equal)

@@ -1,0 +1,166 @@
+"""After training: a run folder as a model with names, wherever it was moved to."""
+
+import shutil
+
+import pytest
+import torch
+
+import kgfast
+from kgfast.training import LoadedRun, RunFolder, checkpoint
+from kgfast.training.run_graph import RunGraph
+from small_runs import RING, ring_trainer, write_ring
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A folder with data, ``ring``, and a run on them, ``run``."""
+    root = tmp_path_factory.mktemp("loading")
+    write_ring(root / "ring")
+    ring_trainer(root, root / "run").fit()
+    return root
+
+
+@pytest.fixture
+def moved(root, tmp_path):
+    """The run elsewhere, where its config points to no data."""
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(root / "run", folder)
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace(str(root), str(tmp_path / "gone")))
+    return folder
+
+
+def test_a_run_with_its_data(root):
+    run = kgfast.load_run(root / "run")
+    assert isinstance(run, LoadedRun)
+    tensors, _ = checkpoint.load(root / "run" / "best.safetensors")
+    for name, table in run.model.state_dict().items():
+        assert torch.equal(table, tensors[f"model.{name}"])
+    assert not run.model.training
+    assert not any(it.requires_grad for it in run.model.parameters())
+    assert run.vocabulary.entities.names == tuple(f"e{i}" for i in range(RING))
+    assert run.vocabulary.relations.names == ("next", "previous")
+    ranks = kgfast.rank(run.model, run.dataset.test, known=run.dataset.known())
+    assert ranks.mrr == RunFolder(root / "run").read_result()["test"]["mrr"]
+    top = kgfast.topk(run.model, heads=[0], relations=0, k=3).named(run.vocabulary)
+    assert top[0][0][0].startswith("e")
+    assert "with dataset ring" in repr(run)
+
+
+def test_a_moved_run_without_data(root, moved):
+    run = kgfast.load_run(moved)
+    assert run.dataset is None
+    assert run.vocabulary.entities == kgfast.load_run(root / "run").vocabulary.entities
+    assert "without data" in repr(run)
+
+
+@pytest.mark.parametrize("how", ["root", "folder", "dataset"])
+def test_data_that_are_named(root, moved, how):
+    data = {"root": root, "folder": root / "ring", "dataset": kgfast.datasets.load(root / "ring")}
+    run = kgfast.load_run(moved, data[how])
+    assert len(run.dataset.train) == 20
+    with pytest.raises(FileNotFoundError, match="no dataset ring"):
+        kgfast.load_run(moved, root / "nowhere")
+
+
+def test_data_in_another_order_have_the_ids_of_the_run(root, tmp_path):
+    write_ring(tmp_path / "ring", [f"e{(5 * i) % RING}" for i in range(RING)])
+    run, straight = kgfast.load_run(root / "run", tmp_path), kgfast.load_run(root / "run")
+    assert torch.equal(run.dataset.train.hrt, straight.dataset.train.hrt)
+    assert run.dataset.entities == straight.vocabulary.entities
+
+
+def test_another_graph_is_an_error_unless_no_data_are_wanted(root, tmp_path):
+    write_ring(tmp_path / "ring", [f"x{i}" for i in range(RING)], {"train": [("x0", "next", "x1")]})
+    with pytest.raises(ValueError, match="it lacks 12 entities: 'e0'"):
+        kgfast.load_run(root / "run", tmp_path)
+    assert kgfast.load_run(root / "run", False).dataset is None
+
+
+def test_last_and_best(root):
+    last = kgfast.load_run(root / "run", checkpoint="last").model
+    tensors, _ = checkpoint.load(root / "run" / "last.safetensors")
+    assert torch.equal(last.entity, tensors["model.entity"])
+    with pytest.raises(ValueError, match="checkpoint must be 'best' or 'last'; got 'first'"):
+        kgfast.load_run(root / "run", checkpoint="first")
+
+
+def test_a_run_of_an_earlier_kgfast(root, moved):
+    RunFolder(moved).graph.unlink()
+    run = kgfast.load_run(moved)
+    assert (run.dataset, run.vocabulary) == (None, None)
+    assert (run.model.num_entities, run.model.num_relations) == (RING, 2)
+    with pytest.warns(UserWarning, match="does not say which graph it began with: dataset ring in"):
+        run = kgfast.load_run(moved, root)
+    assert run.vocabulary.entities.names[3] == "e3"
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {
+            "model": {"name": "conve", "base_dim": 16, "embedding_height": 4, "gamma": 12.0},
+            "train": {"mode": "kvsall"},
+            "loss": {"name": "bce"},
+            "optim": {"name": "adam"},
+        },
+        {"model": {"use_rscf": True}, "med": {"enabled": True, "dims": [2, 4]}},
+    ],
+    ids=["conve", "med of rscf"],
+)
+def test_other_models(root, tmp_path, sections):
+    trainer = ring_trainer(root, tmp_path / "run", **sections)
+    trainer.fit()
+    run = kgfast.load_run(tmp_path / "run", checkpoint="last")
+    assert type(run.model) is type(trainer.model)
+    RunFolder(tmp_path / "run").graph.unlink()
+    alone = kgfast.load_run(tmp_path / "run", False, checkpoint="last")
+    assert (alone.model.num_entities, alone.model.num_relations) == (RING, 2)
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(tensor, alone.model.state_dict()[name])
+
+
+class TestIncomplete:
+    @pytest.mark.parametrize(
+        ("missing", "what"),
+        [
+            ("config.yaml", "not the folder of a run: it has no config.yaml"),
+            ("*.safetensors", "holds no checkpoint"),
+            ("", "no such folder"),
+        ],
+    )
+    def test_what_is_missing_is_named(self, moved, missing, what):
+        for path in moved.glob(missing) if missing else ():
+            path.unlink()
+        with pytest.raises(FileNotFoundError, match=what):
+            kgfast.load_run(moved if missing else moved / "nowhere")
+
+    def test_without_a_best_it_is_the_last(self, moved):
+        (moved / "best.safetensors").unlink()
+        assert kgfast.load_run(moved).model.num_entities == RING
+
+    def test_a_graph_of_another_run(self, moved):
+        from kgfast.datasets import synthetic
+
+        RunFolder(moved).write_graph(RunGraph.of(synthetic(50, 3, 60, 5, 5)))
+        with pytest.raises(ValueError, match="rows of its best checkpoint belong to other names"):
+            kgfast.load_run(moved)
+
+    def test_a_checkpoint_of_another_size(self, moved):
+        with pytest.raises(ValueError, match=r"does not fit the model: model\.entity must be"):
+            kgfast.load_run(moved, overrides=["model.base_dim=5"])
+
+    def test_a_checkpoint_that_is_damaged(self, moved):
+        path = moved / "best.safetensors"
+        whole = bytearray(path.read_bytes())
+        whole[-1] ^= 1
+        path.write_bytes(whole)
+        with pytest.raises(ValueError, match=r"best\.safetensors: damaged"):
+            kgfast.load_run(moved)
+
+
+def test_nothing_is_written(root, moved):
+    before = {it.name: (it.stat().st_mtime_ns, it.stat().st_ino) for it in moved.iterdir()}
+    kgfast.load_run(moved, root)
+    after = {it.name: (it.stat().st_mtime_ns, it.stat().st_ino) for it in moved.iterdir()}
+    assert after == before

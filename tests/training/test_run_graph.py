@@ -1,0 +1,299 @@
+"""A run knows its graph: whatever order data come in they mean the same, and others are refused."""
+
+import json
+import random
+import shutil
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import kgfast
+from kgfast.cli import app
+from kgfast.datasets import Dataset, synthetic
+from kgfast.graph import Triples, Vocabulary
+from kgfast.training import RunFolder, checkpoint
+from kgfast.training.run_graph import RunGraph
+from small_runs import RING, ring_trainer, ring_triples, write_ring
+
+NAMES = [f"e{i}" for i in range(RING)]
+SHUFFLED = random.Random(1).sample(NAMES, RING)
+
+
+def cli(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def named(dataset, split):
+    rows = getattr(dataset, split).hrt.tolist()
+    entities, relations = dataset.entities, dataset.relations
+    return [(entities.name(h), relations.name(r), entities.name(t)) for h, r, t in rows]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The data and the folder of a run that has ended."""
+    root = tmp_path_factory.mktemp("finished")
+    write_ring(root / "ring")
+    ring_trainer(root, root / "run").fit()
+    return root
+
+
+@pytest.fixture
+def place(finished, tmp_path):
+    """Copies that a test may spoil."""
+    shutil.copytree(finished / "run", tmp_path / "run")
+    return tmp_path
+
+
+class TestTheGraph:
+    def dataset(self, names, rows):
+        entities, relations = Vocabulary(names), Vocabulary(["next", "previous"])
+        splits = [Triples.from_names(it, entities, relations) for it in rows.values()]
+        return Dataset("ring", *splits, entities, relations)
+
+    def test_it_comes_back(self, tmp_path):
+        graph = RunGraph.of(synthetic(200, 6, 500, 50, 50))
+        graph.save(tmp_path / "a")
+        again = RunGraph.load(tmp_path / "a")
+        assert (again.entities, again.relations) == (graph.entities, graph.relations)
+        assert all(torch.equal(again.splits[it], graph.splits[it]) for it in graph.splits)
+        assert (again.rows, again.fingerprint) == (graph.rows, graph.fingerprint)
+
+    @pytest.mark.parametrize("names", [["a", "", "\ud800", "b\nc", "\0", "ä" * 1000], []], ids=len)
+    def test_names_of_any_kind(self, tmp_path, names):
+        entities, relations = Vocabulary(names), Vocabulary(["r"])
+        nothing = Triples([], entities=entities, relations=relations)
+        RunGraph.of(Dataset("x", nothing, nothing, nothing, entities, relations)).save(
+            tmp_path / "a"
+        )
+        assert RunGraph.load(tmp_path / "a").entities == entities
+
+    def test_orders_do_not_change_the_fingerprint(self):
+        rows = ring_triples()
+        mixed = {name: random.Random(0).sample(it, len(it)) for name, it in rows.items()}
+        first, second = (
+            RunGraph.of(self.dataset(*it)) for it in ((NAMES, rows), (SHUFFLED, mixed))
+        )
+        assert first.fingerprint == second.fingerprint
+        assert first.rows != second.rows
+
+    def test_anything_else_does(self):
+        rows = ring_triples()
+        seen = [RunGraph.of(self.dataset(NAMES, rows)).fingerprint]
+        seen.append(RunGraph.of(self.dataset([*NAMES, "new"], rows)).fingerprint)
+        assert seen[0]["names"] != seen[1]["names"]
+        for change in (
+            rows | {"train": rows["train"][1:]},
+            rows | {"train": [*rows["train"], rows["train"][0]]},
+            rows | {"train": [("e3", "next", "e3"), *rows["train"][1:]]},
+        ):
+            other = RunGraph.of(self.dataset(NAMES, change)).fingerprint
+            assert other["train"] != seen[0]["train"]
+            assert other["test"] == seen[0]["test"]
+
+    def test_triples_that_differ_are_counted_and_named(self):
+        rows = ring_triples()
+        graph = RunGraph.of(self.dataset(NAMES, rows))
+        doubled = rows | {"train": [*rows["train"], rows["train"][0]]}
+        with pytest.raises(ValueError, match=r"train has beyond .* 1 triple: \('e2', 'next', 'e3'"):
+            graph.read(self.dataset(SHUFFLED, doubled), "it")
+        fewer = rows | {"train": rows["train"][7:], "test": [("e0", "next", "e5")]}
+        with pytest.raises(ValueError, match="train lacks 7 triples") as caught:
+            graph.read(self.dataset(SHUFFLED, fewer), "it")
+        text = str(caught.value)
+        assert "train lacks 7 triples: ('e2', 'next', 'e3'), ('e3'" in text
+        assert text.count("'next'") == 6  # five of those, and the one that test has
+        assert "test lacks 2 triples" in text
+        assert "test has beyond those of the run 1 triple: ('e0', 'next', 'e5')" in text
+        assert "\n" not in text
+
+    def test_files_that_lie(self, tmp_path):
+        path = tmp_path / "a"
+        RunGraph.of(synthetic(50, 3, 60, 5, 5)).save(path)
+        tensors, meta = checkpoint.load(path)
+        for change in (
+            {"entities.ends": tensors["entities.ends"].flip(0)},
+            {"entities.ends": -tensors["entities.ends"]},
+            {"entities.ends": tensors["entities.ends"].float()},
+            {"entities.ends": tensors["entities.ends"][:-1]},
+            {"entities.text": tensors["entities.text"][:-1]},
+            {"entities.text": torch.full_like(tensors["entities.text"], 255)},
+            {"entities.text": torch.full_like(tensors["entities.text"], 97)},
+            {"train": tensors["train"] + 1000},
+            {"train": tensors["train"].float()},
+            {"train": tensors["train"][:, :2]},
+        ):
+            checkpoint.save(path, tensors | change, meta)
+            with pytest.raises(ValueError, match="not the graph of a run"):
+                RunGraph.load(path)
+        for missing in tensors:
+            checkpoint.save(path, {it: tensors[it] for it in tensors if it != missing}, meta)
+            with pytest.raises(ValueError, match=r"not the graph of a run: .* is missing"):
+                RunGraph.load(path)
+        checkpoint.save(path, tensors, meta | {"graph": "x"})
+        with pytest.raises(ValueError, match="its digest is not that of its names"):
+            RunGraph.load(path)
+
+
+class TestEvaluate:
+    def test_another_order_of_names_and_lines_gives_the_same_result(self, finished, place):
+        rows = {split: list(reversed(it)) for split, it in ring_triples().items()}
+        write_ring(place / "ring", SHUFFLED, rows)
+        expected = cli("evaluate", finished / "run")
+        assert expected.exit_code == 0, expected.stderr
+        found = cli("evaluate", finished / "run", "--data", place)
+        assert (found.exit_code, found.stderr) == (0, "")
+        assert found.stdout == expected.stdout
+        found = cli("evaluate", finished / "run", "--set", f"dataset.root={place}")
+        assert found.stdout == expected.stdout
+
+    def test_a_renamed_entity_is_an_error(self, place):
+        """In a plain folder ids are sorted names: one name would shift the rows of all others."""
+        rows = {
+            split: [tuple("a7" if it == "e7" else it for it in row) for row in triples]
+            for split, triples in ring_triples().items()
+        }
+        write_ring(place / "ring", splits=rows, layout="plain")
+        found = cli("evaluate", place / "run", "--data", place)
+        assert found.exit_code == 2
+        assert (
+            "is not the graph of this run: it lacks 1 entity: 'e7'; it has beyond" in found.stderr
+        )
+        assert "1 entity: 'a7'" in found.stderr
+        assert len(found.stderr.splitlines()) == 1
+
+    def test_another_graph_is_an_error_with_the_first_five(self, place):
+        names = [f"other{i}" for i in range(RING)]
+        rows = {
+            split: [(f"other{h[1:]}", r, f"other{t[1:]}") for h, r, t in triples]
+            for split, triples in ring_triples().items()
+        }
+        write_ring(place / "ring", names, rows)
+        found = cli("evaluate", place / "run", "--data", place)
+        assert found.exit_code == 2
+        assert "it lacks 12 entities: 'e0', 'e1', 'e2', 'e3', 'e4', ..." in found.stderr
+        assert "12 entities: 'other0', 'other1'," in found.stderr
+
+    def test_a_run_of_an_earlier_kgfast_warns_once(self, finished, place):
+        make_old(place / "run")
+        found = cli("evaluate", place / "run", "--data", finished)
+        assert found.exit_code == 0, found.stderr
+        (line,) = found.stderr.splitlines()
+        assert "made by an earlier kgfast and does not say which graph it began with" in line
+        assert found.stdout == cli("evaluate", finished / "run").stdout
+
+    def test_a_checkpoint_of_other_names_is_an_error(self, finished, place):
+        write_ring(place / "ring", SHUFFLED)
+        ring_trainer(place, place / "other").fit()
+        shutil.copy(place / "other" / "best.safetensors", place / "run" / "best.safetensors")
+        found = cli("evaluate", place / "run", "--data", finished)
+        assert found.exit_code == 2
+        assert "the rows of its best checkpoint belong to other names" in found.stderr
+
+
+def make_old(run):
+    """A run folder as it was before runs kept their graph."""
+    (run / "graph.safetensors").unlink()
+    for path in run.glob("*.safetensors"):
+        tensors, meta = checkpoint.load(path)
+        meta.pop("graph")
+        checkpoint.save(path, tensors, meta)
+
+
+class TestResume:
+    def half(self, place, **sections):
+        """A run as a kill after step 8 leaves it."""
+        ring_trainer(place, place / "run", **sections).fit()
+        run = RunFolder(place / "run")
+        run.result.unlink()
+        run.last.unlink()
+        assert checkpoint.load(run.previous)[1]["step"] == 8
+        return run
+
+    @pytest.mark.parametrize("mode", ["negative", "kvsall"])
+    def test_another_order_of_names_and_lines_is_bit_equal(self, mode, tmp_path):
+        sections = {}
+        if mode == "kvsall":
+            sections = {
+                "model": {"name": "distmult", "gamma": 12.0},
+                "train": {"mode": mode},
+                "loss": {"name": "bce"},
+            }
+        write_ring(tmp_path / "ring")
+        ring_trainer(tmp_path, tmp_path / "straight", **sections).fit()
+        self.half(tmp_path, **sections)
+        rows = {split: list(reversed(it)) for split, it in ring_triples().items()}
+        write_ring(tmp_path / "ring", SHUFFLED, rows)
+        resumed = ring_trainer(tmp_path, tmp_path / "run", **sections)
+        result = resumed.fit(resume=True)
+        assert result.steps == 12
+        assert named(resumed.dataset, "train") == ring_triples()["train"]
+        ends = [
+            checkpoint.load(tmp_path / it / "last.safetensors")[0] for it in ("straight", "run")
+        ]
+        assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+        results = [RunFolder(tmp_path / it).read_result()["test"] for it in ("straight", "run")]
+        assert results[0] == results[1]
+
+    def test_another_graph_is_an_error_and_nothing_is_touched(self, tmp_path):
+        write_ring(tmp_path / "ring")
+        ring_trainer(tmp_path, tmp_path / "run").fit()
+        before = content(tmp_path / "run")
+        rows = ring_triples()
+        rows["train"][3] = ("e0", "previous", "e9")
+        write_ring(tmp_path / "ring", splits=rows)
+        with pytest.raises(ValueError, match="dataset ring is not the graph of this run: train la"):
+            ring_trainer(tmp_path, tmp_path / "run").fit(resume=True)
+        assert content(tmp_path / "run") == before
+
+    def test_data_of_an_earlier_kgfast_have_to_be_trusted(self, tmp_path):
+        write_ring(tmp_path / "ring")
+        ring_trainer(tmp_path, tmp_path / "straight").fit()
+        run = self.half(tmp_path)
+        make_old(run.path)
+        before = content(run.path)
+        with pytest.raises(ValueError, match=r"does not say which graph.* go on with --trust-data"):
+            ring_trainer(tmp_path, run.path).fit(resume=True)
+        assert content(run.path) == before
+        ring_trainer(tmp_path, run.path).fit(resume=True, trust_data=True)
+        ends = [checkpoint.load(tmp_path / it / "last.safetensors") for it in ("straight", "run")]
+        assert all(torch.equal(ends[0][0][name], ends[1][0][name]) for name in ends[0][0])
+        assert ends[0][1]["graph"] == ends[1][1]["graph"]
+        assert run.load_graph().entities.names == tuple(NAMES)
+
+    def test_trust_has_an_end(self, tmp_path):
+        """A checkpoint that knows its graph is not given another, though the file of it is gone."""
+        write_ring(tmp_path / "ring")
+        run = self.half(tmp_path)
+        run.graph.unlink()
+        write_ring(tmp_path / "ring", SHUFFLED)
+        with pytest.raises(ValueError, match="its rows belong to other names"):
+            ring_trainer(tmp_path, run.path).fit(resume=True, trust_data=True)
+
+    def test_a_damaged_graph_is_an_error(self, tmp_path):
+        write_ring(tmp_path / "ring")
+        run = self.half(tmp_path)
+        whole = bytearray(run.graph.read_bytes())
+        whole[-3] ^= 16
+        run.graph.write_bytes(whole)
+        with pytest.raises(ValueError, match=r"graph\.safetensors: damaged"):
+            ring_trainer(tmp_path, run.path).fit(resume=True)
+
+    def test_a_start_that_was_killed_leaves_no_graph_behind(self, tmp_path):
+        """Before the first checkpoint a run is begun anew, with the data that are there then."""
+        write_ring(tmp_path / "ring", SHUFFLED)
+        RunFolder(tmp_path / "run").write_graph(RunGraph.of(synthetic(50, 3, 60, 5, 5)))
+        ring_trainer(tmp_path, tmp_path / "run").fit(resume=True)
+        assert RunFolder(tmp_path / "run").load_graph().entities.names == tuple(SHUFFLED)
+
+
+def content(folder):
+    """Every file but the lock."""
+    return {it.name: it.read_bytes() for it in folder.iterdir() if it.name != ".lock"}
+
+
+def test_the_result_says_which_graph_it_is_of(finished):
+    result = json.loads((finished / "run" / "result.json").read_text())
+    graph = RunGraph.of(kgfast.datasets.load(finished / "ring"))
+    assert result["graph"] == graph.fingerprint
