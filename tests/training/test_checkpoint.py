@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from kgfast.training import RunFolder, checkpoint
+from kgfast.training import RunFolder, checkpoint, run_folder
 from kgfast.training.checkpoint import load, save
 
 DTYPES = [
@@ -362,6 +363,23 @@ class TestRunFolder:
 
         with pytest.warns(UserWarning, match=r"last\.safetensors: two is too many; resuming from"):
             assert step_of(folder.load_last(check)) == 1
+
+    def test_a_reader_that_falls_into_the_renames(self, tmp_path, monkeypatch):
+        """The writer of a run that is being read renames what the reader was about to open."""
+        folder = RunFolder(tmp_path)
+        folder.save_last(*state(1))
+        save(folder.next, *state(2))
+
+        def meanwhile(path):
+            if path == folder.next and path.exists():
+                os.replace(folder.last, folder.previous)
+                os.replace(folder.next, folder.last)
+            return load(path)
+
+        monkeypatch.setattr(run_folder, "load", meanwhile)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert step_of(folder.load_last()) == 2
 
     def test_a_result_that_is_none(self, tmp_path):
         folder = RunFolder(tmp_path)
