@@ -1,6 +1,6 @@
 """What rank() and topk() share: checks of a model and its queries, and how they go in batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -111,17 +111,3 @@ def _modules_of(model: Any) -> list[nn.Module]:
             if isinstance(it, nn.Module):
                 found |= {id(module): module for module in it.modules()}
     return list(found.values())
-
-
-@contextmanager
-def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function that advances the progress bar by a number of queries."""
-    if not progress:
-        yield lambda count: None
-        return
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)

@@ -13,12 +13,12 @@ from kgfast.batches import (
     check_names,
     checked_batch_size,
     evaluating,
-    progress_bar,
 )
 from kgfast.graph import KnownTriples, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.models.base import Side, candidates_at, operator_width, queries_at
 from kgfast.predictions import Predictions
+from kgfast.progress import progress_bar
 
 
 def topk(

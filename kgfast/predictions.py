@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from kgfast.display import WIDTH, html_table, shortened
 from kgfast.graph import Vocabulary, names_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_SHOWN = 5  # queries, and answers of each, in a repr
+_SHOWN, _SHOWN_IN_HTML = 5, 10  # queries, and answers of each, in a repr
+_NAME = 17  # columns of a name in a repr: so a query and an answer fit a line
 
 
 class Predictions:
@@ -128,29 +130,64 @@ class Predictions:
         }
         return pd.DataFrame(columns, index=pd.Index(query.tolist(), name="query", dtype="int64"))
 
+    def _title(self) -> str:
+        queries = "query" if len(self) == 1 else "queries"
+        return f"Predictions of {len(self):,} {self.side} {queries}, k = {self.k:,}"
+
     def __repr__(self) -> str:
-        count = len(self)
-        lines = [
-            f"Predictions of {count:,} {self.side} {'query' if count == 1 else 'queries'}, "
-            f"k = {self.k:,}"
+        lines = [self._line(row) for row in range(min(len(self), _SHOWN))]
+        more = ["..."] if len(self) > _SHOWN else []
+        return "\n".join([self._title(), *lines, *more])
+
+    def _line(self, row: int) -> str:
+        """A query and as many answers as fit beside it, at least one."""
+        question = self._question(row, _NAME)
+        answers = self._shown(row, _SHOWN)
+        room = WIDTH - len(question) - 2
+        for count in range(len(answers), 0, -1):
+            dots = ", ..." if count < self.k and count < self._num_answers(row) else ""
+            text = ", ".join(answers[:count]) + dots
+            if len(text) <= room or count == 1:
+                return f"{question}  {text}"
+        return f"{question}  "
+
+    def _repr_html_(self) -> str:
+        columns = min(self.k, _SHOWN_IN_HTML)
+        rows = [
+            (self._question(row), self._padded(row, columns))
+            for row in range(min(len(self), _SHOWN_IN_HTML))
         ]
-        for row in range(min(count, _SHOWN)):
-            answers = [
-                f"{entity} {score + 0.0:.4g}" for entity, score in self._answers(row, _SHOWN)
-            ]
-            dots = ", ..." if self.k > _SHOWN else ""
-            lines.append(f"{self._question(row)}  {', '.join(answers)}{dots}")
-        return "\n".join(lines + (["..."] if count > _SHOWN else []))
+        note = f"... and {len(self) - len(rows):,} more" if len(self) > len(rows) else ""
+        names = [str(place) for place in range(1, columns + 1)]
+        return html_table(self._title(), names, rows, note)
+
+    def _padded(self, row: int, columns: int) -> list[str]:
+        answers = [_answer(*it) for it in self._answers(row, columns)]
+        return answers + [""] * (columns - len(answers))
+
+    def _shown(self, row: int, most: int) -> list[str]:
+        """The answers as text, long names cut."""
+        pairs = self._answers(row, most)
+        return [_answer(shortened(str(entity), _NAME), score) for entity, score in pairs]
+
+    def _num_answers(self, row: int) -> int:
+        return int((self.ids[row] >= 0).sum())
 
     def _answers(self, row: int, most: int) -> list[tuple[Any, float]]:
         found = self.ids[row, :most] >= 0
         names = _named(self.ids[row, :most][found], self._vocabularies[0])
         return list(zip(names, self.scores[row, :most][found].tolist(), strict=True))
 
-    def _question(self, row: int) -> str:
+    def _question(self, row: int, width: int | None = None) -> str:
         (anchor,) = _named(self.anchors[row : row + 1], self._vocabularies[0])
         (relation,) = _named(self.relations[row : row + 1], self._vocabularies[1])
+        if width is not None:
+            anchor, relation = shortened(str(anchor), width), shortened(str(relation), width)
         return f"({anchor}, {relation}, ?)" if self.side == "tail" else f"(?, {relation}, {anchor})"
+
+
+def _answer(entity: Any, score: float) -> str:
+    return f"{entity} {score + 0.0:.4g}"  # without the sign of a zero
 
 
 def _named(ids: Tensor, names: Vocabulary | None) -> list[Any]:

@@ -15,13 +15,13 @@ from kgfast.batches import (
     check_names,
     checked_batch_size,
     evaluating,
-    progress_bar,
 )
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.named import Names
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.models.base import SIDES, Side, candidates_at, is_nested, operator_width, queries_at
-from kgfast.ranks import Ranks
+from kgfast.progress import progress_bar
+from kgfast.ranks import GroupedRanks, Ranks
 
 _PINNING = ("cuda",)  # devices that read pinned memory while the host goes on
 _GROUP = 1 << 17  # triples whose ids and counts lie on the device at a time: 8 MiB
@@ -54,7 +54,7 @@ def rank(
     nan: Literal["error", "worst"] = ...,
     vocabulary: Any = ...,
     progress: bool = ...,
-) -> dict[int, Ranks]: ...
+) -> GroupedRanks: ...
 def rank(
     model: Any,
     triples: Any,
@@ -67,7 +67,7 @@ def rank(
     nan: Literal["error", "worst"] = "error",
     vocabulary: Any = None,
     progress: bool = False,
-) -> Ranks | dict[int, Ranks]:
+) -> Ranks | GroupedRanks:
     """Rank the true entity of every triple among all candidates, exactly.
 
     Scores are never stored: they are compared and counted where they arise, so memory stays below
@@ -92,7 +92,7 @@ def rank(
         Unique entity ids, or names: rank among these only, which saves the work of the others. A
         target outside is ranked against them.
     dims : int or sequence of int, optional
-        Crop widths, for croppable embeddings (MED). A sequence gives a dict of results, from one
+        Crop widths, for croppable embeddings (MED). A sequence gives a result for each, from one
         sweep over the widest where crops are prefixes of the model's rows.
     batch_size : int, optional
         Triples a batch. The default keeps a batch of queries within 8 MiB; results do not depend
@@ -108,7 +108,8 @@ def rank(
 
     Returns
     -------
-    Ranks, or dict of int to Ranks
+    Ranks, or GroupedRanks
+        For a sequence of ``dims``, a dict of int to Ranks that prints as one table.
 
     Raises
     ------
@@ -139,7 +140,7 @@ def rank(
         for crops in _passes(model, widths):
             results |= _rank_crops(plan, crops, advance)
     if isinstance(dims, Sequence):
-        return {dim: results[dim] for dim in dims}
+        return GroupedRanks("dim", {dim: results[dim] for dim in dims})
     return results[dims]
 
 

@@ -1,11 +1,12 @@
 """The result of a ranking: counts per triple and side, and the metrics of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from kgfast.display import html_table, text_table
 from kgfast.graph import KnownTriples, Vocabulary
 
 if TYPE_CHECKING:
@@ -268,14 +269,23 @@ class Ranks:
             frames.append(pd.DataFrame(values, index=pd.RangeIndex(len(self), name="triple")))
         return pd.concat(frames).sort_index(kind="stable") if frames else pd.DataFrame()
 
-    def __repr__(self) -> str:
+    def _title(self) -> str:
         kind = "raw" if self.raw is self else "filtered"
+        triples = "triple" if len(self) == 1 else "triples"
+        return f"Ranks of {len(self):,} {triples}, {kind}, realistic"
+
+    def _rows(self) -> dict[str, dict[str, float]]:
+        """The metrics of each side and of both."""
         rows: dict[str, dict[str, float]] = {
             side: self._part(columns=[column]).metrics() for column, side in enumerate(self.sides)
         }
-        if len(self.sides) > 1:
-            rows["both"] = self.metrics()
-        return f"Ranks of {len(self):,} triples, {kind}, realistic\n{table_of(rows)}"
+        return rows | {"both": self.metrics()} if len(self.sides) > 1 else rows
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n{table_of(self._rows())}"
+
+    def _repr_html_(self) -> str:
+        return _html_of(self._title(), self._rows())
 
 
 class GroupedRanks(dict[Any, Ranks]):
@@ -299,22 +309,37 @@ class GroupedRanks(dict[Any, Ranks]):
         frame = pd.DataFrame.from_dict(self.metrics(), orient="index")
         return frame.rename_axis(self.grouping).astype({"count": int} if len(frame) else {})
 
+    def _title(self) -> str:
+        kinds = {"raw" if ranks.raw is ranks else "filtered" for ranks in self.values()}
+        return f"Ranks by {self.grouping}, {', '.join(kinds)}, realistic" if self else "No ranks"
+
     def __repr__(self) -> str:
-        return f"Ranks by {self.grouping}\n{table_of(self.metrics())}"
+        return f"{self._title()}\n{table_of(self.metrics())}" if self else self._title()
+
+    def _repr_html_(self) -> str:
+        return _html_of(self._title(), self.metrics())
 
 
-def table_of(rows: dict[Any, dict[str, float]]) -> str:
-    """Metrics as a small text table."""
-    if not rows:
-        return "(empty)"
-    names = list(next(iter(rows.values())))
-    label = max(len(str(name)) for name in rows)
-    lines = [" " * label + "".join(f"{name.replace('_', ' '):>13}" for name in names)]
-    lines += [
-        f"{name!s:<{label}}" + "".join(f"{_cell(metric, row[metric]):>13}" for metric in names)
-        for name, row in rows.items()
+_Rows = Mapping[Any, Mapping[str, float]]
+
+
+def table_of(rows: _Rows) -> str:
+    """Metrics as a table of text, at most 80 columns wide."""
+    return text_table(*_cells(rows), least=("amr", "median", "hits@3", "amri", "mr"))
+
+
+def _html_of(title: str, rows: _Rows) -> str:
+    return html_table(title, *_cells(rows))
+
+
+def _cells(rows: _Rows) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Names of the metrics, and each row's label and metrics as text."""
+    metrics = list(next(iter(rows.values()), ()))
+    names = ["median" if metric == "median_rank" else metric for metric in metrics]
+    return names, [
+        (str(label), [_cell(metric, row[metric]) for metric in metrics])
+        for label, row in rows.items()
     ]
-    return "\n".join(lines)
 
 
 def _cell(metric: str, value: float) -> str:

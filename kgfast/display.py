@@ -1,0 +1,89 @@
+"""How results are shown: tables of text that fit a screen, tables of HTML for notebooks."""
+
+from collections.abc import Sequence
+from html import escape
+
+WIDTH = 80  # columns of a table of text
+_GAP = 2
+_LABEL = 36  # what a long label keeps before columns are left out for it
+
+
+def text_table(
+    names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], least: Sequence[str] = ()
+) -> str:
+    """Rows of a label and cells, at most 80 columns wide.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the columns.
+    rows : sequence of (str, sequence of str)
+        The label of each row, and its cells.
+    least : sequence of str
+        Columns that may be left out where labels are long, the least important first. What is left
+        out is said below; labels that are still too long lose their middle.
+
+    Examples
+    --------
+    >>> print(text_table(["mrr", "mr"], [("head", ["0.5000", "2.0"]), ("tail", ["1.0000", "1.0"])]))
+             mrr   mr
+    head  0.5000  2.0
+    tail  1.0000  1.0
+    """
+    widths = {
+        name: max(len(name), *(len(cells[place]) for _, cells in rows))
+        for place, name in enumerate(names)
+    }
+    longest = max(len(label) for label, _ in rows)
+    left_out: list[str] = []
+    for name in least:
+        if min(longest, _LABEL) <= _room(widths):
+            break
+        if widths.pop(name, None) is not None:
+            left_out.append(name)
+    room = min(longest, max(8, _room(widths)))
+    lines = [" " * room + "".join(f"{name:>{width + _GAP}}" for name, width in widths.items())]
+    for label, cells in rows:
+        shown = dict(zip(names, cells, strict=True))
+        line = "".join(f"{shown[name]:>{width + _GAP}}" for name, width in widths.items())
+        lines.append(f"{shortened(label, room):<{room}}{line}")
+    if left_out:
+        lines.append(f"(metrics() has {', '.join(left_out)} too)")
+    return "\n".join(lines)
+
+
+def _room(widths: dict[str, int]) -> int:
+    """Columns that are left to labels."""
+    return WIDTH - sum(width + _GAP for width in widths.values())
+
+
+def html_table(
+    title: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], note: str = ""
+) -> str:
+    """The same in full, for ``_repr_html_``; everything is escaped."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(
+        f'<tr><th style="text-align: left">{escape(label)}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for label, cells in rows
+    )
+    below = f"<p>{escape(note)}</p>" if note else ""
+    return (
+        f"<p>{escape(title)}</p><table><thead><tr><th></th>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>{below}"
+    )
+
+
+def shortened(text: str, width: int) -> str:
+    """A text of at most ``width`` columns, its middle replaced by dots.
+
+    Examples
+    --------
+    >>> shortened("/people/person/place_of_birth", 15)
+    '/people…f_birth'
+    """
+    if len(text) <= width:
+        return text
+    start = width // 2
+    return f"{text[:start]}…{text[len(text) - (width - 1 - start) :]}"

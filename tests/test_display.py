@@ -1,0 +1,188 @@
+"""How results are shown: on a screen of 80 columns, in a notebook, and while one waits."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+import kgfast
+from kgfast import Predictions, Triples, Vocabulary, progress, rank, topk
+from kgfast.display import WIDTH, html_table, shortened, text_table
+from kgfast.ranks import GroupedRanks, table_of
+
+METRICS = {
+    "mrr": 0.25,
+    "mr": 123456.7,
+    "median_rank": 123456.5,
+    "hits@1": 0.1,
+    "hits@3": 0.2,
+    "hits@10": 0.3,
+    "amr": 1.0123,
+    "amri": -0.0123,
+}
+
+
+class Cells(HTMLParser):
+    """The cells of a table, row by row; what is not closed in order is an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.open: list[str] = []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def model(entities: int = 30, relations: int = 3):
+    return kgfast.RotatE.init(entities, relations, 4, seed=0)
+
+
+def some(count: int = 12) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    columns = (torch.randint(n, (count,), generator=generator) for n in (30, 3, 30))
+    return torch.stack(list(columns), 1)
+
+
+def long_names(kind: str, count: int) -> Vocabulary:
+    return Vocabulary(
+        [f"/{kind}/with a <name> that & goes on, on and on/{i}" for i in range(count)]
+    )
+
+
+def widest(value) -> int:
+    return max(len(line) for line in repr(value).splitlines())
+
+
+def test_ranks_fit_a_screen_of_80_columns():
+    assert widest(rank(model(), some())) <= WIDTH
+    large = table_of({name: METRICS for name in ("head", "tail", "both")})
+    assert max(map(len, large.splitlines())) <= WIDTH
+    assert large.split()[:3] == ["mrr", "mr", "median"]
+    assert "amri" in large.splitlines()[0]
+
+
+@pytest.mark.parametrize("label", ["1", "1-1", "/people/person/place_of_birth", "x" * 200])
+def test_groups_fit_a_screen_and_say_what_is_left_out(label):
+    lines = table_of({label: {"count": 123456.0} | METRICS}).splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert lines[1].startswith(label[:8])
+    for name in METRICS:
+        shown = name.replace("_rank", "")
+        assert any(re.search(rf"(^|[ (]){shown}([ ,]|$)", line) for line in lines)
+
+
+def test_a_dict_of_ranks_prints_as_one_table():
+    found = rank(model(), some(), dims=[2, 4])
+    assert isinstance(found, dict)
+    assert list(found) == [2, 4]
+    lines = repr(found).splitlines()
+    assert lines[0] == "Ranks by dim, filtered, realistic"
+    assert [line.split()[0] for line in lines[2:4]] == ["2", "4"]
+    assert f"{found[2].mrr:.4f}" in lines[2]
+    assert widest(found) <= WIDTH
+    assert Cells(found._repr_html_()).rows[1][0] == "2"
+    assert found.metrics()[4]["mrr"] == found[4].mrr
+    assert repr(GroupedRanks("dim", {})) == "No ranks"
+    assert "No ranks" in GroupedRanks("dim", {})._repr_html_()
+
+
+def test_ranks_as_html():
+    ranks = rank(model(), some(), known=kgfast.KnownTriples(some()))
+    rows = Cells(ranks._repr_html_()).rows
+    assert rows[0][1:] == ["mrr", "mr", "median", "hits@1", "hits@3", "hits@10", "amr", "amri"]
+    assert [row[0] for row in rows[1:]] == ["head", "tail", "both"]
+    assert rows[3][1] == f"{ranks.mrr:.4f}"
+    assert "Ranks of 12 triples, filtered, realistic" in ranks._repr_html_()
+
+
+def test_names_are_whole_and_escaped_in_html():
+    relations = long_names("relation", 3)
+    triples = Triples(some(), entities=long_names("entity", 30), relations=relations)
+    groups = rank(model(), triples).by("relation")
+    assert widest(groups) <= WIDTH
+    html = groups._repr_html_()
+    assert [row[0] for row in Cells(html).rows[1:]] == list(groups)
+    assert "<name>" not in html
+    assert "&lt;name&gt;" in html
+
+
+@pytest.mark.parametrize("k", [1, 3, 12])
+def test_predictions_fit_a_screen_of_80_columns(k):
+    top = topk(model(), heads=range(7), relations=0, k=k)
+    named = top.named((long_names("entity", 30), long_names("relation", 3)))
+    for shown in (top, named, topk(model(), tails=range(7), relations=0, k=k)):
+        assert widest(shown) <= WIDTH
+        assert all(re.search(r"\)  \S", line) for line in repr(shown).splitlines()[1:6])
+    assert ("..." in repr(top[:1])) == (k > 4)
+
+
+def test_predictions_that_run_out_of_answers():
+    top = Predictions(
+        torch.tensor([[1.0, -torch.inf], [-torch.inf, -torch.inf]]),
+        torch.tensor([[4, -1], [-1, -1]]),
+        torch.tensor([0, 1]),
+        torch.tensor([0, 0]),
+        "tail",
+    )
+    assert repr(top).splitlines()[1:] == ["(0, 0, ?)  4 1", "(1, 0, ?)  "]
+    assert Cells(top._repr_html_()).rows[1:] == [["(0, 0, ?)", "4 1", ""], ["(1, 0, ?)", "", ""]]
+
+
+def test_predictions_as_html():
+    top = topk(model(), heads=range(13), relations=0, k=12)
+    named = top.named((long_names("entity", 30), None))
+    rows = Cells(named._repr_html_()).rows
+    assert rows[0] == ["", *map(str, range(1, 11))]
+    assert len(rows) == 11
+    assert rows[1][0] == "(/entity/with a <name> that & goes on, on and on/0, 0, ?)"
+    name, score = named[0][0]
+    assert rows[1][1] == f"{name} {score:.4g}"
+    assert "... and 3 more" in named._repr_html_()
+
+
+def test_shortened():
+    assert shortened("abc", 3) == "abc"
+    assert [len(shortened("x" * 50, width)) for width in (5, 6, 49)] == [5, 6, 49]
+
+
+def test_tables_of_one_column():
+    assert text_table(["a"], [("b", ["c"])]) == "   a\nb  c"
+    assert Cells(html_table("<t>", ["a"], [])).rows == [["", "a"]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_notebook_without_widgets_shows_a_bar_of_text(monkeypatch, capsys):
+    """rich would warn twice and show nothing."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    rank(model(), some(), progress=True)
+    shown = capsys.readouterr().out
+    assert shown.startswith("\rranking ")
+    assert shown.endswith("\n")
+    last = shown.rstrip().split("\r")[-1]
+    assert "100% 24/24" in last
+    assert len(last) <= WIDTH
+
+
+def test_an_interrupted_bar_ends_its_line(monkeypatch, capsys):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    bar = progress.progress_bar(True, "ranking", 9)
+    bar.__enter__()(3)
+    bar.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert capsys.readouterr().out.endswith("\n")
