@@ -1,36 +1,36 @@
-"""Exact, streamed ranking of knowledge-graph embeddings at the limit of the hardware."""
+"""Exact, streamed ranking of knowledge-graph embeddings at the limit of the hardware.
 
-import os
-import sys
+Names are loaded when they are first asked for, and torch with them: ``kgfast --help`` needs none.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-if "torch" not in sys.modules:
-    # After an operator torch's threads are to sleep: by default they spin for milliseconds, on the
-    # cores that the next kernel needs. It is read once, when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-from kgfast import datasets, losses
-from kgfast.graph import KnownTriples, Triples, Vocabulary
-from kgfast.models import (
-    MED,
-    RSCF,
-    Candidates,
-    ComplEx,
-    ConvE,
-    DistMult,
-    Model,
-    RotatE,
-    TransE,
-)
-from kgfast.ops import use_backend
-from kgfast.prediction import topk
-from kgfast.predictions import Predictions
-from kgfast.ranking import rank
-from kgfast.ranks import Ranks
-from kgfast.training.official import load_official
+from kgfast.openmp import let_torch_sleep
 
 if TYPE_CHECKING:
+    from kgfast import datasets, losses
+    from kgfast.environment import info
+    from kgfast.graph import KnownTriples, Triples, Vocabulary
+    from kgfast.models import (
+        MED,
+        RSCF,
+        Candidates,
+        ComplEx,
+        ConvE,
+        DistMult,
+        Model,
+        RotatE,
+        TransE,
+    )
+    from kgfast.ops import use_backend
+    from kgfast.prediction import topk
+    from kgfast.predictions import Predictions
+    from kgfast.ranking import rank
+    from kgfast.ranks import Ranks
     from kgfast.training.loading import load_run
+    from kgfast.training.official import load_official
 
 __version__ = "0.1.0"
 
@@ -50,6 +50,7 @@ __all__ = [
     "Triples",
     "Vocabulary",
     "datasets",
+    "info",
     "load_official",
     "load_run",
     "losses",
@@ -58,11 +59,40 @@ __all__ = [
     "use_backend",
 ]
 
+_HOMES = {
+    "environment": ("info",),
+    "graph": ("KnownTriples", "Triples", "Vocabulary"),
+    "models": (
+        *("MED", "RSCF", "Candidates", "ComplEx", "ConvE", "DistMult", "Model", "RotatE", "TransE"),
+    ),
+    "ops": ("use_backend",),
+    "prediction": ("topk",),
+    "predictions": ("Predictions",),
+    "ranking": ("rank",),
+    "ranks": ("Ranks",),
+    "training.loading": ("load_run",),
+    "training.official": ("load_official",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    """What only training needs is loaded when it is asked for."""
-    if name != "load_run":
-        raise AttributeError(f"module 'kgfast' has no attribute {name!r}")
-    from kgfast.training.loading import load_run
+    if name in _HOME_OF:
+        found = getattr(import_module(f"kgfast.{_HOME_OF[name]}"), name)
+        globals()[name] = found
+        return found
+    if not name.startswith("_") and find_spec(f"kgfast.{name}") is not None:
+        return import_module(f"kgfast.{name}")
+    raise AttributeError(f"module 'kgfast' has no attribute {name!r}")
 
-    return load_run
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if find_spec("kgfast.kernels") is None:
+    raise ImportError(
+        "kgfast is not installed: this is its source, whose kernels/ become kgfast.kernels when it "
+        "is; run `make install` here, or `pip install -e .`"
+    )
+let_torch_sleep()

@@ -1,4 +1,4 @@
-"""The command line: ``kgfast train``, ``evaluate``, ``predict``, ``export`` and ``plot``.
+"""The command line: ``kgfast train``, ``evaluate``, ``predict``, ``export``, ``plot``, ``info``.
 
 What a user can get wrong ends in a line on the error stream and exit code 2; ``--debug`` shows the
 traceback instead.
@@ -15,12 +15,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from kgfast import __version__
+
 # The expected failures: bad input, files, missing packages, a loss that is not a number.
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError)
 
 app = typer.Typer(
     name="kgfast",
-    help="Train, evaluate, predict with, export and plot knowledge-graph embeddings.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -62,6 +63,22 @@ Data = Annotated[
 ]
 Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
 Names = list[str] | None
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kgfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Train, evaluate, predict with, export and plot knowledge-graph embeddings."""
 
 
 @app.command()
@@ -219,6 +236,14 @@ def plot(
 
         for path in draw(runs, out, log=log):
             typer.echo(str(path))
+
+
+@app.command()
+def info() -> None:
+    """Show what kgfast runs on here: backend, threads, versions, devices."""
+    from kgfast import info as found
+
+    typer.echo(repr(found()))
 
 
 def main() -> None:

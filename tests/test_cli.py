@@ -421,14 +421,3 @@ def test_the_names_of_training():
     assert Trainer.__name__ == "Trainer"
     with pytest.raises(AttributeError, match="has no attribute 'Trainr'"):
         getattr(kgfast.training, "Trainr")  # noqa: B009, mypy would see the other spelling
-
-
-def test_idle_threads_of_torch_sleep():
-    """They read it when torch is loaded: kgfast has to be first, and does not overrule anyone."""
-    script = "import os, kgfast; print(os.environ.get('OMP_WAIT_POLICY'))"
-    environment = {key: it for key, it in os.environ.items() if key != "OMP_WAIT_POLICY"}
-    for first, expected in (("", "PASSIVE"), ("import torch; ", "None")):
-        done = subprocess.run(
-            [sys.executable, "-c", first + script], capture_output=True, text=True, env=environment
-        )
-        assert done.stdout.strip() == expected

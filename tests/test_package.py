@@ -5,6 +5,7 @@ import doctest
 import importlib
 import importlib.util
 import pkgutil
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,12 @@ MODULES = sorted(
 )
 # Arrows point one way: a room may import the rooms before it.
 ROOMS = [
+    "openmp",
+    "display",
+    "progress",
     "kernels",
     "ops",
+    "environment",
     "graph",
     "safe_yaml",
     "datasets",
@@ -102,11 +107,11 @@ def test_arrows_point_one_way():
 
 
 def test_import_time_and_what_it_leaves_alone():
-    """Importing kgfast takes under 0.3 s beyond torch, loads no Triton, touches no CUDA."""
+    """All names of kgfast take under 0.3 s beyond torch, load no Triton, touch no CUDA."""
     script = """
 import time, torch, numpy
 start = time.process_time()
-import kgfast
+from kgfast import *
 elapsed = time.process_time() - start
 import sys
 assert "triton" not in sys.modules, "kgfast imported triton"
@@ -119,6 +124,68 @@ print(elapsed)
         for _ in range(3)
     ]
     assert min(float(run.stdout) for run in runs) < 0.3
+
+
+def test_names_are_loaded_when_they_are_asked_for():
+    script = """
+import sys, kgfast
+assert "torch" not in sys.modules
+assert set(kgfast.__all__) <= set(dir(kgfast))
+assert kgfast.rank.__module__ == "kgfast.ranking" and kgfast.ops.BACKENDS
+assert "torch" in sys.modules
+import kgfast.ops, torch
+assert torch.ops.kgfast.rank_counts.default
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with pytest.raises(AttributeError, match="'kgfast' has no attribute 'rnk'"):
+        kgfast.rnk  # noqa: B018
+
+
+def test_names_for_type_checkers_are_those_that_load():
+    tree = ast.parse((ROOT / "kgfast" / "__init__.py").read_text())
+    (block,) = (it for it in tree.body if isinstance(it, ast.If) and "TYPE" in ast.dump(it.test))
+    found = {
+        alias.name: f"{node.module}.".removeprefix("kgfast.").removesuffix(".")
+        for node in block.body
+        for alias in node.names
+    }
+    assert sorted(found) == sorted(kgfast.__all__)
+    assert {name: home for name, home in found.items() if home} == kgfast._HOME_OF
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_loads_no_torch(arguments):
+    """``kgfast --help`` is there in a third of a second."""
+    script = f"""
+import sys
+from kgfast.cli import app
+try:
+    app({arguments})
+except SystemExit as end:
+    assert not end.code
+print({{"torch", "numpy", "yaml"}} & set(sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.strip() == "set()"
+    assert done.returncode == 0
+
+
+def test_source_that_is_not_installed_says_what_to_do(tmp_path):
+    shutil.copytree(ROOT / "kgfast", tmp_path / "kgfast")
+    script = f"""
+import sys
+sys.meta_path[:] = [it for it in sys.meta_path if "editable" not in repr(it)]
+sys.path[:] = [{str(tmp_path)!r}, *(it for it in sys.path if it != {str(ROOT)!r})]
+try:
+    import kgfast
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "kgfast is not installed" in done.stdout, done.stderr
+    assert "make install" in done.stdout
 
 
 def test_the_first_call_does_not_load_the_compiler():

@@ -11,6 +11,16 @@ from typing import Any
 import torch
 
 BACKENDS = ("reference", "cpu", "triton")
+_BACKEND_OF = {"cpu": "cpu", "cuda": "triton"}  # ROCm calls itself cuda
+
+# How much slower the reference is: benchmarks/results/cpu-reference-speed.json.
+TIMES_SLOWER = 250
+WITHOUT = {
+    "cpu": "the C++ extension is not built, and without it CPU tensors are ranked about "
+    f"{TIMES_SLOWER} times slower: install a C++ compiler (g++ or clang++), then kgfast again",
+    "triton": "Triton is not installed, and without it GPUs are served by the slow reference "
+    "backend: pip install triton",
+}
 
 _forced_backend: ContextVar[str | None] = ContextVar("kgfast_backend", default=None)
 _warned: set[str] = set()
@@ -55,18 +65,24 @@ def backend_for(device: torch.device) -> str:
     ValueError
         If the forced backend does not exist, or cannot serve this device.
     """
+    name, missing = find_backend(device)
+    if missing is not None:
+        _warn_once(f"kgfast: {missing}")
+    return name
+
+
+def find_backend(device: torch.device) -> tuple[str, str | None]:
+    """As :func:`backend_for`, without the warning: the backend, and why it is not a better one."""
     forced = _forced_backend.get()
     if forced is None and "KGFAST_BACKEND" in os.environ:
         forced = _checked_backend(os.environ["KGFAST_BACKEND"], "KGFAST_BACKEND")
     if forced is not None:
         _check_forced(forced, device)
-        return forced
-    if device.type == "cpu":
-        return _or_reference("cpu", "the C++ extension is not built (is there a compiler?)")
-    if device.type == "cuda":
-        return _or_reference("triton", "Triton is not installed")
-    _warn_once(f"kgfast has no kernels for {device.type} tensors; using the slow reference backend")
-    return "reference"
+        return forced, None
+    name = _BACKEND_OF.get(device.type)
+    if name is None:
+        return "reference", f"no kernels for {device.type} tensors: the slow reference serves them"
+    return (name, None) if _is_available(name) else ("reference", WITHOUT[name])
 
 
 def _checked_backend(name: str, source: str) -> str:
@@ -89,17 +105,10 @@ def _is_available(name: str) -> bool:
     return bool(import_module(f"kgfast.kernels.{name}").is_available())
 
 
-def _or_reference(name: str, reason: str) -> str:
-    if _is_available(name):
-        return name
-    _warn_once(f"kgfast: {reason}; using the slow reference backend")
-    return "reference"
-
-
 def _warn_once(message: str) -> None:
     if message not in _warned:
         _warned.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def kernel(consumer: str, name: str, device: torch.device) -> Callable[..., Any]:

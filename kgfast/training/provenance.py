@@ -1,6 +1,5 @@
 """Where and with what a run was made, for its result."""
 
-import os
 import platform
 import shlex
 import sys
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from kgfast.environment import cores, processor
 
 _PACKAGES = ("kgfast", "torch", "numpy", "triton")
 
@@ -27,19 +28,7 @@ def _machine(device: torch.device) -> str:
     """``<processor>, 2 cores``, or the GPU's name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity is not None else os.cpu_count()
-    return f"{_processor()}, {cores} cores"
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return f"{processor()}, {cores()} cores"
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,146 @@
+"""What kgfast runs on here: backend, instruction set, threads, versions, devices."""
+
+import dataclasses
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+import kgfast
+from kgfast.kernels import cpu
+from kgfast.ops import dispatch
+
+_SETTINGS = ("KGFAST_BACKEND", "KGFAST_CPU_ISA", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+
+
+@dataclass(frozen=True, repr=False)
+class Info:
+    """What :func:`info` found; shown as a table.
+
+    Attributes
+    ----------
+    version, python, torch : str
+        Versions.
+    triton : str or None
+        Its version; None where it is not installed.
+    backend : str
+        What serves tensors of the CPU: ``cpu``, or ``reference`` where the extension is not built.
+    isa : str or None
+        The instruction set of the extension in use; None without the extension.
+    isas : tuple of str
+        Those that this machine and build have, best first.
+    threads, cores : int
+        Threads of a kernel, and cores that this process may use.
+    devices : tuple of str
+        ``cpu`` and each GPU, with their names.
+    settings : dict of str to str
+        Variables of the environment that change the above.
+    remarks : tuple of str
+        What is missing, and what to do about it.
+    """
+
+    version: str
+    python: str
+    torch: str
+    triton: str | None
+    backend: str
+    isa: str | None
+    isas: tuple[str, ...]
+    threads: int
+    cores: int
+    devices: tuple[str, ...]
+    settings: dict[str, str]
+    remarks: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything as plain values, such as for JSON."""
+        return dataclasses.asdict(self)
+
+    def __repr__(self) -> str:
+        also = [name for name in self.isas if name != self.isa]
+        rows = [
+            ("kgfast", self.version),
+            ("backend", self.backend + (f", {self.isa}" if self.isa else "")),
+            *([("", f"(also {', '.join(also)})")] if also else []),
+            ("threads", f"{self.threads} on {self.cores} cores"),
+            ("torch", self.torch),
+            ("triton", self.triton or "not installed"),
+            ("python", self.python),
+            *zip(("devices", *[""] * len(self.devices)), self.devices, strict=False),
+            *((name, value) for name, value in self.settings.items()),
+        ]
+        width = max(len(name) for name, _ in rows) + 2
+        lines = [f"{name:<{width}}{value}" for name, value in rows]
+        return "\n".join([*lines, *self.remarks])
+
+
+def info() -> Info:
+    """Say what kgfast runs on here, and what is missing.
+
+    Returns
+    -------
+    Info
+        A data object that prints as a table.
+
+    Examples
+    --------
+    >>> info().backend in ("cpu", "reference")
+    True
+    """
+    remarks = []
+    try:
+        backend, missing = dispatch.find_backend(torch.device("cpu"))
+        remarks += [] if missing is None else [missing]
+        isa = cpu.isa() if cpu.is_available() else None
+    except ValueError as error:  # of a variable of the environment
+        backend, isa = "none", None
+        remarks.append(str(error))
+    if torch.cuda.is_available() and _version("triton") is None:
+        remarks.append(dispatch.WITHOUT["triton"])
+    return Info(
+        version=kgfast.__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        triton=_version("triton"),
+        backend=backend,
+        isa=isa,
+        isas=tuple(cpu.available_isas()),
+        threads=torch.get_num_threads(),
+        cores=cores(),
+        devices=tuple(_devices()),
+        settings={name: os.environ[name] for name in _SETTINGS if name in os.environ},
+        remarks=tuple(remarks),
+    )
+
+
+def _devices() -> list[str]:
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    names = [f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in gpus]
+    return [f"cpu {processor()}", *names]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The name of the processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

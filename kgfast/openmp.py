@@ -1,0 +1,67 @@
+"""Has torch's threads sleep when they wait, and leaves no trace of that in the environment.
+
+After an operator, the threads of GNU OpenMP spin for milliseconds on the cores that the next kernel
+needs. ``OMP_WAIT_POLICY`` says otherwise; it is read once, when torch is loaded. So it is set while
+torch is imported and taken back after that: child processes do not inherit it.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+VARIABLE = "OMP_WAIT_POLICY"
+
+
+def let_torch_sleep() -> None:
+    """Set the policy of the torch that is imported next, by whom ever.
+
+    Does nothing where torch is loaded already, or where the environment has a policy.
+    """
+    if "torch" not in sys.modules and VARIABLE not in os.environ:
+        sys.meta_path.insert(0, _BeforeTorch())
+
+
+class _BeforeTorch:
+    """Finds torch as the other finders do, and is gone once torch is loaded."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of torch, which will be loaded with the policy; None for all else."""
+        if name != "torch":
+            return None
+        others = [it for it in sys.meta_path if it is not self and hasattr(it, "find_spec")]
+        specs = (it.find_spec(name, path, target) for it in others)
+        spec = next((it for it in specs if it is not None), None)
+        if spec is not None and spec.loader is not None:
+            self._wrap(spec.loader)
+        return spec
+
+    def _wrap(self, loader: Any) -> None:
+        load = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the wrapper, which hid the method of the class
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            with _policy():
+                load(module)
+
+        loader.exec_module = exec_module
+
+
+@contextmanager
+def _policy() -> Iterator[None]:
+    """The variable, inside; one that was set since stands."""
+    if VARIABLE in os.environ:
+        yield
+        return
+    os.environ[VARIABLE] = "PASSIVE"
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
