@@ -1,0 +1,75 @@
+"""kgfast.info(): what kgfast runs on, and what is missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import kgfast
+from kgfast import environment
+from kgfast.cli import app
+from kgfast.kernels import cpu
+from kgfast.ops import dispatch
+
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+
+
+def test_what_is_here():
+    found = kgfast.info()
+    assert found.version == kgfast.__version__
+    assert found.torch == torch.__version__
+    assert found.threads == torch.get_num_threads()
+    assert found.devices[0] == f"cpu {environment.processor()}"
+    assert len(found.devices) == 1 + torch.cuda.device_count()
+    if cpu.is_available():
+        assert (found.backend, found.isa) == (dispatch.backend_for(torch.device("cpu")), cpu.isa())
+        assert not found.remarks
+    json.dumps(found.as_dict())
+
+
+def test_it_prints_as_a_table(monkeypatch):
+    monkeypatch.setenv("KGFAST_BACKEND", "reference")
+    lines = repr(kgfast.info()).splitlines()
+    assert lines[0].split() == ["kgfast", kgfast.__version__]
+    assert any(line.split() == ["KGFAST_BACKEND", "reference"] for line in lines)
+    starts = {line.split()[0] for line in lines}
+    assert {"backend", "threads", "torch", "triton", "devices"} <= starts
+
+
+def test_without_the_extension(monkeypatch):
+    """The same line by info() and by the first call."""
+    monkeypatch.setattr(cpu, "extension", None)
+    monkeypatch.setattr(dispatch, "_warned", set())
+    monkeypatch.delenv("KGFAST_BACKEND", raising=False)
+    found = kgfast.info()
+    assert (found.backend, found.isa, found.isas) == ("reference", None, ())
+    (remark,) = found.remarks
+    assert repr(found).splitlines()[-1] == remark
+    assert "the C++ extension is not built" in remark
+    assert "times slower: install a C++ compiler" in remark
+    with pytest.warns(RuntimeWarning) as caught:
+        kgfast.rank(kgfast.RotatE.init(20, 2, 4, seed=0), [(0, 1, 2)])
+    assert [str(it.message) for it in caught] == [f"kgfast: {remark}"]
+
+
+def test_a_wrong_instruction_set_is_a_remark(monkeypatch):
+    if not cpu.is_available():
+        pytest.skip("the extension is not built")
+    monkeypatch.setenv("KGFAST_CPU_ISA", "avx1024")
+    assert "KGFAST_CPU_ISA must be one of" in kgfast.info().remarks[0]
+
+
+def test_how_much_slower_comes_from_a_file():
+    rows = json.loads((RESULTS / "cpu-reference-speed.json").read_text())["rows"]
+    assert all(row["equal"] for row in rows)
+    lowest = min(row["times_cpu"] for row in rows)
+    assert lowest / 2 < dispatch.TIMES_SLOWER <= lowest
+
+
+def test_on_the_command_line():
+    shown = CliRunner().invoke(app, ["info"])
+    assert shown.exit_code == 0
+    assert shown.stdout.strip() == repr(kgfast.info())
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"kgfast {kgfast.__version__}\n"
