@@ -1,7 +1,6 @@
 """The command line: what it prints, where it stops, and with what exit code."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
