@@ -1,6 +1,11 @@
 // kgfast.kernels._cpu: pointers, sizes and strides in, counts out. Python has checked them.
+//
+// One unit for all bindings: reading pybind11 takes as long as compiling what uses it here.
 #include "bias.h"
 #include "bindings.h"
+#include "bindings_optim.h"
+#include "bindings_scores.h"
+#include "bindings_topk.h"
 #include "rank.h"
 
 namespace kgfast {
@@ -78,7 +83,8 @@ std::string py_find_isa(const std::string& name) {
 }  // namespace kgfast
 
 PYBIND11_MODULE(_cpu, module) {
-  kgfast::note_main_thread();
+  const auto main = pybind11::module_::import("threading").attr("main_thread")();
+  kgfast::note_main_thread(main.attr("ident").cast<unsigned long>());
   module.doc() = "SIMD kernels of kgfast for the CPU";
   kgfast::bind_scores(module);
   kgfast::bind_topk(module);

@@ -66,8 +66,4 @@ inline py::tuple bad_rows(const SweepStatus& status) {
   return py::make_tuple(row(status.bad_query), row(status.bad_candidate), row(status.bad_factor));
 }
 
-void bind_scores(py::module_& module);  // pairwise and indexed, and their backwards
-void bind_topk(py::module_& module);
-void bind_optim(py::module_& module);
-
 }  // namespace kgfast

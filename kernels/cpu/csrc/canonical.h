@@ -59,20 +59,20 @@ void canonical_block(const SweepJob& job, int64_t features, const Pair* pairs, i
   }
 }
 
-template <class Score>
-void canonical_scores(const SweepJob& job, int64_t features, const Pair* pairs, int64_t count,
-                      double* scratch, double* out) {
+inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* pairs,
+                             int64_t count, double* scratch, double* out) {
   const FloatMode mode(FloatMode::kIeee);
   std::memset(scratch, 0, sizeof(double) * kPairBlock * kTermBlock);
-  for (int64_t p = 0; p < count; p += kPairBlock) {
-    const int64_t block = count - p < kPairBlock ? count - p : kPairBlock;
-    canonical_block<Score>(job, features, pairs + p, block, scratch, out + p);
-  }
+  with_swept(job.score, [&](auto score) {
+    for (int64_t p = 0; p < count; p += kPairBlock) {
+      const int64_t block = count - p < kPairBlock ? count - p : kPairBlock;
+      canonical_block<decltype(score)>(job, features, pairs + p, block, scratch, out + p);
+    }
+  });
 }
 
 // Decides the collected pairs one by one, crop by crop; a query's own target never counts.
-template <class Score>
-void decide_band(const SweepJob& job, Worker& worker) {
+__attribute__((noinline)) void decide_band(const SweepJob& job, Worker& worker) {
   const FloatMode mode(FloatMode::kIeee);  // a sweep whose band is full calls it in its own
   for (int64_t crop = 0; crop < job.num_crops; ++crop) {
     const int64_t first_slot = crop * job.num_rows;
@@ -85,7 +85,7 @@ void decide_band(const SweepJob& job, Worker& worker) {
         pairs[count++] = {row, worker.band[p].candidate};
       if (count < kPairBlock && (p + 1 < worker.band_size || !count)) continue;
       double scores[kPairBlock];
-      canonical_scores<Score>(job, job.crops[crop].end, pairs, count, worker.scratch, scores);
+      canonical_scores(job, job.crops[crop].end, pairs, count, worker.scratch, scores);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t slot = first_slot + pairs[i].query;
         worker.greater[slot] += scores[i] > job.target_scores[slot];

@@ -50,7 +50,7 @@ struct Counting {
     for (int b = 0; b < Score::vectors; ++b) distances[b] = Score::finish(totals[b]);
     const int64_t* first = job.first_threshold + crop * job.num_queries + position;
     for (int64_t i = first[0]; i < first[1]; ++i) {
-      if (worker.band_size + kMaxLanes > worker.band_capacity) decide_band<Score>(job, worker);
+      if (worker.band_size + kMaxLanes > worker.band_capacity) decide_band(job, worker);
       classify<Score>(job, facts, crop, distances, job.thresholds[i], worker);
     }
   }

@@ -49,30 +49,6 @@ float bare_loop(const float* panel, const float* tile, int64_t features, int64_t
   return total;
 }
 
-template <class F>
-inline auto with_score(ScoreId id, F&& call) {
-  switch (id) {
-    case ScoreId::dot: return call(Dot{});
-    case ScoreId::l1: return call(L1{});
-    case ScoreId::l2: return call(L2{});
-    default: return call(Rotate{});
-  }
-}
-
-// As ranking and top-k sweep.
-template <class F>
-inline auto with_swept(ScoreId id, F&& call) {
-  switch (id) {
-    case ScoreId::rscf_rotate: return call(SweptRotate<true>{});
-    case ScoreId::rscf_l1: return call(SweptL1<true>{});
-    case ScoreId::rscf_l2: return call(SweptL2<true>{});
-    case ScoreId::scaled_rotate: return call(SweptRotate<false>{});
-    case ScoreId::scaled_l1: return call(SweptL1<false>{});
-    case ScoreId::scaled_l2: return call(SweptL2<false>{});
-    default: return with_score(id, call);
-  }
-}
-
 inline const PairwiseKernels* pairwise_kernels() {
   static const PairwiseKernels kernels = {
       [](ScoreId id) {
@@ -166,22 +142,17 @@ inline Isa make_isa(const char* name) {
     return with_swept(id, [](auto score) { return int{decltype(score)::tile_queries}; });
   };
   isa.pack_queries = [](const SweepJob& job, float* out) {
-    with_swept(job.score, [&](auto score) { pack_queries<decltype(score)>(job, out); });
+    const QueryShape shape =
+        with_swept(job.score, [](auto score) { return query_shape<decltype(score)>(); });
+    pack_queries(job, shape, out);
   };
   isa.sweep_panel = [](const SweepJob& job, int64_t panel, Worker& worker) {
     with_swept(job.score, [&](auto score) {
       sweep_panel<Counting<decltype(score)>>(job, panel, worker);
     });
   };
-  isa.decide_band = [](const SweepJob& job, Worker& worker) {
-    with_swept(job.score, [&](auto score) { decide_band<decltype(score)>(job, worker); });
-  };
-  isa.canonical = [](const SweepJob& job, int64_t features, const Pair* pairs, int64_t count,
-                     double* scratch, double* out) {
-    with_swept(job.score, [&](auto score) {
-      canonical_scores<decltype(score)>(job, features, pairs, count, scratch, out);
-    });
-  };
+  isa.decide_band = decide_band;
+  isa.canonical = canonical_scores;
   isa.sweep_values = [](const SweepJob& job, int64_t panel, Worker& worker, float* out) {
     RecordWorker recorder{worker, out};
     with_swept(job.score, [&](auto score) {

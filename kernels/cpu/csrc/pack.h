@@ -22,20 +22,35 @@ constexpr int lanes_of() {
   return Score::vectors * Simd::W;
 }
 
+// How a score's panels are laid out, [feature][planes][lanes]; packing is compiled once for all.
+struct PanelShape {
+  int planes, lanes;
+  bool has_factor, has_angles;
+  float factor_origin;
+
+  int table_planes() const { return planes - has_factor; }
+};
+
+template <class Score>
+constexpr PanelShape panel_shape() {
+  float origin = 0.0f;
+  if constexpr (Score::has_factor) origin = Score::factor_origin;
+  return {Score::planes, lanes_of<Score>(), Score::has_factor, Score::has_angles, origin};
+}
+
 inline int64_t candidate_of(const SweepJob& job, int64_t position) {
   return job.candidate_ids ? job.candidate_ids[position] : position;
 }
 
-template <class Score>
-inline void accumulate_norm(int norm, const float* packed, int64_t count, float* lane_norm) {
-  constexpr int L = lanes_of<Score>();
-  for (int b = 0; b < Score::vectors; ++b) {
-    V sum = Simd::load(lane_norm + b * Simd::W);
+inline void accumulate_norm(int norm, const float* packed, int64_t count, int lanes,
+                            float* lane_norm) {
+  for (int lane = 0; lane < lanes; lane += Simd::W) {
+    V sum = Simd::load(lane_norm + lane);
     for (int64_t i = 0; i < count; ++i) {
-      const V x = Simd::load(packed + i * L + b * Simd::W);
+      const V x = Simd::load(packed + i * lanes + lane);
       sum = norm == 1 ? Simd::add(sum, Simd::abs(x)) : Simd::fma(x, x, sum);
     }
-    Simd::store(lane_norm + b * Simd::W, sum);
+    Simd::store(lane_norm + lane, sum);
   }
 }
 
@@ -60,24 +75,22 @@ inline bool row_has_nonfinite(const View& view, int64_t row, int planes, int64_t
 }
 
 // Notes the lowest row of a panel that holds a number that is not finite.
-template <class Score>
-void find_nonfinite(const SweepJob& job, int64_t first, int valid, Worker& worker) {
-  constexpr int rows = Score::planes - Score::has_factor;
+inline void find_nonfinite(const SweepJob& job, const PanelShape& shape, int64_t first, int valid,
+                           Worker& worker) {
   for (int lane = 0; lane < valid; ++lane) {
     const int64_t row = candidate_of(job, first + lane);
-    if (row < worker.bad_candidate && row_has_nonfinite(job.table, row, rows, job.num_features))
+    if (row < worker.bad_candidate &&
+        row_has_nonfinite(job.table, row, shape.table_planes(), job.num_features))
       worker.bad_candidate = row;
-    if (Score::has_factor && row < worker.bad_factor &&
+    if (shape.has_factor && row < worker.bad_factor &&
         row_has_nonfinite(job.factor, row, 1, job.num_features))
       worker.bad_factor = row;
   }
 }
 
 // Transposes `width` features of W rows into one column of vectors of the panel.
-template <class Score>
-inline void transpose_rows(const float* const* rows, int64_t width, float* out) {
+inline void transpose_rows(const float* const* rows, int64_t width, int64_t stride, float* out) {
   constexpr int W = Simd::W;
-  constexpr int64_t stride = Score::planes * lanes_of<Score>();
   int64_t i = 0;
   for (; i + W <= width; i += W) Simd::transpose(rows, i, out + i * stride, stride);
   for (; i < width; ++i)
@@ -86,15 +99,13 @@ inline void transpose_rows(const float* const* rows, int64_t width, float* out) 
 
 // Turns the factors b of a panel into b - 1, and notes the largest of every feature; a NaN, which
 // makes every sum a NaN, is none.
-template <class Score>
-void find_angles(int64_t count, int64_t stride, Worker& worker) {
-  constexpr int L = lanes_of<Score>(), P = Score::planes;
+inline void find_angles(const PanelShape& shape, int64_t count, int64_t stride, Worker& worker) {
   for (int64_t k = 0; k < count; ++k) {
-    float* factor = worker.panel + (k * P + P - 1) * L;
+    float* factor = worker.panel + (k * shape.planes + shape.planes - 1) * shape.lanes;
     V most = Simd::zero();
-    for (int b = 0; b < Score::vectors; ++b) {
-      const V x = Simd::sub(Simd::load(factor + b * Simd::W), Simd::set1(Score::factor_origin));
-      Simd::store(factor + b * Simd::W, x);
+    for (int lane = 0; lane < shape.lanes; lane += Simd::W) {
+      const V x = Simd::sub(Simd::load(factor + lane), Simd::set1(shape.factor_origin));
+      Simd::store(factor + lane, x);
       most = Simd::max(Simd::abs(x), most);
     }
     float lanes[Simd::W], largest = 0.0f;
@@ -107,15 +118,15 @@ void find_angles(int64_t count, int64_t stride, Worker& worker) {
 
 // Writes features [feature, feature + count) of one panel as [feature][plane][lane], W rows at a
 // time so that few streams are read at once. Lanes past the last candidate repeat it.
-template <class Score>
-void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, int64_t count,
-                Worker& worker) {
-  constexpr int L = lanes_of<Score>(), P = Score::planes, W = Simd::W;
-  constexpr int table_planes = P - Score::has_factor;
+__attribute__((noinline)) void pack_panel(const SweepJob& job, const PanelShape& shape,
+                                          int64_t first, int valid, int64_t feature,
+                                          int64_t count, Worker& worker) {
+  constexpr int W = Simd::W;
+  const int L = shape.lanes, P = shape.planes, table_planes = shape.table_planes();
   const auto is_direct = [](const View& view) {
     return view.dtype == DType::f32 && view.step == 1;
   };
-  const bool direct = is_direct(job.table) && (!Score::has_factor || is_direct(job.factor));
+  const bool direct = is_direct(job.table) && (!shape.has_factor || is_direct(job.factor));
   alignas(64) float converted[W * kPackBlock];
   const float* rows[W];
   int64_t ids[W];
@@ -129,7 +140,7 @@ void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, 
       float* out = worker.panel + plane * L + lane;
       if (direct) {
         for (int i = 0; i < W; ++i) rows[i] = run_at<float>(view, ids[i], from, feature);
-        transpose_rows<Score>(rows, count, out);
+        transpose_rows(rows, count, P * L, out);
         continue;
       }
       for (int64_t k = 0; k < count; k += kPackBlock) {
@@ -138,68 +149,87 @@ void pack_panel(const SweepJob& job, int64_t first, int valid, int64_t feature, 
           rows[i] = converted + i * kPackBlock;
           bad |= load_floats(view, ids[i], from, feature + k, width, converted + i * kPackBlock);
         }
-        transpose_rows<Score>(rows, width, out + k * P * L);
+        transpose_rows(rows, width, P * L, out + k * P * L);
       }
     }
   }
   if (direct) bad = has_nonfinite(worker.panel, count * P * L);
-  if (bad) find_nonfinite<Score>(job, first, valid, worker);
-  if constexpr (Score::has_angles) find_angles<Score>(count, job.angle_stride, worker);
+  if (bad) find_nonfinite(job, shape, first, valid, worker);
+  if (shape.has_angles) find_angles(shape, count, job.angle_stride, worker);
 }
 
 // An upper bound on the norm of every candidate of a panel.
-template <class Score>
-float panel_norm(const SweepJob& job, const float* lane_norm) {
+inline float panel_norm(const SweepJob& job, int lanes, const float* lane_norm) {
   if (!job.norm) return 0.0f;
   float largest = 0.0f;
-  for (int lane = 0; lane < lanes_of<Score>(); ++lane) {
+  for (int lane = 0; lane < lanes; ++lane) {
     if (!(lane_norm[lane] <= largest)) largest = lane_norm[lane];  // keeps a NaN
   }
   const float bound = largest * job.norm_inflation + job.norm_floor;
   return job.norm == 1 ? bound : std::sqrt(bound) * (1.0f + 0x1p-20f);
 }
 
-// Runs of the planes of a query as the sweep takes them.
+// How a score's queries are laid out, [tile][feature][planes][tile queries].
+struct QueryShape {
+  int planes, tile_queries;
+  float sign;
+  void (*prepare)(double (*run)[kPackBlock], int64_t count);  // nullptr where nothing is to be done
+};
+
 template <class Score>
-inline void load_query(const SweepJob& job, int64_t row, int64_t feature, int64_t count,
-                       float (*run)[kPackBlock]) {
+void prepare_run(double (*run)[kPackBlock], int64_t count) {
   constexpr int P = Score::query_planes;
-  if constexpr (!Score::has_angles) {
-    for (int plane = 0; plane < P; ++plane)
-      load_floats(job.query, row, plane, feature, count, run[plane]);
-  } else {
-    double exact[P][kPackBlock];
-    for (int plane = 0; plane < P; ++plane)
-      load_doubles(job.query, row, plane, feature, count, exact[plane]);
-    for (int64_t i = 0; i < count; ++i) {
-      double q[P];
-      for (int plane = 0; plane < P; ++plane) q[plane] = exact[plane][i];
-      Score::prepare(q);
-      for (int plane = 0; plane < P; ++plane) run[plane][i] = static_cast<float>(q[plane]);
-    }
+  for (int64_t i = 0; i < count; ++i) {
+    double q[P];
+    for (int plane = 0; plane < P; ++plane) q[plane] = run[plane][i];
+    Score::prepare(q);
+    for (int plane = 0; plane < P; ++plane) run[plane][i] = q[plane];
   }
 }
 
-// [tile][feature][plane][query]; the last tile repeats its last query. The angles of tiles follow.
 template <class Score>
-void pack_queries(const SweepJob& job, float* out) {
-  constexpr int Q = Score::tile_queries, P = Score::query_planes;
+constexpr QueryShape query_shape() {
+  QueryShape shape{Score::query_planes, Score::tile_queries, Score::query_sign, nullptr};
+  if constexpr (Score::has_angles) shape.prepare = prepare_run<Score>;
+  return shape;
+}
+
+// Runs of the planes of a query as the sweep takes them.
+inline void load_query(const SweepJob& job, const QueryShape& shape, int64_t row, int64_t feature,
+                       int64_t count, float (*run)[kPackBlock]) {
+  if (!shape.prepare) {
+    for (int plane = 0; plane < shape.planes; ++plane)
+      load_floats(job.query, row, plane, feature, count, run[plane]);
+    return;
+  }
+  double exact[kMaxPlanes][kPackBlock];
+  for (int plane = 0; plane < shape.planes; ++plane)
+    load_doubles(job.query, row, plane, feature, count, exact[plane]);
+  shape.prepare(exact, count);
+  for (int plane = 0; plane < shape.planes; ++plane)
+    for (int64_t i = 0; i < count; ++i) run[plane][i] = static_cast<float>(exact[plane][i]);
+}
+
+// The last tile repeats its last query. The angles of tiles, if the score has some, follow.
+inline void pack_queries(const SweepJob& job, const QueryShape& shape, float* out) {
+  const int64_t Q = shape.tile_queries, P = shape.planes;
+  const bool has_angles = shape.prepare != nullptr;
   const FloatMode mode(FloatMode::kIeee);
-  float run[P][kPackBlock];
+  float run[kMaxPlanes][kPackBlock];
   const int64_t tiles = (job.num_queries + Q - 1) / Q, last = job.num_queries - 1;
   float* angles = out + tiles * job.num_features * P * Q;
-  for (int64_t i = 0; Score::has_angles && i < tiles * job.angle_stride; ++i) angles[i] = 0.0f;
+  for (int64_t i = 0; has_angles && i < tiles * job.angle_stride; ++i) angles[i] = 0.0f;
   for (int64_t position = 0; position < tiles * Q; ++position) {
     const int64_t row = job.query_ids[position < last ? position : last];
     float* to = out + position / Q * job.num_features * P * Q + position % Q;
     for (int64_t k = 0; k < job.num_features; k += kPackBlock) {
       const int64_t left = job.num_features - k;
       const int64_t width = left < kPackBlock ? left : kPackBlock;
-      load_query<Score>(job, row, k, width, run);
-      for (int plane = 0; plane < P; ++plane)
+      load_query(job, shape, row, k, width, run);
+      for (int64_t plane = 0; plane < P; ++plane)
         for (int64_t i = 0; i < width; ++i)
-          to[((k + i) * P + plane) * Q] = Score::query_sign * run[plane][i];
-      for (int64_t i = 0; Score::has_angles && i < width; ++i) {
+          to[((k + i) * P + plane) * Q] = shape.sign * run[plane][i];
+      for (int64_t i = 0; has_angles && i < width; ++i) {
         float& most = angles[position / Q * job.angle_stride + k + i];
         if (std::fabs(run[P - 1][i]) > most) most = std::fabs(run[P - 1][i]);
       }

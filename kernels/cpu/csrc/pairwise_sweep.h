@@ -84,11 +84,11 @@ void pairwise_panel(const PairwiseJob& job, int64_t panel, int64_t first, int64_
                     Worker& worker) {
   constexpr int T = Score::tile_queries;
   const FloatMode ieee(FloatMode::kIeee);
-  const PanelFacts facts = panel_facts<Score>(job.sweep, panel);
+  const PanelFacts facts = panel_facts(job.sweep, lanes_of<Score>(), panel);
   const int64_t features = job.sweep.num_features;
   for (int64_t feature = 0; feature < features; feature += job.sweep.features_per_block) {
     const int64_t count = std::min(job.sweep.features_per_block, features - feature);
-    pack_panel<Score>(job.sweep, facts.first, facts.valid, feature, count, worker);
+    pack_panel(job.sweep, panel_shape<Score>(), facts.first, facts.valid, feature, count, worker);
     const FloatMode flush(FloatMode::kFlush);
     for (int64_t position = first; position < last; position += T) {
       const int64_t left = last - position;

@@ -114,11 +114,17 @@ inline bool group_is_near(const float* queries, int64_t rows, const float* candi
   return all_near(phase_square(largest, spread));
 }
 
+// The gradients that are wanted, one at least.
+struct Wanted {
+  bool queries, rows;
+  int index() const { return queries + queries * rows; }  // rows, queries, both
+};
+
 // A group of candidates against `rows` queries.
 template <class Score, bool Q, bool C, bool Near>
-inline void pull_group(const float* queries, float* sums, int64_t rows,
-                       const float (*coefficients)[kPullCandidates], int64_t first,
-                       const float* candidates, float* totals) {
+void pull_group(const float* queries, float* sums, int64_t rows,
+                const float (*coefficients)[kPullCandidates], int64_t first,
+                const float* candidates, float* totals) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes, G = Score::group;
   V c[G][R], dc[G][R], unused = Simd::zero();
 #pragma GCC unroll 8
@@ -167,10 +173,31 @@ inline Span span_of(const PullJob& job, int64_t index) {
   return {job.blocks + first, (index + 1) * job.num_blocks / job.num_spans - first};
 }
 
+// The same where Q and C, whether the gradients of queries and of candidates are wanted, and
+// whether all phases are near are known at run time only.
+template <class Score>
+inline void pull_wanted(const Wanted& wanted, const float* queries, float* sums, int64_t rows,
+                        const float (*coefficients)[kPullCandidates], int64_t first,
+                        const float* candidates, float* totals) {
+  using Pull = void (*)(const float*, float*, int64_t, const float (*)[kPullCandidates], int64_t,
+                        const float*, float*);
+  constexpr Pull nears[] = {pull_group<Score, false, true, true>,
+                            pull_group<Score, true, false, true>,
+                            pull_group<Score, true, true, true>};
+  Pull pull = nears[wanted.index()];
+  if constexpr (Score::has_phase) {
+    constexpr Pull anys[] = {pull_group<Score, false, true, false>,
+                             pull_group<Score, true, false, false>,
+                             pull_group<Score, true, true, false>};
+    if (!group_is_near<Score>(queries, rows, candidates)) pull = anys[wanted.index()];
+  }
+  pull(queries, sums, rows, coefficients, first, candidates, totals);
+}
+
 // Up to kPullCandidates candidates against all queries.
-template <class Score, bool Q, bool C>
-void pull_candidates(const PullJob& job, const Span& span, int64_t first, int64_t count,
-                     PullWorker& worker) {
+template <class Score>
+void pull_candidates(const PullJob& job, const Wanted& wanted, const Span& span, int64_t first,
+                     int64_t count, PullWorker& worker) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes;
   constexpr int64_t size = kPullCandidates * R * W;  // of one feature block
   alignas(64) float candidates[kBlocks<Score> * size], totals[kBlocks<Score> * size];
@@ -181,7 +208,7 @@ void pull_candidates(const PullJob& job, const Span& span, int64_t first, int64_
     for (int64_t j = 0; j < count; ++j) {
       const int64_t at = n * size + j * R * W;
       load_block<R>(job.rows, first + j, span.blocks[n], candidates + at);
-      if (C && job.add_to_rows)
+      if (wanted.rows && job.add_to_rows)
         load_wanted<R>(job.grad_rows, first + j, span.blocks[n], totals + at);
     }
   for (int64_t row = 0; row < job.num_queries; row += kPullQueries) {
@@ -195,16 +222,12 @@ void pull_candidates(const PullJob& job, const Span& span, int64_t first, int64_
       float* sums = worker.sums + (n * job.num_queries + row) * P * W;
       for (int64_t j = 0; j < count; j += Score::group) {
         const int64_t at = n * size + j * R * W;
-        if (!Score::has_phase || group_is_near<Score>(queries, rows, candidates + at))
-          pull_group<Score, Q, C, true>(queries, sums, rows, coefficients, j, candidates + at,
-                                        totals + at);
-        else
-          pull_group<Score, Q, C, false>(queries, sums, rows, coefficients, j, candidates + at,
-                                         totals + at);
+        pull_wanted<Score>(wanted, queries, sums, rows, coefficients, j, candidates + at,
+                           totals + at);
       }
     }
   }
-  for (int64_t n = 0; C && n < span.count; ++n)
+  for (int64_t n = 0; wanted.rows && n < span.count; ++n)
     for (int64_t j = 0; j < count; ++j)
       store_block<R>(job.grad_rows, first + j, span.blocks[n], totals + n * size + j * R * W);
 }
@@ -224,19 +247,21 @@ inline float* part_of(const PullJob& job, int64_t index, int64_t stripe) {
   return job.parts + (index * job.num_stripes + stripe) * job.num_queries * floats;
 }
 
-template <class Score, bool Q, bool C>
-void pull_stripe(const PullJob& job, int64_t index, int64_t stripe, PullWorker& worker) {
+template <class Score>
+void pull(const PullJob& job, int64_t index, int64_t stripe, PullWorker& worker) {
   constexpr int64_t size = Score::query_planes * Simd::W;
+  const Wanted wanted{job.grad_query.data != nullptr,
+                      job.grad_rows.view.data || job.grad_rows.factor.data};
   const FloatMode mode(FloatMode::kFlush);
   const Span span = span_of(job, index);
   const int64_t numbers = span.count * job.num_queries * size;
-  const bool partial = Q && job.num_stripes > 1;
+  const bool partial = wanted.queries && job.num_stripes > 1;
   float* totals = partial ? part_of<Score>(job, index, stripe) : worker.totals;
   for (int64_t row = 0; row < job.num_queries; ++row)
     for (int64_t n = 0; n < span.count; ++n)
       load_query_block<Score>(job, row, span.blocks[n],
                               worker.queries + (n * job.num_queries + row) * size);
-  if (Q) {
+  if (wanted.queries) {
     std::memset(worker.sums, 0, sizeof(float) * numbers);
     std::memset(totals, 0, sizeof(float) * numbers);
   }
@@ -245,20 +270,12 @@ void pull_stripe(const PullJob& job, int64_t index, int64_t stripe, PullWorker& 
   for (int64_t first = begin; first < end; first += kPullCandidates) {
     const int64_t next = std::min(first + kPullCandidates, end);
     prefetch_coefficients(job.grad, 0, job.num_queries, first);
-    pull_candidates<Score, Q, C>(job, span, first, next - first, worker);
-    if (!Q || ((next - begin) % kPullSum != 0 && next != end)) continue;
+    pull_candidates<Score>(job, wanted, span, first, next - first, worker);
+    if (!wanted.queries || ((next - begin) % kPullSum != 0 && next != end)) continue;
     add_floats(totals, worker.sums, numbers);
     std::memset(worker.sums, 0, sizeof(float) * numbers);
   }
-  if (Q && !partial) store_queries<Score>(job, span, totals);
-}
-
-template <class Score>
-void pull(const PullJob& job, int64_t index, int64_t stripe, PullWorker& worker) {
-  const bool rows = job.grad_rows.view.data || job.grad_rows.factor.data;
-  if (!rows) return pull_stripe<Score, true, false>(job, index, stripe, worker);
-  if (!job.grad_query.data) return pull_stripe<Score, false, true>(job, index, stripe, worker);
-  pull_stripe<Score, true, true>(job, index, stripe, worker);
+  if (wanted.queries && !partial) store_queries<Score>(job, span, totals);
 }
 
 template <class Score>

@@ -106,5 +106,15 @@ struct Rotate {
   static double score(double sum) { return -sum; }
 };
 
+template <class F>
+inline auto with_score(ScoreId id, F&& call) {
+  switch (id) {
+    case ScoreId::dot: return call(Dot{});
+    case ScoreId::l1: return call(L1{});
+    case ScoreId::l2: return call(L2{});
+    default: return call(Rotate{});
+  }
+}
+
 }  // namespace
 }  // namespace kgfast

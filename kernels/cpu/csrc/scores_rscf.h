@@ -156,5 +156,19 @@ struct SweptL2 : SweptReal<Factor> {
   static double score(double sum) { return -std::sqrt(sum); }
 };
 
+// As ranking and top-k sweep.
+template <class F>
+inline auto with_swept(ScoreId id, F&& call) {
+  switch (id) {
+    case ScoreId::rscf_rotate: return call(SweptRotate<true>{});
+    case ScoreId::rscf_l1: return call(SweptL1<true>{});
+    case ScoreId::rscf_l2: return call(SweptL2<true>{});
+    case ScoreId::scaled_rotate: return call(SweptRotate<false>{});
+    case ScoreId::scaled_l1: return call(SweptL1<false>{});
+    case ScoreId::scaled_l2: return call(SweptL2<false>{});
+    default: return with_score(id, call);
+  }
+}
+
 }  // namespace
 }  // namespace kgfast

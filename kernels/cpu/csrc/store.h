@@ -42,8 +42,8 @@ inline void store_floats_as(const View& view, int64_t row, int plane, int64_t fe
   for (int64_t i = 0; i < count; ++i) from_float(from[i], to[i * view.step]);
 }
 
-inline void store_floats(const View& view, int64_t row, int plane, int64_t feature, int64_t count,
-                         const float* from) {
+__attribute__((noinline)) void store_floats(const View& view, int64_t row, int plane,
+                                            int64_t feature, int64_t count, const float* from) {
   switch (view.dtype) {
     case DType::f16: return store_floats_as<Half>(view, row, plane, feature, count, from);
     case DType::bf16: return store_floats_as<BFloat>(view, row, plane, feature, count, from);

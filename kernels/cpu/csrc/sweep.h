@@ -137,9 +137,7 @@ inline float total_of(float limit) {
   return limit < 0.0f ? -1.0f : limit * limit * (1.0f + 0x1p-20f);
 }
 
-template <class Score>
-PanelFacts panel_facts(const SweepJob& job, int64_t panel) {
-  constexpr int L = lanes_of<Score>();
+__attribute__((noinline)) PanelFacts panel_facts(const SweepJob& job, int L, int64_t panel) {
   PanelFacts facts;
   facts.first = panel * L;
   const int64_t left = job.num_candidates - facts.first;
@@ -222,16 +220,15 @@ void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int
 }
 
 // Norms of a panel's candidates in the crops that end in a block of features, from `crop` on.
-template <class Score>
-void find_norms(const SweepJob& job, int64_t feature, int64_t count, int64_t crop, Worker& worker,
-                float* lane_norm) {
+__attribute__((noinline)) void find_norms(const SweepJob& job, const PanelShape& shape,
+                                          int64_t feature, int64_t count, int64_t crop,
+                                          Worker& worker, float* lane_norm) {
   const int64_t end = feature + count;
   for (int64_t at = feature; job.norm && at < end;) {
     const int64_t crop_end = job.crops[crop].end, stop = crop_end < end ? crop_end : end;
-    accumulate_norm<Score>(job.norm,
-                           worker.panel + (at - feature) * Score::planes * lanes_of<Score>(),
-                           (stop - at) * Score::planes, lane_norm);
-    if (stop == crop_end) worker.norms[crop++] = panel_norm<Score>(job, lane_norm);
+    accumulate_norm(job.norm, worker.panel + (at - feature) * shape.planes * shape.lanes,
+                    (stop - at) * shape.planes, shape.lanes, lane_norm);
+    if (stop == crop_end) worker.norms[crop++] = panel_norm(job, shape.lanes, lane_norm);
     at = stop;
   }
 }
@@ -239,17 +236,17 @@ void find_norms(const SweepJob& job, int64_t feature, int64_t count, int64_t cro
 template <class Consumer>
 void sweep_panel(const typename Consumer::Job& job, int64_t panel,
                  typename Consumer::Keeper& worker) {
-  using Score = typename Consumer::Score;
+  constexpr PanelShape shape = panel_shape<typename Consumer::Score>();
   const FloatMode mode(FloatMode::kIeee);
-  PanelFacts facts = panel_facts<Score>(job, panel);
+  PanelFacts facts = panel_facts(job, shape.lanes, panel);
   alignas(64) float lane_norm[kMaxLanes] = {};
   for (int64_t crop = 0; !job.norm && crop < job.num_crops; ++crop) worker.norms[crop] = 0.0f;
   int64_t crop = 0;
   for (int64_t feature = 0; feature < job.num_features; feature += job.features_per_block) {
     const int64_t left = job.num_features - feature;
     const int64_t count = left < job.features_per_block ? left : job.features_per_block;
-    pack_panel<Score>(job, facts.first, facts.valid, feature, count, worker);
-    find_norms<Score>(job, feature, count, crop, worker, lane_norm);
+    pack_panel(job, shape, facts.first, facts.valid, feature, count, worker);
+    find_norms(job, shape, feature, count, crop, worker, lane_norm);
     facts.norm_is_known = !job.norm || count == left;
     facts.norm = facts.norm_is_known ? worker.norms[job.num_crops - 1] : 0.0f;
     sweep_block<Consumer>(job, facts, feature, count, crop, worker);

@@ -49,10 +49,6 @@ void take_python_lock(PyThreadState* state) {
 #endif
 }
 
-void note_main_thread() {
-  namespace py = pybind11;
-  const py::object thread = py::module_::import("threading").attr("main_thread")();
-  main_thread = thread.attr("ident").cast<unsigned long>();
-}
+void note_main_thread(unsigned long ident) { main_thread = ident; }
 
 }  // namespace kgfast

@@ -1,6 +1,6 @@
 // A scope without Python's lock, in which kernels run.
 #pragma once
-#include <pybind11/pybind11.h>
+#include <Python.h>
 
 #include <functional>
 
@@ -20,8 +20,8 @@ bool python_is_gone();
 // Whether the calling thread is the one that handles signals.
 bool is_main_thread();
 
-// Notes the main thread; called when the module is loaded.
-void note_main_thread();
+// Notes the main thread, by threading's `ident`; called when the module is loaded.
+void note_main_thread(unsigned long ident);
 
 namespace {
 

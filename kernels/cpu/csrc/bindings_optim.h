@@ -1,4 +1,5 @@
 // Bindings of optimizers of rows. Python has checked the arguments.
+#pragma once
 #include "bindings.h"
 #include "row_adam.h"
 
@@ -28,6 +29,6 @@ void py_row_adam(const std::vector<uintptr_t>& tables, uintptr_t ids, uintptr_t 
 
 }  // namespace
 
-void bind_optim(py::module_& module) { module.def("row_adam", &py_row_adam); }
+inline void bind_optim(py::module_& module) { module.def("row_adam", &py_row_adam); }
 
 }  // namespace kgfast

@@ -1,4 +1,5 @@
 // Bindings of the best k candidates. Python has checked the arguments.
+#pragma once
 #include "bias.h"
 #include "bindings.h"
 #include "topk.h"
@@ -45,6 +46,6 @@ py::tuple py_topk(const std::string& isa, int score, const py::tuple& query,
 
 }  // namespace
 
-void bind_topk(py::module_& module) { module.def("topk", &py_topk); }
+inline void bind_topk(py::module_& module) { module.def("topk", &py_topk); }
 
 }  // namespace kgfast

@@ -1,5 +1,6 @@
 // Scores, their gradients, passes of losses. Python has made the outputs, checked everything and
 // sorted the crops.
+#pragma once
 #include "bindings.h"
 #include "indexed.h"
 #include "losses.h"
@@ -192,7 +193,7 @@ void py_loss_pass(const std::string& isa, int pass, uintptr_t scores, int64_t ro
 
 }  // namespace
 
-void bind_scores(py::module_& module) {
+inline void bind_scores(py::module_& module) {
   module.def("pairwise_scores", &py_pairwise_scores);
   module.def("pairwise_backward", &py_pairwise_backward);
   module.def("indexed_scores", &py_indexed_scores);
