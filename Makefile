@@ -2,26 +2,34 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*)
 
-.PHONY: install demo test lint bench bench-data gpu clean
+.PHONY: install demo test test-all lint bench bench-data gpu clean
 
 install: $(VENV)/.complete
 
 # The package alone: all that the demo needs.
 $(VENV)/.package: $(SOURCES)
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP) -e .
 	@touch $@
 
+# What the extras name, without the package: to install that again would compile it again.
 $(VENV)/.complete: $(VENV)/.package
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,bench]"
+	@$(PY) tools/extras.py test bench > $(VENV)/extras.txt
+	$(PIP) -r $(VENV)/extras.txt
 	@touch $@
 
 demo: $(VENV)/.package
 	$(PY) benchmarks/eval_mem.py
 
 test: $(VENV)/.complete
+	$(PY) -m pytest -n 2 -m "not slow"
+
+# With what is long and rare, and with the kernels of machines without AVX2, which are built for it.
+test-all: $(VENV)/.complete
+	KGFAST_BUILD_BASELINE=1 $(PY) setup.py --quiet build_ext --inplace --force
 	$(PY) -m pytest -n 2
 
 # mypy checks the package as it is installed, where kernels/ is kgfast.kernels.

@@ -3,8 +3,12 @@
 Everything else is in pyproject.toml. Each source is compiled for the instruction set in its name
 and picked at run time; none may use ``-ffast-math`` (it changes the floating-point mode of the
 whole process) or contract products into sums (canonical scores are defined without).
+
+``KGFAST_BUILD_BASELINE=1`` adds the kernels of x86 machines without AVX2; ``KGFAST_BUILD_JOBS``
+says how many sources are compiled at a time (default: as many as the machine has cores).
 """
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -14,9 +18,11 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 
 try:
-    from pybind11.setup_helpers import Pybind11Extension
+    from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
 except ImportError:  # reading the metadata needs no compiler
     Pybind11Extension = None  # type: ignore[assignment, misc]
+else:
+    ParallelCompile("KGFAST_BUILD_JOBS").install()
 
 SOURCES = Path("kernels/cpu/csrc")
 COMMON_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
@@ -27,6 +33,8 @@ X86_FLAGS = {
         "-mprefer-vector-width=512",
     ],
 }
+# The sources that take longest come first, so that none of them is left over at the end.
+FIRST = ["isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "bindings.cpp"]
 
 
 class BuildPerFile(build_ext):
@@ -47,15 +55,23 @@ class BuildPerFile(build_ext):
         super().build_extension(ext)
 
 
+def sources() -> list[str]:
+    """Return the sources, the slowest first."""
+    names = {path.name for path in SOURCES.glob("*.cpp")}
+    return [str(SOURCES / name) for name in [*FIRST, *sorted(names - set(FIRST))]]
+
+
 def extensions() -> list[Any]:
     """The one extension; ``optional``, so that an install without a compiler still succeeds."""
     if Pybind11Extension is None:
         return []
+    with_baseline = os.environ.get("KGFAST_BUILD_BASELINE", "0") not in ("", "0")
     extension = Pybind11Extension(
         "kgfast.kernels._cpu",
-        sorted(str(path) for path in SOURCES.glob("*.cpp")),
+        sources(),
         depends=sorted(str(path) for path in SOURCES.glob("*.h")),
         cxx_std=17,
+        define_macros=[("KGFAST_BUILD_BASELINE", "1")] if with_baseline else [],
         extra_compile_args=COMMON_FLAGS,
         extra_link_args=[] if sys.platform == "darwin" else ["-pthread"],
         optional=True,

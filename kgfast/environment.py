@@ -99,7 +99,7 @@ def info() -> Info:
         backend, isa = "none", None
         remarks.append(str(error))
     if torch.cuda.is_available() and _version("triton") is None:
-        remarks.append(dispatch.WITHOUT["triton"])
+        remarks.append(dispatch.what_is_missing("triton"))
     return Info(
         version=kgfast.__version__,
         python=platform.python_version(),

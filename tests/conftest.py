@@ -23,7 +23,9 @@ def interruptible() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(params=cpu.ISAS)
+@pytest.fixture(
+    params=["avx512", "avx2", pytest.param("baseline", marks=pytest.mark.slow)],
+)
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each instruction set that this machine has, forced."""
     name: str = request.param

@@ -1,5 +1,8 @@
 """C++17 SIMD kernels for the CPU: AVX-512, AVX2 or the baseline, probed at run time.
 
+On x86 the baseline, which serves machines without AVX2, is built with ``KGFAST_BUILD_BASELINE=1``
+only.
+
 The extension sees pointers, sizes and strides only, so that it links no torch; these modules turn
 tensors into those and name what is wrong with them.
 """
@@ -11,14 +14,27 @@ try:
 except ImportError:  # installed without a compiler: the reference backend serves instead
     extension = None  # type: ignore[assignment]
 
-__all__ = ["ISAS", "available_isas", "extension", "is_available", "isa"]
+__all__ = ["ISAS", "available_isas", "extension", "is_available", "isa", "what_is_missing"]
 
 ISAS = ("avx512", "avx2", "baseline")
 
 
+_BASELINE = "KGFAST_BUILD_BASELINE=1 pip install . builds them"
+
+
 def is_available() -> bool:
-    """Whether the C++ extension was built."""
-    return extension is not None
+    """Whether the C++ extension was built, with kernels that this machine can run."""
+    return extension is not None and bool(extension.find_isa(""))
+
+
+def what_is_missing() -> str:
+    """What keeps this backend from serving, where it is not available."""
+    if extension is None:
+        return (
+            "the C++ extension is not built: install a C++ compiler (g++ or clang++), then kgfast "
+            "again"
+        )
+    return f"this build has no kernels for a CPU without AVX2: {_BASELINE}"
 
 
 def isa() -> str:
@@ -27,12 +43,14 @@ def isa() -> str:
     Raises
     ------
     ValueError
-        If ``KGFAST_CPU_ISA`` names one that does not exist or that this machine lacks.
+        If ``KGFAST_CPU_ISA`` names one that does not exist or that this machine or build lacks.
     """
     wanted = os.environ.get("KGFAST_CPU_ISA", "")
     if wanted and wanted not in ISAS:
         raise ValueError(f"KGFAST_CPU_ISA must be one of {', '.join(ISAS)}; got {wanted!r}")
     found = extension.find_isa(wanted)
+    if not found and wanted == "baseline":
+        raise ValueError(f"KGFAST_CPU_ISA=baseline: this build has no such kernels; {_BASELINE}")
     if not found:
         raise ValueError(f"KGFAST_CPU_ISA={wanted}: this machine does not have it")
     return str(found)

@@ -10,3 +10,8 @@ from importlib.util import find_spec
 def is_available() -> bool:
     """Whether Triton is installed. Does not import it."""
     return find_spec("triton") is not None
+
+
+def what_is_missing() -> str:
+    """What keeps this backend from serving, where it is not available."""
+    return "Triton is not installed: pip install triton"

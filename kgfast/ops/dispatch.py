@@ -15,11 +15,9 @@ _BACKEND_OF = {"cpu": "cpu", "cuda": "triton"}  # ROCm calls itself cuda
 
 # The lowest of benchmarks/results/cpu-reference-speed.json, rounded down.
 TIMES_SLOWER = 150
-WITHOUT = {
-    "cpu": "the C++ extension is not built, and without it CPU tensors are ranked about "
-    f"{TIMES_SLOWER} times slower: install a C++ compiler (g++ or clang++), then kgfast again",
-    "triton": "Triton is not installed, and without it GPUs are served by the slow reference "
-    "backend: pip install triton",
+_WITHOUT = {
+    "cpu": f"until then CPU tensors are ranked about {TIMES_SLOWER} times slower",
+    "triton": "until then the slow reference serves GPUs",
 }
 
 _forced_backend: ContextVar[str | None] = ContextVar("kgfast_backend", default=None)
@@ -82,7 +80,13 @@ def find_backend(device: torch.device) -> tuple[str, str | None]:
     name = _BACKEND_OF.get(device.type)
     if name is None:
         return "reference", f"no kernels for {device.type} tensors: the slow reference serves them"
-    return (name, None) if _is_available(name) else ("reference", WITHOUT[name])
+    return (name, None) if _is_available(name) else ("reference", what_is_missing(name))
+
+
+def what_is_missing(name: str) -> str:
+    """Why a backend cannot serve, what to install, and what its absence costs, in a line."""
+    missing = import_module(f"kgfast.kernels.{name}").what_is_missing()
+    return f"{missing}; {_WITHOUT[name]}"
 
 
 def _checked_backend(name: str, source: str) -> str:

@@ -225,13 +225,13 @@ def test_the_error_bound_says_something(isa, score, spread):
     assert float(open_pairs.double().mean()) < 0.02
 
 
-def test_the_bound_is_nearly_reached_by_small_angles():
+def test_the_bound_is_nearly_reached_by_small_angles(isa):
     """The polynomials' error is what the bound says it is, within a factor of two."""
     angles = torch.linspace(-0.9, 0.9, 4_001)[:, None]
     queries = torch.tensor([[1.0, 0.0, 1.0, 1.0, 1.0]])
-    table = torch.cat([angles.cos(), angles.sin()], 1) * 1.5
-    name = cpu.available_isas()[-1]  # its square root is exact
-    values, exact, bounds = sweep_errors(name, queries, table, "rscf_rotate", [1], angles + 1)
+    # Distances of 0.01: the error of a square root, in proportion to it, says nothing.
+    table = torch.cat([angles.cos(), angles.sin()], 1) * 1.01
+    values, exact, bounds = sweep_errors(isa, queries, table, "rscf_rotate", [1], angles + 1)
     ratio = ((values - exact).abs() / bounds).max()
     assert 0.3 < float(ratio) <= 1.0
 

@@ -1,4 +1,8 @@
-// The instruction set that every machine of this architecture has.
+// The instruction set that every machine of this architecture has. x86 machines without AVX2 have
+// become rare: for those it is compiled only where KGFAST_BUILD_BASELINE asks for it.
+#include "job.h"
+
+#if defined(KGFAST_BUILD_BASELINE) || !defined(__x86_64__)
 #include "simd_baseline.h"
 
 #include "isa_table.h"
@@ -11,3 +15,8 @@ const Isa* baseline_isa() {
 }
 
 }  // namespace kgfast
+#else
+namespace kgfast {
+const Isa* baseline_isa() { return nullptr; }
+}  // namespace kgfast
+#endif

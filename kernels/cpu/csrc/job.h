@@ -131,8 +131,8 @@ constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleave
 constexpr int64_t kTermBlock = 64;    // features that it evaluates at a time
 constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock;
 
-const Isa* baseline_isa();
-const Isa* avx2_isa();    // nullptr where this build or machine lacks it
-const Isa* avx512_isa();  // likewise
+const Isa* baseline_isa();  // nullptr where this build lacks it
+const Isa* avx2_isa();      // nullptr where this architecture lacks it
+const Isa* avx512_isa();    // likewise
 
 }  // namespace kgfast
