@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeGuard, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -125,14 +125,13 @@ def rank(
     [[1.0], [1.5]]
     """
     check_model(model)
+    filtering = _known_of(known, triples)
     if _is_dataset(triples):
-        known = triples.known() if _is_default(known) else known
         vocabulary = triples if vocabulary is None else vocabulary
         triples = triples.test
     triples, names = with_names(triples, vocabulary)
     check_names(names_of(vocabulary), model)
-    known = None if _is_default(known) else known
-    plan = _plan(model, triples, known, sides, candidate_ids, batch_size, nan, names)
+    plan = _plan(model, triples, filtering, sides, candidate_ids, batch_size, nan, names)
     widths = _crop_widths(model, dims)
     total = len(plan.hrt) * len(plan.sides) * len(widths)
     with evaluating(model), torch.no_grad(), progress_bar(progress, "ranking", total) as advance:
@@ -163,8 +162,13 @@ def _is_dataset(triples: Any) -> bool:
     return hasattr(triples, "test") and callable(getattr(triples, "known", None))
 
 
-def _is_default(known: Any) -> TypeGuard[Literal["dataset"]]:
-    return isinstance(known, str) and known == "dataset"
+def _known_of(known: KnownTriples | Literal["dataset"] | None, triples: Any) -> KnownTriples | None:
+    """The triples to filter by: as given, else those of a dataset."""
+    if known != "dataset":
+        check_known(known)
+        return known
+    of_dataset: KnownTriples | None = triples.known() if _is_dataset(triples) else None
+    return of_dataset
 
 
 def _plan(
@@ -177,7 +181,6 @@ def _plan(
     nan: str,
     names: Names,
 ) -> _Plan:
-    check_known(known)
     if isinstance(sides, str) or not sides or len(set(sides)) != len(sides):
         raise ValueError(f"sides must be distinct names of {SIDES}, in a tuple; got {sides!r}")
     for side in sides:

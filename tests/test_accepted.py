@@ -146,10 +146,10 @@ def test_labels_that_differ_from_the_vocabulary_are_an_error():
             kgfast.rank(model(), value, vocabulary=NAMES)
         with pytest.raises(ValueError, match="entity 1 is 'Cy'"):
             KnownTriples(value, vocabulary=NAMES)
-        with pytest.raises(ValueError, match="entity 1 is 'Cy' .* 'Bob' in the parts before"):
+        with pytest.raises(ValueError, match=r"entity 1 is 'Cy' .* 'Bob' in the parts before"):
             KnownTriples(Triples(IDS, entities=PEOPLE, relations=VERBS), value)
     fewer = Factory([[0, 0, 1]], Vocabulary(["Ann Smith", "Bob"]))
-    with pytest.raises(ValueError, match="have names for 2 ids .*, vocabulary for 5"):
+    with pytest.raises(ValueError, match=r"have names for 2 ids .*, vocabulary for 5"):
         kgfast.rank(model(), fewer, vocabulary=NAMES)
 
 

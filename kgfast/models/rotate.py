@@ -46,8 +46,8 @@ class RotatE(Model):
     norm : {"modulus", "l2"}
         Sum of moduli (the paper's code) or Euclidean norm.
     layout : {"halves", "interleaved"}
-        ``re | im`` (official code, LibKGE, DGL-KE) or ``re0 im0 re1 im1 ...`` (PyKEEN, GraphVite), which is
-        how complex numbers lie in memory. Halves by default, interleaved of complex numbers.
+        ``re | im`` (official code, LibKGE, DGL-KE) or ``re0 im0 re1 im1 ...`` (PyKEEN, GraphVite),
+        which is how complex numbers lie in memory. Halves by default, interleaved of those.
 
     Raises
     ------
