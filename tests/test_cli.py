@@ -221,7 +221,7 @@ class TestEvaluate:
 
     def test_per_relation(self, trained):
         lines = run("evaluate", trained[0], "--per-relation").stdout.splitlines()
-        assert lines[0] == "Ranks by relation"
+        assert lines[0] == "Ranks by relation, filtered, realistic"
         assert [line.split()[0] for line in lines[2:]] == ["previous"]
 
     def test_raw(self, trained):
