@@ -26,6 +26,12 @@ else:
 
 SOURCES = Path("kernels/cpu/csrc")
 COMMON_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+SANITIZERS = {
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "thread": ["-fsanitize=thread"],
+}
+# What `make sanitize` asks for, in a build folder of its own: none by default.
+SANITIZER_FLAGS = SANITIZERS.get(os.environ.get("KGFAST_SANITIZE", ""), [])
 X86_FLAGS = {
     "isa_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"],
     "isa_avx512.cpp": [
@@ -33,6 +39,9 @@ X86_FLAGS = {
         "-mprefer-vector-width=512",
     ],
 }
+if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it builds in minutes
+    COMMON_FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZER_FLAGS]
+    del X86_FLAGS["isa_avx2.cpp"]
 # The sources that take longest come first, so that none of them is left over at the end.
 FIRST = ["isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "bindings.cpp"]
 
@@ -73,7 +82,7 @@ def extensions() -> list[Any]:
         cxx_std=17,
         define_macros=[("KGFAST_BUILD_BASELINE", "1")] if with_baseline else [],
         extra_compile_args=COMMON_FLAGS,
-        extra_link_args=[] if sys.platform == "darwin" else ["-pthread"],
+        extra_link_args=[*([] if sys.platform == "darwin" else ["-pthread"]), *SANITIZER_FLAGS],
         optional=True,
     )
     return [extension]
