@@ -1,0 +1,174 @@
+"""The oracle of scores and losses with gradients: dense formulas that torch differentiates.
+
+Float64 says what is right; the same formula in float32 says how far rounding alone may lead.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fuzz.case import expect
+from fuzz.exact import LAYOUTS
+
+RELATIVE = 1e-5
+SMALLEST = 1e-15  # a modulus of zero may come out as 2^-62, and there may be 130 of them
+Formula = Callable[..., Tensor]
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def planes(rows: Tensor, count: int, interleaved: bool, dim: int | None) -> list[Tensor]:
+    """The first ``dim`` features of each plane, ``[..., D]``."""
+    if interleaved:
+        parts = [rows[..., plane::count] for plane in range(count)]
+    else:
+        parts = list(rows.chunk(count, -1))
+    return [part[..., :dim] for part in parts]
+
+
+def scores(
+    queries: Tensor,
+    rows: Tensor,
+    score: str,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dim: int | None = None,
+) -> Tensor:
+    """Scores of ``queries [..., F]`` with ``rows [..., G]``; at distance 0 the gradient is 0."""
+    of_query, of_row, interleaved = LAYOUTS[score]
+    q = planes(queries, of_query + (factor is not None), interleaved, dim)
+    c = planes(rows, of_row, interleaved, dim)
+    b = None if factor is None else factor[..., :dim]
+    if score == "dot":
+        total = (q[0] * c[0]).sum(-1)
+    elif score in ("l1", "l2"):
+        total = -_length(q[0] - c[0], score)
+    elif score in ("rotate", "rotate_interleaved"):
+        total = -_moduli(q[0] - c[0], q[1] - c[1])
+    elif score == "rscf_rotate":
+        re, im = q[0], q[1]
+        if b is not None:
+            angle = q[4] * b
+            re, im = re * angle.cos() - im * angle.sin(), re * angle.sin() + im * angle.cos()
+        total = -_moduli(re - q[2] * c[0], im - q[3] * c[1])
+    else:
+        moved = q[0] if b is None else q[0] + q[2] * b
+        total = -_length(moved - q[1] * c[0], score)
+    return total if bias is None else total + bias
+
+
+def _length(difference: Tensor, score: str) -> Tensor:
+    order = 2 if score.endswith("l2") else 1
+    if order == 1:
+        return difference.abs().sum(-1)
+    return torch.linalg.vector_norm(difference, dim=-1)
+
+
+def _moduli(re: Tensor, im: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack([re, im]), dim=0).sum(-1)
+
+
+def bce_rows(scores: Tensor, positives: Sequence[Sequence[int]], a: float, c: float) -> Tensor:
+    """``sum softplus(x) - c sum x - a sum of positives``, each positive once."""
+    labels = torch.full_like(scores, c)
+    for row, ids in enumerate(positives):
+        labels[row, sorted(set(ids))] += a
+    return (torch.nn.functional.softplus(scores) - labels * scores).sum(-1)
+
+
+def cross_entropy_rows(scores: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """``logsumexp(x) - (1 - eps) x_target - eps / N sum x``."""
+    own = scores.gather(-1, targets[:, None])[:, 0]
+    return scores.logsumexp(-1) - (1 - smoothing) * own - smoothing * scores.mean(-1)
+
+
+def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
+    """``sum_i p_i softplus(s_i)``, ``p = softmax(alpha s)`` without gradient."""
+    chances = (alpha * scores.detach()).softmax(-1)
+    return (chances * torch.nn.functional.softplus(scores)).sum(-1)
+
+
+def check(
+    name: str,
+    call: Formula,
+    formula: Formula,
+    tensors: Sequence[Tensor | None],
+    needs: Sequence[bool],
+    grad_of: Callable[[tuple[int, ...]], Tensor],
+    largest: float = 0.0,
+) -> None:
+    """Compare a call with its formula, both given ``tensors``: values and gradients.
+
+    Float64 queries, the first of the tensors, are computed in float64.
+    ``grad_of`` draws the gradient of a result of some shape, float64.
+    """
+    own = [_leaf(it, need, None) for it, need in zip(tensors, needs, strict=True)]
+    double = [_leaf(it, need, torch.float64) for it, need in zip(tensors, needs, strict=True)]
+    single = [_leaf(it, need, torch.float32) for it, need in zip(tensors, needs, strict=True)]
+    found, wanted, plain = call(*own), formula(*double), formula(*single)
+    grad = grad_of(tuple(wanted.shape))
+    precise = own[0] is not None and own[0].dtype == torch.float64
+    close(name, found, wanted, plain, precise, largest)
+    if not any(needs):
+        return
+    expect(found.requires_grad, f"{name} does not require a gradient")
+    for result in (found, wanted, plain):
+        if result.requires_grad:
+            result.backward(grad.to(result.dtype))
+    for place, (mine, right, rough) in enumerate(zip(own, double, single, strict=True)):
+        if mine is None or right is None or rough is None or not needs[place]:
+            continue
+        expect(mine.grad is not None, f"{name}: argument {place} has no gradient")
+        got = mine.grad.to_dense() if mine.grad.is_sparse else mine.grad
+        expect(got.dtype == mine.dtype, f"{name}: gradient {place} is {got.dtype}")
+        none = torch.zeros_like(right)
+        close(
+            f"{name}: gradient {place}",
+            got,
+            none if right.grad is None else right.grad,
+            none if rough.grad is None else rough.grad,
+            precise,
+            largest,
+        )
+
+
+def _leaf(values: Tensor | None, need: bool, dtype: torch.dtype | None) -> Tensor | None:
+    if values is None:
+        return None
+    leaf = values.detach() if dtype is None else values.detach().to(dtype, copy=True)
+    return leaf.requires_grad_(need)
+
+
+def close(
+    name: str,
+    found: Tensor,
+    exact: Tensor,
+    plain: Tensor,
+    precise: bool = False,
+    largest: float = 0.0,
+) -> None:
+    """Within 1e-5 of the largest number, four times plain float32's error, and the last rounding.
+
+    Where scores go through an exponential, an error of ``16 u`` of the ``largest`` of them is one
+    of the result.
+    """
+    expect(
+        found.shape == exact.shape, f"{name}: shape {list(found.shape)}, not {list(exact.shape)}"
+    )
+    if not exact.numel():
+        return
+    rounds = found.dtype in _HALVES or (precise and found.dtype == torch.float32)
+    info = torch.finfo(found.dtype)
+    eps = info.eps if rounds else 0.0
+    smallest = SMALLEST + (info.tiny * info.eps if rounds else 0.0)
+    relative = 1e-12 if precise else RELATIVE + 16 * 2.0**-24 * largest
+    exact, found, plain = (it.detach().double() for it in (exact, found, plain))
+    rough = 0.0 if precise else float((plain - exact).abs().max())
+    allowed = relative * float(exact.abs().max()) + smallest + 4 * rough
+    error = (found - exact).abs() - eps * exact.abs()
+    where = int(error.argmax())
+    expect(
+        bool((error <= allowed).all()),
+        f"{name}: {found.flatten()[where]:.6g}, the formula says {exact.flatten()[where]:.6g}; "
+        f"allowed is {allowed:.2g}",
+    )

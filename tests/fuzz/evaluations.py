@@ -1,0 +1,234 @@
+"""Valid calls of ``kgfast.rank`` and ``kgfast.topk`` on every model against the oracle.
+
+The model's queries and factors are recorded as the call asks for them: ranks are exact given these.
+That they are right is checked against the dense equations.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import kgfast
+from fuzz import exact, models
+from fuzz.case import Case, expect
+from fuzz.models import Drawn
+from fuzz.surroundings import anywhere
+from kgfast.models.base import SIDES
+
+
+class Recorded:
+    """What a model gave during a call."""
+
+    def __init__(self, drawn: Drawn) -> None:
+        self.drawn = drawn
+        self._queries: dict[tuple[int, int, str, int | None], Tensor] = {}
+        self._candidates: dict[tuple[str, int | None], Any] = {}
+        model = drawn.model
+        self._real_queries, self._real_candidates = model.queries, model.candidates
+        model.queries, model.candidates = self.queries, self.candidates
+
+    def close(self) -> None:
+        """Give the model its own methods back."""
+        del self.drawn.model.queries, self.drawn.model.candidates
+
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: str, dims: int | None = None
+    ) -> Tensor:
+        given = {} if dims is None else {"dims": dims}
+        rows: Tensor = self._real_queries(anchors, relations, side, **given)
+        asked = zip(anchors.tolist(), relations.tolist(), rows, strict=True)
+        for anchor, relation, row in asked:
+            self._queries[anchor, relation, side, dims] = row.clone()
+        return rows
+
+    def candidates(self, side: str, *dims: int, **named: int) -> Any:
+        found = self._real_candidates(side, *dims, **named)
+        dim = dims[0] if dims else named.get("dims")
+        self._candidates[side, dim] = found
+        return found
+
+    def scores(self, anchor: int, relation: int, side: str, dim: int | None) -> exact.Floats:
+        """The canonical scores of one query, ``[1, N]``, from what was recorded."""
+        key = anchor, relation, side
+        query = self._queries.get((*key, dim), self._queries.get((*key, None)))
+        held = self._candidates.get((side, dim), self._candidates.get((side, None)))
+        if query is None or held is None:
+            expect(False, f"the model was not asked for {key}")
+        drawn, score = self.drawn, self.drawn.model.score
+        table, count = drawn.base.entity, drawn.base.dim
+        width = None if dim is None or dim == count else dim
+        if width is not None:
+            table = models.cropped(drawn, table, table.shape[1], width)
+            query = self._cropped_query(query, width, held.factor is not None)
+        factor = None if held.factor is None else held.factor[:, :dim]
+        return exact.scores(query[None], table, score, held.bias, factor)
+
+    def _cropped_query(self, query: Tensor, width: int, has_factor: bool) -> Tensor:
+        """The first features of each plane of a query of the whole width."""
+        planes, _, _ = exact.LAYOUTS[self.drawn.model.score]
+        planes += has_factor
+        base = self.drawn.base
+        if self.drawn.model.score in ("dot", "l2"):  # complex rows of scores of reals
+            planes = base.entity.shape[1] // base.dim
+        if len(query) == planes * width:
+            return query
+        if getattr(base, "layout", "halves") == "interleaved":
+            return query[: planes * width]
+        return torch.cat([part[:width] for part in query.chunk(planes)])
+
+
+def rank(case: Case) -> None:
+    """``kgfast.rank``: every option."""
+    drawn = models.draw(case)
+    hrt, known, lists = _graph(case, drawn)
+    sides = case.choice((("head", "tail"), ("tail", "head"), ("head",), ("tail",)))
+    dims: Any = None
+    if drawn.dims is not None:
+        dims = case.choice((None, drawn.dims, [drawn.dims[0]], drawn.dims[-1], drawn.dims[::-1]))
+    ids = _subset(case, drawn)
+    batch_size = case.choice((None, 1, 3, 64))
+    case.note(triples=len(hrt), sides=sides, dims=dims, subset=_length(ids), batch=batch_size)
+    recorded = Recorded(drawn)
+    try:
+        with anywhere(case):
+            found = kgfast.rank(
+                *(drawn.model, hrt), known=known, sides=sides, dims=dims,
+                candidate_ids=ids, batch_size=batch_size,
+            )  # fmt: skip
+    finally:
+        recorded.close()
+    for dim, ranks in found.items() if isinstance(found, dict) else [(dims, found)]:
+        for column, side in enumerate(sides):
+            for row, triple in enumerate(hrt.tolist()):
+                _check_rank(recorded, ranks, (row, column), triple, side, dim, lists, ids)
+
+
+def _check_rank(
+    recorded: Recorded,
+    ranks: Any,
+    place: tuple[int, int],
+    triple: list[int],
+    side: str,
+    dim: int | None,
+    lists: set[tuple[int, int, int]],
+    ids: Any,
+) -> None:
+    anchor, target = (triple[0], triple[2]) if side == "tail" else (triple[2], triple[0])
+    values = recorded.scores(anchor, triple[1], side, dim)
+    answers = _answers(lists, anchor, triple[1], side)
+    subset = None if ids is None else [int(it) for it in ids]
+    counts = [it[0] for it in exact.counts(values, [target], [answers], subset)]
+    candidates = set(range(values.shape[1]) if subset is None else subset) | {target}
+    left = len(candidates - (set(answers) - {target}))
+    wanted = {
+        "greater": counts[0] - counts[2],
+        "equal": counts[1] - counts[3],
+        "num_candidates": left,
+    }
+    raw = {"greater": counts[0], "equal": counts[1], "num_candidates": len(candidates)}
+    for name, ours in wanted.items():
+        got = int(getattr(ranks, name)[place])
+        expect(got == ours, f"{side} {triple} dim {dim}: {name} is {got}, not {ours}")
+        got = int(getattr(ranks.raw, name)[place])
+        expect(got == raw[name], f"{side} {triple} dim {dim}: raw {name} is {got}, not {raw[name]}")
+
+
+def topk(case: Case) -> None:
+    """``kgfast.topk``: every option."""
+    drawn = models.draw(case)
+    hrt, known, lists = _graph(case, drawn)
+    side = case.choice(SIDES)
+    anchors, relations = hrt[:, 0 if side == "tail" else 2], hrt[:, 1]
+    dim = None if drawn.dims is None else case.choice((None, *drawn.dims))
+    ids, k = _subset(case, drawn), case.pick.randint(1, drawn.base.num_entities)
+    case.note(queries=len(hrt), side=side, dim=dim, subset=_length(ids), k=k)
+    given: dict[str, Any] = {"tails" if side == "head" else "heads": anchors}
+    recorded = Recorded(drawn)
+    try:
+        with anywhere(case):
+            found = kgfast.topk(
+                drawn.model, **given, relations=relations, k=k, known=known,
+                candidate_ids=ids, dims=dim, pad=True, batch_size=case.choice((None, 2)),
+            )  # fmt: skip
+    finally:
+        recorded.close()
+    subset = None if ids is None else [int(it) for it in ids]
+    asked = zip(anchors.tolist(), relations.tolist(), strict=True)
+    for row, (anchor, relation) in enumerate(asked):
+        values = recorded.scores(anchor, relation, side, dim)
+        best, _ = exact.best(values, k, [_answers(lists, anchor, relation, side)], subset)
+        got = found.ids[row].tolist()
+        expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
+
+
+def queries(case: Case) -> None:
+    """The score of a model's query with its candidates is the equation's."""
+    drawn = models.draw(case)
+    if drawn.name in ("conve", "rescal"):
+        return
+    side, model = case.choice(SIDES), drawn.model
+    hrt, _, _ = _graph(case, drawn)
+    dim = None if drawn.dims is None else case.choice((None, *drawn.dims))
+    case.note(side=side, dim=dim)
+    recorded = Recorded(drawn)
+    with torch.no_grad():
+        kgfast.rank(model, hrt, sides=(side,), dims=dim)
+    recorded.close()
+    tables = models.tables_of(drawn, torch.float64)
+    everyone = torch.arange(model.num_entities)
+    for anchor, relation in hrt[:, [0 if side == "tail" else 2, 1]].tolist():
+        found = torch.from_numpy(recorded.scores(anchor, relation, side, dim)[0])
+        rows = torch.stack([everyone, torch.full_like(everyone, relation), everyone], 1)
+        rows[:, 0 if side == "tail" else 2] = anchor
+        with torch.no_grad():
+            wanted = models.score_of(drawn, tables, rows, side, dim)
+        wanted = wanted - getattr(drawn.base, "gamma", 0.0)
+        scale = _magnitude(drawn, tables)
+        error = float((found - wanted).abs().max())
+        expect(error <= 1e-5 * scale, f"scores of {anchor, relation} are off by {error:.3g}")
+
+
+def _magnitude(drawn: Drawn, tables: dict[str, Tensor]) -> float:
+    """What rounded operands may cost, a multiple of the largest score that there could be."""
+    entity, relation = tables["entity"].detach(), tables["relation"].detach()
+    size = 4 * float(entity.abs().max()) + float(relation.abs().max())
+    size *= 1 + (float(relation.abs().max()) * 4 if drawn.rscf else 0)
+    if drawn.model.score == "dot":
+        return 1 + 16 * entity.shape[1] * float(entity.abs().max()) ** 2 * float(
+            relation.abs().max()
+        )
+    return 1 + entity.shape[1] * size * (1 + float(relation.abs().max()))
+
+
+def _graph(case: Case, drawn: Drawn) -> tuple[Tensor, Any, set[tuple[int, int, int]]]:
+    """Triples to rank, the index of known ones or none, and those as a set."""
+    entities, relations = drawn.model.num_entities, drawn.model.num_relations
+
+    def triples(count: int) -> Tensor:
+        columns = case.ids(entities, count), case.ids(relations, count), case.ids(entities, count)
+        return torch.stack(columns, 1)
+
+    hrt = triples(case.choice((0, 1, 2, 7, 20)))
+    if case.chance(0.3):
+        return hrt, None, set()
+    parts = [triples(case.choice((0, 5, 60))), triples(3), hrt]
+    return hrt, kgfast.KnownTriples(*parts), {tuple(row) for row in torch.cat(parts).tolist()}
+
+
+def _answers(known: set[tuple[int, int, int]], anchor: int, relation: int, side: str) -> list[int]:
+    if side == "tail":
+        return [t for h, r, t in known if (h, r) == (anchor, relation)]
+    return [h for h, r, t in known if (t, r) == (anchor, relation)]
+
+
+def _subset(case: Case, drawn: Drawn) -> Any:
+    if case.chance(0.7):
+        return None
+    count = drawn.model.num_entities
+    ids = torch.randperm(count, generator=case.generator)[: case.pick.randint(0, count)]
+    return case.choice((ids, ids.tolist(), ids.int()))
+
+
+def _length(ids: Any) -> int | None:
+    return None if ids is None else len(ids)

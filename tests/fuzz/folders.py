@@ -1,0 +1,256 @@
+"""Mutated data folders and configs: a dataset, or a line that names the file, and nothing else."""
+
+import gzip
+import shutil
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fuzz.case import Case, expect
+from kgfast import datasets
+from kgfast.training import Config
+
+ENTITIES = [f"entity_{number}" for number in range(30)]
+RELATIONS = ["likes", "is in", "größer als"]
+CONFIG = {
+    "dataset": {"name": "wn18rr"},
+    "model": {"name": "rotate", "base_dim": 80},
+    "optim": {"lr": 1e-3, "betas": [0.9, 0.99]},
+    "train": {"epochs": 1},
+    "data": {"negatives": "shared", "neg_size": 16},
+}
+EXPECTED = (ValueError, TypeError, OSError, ImportError)
+_SMALL = 320 << 20  # bytes of Python objects that reading a small file may take
+
+
+def dataset(case: Case) -> None:
+    """A folder of one of the layouts, some of its bytes changed."""
+    with scratch() as folder:
+        layout = case.choice(sorted(_LAYOUTS))
+        case.note(layout=layout)
+        _LAYOUTS[layout](case, folder)
+        for _ in range(case.pick.randint(0, 3)):
+            mutate(case, case.choice(sorted(folder.iterdir())), _TEXTS)
+        found = _bounded(lambda: datasets.load(folder), folder)
+        if found is None:
+            return
+        for split in (found.train, found.valid, found.test):
+            hrt = split.hrt
+            if len(hrt):
+                most = hrt.max(0).values.tolist()
+                sizes = [found.num_entities, found.num_relations, found.num_entities]
+                expect(int(hrt.min()) >= 0, "a negative id")
+                expect(
+                    all(a < b for a, b in zip(most, sizes, strict=True)), f"ids {most} of {sizes}"
+                )
+
+
+def config(case: Case) -> None:
+    """A config file, some of it changed."""
+    with scratch() as folder:
+        path = folder / "config.yaml"
+        path.write_text(yaml.safe_dump(CONFIG))
+        for _ in range(case.pick.randint(0, 3)):
+            mutate(case, path, _YAMLS)
+        overrides = [case.choice(_SETS) for _ in range(case.pick.randint(0, 2))]
+        case.note(set=overrides)
+        _bounded(lambda: Config.from_yaml(path, overrides), folder, lines=40)
+
+
+def _bounded(call: Callable[[], Any], folder: Path, lines: int = 1) -> Any:
+    """The result, or None where it was refused as it should be: a line for each mistake."""
+    tracemalloc.start()
+    try:
+        result = call()
+    except EXPECTED as error:
+        message, result = str(error), None
+        expect(bool(message), f"{type(error).__name__} says nothing")
+        found = message.split("\n")
+        expect(len(found) <= lines, f"{len(found)} lines: {message[:300]!r}")
+        expect(all(map(str.strip, found)), f"an empty line: {message[:300]!r}")
+        expect(max(map(len, found)) <= 1500, f"{len(message)} characters: {message[:150]!r}")
+        expect("root:" not in message, f"quotes a file outside of the folder: {message[:300]!r}")
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    size = sum(it.stat().st_size for it in folder.rglob("*") if it.is_file())
+    expect(peak <= _SMALL + 100 * size, f"took {peak >> 20} MiB for {size} bytes")
+    return result
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for a case."""
+    folder = Path(tempfile.mkdtemp(prefix="kgfast-fuzz-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _triples(case: Case, separator: str, *, order: str = "hrt", names: bool = True) -> str:
+    lines = []
+    for _ in range(case.pick.randint(1, 20)):
+        h, t = (case.pick.randrange(len(ENTITIES)) for _ in range(2))
+        r = case.pick.randrange(len(RELATIONS))
+        ids = {"h": h, "r": r, "t": t}
+        words = {"h": ENTITIES[h], "r": RELATIONS[r], "t": ENTITIES[t]}
+        lines.append(separator.join(str((words if names else ids)[it]) for it in order))
+    return "\n".join(lines) + "\n"
+
+
+def _numbered(names: list[str]) -> str:
+    return "".join(f"{number}\t{name}\n" for number, name in enumerate(names))
+
+
+def _plain(case: Case, folder: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text(_triples(case, "\t"))
+
+
+def _official(case: Case, folder: Path) -> None:
+    _plain(case, folder)
+    (folder / "entities.dict").write_text(_numbered(ENTITIES))
+    (folder / "relations.dict").write_text(_numbered(RELATIONS))
+
+
+def _dglke(case: Case, folder: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.tsv").write_text(_triples(case, "\t", names=False))
+    (folder / "entities.tsv").write_text(_numbered(ENTITIES))
+    (folder / "relations.tsv").write_text(_numbered(RELATIONS))
+
+
+def _openke(case: Case, folder: Path) -> None:
+    for split in ("train", "valid", "test"):
+        text = _triples(case, " ", order="htr", names=False)
+        (folder / f"{split}2id.txt").write_text(f"{text.count(chr(10))}\n{text}")
+    for kind, names in (("entity", ENTITIES), ("relation", RELATIONS)):
+        lines = "".join(f"{name}\t{number}\n" for number, name in enumerate(names))
+        (folder / f"{kind}2id.txt").write_text(f"{len(names)}\n{lines}")
+
+
+def _libkge(case: Case, folder: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.del").write_text(_triples(case, "\t", names=False))
+    (folder / "entity_ids.del").write_text(_numbered(ENTITIES))
+    (folder / "relation_ids.del").write_text(_numbered(RELATIONS))
+    names = {"files": {"train": {"filename": "train.del"}}}
+    (folder / "dataset.yaml").write_text(yaml.safe_dump({"dataset": names}))
+
+
+_LAYOUTS: dict[str, Callable[[Case, Path], None]] = {
+    "plain": _plain,
+    "official": _official,
+    "dgl-ke": _dglke,
+    "openke": _openke,
+    "libkge": _libkge,
+}
+_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{one}: &{one} [{', '.join([f'*{two}'] * 9)}]\n"
+    for two, one in zip("abcdefghijklm", "bcdefghijklmn", strict=True)
+)
+_COMMON = [
+    b"", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\r\n", b"\n\n\n", b"\t\t\t", b"1" * 5000, b"-1",
+    b"9" * 30, b"1e400", b"nan", b"x" * 1_000_000, "\u202e\u2028\x1b[2J".encode(), b"#", b"'", b'"',
+]  # fmt: skip
+_TEXTS = [
+    *_COMMON,
+    b"99\tentity_99\n",
+    b"a\tb\n",
+    b"a\tb\tc\td\n",
+    b"dataset: {files: {train: {filename: /etc/passwd}}}\n",
+    b"dataset.files.train.filename: ../../../../etc/passwd\n",
+    b"dataset: {files: {entity_ids: {filename: [a, b]}}}\n",
+    _BOMB.encode(),
+    b"? [a, b]\n: c\n",
+    b"[" * 3000,
+    b"{a: " * 3000,
+]
+_YAMLS = [
+    *_COMMON,
+    _BOMB.encode(),
+    b"? [a, b]\n: c\n",
+    b"[" * 3000,
+    b"{a: " * 3000,
+    b"&a [*a]\n",
+    b"!!python/object/apply:os.system [id]\n",
+    b"model: &m {name: rotate}\noptim: *m\n",
+    b"model:\n  base_dim: 1e999\n",
+    b"seed: 2024-01-01\n",
+    b"train: {steps: 0x7fffffffffffffffffff}\n",
+    b"'dataset.name.x.y': 3\n",
+    b"<<: {a: 1}\n",
+    b"%YAML 9.9\n---\n",
+    b"--- 1\n--- 2\n",
+    b"model: null\n",
+    b"med: {dims: [1, 2, .inf]}\n",
+]
+_SETS = [
+    "", "=", "a", "optim.lr=1e-3", "optim.lr=.nan", "model.name=[[[[", "model=3", "a.b.c.d=1",
+    "optim.betas=[1,2,3]", "med.dims=[" + "1," * 2000 + "]", "model.name=" + "x" * 100_000,
+    "optim.lr=&a [*a]", "train.steps=" + "9" * 5000, "." * 3000 + "=1",
+    "seed=-1", "x" * 9000 + "=1",
+]  # fmt: skip
+
+
+def mutate(case: Case, path: Path, words: list[bytes]) -> None:
+    """Change a file: bytes, lines, its length, its compression, or what stands under its name."""
+    raw = path.read_bytes() if path.is_file() else b""
+    how = case.choice(
+        ("flip", "insert", "insert", "replace", "cut", "drop", "repeat", "gzip", "gone")
+    )
+    case.note(mutation=(path.name, how))
+    place = case.pick.randrange(len(raw) + 1)
+    if how == "flip":
+        raw = raw[:place] + bytes([case.pick.randrange(256)]) + raw[place + 1 :]
+    elif how == "insert":
+        place = case.choice((place, 0, len(raw), raw.find(b"\n") + 1))
+        raw = raw[:place] + case.choice(words) + raw[place:]
+    elif how == "replace":
+        raw = case.choice(words)
+    elif how == "cut":
+        raw = raw[:place]
+    elif how == "drop":
+        lines = raw.split(b"\n")
+        del lines[case.pick.randrange(len(lines))]
+        raw = b"\n".join(lines)
+    elif how == "repeat":
+        raw = raw + raw[place:]
+    elif how == "gzip":
+        _gzip(case, path, raw)
+        return
+    elif how == "gone":
+        _remove(path)
+        if case.chance(0.4):
+            path.mkdir()
+        return
+    if path.is_file():
+        path.write_bytes(raw)
+
+
+def _gzip(case: Case, path: Path, raw: bytes) -> None:
+    kind = case.choice(("whole", "whole", "cut", "cut", "bomb", "not", "not"))
+    packed = _bomb() if kind == "bomb" else gzip.compress(raw)
+    if kind == "cut":
+        packed = packed[: max(1, len(packed) - 9)]
+    _remove(path)
+    path.with_name(path.name + ".gz").write_bytes(raw if kind == "not" else packed)
+
+
+@cache
+def _bomb() -> bytes:
+    return gzip.compress(b"a\tb\tc\n" * 20_000_000, 1)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

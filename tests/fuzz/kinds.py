@@ -1,0 +1,48 @@
+"""All kinds of cases, and how often each is drawn."""
+
+from fuzz import (
+    checkpoints,
+    evaluations,
+    folders,
+    gradients,
+    invalid,
+    model_losses,
+    processes,
+    runs,
+    sweeps,
+)
+from fuzz.case import Kind
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("ops.rank_counts", sweeps.rank, "valid", 160),
+        Kind("ops.topk", sweeps.topk, "valid", 130),
+        Kind("ops.pairwise_scores", gradients.pairwise, "valid", 50),
+        Kind("ops.indexed_scores", gradients.indexed, "valid", 50),
+        Kind("ops losses", gradients.losses, "valid", 50),
+        Kind("ops.adversarial_rows", gradients.adversarial, "valid", 15),
+        Kind("ops.row_adam", gradients.row_adam, "valid", 15),
+        Kind("rank", evaluations.rank, "valid", 70),
+        Kind("topk", evaluations.topk, "valid", 40),
+        Kind("queries of models", evaluations.queries, "valid", 20),
+        Kind("losses of samples", model_losses.sampled, "valid", 40),
+        Kind("losses of all", model_losses.whole, "valid", 25),
+        Kind("state: ranks", sweeps.in_state, "state", 60),
+        Kind("state: scores and losses", gradients.in_state, "state", 40),
+        Kind("invalid: ops", invalid.operators, "invalid", 60),
+        Kind("invalid: calls", invalid.calls, "invalid", 40),
+        Kind("files: data folders", folders.dataset, "files", 50),
+        Kind("files: configs", folders.config, "files", 30),
+        Kind("checkpoints: files", checkpoints.file, "checkpoints", 30),
+        Kind("checkpoints: folders", checkpoints.folder, "checkpoints", 15),
+        Kind("checkpoints: resumed", checkpoints.resume, "checkpoints", 10),
+        Kind("threads, forks, signals", processes.script, "processes", 1, 300.0),
+        # ThreadSanitizer and AddressSanitizer need more address space than any limit leaves.
+        Kind("limits of memory", processes.memory, "processes", 0.4, 300.0, sanitized=()),
+        Kind("runs: kills", runs.kill, "runs", 0.6, 900.0),
+        Kind("runs: full disks", runs.disk, "runs", 0.4, 900.0),
+        Kind("runs: two writers", runs.two_writers, "runs", 0.3, 900.0),
+        Kind("runs: other graphs", runs.graph, "runs", 0.3, 900.0),
+    )
+}

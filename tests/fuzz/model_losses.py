@@ -1,0 +1,223 @@
+"""Valid calls of the losses of models against dense formulas: values and all gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import kgfast
+from fuzz import dense, models
+from fuzz.case import Case, expect
+from fuzz.models import Drawn
+from fuzz.surroundings import anywhere
+from kgfast.models.base import SIDES
+
+SAMPLED = ("nssa", "margin", "logistic")
+Scores = Callable[[Tensor], Tensor]
+
+
+def sampled(case: Case) -> None:
+    """nssa, margin, logistic, and med of croppable models."""
+    drawn = models.draw(case, trains=True)
+    if drawn.name == "conve":
+        return
+    side, name = case.choice(SIDES), case.choice(SAMPLED)
+    name = "med" if drawn.dims is not None and case.chance(0.8) else name
+    model, batch = drawn.model, case.pick.randint(1, 12)
+    hrt = _triples(case, model, batch)
+    columns = case.pick.randint(1, 20)
+    pool = case.chance(0.4)
+    negatives = case.ids(model.num_entities, *((columns,) if pool else (batch, columns)))
+    mask = torch.rand(batch, columns, generator=case.generator) < 0.7 if case.chance(0.3) else None
+    reduction = "mean" if name == "med" else case.choice(("mean", "sum", "none"))
+    options, formula = _sampled(case, name, batch)
+    given = {"side": side, "mask": mask, **options, "sparse": case.chance(0.3)}
+    given |= {} if name == "med" else {"reduction": reduction}
+    case.note(loss=name, pool=pool, **{name: it for name, it in given.items() if name != "weights"})
+    replaced = hrt[:, None].repeat(1, columns, 1)
+    replaced[..., 2 if side == "tail" else 0] = negatives
+
+    def definition(tables: dict[str, Tensor]) -> Tensor:
+        dims = drawn.dims if name == "med" else [None]
+        found = [
+            (
+                models.score_of(drawn, tables, hrt, side, dim),
+                models.score_of(drawn, tables, replaced, side, dim),
+            )
+            for dim in dims or [None]
+        ]
+        if name == "med":
+            return _med(drawn, tables, found, mask)
+        return formula(*found[0], mask, reduction)
+
+    with anywhere(case):
+        loss = getattr(kgfast.losses, name)(model, hrt, negatives, **given)
+    _compare(name, drawn, loss, definition)
+
+
+def whole(case: Case) -> None:
+    """bce and cross_entropy over all entities."""
+    drawn = models.draw(case, trains=True)
+    transforms = drawn.rscf and "A2" in models.tables_of(drawn, torch.float64)
+    if transforms:
+        return
+    model, side = drawn.model, case.choice(SIDES)
+    batch, count = case.pick.randint(1, 12), model.num_entities
+    hrt = _triples(case, model, batch)
+    anchors, targets = (hrt[:, 0], hrt[:, 2]) if side == "tail" else (hrt[:, 2], hrt[:, 0])
+    reduction, smoothing = case.choice(("mean", "sum", "none")), case.choice((0.0, 0.2))
+    name = case.choice(("bce", "cross_entropy"))
+    case.note(loss=name, side=side, reduction=reduction, smoothing=smoothing)
+
+    def scores(tables: dict[str, Tensor]) -> Tensor:
+        if drawn.name == "conve":
+            return _conve(drawn, tables, anchors, hrt[:, 1], side)
+        rows = hrt[:, None].repeat(1, count, 1)
+        rows[..., 2 if side == "tail" else 0] = torch.arange(count)
+        return models.score_of(drawn, tables, rows, side)
+
+    def definition(tables: dict[str, Tensor]) -> Tensor:
+        found = scores(tables)
+        if name == "cross_entropy":
+            rows = dense.cross_entropy_rows(found, targets, smoothing)
+            return _reduced(rows, batch, reduction)
+        a, c = (1 - smoothing, smoothing / count) if smoothing else (1.0, 0.0)
+        rows = dense.bce_rows(found, [[it] for it in targets.tolist()], a, c)
+        return _reduced(rows, batch * count, reduction)
+
+    if drawn.name == "conve":
+        model.eval()
+    with anywhere(case):
+        loss = getattr(kgfast.losses, name)(
+            model, anchors, hrt[:, 1], targets, side=side, label_smoothing=smoothing,
+            reduction=reduction,
+        )  # fmt: skip
+    _compare(name, drawn, loss, definition)
+
+
+def _compare(
+    name: str, drawn: Drawn, loss: Tensor, definition: Callable[[dict[str, Tensor]], Tensor]
+) -> None:
+    exact, plain = (models.tables_of(drawn, it) for it in (torch.float64, torch.float32))
+    right, rough = definition(exact), definition(plain)
+    expect(bool(right.isfinite().all()), "the formula is not finite")
+    dense.close(name, loss, right, rough)
+    for result in (loss, right, rough):
+        result.sum().backward()
+    for table, parameter in models.parameters_of(drawn).items():
+        if exact[table].grad is None:
+            continue
+        expect(parameter.grad is not None, f"{name}: {table} has no gradient")
+        got = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        close = f"{name}: gradient of {table}"
+        dense.close(close, got, exact[table].grad, plain[table].grad, largest=_spread(rough))
+
+
+def _spread(loss: Tensor) -> float:
+    return 16.0 * (1 + float(loss.detach().abs().max()))
+
+
+def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
+    """Options of a loss, and its formula of scores, mask and reduction."""
+    if name == "nssa":
+        alpha = case.choice((0.0, 0.5, 1.0))
+        weights = None if case.chance(0.6) else case.normal(batch).abs().float() + 0.1
+
+        def nssa(positive: Tensor, negative: Tensor, mask: Any, reduction: str) -> Tensor:
+            logits = alpha * negative.detach()
+            kept = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
+            chances = logits.masked_fill(~kept, -torch.inf).softmax(-1).nan_to_num(0.0)
+            wrong = (chances * functional.softplus(negative)).sum(-1)
+            rows = (wrong + functional.softplus(-positive)) / 2
+            shares = torch.ones_like(rows) if weights is None else weights.to(rows.dtype)
+            return _reduced(rows * shares, shares.sum(), reduction)
+
+        return {"alpha": alpha, "weights": weights}, nssa
+    if name == "margin":
+        width = case.choice((0.5, 2.0))
+
+        def margin(positive: Tensor, negative: Tensor, mask: Any, reduction: str) -> Tensor:
+            terms = (width - positive[:, None] + negative).relu()
+            kept = torch.ones_like(terms) if mask is None else mask.to(terms.dtype)
+            return _reduced((terms * kept).sum(-1), kept.sum(), reduction)
+
+        return {"margin": width}, margin
+
+    def logistic(positive: Tensor, negative: Tensor, mask: Any, reduction: str) -> Tensor:
+        terms = functional.softplus(negative)
+        kept = torch.ones_like(terms) if mask is None else mask.to(terms.dtype)
+        rows = functional.softplus(-positive) + (terms * kept).sum(-1)
+        return _reduced(rows, kept.sum() + batch, reduction)
+
+    return {}, logistic
+
+
+def _reduced(rows: Tensor, count: Any, reduction: str) -> Tensor:
+    if reduction == "none":
+        return rows
+    return rows.sum() if reduction == "sum" else rows.sum() / count
+
+
+def _med(
+    drawn: Drawn, tables: dict[str, Tensor], found: list[tuple[Tensor, Tensor]], mask: Any
+) -> Tensor:
+    """The loss of docs/med_rscf.md, with softmax weights of positives and ``exp`` of sub-models."""
+    kept = torch.ones_like(found[0][1], dtype=torch.bool) if mask is None else mask
+    total: Any = 0.0
+    for place, (positive, negative) in enumerate(found):
+        log_right, log_wrong = functional.softplus(-positive), functional.softplus(negative)
+        if place == 0:
+            improving = log_right.mean() + log_wrong[kept].sum() / max(1, int(kept.sum()))
+        else:
+            smaller = found[place - 1]
+            mutual = _huber(smaller[0] - positive).mean()
+            mutual = mutual + _huber(smaller[1] - negative)[kept].sum() / max(1, int(kept.sum()))
+            p = (-tables["w1"] * smaller[0].detach()).softmax(0)
+            q = (tables["w2"] * smaller[1].detach())[kept].softmax(0)
+            improving = (p * log_right).sum() + (q * log_wrong[kept]).sum()
+            total = total + mutual
+        share = (drawn.dims or [1])[place] / (drawn.dims or [1])[-1]
+        total = total + (tables["w3"] * share).exp() * improving
+    return total
+
+
+def _huber(x: Tensor) -> Tensor:
+    return torch.where(x.abs() <= 1, x * x / 2, x.abs() - 0.5)
+
+
+def _conve(
+    drawn: Drawn, tables: dict[str, Tensor], anchors: Tensor, relations: Tensor, side: str
+) -> Tensor:
+    """The network by torch, on tables of another precision; in eval mode."""
+    model, dtype = drawn.model, tables["entity"].dtype
+    named = {
+        name: it.to(dtype) for name, it in model.state_dict().items() if it.is_floating_point()
+    }
+    leaves = dict(model.named_parameters())
+    own = {name: it.detach().to(dtype, copy=True).requires_grad_() for name, it in leaves.items()}
+    own["entity"], own["relation"], own["bias"] = (
+        tables["entity"], tables["relation"], tables["bias"],
+    )  # fmt: skip
+    get = {**named, **own}.__getitem__
+    offset = len(tables["relation"]) // 2 if side == "head" else 0
+    rows = [get("entity")[anchors], get("relation")[relations + offset]]
+    image = torch.cat([it.view(len(anchors), 1, 4, 4) for it in rows], 2)
+
+    def normal(x: Tensor, name: str) -> Tensor:
+        mean, spread = get(f"{name}.running_mean"), get(f"{name}.running_var")
+        return functional.batch_norm(x, mean, spread, get(f"{name}.weight"), get(f"{name}.bias"))
+
+    x = normal(image, "image_norm")
+    x = functional.conv2d(x, get("convolution.weight"), get("convolution.bias"))
+    x = normal(x, "feature_norm").relu().flatten(1)
+    x = functional.linear(x, get("projection.weight"), get("projection.bias"))
+    x = normal(x, "hidden_norm").relu()
+    return x @ get("entity").T + get("bias")
+
+
+def _triples(case: Case, model: Any, batch: int) -> Tensor:
+    entities, relations = model.num_entities, model.num_relations
+    columns = case.ids(entities, batch), case.ids(relations, batch), case.ids(entities, batch)
+    return torch.stack(columns, 1)

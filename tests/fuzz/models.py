@@ -1,0 +1,231 @@
+"""Random models of every kind, and the scores of triples by dense formulas in any precision."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fuzz import dense
+from fuzz.case import Case
+from fuzz.operands import cast, matrix
+from kgfast import MED, RSCF, Candidates, ComplEx, ConvE, DistMult, RotatE, TransE
+
+NAMES = ("rotate", "rotate l2", "transe", "distmult", "complex", "conve", "rescal")
+FILTERED = ("rotate", "transe", "distmult", "complex")
+_DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_VALUES = ("normal", "normal", "grid", "few", "lognormal")
+
+
+@dataclass
+class Drawn:
+    """A model and how it was made."""
+
+    model: Any
+    name: str
+    rscf: bool = False
+    dims: list[int] | None = None  # of MED
+    split: bool = False
+
+    @property
+    def base(self) -> Any:
+        """The model inside of RSCF and MED."""
+        model = self.model
+        while isinstance(model, (MED, RSCF)):
+            model = model.model
+        return model
+
+
+class Rescal:
+    """A model of the user's own: no base class."""
+
+    score = "dot"
+
+    def __init__(self, entity: Tensor, relation: Tensor) -> None:
+        self.entity, self.relation = entity, relation
+        self.num_entities, self.num_relations = len(entity), len(relation)
+        self.dim = entity.shape[1]
+
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: str, dims: int | None = None
+    ) -> Tensor:
+        equation = "bd,bde->be" if side == "tail" else "be,bde->bd"
+        return torch.einsum(equation, self.entity[anchors], self.relation[relations])
+
+    def candidates(self, side: str) -> Candidates:
+        return Candidates(self.entity)
+
+
+def draw(case: Case, *, trains: bool = False) -> Drawn:
+    """A random model; in training with parameters that require gradients, in float32 or float64."""
+    name = case.choice(NAMES if not trains else NAMES[:-1])
+    entities, relations = case.pick.randint(2, 60), case.pick.randint(1, 5)
+    dim = case.choice((2, 3, 4, 8, 17, 40, 64))
+    dtypes = (torch.float32, torch.float64) if trains else _DTYPES
+    dtype, values = case.choice(dtypes), case.choice(_VALUES if not trains else _VALUES[:1])
+    if name == "rescal":
+        dtype = torch.float32
+
+    def table(rows: int, width: int, scale: float = 1.0) -> Tensor:
+        found = cast(scale * matrix(case, values, rows, width), dtype)
+        return nn.Parameter(found) if trains else found
+
+    drawn = Drawn(_model(case, name, entities, relations, dim, table), name)
+    if name in FILTERED and case.chance(0.35) and _may_be_filtered(drawn.model):
+        transforms = name in ("rotate", "transe") and case.chance(0.7)
+        drawn.model = RSCF(drawn.model, transforms, seed=case.pick.randrange(2**31))
+        drawn.rscf = True
+    if name not in ("conve", "rescal") and case.chance(0.35):
+        _croppable(case, drawn, dim)
+    case.note(model=name, dtype=dtype, values=values, entities=entities, relations=relations)
+    case.note(dim=dim, rscf=drawn.rscf, med=drawn.dims, split=drawn.split)
+    for option in ("layout", "norm", "relation_format", "gamma"):
+        if hasattr(drawn.base, option):
+            case.note(**{option: getattr(drawn.base, option)})
+    return drawn
+
+
+def _may_be_filtered(model: Any) -> bool:
+    layout, stored = (getattr(model, it, "") for it in ("layout", "relation_format"))
+    return layout != "interleaved" and stored != "complex"
+
+
+def _model(case: Case, name: str, entities: int, relations: int, dim: int, table: Any) -> Any:
+    layout = case.choice(("halves", "interleaved"))
+    gamma = case.choice((12.0, 6.0, 0.0))
+    if name.startswith("rotate"):
+        stored = case.choice(("raw", "phase", "complex"))
+        width = 2 * dim if stored == "complex" else dim
+        norm = "l2" if name == "rotate l2" else "modulus"
+        return RotatE(
+            *(table(entities, 2 * dim), table(relations, width)),
+            gamma=gamma, relation_format=stored, norm=norm, layout=layout,
+        )  # fmt: skip
+    if name == "transe":
+        norm = case.choice(("l1", "l2"))
+        return TransE(table(entities, dim), table(relations, dim), gamma=gamma, norm=norm)
+    if name == "distmult":
+        return DistMult(table(entities, dim), table(relations, dim))
+    if name == "complex":
+        return ComplEx(table(entities, 2 * dim), table(relations, 2 * dim), layout=layout)
+    if name == "rescal":
+        return Rescal(table(entities, dim), torch.randn(relations, dim, dim))
+    return _conve(case, entities, relations, table)
+
+
+def _conve(case: Case, entities: int, relations: int, table: Any) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(case.pick.randrange(2**31))
+        model = ConvE(
+            *(table(entities, 16), table(2 * relations, 16)),
+            embedding_height=4, channels=3, input_dropout=0.0, feature_dropout=0.0,
+            hidden_dropout=0.0,
+        )  # fmt: skip
+    with torch.no_grad():
+        model.bias.copy_(case.normal(entities))
+    return model.requires_grad_(model.entity.requires_grad)
+
+
+def _croppable(case: Case, drawn: Drawn, dim: int) -> None:
+    base = drawn.base
+    splits = getattr(base, "layout", "halves") == "halves" and case.chance(0.4)
+    if drawn.name == "rotate l2" and base.layout == "halves" and not splits:
+        return  # has no crops
+    dims = sorted({*(case.pick.randint(1, dim) for _ in range(3)), dim})
+    drawn.model = MED(drawn.model, dims, crop="split" if splits else "prefix")
+    drawn.dims, drawn.split = dims, splits
+
+
+def score_of(
+    drawn: Drawn, tables: dict[str, Tensor], hrt: Tensor, side: str, dim: int | None = None
+) -> Tensor:
+    """Scores of triples ``[..., 3]`` with gamma, by the equations, from tables by their names."""
+    base = drawn.base
+    head, tail = (tables["entity"][hrt[..., place]] for place in (0, 2))
+    relation = tables["relation"][hrt[..., 1]]
+    head, tail, relation = (
+        cropped(drawn, it, width, dim)
+        for it, width in (
+            (head, tables["entity"].shape[1]),
+            (tail, tables["entity"].shape[1]),
+            (relation, tables["relation"].shape[1]),
+        )
+    )
+    if drawn.rscf:
+        head, relation, tail = _filtered(drawn, tables, head, relation, tail, dim)
+    gamma = getattr(base, "gamma", 0.0)
+    layout = getattr(base, "layout", "halves")
+    if drawn.name == "transe":
+        order = 1 if base.score == "l1" else 2
+        return gamma - torch.linalg.vector_norm(head + relation - tail, order, dim=-1)
+    if drawn.name == "distmult":
+        return (head * relation * tail).sum(-1)
+    h, t = (dense.planes(it, 2, layout == "interleaved", None) for it in (head, tail))
+    if drawn.name == "complex":
+        r = dense.planes(relation, 2, layout == "interleaved", None)
+        re, im = h[0] * r[0] - h[1] * r[1], h[0] * r[1] + h[1] * r[0]
+        return (re * t[0] + im * t[1]).sum(-1)
+    if base.relation_format == "complex":
+        r = dense.planes(relation, 2, layout == "interleaved", None)
+        cosine, sine = r[0], r[1]
+    else:
+        angle = relation * base.phase_unit
+        cosine, sine = angle.cos(), angle.sin()
+    if side == "tail":
+        re, im = h[0] * cosine - h[1] * sine, h[0] * sine + h[1] * cosine
+        re, im = re - t[0], im - t[1]
+    else:  # the tail turned back; the same where the rotation has length 1
+        re, im = t[0] * cosine + t[1] * sine, t[1] * cosine - t[0] * sine
+        re, im = re - h[0], im - h[1]
+    if base.norm == "l2":
+        return gamma - torch.linalg.vector_norm(torch.cat([re, im], -1), dim=-1)
+    return gamma - torch.linalg.vector_norm(torch.stack([re, im]), dim=0).sum(-1)
+
+
+def cropped(drawn: Drawn, rows: Tensor, width: int, dim: int | None) -> Tensor:
+    """The columns of a crop of rows, in the same layout."""
+    if dim is None:
+        return rows
+    count = width // drawn.base.dim
+    if drawn.split or getattr(drawn.base, "layout", "halves") == "interleaved":
+        return rows[..., : count * dim]
+    return torch.cat([part[..., :dim] for part in rows.chunk(count, -1)], -1)
+
+
+def _filtered(
+    drawn: Drawn, tables: dict[str, Tensor], head: Tensor, relation: Tensor, tail: Tensor,
+    dim: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """RSCF: what becomes of rows that are cropped already."""
+
+    def crop(name: str, first: str, second: str) -> Tensor:
+        wide = [tables[it].shape[1] for it in (first, second)]
+        rows = cropped(drawn, tables[name].T, wide[0], dim).T
+        return cropped(drawn, rows, wide[1], dim)
+
+    def normal(rows: Tensor) -> Tensor:
+        norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        return rows / norms.clamp_min(1e-12) + 1
+
+    scale = normal(relation @ crop("A1", "relation", "entity"))
+    if "A2" in tables:
+        of_head = normal(head @ crop("A2", "entity", "relation"))
+        of_tail = normal(tail @ crop("A3", "entity", "relation"))
+        relation = of_head * of_tail * relation
+    return scale * head, relation, scale * tail
+
+
+def parameters_of(drawn: Drawn) -> dict[str, Tensor]:
+    """The model's own parameters by the last part of their names."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in drawn.model.named_parameters():
+        found.setdefault(name.rpartition(".")[2], parameter)  # a network's parts come last
+    return found
+
+
+def tables_of(drawn: Drawn, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The same as leaves of a precision."""
+    return {
+        name: it.detach().to(dtype, copy=True).requires_grad_(it.requires_grad)
+        for name, it in parameters_of(drawn).items()
+    }

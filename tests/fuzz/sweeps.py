@@ -1,0 +1,171 @@
+"""Valid calls of ``ops.rank_counts`` and ``ops.topk`` against the oracle, to the last integer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fuzz import exact
+from fuzz.case import Case, expect, refused
+from fuzz.operands import Operands, csr, draw, subset
+from fuzz.surroundings import STATES, anywhere, roundings, state
+from kgfast import ops
+
+Call = Callable[[], Any]
+
+
+def rank(case: Case) -> None:
+    """Random operands, sometimes with a NaN or an infinity."""
+    operands = draw(case)
+    with anywhere(case):
+        check_rank(case, operands)
+
+
+def topk(case: Case) -> None:
+    """The same of the best k."""
+    operands = draw(case)
+    with anywhere(case):
+        check_topk(case, operands)
+
+
+def in_state(case: Case) -> None:
+    """The same integers under every global state of torch and rounding mode."""
+    name = case.choice((*STATES, *roundings()))
+    operands = draw(case, large=0.03)
+    check = case.choice((check_rank, check_topk))
+    case.note(state=name)
+    with anywhere(case):
+        check(case, operands, name)
+
+
+def check_rank(case: Case, operands: Operands, under: str | None = None) -> None:
+    """One call of rank_counts."""
+    rows, batch = len(operands.table), len(operands.queries)
+    if not rows:
+        operands.queries, batch = operands.queries[:0], 0
+    indptr, indices, known = csr(case, batch, rows)
+    targets, ids = case.ids(rows, batch), subset(case, rows)
+    nan_worst, taking_part = _spoil(case, operands, targets, ids)
+    case.note(subset=None if ids is None else len(ids), nan_worst=nan_worst)
+
+    def call() -> Any:
+        return ops.rank_counts(
+            *(operands.queries, operands.table, targets, indptr, indices, operands.score),
+            **operands.keywords(),
+            candidate_ids=ids,
+            nan_worst=nan_worst,
+        )
+
+    if taking_part and not nan_worst:
+        refused(lambda: _under(under, call), errors=(ValueError,))
+        return
+    wanted = [
+        exact.counts(values, targets.tolist(), known, None if ids is None else ids.tolist())
+        for values in _values(operands)
+    ]
+    found = _under(under, call)
+    for place, name in enumerate(("greater", "equal", "greater excluded", "equal excluded")):
+        expect(found[place].dtype == torch.int64, f"{name} is {found[place].dtype}")
+        of_crops = [it[place] for it in wanted]
+        expected = of_crops[0] if operands.dims is None else of_crops
+        got = found[place].tolist()
+        expect(got == expected, f"{name}: got {got!r:.400}, the oracle says {expected!r:.400}")
+
+
+def check_topk(case: Case, operands: Operands, under: str | None = None) -> None:
+    """One call of topk."""
+    rows, batch = len(operands.table), len(operands.queries)
+    indptr, indices, known = csr(case, batch, rows)
+    ids, k = subset(case, rows), case.pick.randint(1, case.choice((1, 4, 20, rows + 3)))
+    if case.chance(0.4):
+        indptr = indices = None  # type: ignore[assignment]
+        known = [[] for _ in range(batch)]
+    nan_worst, taking_part = _spoil(case, operands, None, ids)
+    allowed = set(range(rows) if ids is None else ids.tolist())
+    enough = all(len(allowed - set(answers)) >= k for answers in known)
+    pad = case.chance(0.5)
+    case.note(subset=None if ids is None else len(ids), nan_worst=nan_worst, k=k, pad=pad)
+
+    def call() -> Any:
+        return ops.topk(
+            *(operands.queries, operands.table, k, indptr, indices, operands.score),
+            **operands.keywords(),
+            candidate_ids=ids,
+            nan_worst=nan_worst,
+            pad=pad,
+        )
+
+    if (taking_part and not nan_worst) or not (enough or pad):
+        refused(lambda: _under(under, call), errors=(ValueError,))
+        return
+    scores, found = _under(under, call)
+    expect(found.dtype == torch.int64, f"ids are {found.dtype}")
+    expect(scores.dtype == operands.queries.dtype, f"scores are {scores.dtype}")
+    crops = range(len(operands.crops))
+    for crop, values in zip(crops, _values(operands), strict=True):
+        best, of_best = exact.best(values, k, known, None if ids is None else sorted(allowed))
+        got = (found if operands.dims is None else found[crop]).tolist()
+        expect(got == best, f"ids: got {got!r:.400}, the oracle says {best!r:.400}")
+        with np.errstate(all="ignore"):
+            rounded = torch.from_numpy(of_best).to(scores.dtype).numpy()
+        own = (scores if operands.dims is None else scores[crop]).detach().numpy()
+        same = np.array_equal(own, rounded, equal_nan=True)
+        expect(
+            same, f"scores: got {own.tolist()!r:.300}, the oracle says {rounded.tolist()!r:.300}"
+        )
+
+
+def _values(operands: Operands) -> list[exact.Floats]:
+    return [
+        exact.scores(
+            *(operands.queries, operands.table, operands.score),
+            operands.bias,
+            None if operands.factor is None else operands.factor,
+            dim,
+        )
+        for dim in operands.crops
+    ]
+
+
+def _under(name: str | None, call: Call) -> Any:
+    if name is None:
+        return call()
+    with state(name):
+        return call()
+
+
+def _spoil(
+    case: Case, operands: Operands, targets: Tensor | None, ids: Tensor | None
+) -> tuple[bool, bool]:
+    """Put a NaN or an infinity somewhere; say whether to accept it, and whether it takes part.
+
+    Among the features of the widest crop, in a row that is a candidate, or a target, or a query.
+    """
+    if case.chance(0.8) or not len(operands.queries):
+        return case.chance(0.1), False
+    value = case.choice((float("nan"), float("inf"), float("-inf")))
+    names = ["queries", "table", "table"]
+    names += ["bias"] if operands.bias is not None and len(operands.bias) else []
+    names += ["factor"] if operands.factor is not None else []
+    name = case.choice(names)
+    rows = {"queries": operands.queries, "table": operands.table, "bias": operands.bias,
+            "factor": operands.factor}[name]  # fmt: skip
+    if rows is None or not len(rows):
+        return False, False
+    asked = set(range(len(operands.table)) if ids is None else ids.tolist())
+    if targets is not None:
+        asked |= set(targets.tolist())
+    if name == "queries" or name == "bias":
+        row, takes_part = case.pick.randrange(len(rows)), True
+    else:
+        if not asked:
+            return False, False
+        row, takes_part = case.choice(sorted(asked)), True
+    if name == "bias":
+        rows[row] = value
+    else:
+        rows[row, 0] = value  # every crop has the first feature
+    case.note(spoilt=(name, row, value))
+    return case.chance(0.5), takes_part
