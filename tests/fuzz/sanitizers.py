@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fuzz.surroundings import worker_environment
+
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("address", "thread")
 PATIENCE = 10.0  # how many times as long a case may take
@@ -34,6 +36,8 @@ def build(name: str) -> Path:
     """Build the package with a sanitizer into a folder of its own; returns what to import from."""
     base = Path("build") / f"sanitize-{name}"
     built = ROOT / base / "lib"
+    for old in built.rglob("*.py*"):  # modules that are gone since; the extension is kept
+        old.unlink()
     command = [sys.executable, "setup.py", "-q", "build", "--build-base", str(base)]
     command += ["--build-lib", str(base / "lib")]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "KGFAST_SANITIZE": name}, check=True)
@@ -52,7 +56,22 @@ def environment(name: str, built: Path) -> dict[str, str]:
         ).stdout.strip()
         for it in libraries
     ]
-    return {"LD_PRELOAD": " ".join(found), "PYTHONPATH": str(built), **_OPTIONS[name]}
+    given = {"LD_PRELOAD": " ".join(found), "PYTHONPATH": str(built), **_OPTIONS[name]}
+    _check(name, built, given)
+    return given
+
+
+def _check(name: str, built: Path, given: dict[str, str]) -> None:
+    """That a process that is started so attacks what was built."""
+    ask = "from kgfast.kernels import _cpu; print(_cpu.__file__)"
+    done = subprocess.run(
+        [*launcher(name), sys.executable, "-c", ask],
+        env=worker_environment(given),
+        capture_output=True,
+        text=True,
+    )
+    if not done.stdout.startswith(str(built)):
+        raise RuntimeError(f"{name}: the extension is {done.stdout.strip()}: {done.stderr[-2000:]}")
 
 
 def launcher(name: str) -> list[str]:

@@ -127,6 +127,7 @@ def worker_environment(more: Mapping[str, str]) -> dict[str, str]:
     return {
         **kept,
         "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTHONSAFEPATH": "1",  # the package under attack is the one on the path, not in the folder
         **more,
         "PYTHONPATH": os.pathsep.join(paths),
     }
