@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_the_commands_of_training_exist():
         name, *words = shlex.split(line)
         options = {it for option in get_command(app).commands[name].params for it in option.opts}
         assert {word for word in words if word.startswith("--")} <= options
-        configs = [word for word in words if word.endswith(".yaml")]
-        assert all((root / config).is_file() for config in configs)
+        configs = [after for word, after in pairwise(words) if word == "--config"]
+        assert all((root / "configs" / f"{config}.yaml").is_file() for config in configs)
         found.append(name)
-    assert found == ["train", "train", "evaluate", "plot"]
+    assert found == ["train", "train", "train", "evaluate", "predict", "export", "plot"]
