@@ -112,7 +112,8 @@ def _compare(
         expect(parameter.grad is not None, f"{name}: {table} has no gradient")
         got = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
         close = f"{name}: gradient of {table}"
-        dense.close(close, got, exact[table].grad, plain[table].grad, largest=_spread(rough))
+        right_grad, rough_grad = exact[table].grad, plain[table].grad
+        dense.close(close, got, right_grad, rough_grad, largest=_spread(rough))
 
 
 def _spread(loss: Tensor) -> float:
@@ -129,8 +130,8 @@ def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
             logits = alpha * negative.detach()
             kept = torch.ones_like(logits, dtype=torch.bool) if mask is None else mask
             chances = logits.masked_fill(~kept, -torch.inf).softmax(-1).nan_to_num(0.0)
-            wrong = (chances * functional.softplus(negative)).sum(-1)
-            rows = (wrong + functional.softplus(-positive)) / 2
+            wrong = (chances * dense.softplus(negative)).sum(-1)
+            rows = (wrong + dense.softplus(-positive)) / 2
             shares = torch.ones_like(rows) if weights is None else weights.to(rows.dtype)
             return _reduced(rows * shares, shares.sum(), reduction)
 
@@ -146,9 +147,9 @@ def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
         return {"margin": width}, margin
 
     def logistic(positive: Tensor, negative: Tensor, mask: Any, reduction: str) -> Tensor:
-        terms = functional.softplus(negative)
+        terms = dense.softplus(negative)
         kept = torch.ones_like(terms) if mask is None else mask.to(terms.dtype)
-        rows = functional.softplus(-positive) + (terms * kept).sum(-1)
+        rows = dense.softplus(-positive) + (terms * kept).sum(-1)
         return _reduced(rows, kept.sum() + batch, reduction)
 
     return {}, logistic
@@ -167,7 +168,7 @@ def _med(
     kept = torch.ones_like(found[0][1], dtype=torch.bool) if mask is None else mask
     total: Any = 0.0
     for place, (positive, negative) in enumerate(found):
-        log_right, log_wrong = functional.softplus(-positive), functional.softplus(negative)
+        log_right, log_wrong = dense.softplus(-positive), dense.softplus(negative)
         if place == 0:
             improving = log_right.mean() + log_wrong[kept].sum() / max(1, int(kept.sum()))
         else:
