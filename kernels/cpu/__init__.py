@@ -18,23 +18,26 @@ __all__ = ["ISAS", "available_isas", "extension", "is_available", "isa", "what_i
 
 ISAS = ("avx512", "avx2", "baseline")
 
-
 _BASELINE = "KGFAST_BUILD_BASELINE=1 pip install . builds them"
 
 
 def is_available() -> bool:
     """Whether the C++ extension was built, with kernels that this machine can run."""
-    return extension is not None and bool(extension.find_isa(""))
+    return _is_built() and bool(extension.find_isa(""))
 
 
 def what_is_missing() -> str:
     """What keeps this backend from serving, where it is not available."""
-    if extension is None:
+    if not _is_built():
         return (
             "the C++ extension is not built: install a C++ compiler (g++ or clang++), then kgfast "
             "again"
         )
     return f"this build has no kernels for a CPU without AVX2: {_BASELINE}"
+
+
+def _is_built() -> bool:
+    return extension is not None
 
 
 def isa() -> str:
