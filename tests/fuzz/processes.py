@@ -31,6 +31,12 @@ def scored():
     return ops.pairwise_scores(queries, table[:50], "{score}")
 calls = [ranked, found, scored]
 wanted = [call() for call in calls]
+def sweep_for_long():  # so that a thread is in the kernel when the process ends
+    large = torch.randn(20_000, 64)
+    asked = torch.zeros(3_000, dtype=torch.int64)
+    known = torch.zeros(3_001, dtype=torch.int64), asked[:0]
+    while True:
+        ops.rank_counts(large[:3_000], large, asked, *known, "{score}")
 def same():
     return all(torch.equal(call(), right) for call, right in zip(calls, wanted))
 """
@@ -101,19 +107,15 @@ assert same()
 """,
     # A daemon thread that sweeps when the process ends.
     "exit": """
-def sweep():
-    while True: ranked(); found()
-for _ in range(2): threading.Thread(target=sweep, daemon=True).start()
-time.sleep({pause})
+for _ in range(2): threading.Thread(target=sweep_for_long, daemon=True).start()
+time.sleep(0.5 + {pause})
 """,
     # An interrupt while the main thread waits for a sweeping one.
     "join": """
 signal.signal(signal.SIGINT, signal.default_int_handler)
-def sweep():
-    for _ in range(2000): ranked()
-thread = threading.Thread(target=sweep, daemon=True)
+thread = threading.Thread(target=sweep_for_long, daemon=True)
 thread.start()
-threading.Timer({pause}, os.kill, (os.getpid(), signal.SIGINT)).start()
+threading.Timer(0.5 + {pause}, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     thread.join()
 except KeyboardInterrupt:
