@@ -52,17 +52,22 @@ def test_what_should_be_refused():
             refused(call, errors=(ValueError,))
 
 
+# What fuzz.worker says on the way, without what it imports.
 WORKER = """
-import os, signal, sys, time
-from fuzz import worker
-from fuzz.case import Kind, Wrong
-def run(case):
-    if case.number == 1: raise Wrong("it is wrong")
-    if case.number == 2: os.kill(os.getpid(), signal.SIGSEGV)
-    if case.number == 3: time.sleep(60)
-    if case.number == 4: sys.stderr.write("ERROR: AddressSanitizer: heap-use"); os._exit(1)
-worker.KINDS["rank"] = Kind("rank", run, "valid", 1)
-worker.main()
+import json, os, signal, sys, time
+events = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+say = lambda **event: print(json.dumps(event), file=events)
+say(ready=True)
+for line in sys.stdin:
+    order = json.loads(line)
+    for number in range(order["first"], order["end"]):
+        say(begins=number)
+        if number == 2: os.kill(os.getpid(), signal.SIGSEGV)
+        if number == 3: time.sleep(60)
+        if number == 4: sys.stderr.write("ERROR: AddressSanitizer: heap-use"); os._exit(1)
+        wrong = {"what": "wrong", "message": "it is wrong", "drawn": "dim=3"}
+        say(ends=number, finding=wrong if number == 1 else None)
+    say(done=True)
 """
 
 
