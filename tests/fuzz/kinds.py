@@ -37,12 +37,12 @@ KINDS: dict[str, Kind] = {
         Kind("checkpoints: files", checkpoints.file, "checkpoints", 30),
         Kind("checkpoints: folders", checkpoints.folder, "checkpoints", 15),
         Kind("checkpoints: resumed", checkpoints.resume, "checkpoints", 10),
-        Kind("threads, forks, signals", processes.script, "processes", 1, 300.0),
+        Kind("threads, forks, signals", processes.script, "processes", 0.6, 300.0),
         # ThreadSanitizer and AddressSanitizer need more address space than any limit leaves.
-        Kind("limits of memory", processes.memory, "processes", 0.4, 300.0, sanitized=()),
-        Kind("runs: kills", runs.kill, "runs", 0.6, 900.0),
-        Kind("runs: full disks", runs.disk, "runs", 0.4, 900.0),
-        Kind("runs: two writers", runs.two_writers, "runs", 0.3, 900.0),
-        Kind("runs: other graphs", runs.graph, "runs", 0.3, 900.0),
+        Kind("limits of memory", processes.memory, "processes", 0.3, 300.0, sanitized=()),
+        Kind("runs: kills", runs.kill, "runs", 0.3, 900.0),
+        Kind("runs: full disks", runs.disk, "runs", 0.2, 900.0),
+        Kind("runs: two writers", runs.two_writers, "runs", 0.15, 900.0),
+        Kind("runs: other graphs", runs.graph, "runs", 0.15, 900.0),
     )
 }
