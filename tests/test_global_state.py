@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import kgfast
+from interpreted import run_interpreted
 from kgfast import ComplEx, KnownTriples, RotatE, TransE, losses, ops
 from kgfast.kernels import cpu
 from kgfast.losses import formulas
@@ -262,6 +263,7 @@ STATES: dict[str, Callable] = {
 ROUNDINGS, ROUNDED = ("upward", "downward", "toward zero"), 1e-5
 HALVED, HALVES = ("autocast", "everything"), 2e-2
 OF_TORCH = ("sampled_losses", "rankings")
+INTERPRETED = [("everything", it) for it in ("filtered_scores", "row_losses", "rankings")]
 
 
 @pytest.fixture(scope="module")
@@ -282,8 +284,10 @@ def serve(backend: str) -> None:
 @pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
 def test_results_are_those_of_a_plain_process(backend, state, work, plain):
     serve(backend)
-    if backend != "cpu" and state not in ("float64 by default", "everything", "upward"):
+    if backend == "reference" and state not in ("float64 by default", "everything", "upward"):
         pytest.skip("three states are enough where it is slow")
+    if backend == "triton" and (state, work) not in INTERPRETED:
+        pytest.skip("a few are enough where it is slower still")
     with ops.use_backend(backend):
         if (backend, work) not in plain:
             plain[backend, work] = WORK[work]()
@@ -331,3 +335,10 @@ def test_the_state_of_the_process_is_put_back():
         small = 1e-310
         assert small * 1.0 == 0.0
     assert library.fegetround() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="it is that run")
+def test_the_kernels_of_triton_interpreted():
+    run_interpreted(__file__)

@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from interpreted import run_interpreted
 from kgfast import RSCF, DistMult, TransE, losses, ops
 from kgfast.kernels import cpu
 from problems import SCORES
@@ -242,3 +243,10 @@ def test_filters_name_the_row():
         model.entity[7, 1] = NAN
     with pytest.raises(ValueError, match="row"):
         losses.nssa(model, [(0, 0, 1)], torch.tensor([[2, 7]]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="it is that run")
+def test_the_kernels_of_triton_interpreted():
+    run_interpreted(__file__)
