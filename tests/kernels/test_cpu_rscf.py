@@ -1,6 +1,7 @@
 """The rscf scores on the CPU against the specification: ranks, top-k, the bound of the sweep."""
 
 import random
+from functools import cache
 
 import pytest
 import torch
@@ -313,9 +314,8 @@ def test_what_is_not_finite_is_named(isa, score, dtype):
         rank_counts(*args, factor=factor)
 
 
-@pytest.mark.parametrize("score", ["rscf_rotate", "rscf_l2"])
-def test_features_in_several_blocks(isa, score):
-    """Rows too wide for one panel of the widest instruction set, angles of all sizes."""
+@cache  # the specification, feature by feature, takes seconds
+def wide_rows(score):
     planes, dim = get_score(score).planes, 3_000
     generator = torch.Generator().manual_seed(2)
     table = torch.randn(40, dim * planes, generator=generator)
@@ -323,6 +323,12 @@ def test_features_in_several_blocks(isa, score):
     queries = queries_of(score, True, table[:5].double(), dim, 3.0, generator).float()
     queries[0, -dim // 2 :] *= 1_000
     args = (queries, table, torch.arange(5), *no_known(5), score)
-    expected = reference.rank_counts(*args, factor=factor, dims=[dim, 2_900])
-    counted = rank_counts(*args, factor=factor, dims=[dim, 2_900])
-    assert torch.equal(torch.stack(counted), torch.stack(expected))
+    given = {"factor": factor, "dims": [dim, 2_900]}
+    return args, given, torch.stack(reference.rank_counts(*args, **given))
+
+
+@pytest.mark.parametrize("score", ["rscf_rotate", "rscf_l2"])
+def test_features_in_several_blocks(isa, score):
+    """Rows too wide for one panel of the widest instruction set, angles of all sizes."""
+    args, given, expected = wide_rows(score)
+    assert torch.equal(torch.stack(rank_counts(*args, **given)), expected)
