@@ -116,7 +116,6 @@ def get_score(name: str) -> Score:
     >>> get_score("rotate").planes
     2
     """
-    try:
-        return SCORES[name]
-    except KeyError:
-        raise ValueError(f"score must be one of {', '.join(SCORES)}; got {name!r}") from None
+    if not isinstance(name, str) or name not in SCORES:
+        raise ValueError(f"score must be one of {', '.join(SCORES)}; got {name!r}")
+    return SCORES[name]

@@ -168,7 +168,7 @@ def test_autocast_computes_in_float32(dtype):
 
 BAD = {
     "divisor": ({"divisor": 0.0}, "divisor must be positive; got 0.0"),
-    "nan": ({"divisor": float("nan")}, "divisor must be positive"),
+    "nan": ({"divisor": float("nan")}, "divisor must be finite; got nan"),
     "label": ({"label_a": float("inf")}, "label_a must be finite"),
     "indptr": ({"positive_indptr": torch.tensor([0, 9])}, "positive_indptr"),
     "ids": ({"positive_indices": POSITIVES[1] + 1}, "positive_indices"),

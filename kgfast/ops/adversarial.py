@@ -1,6 +1,5 @@
 """Rows of scores weighted by their own softmax: the negatives of self-adversarial sampling."""
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kgfast.ops import differentiable as common
+from kgfast.ops.checks import check_bounded, check_tensor
 from kgfast.ops.registry import operator
 
 
@@ -40,7 +40,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
         For scores of another kind, or an alpha that is negative or not finite.
 
     Examples
@@ -49,13 +49,13 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
     tensor([0.6931])
     """
     common.refuse_forward_mode("adversarial_rows", scores)
+    check_tensor("scores", scores)
     if scores.ndim != 2 or not serves_adversarial(scores):
         raise ValueError(
             "scores must be [R, K] float32 on the CPU, not empty, with the extension built; got "
             f"{scores.dtype} {list(scores.shape)} on {scores.device}"
         )
-    if not (math.isfinite(alpha) and alpha >= 0):
-        raise ValueError(f"alpha must be finite and at least 0; got {alpha}")
+    check_bounded("alpha", alpha, 0)
     rows: Tensor = torch.ops.kgfast.adversarial_rows(scores, float(alpha))[0]
     return rows
 

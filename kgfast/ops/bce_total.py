@@ -1,6 +1,5 @@
 """Binary cross entropy of a whole batch, whose gradients come from the sweep of its value."""
 
-import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_operands
+from kgfast.ops.checks import check_bounded, check_operands
 from kgfast.ops.finite import check_mask, check_scores
 from kgfast.ops.losses import bce, check_labels, check_positives, loss_gradients
 from kgfast.ops.registry import operator
@@ -60,18 +59,19 @@ def bce_total(
     >>> bce_total(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot", divisor=2)
     tensor(0.4100)
     """
-    if not (math.isfinite(divisor) and divisor > 0):
+    check_bounded("divisor", divisor)
+    if divisor <= 0:
         raise ValueError(f"divisor must be positive; got {divisor}")
     common.refuse_forward_mode("bce_total", queries, candidates, bias)
     queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, None, None)
+    check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
     tensors = (queries, candidates, bias)
     need = [torch.is_grad_enabled() and it is not None and it.requires_grad for it in tensors]
     given = (*tensors, positive_indptr, positive_indices, label_a, label_c, score)
     is_half = any(it is not None and it.dtype not in _FULL for it in tensors)
     if is_half or not any(need) or not len(queries):
         return bce(*given).sum() / divisor
-    check_operands(queries, candidates, score, bias, None, None)
-    check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
     labels = (float(label_a), float(label_c), score, float(divisor))
     result: tuple[Tensor, ...] = torch.ops.kgfast.bce_total(
         *given[:5], *labels, common.chosen_backend(queries), need

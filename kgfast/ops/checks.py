@@ -5,6 +5,8 @@ leave that to their :class:`~kgfast.kernels.checks.Checks`: where these are defe
 that they hand back are safe to index with, and the same error is raised when they are read.
 """
 
+import math
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +17,34 @@ from kgfast.kernels.reference.trig import LARGEST_PHASE
 from kgfast.kernels.scores import Score, get_score
 
 TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def check_tensor(name: str, value: Tensor) -> None:
+    """That it is a tensor, and a dense one."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor; got {type(value).__name__}")
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} must be dense; got {value.layout}")
+
+
+def check_number(name: str, value: float) -> None:
+    """That it is a number of any type, be it a tensor without axes."""
+    is_number = isinstance(value, (int, float)) or hasattr(value, "__float__")
+    if not is_number or getattr(value, "ndim", 0):
+        raise TypeError(f"{name} must be a number; got {type(value).__name__}")
+
+
+def check_bounded(name: str, value: float, low: float = -math.inf) -> None:
+    """That it is a finite number, of at least ``low``."""
+    check_number(name, value)
+    is_finite = (
+        abs(value) <= sys.float_info.max  # of an int, which may be larger than any float
+        if isinstance(value, int)
+        else -math.inf < value < math.inf
+    )
+    if not (is_finite and value >= low):
+        least = "" if low == -math.inf else f" and at least {low}"
+        raise ValueError(f"{name} must be finite{least}; got {value}")
 
 
 def check_operands(
@@ -32,8 +62,7 @@ def check_operands(
         ("queries", queries, (torch.float32, torch.float64)),
         (table_name, candidates, TABLE_DTYPES),
     ):
-        if not isinstance(rows, Tensor):
-            raise TypeError(f"{name} must be a tensor; got {type(rows).__name__}")
+        check_tensor(name, rows)
         if rows.ndim != 2:
             raise ValueError(f"{name} must have two axes; got shape {list(rows.shape)}")
         if rows.dtype not in dtypes:
@@ -42,14 +71,14 @@ def check_operands(
     width = candidates.shape[1]
     if width < facts.planes or width % facts.planes:
         raise ValueError(f"{table_name}: {score} needs rows of pairs re, im; got {width} columns")
+    if dims is not None:
+        _check_dims(dims, facts.num_features(width))
     if factor is not None:
         _check_factor(factor, candidates, facts, dims)
     _check_query_width(queries, width, facts, factor is not None)
-    _check_device("queries", queries, candidates)
+    check_device("queries", queries, candidates)
     if bias is not None:
         _check_bias(bias, candidates)
-    if dims is not None:
-        _check_dims(dims, facts.num_features(width))
     return facts
 
 
@@ -59,14 +88,15 @@ def _check_factor(
     """A factor may end where the widest crop does."""
     if not facts.filters:
         raise ValueError(f"factor: score {facts.name} takes none")
-    if not isinstance(factor, Tensor) or factor.dtype not in TABLE_DTYPES:
+    check_tensor("factor", factor)
+    if factor.dtype not in TABLE_DTYPES:
         raise TypeError("factor must be a floating-point tensor")
     count, whole = len(candidates), facts.num_features(candidates.shape[1])
     least = max(dims, default=whole) if dims else whole
     if factor.ndim != 2 or len(factor) != count or not least <= factor.shape[1] <= whole:
         width = f"{whole}" if least == whole else f"{least} .. {whole}"
         raise ValueError(f"factor must have shape [{count}, {width}]; got {list(factor.shape)}")
-    _check_device("factor", factor, candidates)
+    check_device("factor", factor, candidates)
 
 
 def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bool) -> None:
@@ -115,7 +145,8 @@ def require_moves(checks: Checks, queries: Tensor, factor: Tensor | None, facts:
         checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(queries, factor, facts))
 
 
-def _check_device(name: str, tensor: Tensor, candidates: Tensor, whose: str = "candidates") -> None:
+def check_device(name: str, tensor: Tensor, candidates: Tensor, whose: str = "candidates") -> None:
+    """That a tensor is where candidates, or what else ``whose`` names, are."""
     if tensor.device != candidates.device:
         raise ValueError(
             f"{name} must be on {candidates.device}, as {whose} are; got {tensor.device}"
@@ -123,14 +154,17 @@ def _check_device(name: str, tensor: Tensor, candidates: Tensor, whose: str = "c
 
 
 def _check_bias(bias: Tensor, candidates: Tensor) -> None:
-    if not isinstance(bias, Tensor) or bias.dtype not in TABLE_DTYPES:
+    check_tensor("bias", bias)
+    if bias.dtype not in TABLE_DTYPES:
         raise TypeError("bias must be a floating-point tensor")
     if bias.shape not in ((len(candidates),), (1,)):
         raise ValueError(f"bias must have shape [{len(candidates)}] or [1]; got {list(bias.shape)}")
-    _check_device("bias", bias, candidates)
+    check_device("bias", bias, candidates)
 
 
 def _check_dims(dims: Sequence[int], num_features: int) -> None:
+    if not hasattr(dims, "__len__"):
+        raise TypeError(f"dims must be a sequence of ints; got {type(dims).__name__}")
     if len(dims) == 0:
         raise ValueError("dims must name at least one crop width")
     for position, dim in enumerate(dims):
@@ -148,14 +182,13 @@ def check_index(
     whose: str = "candidates",
 ) -> None:
     """The type, shape and device of an index; ``whose`` rows it names."""
-    if not isinstance(index, Tensor):
-        raise TypeError(f"{name} must be a tensor; got {type(index).__name__}")
+    check_tensor(name, index)
     if index.dtype != torch.int64:
         raise TypeError(f"{name} must be int64; got {index.dtype}")
     if index.ndim != 1 or (shape[0] is not None and index.shape[0] != shape[0]):
         wanted = "one axis" if shape[0] is None else f"shape [{shape[0]}]"
         raise ValueError(f"{name} must have {wanted}; got shape {list(index.shape)}")
-    _check_device(name, index, candidates, whose)
+    check_device(name, index, candidates, whose)
 
 
 def check_ids(name: str, ids: Tensor, count: int) -> None:

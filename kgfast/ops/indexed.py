@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_moves, check_operands
+from kgfast.ops.checks import check_device, check_moves, check_operands, check_tensor
 from kgfast.ops.finite import check_scores
 from kgfast.ops.registry import operator
 
@@ -96,16 +96,14 @@ def indexed_scores(
 
 
 def _check_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
-    if not isinstance(index, Tensor):
-        raise TypeError(f"index must be a tensor; got {type(index).__name__}")
+    check_tensor("index", index)
     if index.dtype != torch.int64:
         raise TypeError(f"index must be int64; got {index.dtype}")
     if index.ndim != 2 or len(index) != len(queries):
         raise ValueError(
             f"index must have shape [{len(queries)}, K], a row per query; got {list(index.shape)}"
         )
-    if index.device != table.device:
-        raise ValueError(f"index must be on {table.device}, as the table is; got {index.device}")
+    check_device("index", index, table, "the rows of the table")
 
 
 def _check_range(index: Tensor, count: int) -> None:

@@ -1,6 +1,5 @@
 """Losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
 
-import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,14 @@ from torch import Tensor
 
 from kgfast.kernels.scores import get_score
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_ids, check_index, check_indptr, check_operands
+from kgfast.ops.checks import (
+    check_bounded,
+    check_ids,
+    check_index,
+    check_indptr,
+    check_number,
+    check_operands,
+)
 from kgfast.ops.finite import check_mask, check_scores
 from kgfast.ops.registry import operator
 
@@ -137,8 +143,7 @@ def cross_entropy(
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, None, None)
     check_index("targets", targets, (len(queries),), candidates)
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
+    check_smoothing(label_smoothing)
     result: tuple[Tensor, Tensor] = torch.ops.kgfast.cross_entropy(
         queries,
         candidates,
@@ -163,8 +168,14 @@ def check_labels(
     check_index("positive_indptr", positive_indptr, (len(queries) + 1,), candidates)
     check_index("positive_indices", positive_indices, (None,), candidates)
     for name, value in (("label_a", label_a), ("label_c", label_c)):
-        if not math.isfinite(value):
-            raise ValueError(f"{name} must be finite; got {value}")
+        check_bounded(name, value)
+
+
+def check_smoothing(label_smoothing: float) -> None:
+    """That a smoothing of labels leaves something of them."""
+    check_number("label_smoothing", label_smoothing)
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
 
 
 def check_positives(indptr: Tensor, indices: Tensor, count: int) -> None:

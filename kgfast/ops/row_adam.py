@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_ids, check_index, check_unique
+from kgfast.ops.checks import check_ids, check_index, check_tensor, check_unique
 
 _TABLES = ("the table", "first moments", "second moments")
 
@@ -78,11 +78,12 @@ def row_adam(
 
 def _check_tables(tables: Sequence[Tensor]) -> None:
     """That tables are three of one shape, each with memory of its own."""
+    if not hasattr(tables, "__len__"):
+        raise TypeError(f"tables must be a sequence of tensors; got {type(tables).__name__}")
     if len(tables) != len(_TABLES):
         raise ValueError(f"tables must be {len(_TABLES)}, {', '.join(_TABLES)}; got {len(tables)}")
     for position, table in enumerate(tables):
-        if not isinstance(table, Tensor):
-            raise TypeError(f"tables[{position}] must be a tensor; got {type(table).__name__}")
+        check_tensor(f"tables[{position}]", table)
         if table.shape != tables[0].shape or not serves_row_adam(table):
             raise ValueError(
                 f"tables[{position}] must be contiguous float32 [N, G] on the CPU, all of one "
@@ -131,7 +132,7 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
 def _check_numbers(
     lr: float, betas: Sequence[float], eps: float, weight_decay: float, step: int
 ) -> None:
-    if len(betas) != 2:
+    if not hasattr(betas, "__len__") or len(betas) != 2:
         raise ValueError(f"betas must be two numbers; got {betas!r}")
     named = {"lr": lr, "betas[0]": betas[0], "betas[1]": betas[1]}
     for name, value in (named | {"eps": eps, "weight_decay": weight_decay}).items():
