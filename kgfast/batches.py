@@ -8,22 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.graph import KnownTriples, Vocabulary, ids_or_names
+from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import Names
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.scores import SCORES
 
 _QUERY_BYTES = 8 << 20  # of one batch of queries
-
-
-def check_model(model: Any) -> None:
-    """That a model has what ranking and prediction read of it."""
-    missing = [
-        name
-        for name in ("score", "num_entities", "num_relations", "dim", "queries", "candidates")
-        if not hasattr(model, name)
-    ]
-    if missing:
-        raise TypeError(f"model must have {', '.join(missing)}; {type(model).__name__} does not")
 
 
 def check_known(known: KnownTriples | None) -> None:
@@ -34,9 +24,13 @@ def check_known(known: KnownTriples | None) -> None:
 
 def checked_batch_size(batch_size: int | None, model: Any) -> int:
     """The number of queries a batch: as given, or within 8 MiB."""
-    if batch_size is not None and (isinstance(batch_size, bool) or batch_size < 1):
+    if batch_size is None:
+        return max(64, min(4096, _QUERY_BYTES // _query_bytes(model)))
+    if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
+        raise TypeError(f"batch_size must be an int; got {batch_size!r}")
+    if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
-    return batch_size or max(64, min(4096, _QUERY_BYTES // _query_bytes(model)))
+    return min(int(batch_size), INT64_MAX)
 
 
 def _query_bytes(model: Any) -> int:

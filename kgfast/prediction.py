@@ -9,14 +9,14 @@ from kgfast import ops
 from kgfast.batches import (
     as_candidate_ids,
     check_known,
-    check_model,
     check_names,
     checked_batch_size,
     evaluating,
 )
 from kgfast.graph import KnownTriples, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.models.base import Side, candidates_at, operator_width, queries_at
+from kgfast.models.base import Side, candidates_at, check_model, operator_width, queries_at
+from kgfast.ops.topk import check_k
 from kgfast.predictions import Predictions
 from kgfast.progress import progress_bar
 
@@ -89,7 +89,7 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
-    check_model(model)
+    check_model(model, "dim")
     check_known(known)
     if (heads is None) == (tails is None):
         raise ValueError("exactly one of heads and tails must be given; the other is predicted")
@@ -110,6 +110,7 @@ def topk(
     ):
         ids = as_candidate_ids(candidate_ids, names[0])
         search = _Search(model, side, name, k, known, ids, dims, pad)
+        check_k(k, search.num_candidates if len(anchors) and not pad else None)
         parts = []
         for first in range(0, max(1, len(anchors)), size):
             rows = slice(first, first + size)
@@ -168,6 +169,11 @@ class _Search:
         self.candidates = candidates_at(model, side, dim)
         self.device = self.candidates.table.device
         self.subset = None if candidate_ids is None else candidate_ids.to(self.device)
+
+    @property
+    def num_candidates(self) -> int:
+        """How many there are before known answers are left out."""
+        return len(self.candidates.table if self.subset is None else self.subset)
 
     def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""

@@ -11,7 +11,6 @@ from kgfast import ops
 from kgfast.batches import (
     as_candidate_ids,
     check_known,
-    check_model,
     check_names,
     checked_batch_size,
     evaluating,
@@ -19,7 +18,15 @@ from kgfast.batches import (
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.named import Names
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.models.base import SIDES, Side, candidates_at, is_nested, operator_width, queries_at
+from kgfast.models.base import (
+    SIDES,
+    Side,
+    candidates_at,
+    check_model,
+    is_nested,
+    operator_width,
+    queries_at,
+)
 from kgfast.progress import progress_bar
 from kgfast.ranks import GroupedRanks, Ranks
 
@@ -124,7 +131,7 @@ def rank(
     >>> ranks.side("tail").realistic.tolist()
     [[1.0], [1.5]]
     """
-    check_model(model)
+    check_model(model, "dim")
     filtering = _known_of(known, triples)
     if _is_dataset(triples):
         vocabulary = triples if vocabulary is None else vocabulary

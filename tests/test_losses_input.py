@@ -88,8 +88,12 @@ BAD = {
         "candidates: row 4 holds a NaN",
     ),
     "triples": (lambda: nssa_of(triples=torch.full((B, 3), 5)), ValueError, r"triples\[0\]"),
-    "negatives": (lambda: nssa_of(negatives=[1, 2]), TypeError, "negatives must be an int64"),
-    "float negatives": (lambda: nssa_of(negatives=torch.zeros(B, K)), TypeError, "an int64"),
+    "negatives": (
+        lambda: nssa_of(negatives=[1, 2]),
+        TypeError,
+        "negatives must be a tensor; got list",
+    ),
+    "float negatives": (lambda: nssa_of(negatives=torch.zeros(B, K)), TypeError, "must be int64"),
     "rows of negatives": (
         lambda: nssa_of(negatives=torch.zeros(2, K).long()),
         ValueError,
@@ -137,3 +141,116 @@ def test_bad_input_is_named(name):
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
         call()
+
+
+CALLS = {
+    "bce": bce_of,
+    "cross_entropy": lambda model=None, **change: losses.cross_entropy(
+        MODELS["rotate"]() if model is None else model,
+        *query_of(some_triples(), "tail"),
+        **change,
+    ),
+    **{
+        name: lambda model=None, name=name, **change: getattr(losses, name)(
+            MODELS["rotate"]() if model is None else model,
+            some_triples(),
+            change.pop("negatives", some_negatives()),
+            **change,
+        )
+        for name in ("nssa", "margin", "logistic", "sampled_scores", "med")
+    },
+}
+SAMPLED = ("nssa", "margin", "logistic")
+
+
+def refused(error, message, call, *args, **given):
+    with pytest.raises(error, match=message) as caught:
+        call(*args, **given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("model", [3, "x", object(), torch.ones(3, 3)])
+def test_what_is_no_model(name, model):
+    if name == "bce":
+        anchors, relations, targets = query_of(some_triples(), "tail")
+        given = losses.bce, model, anchors, relations, targets
+    else:
+        given = CALLS[name], model
+    refused(TypeError, "^model must (have score|be a MED; got)", *given)
+
+
+def test_a_model_that_rows_cannot_be_given_to():
+    class Own:
+        score, num_entities, num_relations, dim, nested = "dot", N, R, 4, False
+
+        def queries(self, anchors, relations, side):
+            return torch.ones(len(anchors), 4)
+
+        def candidates(self, side):
+            return torch.ones(N, 4)
+
+    refused(TypeError, "^model must have with_entity; Own does not", CALLS["nssa"], Own())
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_masks_and_weights_of_another_kind(name):
+    for value in ([True], "x", 3):
+        kind = type(value).__name__
+        refused(TypeError, f"^mask must be a tensor; got {kind}", CALLS[name], mask=value)
+    mask = torch.ones(B, K, dtype=torch.bool)
+    refused(TypeError, "^mask must be dense", CALLS[name], mask=mask.to_sparse())
+    refused(ValueError, "^mask must be on cpu", CALLS[name], mask=mask.to("meta"))
+    for value in ([1.0], "x", 3):
+        refused(TypeError, "^weights must be a tensor; got", nssa_of, weights=value)
+    weights = torch.ones(B)
+    refused(TypeError, "^weights must be dense", nssa_of, weights=weights.to_sparse())
+    refused(ValueError, "^weights must be on cpu", nssa_of, weights=weights.to("meta"))
+    refused(TypeError, "^weights must be real", nssa_of, weights=weights.cfloat())
+    sparse = some_negatives().to_sparse()
+    refused(TypeError, "^negatives must be dense", CALLS[name], negatives=sparse)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_scores_of_another_kind(name):
+    loss = getattr(formulas, name)
+    positive, negative = torch.ones(B), torch.ones(B, K)
+    for value in ("x", 3, None, [1.0]):
+        refused(TypeError, "^positive must be a tensor; got", loss, value, negative)
+        refused(TypeError, "^negative must be a tensor; got", loss, positive, value)
+    refused(TypeError, "^positive must be dense", loss, positive.to_sparse(), negative)
+    refused(TypeError, "^negative must be floating point", loss, positive, negative.long())
+    refused(ValueError, "^negative must be on cpu", loss, positive, negative.to("meta"))
+
+
+def test_med_of_another_mask():
+    one = torch.tensor(1.0)
+    scores = torch.zeros(1, B), torch.zeros(1, B, K)
+    for mask, error in (
+        ([True], TypeError),
+        (torch.ones(B, K), ValueError),
+        (torch.ones(B, dtype=torch.bool), ValueError),
+    ):
+        refused(error, "^mask must be ", losses.med_loss, *scores, [1.0], (one,) * 3, mask=mask)
+
+
+def test_numbers_are_named_before_anything_is_computed():
+    class Never(Exception):
+        pass
+
+    model = MODELS["rotate"]()
+    model.queries = lambda *_: (_ for _ in ()).throw(Never)
+    for value in ("x", None, [1.0]):
+        refused(TypeError, "^alpha must be a number", CALLS["nssa"], model, alpha=value)
+        refused(TypeError, "^margin must be a number", CALLS["margin"], model, margin=value)
+    for name in SAMPLED:
+        refused(ValueError, "^reduction must be one", CALLS[name], model, reduction="max")
+    refused(TypeError, "^label_smoothing must be a number", bce_of, label_smoothing="x")
+    refused(ValueError, "^smoothing_style must be one of", bce_of, smoothing_style=[])
+
+
+def test_logits_and_relations_of_another_kind():
+    relations = torch.tensor([0, 1])
+    refused(TypeError, "^logits must be a ten", losses.relation_prediction, "x", relations)
+    logits = torch.zeros(2, 3)
+    refused(TypeError, "^relations must be a t", losses.relation_prediction, logits, [0, 1])

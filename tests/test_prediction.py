@@ -106,7 +106,7 @@ def test_candidate_subsets():
 
 
 def test_no_candidates_at_all(backend):
-    with pytest.raises(ValueError, match=r"heads\[0\] = 0 with relation 0 has 0, k is 2"):
+    with pytest.raises(ValueError, match="number of candidates, 0; got 2"):
         topk(line(), heads=[0, 3], relations=0, k=2, candidate_ids=[])
     top = topk(line(), heads=[0, 3], relations=0, k=2, candidate_ids=[], pad=True)
     assert top.ids.tolist() == [[-1, -1]] * 2
@@ -277,3 +277,33 @@ def test_bad_input_is_named(name):
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("k", [8, 2**40, 2**70])
+def test_more_answers_than_candidates_are_refused_before_there_is_room_for_them(k):
+    model = kgfast.TransE(torch.zeros(7, 2), torch.zeros(1, 2))
+    message = f"^k must be at most the number of candidates, 7; got {k} .pad=True fills the rest"
+    with pytest.raises(ValueError, match=message):
+        kgfast.topk(model, heads=[0], relations=0, k=k)
+    with pytest.raises(ValueError, match="of candidates, 2; got"):
+        kgfast.topk(model, heads=[0], relations=0, k=k, candidate_ids=[1, 2])
+    rows = torch.ones(1, 2), torch.ones(7, 2)
+    with pytest.raises(ValueError, match=message):
+        kgfast.ops.topk(*rows, k)
+    if k > 2**31:
+        with pytest.raises(ValueError, match="^k must be at most 2147483647"):
+            kgfast.ops.topk(*rows, k, pad=True)
+
+
+def test_a_size_of_batches_is_an_integer_of_any_size():
+    model = kgfast.TransE(torch.zeros(7, 2), torch.zeros(1, 2))
+    for value in ("a", 1.5, True):
+        with pytest.raises(TypeError, match=f"^batch_size must be an int; got {value!r}"):
+            kgfast.rank(model, [(0, 0, 1)], batch_size=value)
+    assert len(kgfast.rank(model, [(0, 0, 1)], batch_size=2**70).triples) == 1
+
+
+def test_triples_and_ids_must_be_dense():
+    model = kgfast.TransE(torch.zeros(7, 2), torch.zeros(1, 2))
+    with pytest.raises(TypeError, match="^triples must be dense"):
+        kgfast.rank(model, torch.ones(2, 3).long().to_sparse())

@@ -34,6 +34,8 @@ def as_integers(name: str, values: Any) -> Tensor:
     if isinstance(values, Tensor):
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
             raise TypeError(f"{name} must be integers, got dtype {values.dtype}")
+        if values.layout != torch.strided:
+            raise TypeError(f"{name} must be dense, got {values.layout}")
         return values.to(torch.int64)
     try:
         array = np.asarray(values)

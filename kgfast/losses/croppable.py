@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kgfast.losses.formulas import check_taking_part
 from kgfast.models.med import (
     LOSS_WEIGHTS,
     MED,
@@ -14,6 +15,7 @@ from kgfast.models.med import (
     PositiveWeight,
     check_option,
 )
+from kgfast.ops.checks import check_tensor
 
 _SINGULAR = 1e-6
 
@@ -62,9 +64,9 @@ def med_loss(
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit, an unknown option, and for ``inverse`` where a score of a
-        smaller sub-model lies within 1e-6 of its pole at 0.
+    ValueError, TypeError
+        For what is no tensor, shapes that do not fit, an unknown option, and for ``inverse`` where
+        a score of a smaller sub-model lies within 1e-6 of its pole at 0.
 
     Examples
     --------
@@ -170,6 +172,8 @@ def _check(
     loss_weight: str,
     positive_weight: str,
 ) -> None:
+    check_tensor("positive", positive)
+    check_tensor("negative", negative)
     if positive.ndim != 2 or negative.ndim != 3 or negative.shape[:2] != positive.shape:
         raise ValueError(
             "positive and negative must have shapes [C, B] and [C, B, K]; got "
@@ -177,7 +181,7 @@ def _check(
         )
     if len(fractions) != len(positive):
         raise ValueError(f"fractions must be {len(positive)}, one a sub-model; got {fractions}")
-    if mask is not None and mask.shape != negative.shape[1:]:
-        raise ValueError(f"mask must have shape [B, K]; got {list(mask.shape)}")
+    if mask is not None:
+        check_taking_part(mask, negative)
     check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
     check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)

@@ -4,7 +4,6 @@
 embeddings) stay in the result. Models enter in :mod:`kgfast.losses.functional`.
 """
 
-import math
 from typing import Any, Literal
 
 import torch
@@ -13,6 +12,8 @@ from torch.nn import functional
 
 from kgfast import ops
 from kgfast.graph import as_triples_tensor
+from kgfast.ops.checks import check_bounded, check_device, check_tensor
+from kgfast.ops.losses import check_smoothing
 
 Reduction = Literal["mean", "sum", "none"]
 SmoothingStyle = Literal["torch", "conve", "pykeen"]
@@ -58,7 +59,7 @@ def nssa(
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
         For shapes that do not fit each other, a negative alpha, an unknown reduction.
 
     Examples
@@ -67,8 +68,10 @@ def nssa(
     tensor(1.0273)
     """
     _check_scores(positive, negative, mask)
-    if not (math.isfinite(alpha) and alpha >= 0):
-        raise ValueError(f"alpha must be finite and at least 0; got {alpha}")
+    check_bounded("alpha", alpha, 0)
+    check_reduction(reduction)
+    if weights is not None:
+        _check_weights(weights, positive)
     wrong = _adversarial(negative, alpha, mask)
     rows = (wrong - functional.logsigmoid(positive)) / 2
     return _weighted(rows, weights, reduction)
@@ -103,7 +106,7 @@ def margin(
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
         For shapes that do not fit each other, or an unknown reduction.
 
     Examples
@@ -112,8 +115,8 @@ def margin(
     tensor(0.2500)
     """
     _check_scores(positive, negative, mask)
-    if not math.isfinite(margin):
-        raise ValueError(f"margin must be finite; got {margin}")
+    check_bounded("margin", margin)
+    check_reduction(reduction)
     terms = (margin - positive[..., None] + negative).relu()
     return _summed(_masked(terms, mask).sum(-1), _count(negative, mask), reduction)
 
@@ -143,7 +146,7 @@ def logistic(
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
         For shapes that do not fit each other, or an unknown reduction.
 
     Examples
@@ -152,6 +155,7 @@ def logistic(
     tensor(3.)
     """
     _check_scores(positive, negative, mask)
+    check_reduction(reduction)
     wrong = _masked(functional.logsigmoid(-negative), mask).sum(-1)
     rows = -(functional.logsigmoid(positive) + wrong)
     return _summed(rows, _count(negative, mask) + positive.shape[-1], reduction)
@@ -188,22 +192,21 @@ def smoothed_labels(
 
     Raises
     ------
-    ValueError
-        For a smoothing outside ``[0, 1)`` or an unknown style.
+    ValueError, TypeError
+        For a smoothing that is no number or outside ``[0, 1)`` or an unknown style.
 
     Examples
     --------
     >>> smoothed_labels(0.1, "conve", 4)
     (0.9, 0.25)
     """
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
+    check_smoothing(label_smoothing)
     styles = {
         "torch": (label_smoothing, num_candidates),
         "conve": (1.0, num_candidates),
         "pykeen": (label_smoothing, num_candidates - 1),
     }
-    if style not in styles:
+    if style not in list(styles):
         raise ValueError(f"smoothing_style must be one of {', '.join(styles)}; got {style!r}")
     if not label_smoothing:
         return 1.0, 0.0
@@ -247,15 +250,38 @@ def _pair_counts(pairs: Tensor) -> Tensor:
 
 
 def _check_scores(positive: Tensor, negative: Tensor, mask: Tensor | None) -> None:
+    for name, scores in (("positive", positive), ("negative", negative)):
+        check_tensor(name, scores)
+        if not scores.is_floating_point():
+            raise TypeError(f"{name} must be floating point; got {scores.dtype}")
     if negative.ndim < 2 or positive.shape != negative.shape[:-1]:
         raise ValueError(
             "positive must be [..., B] and negative [..., B, K]; got shapes "
             f"{list(positive.shape)} and {list(negative.shape)}"
         )
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != negative.shape[-2:]):
+    check_device("negative", negative, positive, "positive scores")
+    if mask is not None:
+        check_taking_part(mask, negative)
+
+
+def check_taking_part(mask: Tensor, negative: Tensor) -> None:
+    """That a mask says of every negative ``[..., B, K]`` whether it takes part."""
+    check_tensor("mask", mask)
+    if mask.dtype != torch.bool or mask.shape != negative.shape[-2:]:
         raise ValueError(
             f"mask must be bool {list(negative.shape[-2:])}; got {mask.dtype} {list(mask.shape)}"
         )
+    check_device("mask", mask, negative, "scores")
+
+
+def _check_weights(weights: Tensor, positive: Tensor) -> None:
+    check_tensor("weights", weights)
+    if weights.is_complex():
+        raise TypeError(f"weights must be real; got {weights.dtype}")
+    if weights.shape != positive.shape[-1:]:
+        count = positive.shape[-1]
+        raise ValueError(f"weights must have shape [{count}]; got {list(weights.shape)}")
+    check_device("weights", weights, positive, "scores")
 
 
 def _adversarial(negative: Tensor, alpha: float, mask: Tensor | None) -> Tensor:
@@ -284,14 +310,11 @@ def _weighted(rows: Tensor, weights: Tensor | None, reduction: Reduction) -> Ten
     """Rows ``[..., B]`` reduced with weights ``[B]``."""
     if weights is None:
         return _summed(rows, rows.shape[-1], reduction)
-    if weights.shape != rows.shape[-1:]:
-        raise ValueError(f"weights must have shape [{rows.shape[-1]}]; got {list(weights.shape)}")
     return _summed(rows * weights, weights.sum(), reduction)
 
 
 def _summed(rows: Tensor, count: Tensor | float, reduction: Reduction) -> Tensor:
     """Rows ``[..., B]`` as they are, their sum, or that divided by what they count for."""
-    check_reduction(reduction)
     if reduction == "none":
         return rows
     total = rows.sum(-1)

@@ -16,9 +16,9 @@ from kgfast.losses.croppable import med_of
 from kgfast.losses.formulas import Reduction, SmoothingStyle, check_reduction, smoothed_labels
 from kgfast.losses.sampled import checked, sampled_scores, with_gamma
 from kgfast.models import MED
-from kgfast.models.base import Candidates, Side, candidates_at, queries_at
+from kgfast.models.base import Candidates, Side, candidates_at, check_model, queries_at
 from kgfast.models.med import check_increasing
-from kgfast.ops.checks import check_ids, check_index
+from kgfast.ops.checks import check_bounded, check_ids, check_index
 
 Positives = Tensor | tuple[Tensor, Tensor]
 
@@ -78,6 +78,7 @@ def bce(
     tensor([0.7113])
     """
     check_reduction(reduction)
+    check_model(model)
     a, c = smoothed_labels(label_smoothing, smoothing_style, model.num_entities)
     queries, candidates = _queries(model, anchors, relations, side)
     given = {
@@ -138,6 +139,7 @@ def cross_entropy(
     tensor(0.3133)
     """
     check_reduction(reduction)
+    check_model(model)
     queries, candidates = _queries(model, anchors, relations, side)
     rows = ops.cross_entropy(
         queries,
@@ -191,6 +193,8 @@ def nssa(
     >>> nssa(model, torch.tensor([[0, 0, 1]]), torch.tensor([[2, 0]]))
     tensor(0.6920)
     """
+    check_reduction(reduction)
+    check_bounded("alpha", alpha, 0)
     scores = sampled_scores(model, triples, negatives, side, sparse=sparse)
     return formulas.nssa(*scores, alpha=alpha, weights=weights, mask=mask, reduction=reduction)
 
@@ -232,6 +236,8 @@ def margin(
     >>> margin(model, torch.tensor([[0, 0, 1]]), torch.tensor([2, 0]), margin=2.0)
     tensor(0.5000)
     """
+    check_reduction(reduction)
+    check_bounded("margin", margin)
     scores = sampled_scores(model, triples, negatives, side, sparse=sparse)
     return formulas.margin(*scores, margin=margin, mask=mask, reduction=reduction)
 
@@ -269,6 +275,7 @@ def logistic(
     >>> logistic(model, torch.tensor([[1, 0, 1]]), torch.tensor([0]), reduction="sum")
     tensor(1.0064)
     """
+    check_reduction(reduction)
     scores = sampled_scores(model, triples, negatives, side, sparse=sparse)
     return formulas.logistic(*scores, mask=mask, reduction=reduction)
 
@@ -309,6 +316,8 @@ def med(
     >>> med(model, [(0, 1, 2)], torch.tensor([[3, 4]])).ndim
     0
     """
+    if not isinstance(model, MED):
+        raise TypeError(f"model must be a MED; got {type(model).__name__}")
     widths = model.dims if dims is None else dims
     check_increasing(widths)
     scores = sampled_scores(model, triples, negatives, side, widths, sparse=sparse)

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kgfast.losses.formulas import Reduction, check_reduction
+from kgfast.ops.checks import check_tensor
 
 
 def relation_prediction(
@@ -39,6 +40,8 @@ def relation_prediction(
     tensor(1.3863)
     """
     check_reduction(reduction)
+    check_tensor("logits", logits)
+    check_tensor("relations", relations)
     if logits.ndim != 2 or not logits.is_floating_point():
         raise ValueError(f"logits must be floating point [B, R]; got {list(logits.shape)}")
     if relations.dtype != torch.int64:

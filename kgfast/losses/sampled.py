@@ -17,11 +17,12 @@ from kgfast.models.base import (
     Side,
     candidates_at,
     candidates_of,
+    check_model,
     is_nested,
     operator_width,
     queries_at,
 )
-from kgfast.ops.checks import check_ids
+from kgfast.ops.checks import check_device, check_ids, check_tensor
 from kgfast.ops.finite import check_rows
 
 Scores = tuple[Tensor, Tensor]
@@ -74,6 +75,7 @@ def sampled_scores(
     >>> positive.tolist(), negative.tolist()
     ([2.0], [[-2.0, 1.0]])
     """
+    check_model(model)
     hrt = as_triples_tensor(
         triples, num_entities=model.num_entities, num_relations=model.num_relations
     )
@@ -83,6 +85,7 @@ def sampled_scores(
     heads, relations, tails = hrt.to(table.device).T
     anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
     if get_score(model.score).filters or not is_nested(model):  # then rows are made of rows
+        check_model(model, "with_entity")
         check_ids("negatives", negatives.flatten(), len(table))
         ids, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)
         model = model.with_entity(_rows(table, ids, sparse))
@@ -206,17 +209,15 @@ def checked(side: Side) -> Side:
 
 def check_negatives(negatives: Tensor, batch: int, table: Tensor) -> None:
     """Type, shape and device of negatives."""
-    if not isinstance(negatives, Tensor) or negatives.dtype != torch.int64:
-        raise TypeError("negatives must be an int64 tensor")
+    check_tensor("negatives", negatives)
+    if negatives.dtype != torch.int64:
+        raise TypeError(f"negatives must be int64; got {negatives.dtype}")
     if negatives.ndim != 1 and (negatives.ndim != 2 or len(negatives) != batch):
         raise ValueError(
             f"negatives must have shape [{batch}, K], a row per triple, or [K], a pool for all; "
             f"got {list(negatives.shape)}"
         )
-    if negatives.device != table.device:
-        raise ValueError(
-            f"negatives must be on {table.device}, as the model; got {negatives.device}"
-        )
+    check_device("negatives", negatives, table, "the model's candidates")
 
 
 def with_gamma(candidates: Candidates, model: Any, dtype: torch.dtype) -> Candidates:

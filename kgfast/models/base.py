@@ -211,6 +211,14 @@ class Model(nn.Module):
         )
 
 
+def check_model(model: Any, *needed: str) -> None:
+    """That a model has what every consumer reads of it, and what this one needs besides."""
+    names = ("score", "num_entities", "num_relations", "queries", "candidates", *needed)
+    missing = [name for name in names if not hasattr(model, name)]
+    if missing:
+        raise TypeError(f"model must have {', '.join(missing)}; {type(model).__name__} does not")
+
+
 def is_nested(model: Any) -> bool:
     """:attr:`Model.nested`, of models that say so."""
     return bool(getattr(model, "nested", True))

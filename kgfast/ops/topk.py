@@ -19,6 +19,7 @@ from kgfast.ops.checks import (
 from kgfast.ops.dispatch import kernel
 from kgfast.ops.registry import operator
 
+LARGEST_K = 2**31 - 1
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -51,7 +52,7 @@ def topk(
     candidates : Tensor
         ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
     k : int
-        How many, at least 1.
+        How many, from 1 to 2^31 - 1; without ``pad`` no more than there are candidates.
     exclude_indptr, exclude_indices : Tensor, optional
         ``[B + 1]`` and ``[nnz]`` int64, CSR: ids that are no candidates of a query, in any order.
     score : str
@@ -94,10 +95,6 @@ def topk(
     if isinstance(queries, Tensor) and queries.dtype in _HALVES:
         queries = queries.float()
     check_operands(queries, candidates, score, bias, factor, dims)
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise TypeError(f"k must be an int; got {k!r}")
-    if k < 1:
-        raise ValueError(f"k must be at least 1; got {k}")
     if (exclude_indptr is None) != (exclude_indices is None):
         raise ValueError("exclude_indptr and exclude_indices must be given together")
     if exclude_indptr is not None and exclude_indices is not None:
@@ -105,6 +102,8 @@ def topk(
         check_index("exclude_indices", exclude_indices, (None,), candidates)
     if candidate_ids is not None:
         check_index("candidate_ids", candidate_ids, (None,), candidates)
+    listed = candidates if candidate_ids is None else candidate_ids
+    check_k(k, len(listed) if len(queries) and not pad else None)
     result: tuple[Tensor, Tensor] = torch.ops.kgfast.topk(
         queries.detach(),
         candidates.detach(),
@@ -120,6 +119,21 @@ def topk(
         pad,
     )
     return result
+
+
+def check_k(k: int, count: int | None) -> None:
+    """That k is a number of answers: of ``count`` candidates, where their number is a bound."""
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"k must be an int; got {k!r}")
+    if k < 1:
+        raise ValueError(f"k must be at least 1; got {k}")
+    if count is not None and k > count:
+        raise ValueError(
+            f"k must be at most the number of candidates, {count}; got {k} (pad=True fills the "
+            f"rest with id -1)"
+        )
+    if k > LARGEST_K:
+        raise ValueError(f"k must be at most {LARGEST_K}; got {k}")
 
 
 @operator("topk")
