@@ -20,7 +20,8 @@ NOTHING_FITS = 1 << 40  # as the size of a band; as a flag, true
 @pytest.fixture
 def launches(monkeypatch) -> list[str]:
     """The names of the kernels that would be launched, on an sm_90."""
-    from kgfast.kernels.triton import crop, rank, status
+    from kgfast.kernels.triton import rank
+    from kgfast.kernels.triton.host import crop, status
 
     names: list[str] = []
     monkeypatch.setenv("KGFAST_BACKEND", "triton")

@@ -296,7 +296,7 @@ def test_amd_code_of_crops_and_filters() -> None:
 def test_scratch_is_bounded(
     score, num_queries, num_candidates, dim, arch, num_crops, is_moved
 ) -> None:
-    from kgfast.kernels.triton import configs, nest
+    from kgfast.kernels.triton.host import configs, nest
 
     facts = get_score(score)
     has_factor = facts.filters and is_moved
@@ -332,14 +332,15 @@ def test_importing_the_backend_does_not_import_triton() -> None:
 
 
 def test_the_sums_are_as_short_as_the_bound_says() -> None:
-    from kgfast.kernels.triton import bounds, crop, sweep
+    from kgfast.kernels.triton.device import sweep
+    from kgfast.kernels.triton.host import bounds, crop
 
     assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == crop.KNOWN_FEATURES == SUM_BLOCK
 
 
 def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
     """Same derivation: short sums of 64, one addition per 64, the score's own roundings."""
-    from kgfast.kernels.triton.bounds import SQRT_ERROR, UNIT, error_bound
+    from kgfast.kernels.triton.host.bounds import SQRT_ERROR, UNIT, error_bound
 
     bound = error_bound(get_score("rotate"), 512, rounded_inputs=False)
     assert bound.rel == pytest.approx((64 + 8 + 4 + 8) * UNIT + SQRT_ERROR, rel=1e-4)

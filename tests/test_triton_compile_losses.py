@@ -29,7 +29,7 @@ BATCHES = (1, 100, 1000)  # one for each tile
 def launches_of(arch: int) -> Iterator[list]:
     """Within, operators take CPU tensors and fill the list; their results are void."""
     from kgfast.kernels.triton import aot
-    from kgfast.kernels.triton import launch as launcher
+    from kgfast.kernels.triton.host import launch as launcher
 
     launches: list = []
 

@@ -175,7 +175,7 @@ class TestSums:
         compare(queries, candidates, torch.tensor([5]), *none, score)
 
     def test_a_band_that_overflows(self, score, monkeypatch) -> None:
-        from kgfast.kernels.triton import configs
+        from kgfast.kernels.triton.host import configs
 
         monkeypatch.setattr(configs, "BAND_PAIRS", 1024)
         candidates = table(score, 1, 3, torch.float32, 0, 0.0).repeat(300, 1)
@@ -193,7 +193,7 @@ class TestSums:
 
     def test_crops_whose_bands_overflow(self, score, monkeypatch) -> None:
         """Each crop is repaired, and its index sorted, after all of them have run."""
-        from kgfast.kernels.triton import configs
+        from kgfast.kernels.triton.host import configs
 
         monkeypatch.setattr(configs, "BAND_PAIRS", 1024)
         candidates = table(score, 1, 4, torch.float32, 0, 0.0).repeat(300, 1)

@@ -72,11 +72,11 @@ class TestBound:
 
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
     """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
-    from kgfast.kernels.triton.batch import Batch
-    from kgfast.kernels.triton.configs import plan
-    from kgfast.kernels.triton.crop import Block, Crop, Scratch
-    from kgfast.kernels.triton.launch import architecture
-    from kgfast.kernels.triton.status import Status
+    from kgfast.kernels.triton.host.batch import Batch
+    from kgfast.kernels.triton.host.configs import plan
+    from kgfast.kernels.triton.host.crop import Block, Crop, Scratch
+    from kgfast.kernels.triton.host.launch import architecture
+    from kgfast.kernels.triton.host.status import Status
 
     facts = get_score(score)
     dim = facts.num_features(candidates.shape[1])
@@ -117,7 +117,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
         q, c = queries.double(), candidates.double()
         bound = crop.bound
         if facts.filters:  # as thresholds() makes them, of a target whose score is 0
-            from kgfast.kernels.triton.bounds import thresholds
+            from kgfast.kernels.triton.host.bounds import thresholds
 
             zeros = torch.zeros(len(queries), dtype=torch.float64, device=DEVICE)
             rows = thresholds(bound, zeros, None, None, crop._query_sizes()).double()
@@ -132,8 +132,8 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
 
 
 if CAN_RUN:
-    from kgfast.kernels.triton.sweep import sweep_tile
-    from kgfast.kernels.triton.terms import distance_of, query_planes
+    from kgfast.kernels.triton.device.sweep import sweep_tile
+    from kgfast.kernels.triton.device.terms import distance_of, query_planes
 
     @triton.jit
     def store_distances(

@@ -104,7 +104,7 @@ class TestOptions:
         compare(queries, candidates, torch.tensor([3, 0, 2]), indptr, indices, "rotate")
 
     def test_more_known_ids_than_a_band_holds(self, monkeypatch) -> None:
-        from kgfast.kernels.triton import configs
+        from kgfast.kernels.triton.host import configs
 
         monkeypatch.setattr(configs, "BAND_PAIRS", 1024)
         indptr, indices = torch.tensor([0, 600, 1100]), torch.arange(1100) % 40
@@ -114,7 +114,7 @@ class TestOptions:
 
     @pytest.mark.parametrize("score", ["dot", "rotate"])
     def test_many_passes_and_chunks(self, score, monkeypatch) -> None:
-        from kgfast.kernels.triton import configs
+        from kgfast.kernels.triton.host import configs
 
         row_bytes = 4 * 3 * get_score(score).planes
         monkeypatch.setattr(configs, "QUERY_BYTES", 32 * row_bytes)
@@ -126,7 +126,7 @@ class TestOptions:
 
     @pytest.mark.parametrize("has_ids", [False, True])
     def test_rows_too_long_for_the_scratch(self, has_ids, monkeypatch) -> None:
-        from kgfast.kernels.triton import configs
+        from kgfast.kernels.triton.host import configs
 
         monkeypatch.setattr(configs, "PACKED_BYTES", 64)
         monkeypatch.setattr(configs, "BAND_PAIRS", 32)
@@ -136,7 +136,7 @@ class TestOptions:
         compare(queries, candidates, *known_ids(4, 20), "rotate", candidate_ids=ids)
 
     def test_numbers_that_are_not_finite_in_long_rows(self, monkeypatch) -> None:
-        from kgfast.kernels.triton import configs
+        from kgfast.kernels.triton.host import configs
         from kgfast.kernels.triton.rank import rank_counts
 
         monkeypatch.setattr(configs, "PACKED_BYTES", 64)
@@ -195,7 +195,7 @@ class TestOptions:
         rank_counts(queries, bad, targets, *none, "rotate", dims=[1], candidate_ids=subset)
 
     def test_other_devices_are_refused(self) -> None:
-        from kgfast.kernels.triton.launch import architecture
+        from kgfast.kernels.triton.host.launch import architecture
 
         with pytest.raises(ValueError, match=r"serves CUDA and ROCm tensors.*meta"):
             architecture(torch.device("meta"))

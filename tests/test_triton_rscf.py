@@ -137,7 +137,7 @@ class TestRanks:
             assert torch.equal(x, y.cpu())
 
     def test_a_band_that_overflows(self, score, monkeypatch) -> None:
-        from kgfast.kernels.triton import configs
+        from kgfast.kernels.triton.host import configs
         from kgfast.kernels.triton.rank import rank_counts
 
         monkeypatch.setattr(configs, "BAND_PAIRS", 1024)
@@ -275,7 +275,7 @@ class TestBound:
 
 
 if CAN_RUN:
-    from kgfast.kernels.triton.filtered import far_cos_sin, near_cos_sin
+    from kgfast.kernels.triton.device.moves import far_cos_sin, near_cos_sin
 
     @triton.jit
     def store_cos_sin(p_angle, p_out, count, IS_NEAR: tl.constexpr):

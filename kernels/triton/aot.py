@@ -23,7 +23,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from . import crop, rank
+from . import rank
+from .host import crop
 
 _POINTERS = {
     torch.float64: "*fp64",

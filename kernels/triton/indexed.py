@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from ..scores import Score, get_score
-from . import launch as launcher
-from .crops import crop_order, over_norms, segments
-from .filtered_pulls import extra_rows, pull_side
-from .gather import add_pieces, gather_scores, pull_lists
-from .operands import factor_args, query_args, view_args
-from .terms import score_code, takes_root
+from .device.gather import add_pieces, gather_scores, pull_lists
+from .device.operands import factor_args, query_args, view_args
+from .device.terms import score_code, takes_root
+from .host import launch as launcher
+from .host.gradients import extra_rows, pull_side
+from .host.widths import crop_order, over_norms, segments
 
 GATHER_PAIRS, GATHER_FEATURES = 16, 64
 PULL_PAIRS, PULL_FEATURES = 4, 64

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import streamed_losses as streamed
 from ..scores import get_score
-from . import launch as launcher
+from .host import launch as launcher
 from .pairwise import BLOCK_PAIRS, Pairs, Sink, fill_scores, row_cap, zero_gradient
 
 

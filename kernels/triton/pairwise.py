@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from ..scores import Score, get_score
-from . import configs
-from . import launch as launcher
-from .crops import crop_order, over_norms, segments
-from .filtered_pulls import WEIGHTS, pull_block
+from .device.backward import pull
+from .device.operands import view_args
+from .device.score_tiles import score_tiles
+from .device.terms import score_code, takes_root
+from .host import configs
+from .host import launch as launcher
+from .host.gradients import WEIGHTS, pull_block
+from .host.layout import pack_candidates, pack_panels, pack_weights
+from .host.widths import crop_order, over_norms, segments
 from .indexed import fill_indexed
-from .operands import view_args
-from .panels import pack_candidates, pack_panels, pack_weights
-from .pull import pull
-from .score_tiles import score_tiles
-from .terms import score_code, takes_root
 
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 12 << 20  # packed operands
 BLOCK_PAIRS = 1 << 21  # of one block of coefficients: 8 MiB

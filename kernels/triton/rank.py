@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..scores import get_score
-from . import configs
-from .batch import Batch, Known
-from .crop import Block, Crop, Scratch
-from .launch import architecture, on_device
-from .nest import Nest
-from .status import Report, Status
+from .host import configs
+from .host.batch import Batch, Known
+from .host.crop import Block, Crop, Scratch
+from .host.launch import architecture, on_device
+from .host.nest import Nest
+from .host.status import Report, Status
 
 
 def rank_counts(

@@ -21,16 +21,16 @@ from torch import Tensor
 
 from ..checks import nonfinite_error
 from ..scores import get_score
-from . import bounds, configs
-from . import launch as launcher
-from .batch import Batch
-from .folding import describe_moves, fold
-from .operands import factor_args, query_args, view_args
-from .pack import PACK_ROWS
+from .device.operands import factor_args, query_args, view_args
+from .device.pack import PACK_ROWS
+from .device.survivors import collect, score_survivors
+from .device.terms import score_code
+from .host import bounds, configs
+from .host import launch as launcher
+from .host.batch import Batch
+from .host.layout import describe_lanes, pack_candidates, pack_panels
+from .host.moved_queries import describe_moves, fold
 from .pairwise import BLOCK_PAIRS, fill_scores
-from .panels import describe_lanes, pack_candidates, pack_panels
-from .survivors import collect, score_survivors
-from .terms import score_code
 
 BAND_PAIRS = 1 << 17
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 16 << 20  # packed operands

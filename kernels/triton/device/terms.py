@@ -10,7 +10,7 @@ a product, a fused multiply-add, one square root (``MUFU.SQRT``) and an addition
 import triton
 import triton.language as tl
 
-from ..scores import Score
+from ...scores import Score
 
 DOT: tl.constexpr = tl.constexpr(0)
 L1: tl.constexpr = tl.constexpr(1)

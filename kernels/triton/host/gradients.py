@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..scores import Score
+from ...scores import Score
+from ..device.backward_rscf import pull_filtered, pull_filtered_lists
+from ..device.operands import factor_args, query_args, view_args
+from ..device.terms import score_code
 from . import launch as launcher
 from .configs import FILTER_REGISTERS
-from .filtered_pull import pull_filtered, pull_filtered_lists
-from .operands import factor_args, query_args, view_args
-from .terms import score_code
 
 if TYPE_CHECKING:
-    from .indexed import Lists
-    from .pairwise import Sink
+    from ..indexed import Lists
+    from ..pairwise import Sink
 
 WEIGHTS = 16  # rows of a packed tile of coefficients
 QUERY_ROWS, CANDIDATE_ROWS = 4, 8  # of a program

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..scores import Score
+from ...scores import Score
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Other shapes reload their operands and need 14 slots; 64 x 128 takes 6.7 slots b
 
 from dataclasses import dataclass
 
-from ..scores import Score
+from ...scores import Score
 
 PACKED_BYTES = 40 << 20  # packed queries and candidates together
 QUERY_BYTES = 16 << 20  # of these, packed queries at most

@@ -10,7 +10,7 @@ million known answers, 1.6 % of its pairs. Two binary searches a pair beside tha
 import triton
 import triton.language as tl
 
-from .filtered import add_stored
+from .moves import add_stored
 from .operands import find_last_not_above, widen
 from .pack import largest_of, norm_above
 from .sweep import classify

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..scores import Score
+from ...scores import Score
 
 
 def view_args(

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .canonical_trig import canonical_cos_sin
-from .filtered import load_query
+from .moves import load_query
 from .operands import is_finite, note_bad_rows
 from .terms import RSCF_L2, RSCF_ROTATE
 

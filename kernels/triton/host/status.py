@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checks import Checks, nonfinite_error
+from ...checks import Checks, nonfinite_error
 
 _NO_ROW = 2**63 - 1
 _WORDS = 2  # 64-bit words a cursor takes, so that each lies on a boundary of 16 bytes

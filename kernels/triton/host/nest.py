@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..device.crop_sweep import sweep_nested
 from . import configs
 from .crop import Block, Crop
-from .crops import filled
-from .nested import sweep_nested
+from .widths import filled
 
 
 def band_of_each(plan: configs.Plan, num_crops: int) -> int:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from .canonical_trig import canonical_filtered_term
-from .filtered import load_candidate, load_query
+from .moves import load_candidate, load_query
 from .operands import is_finite, note_bad_rows, widen
 from .terms import DOT, RSCF_ROTATE, canonical_score, canonical_term
 

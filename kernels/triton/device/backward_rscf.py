@@ -12,9 +12,9 @@ candidates.
 import triton
 import triton.language as tl
 
-from .filtered import PLAIN, load_candidate, load_query, move_cos_sin
+from .backward import LEAST_NORMAL
 from .gather import narrow
-from .pull import LEAST_NORMAL
+from .moves import PLAIN, load_candidate, load_query, move_cos_sin
 from .sweep import SUM_BLOCK
 from .terms import RSCF_L1, RSCF_ROTATE
 

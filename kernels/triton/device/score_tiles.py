@@ -10,7 +10,7 @@ it is the number that the cropped table gives, bit for bit.
 import triton
 import triton.language as tl
 
-from .filtered import PLAIN, STILL, add_packed
+from .moves import PLAIN, STILL, add_packed
 from .operands import widen
 from .sweep import SUM_BLOCK
 from .terms import DOT, RSCF_ROTATE, add_term, distance_of, query_planes

@@ -13,7 +13,7 @@ scores only grow, so nothing is lost.
 import triton
 import triton.language as tl
 
-from .filtered import NEAREST, add_swept
+from .moves import NEAREST, add_swept
 from .terms import DOT, RSCF_ROTATE, add_term, distance_of, is_root, query_planes
 
 SUM_BLOCK: tl.constexpr = tl.constexpr(64)  # features per short accumulator; bounds.py counts it

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from ..scores import Score
+from ...scores import Score
+from ..device.operands import view_args, view_of_factor
+from ..device.pack import PACK_FEATURES, PACK_ROWS, describe, pack
 from . import launch as launcher
-from .operands import view_args, view_of_factor
-from .pack import PACK_FEATURES, PACK_ROWS, describe, pack
 
 
 def pack_panels(

@@ -6,17 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..device.canonical import decide, score_targets
+from ..device.known import count_known
+from ..device.operands import factor_args, query_args, view_args, view_of_factor
+from ..device.pack import PACK_FEATURES, PACK_ROWS, describe, pack
+from ..device.sweep import sweep
+from ..device.terms import score_code
 from . import bounds, configs
 from .batch import Batch, Known
-from .canonical import decide, score_targets
-from .folding import describe_moves, fold
 from .launch import launch, num_multiprocessors
-from .operands import factor_args, query_args, view_args, view_of_factor
-from .pack import PACK_FEATURES, PACK_ROWS, describe, pack
-from .pairs import count_known
+from .moved_queries import describe_moves, fold
 from .status import Status
-from .sweep import sweep
-from .terms import score_code
 
 EXACT = {"enable_fp_fusion": False}  # of every kernel of canonical.py
 CANONICAL_LANES = 32

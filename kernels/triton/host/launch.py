@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..ieee import ieee_arithmetic
+from ...ieee import ieee_arithmetic
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as when triton.jit decorated the kernels
 

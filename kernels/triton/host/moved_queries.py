@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..scores import Score
-from .fold import describe_queries, fold_queries
-from .operands import query_args
-from .pack import PACK_FEATURES, PACK_ROWS
-from .terms import score_code
+from ...scores import Score
+from ..device.moved_queries import describe_queries, fold_queries
+from ..device.operands import query_args
+from ..device.pack import PACK_FEATURES, PACK_ROWS
+from ..device.terms import score_code
 
 
 def fold(

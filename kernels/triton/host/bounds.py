@@ -18,7 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..scores import Score
+from ...scores import Score
 
 UNIT = 2.0**-24
 SUM_BLOCK = 64  # as in sweep.py and pairs.py

@@ -12,9 +12,9 @@ so that one hot id is many programs; pieces of a row are added in order.
 import triton
 import triton.language as tl
 
-from .filtered import add_stored
+from .backward import add_pull
+from .moves import add_stored
 from .operands import widen
-from .pull import add_pull
 from .sweep import SUM_BLOCK
 from .terms import DOT, RSCF_ROTATE, add_term, distance_of
 

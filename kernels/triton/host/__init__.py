@@ -1,0 +1,1 @@
+"""What starts the kernels: views of tensors, launches, scratch, plans, bounds."""
