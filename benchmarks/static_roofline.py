@@ -173,7 +173,7 @@ def sweep_facts(launch: Any, code: Any, loops_beside: int = 0) -> dict[str, Any]
 
     ``loops_beside``: other loops within the fold, which add their code to it but not their time.
     """
-    rows, lanes = launch.args["BLOCK_M"], launch.args["BLOCK_N"]
+    rows, lanes = launch.args["TILE"]
     elements = rows * lanes // (32 * launch.options["num_warps"])
     inner = code.inner_loop(elements)
     first = next(i for i, loop in enumerate(code.loops) if loop is inner)

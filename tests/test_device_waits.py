@@ -20,14 +20,13 @@ NOTHING_FITS = 1 << 40  # as the size of a band; as a flag, true
 @pytest.fixture
 def launches(monkeypatch) -> list[str]:
     """The names of the kernels that would be launched, on an sm_90."""
-    from kgfast.kernels.triton import rank
-    from kgfast.kernels.triton.host import crop, status
+    from kgfast.kernels.triton.host import launch, status
 
     names: list[str] = []
     monkeypatch.setenv("KGFAST_BACKEND", "triton")
-    monkeypatch.setattr(crop, "launch", lambda kernel, *_, **__: names.append(kernel.__name__))
-    monkeypatch.setattr(crop, "num_multiprocessors", lambda device: 132)
-    monkeypatch.setattr(rank, "architecture", lambda device: 90)
+    monkeypatch.setattr(launch, "launch", lambda kernel, *_, **__: names.append(kernel.__name__))
+    monkeypatch.setattr(launch, "num_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(launch, "architecture", lambda device: 90)
     monkeypatch.setattr(status.Report, "raise_if_bad", lambda report: None)
     return names
 
@@ -50,8 +49,8 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
     assert device.waits == {"device to host": 1}
     assert {count.shape for count in counts} == {(300,) if dims is None else (3, 300)}
     overflows = value == NOTHING_FITS
-    sweeps = {"sweep"} if dims is None else {"sweep_nested", *(["sweep"] if overflows else [])}
-    others = {"score_targets", "pack", "describe", "decide", "count_known"}
+    sweeps = {"sweep"} if dims is None else {"sweep_crops", *(["sweep"] if overflows else [])}
+    others = {"score_targets", "pack", "describe", "rescore", "count_known"}
     assert set(launches) == others | sweeps
     assert overflows or launches.count("pack") == 2  # the queries and the table, once for all crops
     per_crop = launches.count("count_known") // len(dims or [1])

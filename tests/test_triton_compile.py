@@ -3,6 +3,7 @@
 Needs no GPU: launches are recorded, compiled for an architecture, and their SASS is read.
 """
 
+import dataclasses
 import itertools
 import math
 import os
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from kgfast.kernels.scores import SCORES, get_score
 
 pytest.importorskip("triton")
+from triton.compiler.errors import CompilationError
+
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
 )
@@ -65,7 +68,7 @@ def only(launches, name: str):
 def elements_of(launch, lanes: int = 32) -> int:
     """Elements that a thread accumulates per feature."""
     threads = lanes * launch.options["num_warps"]
-    return int(launch.args["BLOCK_M"]) * int(launch.args["BLOCK_N"]) // threads
+    return int(launch.args["TILE"].rows) * int(launch.args["TILE"].lanes) // threads
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -112,8 +115,8 @@ def test_crops_are_swept_at_the_price_of_the_widest(arch) -> None:
             "rotate", batch, arch=arch, dtype=dtype, options=options, dims=[50, 100, 80]
         )
         names = [launch.name for launch in launches]
-        assert (names.count("sweep_nested"), names.count("sweep"), names.count("pack")) == (1, 0, 2)
-        launch = only(launches, "sweep_nested")
+        assert (names.count("sweep_crops"), names.count("sweep"), names.count("pack")) == (1, 0, 2)
+        launch = only(launches, "sweep_crops")
         elements = elements_of(launch)
         code = aot.compile_for(launch, arch)
         assert code.stack == 0
@@ -129,7 +132,7 @@ def test_crops_of_other_scores_do_not_spill(score) -> None:
     from kgfast.kernels.triton import aot
 
     launches = recorded(score, 1000, arch=90, options=True, dims=[50, 100])
-    code = aot.compile_for(only(launches, "sweep_nested"), 90)
+    code = aot.compile_for(only(launches, "sweep_crops"), 90)
     assert code.stack == 0
     loads = re.findall(r"tt\.load (%\w+) : !tt\.ptr<", code.asm["ttir"])
     assert len(loads) == 1  # a crop's width, which nobody writes: no branch may hang on another
@@ -193,10 +196,9 @@ def test_panels_are_aligned_for_a_table_of_any_size() -> None:
     from kgfast.kernels.triton import aot
 
     launch = only(recorded("rotate", 1000, arch=90), "sweep")
-    _, _, aligned = aot.specialisation(launch)
-    pointers = {name for name in launch.args if name.startswith("p_")}
-    assert set(aligned) == pointers
-    assert {int(launch.args[name]) % 16 for name in ("BLOCK_M", "BLOCK_N")} == {0}
+    packed = list(launch.args).index("packed")
+    assert {(packed, i) for i in range(4)} <= set(aot.specialisation(launch).aligned)
+    assert {size % 16 for size in launch.args["TILE"]} == {0}
 
 
 def test_sizes_do_not_compile_a_kernel_anew() -> None:
@@ -218,7 +220,7 @@ def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
     from kgfast.kernels.triton import aot
 
     launches = recorded(score, 100, arch=arch, dtype=dtype, options=True)
-    for name in ("score_targets", "decide"):
+    for name in ("score_targets", "rescore"):
         assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score in ("l2", "rotate"))
 
 
@@ -229,7 +231,7 @@ def test_canonical_turns_are_not_fused(arch, score) -> None:
 
     for dtype in (torch.float32, torch.float64):
         launches = recorded(score, 100, arch=arch, dtype=dtype, has_factor=True)
-        for name in ("score_targets", "decide"):
+        for name in ("score_targets", "rescore"):
             assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score == "rscf_rotate")
 
 
@@ -263,7 +265,7 @@ def test_amd_code(score, batch, dtype) -> None:
     elements = elements_of(launch, lanes=64)
     roots = codes["sweep"].asm["amdgcn"].count("v_sqrt_f32")
     assert roots == (elements if score in ("l2", "rotate") else 0)
-    for name in ("score_targets", "decide"):
+    for name in ("score_targets", "rescore"):
         asm = codes[name].asm["amdgcn"]
         of_roots = 7 if score in ("l2", "rotate") else 0  # of one correctly rounded double root
         assert len(re.findall(r"\bv_fma\w*_f64", asm)) == of_roots, name
@@ -279,7 +281,7 @@ def test_amd_code_of_crops_and_filters() -> None:
         code = aot.compile_for(launch, "gfx942")
         assert code.stack == 0, launch.name
         assert code.registers <= 256, launch.name
-    asm = aot.compile_for(next(it for it in launches[::-1] if it.name == "decide"), "gfx942").asm
+    asm = aot.compile_for(next(it for it in launches[::-1] if it.name == "rescore"), "gfx942").asm
     assert len(re.findall(r"\bv_fma\w*_f64", asm["amdgcn"])) == 7  # of the root
 
 
@@ -332,10 +334,10 @@ def test_importing_the_backend_does_not_import_triton() -> None:
 
 
 def test_the_sums_are_as_short_as_the_bound_says() -> None:
-    from kgfast.kernels.triton.device import sweep
-    from kgfast.kernels.triton.host import bounds, crop
+    from kgfast.kernels.triton.device import known, sweep
+    from kgfast.kernels.triton.host import bounds
 
-    assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == crop.KNOWN_FEATURES == SUM_BLOCK
+    assert sweep.SUM_BLOCK.value == bounds.SUM_BLOCK == known.KNOWN_FEATURES == SUM_BLOCK
 
 
 def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
@@ -345,3 +347,30 @@ def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
     bound = error_bound(get_score("rotate"), 512, rounded_inputs=False)
     assert bound.rel == pytest.approx((64 + 8 + 4 + 8) * UNIT + SQRT_ERROR, rel=1e-4)
     assert error_bound(get_score("l1"), 10**10, rounded_inputs=False).rel == math.inf
+
+
+def test_a_score_that_nobody_wrote_raises() -> None:
+    """On the host before anything is launched, and where a kernel meets a term it lacks."""
+    from kgfast.kernels.triton.host import bounds, views
+
+    for name in ("cosine", "rscf_cosine"):
+        unknown = dataclasses.replace(get_score("l2"), name=name, filters=name.startswith("rscf"))
+        with pytest.raises(ValueError, match=f"score: .*'{name}'"):
+            views.form_of(unknown, has_factor=False)
+        with pytest.raises(ValueError, match=f"score: .*'{name}'"):
+            bounds.error_bound(unknown, 100, rounded_inputs=False)
+
+
+@pytest.mark.parametrize("name", ["sweep", "score_targets"])
+def test_a_term_that_nobody_wrote_does_not_compile(name) -> None:
+    from kgfast.kernels.triton import aot
+
+    launch = only(recorded("l2", 1, arch=90), name)
+    form = launch.args["FORM"]._replace(term=9)
+    with pytest.raises(CompilationError) as error:
+        aot.compile_for(dataclasses.replace(launch, args={**launch.args, "FORM": form}), 90)
+    assert "of this term" in str(deepest(error.value))
+
+
+def deepest(error: BaseException) -> BaseException:
+    return error if error.__cause__ is None else deepest(error.__cause__)

@@ -133,13 +133,14 @@ class TestPairwise:
     @pytest.mark.parametrize("score", LAYOUTS)
     def test_many_blocks(self, score, monkeypatch) -> None:
         from kgfast.kernels.triton import pairwise
+        from kgfast.kernels.triton.host import gradients
 
         row_bytes = 4 * 2 * get_score(score).planes
         monkeypatch.setattr(pairwise, "BLOCK_PAIRS", 9 * 512)  # 9 rows of a block, 2 copies
-        monkeypatch.setattr(pairwise, "PARTIAL_BYTES", 40 * row_bytes)  # 40 columns
+        monkeypatch.setattr(gradients, "PARTIAL_BYTES", 40 * row_bytes)  # 40 columns
         monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
         monkeypatch.setattr(pairwise, "CANDIDATE_BYTES", 64 * row_bytes)
-        monkeypatch.setattr(pairwise, "MATMUL_BYTES", 20 * row_bytes)
+        monkeypatch.setattr(gradients, "MATMUL_BYTES", 20 * row_bytes)
         check_pairwise(*operands(score, 34, 70, 2, torch.float16), score, runs=1)
 
     @pytest.mark.parametrize("score", LAYOUTS)
@@ -276,11 +277,24 @@ class TestIndexed:
         q, table = operands(score, 3, 12, 70)
         check_indexed(q, table, random_index(3, 9, 12), score, None, [66, 2, 70, 2])
 
+    @pytest.mark.parametrize("score", LAYOUTS)
+    def test_rows_that_no_pair_names_do_not_matter(self, score) -> None:
+        """Not even the first one, which lanes past the end of a list once read."""
+        from kgfast.kernels.triton.indexed import indexed_backward
+
+        q, table = operands(score, 3, 9, 5)
+        q[0], table[0] = torch.nan, torch.inf
+        index = 1 + random_index(3, 5, 8)
+        grad = rows("l1", 3, 5, 2)
+        grad_queries, (_, grad_rows), _ = indexed_backward(grad[1:], q[1:], table, index[1:], score)
+        assert grad_queries.isfinite().all()
+        assert grad_rows.isfinite().all()
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
     def test_long_lists_are_cut(self, dtype, monkeypatch) -> None:
-        from kgfast.kernels.triton import indexed
+        from kgfast.kernels.triton.host import gradients
 
-        monkeypatch.setattr(indexed, "PIECE_PAIRS", 4)
+        monkeypatch.setattr(gradients, "PIECE_PAIRS", 4)
         q, table = operands("rotate", 3, 9, 5, dtype)
         index = random_index(3, 11, 9)
         index[:, 2:9] = 7  # a hot id
@@ -315,7 +329,7 @@ class TestIndexed:
         assert grad_rows.shape == (0, 4)
 
     def test_the_lists_of_an_index(self) -> None:
-        from kgfast.kernels.triton.indexed import lists_of_ids
+        from kgfast.kernels.triton.host.lists import lists_of_ids
 
         index = torch.tensor([[5, 2, 5, 5], [5, 9, 2, 5]], device=DEVICE)
         lists = lists_of_ids(index, 2)

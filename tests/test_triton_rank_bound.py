@@ -72,22 +72,26 @@ class TestBound:
 
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
     """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
+    from kgfast.kernels.triton.device.operands import Tile
     from kgfast.kernels.triton.host.batch import Batch
     from kgfast.kernels.triton.host.configs import plan
     from kgfast.kernels.triton.host.crop import Block, Crop, Scratch
     from kgfast.kernels.triton.host.launch import architecture
+    from kgfast.kernels.triton.host.layout import query_sizes
+    from kgfast.kernels.triton.host.sides import Sides
     from kgfast.kernels.triton.host.status import Status
 
     facts = get_score(score)
     dim = facts.num_features(candidates.shape[1])
     arch = architecture(queries.device)
     targets = torch.zeros(len(queries), dtype=torch.int64, device=DEVICE)
-    batch = Batch.of(facts, queries, candidates, targets, None, None, True, arch, factor)
+    sides = Sides(queries, candidates, facts, factor)
+    batch = Batch.of(sides, targets, None, True, arch)
     has_factor = factor is not None
     cut = plan(facts, len(queries), len(candidates), dim, arch, has_factor=has_factor)
     status = Status(1, candidates.device)
     counts = torch.zeros(4, len(queries), dtype=torch.int64, device=DEVICE)
-    crop = Crop(batch, dim, counts, cut, Scratch(batch, [cut], [dim]), status)
+    crop = Crop(batch, dim, counts, cut, Scratch(batch, [cut], [dim], status))
     crop.score_targets()
     crop.order = torch.arange(len(queries), device=DEVICE)
     crop.pack_queries(Block(0, len(queries), 0, len(candidates)), cut.tile)
@@ -99,17 +103,13 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     never[:, :3] = torch.inf
     moves = 0.0 if factor is None else float((factor.double() - 1).abs().max())
     store_distances[(tiles, panels)](
-        crop.packed_queries,
-        crop.packed_panels,
-        never,
+        crop.packed(never, crop.lanes)._replace(rel=0.0),
         out,
         dim,
         out.stride(0),
         1.0001 * moves,
-        **{name: crop._score[name] for name in ("SCORE", "PLANES")},
-        HAS_FACTOR=has_factor,
-        BLOCK_M=cut.tile.queries,
-        BLOCK_N=cut.tile.candidates,
+        FORM=sides.form(3 if has_factor else 0),
+        TILE=Tile(cut.tile.queries, cut.tile.candidates),
         num_warps=cut.tile.num_warps,
     )
 
@@ -120,7 +120,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
             from kgfast.kernels.triton.host.bounds import thresholds
 
             zeros = torch.zeros(len(queries), dtype=torch.float64, device=DEVICE)
-            rows = thresholds(bound, zeros, None, None, crop._query_sizes()).double()
+            rows = thresholds(bound, zeros, None, None, query_sizes(sides, dim)).double()
             norms = 0.0 if factor is None else (factor.double() - 1).abs().amax(1) + 2.0**-100
             return bound.rel * distance.abs() + rows[1][:, None] + rows[2][:, None] * norms
         order = bound.norm or 1
@@ -132,43 +132,18 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
 
 
 if CAN_RUN:
-    from kgfast.kernels.triton.device.sweep import sweep_tile
-    from kgfast.kernels.triton.device.terms import distance_of, query_planes
+    from kgfast.kernels.triton.device.sweep import of_tile, sweep_tile, tile_of
+    from kgfast.kernels.triton.device.terms import distance_of
 
     @triton.jit
     def store_distances(
-        p_query,
-        p_panel,
-        p_threshold,
-        p_out,
-        num_features,
-        stride,
-        largest_norm,
-        SCORE: tl.constexpr,
-        PLANES: tl.constexpr,
-        HAS_FACTOR: tl.constexpr,
-        BLOCK_M: tl.constexpr,
-        BLOCK_N: tl.constexpr,
+        packed, p_out, num_features, stride, largest_norm, FORM: tl.constexpr, TILE: tl.constexpr
     ):
         """The sweep's distances of one tile."""
-        i_tile = tl.program_id(0)
-        i_panel = tl.program_id(1)
-        total, _ = sweep_tile(
-            p_query + i_tile * num_features * query_planes(SCORE, PLANES, HAS_FACTOR) * BLOCK_M,
-            p_panel + i_panel * num_features * (PLANES + HAS_FACTOR) * BLOCK_N,
-            p_threshold + i_tile * (3 + HAS_FACTOR) * BLOCK_M,
-            0.0,
-            largest_norm,
-            num_features,
-            0.0,
-            SCORE,
-            PLANES,
-            HAS_FACTOR,
-            HAS_FACTOR,  # of a norm
-            BLOCK_M,
-            BLOCK_N,
-        )
-        o_query = i_tile * BLOCK_M + tl.arange(0, BLOCK_M)
-        o_lane = i_panel * BLOCK_N + tl.arange(0, BLOCK_N)
+        packed = of_tile(packed, FORM, TILE)
+        tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+        total, _ = sweep_tile(tile, packed, num_features, (0.0, largest_norm), FORM, TILE)
+        o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+        o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
         p_pair = p_out + o_query[:, None] * stride + o_lane[None, :]
-        tl.store(p_pair, distance_of(total, SCORE))
+        tl.store(p_pair, distance_of(total, FORM))

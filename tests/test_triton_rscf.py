@@ -136,6 +136,26 @@ class TestRanks:
         for x, y in zip(expected, found, strict=True):
             assert torch.equal(x, y.cpu())
 
+    @pytest.mark.parametrize("has_factor", [False, True])
+    def test_more_queries_than_a_tile_has(self, score, has_factor) -> None:
+        from kgfast.kernels.triton.rank import rank_counts
+        from kgfast.kernels.triton.topk import topk
+
+        queries, table, factor = operands(score, has_factor)
+        queries = torch.cat([queries * (1 + i / 8) for i in range(5)])
+        targets = there(torch.arange(25))
+        known = there(torch.zeros(26, dtype=torch.int64)), targets[:0]
+        counts = rank_counts(queries, table, targets, *known, score, factor=factor)
+        cpu = queries.cpu(), table.cpu()
+        factor = None if factor is None else factor.cpu()
+        expected = reference_counts(
+            *cpu, targets.cpu(), *(it.cpu() for it in known), score, factor=factor
+        )
+        assert all(torch.equal(x.cpu(), y) for x, y in zip(counts, expected, strict=True))
+        best = topk(queries, table, 3, *known, score, factor=there(factor))
+        expected = reference_topk(*cpu, 3, *(it.cpu() for it in known), score, factor=factor)
+        assert all(torch.equal(x.cpu(), y) for x, y in zip(best, expected, strict=True))
+
     def test_a_band_that_overflows(self, score, monkeypatch) -> None:
         from kgfast.kernels.triton.host import configs
         from kgfast.kernels.triton.rank import rank_counts
@@ -209,9 +229,10 @@ class TestGradients:
     @pytest.mark.parametrize("dims", [None, [2, 6, 3]], ids=["full", "crops"])
     def test_indexed(self, score, has_factor, dims, monkeypatch) -> None:
         from kgfast.kernels.triton import indexed
+        from kgfast.kernels.triton.host import gradients
 
-        monkeypatch.setattr(indexed, "PIECE_PAIRS", 4)
-        monkeypatch.setattr(indexed, "EXTRA_BYTES", 1 << 30)
+        monkeypatch.setattr(gradients, "PIECE_PAIRS", 4)
+        monkeypatch.setattr(gradients, "EXTRA_BYTES", 1 << 30)
         queries, table, factor = operands(score, has_factor)
         index = torch.randint(33, (5, 9), generator=torch.Generator().manual_seed(1))
         index[:, :4], index[0, 0] = 3, 7  # a hot id; the pair that is equal

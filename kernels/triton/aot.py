@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -23,8 +23,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from . import rank
-from .host import crop
+from .host import launch as launcher
 
 _POINTERS = {
     torch.float64: "*fp64",
@@ -54,7 +53,7 @@ class Launch:
 
 @contextmanager
 def recorded(arch: int) -> Iterator[list[Launch]]:
-    """Within, :func:`rank.rank_counts` takes CPU tensors and fills the list; its results are void.
+    """Within, operators take CPU tensors and fill the list; their results are void.
 
     ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD.
     """
@@ -64,62 +63,73 @@ def recorded(arch: int) -> Iterator[list[Launch]]:
         launches.append(Launch(kernel, grid, args, options))
 
     with (
-        patch.object(crop, "launch", record),
-        patch.object(rank, "architecture", lambda device: arch),
+        patch.object(launcher, "launch", record),
+        patch.object(launcher, "architecture", lambda device: arch),
     ):
         yield launches
 
 
-def specialisation(launch: Launch) -> tuple[dict[str, str], dict[str, Any], tuple[str, ...]]:
-    """Types, constants and the names of the arguments known to be multiples of 16.
+class Specialisation(NamedTuple):
+    """What an argument is to the compiler, by the path of each of its members."""
 
-    As Triton's launcher finds them: an integer 1 and None are constants, and so is what the
-    kernel declares as one.
+    types: Any  # of an argument, nested as it is
+    constants: tuple[tuple[tuple[int, ...], Any], ...]
+    aligned: tuple[tuple[int, ...], ...]  # known to be multiples of 16
+
+
+def specialisation(launch: Launch) -> Specialisation:
+    """Types, constants and alignment of the arguments.
+
+    As Triton's launcher finds them: an integer 1 and None are constants, also within a tuple, and
+    so is what the kernel declares as one. Only an argument itself can be kept from it.
     """
-    types: dict[str, str] = {}
-    constants: dict[str, Any] = {}
-    aligned = []
-    for parameter in launch.kernel.params:
-        value = launch.args[parameter.name]
-        is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
-        if parameter.is_constexpr or value is None or is_one:
-            types[parameter.name], constants[parameter.name] = "constexpr", value
-            continue
+    constants: list[tuple[tuple[int, ...], Any]] = []
+    aligned: list[tuple[int, ...]] = []
+
+    def type_of(value: Any, path: tuple[int, ...], *, is_free: bool = False) -> Any:
+        if isinstance(value, tuple):
+            types = [type_of(member, (*path, i)) for i, member in enumerate(value)]
+            return type(value)(*types) if hasattr(value, "_fields") else tuple(types)
+        if value is None or (type(value) is int and value == 1 and not is_free):
+            constants.append((path, value))
+            return "constexpr"
+        if isinstance(value, float):
+            return "fp32"
+        name = "i64"
         if isinstance(value, torch.Tensor):
-            types[parameter.name] = _POINTERS[value.dtype]
-            value = value.data_ptr()
-        elif isinstance(value, float):
-            types[parameter.name] = "fp32"
-            continue
+            name, value = _POINTERS[value.dtype], value.data_ptr()
+        elif -(2**31) <= value < 2**31:
+            name = "i32"
+        if value % 16 == 0 and not is_free:
+            aligned.append(path)
+        return name
+
+    types = []
+    for i, parameter in enumerate(launch.kernel.params):
+        value = launch.args[parameter.name]
+        if parameter.is_constexpr:
+            constants.append(((i,), value))
+            types.append("constexpr")
         else:
-            types[parameter.name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-        if value % 16 == 0 and not parameter.do_not_specialize:
-            aligned.append(parameter.name)
-    return types, constants, tuple(aligned)
+            types.append(type_of(value, (i,), is_free=parameter.do_not_specialize))
+    return Specialisation(tuple(types), tuple(constants), tuple(aligned))
 
 
 def compile_for(launch: Launch, arch: int | str) -> "Code":
     """Compile a launch for ``arch``: 80, 90, ... for NVIDIA, ``"gfx942"`` for AMD."""
-    types, constants, aligned = specialisation(launch)
-    key = tuple(types.items()), tuple(constants.items()), aligned, tuple(launch.options.items())
-    return _compile(launch.kernel, arch, *key)
+    options = tuple(launch.options.items())
+    return _compile(launch.kernel, arch, specialisation(launch), options)
 
 
 @cache
 def _compile(
-    kernel: Any,
-    arch: int | str,
-    types: tuple[tuple[str, str], ...],
-    constants: tuple[tuple[str, Any], ...],
-    aligned: tuple[str, ...],
-    options: tuple[tuple[str, Any], ...],
+    kernel: Any, arch: int | str, special: Specialisation, options: tuple[tuple[str, Any], ...]
 ) -> "Code":
-    place = {name: (i,) for i, (name, _) in enumerate(types)}
     source = ASTSource(
         fn=kernel,
-        signature=dict(types),
-        constexprs={place[name]: value for name, value in constants},
-        attrs={place[name]: _ALIGNED for name in aligned},
+        signature=dict(zip(kernel.arg_names, special.types, strict=True)),
+        constexprs=dict(special.constants),
+        attrs=dict.fromkeys(special.aligned, _ALIGNED),
     )
     is_nvidia = isinstance(arch, int)
     target = GPUTarget("cuda", arch, 32) if is_nvidia else GPUTarget("hip", arch, 64)

@@ -13,7 +13,9 @@ from torch import Tensor
 from .. import streamed_losses as streamed
 from ..scores import get_score
 from .host import launch as launcher
-from .pairwise import BLOCK_PAIRS, Pairs, Sink, fill_scores, row_cap, zero_gradient
+from .host.gradients import Accumulators, GradAccumulator, row_cap, zero_gradient
+from .host.sides import Sides
+from .pairwise import BLOCK_PAIRS, block_backward, fill_scores
 
 
 def bce(
@@ -137,31 +139,32 @@ class _Sweep:
         score: str,
         need: tuple[bool, bool, bool] = (False, False, False),
     ) -> None:
-        self.queries, self.candidates, self.facts = queries, candidates, get_score(score)
+        if bias is not None:
+            bias = bias.expand(len(candidates))
+        self.sides = Sides(queries, candidates, get_score(score), None, bias)
         self.arch = launcher.architecture(candidates.device)
         self.num_queries, self.num_candidates = len(queries), len(candidates)
-        self.bias = None if bias is None else bias.expand(len(candidates))
         self.grad_queries = zero_gradient(queries, need[0])
         self.grad_candidates = zero_gradient(candidates, need[1])
         self.grad_bias = queries.new_zeros(len(candidates)) if need[2] else None
 
     def scores(self, start: int, stop: int) -> Tensor:
-        out = self.queries.new_empty(1, self.num_queries, stop - start)
-        bias = None if self.bias is None else self.bias[start:stop]
-        rows = self.candidates[start:stop]
-        fill_scores(out, self.queries, rows, self.facts, None, bias, self.arch)
+        out = self.sides.queries.new_empty(1, self.num_queries, stop - start)
+        fill_scores(out, self.sides.of_candidates(slice(start, stop)), None, self.arch)
         return out[0]
 
     def pull(self, grad: Tensor, start: int, stop: int) -> None:
-        width = row_cap(self.candidates)
-        of_queries = None if self.grad_queries is None else Sink(self.grad_queries)
+        width = row_cap(self.sides)
+        of_queries = None if self.grad_queries is None else GradAccumulator(self.grad_queries)
         for first in range(start, stop, width):
             part = slice(first, min(first + width, stop))
-            pairs = Pairs(self.queries, self.candidates[part], self.facts, self.arch)
+            of_table = None
+            if self.grad_candidates is not None:
+                of_table = GradAccumulator(self.grad_candidates[part])
             slopes = grad[None, :, first - start : part.stop - start]
-            grad_part = None if self.grad_candidates is None else Sink(self.grad_candidates[part])
-            pairs.pull(pairs.coefficients(slopes, None), of_queries, grad_part)
-            if grad_part is not None:
-                grad_part.finish()
+            into = Accumulators(of_queries, of_table)
+            block_backward(self.sides.of_candidates(part), slopes, None, into, self.arch)
+            if of_table is not None:
+                of_table.finish()
         if of_queries is not None:
             of_queries.finish()

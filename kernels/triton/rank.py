@@ -1,10 +1,11 @@
 """Ranks on a GPU: a float32 sweep with a proven error bound, canonical scores where it is open.
 
-Cost model: sweep.py (per element), canonical.py (per undecided pair), pairs.py (per known answer).
+Cost model: device/sweep.py (per element), canonical.py (per undecided pair), known.py (per known
+answer).
 Memory: 24 MiB of panels, 16 MiB of packed queries, 4 MiB of band, O(B) words a crop; the sorted
 copy of an index whose rows do not rise. The host waits once, for the checks of the input and the
 sizes of all bands; what a band could not hold is then swept again in pieces that it can. Crops are
-swept together (nested.py).
+swept together (host/nest.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,14 @@ from torch import Tensor
 from ..checks import Checks
 from ..scores import get_score
 from .host import configs
+from .host import launch as launcher
 from .host.batch import Batch, Known
 from .host.crop import Block, Crop, Scratch
-from .host.launch import architecture, on_device
 from .host.nest import Nest
+from .host.sides import Sides
 from .host.status import Report, Status
+
+_BANDS = 8  # of a crop a multiple: cursors then lie a constant alignment apart
 
 
 def rank_counts(
@@ -47,16 +51,15 @@ def rank_counts(
         Besides, if the tensors are on a device that the kernels do not serve.
     """
     facts = get_score(score)
-    arch = architecture(candidates.device)
+    arch = launcher.architecture(candidates.device)
     checks = checks or Checks(deferred=False)
     crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
     padded = len(targets) + len(targets) % 2  # every row on a boundary of 16 bytes
     counts = targets.new_zeros(len(crops), 4, padded)[:, :, : len(targets)]
     if len(targets):
-        with on_device(candidates.device):
-            batch = Batch.of(
-                facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch, factor
-            )
+        sides = Sides(queries, candidates, facts, factor, bias)
+        with launcher.on_device(candidates.device):
+            batch = Batch.of(sides, targets, candidate_ids, nan_worst, arch)
             known = Known(exclude_indptr.contiguous(), exclude_indices.contiguous())
             _count(batch, known, crops, counts, checks)
     else:
@@ -83,12 +86,13 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
     plans = [nested or _plan(batch, dim) for dim in dims]
     blocks = [[] if plan is None else list(_blocks(batch, plan)) for plan in plans]
     pieces = list(_pieces(len(known.indices)))
-    starts = [0, *accumulate(len(some) + len(pieces) + 1 for some in blocks)]
-    status = Status(starts.pop(), batch.candidates.device)
-    scratch = Scratch(batch, plans, dims)
+    bands = (-(-(len(some) + len(pieces) + 1) // _BANDS) * _BANDS for some in blocks)
+    starts = [0, *accumulate(bands)]
+    status = Status(starts.pop(), batch.device)
+    scratch = Scratch(batch, plans, dims, status)
     ends = dims if nested else ()
     crops = [
-        Crop(batch, dim, counts[place], plan, scratch, status, ends)
+        Crop(batch, dim, counts[place], plan, scratch, ends)
         for dim, place, plan in zip(dims, order, plans, strict=True)
     ]
     nest = Nest(crops, nested) if nested else None
@@ -111,14 +115,14 @@ def _nested_plan(batch: Batch, dims: Sequence[int]) -> configs.Plan | None:
 
     Filtering scores have operands that differ between crops, so that none shares a sweep.
     """
-    if len(dims) == 1 or batch.facts.filters:
+    if len(dims) == 1 or batch.score.filters:
         return None
     return _plan(batch, dims[-1], len(dims))
 
 
 def _plan(batch: Batch, dim: int, num_crops: int = 1) -> configs.Plan | None:
     shape = batch.num_queries, batch.num_candidates, dim
-    return configs.plan(batch.facts, *shape, batch.arch, num_crops, batch.has_factor)
+    return configs.plan(batch.score, *shape, batch.arch, num_crops, batch.sides.has_factor)
 
 
 def _enqueue_nest(nest: Nest, jobs: list[_Job], status: Status) -> None:
@@ -127,7 +131,7 @@ def _enqueue_nest(nest: Nest, jobs: list[_Job], status: Status) -> None:
     for number, block in enumerate(jobs[0].blocks):
         cursors = [status.cursor(job.first_band + number) for job in jobs]
         nest.sweep(block, cursors)
-        nest.decide(block, cursors)
+        nest.rescore(block, cursors)
 
 
 def _enqueue(
@@ -139,13 +143,13 @@ def _enqueue(
         crop.score_targets()
         for number, block in enumerate(job.blocks):
             crop.sweep(block, status.cursor(band + number))
-            crop.decide(block, status.cursor(band + number))
+            crop.rescore(block, status.cursor(band + number))
     band += len(job.blocks)
     for start, stop in pieces:
         crop.count_known(known, start, stop, status.cursor(band))
         band += 1
     if crop.plan is None:
-        _decide_everything(crop, status.cursor(band))
+        _rescore_everything(crop, status.cursor(band))
 
 
 def _repair(
@@ -193,11 +197,11 @@ def _sweep_in_pieces(crop: Crop, block: Block, cursor: Tensor) -> None:
                 min(width, first_c + num_c - c),
             )
             crop.sweep(piece, cursor.zero_(), count_certain=False)
-            crop.decide(piece, cursor)
+            crop.rescore(piece, cursor)
 
 
-def _decide_everything(crop: Crop, cursor: Tensor) -> None:
+def _rescore_everything(crop: Crop, cursor: Tensor) -> None:
     """Where not even one tile fits the scratch (tens of thousands of features)."""
     pairs = crop.batch.num_queries * crop.batch.num_candidates
     for first in range(0, pairs, crop.capacity):
-        crop.decide_all(first, min(crop.capacity, pairs - first), cursor)
+        crop.rescore_all(first, min(crop.capacity, pairs - first), cursor)

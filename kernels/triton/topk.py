@@ -14,22 +14,20 @@ than the band holds is swept again in parts, of which the last always fits.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..checks import nonfinite_error
 from ..scores import get_score
-from .device.operands import factor_args, query_args, view_args
-from .device.pack import PACK_ROWS
-from .device.survivors import collect, score_survivors
-from .device.terms import score_code
-from .host import bounds, configs
+from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
+from .device.operands import Tile
+from .device.sweep import Packed, Tally, collect
+from .host import bounds, configs, layout
 from .host import launch as launcher
 from .host.batch import Batch
-from .host.layout import describe_lanes, pack_candidates, pack_panels
-from .host.moved_queries import describe_moves, fold
+from .host.layout import Which
+from .host.sides import Sides
 from .pairwise import BLOCK_PAIRS, fill_scores
 
 BAND_PAIRS = 1 << 17
@@ -37,7 +35,6 @@ QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 16 << 20  # packed operands
 STRIPE = 4096  # candidates that give the first limits
 STRIPE_BYTES = 16 << 20  # of their rows
 MOST_QUERIES = 1024  # of a pass: the band then holds a column of tiles
-CANONICAL_LANES = 32
 _LANE = 0xFFFFFFFF
 _NO_ROW = 2**63 - 1
 _MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
@@ -57,17 +54,15 @@ def topk(
     nan_worst: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The contract of :func:`kgfast.ops.topk`; see there."""
-    facts = get_score(score)
+    sides = Sides(queries, candidates, get_score(score), factor, bias)
     arch = launcher.architecture(candidates.device)
-    crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
+    crops = [sides.num_features] if dims is None else list(dims)
     shape = (len(crops), len(queries), k)
     scores = queries.new_full(shape, -torch.inf)
     ids = queries.new_full(shape, -1, dtype=torch.int64)
     with launcher.on_device(candidates.device):
         targets = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
-        batch = Batch.of(
-            facts, queries, candidates, targets, bias, candidate_ids, nan_worst, arch, factor
-        )
+        batch = Batch.of(sides, targets, candidate_ids, nan_worst, arch)
         if scores.numel() and batch.num_candidates:
             excluded = _excluded_keys(batch, exclude_indptr, exclude_indices)
             for dim, crop_scores, crop_ids in zip(crops, scores, ids, strict=True):
@@ -95,89 +90,38 @@ class _Job:
 
     def __init__(self, batch: Batch, dim: int, k: int, excluded: Tensor | None) -> None:
         self.batch, self.dim, self.k, self.excluded = batch, dim, k, excluded
-        self.device = batch.candidates.device
+        self.device = batch.device
+        sides = batch.sides
         self.bound = bounds.error_bound(
-            batch.facts, dim, batch.rounds_inputs, has_factor=batch.has_factor
+            batch.score, dim, sides.rounds_inputs, has_factor=sides.has_factor
         )
+        self.form = sides.form(self.bound.norm)
         self.band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=self.device)
         # One read: a spare, the least bad query, candidate and factor, the size of the band.
         self.words = torch.full((5,), _NO_ROW, dtype=torch.int64, device=self.device)
         self.cursor = self.words[4:].zero_()
         # 16 queries: 7.9 slots an element of rotate; with 32, or uncapped, ptxas spills scalars.
         lanes, num_warps = 32 if batch.arch else 64, 4 if batch.num_queries >= 256 else 1
-        cap = configs.FILTER_REGISTERS if batch.facts.filters else 128
+        cap = configs.RSCF_REGISTERS if self.form.is_rscf else 128
         self.tile = configs.Tile(16, lanes * num_warps, num_warps, cap if batch.arch else None)
-        query_bytes, row_bytes = (4 * dim * planes for planes in batch.packed_planes)
+        query_bytes, row_bytes = (4 * dim * planes for planes in sides.packed_planes)
         row_bytes += configs.LANE_BYTES
         height = min(QUERY_BYTES // query_bytes, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
-        panels = min(CANDIDATE_BYTES // row_bytes // self.tile.candidates, configs.MAX_PANELS)
+        panels = min(CANDIDATE_BYTES // row_bytes // self.tile.candidates, configs.MAX_GRID)
         self.fits = height > 0 and panels > 0  # else every pair is scored canonically
         self.height = max(1, min(height, BAND_PAIRS // k))
         self.chunk = panels * self.tile.candidates
-        self.score: dict[str, Any] = {
-            "SCORE": score_code(batch.facts),
-            "PLANES": batch.facts.planes,
-            "HAS_BIAS": batch.bias is not None,
-        }
 
-    def lanes(self, first: int, stop: int) -> "_Lanes":
-        """A range of lanes."""
-        batch = self.batch
-        if batch.sorted_ids is not None:
-            ids = batch.sorted_ids[first:stop]
-            return _Lanes(batch.candidates, batch.factor, ids, batch.bias)
-        bias = None if batch.bias is None else batch.bias[first:stop]
-        factor = None if batch.factor is None else batch.factor[first:stop]
-        return _Lanes(batch.candidates[first:stop], factor, None, bias)
-
-    def pack_queries(self, order: Tensor) -> Tensor:
-        """Queries packed, and noted if they are not finite."""
-        batch, lanes = self.batch, self.tile.queries
-        seen = None if batch.nan_worst else self.words
-        if batch.facts.filters:
-            floats = self.dim * batch.packed_planes[0]
-            count = -(-len(order) // lanes) * lanes * floats
-            out = torch.empty(count, dtype=torch.float32, device=self.device)
-            operands = batch.queries, batch.facts, batch.factor, self.dim
-            fold(launcher.launch, *operands, order, lanes, out, seen)
-            return out
-        negate = batch.facts.name == "dot"
-        return pack_panels(
-            batch.queries, batch.facts, self.dim, lanes, ids=order, negate=negate, status=seen
-        )
-
-    def pack_candidates(self, rows: "_Lanes") -> Tensor:
-        """Candidates packed, and noted if they are not finite."""
-        return pack_candidates(
-            rows.table,
-            rows.factor,
-            self.batch.facts,
-            self.dim,
-            self.tile.candidates,
-            ids=rows.ids,
-            status=None if self.batch.nan_worst else self.words[1:],
-            less_one=True,
-        )
-
-    def read(self, first_row: int) -> int:
-        """Wait for the size of the band; raise for rows, from ``first_row`` on, that are bad."""
+    def read(self) -> int:
+        """Wait for the size of the band; raise for rows that are bad."""
         _, bad_query, bad_candidate, bad_factor, size = self.words.tolist()
         if bad_query != _NO_ROW:
             raise nonfinite_error("queries", bad_query)
         if bad_candidate != _NO_ROW:
-            raise nonfinite_error("candidates", first_row + bad_candidate)
+            raise nonfinite_error("candidates", bad_candidate)
         if bad_factor != _NO_ROW:
-            raise nonfinite_error("factor", first_row + bad_factor)
+            raise nonfinite_error("factor", bad_factor)
         return int(size)
-
-
-class _Lanes(NamedTuple):
-    """Candidates: rows of a table and of the factor, ids into them, the biases of the rows."""
-
-    table: Tensor
-    factor: Tensor | None
-    ids: Tensor | None
-    bias: Tensor | None
 
 
 class _Pass:
@@ -195,8 +139,12 @@ class _Pass:
             self._find_limits()
             self.limits, by_limit = self.limits.sort(descending=True, stable=True)
             self.order = self.order[by_limit]
-            self.packed = job.pack_queries(self.order)
-            self.norms, self.sizes = self._norms(), self._sizes()
+            sides, dim, which = job.batch.sides, job.dim, Which(count, self.order)
+            status = None if job.batch.nan_worst else job.words[1:2]
+            self.packed = layout.pack_queries(sides, which, dim, job.tile.queries, status=status)
+            self.norms = layout.query_norms(sides, which, dim, job.bound.norm)
+            sizes = layout.query_sizes(sides.of_rows(slice(first, first + count)), dim)
+            self.sizes = None if sizes is None else sizes[:, self.order - first]
         self._see_all()
 
     def write(self, scores: Tensor, ids: Tensor) -> None:
@@ -212,20 +160,17 @@ class _Pass:
     def _find_limits(self) -> None:
         """Limits from the float32 scores of the first candidates."""
         job, batch, k = self.job, self.job.batch, self.job.k
-        row_bytes = batch.candidates.shape[1] * batch.candidates.element_size()
+        sides = batch.sides.of_rows(slice(self.first, self.first + self.count))
+        row_bytes = sides.table.shape[1] * sides.table.element_size()
         width = min(STRIPE, batch.num_candidates, BLOCK_PAIRS // self.count)
         width = min(width, STRIPE_BYTES // row_bytes)
         if k > width:
             return
-        rows, factor, ids, bias = job.lanes(0, width)
-        if ids is not None:
-            rows, bias = rows[ids], None if bias is None else bias[ids]
-            factor = None if factor is None else factor[ids]
+        ids = slice(0, width) if batch.sorted_ids is None else batch.sorted_ids[:width]
+        sides = sides.of_candidates(ids)._replace(queries=sides.queries.float())
         stripe = torch.empty(self.count * width + 1, dtype=torch.float32, device=job.device)
         block = stripe[:-1].view(1, self.count, width)
-        queries = batch.queries[self.first : self.first + self.count].float()
-        dims = None if job.dim == batch.facts.num_features(rows.shape[1]) else [job.dim]
-        fill_scores(block, queries, rows, batch.facts, dims, bias, batch.arch, factor)
+        fill_scores(block, sides, None if job.dim == sides.num_features else [job.dim], batch.arch)
         self._remove_known(stripe, width)
         good = block[0].topk(k)
         scores = self._score(((self.rows << 32) | good.indices).flatten()).view(self.count, k)
@@ -239,24 +184,6 @@ class _Pass:
             inside = (rows >= 0) & (rows < self.count) & (lanes < width)
             places = torch.where(inside, rows * width + lanes, len(stripe) - 1)
             stripe.index_fill_(0, places, -torch.inf)
-
-    def _sizes(self) -> Tensor | None:
-        job, batch = self.job, self.job.batch
-        if not batch.facts.filters:
-            return None
-        rows = batch.queries[self.first : self.first + self.count]
-        sizes = torch.empty(4, self.count, dtype=torch.float64, device=job.device)
-        describe_moves(launcher.launch, rows, batch.facts, batch.factor, job.dim, sizes)
-        return sizes[:, self.order - self.first]
-
-    def _norms(self) -> Tensor | None:
-        job = self.job
-        if not job.bound.norm or job.batch.facts.filters:
-            return None
-        lanes = describe_lanes(
-            job.batch.queries, job.batch.facts, job.dim, PACK_ROWS, job.bound.norm, ids=self.order
-        )
-        return lanes[:, 1].flatten()[: self.count]
 
     def _see_all(self) -> None:
         """All candidates, in blocks as wide as what the last one left allows."""
@@ -276,7 +203,7 @@ class _Pass:
             self._merge(job.band[:found] + first)
             first, width = stop, min(2 * width, most)
         if not job.fits:
-            job.read(0)
+            job.read()
 
     def _take(self, first: int, stop: int) -> int:
         """Fill the band with every pair of a range of lanes."""
@@ -287,45 +214,32 @@ class _Pass:
 
     def _sweep(self, first: int, stop: int) -> int:
         """Fill the band with what survives of a range of lanes; returns how many pairs do."""
-        job, facts, tile = self.job, self.job.batch.facts, self.job.tile
-        rows = job.lanes(first, stop)
-        panels = job.pack_candidates(rows)
+        job, tile, norm = self.job, self.job.tile, self.job.bound.norm
+        sides, ids = job.batch.sides, job.batch.sorted_ids
+        which = Which(stop - first, None if ids is None else ids[first:stop], first)
+        status = None if job.batch.nan_worst else job.words[2:]
+        panels = layout.pack_candidates(
+            sides, which, job.dim, tile.candidates, status=status, is_less_one=True
+        )
         described = panels
-        if job.bound.norm or rows.bias is not None:
-            described = describe_lanes(
-                rows.table,
-                facts,
-                job.dim,
-                tile.candidates,
-                job.bound.norm,
-                ids=rows.ids,
-                bias=rows.bias,
-                factor=rows.factor,
-            )
+        if norm or job.form.has_bias:
+            described = layout.describe_candidates(sides, which, job.dim, tile.candidates, norm)
+        rel = job.bound.rel * bounds.ROUND_UP
         launcher.launch(
             collect,
-            (-(-self.count // tile.queries), -(-(stop - first) // tile.candidates)),
+            (-(-self.count // tile.queries), -(-which.size // tile.candidates)),
             {
-                "p_query": self.packed,
-                "p_panel": panels,
-                "p_threshold": self._thresholds(),
-                "p_lane": described,
-                "p_band": job.band,
-                "p_cursor": job.cursor.zero_(),
-                "num_candidates": stop - first,
+                "packed": Packed(self.packed, panels, self._thresholds(), described, rel),
+                "tally": Tally(None, job.band, job.cursor.zero_(), BAND_PAIRS),
+                "num_candidates": which.size,
                 "num_features": job.dim,
-                "capacity": BAND_PAIRS,
-                "rel": job.bound.rel * bounds.ROUND_UP,
-                **job.score,
-                "HAS_FACTOR": job.batch.has_factor,
-                "HAS_NORM": job.bound.norm > 0,
-                "BLOCK_M": tile.queries,
-                "BLOCK_N": tile.candidates,
+                "FORM": job.form,
+                "TILE": Tile(tile.queries, tile.candidates),
             },
             num_warps=tile.num_warps,
             **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
         )
-        return job.read(first if rows.ids is None else 0)
+        return job.read()
 
     def _thresholds(self) -> Tensor:
         job = self.job
@@ -345,23 +259,12 @@ class _Pass:
             score_survivors,
             (-(-len(pairs) // CANONICAL_LANES),),
             {
-                **query_args(batch.queries, batch.facts, batch.factor),
-                **view_args(batch.candidates, batch.facts, "p_table", "c_"),
-                **factor_args(batch.factor),
-                "p_bias": batch.bias,
-                "bias_stride": 0 if batch.bias is None else batch.bias.stride(0),
-                "p_pairs": pairs,
-                "p_order": self.order,
-                "p_ids": batch.sorted_ids,
-                "p_limits": self.limits,
-                "p_scores": scores,
-                "p_status": job.words[1:],
+                "operands": batch.sides.views(),
+                "survivors": Survivors(pairs, self.order, batch.sorted_ids, self.limits, scores),
+                "p_status": None if job.fits or batch.nan_worst else job.words[1:],
                 "count": len(pairs),
                 "num_features": job.dim,
-                **job.score,
-                "HAS_IDS": batch.sorted_ids is not None,
-                "CHECK": not (job.fits or batch.nan_worst),
-                "LANES": CANONICAL_LANES,
+                "FORM": batch.sides.form(),
             },
             num_warps=1,
             enable_fp_fusion=False,

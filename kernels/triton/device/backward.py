@@ -1,117 +1,304 @@
 """Gradients of rows: each is pulled by every row of the other side, weighted by its pair.
 
-``d score / d row = - c (row - other) / norm``: the kernel adds ``- coefficient * direction`` over
-the other side. Both gradients are this kernel with the sides swapped, so each recomputes its
-differences, and a sum never leaves its lane: no reduction an element, no atomics, a fixed order.
+Each side recomputes its differences, and a sum never leaves its lane: no reduction an element, no
+atomics, a fixed order. :func:`backward` takes all pairs of a block, :func:`backward_lists` lists of
+pairs: of a query, its own; of a table's row, those whose id it is, in the order of the index.
+Lists are cut into pieces of bounded length, so that one hot id is many programs; pieces of a row
+are added in order. One function, ``terms.pull``, serves either side; sums that a side does not
+have are never stored, so the compiler drops them.
 
 Cost model (rotate, sm_90, 16 x 32 tile, 1 warp): 8 arithmetic slots an element (two subtractions,
 two multiply-adds for the square, ``MUFU.RSQ``, a product, two multiply-adds), 9.6 with loads and
 the loop, so issue is the limit and the square root unit hides behind it. A lane owns a feature of
 every row of its tile: rows and their sums stay in registers (128), the other side's row is read
 in place, coalesced over features, once for 16 rows, and 16 coefficients are four uniform vectors.
-
-A modulus below 2**-54 fades: the square has 2**-126 added, which makes the direction 0 at 0
-without a select.
+rscf_rotate with a factor: 58 for queries, 49 for candidates; its accumulators fill the registers,
+so a lane owns a feature of 4 queries or of 8 candidates. Lists are limited by the gathered rows,
+8 bytes an element of rotate, beside about 11 issue slots.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from .operands import widen
+from .operands import Rows
 from .sweep import SUM_BLOCK
-from .terms import L1, ROTATE
+from .terms import load_candidate, load_query, pull
 
-LEAST_NORMAL: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
+WEIGHTS = 16  # rows of a packed tile of coefficients
+_WEIGHTS: tl.constexpr = tl.constexpr(WEIGHTS)
+
+
+class Side(NamedTuple):
+    """What a kernel that pulls rows is compiled for."""
+
+    of_queries: bool  # else of candidates and their factor
+    rows: int  # of a program: of the tile, or pairs of a list
+    features: int
+
+
+class Pulled(NamedTuple):
+    """All pairs of queries and candidates, and the gradients of one side."""
+
+    queries: Rows
+    table: Rows
+    factor: Rows | None
+    coefficient: Any  # [tiles of rows][num_others][WEIGHTS]
+    grad: Rows | None  # float32, added to; ``num_rows`` rows of a split after those of the last
+    grad_factor: Rows | None
+
+
+class Lists(NamedTuple):
+    """Pairs in lists that share a row, and lists in pieces."""
+
+    order: Any  # [places] pair of each place of the lists; None: its own number
+    others: Any  # [places] row of the other side
+    weight: Any  # [pairs]
+    starts: Any  # [pieces + 1] first place of each piece
+    owners: Any  # [pieces] the row that a piece's pairs share
+    target: Any  # [pieces] row of the gradient, or -1 - extra row
+
+
+class Sums(NamedTuple):
+    """A gradient that lists are summed into; None: not needed."""
+
+    grad: Rows | None
+    extra: Any  # float32, with the strides of the gradient
+
+
+class Pulls(NamedTuple):
+    """Sums of pulls, in the order of ``terms.pull``."""
+
+    s0: Any
+    s1: Any
+    s2: Any
+    s3: Any
+    s4: Any
 
 
 @triton.jit
-def add_pull(re, im, weight, x, y, SCORE: tl.constexpr):
-    """``re, im`` plus ``weight`` times the direction of a difference; ``l2`` divides elsewhere."""
-    if SCORE == L1:
-        return re + tl.where(x > 0, weight, tl.where(x < 0, -weight, 0.0)), im
-    if SCORE != ROTATE:  # l2, and dot: there x is minus the other row
-        return re + weight * x, im
-    scaled = weight * tl.rsqrt(x * x + (y * y + LEAST_NORMAL))
-    return re + scaled * x, im + scaled * y
+def narrow(values, DTYPE: tl.constexpr):
+    """Float32 values as the type of a gradient, rounded to nearest."""
+    if DTYPE.primitive_bitwidth < 32:
+        return values.to(DTYPE, fp_downcast_rounding="rtne")
+    return values.to(DTYPE)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "split_stride",
-        "num_rows",
-        "num_others",
-        "others_per_split",
-        "first_feature",
-        "last_feature",
-    ]
-)
-def pull(
-    p_row,
-    r_row_stride,
-    r_plane_stride,
-    r_step,
-    p_other,
-    c_row_stride,
-    c_plane_stride,
-    c_step,
-    p_coefficient,  # [tiles of rows][num_others][ROWS]
-    p_grad,  # [splits][num_rows, PLANES * features] float32, added to
-    split_stride,
-    g_row_stride,
-    g_plane_stride,
-    g_step,
+@triton.jit
+def no_pulls(zero):
+    """Sums of nothing."""
+    return Pulls(zero, zero, zero, zero, zero)
+
+
+@triton.jit
+def plus(a, b):
+    """The sum of sums."""
+    s0, s1, s2, s3, s4 = b
+    return Pulls(a.s0 + s0, a.s1 + s1, a.s2 + s2, a.s3 + s3, a.s4 + s4)
+
+
+@triton.jit
+def minus_over_rows(sums):
+    """Minus the sums over the rows of a tile."""
+    return Pulls(
+        -tl.sum(sums.s0, 0),
+        -tl.sum(sums.s1, 0),
+        -tl.sum(sums.s2, 0),
+        -tl.sum(sums.s3, 0),
+        -tl.sum(sums.s4, 0),
+    )
+
+
+@triton.jit
+def at_row(operands, row, FORM: tl.constexpr):
+    """Pointers to a row of the queries, of the table and of the factor."""
+    p_q = operands.queries.ptr + row * operands.queries.row
+    p_c = operands.table.ptr + row * operands.table.row
+    p_f = p_c
+    if FORM.has_factor:
+        p_f = operands.factor.ptr + row * operands.factor.row
+    return p_q, p_c, p_f
+
+
+@triton.jit
+def subtract(p_plane, total, mask):
+    """Subtract from a plane of a gradient."""
+    tl.store(p_plane, tl.load(p_plane, mask=mask, other=0.0) - total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_others", "first_feature", "last_feature"])
+def backward(
+    pulled,
     num_rows,
     num_others,
-    others_per_split,
     first_feature,
     last_feature,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    ROWS: tl.constexpr,
-    FEATURES: tl.constexpr,
+    FORM: tl.constexpr,
+    SIDE: tl.constexpr,
 ):
     """Subtract the pull of one split of the other side from a tile of gradients."""
-    i_tile = tl.program_id(0)
+    ROWS: tl.constexpr = SIDE.rows
+    FEATURES: tl.constexpr = SIDE.features
+    first_row = tl.program_id(0) * ROWS
     i_split = tl.program_id(2)
-    o_row = tl.arange(0, ROWS)
-    row = i_tile * ROWS + o_row
+    row = first_row + tl.arange(0, ROWS)
     feature = first_feature + tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-    k = tl.minimum(feature, last_feature - 1).to(tl.int64)
-    o_table = tl.minimum(row, num_rows - 1).to(tl.int64)[:, None] * r_row_stride
-    p_row += o_table + k[None, :] * r_step
-    r_re = widen(tl.load(p_row)).to(tl.float32)
-    r_im = r_re
-    if PLANES == 2:
-        r_im = widen(tl.load(p_row + r_plane_stride)).to(tl.float32)
-    first = i_split * others_per_split
-    last = tl.minimum(first + others_per_split, num_others)
-    p_other += first.to(tl.int64) * c_row_stride
-    p_coefficient += (i_tile.to(tl.int64) * num_others + first) * ROWS
-    o_other = k * c_step
-    total_re = tl.zeros((ROWS, FEATURES), tl.float32)
-    total_im = tl.zeros((ROWS, FEATURES), tl.float32)
+    k = tl.minimum(feature, last_feature - 1).to(tl.int64)[None, :]
+    safe_row = tl.minimum(row, num_rows - 1).to(tl.int64)[:, None]
+    per_split = (num_others + tl.num_programs(2) - 1) // tl.num_programs(2)
+    first = i_split * per_split
+    last = tl.minimum(first + per_split, num_others)
+    p_q, p_c, p_f = at_row(pulled, safe_row, FORM)
+    if SIDE.of_queries:
+        q = load_query(p_q, pulled.queries, k, None, FORM, tl.float32)
+    else:
+        c = load_candidate(p_c, p_f, pulled, k, None, FORM, tl.float32)
+    p_q, p_c, p_f = at_row(pulled, first.to(tl.int64), FORM)
+    p_weight = pulled.coefficient
+    p_weight += ((first_row // _WEIGHTS).to(tl.int64) * num_others + first) * _WEIGHTS
+    if ROWS < _WEIGHTS:
+        p_weight += tl.multiple_of(first_row % _WEIGHTS, ROWS)
+    zero = tl.zeros((ROWS, FEATURES), tl.float32)
+    total = no_pulls(zero)
     other = first
     while other < last:
         stop = tl.minimum(other + SUM_BLOCK, last)
-        re = tl.zeros((ROWS, FEATURES), tl.float32)
-        im = tl.zeros((ROWS, FEATURES), tl.float32)
+        part = no_pulls(zero)
         for _ in range(other, stop):
-            c_re = widen(tl.load(p_other + o_other)).to(tl.float32)[None, :]
-            c_im = c_re
-            if PLANES == 2:
-                c_im = widen(tl.load(p_other + c_plane_stride + o_other)).to(tl.float32)
-                c_im = c_im[None, :]
-            weight = tl.load(p_coefficient + o_row)[:, None]
-            re, im = add_pull(re, im, weight, r_re - c_re, r_im - c_im, SCORE)
-            p_other += c_row_stride
-            p_coefficient += ROWS
-        total_re += re
-        total_im += im
+            weight = tl.load(p_weight + tl.arange(0, ROWS))[:, None]
+            if SIDE.of_queries:
+                c = load_candidate(p_c, p_f, pulled, k, None, FORM, tl.float32)
+                p_c += pulled.table.row
+                if FORM.has_factor:
+                    p_f += pulled.factor.row
+            else:
+                q = load_query(p_q, pulled.queries, k, None, FORM, tl.float32)
+                p_q += pulled.queries.row
+            part = plus(part, pull(weight, q, c, FORM, SIDE.of_queries))
+            p_weight += _WEIGHTS
+        total = plus(total, part)
         other = stop
-    p_grad += i_split.to(tl.int64) * split_stride
-    p_grad += row.to(tl.int64)[:, None] * g_row_stride + feature.to(tl.int64)[None, :] * g_step
     mask = (row < num_rows)[:, None] & (feature < last_feature)[None, :]
-    tl.store(p_grad, tl.load(p_grad, mask=mask, other=0.0) - total_re, mask=mask)
-    if PLANES == 2:
-        p_im = p_grad + g_plane_stride
-        tl.store(p_im, tl.load(p_im, mask=mask, other=0.0) - total_im, mask=mask)
+    row = row.to(tl.int64) + i_split.to(tl.int64) * num_rows
+    if pulled.grad is not None:
+        grad = pulled.grad
+        p_grad = grad.ptr + row[:, None] * grad.row + k * grad.step
+        subtract(p_grad, total.s0, mask)
+        if FORM.planes == 2:
+            subtract(p_grad + grad.plane, total.s1, mask)
+        if SIDE.of_queries and FORM.is_rscf:
+            subtract(p_grad + FORM.planes * grad.plane, total.s2, mask)
+            if FORM.planes == 2:
+                subtract(p_grad + 3 * grad.plane, total.s3, mask)
+            if FORM.has_factor:
+                subtract(p_grad + 2 * FORM.planes * grad.plane, total.s4, mask)
+    if pulled.grad_factor is not None:
+        grad = pulled.grad_factor
+        subtract(grad.ptr + row[:, None] * grad.row + k * grad.step, total.s2, mask)
+
+
+@triton.jit
+def store_plane(sums, plane, target, k, total, mask):
+    """Store a plane of a row, or of an extra row where the list has several pieces."""
+    o_column = plane * sums.grad.plane + k * sums.grad.step
+    if target >= 0:
+        value = narrow(total, sums.grad.ptr.dtype.element_ty)
+        tl.store(sums.grad.ptr + target * sums.grad.row + o_column, value, mask=mask)
+    else:
+        tl.store(sums.extra + (-1 - target) * sums.grad.row + o_column, total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["first_feature", "last_feature"])
+def backward_lists(
+    operands,
+    lists,
+    sums,  # of the rows, and of the factor
+    first_feature,
+    last_feature,
+    FORM: tl.constexpr,
+    SIDE: tl.constexpr,
+):
+    """Minus the pull of the pairs of one piece on the row they share."""
+    PAIRS: tl.constexpr = SIDE.rows
+    FEATURES: tl.constexpr = SIDE.features
+    piece = tl.program_id(0).to(tl.int64)
+    feature = first_feature + tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+    column = tl.minimum(feature, last_feature - 1).to(tl.int64)
+    k = column[None, :]
+    start = tl.load(lists.starts + piece)
+    count = (tl.load(lists.starts + piece + 1) - start).to(tl.int32)
+    p_others = lists.others + start
+    p_query, p_row, p_factor = at_row(operands, tl.load(lists.owners + piece), FORM)
+    if SIDE.of_queries:
+        q = load_query(p_query, operands.queries, k, None, FORM, tl.float32)
+    else:
+        c = load_candidate(p_row, p_factor, operands, k, None, FORM, tl.float32)
+    zero = tl.zeros((PAIRS, FEATURES), tl.float32)
+    total = no_pulls(zero)
+    first = 0
+    while first < count:
+        stop = tl.minimum(first + SUM_BLOCK * PAIRS, count)
+        part = no_pulls(zero)
+        spare = tl.load(p_others + first)  # a row of this list: what 0 is multiplied with
+        for step in range(first, stop, PAIRS):
+            o_pair = step + tl.arange(0, PAIRS)
+            m_pair = o_pair < count
+            other = tl.load(p_others + o_pair, mask=m_pair, other=spare)[:, None]
+            if lists.order is not None:
+                pair = tl.load(lists.order + start + o_pair, mask=m_pair, other=0)
+                p_weight = lists.weight + pair
+            else:
+                p_weight = lists.weight + start + o_pair
+            weight = tl.load(p_weight, mask=m_pair, other=0.0)[:, None]
+            if SIDE.of_queries:
+                p_c = operands.table.ptr + other * operands.table.row + k * operands.table.step
+                p_f = p_c
+                if FORM.has_factor:
+                    p_f = operands.factor.ptr + other * operands.factor.row
+                    p_f += k * operands.factor.step
+                c = load_candidate(p_c, p_f, operands, 0, None, FORM, tl.float32)
+            else:
+                p_q = operands.queries.ptr + other * operands.queries.row
+                p_q += k * operands.queries.step
+                q = load_query(p_q, operands.queries, 0, None, FORM, tl.float32)
+            part = plus(part, pull(weight, q, c, FORM, SIDE.of_queries))
+        total = plus(total, part)
+        first = stop
+    of_rows, of_factor = sums
+    mask = feature < last_feature
+    target = tl.load(lists.target + piece)
+    total = minus_over_rows(total)
+    if of_rows.grad is not None:
+        store_plane(of_rows, 0, target, column, total.s0, mask)
+        if FORM.planes == 2:
+            store_plane(of_rows, 1, target, column, total.s1, mask)
+        if SIDE.of_queries and FORM.is_rscf:
+            store_plane(of_rows, FORM.planes, target, column, total.s2, mask)
+            if FORM.planes == 2:
+                store_plane(of_rows, 3, target, column, total.s3, mask)
+            if FORM.has_factor:
+                store_plane(of_rows, 2 * FORM.planes, target, column, total.s4, mask)
+    if of_factor.grad is not None:
+        store_plane(of_factor, 0, target, column, total.s2, mask)
+
+
+@triton.jit(do_not_specialize=["width"])
+def add_pieces(
+    grad,  # Rows [lists, width]
+    p_extra,  # [extras, width], with the strides of the gradient
+    p_first,  # [lists + 1] first extra row of each list
+    width,
+    COLUMNS: tl.constexpr,
+):
+    """The gradient of a row whose list was cut: its pieces, added in order."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mask = column < width
+    first = tl.load(p_first + row)
+    last = tl.load(p_first + row + 1)
+    if first < last:
+        total = tl.zeros((COLUMNS,), tl.float32)
+        for piece in range(first, last):
+            total += tl.load(p_extra + piece * grad.row + column, mask=mask, other=0.0)
+        tl.store(grad.ptr + row * grad.row + column, total, mask=mask)

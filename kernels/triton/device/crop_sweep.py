@@ -8,115 +8,92 @@ A tile stops when every total is past the limits of all crops still to come. The
 the host (nest.py), so that a fold loads two numbers a query.
 """
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
-from .score_tiles import add_features
-from .sweep import HUGE, SUM_BLOCK, append, classify
-from .terms import DOT, L2, distance_of
+from .sweep import (
+    SUM_BLOCK,
+    Packed,
+    Tally,
+    add_packed,
+    all_past,
+    append,
+    count_certain,
+    extremes,
+    judge,
+    of_squares,
+    tile_of,
+)
+from .terms import PRODUCT, stored_move
 
 THRESHOLDS: tl.constexpr = tl.constexpr(6)  # numbers a query and crop
 
 
+class Crops(NamedTuple):
+    """The crops of a sweep, and how far apart lie what each has of its own."""
+
+    widths: Any  # [number], none below the one before; the last is the number of features
+    number: int
+    lanes: int  # between the lanes of a crop and of the next
+    cursor: int
+
+
 @triton.jit
-def is_past(
-    total, p_threshold, highest_bias, largest_norm, SCORE: tl.constexpr, BLOCK_M: tl.constexpr
-):
-    """1 if every total is past the limits of the crops to come, else 0."""
-    o_query = tl.arange(0, BLOCK_M)
-    rel = tl.load(p_threshold + 3 * BLOCK_M + o_query)
-    limit = tl.load(p_threshold + 4 * BLOCK_M + o_query)
+def limit_to_come(p_threshold, largest, FORM: tl.constexpr, TILE: tl.constexpr):
+    """The limit of each query past which no crop to come can count."""
+    highest_bias, largest_norm = largest
+    M: tl.constexpr = TILE.rows
+    p_threshold += tl.arange(0, M)
+    rel = tl.load(p_threshold + 3 * M)
+    limit = tl.load(p_threshold + 4 * M)
     limit += highest_bias + 2.0 * rel * tl.abs(highest_bias)
-    limit += 2.0 * tl.load(p_threshold + 5 * BLOCK_M + o_query) * largest_norm
-    if SCORE == L2:
-        limit = tl.where(limit < 0.0, -1.0, limit * limit * (1.0 + 9.5367431640625e-07))
-    past = (total > limit[:, None]) & (total <= HUGE)
-    return tl.min(tl.min(past.to(tl.int32), 0), 0)
+    limit += 2.0 * tl.load(p_threshold + 5 * M) * largest_norm
+    return of_squares(limit, FORM)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "lane_stride",
-        "cursor_stride",
-        "num_positions",
-        "num_candidates",
-        "num_features",
-        "num_crops",
-        "capacity",
-    ]
-)
-def sweep_nested(
-    p_query,  # [tiles][num_features][PLANES][BLOCK_M]
-    p_panel,  # [panels][num_features][PLANES][BLOCK_N]
-    p_threshold,  # [tiles][num_crops][6][BLOCK_M], see nest.py
-    p_lane,  # [num_crops of lane_stride][panels][2][BLOCK_N] bias, norm
-    lane_stride,
-    p_crops,  # [num_crops] widths, none below the one before; the last is num_features
-    p_greater,  # [num_crops][num_positions] int32
-    p_band,  # [num_crops][capacity] position << 32 | lane
-    p_cursor,  # [num_crops] of cursor_stride
-    cursor_stride,
-    num_positions,
+@triton.jit(do_not_specialize=["num_candidates", "num_features"])
+def sweep_crops(
+    packed,  # thresholds [tiles][crops][6][M], see nest.py; rel stands among them
+    crops,
+    tally,  # of the first crop; greater [crops][positions], band [crops][capacity]
     num_candidates,
     num_features,
-    num_crops,
-    capacity,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     """Count, for each crop, what beats its target for certain; append what is open to its band."""
-    i_tile = tl.program_id(0)  # queries first: a panel is reused while it is hot
-    i_panel = tl.program_id(1)
-    o_tile = tl.arange(0, BLOCK_M)
-    o_panel = tl.arange(0, BLOCK_N)
-    p_threshold += i_tile * num_crops * (THRESHOLDS * BLOCK_M)
-    p_lane += i_panel * (2 * BLOCK_N)
-    highest_bias = 0.0
-    if HAS_BIAS:
-        highest_bias = tl.max(tl.load(p_lane + o_panel), 0)
-    largest_norm = 0.0
-    if HAS_NORM:  # that of the widest crop is the largest
-        p_widest = p_lane + (num_crops - 1) * lane_stride
-        largest_norm = tl.max(tl.load(p_widest + BLOCK_N + o_panel), 0)
-    wide = num_features.to(tl.int64) * PLANES
-    p_query += i_tile * (wide * BLOCK_M)
-    p_panel += i_panel * (wide * BLOCK_N)
-    lane = i_panel * BLOCK_N + o_panel
-    position = i_tile * BLOCK_M + o_tile
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    M: tl.constexpr = TILE.rows
+    p_threshold = packed.thresholds + tl.program_id(0) * crops.number * (THRESHOLDS * M)
+    p_lanes = packed.lanes + tl.program_id(1) * (2 * TILE.lanes)
+    p_greater = tally.greater
+    p_band = tally.band
+    p_cursor = tally.cursor
+    # The norms of the widest crop are the largest.
+    largest = extremes(p_lanes, p_lanes + (crops.number - 1) * crops.lanes, FORM, TILE)
+    tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+    total = tl.zeros(TILE, tl.float32)
     feature = 0  # past num_features: abandoned
-    for i_crop in range(num_crops):
-        width = tl.load(p_crops + i_crop).to(tl.int32)
+    for i_crop in range(crops.number):
+        width = tl.load(crops.widths + i_crop).to(tl.int32)
         while feature < width:
             stop = tl.minimum(feature + SUM_BLOCK, width)
-            part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            total += add_features(
-                part, p_query, p_panel, feature, stop, SCORE, PLANES, BLOCK_M, BLOCK_N
-            )
+            part = tl.zeros(TILE, tl.float32)
+            total += add_packed(part, tile, feature, stop, FORM, stored_move(FORM), TILE)
             feature = stop
-            if SCORE != DOT:
-                past = is_past(total, p_threshold, highest_bias, largest_norm, SCORE, BLOCK_M)
-                feature += past * (num_features + 1)
+            if FORM.term != PRODUCT:
+                limit = limit_to_come(p_threshold, largest, FORM, TILE)
+                feature += all_past(total, limit) * (num_features + 1)
         if feature == width:
-            tau = tl.load(p_threshold + o_tile)[:, None]
-            valid = (tau == tau) & (lane < num_candidates)[None, :]
-            absolute = tl.load(p_threshold + BLOCK_M + o_tile)[:, None]
-            rel = tl.load(p_threshold + 3 * BLOCK_M + o_tile)[:, None]
-            if HAS_NORM:
-                norm = tl.load(p_lane + BLOCK_N + o_panel)[None, :]
-                absolute += tl.load(p_threshold + 2 * BLOCK_M + o_tile)[:, None] * norm
-            if HAS_BIAS:
-                tau += tl.load(p_lane + o_panel)[None, :]
-            beats, decided = classify(distance_of(total, SCORE), tau, rel, absolute)
-            count = tl.sum((beats & valid).to(tl.int32), 1)  # [M]
-            tl.atomic_add(p_greater + position, count, mask=count > 0, sem="relaxed")
-            append(p_band, p_cursor, capacity, position, lane, valid & (decided == 0))
-        p_threshold += THRESHOLDS * BLOCK_M
-        p_lane += lane_stride
-        p_greater += num_positions
-        p_band += capacity
-        p_cursor += cursor_stride
+            rel = tl.load(p_threshold + 3 * M + tl.arange(0, M))[:, None]
+            of_crop = Packed(packed.queries, packed.panels, p_threshold, p_lanes, rel)
+            beats, loses, valid = judge(total, of_crop, num_candidates, FORM, TILE)
+            count_certain(p_greater, beats, TILE)
+            of_band = Tally(p_greater, p_band, p_cursor, tally.capacity)
+            append(of_band, valid & ((beats | loses) == 0), TILE)
+        p_threshold += THRESHOLDS * M
+        p_lanes += crops.lanes
+        p_greater += tl.num_programs(0) * M
+        p_band += tally.capacity
+        p_cursor += crops.cursor

@@ -1,25 +1,20 @@
-"""The terms of the filtering scores: ``rscf_rotate``, ``rscf_l1``, ``rscf_l2``.
+"""How far a query moves, by ``a`` of the query and ``b`` of the factor: sines and cosines of a b.
 
-A query brings a scale ``w`` of the candidate and, where there is a factor ``b``, a move ``a``:
-``q e^{iab} - w c`` or ``q + a b - w c``. How far a query moves is taken in one of four ways:
+Where terms are moduli the move is a phase, elsewhere a shift. It is taken in one of four ways:
 
     STILL   no factor: no sine
-    NEAR    the sweep, ``q`` with ``a`` folded in and ``b - 1`` packed, |a (b - 1)| <= pi/2
+    NEAR    the sweep, ``q`` moved as by a factor of 1 and ``b - 1`` packed, |a (b - 1)| <= pi/2
     FAR     the sweep, any angle: less the nearest multiple of pi
     PLAIN   ``q, a, b`` as they are stored; the product in two parts
 
-Cost model (rscf_rotate, issue slots an element without loads): STILL 8, NEAR 21 (a product, 10 for
-the two polynomials, 4 for the turn, 2 for the scale, 4 as rotate), FAR 32, PLAIN 34. Compiled for
-sm_90 with loads: 7.9, 23.6, 34.8.
-
-The polynomials err by less than 8 u each on 0 .. 1.62, rounding included (docs/exactness.md).
+Cost model (issue slots): 10 for the two polynomials of NEAR, 21 with the reduction of FAR. The
+polynomials err by less than 8 u each on 0 .. 1.62, rounding included (docs/exactness.md). The
+canonical sine and cosine are ``kernels/reference/trig.py``, operation by operation, and are to be
+compiled without fusion.
 """
 
 import triton
 import triton.language as tl
-
-from .operands import widen
-from .terms import RSCF_L1, RSCF_ROTATE
 
 STILL: tl.constexpr = tl.constexpr(0)
 NEAR: tl.constexpr = tl.constexpr(1)
@@ -40,6 +35,33 @@ _S1: tl.constexpr = tl.constexpr(-0.16666655242443085)
 _S2: tl.constexpr = tl.constexpr(0.008332972414791584)
 _S3: tl.constexpr = tl.constexpr(-0.00019803417671937495)
 _S4: tl.constexpr = tl.constexpr(2.593088765934226e-06)
+
+_LARGEST_PHASE: tl.constexpr = tl.constexpr(1048576.0)
+_EVEN: tl.constexpr = tl.constexpr(6755399441055744.0)  # 1.5 * 2**52: rounds to even, as rint
+_TWO_OVER_PI: tl.constexpr = tl.constexpr(0.6366197723675814)
+_HALF_PI_1: tl.constexpr = tl.constexpr(1.5707963267341256)
+_HALF_PI_2: tl.constexpr = tl.constexpr(6.077100506303966e-11)
+_HALF_PI_3: tl.constexpr = tl.constexpr(2.0222662487111665e-21)
+_S: tl.constexpr = tl.constexpr(
+    (
+        1.5896909952115501e-10,
+        -2.5050760253406863e-08,
+        2.7557313707070068e-06,
+        -1.984126982985795e-04,
+        8.33333333332249e-03,
+        -0.16666666666666632,
+    )
+)
+_C: tl.constexpr = tl.constexpr(
+    (
+        -1.1359647557788195e-11,
+        2.087572321298175e-09,
+        -2.7557314351390663e-07,
+        2.480158728947673e-05,
+        -1.388888888887411e-03,
+        0.0416666666666666,
+    )
+)
 
 
 @triton.jit
@@ -76,183 +98,33 @@ def far_cos_sin(angle, low):
 @triton.jit
 def move_cos_sin(a, b, MOVE: tl.constexpr):
     """Float32 cosine and sine of ``a b``."""
-    angle = a * b
+    phase = a * b
     if MOVE == NEAR:
-        return near_cos_sin(angle)
-    low = angle * 0.0
-    if MOVE == PLAIN:
-        low = tl.fma(a, b, -angle)
-    return far_cos_sin(angle, low)
-
-
-@triton.jit
-def filtered_difference(
-    q_re, q_im, w_re, w_im, a, n_re, n_im, b, SCORE: tl.constexpr, MOVE: tl.constexpr
-):
-    """What the term takes the length of, in float32; one number twice for real rows.
-
-    ``n`` is minus the candidate: negated before it is broadcast, that costs nothing.
-    """
-    if SCORE != RSCF_ROTATE:
-        x = q_re
-        if MOVE != STILL:
-            x = x + a * b
-        x = x + w_re * n_re
-        return x, x
-    re = q_re
-    im = q_im
-    if MOVE != STILL:
-        cosine, sine = move_cos_sin(a, b, MOVE)
-        re = q_re * cosine - q_im * sine
-        im = q_re * sine + q_im * cosine
-    return re + w_re * n_re, im + w_im * n_im
-
-
-@triton.jit
-def add_filtered(
-    total, q_re, q_im, w_re, w_im, a, n_re, n_im, b, SCORE: tl.constexpr, MOVE: tl.constexpr
-):
-    """``total`` plus the term of one feature."""
-    x, y = filtered_difference(q_re, q_im, w_re, w_im, a, n_re, n_im, b, SCORE, MOVE)
-    if SCORE == RSCF_ROTATE:
-        return total + tl.sqrt(x * x + y * y)
-    if SCORE == RSCF_L1:
-        return total + tl.abs(x)
-    return total + x * x
-
-
-@triton.jit
-def load_query(p_query, plane_stride, mask, PLANES: tl.constexpr, HAS_FACTOR: tl.constexpr):
-    """The planes of a filtering query where they are stored; the missing ones are others."""
-    q_re = widen(tl.load(p_query, mask=mask, other=0.0))
-    w_re = widen(tl.load(p_query + PLANES * plane_stride, mask=mask, other=0.0))
-    q_im = q_re
-    w_im = w_re
-    a = q_re
-    if PLANES == 2:
-        q_im = widen(tl.load(p_query + plane_stride, mask=mask, other=0.0))
-        w_im = widen(tl.load(p_query + 3 * plane_stride, mask=mask, other=0.0))
-    if HAS_FACTOR:
-        a = widen(tl.load(p_query + 2 * PLANES * plane_stride, mask=mask, other=0.0))
-    return q_re, q_im, w_re, w_im, a
-
-
-@triton.jit
-def load_candidate(p_table, plane_stride, p_factor, mask, PLANES: tl.constexpr, HAS_FACTOR):
-    """The planes of a candidate and its factor where they are stored."""
-    c_re = widen(tl.load(p_table, mask=mask, other=0.0))
-    c_im = c_re
-    b = c_re
-    if PLANES == 2:
-        c_im = widen(tl.load(p_table + plane_stride, mask=mask, other=0.0))
-    if HAS_FACTOR:
-        b = widen(tl.load(p_factor, mask=mask, other=0.0))
-    return c_re, c_im, b
-
-
-@triton.jit
-def add_stored(
-    total,
-    p_query,
-    q_plane_stride,
-    m_query,
-    p_table,
-    c_plane_stride,
-    p_factor,
-    m_pair,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    HAS_FACTOR: tl.constexpr,
-):
-    """``total`` plus the terms of operands read in place."""
-    q_re, q_im, w_re, w_im, a = load_query(p_query, q_plane_stride, m_query, PLANES, HAS_FACTOR)
-    c_re, c_im, b = load_candidate(p_table, c_plane_stride, p_factor, m_pair, PLANES, HAS_FACTOR)
-    return add_filtered(
-        total,
-        q_re.to(tl.float32),
-        q_im.to(tl.float32),
-        w_re.to(tl.float32),
-        w_im.to(tl.float32),
-        a.to(tl.float32),
-        -c_re.to(tl.float32),
-        -c_im.to(tl.float32),
-        b.to(tl.float32),
-        SCORE,
-        PLAIN if HAS_FACTOR else STILL,
-    )
-
-
-@triton.jit
-def add_packed(
-    part,
-    p_query,
-    p_panel,
-    first,
-    stop,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    MOVE: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """``part [M, N]`` plus the terms of packed features ``first .. stop - 1``."""
-    HAS_FACTOR: tl.constexpr = MOVE != STILL
-    Q_PLANES: tl.constexpr = 2 * PLANES + HAS_FACTOR
-    C_PLANES: tl.constexpr = PLANES + HAS_FACTOR
-    p_q = p_query + tl.arange(0, BLOCK_M)
-    p_c = p_panel + tl.arange(0, BLOCK_N)
-    for k in range(first, stop):
-        p_row = p_q + k * (Q_PLANES * BLOCK_M)
-        q_re = tl.load(p_row)[:, None]
-        q_im = q_re
-        w_re = tl.load(p_row + PLANES * BLOCK_M)[:, None]
-        w_im = w_re
-        a = q_re
-        p_row_c = p_c + k * (C_PLANES * BLOCK_N)
-        c_re = tl.load(p_row_c)[None, :]
-        c_im = c_re
-        b = c_re
-        if PLANES == 2:
-            q_im = tl.load(p_row + BLOCK_M)[:, None]
-            w_im = tl.load(p_row + 3 * BLOCK_M)[:, None]
-            c_im = tl.load(p_row_c + BLOCK_N)[None, :]
-        if HAS_FACTOR:
-            a = tl.load(p_row + 2 * PLANES * BLOCK_M)[:, None]
-            b = tl.load(p_row_c + PLANES * BLOCK_N)[None, :]
-        part = add_filtered(part, q_re, q_im, w_re, w_im, a, -c_re, -c_im, b, SCORE, MOVE)
-    return part
-
-
-@triton.jit
-def add_swept(
-    part,
-    p_query,
-    p_panel,
-    first,
-    stop,
-    is_near,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    HAS_FACTOR: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """As ``add_packed``, of folded queries: the cheaper loop where every angle is near."""
-    if HAS_FACTOR and SCORE == RSCF_ROTATE:
-        if is_near:
-            part = add_packed(
-                part, p_query, p_panel, first, stop, SCORE, PLANES, NEAR, BLOCK_M, BLOCK_N
-            )
-        else:
-            part = add_packed(
-                part, p_query, p_panel, first, stop, SCORE, PLANES, FAR, BLOCK_M, BLOCK_N
-            )
-    elif HAS_FACTOR:
-        part = add_packed(
-            part, p_query, p_panel, first, stop, SCORE, PLANES, NEAR, BLOCK_M, BLOCK_N
-        )
+        cosine, sine = near_cos_sin(phase)
+    elif MOVE == FAR:
+        cosine, sine = far_cos_sin(phase, phase * 0.0)
     else:
-        part = add_packed(
-            part, p_query, p_panel, first, stop, SCORE, PLANES, STILL, BLOCK_M, BLOCK_N
-        )
-    return part
+        tl.static_assert(MOVE == PLAIN, "no sine of this move")
+        cosine, sine = far_cos_sin(phase, tl.fma(a, b, -phase))
+    return cosine, sine
+
+
+@triton.jit
+def canonical_cos_sin(phase):
+    """Cosine and sine of float64 radians; NaN beyond 2**20."""
+    turns = (phase * _TWO_OVER_PI + _EVEN) - _EVEN
+    r = phase - turns * _HALF_PI_1
+    r = r - turns * _HALF_PI_2
+    r = r - turns * _HALF_PI_3
+    r = tl.where(tl.abs(phase) > _LARGEST_PHASE, float("nan"), r)
+    z = r * r
+    s = ((((z * _S[0] + _S[1]) * z + _S[2]) * z + _S[3]) * z + _S[4]) * z + _S[5]
+    c = ((((z * _C[0] + _C[1]) * z + _C[2]) * z + _C[3]) * z + _C[4]) * z + _C[5]
+    sine = r + (r * z) * s
+    cosine = (1.0 - 0.5 * z) + (z * z) * c
+    quadrant = turns - 4.0 * tl.floor(turns * 0.25)
+    swapped = (quadrant == 1.0) | (quadrant == 3.0)
+    real = tl.where(swapped, sine, cosine)
+    imaginary = tl.where(swapped, cosine, sine)
+    real = tl.where((quadrant == 1.0) | (quadrant == 2.0), -real, real)
+    return real, tl.where(quadrant >= 2.0, -imaginary, imaginary)

@@ -1,57 +1,91 @@
-"""Reading rows in place: any dtype, any row and column stride, either complex layout, any crop.
+"""What kernels are given: rows read in place, in any dtype, stride, complex layout and crop.
 
-A kernel takes a table as four arguments, ``p_table, row_stride, plane_stride, step``; the host
-makes them with :func:`view_args`.
+Arguments travel as named tuples of pointers and strides; what is not given is None. What a kernel
+is compiled for, its :class:`Form` and its tile, travels as a constant.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
-from torch import Tensor
-
-from ...scores import Score
 
 
-def view_args(
-    rows: Tensor,
-    score: Score,
-    pointer: str = "p_table",
-    prefix: str = "",
-    planes: int | None = None,
-) -> dict[str, Tensor | int]:
-    """The four arguments that stand for ``rows [R, G]``; strides are in elements.
+class Rows(NamedTuple):
+    """Feature ``k`` of plane ``p`` of row ``r`` lies at ``ptr + r row + p plane + k step``."""
 
-    ``planes``: of rows that are not candidates.
-    """
-    starts, step = score.columns(rows.shape[1], planes)
-    row_stride, column_stride = rows.stride()
-    return {
-        pointer: rows,
-        f"{prefix}row_stride": row_stride,
-        f"{prefix}plane_stride": starts[min(1, len(starts) - 1)] * column_stride,
-        f"{prefix}step": step * column_stride,
-    }
+    ptr: Any
+    row: int
+    plane: int
+    step: int
 
 
-def query_args(queries: Tensor, score: Score, factor: Tensor | None) -> dict[str, Tensor | int]:
-    """As :func:`view_args`, of queries."""
-    return view_args(queries, score, "p_query", "q_", score.query_planes(factor is not None))
+class Vector(NamedTuple):
+    """Entry ``i`` lies at ``ptr + i step``."""
+
+    ptr: Any
+    step: int
 
 
-def view_of_factor(factor: Tensor) -> dict[str, Tensor | int]:
-    """The factor ``[N, D]`` as a table of one plane."""
-    row_stride, step = factor.stride()
-    return {"p_table": factor, "row_stride": row_stride, "plane_stride": 0, "step": step}
+class Operands(NamedTuple):
+    """What pairs are scored from, in place."""
+
+    queries: Rows
+    table: Rows
+    factor: Any  # Rows of one plane; None: there is none
+    bias: Vector | None
 
 
-def factor_args(factor: Tensor | None) -> dict[str, Tensor | int | bool | None]:
-    """The factor's rows ``[N, D]``, read if ``HAS_FACTOR``."""
-    row_stride, step = (0, 0) if factor is None else factor.stride()
-    return {
-        "p_factor": factor,
-        "f_row_stride": row_stride,
-        "f_step": step,
-        "HAS_FACTOR": factor is not None,
-    }
+class Lanes(NamedTuple):
+    """The rows that lanes stand for: ``ids``, or else ``first ..``."""
+
+    rows: Rows
+    ids: Any
+    first: int
+
+
+class Out(NamedTuple):
+    """Where scores go: ``[num_crops, queries, candidates]`` of column stride 1."""
+
+    ptr: Any
+    row: int
+    crops: Any  # [num_crops][2] width, first element in ``ptr``; widths do not fall; None: one
+
+
+class Form(NamedTuple):
+    """What the kernels of a score are compiled for; :func:`host.forms.form_of` makes it."""
+
+    term: int  # terms.PRODUCT, ...
+    planes: int  # of a candidate
+    is_root: bool  # the score is the root of the sum of its terms
+    is_rscf: bool  # the query brings a scale of the candidate, and may be moved
+    has_factor: bool  # it is moved by a of the query times b of the factor
+    has_bias: bool = False
+    norm: int = 0  # that the bound needs, as bounds.ErrorBound.norm
+
+
+class Tile(NamedTuple):
+    """Rows and lanes, or rows and features, of one program."""
+
+    rows: int
+    lanes: int
+
+
+@triton.constexpr_function
+def query_planes(form):
+    """Planes of a packed query."""
+    return 2 * form.planes + form.has_factor if form.is_rscf else form.planes
+
+
+@triton.constexpr_function
+def candidate_planes(form):
+    """Planes of a packed candidate, its factor among them."""
+    return form.planes + form.has_factor
+
+
+@triton.constexpr_function
+def threshold_rows(form):
+    """Numbers that decide the pairs of a query, see bounds.thresholds."""
+    return 4 if form.is_rscf else 3
 
 
 @triton.jit
@@ -62,6 +96,13 @@ def widen(values):
         bits = values.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
         wide = bits.to(tl.float32, bitcast=True)
     return wide
+
+
+@triton.jit
+def load_as(pointer, mask, DTYPE: tl.constexpr):
+    """Numbers of a table as float32 or float64; 0 where masked, if there is a mask."""
+    values = tl.load(pointer) if mask is None else tl.load(pointer, mask=mask, other=0.0)
+    return widen(values).to(DTYPE)
 
 
 @triton.jit
@@ -79,16 +120,15 @@ def note_bad_rows(p_status, rows, is_bad):
 
 
 @triton.jit
-def find_last_not_above(p_sorted, count, value, steps):
-    """Index of the last of ``count`` sorted numbers that is not above ``value``, else -1.
-
-    ``steps`` is at least the number of binary digits of ``count``.
-    """
+def find_last_not_above(p_sorted, count, value):
+    """Index of the last of ``count`` sorted numbers that is not above ``value``, else -1."""
     low = tl.zeros_like(value)  # the answer + 1 lies in low .. high
     high = low + count
-    for _ in range(steps):
+    width = tl.full((), count, tl.int64)
+    while width > 0:
         middle = (low + high + 1) // 2
         fits = (low < high) & (tl.load(p_sorted + middle - 1, mask=middle > 0, other=0) <= value)
         low = tl.where(fits, middle, low)
         high = tl.where((low < high) & (fits == 0), middle - 1, high)
+        width = width // 2
     return low - 1

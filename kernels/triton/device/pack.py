@@ -8,114 +8,110 @@ Cost model: a read and a write of every packed number, about 1/B of a sweep's wo
 memory. The transposition of a 16 x 32 tile goes through shared memory.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from .operands import is_finite, note_bad_rows, widen
+from .operands import is_finite, load_as, note_bad_rows, widen
 
 PACK_ROWS, PACK_FEATURES = 16, 32  # of one program's tile
+ROWS: tl.constexpr = tl.constexpr(PACK_ROWS)
+FEATURES: tl.constexpr = tl.constexpr(PACK_FEATURES)
 
 
-@triton.jit(do_not_specialize=["first_row", "count", "num_features"])
+class Panel(NamedTuple):
+    """How rows become lanes of a panel."""
+
+    lanes: int
+    planes: int  # of the rows
+    total: int  # planes of the panel
+    first: int = 0  # plane of the panel that the first of these is
+    is_less_one: bool = False  # 1 is subtracted before rounding
+    is_negated: bool = False
+
+
+@triton.jit
+def rows_of(lanes, count):
+    """The rows that this program's lanes stand for; lanes past the last repeat it."""
+    lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    position = tl.minimum(lane, count - 1).to(tl.int64)
+    rows = lanes.first + position
+    if lanes.ids is not None:
+        rows = tl.load(lanes.ids + position)
+    return rows
+
+
+@triton.jit(do_not_specialize=["count", "num_features"])
 def pack(
-    p_table,
-    row_stride,
-    plane_stride,
-    step,
-    p_ids,  # [count] rows to pack, read if HAS_IDS
-    first_row,  # else they are first_row ...
+    lanes,
     count,
     num_features,
     p_out,
-    p_status,  # [2] second: the least row that holds a number that is not finite
-    PLANES: tl.constexpr,
-    FIRST: tl.constexpr,  # plane of the panel that the first of these is
-    TOTAL: tl.constexpr,  # planes of the panel
-    LESS: tl.constexpr,  # 1 is subtracted before rounding
-    LANES: tl.constexpr,
-    HAS_IDS: tl.constexpr,
-    NEGATE: tl.constexpr,
-    CHECK: tl.constexpr,
-    ROWS: tl.constexpr,
-    FEATURES: tl.constexpr,
+    p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
+    PANEL: tl.constexpr,
 ):
-    """Pack ``ROWS`` rows by ``FEATURES`` features; lanes past the last row repeat it."""
+    """Pack ``ROWS`` rows by ``FEATURES`` features."""
+    PLANES: tl.constexpr = PANEL.planes
+    rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
-    lane = o_first + tl.arange(0, ROWS)
     k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-    position = tl.minimum(lane, count - 1).to(tl.int64)
-    rows = first_row + position
-    if HAS_IDS:
-        rows = tl.load(p_ids + position)
     m_feature = (k < num_features)[None, :]
-    p_panel = p_out + (o_first // LANES).to(tl.int64) * num_features * (TOTAL * LANES)
-    o_lane = (o_first % LANES) + tl.arange(0, ROWS)
+    size = num_features * (PANEL.total * PANEL.lanes)
+    p_panel = p_out + (o_first // PANEL.lanes).to(tl.int64) * size
+    o_lane = (o_first % PANEL.lanes) + tl.arange(0, ROWS)
     is_bad = tl.zeros((ROWS,), tl.int32)
     for plane in tl.static_range(PLANES):
-        offsets = rows[:, None] * row_stride + (plane * plane_stride + k.to(tl.int64) * step)[None]
-        values = widen(tl.load(p_table + offsets, mask=m_feature, other=0.0))
-        if CHECK:
+        o_feature = (plane * lanes.rows.plane + k.to(tl.int64) * lanes.rows.step)[None]
+        p_rows = lanes.rows.ptr + (rows[:, None] * lanes.rows.row + o_feature)
+        values = widen(tl.load(p_rows, mask=m_feature, other=0.0))
+        if p_status is not None:
             is_bad |= tl.max((is_finite(values.to(tl.float64)) == 0).to(tl.int32), 1)
-        if LESS:
+        if PANEL.is_less_one:
             values = values.to(tl.float64) - 1.0
         packed = values.to(tl.float32)
-        if NEGATE:
+        if PANEL.is_negated:
             packed = -packed
-        p_lanes = p_panel + (k * TOTAL + FIRST + plane)[None, :] * LANES + o_lane[:, None]
-        tl.store(p_lanes, packed, mask=m_feature & (lane >= 0)[:, None])
-    if CHECK:
-        note_bad_rows(p_status + 1, rows, is_bad > 0)
+        o_plane = (k * PANEL.total + PANEL.first + plane)[None, :] * PANEL.lanes
+        mask = m_feature & (o_lane >= 0)[:, None]
+        tl.store(p_panel + o_plane + o_lane[:, None], packed, mask=mask)
+    if p_status is not None:
+        note_bad_rows(p_status, rows, is_bad > 0)
 
 
-@triton.jit(do_not_specialize=["first_row", "count", "num_features"])
+@triton.jit(do_not_specialize=["count", "num_features"])
 def describe(
-    p_table,
-    row_stride,
-    plane_stride,
-    step,
-    p_bias,
-    bias_stride,
-    p_ids,
-    first_row,
+    lanes,
+    bias,
     count,
     num_features,
-    p_lane,  # [panels][2][LANES] bias, norm
-    PLANES: tl.constexpr,
-    LANES: tl.constexpr,
-    HAS_IDS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
+    p_out,  # [panels][2][lanes of a panel] bias, norm
     NORM: tl.constexpr,  # as bounds.ErrorBound.norm
-    ROWS: tl.constexpr,
-    FEATURES: tl.constexpr,
+    PANEL: tl.constexpr,
 ):
     """The bias of ``ROWS`` rows, rounded, and an upper bound on their norm."""
+    PLANES: tl.constexpr = PANEL.planes
+    rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
-    position = tl.minimum(o_first + tl.arange(0, ROWS), count - 1).to(tl.int64)
-    rows = first_row + position
-    if HAS_IDS:
-        rows = tl.load(p_ids + position)
-    p_lanes = p_lane + (o_first // LANES).to(tl.int64) * (2 * LANES)
-    p_lanes += (o_first % LANES) + tl.arange(0, ROWS)
-    if HAS_BIAS:
-        tl.store(p_lanes, widen(tl.load(p_bias + rows * bias_stride)).to(tl.float32))
+    p_lanes = p_out + (o_first // PANEL.lanes).to(tl.int64) * (2 * PANEL.lanes)
+    p_lanes += (o_first % PANEL.lanes) + tl.arange(0, ROWS)
+    if bias is not None:
+        tl.store(p_lanes, load_as(bias.ptr + rows * bias.step, None, tl.float32))
     if NORM > 0:
         total = tl.zeros((ROWS,), tl.float64)
+        p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row
         for feature in range(0, num_features, FEATURES):
             k = feature + tl.arange(0, FEATURES)
+            m_feature = (k < num_features)[None, :]
             for plane in tl.static_range(PLANES):
-                o_column = plane * plane_stride + k.to(tl.int64) * step
-                values = tl.load(
-                    p_table + rows[:, None] * row_stride + o_column[None, :],
-                    mask=(k < num_features)[None, :],
-                    other=0.0,
-                )
-                values = widen(values).to(tl.float64)
+                o_column = plane * lanes.rows.plane + k.to(tl.int64) * lanes.rows.step
+                values = load_as(p_rows + o_column[None, :], m_feature, tl.float64)
                 if NORM == 3:
-                    move = tl.where((k < num_features)[None, :], tl.abs(values - 1.0), 0.0)
+                    move = tl.where(m_feature, tl.abs(values - 1.0), 0.0)
                     total = tl.maximum(total, largest_of(move))
                 else:
                     total += tl.sum(tl.abs(values) if NORM == 1 else values * values, 1)
-        tl.store(p_lanes + LANES, norm_above(total, NORM))
+        tl.store(p_lanes + PANEL.lanes, norm_above(total, NORM))
 
 
 @triton.jit

@@ -7,166 +7,71 @@ A crop's total is read off where its last feature has been added, between two fo
 it is the number that the cropped table gives, bit for bit.
 """
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
-from .moves import PLAIN, STILL, add_packed
-from .operands import widen
-from .sweep import SUM_BLOCK
-from .terms import DOT, RSCF_ROTATE, add_term, distance_of, query_planes
+from .operands import Vector, load_as
+from .sweep import SUM_BLOCK, add_packed, tile_of
+from .terms import score_of, stored_move
+
+
+class Panels(NamedTuple):
+    """Packed queries and candidates, as of a sweep, and the biases of the candidates."""
+
+    queries: Any
+    panels: Any
+    bias: Vector | None
 
 
 @triton.jit
-def add_features(
-    part,
-    p_query,
-    p_panel,
-    first,
-    stop,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    HAS_FACTOR: tl.constexpr = False,
-):
-    """``part [M, N]`` plus the terms of features ``first .. stop - 1``, as they are stored."""
-    if SCORE >= RSCF_ROTATE:
-        MOVE: tl.constexpr = PLAIN if HAS_FACTOR else STILL
-        return add_packed(
-            part, p_query, p_panel, first, stop, SCORE, PLANES, MOVE, BLOCK_M, BLOCK_N
-        )
-    o_query = tl.arange(0, BLOCK_M)
-    o_panel = tl.arange(0, BLOCK_N)
-    for k in range(first, stop):
-        row = k * PLANES
-        q_re = tl.load(p_query + row * BLOCK_M + o_query)[:, None]
-        c_re = tl.load(p_panel + row * BLOCK_N + o_panel)[None, :]
-        q_im = q_re
-        c_im = c_re
-        if PLANES == 2:
-            q_im = tl.load(p_query + (row + 1) * BLOCK_M + o_query)[:, None]
-            c_im = tl.load(p_panel + (row + 1) * BLOCK_N + o_panel)[None, :]
-        part = add_term(part, q_re, q_im, c_re, c_im, SCORE)
-    return part
-
-
-@triton.jit
-def store_scores(
-    total,
-    p_out,
-    row_stride,
-    num_queries,
-    num_candidates,
-    p_bias,
-    bias_stride,
-    SCORE: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """Store the scores of a tile's sums; the bias comes last."""
-    query = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    candidate = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+def store_scores(total, p_out, row_stride, shape, bias, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Store the scores of a tile's sums ``shape``; the bias comes last."""
+    num_queries, num_candidates = shape
+    query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+    candidate = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
     m_candidate = candidate < num_candidates
-    score = distance_of(total, SCORE)
-    if SCORE != DOT:
-        score = -score
-    if HAS_BIAS:
-        p_bias += candidate.to(tl.int64) * bias_stride
-        score += widen(tl.load(p_bias, mask=m_candidate, other=0.0)).to(tl.float32)[None, :]
+    score = score_of(total, FORM)
+    if FORM.has_bias:
+        p_bias = bias.ptr + candidate.to(tl.int64) * bias.step
+        score += load_as(p_bias, m_candidate, tl.float32)[None, :]
     p_tile = p_out + (query.to(tl.int64) * row_stride)[:, None] + candidate[None, :]
     tl.store(p_tile, score, mask=(query < num_queries)[:, None] & m_candidate[None, :])
 
 
-@triton.jit(
-    do_not_specialize=[
-        "crop_stride",
-        "row_stride",
-        "num_queries",
-        "num_candidates",
-        "num_features",
-        "num_crops",
-    ]
-)
+@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features", "num_crops"])
 def score_tiles(
-    p_query,  # [tiles][num_features][PLANES][BLOCK_M]
-    p_panel,  # [panels][num_features][PLANES][BLOCK_N]
-    p_crops,  # [num_crops][2] width, place in the output; widths do not fall; read if HAS_CROPS
-    p_bias,
-    bias_stride,
-    p_out,  # [num_crops, num_queries, num_candidates] of column stride 1
-    crop_stride,
-    row_stride,
+    packed,
+    out,
     num_queries,
     num_candidates,
     num_features,
     num_crops,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    HAS_FACTOR: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    HAS_CROPS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """Scores of a tile."""
-    wide = num_features.to(tl.int64)
-    # Queries first: a panel is reused while it is hot.
-    p_query += tl.program_id(0) * (wide * (query_planes(SCORE, PLANES, HAS_FACTOR) * BLOCK_M))
-    p_panel += tl.program_id(1) * (wide * ((PLANES + HAS_FACTOR) * BLOCK_N))
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    if HAS_CROPS:
+    """Scores of a tile, of every crop; of all features if there are no crops."""
+    MOVE: tl.constexpr = stored_move(FORM)
+    shape = num_queries, num_candidates
+    tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+    total = tl.zeros(TILE, tl.float32)
+    part = tl.zeros(TILE, tl.float32)
+    if out.crops is not None:
         feature = 0
         for i_crop in range(num_crops):
-            width = tl.load(p_crops + 2 * i_crop).to(tl.int32)
+            width = tl.load(out.crops + 2 * i_crop).to(tl.int32)
             while feature < width:
                 stop = tl.minimum((feature // SUM_BLOCK + 1) * SUM_BLOCK, width)
-                part = add_features(
-                    part,
-                    p_query,
-                    p_panel,
-                    feature,
-                    stop,
-                    SCORE,
-                    PLANES,
-                    BLOCK_M,
-                    BLOCK_N,
-                    HAS_FACTOR,
-                )
+                part = add_packed(part, tile, feature, stop, FORM, MOVE, TILE)
                 feature = stop
                 if feature % SUM_BLOCK == 0:
                     total += part
-                    part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            store_scores(
-                total + part,
-                p_out + tl.load(p_crops + 2 * i_crop + 1) * crop_stride,
-                row_stride,
-                num_queries,
-                num_candidates,
-                p_bias,
-                bias_stride,
-                SCORE,
-                HAS_BIAS,
-                BLOCK_M,
-                BLOCK_N,
-            )
+                    part = tl.zeros(TILE, tl.float32)
+            p_crop = out.ptr + tl.load(out.crops + 2 * i_crop + 1)
+            store_scores(total + part, p_crop, out.row, shape, packed.bias, FORM, TILE)
     else:
         for feature in range(0, num_features, SUM_BLOCK):
             stop = tl.minimum(feature + SUM_BLOCK, num_features)
-            total += add_features(
-                part, p_query, p_panel, feature, stop, SCORE, PLANES, BLOCK_M, BLOCK_N, HAS_FACTOR
-            )
-        store_scores(
-            total,
-            p_out,
-            row_stride,
-            num_queries,
-            num_candidates,
-            p_bias,
-            bias_stride,
-            SCORE,
-            HAS_BIAS,
-            BLOCK_M,
-            BLOCK_N,
-        )
+            total += add_packed(part, tile, feature, stop, FORM, MOVE, TILE)
+        store_scores(total, out.ptr, out.row, shape, packed.bias, FORM, TILE)

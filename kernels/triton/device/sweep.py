@@ -1,112 +1,213 @@
-"""The sweep: tiles of queries against panels of candidates, in float32, classified and counted.
+"""The sweep: tiles of packed queries against panels of candidates, in float32, then classified.
 
 Cost model (rotate, sm_90, 32 x 128 tile, 4 warps): per feature and element 6 arithmetic slots and
 0.8 for loads and the loop, 7.1 with the folds; one square root takes as long as 8, so the square
 root unit is the limit. 136 registers, no spills, no shared memory in the loop. A lane owns one
-candidate and every query of its tile, so query loads are uniform 16-byte vectors.
+candidate and every query of its tile, so query loads are uniform 16-byte vectors. With loads
+rscf_rotate takes 7.9 slots without a factor, 23.6 where angles are near, 34.8 where they are far.
 
 Sums run over 64 features and are then folded into totals, which keeps the error bound short; the
 fold is also where a tile stops whose every total is past its query's limit. Sums of monotone
 scores only grow, so nothing is lost.
+
+:func:`sweep` counts for ranks and :func:`collect` keeps what may be among the best;
+crop_sweep.py counts for several crops. All begin with :func:`tile_of` and :func:`extremes` and end
+with :func:`judge` and :func:`append`.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from .moves import NEAREST, add_swept
-from .terms import DOT, RSCF_ROTATE, add_term, distance_of, is_root, query_planes
+from .moves import FAR, NEAR, NEAREST, STILL
+from .operands import candidate_planes, query_planes, threshold_rows
+from .terms import MODULUS, PRODUCT, Candidate, Query, add_term, distance_of
 
 SUM_BLOCK: tl.constexpr = tl.constexpr(64)  # features per short accumulator; bounds.py counts it
 HUGE: tl.constexpr = tl.constexpr(3.4028234663852886e38)  # the largest finite float32
 
 
+class Packed(NamedTuple):
+    """What a sweep reads: rows, and what decides their pairs."""
+
+    queries: Any  # [tiles][num_features][planes][rows of a tile]
+    panels: Any  # [panels][num_features][planes][lanes of a tile]
+    thresholds: Any  # [tiles][3, or 4 of rscf scores][rows of a tile], see bounds.thresholds
+    lanes: Any  # [panels][2][lanes of a tile] bias, norm; read if the form has them
+    rel: float
+
+
+class Tally(NamedTuple):
+    """What is certain is counted, what is open becomes the band."""
+
+    greater: Any  # [positions]; int32 of a sweep
+    band: Any  # [capacity] position << 32 | lane
+    cursor: Any  # [1] pairs appended, or more if there was no room
+    capacity: int
+
+
 @triton.jit
-def sweep_tile(
-    p_query,
-    p_panel,
-    p_threshold,
-    highest_bias,
-    largest_norm,
-    num_features,
-    rel,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    HAS_FACTOR: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+def tile_of(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
+    """The packed queries and candidates of this program's tile."""
+    wide = num_features.to(tl.int64)
+    # Queries first: a panel is reused while it is hot.
+    p_queries += tl.program_id(0) * (wide * (query_planes(FORM) * TILE.rows))
+    p_panels += tl.program_id(1) * (wide * (candidate_planes(FORM) * TILE.lanes))
+    return p_queries, p_panels
+
+
+@triton.jit
+def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, TILE: tl.constexpr):
+    """``part [M, N]`` plus the terms of packed features ``first .. stop - 1``."""
+    p_queries, p_panels = tile
+    M: tl.constexpr = TILE.rows
+    N: tl.constexpr = TILE.lanes
+    p_queries += tl.arange(0, M)
+    p_panels += tl.arange(0, N)
+    for k in range(first, stop):
+        p_q = p_queries + k * (query_planes(FORM) * M)
+        p_c = p_panels + k * (candidate_planes(FORM) * N)
+        q_re = tl.load(p_q)[:, None]
+        c_re = tl.load(p_c)[None, :]
+        q_im = q_re
+        c_im = c_re
+        w_re = q_re
+        w_im = q_re
+        a = q_re
+        b = c_re
+        if FORM.planes == 2:
+            q_im = tl.load(p_q + M)[:, None]
+            c_im = tl.load(p_c + N)[None, :]
+        if FORM.is_rscf:
+            w_re = tl.load(p_q + FORM.planes * M)[:, None]
+            if FORM.planes == 2:
+                w_im = tl.load(p_q + 3 * M)[:, None]
+        if FORM.has_factor:
+            a = tl.load(p_q + 2 * FORM.planes * M)[:, None]
+            b = tl.load(p_c + FORM.planes * N)[None, :]
+        query = Query(q_re, q_im, w_re, w_im, a)
+        part = add_term(part, query, Candidate(c_re, c_im, b), FORM, MOVE)
+    return part
+
+
+@triton.jit
+def add_swept(part, tile, first, stop, is_near, FORM: tl.constexpr, TILE: tl.constexpr):
+    """As ``add_packed``, of queries that are moved: the cheaper loop where every angle is near."""
+    if FORM.has_factor and FORM.term == MODULUS:
+        if is_near:
+            part = add_packed(part, tile, first, stop, FORM, NEAR, TILE)
+        else:
+            part = add_packed(part, tile, first, stop, FORM, FAR, TILE)
+    elif FORM.has_factor:
+        part = add_packed(part, tile, first, stop, FORM, NEAR, TILE)
+    else:
+        part = add_packed(part, tile, first, stop, FORM, STILL, TILE)
+    return part
+
+
+@triton.jit
+def extremes(p_lanes, p_widest, FORM: tl.constexpr, TILE: tl.constexpr):
+    """The highest bias of a panel, and its largest norm, which stands in ``p_widest``."""
+    o_lane = tl.arange(0, TILE.lanes)
+    highest_bias = 0.0
+    if FORM.has_bias:
+        highest_bias = tl.max(tl.load(p_lanes + o_lane), 0)
+    largest_norm = 0.0
+    if FORM.norm > 0:
+        largest_norm = tl.max(tl.load(p_widest + TILE.lanes + o_lane), 0)
+    return highest_bias, largest_norm
+
+
+@triton.jit
+def of_squares(limit, FORM: tl.constexpr):
+    """The limit of a sum whose root is limited."""
+    if FORM.is_root:
+        limit = tl.where(limit < 0.0, -1.0, limit * limit * (1.0 + 9.5367431640625e-07))
+    return limit
+
+
+@triton.jit
+def all_past(total, limit):
+    """1 if every total is past its query's limit, else 0."""
+    past = (total > limit[:, None]) & (total <= HUGE)
+    return tl.min(tl.min(past.to(tl.int32), 0), 0)
+
+
+@triton.jit
+def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl.constexpr):
     """Totals ``[M, N]`` of a tile, and whether it ran to its end.
 
-    ``p_query [feature][plane][M]`` and ``p_panel [feature][plane][N]`` are packed; thresholds are
-    loaded at every fold, since a lane would hold all of them.
+    Thresholds are those of the tile, ``largest`` its :func:`extremes`. They are loaded at every
+    fold, since a lane would hold all of them.
     """
-    o_query = tl.arange(0, BLOCK_M)
-    o_panel = tl.arange(0, BLOCK_N)
+    highest_bias, largest_norm = largest
+    M: tl.constexpr = TILE.rows
+    p_threshold = packed.thresholds + tl.arange(0, M)
     is_near = True
-    if HAS_FACTOR:
-        is_near = tl.max(tl.load(p_threshold + 3 * BLOCK_M + o_query), 0) * largest_norm <= NEAREST
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if FORM.has_factor:
+        is_near = tl.max(tl.load(p_threshold + 3 * M), 0) * largest_norm <= NEAREST
+    total = tl.zeros(TILE, tl.float32)
     feature = 0  # past num_features: abandoned
     while feature < num_features:
         stop = tl.minimum(feature + SUM_BLOCK, num_features)
-        part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        if SCORE >= RSCF_ROTATE:
-            part = add_swept(
-                part,
-                p_query,
-                p_panel,
-                feature,
-                stop,
-                is_near,
-                SCORE,
-                PLANES,
-                HAS_FACTOR,
-                BLOCK_M,
-                BLOCK_N,
-            )
-        else:
-            for k in range(feature, stop):
-                row = k * PLANES
-                q_re = tl.load(p_query + row * BLOCK_M + o_query)[:, None]
-                c_re = tl.load(p_panel + row * BLOCK_N + o_panel)[None, :]
-                q_im = q_re
-                c_im = c_re
-                if PLANES == 2:
-                    q_im = tl.load(p_query + (row + 1) * BLOCK_M + o_query)[:, None]
-                    c_im = tl.load(p_panel + (row + 1) * BLOCK_N + o_panel)[None, :]
-                part = add_term(part, q_re, q_im, c_re, c_im, SCORE)
-        total += part
+        part = tl.zeros(TILE, tl.float32)
+        total += add_swept(part, tile, feature, stop, is_near, FORM, TILE)
         feature = stop
-        if SCORE != DOT:
-            threshold = tl.load(p_threshold + o_query)
+        if FORM.term != PRODUCT:
+            threshold = tl.load(p_threshold)
             tau = threshold + highest_bias
-            err = rel * tl.abs(tau) + tl.load(p_threshold + BLOCK_M + o_query)
-            if HAS_NORM:
-                err += tl.load(p_threshold + 2 * BLOCK_M + o_query) * largest_norm
-            limit = tau + 1.25 * err
-            if is_root(SCORE):
-                limit = tl.where(limit < 0.0, -1.0, limit * limit * (1.0 + 9.5367431640625e-07))
-            limit = tl.where(threshold == threshold, limit, -1.0)[:, None]
-            past = (total > limit) & (total <= HUGE)
-            feature += tl.min(tl.min(past.to(tl.int32), 0), 0) * num_features
+            err = packed.rel * tl.abs(tau) + tl.load(p_threshold + M)
+            if FORM.norm > 0:
+                err += tl.load(p_threshold + 2 * M) * largest_norm
+            limit = of_squares(tau + 1.25 * err, FORM)
+            limit = tl.where(threshold == threshold, limit, -1.0)
+            feature += all_past(total, limit) * num_features
     return total, feature == num_features
 
 
 @triton.jit
 def classify(distance, tau, rel, absolute):
-    """Whether the bound decides that a pair beats its target, and whether it decides at all.
+    """Whether the bound proves that a pair beats its target, and whether it proves that it loses.
 
     Only true comparisons of finite numbers decide.
     """
     err = rel * tl.abs(tau) + absolute
     beats = (distance < tau - err) & (distance > -HUGE)
     loses = (distance > tau + err) & (distance < HUGE)
-    return beats, beats | loses
+    return beats, loses
 
 
 @triton.jit
-def append(p_band, p_cursor, capacity, position, lane, is_open):
+def judge(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
+    """What is proven of the pairs of a tile: those that beat, those that lose, those that count."""
+    M: tl.constexpr = TILE.rows
+    N: tl.constexpr = TILE.lanes
+    p_threshold = packed.thresholds + tl.arange(0, M)
+    o_lane = tl.arange(0, N)
+    lane = tl.program_id(1) * N + o_lane
+    tau = tl.load(p_threshold)[:, None]
+    valid = (tau == tau) & (lane < num_candidates)[None, :]
+    absolute = tl.load(p_threshold + M)[:, None]
+    if FORM.norm > 0:
+        norm = tl.load(packed.lanes + N + o_lane)[None, :]
+        absolute += tl.load(p_threshold + 2 * M)[:, None] * norm
+    if FORM.has_bias:
+        tau += tl.load(packed.lanes + o_lane)[None, :]
+    beats, loses = classify(distance_of(total, FORM), tau, packed.rel, absolute)
+    return beats & valid, loses, valid
+
+
+@triton.jit
+def count_certain(p_greater, beats, TILE: tl.constexpr):
+    """Add the pairs of a tile that beat their targets to the counts of its positions."""
+    position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+    count = tl.sum(beats.to(tl.int32), 1)  # [M]
+    tl.atomic_add(p_greater + position, count, mask=count > 0, sem="relaxed")
+
+
+@triton.jit
+def append(tally, is_open, TILE: tl.constexpr):
     """Append the open pairs ``[M, N]`` to the band, as far as it has room.
 
     The cursor counts on past the capacity, in 64 bits. Nothing may branch on a load of it: warps
@@ -116,75 +217,50 @@ def append(p_band, p_cursor, capacity, position, lane, is_open):
     count = tl.sum(flag, 0)  # [N]
     num_open = tl.sum(count, 0)
     if num_open > 0:
-        first = tl.atomic_add(p_cursor, num_open.to(tl.int64), sem="relaxed")
-        room = tl.minimum(tl.maximum(capacity - first, 0), num_open).to(tl.int32)
+        first = tl.atomic_add(tally.cursor, num_open.to(tl.int64), sem="relaxed")
+        room = tl.minimum(tl.maximum(tally.capacity - first, 0), num_open).to(tl.int32)
         slot = (tl.cumsum(count, 0) - count)[None, :] + tl.cumsum(flag, 0) - flag
+        position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+        lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
         pair = position.to(tl.int64)[:, None] * 4294967296 + lane.to(tl.int64)[None, :]
-        tl.store(p_band + first + slot, pair, mask=is_open & (slot < room))
+        tl.store(tally.band + first + slot, pair, mask=is_open & (slot < room))
 
 
-@triton.jit(do_not_specialize=["num_candidates", "num_features", "capacity"])
-def sweep(
-    p_query,  # [tiles][num_features][PLANES][BLOCK_M]
-    p_panel,  # [panels][num_features][PLANES][BLOCK_N]
-    p_threshold,  # [tiles][3 + HAS_FACTOR][BLOCK_M], see bounds.thresholds
-    p_lane,  # [panels][2][BLOCK_N] bias, norm; read if HAS_BIAS, HAS_NORM
-    p_greater,  # [tiles][BLOCK_M] int32
-    p_band,  # [capacity] position << 32 | lane
-    p_cursor,  # [1]
-    num_candidates,
-    num_features,
-    capacity,
-    rel,
-    SCORE: tl.constexpr,
-    PLANES: tl.constexpr,
-    HAS_FACTOR: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """Count what beats its target for certain; append what is open to the band."""
-    i_tile = tl.program_id(0)  # queries first: a panel is reused while it is hot
-    i_panel = tl.program_id(1)
-    o_panel = tl.arange(0, BLOCK_N)
-    p_threshold += i_tile * ((3 + HAS_FACTOR) * BLOCK_M)
-    p_lane += i_panel * (2 * BLOCK_N)
-    highest_bias = 0.0
-    if HAS_BIAS:
-        highest_bias = tl.max(tl.load(p_lane + o_panel), 0)
-    largest_norm = 0.0
-    if HAS_NORM:
-        largest_norm = tl.max(tl.load(p_lane + BLOCK_N + o_panel), 0)
-    wide = num_features.to(tl.int64)
-    total, complete = sweep_tile(
-        p_query + i_tile * (wide * (query_planes(SCORE, PLANES, HAS_FACTOR) * BLOCK_M)),
-        p_panel + i_panel * (wide * ((PLANES + HAS_FACTOR) * BLOCK_N)),
-        p_threshold,
-        highest_bias,
-        largest_norm,
-        num_features,
-        rel,
-        SCORE,
-        PLANES,
-        HAS_FACTOR,
-        HAS_NORM,
-        BLOCK_M,
-        BLOCK_N,
+@triton.jit
+def of_tile(packed, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Packed thresholds and lanes of this program's tile, of one crop; rows as they are."""
+    return Packed(
+        packed.queries,
+        packed.panels,
+        packed.thresholds + tl.program_id(0) * (threshold_rows(FORM) * TILE.rows),
+        packed.lanes + tl.program_id(1) * (2 * TILE.lanes),
+        packed.rel,
     )
+
+
+@triton.jit(do_not_specialize=["num_candidates", "num_features"])
+def sweep(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Count what beats its target for certain; append what is open to the band."""
+    packed = of_tile(packed, FORM, TILE)
+    tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+    largest = extremes(packed.lanes, packed.lanes, FORM, TILE)
+    total, complete = sweep_tile(tile, packed, num_features, largest, FORM, TILE)
     if complete:
-        o_tile = tl.arange(0, BLOCK_M)
-        lane = i_panel * BLOCK_N + o_panel
-        position = i_tile * BLOCK_M + o_tile
-        tau = tl.load(p_threshold + o_tile)[:, None]
-        valid = (tau == tau) & (lane < num_candidates)[None, :]
-        absolute = tl.load(p_threshold + BLOCK_M + o_tile)[:, None]
-        if HAS_NORM:
-            norm = tl.load(p_lane + BLOCK_N + o_panel)[None, :]
-            absolute += tl.load(p_threshold + 2 * BLOCK_M + o_tile)[:, None] * norm
-        if HAS_BIAS:
-            tau += tl.load(p_lane + o_panel)[None, :]
-        beats, decided = classify(distance_of(total, SCORE), tau, rel, absolute)
-        count = tl.sum((beats & valid).to(tl.int32), 1)  # [M]
-        tl.atomic_add(p_greater + position, count, mask=count > 0, sem="relaxed")
-        append(p_band, p_cursor, capacity, position, lane, valid & (decided == 0))
+        beats, loses, valid = judge(total, packed, num_candidates, FORM, TILE)
+        count_certain(tally.greater, beats, TILE)
+        append(tally, valid & ((beats | loses) == 0), TILE)
+
+
+@triton.jit(do_not_specialize=["num_candidates", "num_features"])
+def collect(packed, tally, num_candidates, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
+    """Append the pairs of a tile that are not certain to be worse than their query's limit.
+
+    Thresholds are minus the limits (NaN: none).
+    """
+    packed = of_tile(packed, FORM, TILE)
+    tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+    largest = extremes(packed.lanes, packed.lanes, FORM, TILE)
+    total, complete = sweep_tile(tile, packed, num_features, largest, FORM, TILE)
+    if complete:
+        _, loses, valid = judge(total, packed, num_candidates, FORM, TILE)
+        append(tally, valid & (loses == 0), TILE)

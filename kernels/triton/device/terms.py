@@ -1,98 +1,259 @@
-"""One scorer per score: what one feature adds to a pair, in float32 and as it is defined.
+"""One scorer per score: what one feature adds to a pair, in float32, as defined, and its slopes.
 
 A sweep accumulates a *distance*, lower is better, so that one comparison serves every score; for
-``dot`` the packed queries are negated. Both forms are called by every kernel that scores.
+``dot`` the packed queries are negated. Every kernel that scores calls these.
+
+The candidate of an ``rscf_*`` score is scaled by ``w`` of the query, and the query may move:
+``q e^{iab} - w c`` where terms are moduli, ``q + a b - w c`` elsewhere (moves.py).
 
 Cost model (issue slots an element, without loads): dot 1, l1 2, l2 2, rotate 6: two subtractions,
-a product, a fused multiply-add, one square root (``MUFU.SQRT``) and an addition.
+a product, a fused multiply-add, one square root (``MUFU.SQRT``) and an addition. rscf_rotate: 8
+without a factor, 21 where angles are near, 32 where they are far, 34 as stored.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from ...scores import Score
+from .moves import PLAIN, STILL, canonical_cos_sin, move_cos_sin
+from .operands import load_as
 
-DOT: tl.constexpr = tl.constexpr(0)
-L1: tl.constexpr = tl.constexpr(1)
-L2: tl.constexpr = tl.constexpr(2)
-ROTATE: tl.constexpr = tl.constexpr(3)
+PRODUCT: tl.constexpr = tl.constexpr(0)  # q c
+MAGNITUDE: tl.constexpr = tl.constexpr(1)  # |q - c|
+SQUARE: tl.constexpr = tl.constexpr(2)  # (q - c)^2
+MODULUS: tl.constexpr = tl.constexpr(3)  # |q - c|, complex
 
-RSCF_ROTATE: tl.constexpr = tl.constexpr(4)  # from here on: filtering scores, filtered.py
-RSCF_L1: tl.constexpr = tl.constexpr(5)
-RSCF_L2: tl.constexpr = tl.constexpr(6)
-
-_CODES = {
-    **{"dot": 0, "l1": 1, "l2": 2, "rotate": 3, "rotate_interleaved": 3},
-    **{"rscf_rotate": 4, "rscf_l1": 5, "rscf_l2": 6},
-}
+LEAST_NORMAL: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
 
 
-def score_code(score: Score) -> int:
-    """The kernels' number for a score; layouts are in the strides."""
-    return _CODES[score.name]
+class Query(NamedTuple):
+    """A feature of queries: complex, the scale of the candidate, the move.
+
+    What a form lacks is another of them and is never used.
+    """
+
+    re: Any
+    im: Any
+    w_re: Any
+    w_im: Any
+    a: Any
 
 
-def takes_root(score: Score) -> bool:
-    """Whether the score is the root of the sum of its terms."""
-    return score.name in ("l2", "rscf_l2")
+class Candidate(NamedTuple):
+    """A feature of candidates: complex, the factor."""
+
+    re: Any
+    im: Any
+    b: Any
 
 
 @triton.constexpr_function
-def query_planes(SCORE, PLANES, HAS_FACTOR):
-    """Planes of a packed query."""
-    return 2 * PLANES + HAS_FACTOR if SCORE >= 4 else PLANES
-
-
-@triton.constexpr_function
-def is_root(SCORE):
-    """Whether a score is the root of a sum of squares."""
-    return SCORE in (2, 6)
+def stored_move(form):
+    """How queries move that are read as they are stored."""
+    return PLAIN.value if form.has_factor else STILL.value
 
 
 @triton.jit
-def add_term(total, q_re, q_im, c_re, c_im, SCORE: tl.constexpr):
+def load_query(p_row, rows, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
+    """Features ``k`` of queries where they are stored; the row's pointer, the rows' strides."""
+    o = k * rows.step
+    re = load_as(p_row + o, mask, DTYPE)
+    im = re
+    w_re = re
+    w_im = re
+    a = re
+    if FORM.planes == 2:
+        im = load_as(p_row + rows.plane + o, mask, DTYPE)
+    if FORM.is_rscf:
+        w_re = load_as(p_row + FORM.planes * rows.plane + o, mask, DTYPE)
+        w_im = w_re
+        if FORM.planes == 2:
+            w_im = load_as(p_row + 3 * rows.plane + o, mask, DTYPE)
+    if FORM.has_factor:
+        a = load_as(p_row + 2 * FORM.planes * rows.plane + o, mask, DTYPE)
+    return Query(re, im, w_re, w_im, a)
+
+
+@triton.jit
+def load_candidate(p_row, p_factor, operands, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
+    """Features ``k`` of candidates and their factor where they are stored; the rows' pointers."""
+    o = k * operands.table.step
+    re = load_as(p_row + o, mask, DTYPE)
+    im = re
+    b = re
+    if FORM.planes == 2:
+        plane = operands.table.plane
+        # A loop keeps the pointers of a row's planes, unless an rscf score needs the registers.
+        im = load_as(p_row + o + plane if FORM.is_rscf else p_row + plane + o, mask, DTYPE)
+    if FORM.has_factor:
+        b = load_as(p_factor + k * operands.factor.step, mask, DTYPE)
+    return Candidate(re, im, b)
+
+
+@triton.jit
+def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
+    """What a float32 term takes the length of; the second is junk for real rows."""
+    re = q.re
+    im = q.im
+    if MOVE != STILL:
+        if FORM.term == MODULUS:
+            cosine, sine = move_cos_sin(q.a, c.b, MOVE)
+            re = q.re * cosine - q.im * sine
+            im = q.re * sine + q.im * cosine
+        else:
+            re = re + q.a * c.b
+    if FORM.is_rscf:  # negated before it is broadcast, a candidate costs nothing
+        x = re + q.w_re * -c.re
+        y = im + q.w_im * -c.im
+    else:
+        x = re - c.re
+        y = im - c.im
+    return x, y
+
+
+@triton.jit
+def add_term(total, q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
     """``total`` plus the term of one feature, in float32; operands broadcast."""
-    if SCORE == DOT:
-        return total + q_re * c_re
-    x = q_re - c_re
-    if SCORE == L1:
-        return total + tl.abs(x)
-    if SCORE == L2:
-        return total + x * x
-    y = q_im - c_im
-    return total + tl.sqrt(x * x + y * y)
+    if FORM.term == PRODUCT:
+        term = q.re * c.re
+    else:
+        x, y = difference(q, c, FORM, MOVE)
+        if FORM.term == MAGNITUDE:
+            term = tl.abs(x)
+        elif FORM.term == SQUARE:
+            term = x * x
+        else:
+            tl.static_assert(FORM.term == MODULUS, "no float32 form of this term")
+            term = tl.sqrt(x * x + y * y)
+    return total + term
 
 
 @triton.jit
-def distance_of(total, SCORE: tl.constexpr):
+def distance_of(total, FORM: tl.constexpr):
     """The distance that a float32 sum stands for."""
-    if is_root(SCORE):
-        return tl.sqrt(total)
-    return total
+    distance = total
+    if FORM.is_root:
+        distance = tl.sqrt(total)
+    return distance
 
 
 @triton.jit
-def canonical_term(q_re, q_im, c_re, c_im, SCORE: tl.constexpr):
+def score_of(total, FORM: tl.constexpr):
+    """The score that a float32 sum stands for; that of ``dot`` is the sum of what is stored."""
+    return total if FORM.term == PRODUCT else -distance_of(total, FORM)
+
+
+@triton.jit
+def canonical_term(q, c, FORM: tl.constexpr):
     """One feature's share of a canonical score: float64, every operation rounds on its own."""
-    if SCORE == DOT:
-        return q_re * c_re
-    x = q_re - c_re
-    if SCORE == L1:
-        return tl.abs(x)
-    if SCORE == L2:
-        return x * x
-    y = q_im - c_im
-    return tl.sqrt(x * x + y * y)
+    re = q.re
+    im = q.im
+    if FORM.has_factor:
+        if FORM.term == MODULUS:
+            cosine, sine = canonical_cos_sin(q.a * c.b)
+            re = q.re * cosine - q.im * sine
+            im = q.re * sine + q.im * cosine
+        else:
+            re = re + q.a * c.b
+    c_re = c.re
+    c_im = c.im
+    if FORM.is_rscf:
+        c_re = q.w_re * c.re
+        c_im = q.w_im * c.im
+    if FORM.term == PRODUCT:
+        term = re * c_re
+    elif FORM.term == MAGNITUDE:
+        term = tl.abs(re - c_re)
+    elif FORM.term == SQUARE:
+        x = re - c_re
+        term = x * x
+    else:
+        tl.static_assert(FORM.term == MODULUS, "no canonical form of this term")
+        x = re - c_re
+        y = im - c_im
+        term = tl.sqrt(x * x + y * y)
+    return term
 
 
 @triton.jit
-def canonical_score(total, bias, SCORE: tl.constexpr, HAS_BIAS: tl.constexpr):
+def canonical_score(total, bias, FORM: tl.constexpr):
     """A canonical score from its float64 sum; the bias comes last."""
     score = total
-    if is_root(SCORE):
+    if FORM.is_root:
         score = tl.sqrt(score)
-    if SCORE != DOT:
+    if FORM.term != PRODUCT:
         score = -score
-    if HAS_BIAS:
+    if FORM.has_bias:
         score = score + bias
     return score
+
+
+@triton.jit
+def pull(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
+    """Minus ``weight`` times the slopes of a score by the numbers of a query, or of a candidate.
+
+    Five numbers, in the order of :class:`Query`, or of :class:`Candidate` and repeated. A score
+    that is a root is divided by it elsewhere. What is negated has not been broadcast: that costs
+    nothing.
+    """
+    if FORM.term == PRODUCT:
+        by = weight * -(c.re if OF_QUERIES else q.re)
+        result = by, by, by, by, by
+    elif FORM.is_rscf:
+        result = pull_rscf(weight, q, c, FORM, OF_QUERIES)
+    else:
+        x = q.re - c.re if OF_QUERIES else c.re - q.re
+        y = q.im - c.im if OF_QUERIES else c.im - q.im
+        u, v = weighted_direction(weight, x, y, FORM)
+        result = u, v, u, u, u
+    return result
+
+
+@triton.jit
+def weighted_direction(weight, x, y, FORM: tl.constexpr):
+    """``weight`` times the slopes of a term by ``x`` and ``y``, of which it is the length.
+
+    A modulus below 2**-54 fades: the square has 2**-126 added, which makes the direction 0 at 0
+    without a select.
+    """
+    if FORM.term == MODULUS:
+        scaled = weight * tl.rsqrt(x * x + (y * y + LEAST_NORMAL))
+        u = scaled * x
+        v = scaled * y
+    elif FORM.term == MAGNITUDE:
+        u = tl.where(x > 0, weight, tl.where(x < 0, -weight, 0.0))
+        v = u
+    else:
+        tl.static_assert(FORM.term == SQUARE, "no slopes of this term")
+        u = weight * x
+        v = u
+    return u, v
+
+
+@triton.jit
+def pull_rscf(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
+    """As :func:`pull`, of a score that scales the candidate and may move the query."""
+    re = q.re
+    im = q.im
+    is_phase: tl.constexpr = FORM.has_factor and FORM.term == MODULUS
+    if is_phase:
+        cosine, sine = move_cos_sin(q.a, c.b, PLAIN)
+        re = q.re * cosine - q.im * sine
+        im = q.re * sine + q.im * cosine
+    elif FORM.has_factor:
+        re = re + q.a * c.b
+    u, v = weighted_direction(weight, re - q.w_re * c.re, im - q.w_im * c.im, FORM)
+    by_re = u
+    by_im = v
+    by_move = u
+    if is_phase:
+        by_re = u * cosine + v * sine
+        by_im = v * cosine - u * sine
+        by_move = v * re - u * im
+    if OF_QUERIES:
+        result = by_re, by_im, u * -c.re, v * -c.im, by_move * c.b
+    else:
+        by_factor = by_move * q.a
+        result = u * -q.w_re, v * -q.w_im, by_factor, by_factor, by_factor
+    return result

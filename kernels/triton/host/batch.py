@@ -6,34 +6,30 @@ import torch
 from torch import Tensor
 
 from ...scores import Score
+from .sides import Sides
 
 
 @dataclass(frozen=True)
 class Batch:
     """The operands of :func:`kgfast.ops.rank_counts`, as kernels take them."""
 
-    facts: Score
-    queries: Tensor  # [B, F]
-    candidates: Tensor  # [N, G]
+    sides: Sides
     targets: Tensor  # [B]
-    bias: Tensor | None  # [N], of stride 0 if it is one number
     bias_magnitude: Tensor | None  # float64 scalar: the largest finite one
     ids: Tensor | None  # [M]
     sorted_ids: Tensor | None  # [M]
     nan_worst: bool
     arch: int  # launch.architecture
-    factor: Tensor | None  # [N, D]
 
     @property
-    def has_factor(self) -> bool:
-        """Whether queries move by a factor of the candidate."""
-        return self.factor is not None
+    def score(self) -> Score:
+        """The facts of the score."""
+        return self.sides.score
 
     @property
-    def packed_planes(self) -> tuple[int, int]:
-        """Numbers a feature of a packed query, and of a packed candidate."""
-        facts = self.facts
-        return facts.query_planes(self.has_factor), facts.planes + self.has_factor
+    def device(self) -> torch.device:
+        """Where the operands are."""
+        return self.sides.table.device
 
     @property
     def num_queries(self) -> int:
@@ -43,47 +39,34 @@ class Batch:
     @property
     def num_candidates(self) -> int:
         """N, or M of a subset."""
-        return len(self.candidates) if self.ids is None else len(self.ids)
-
-    @property
-    def rounds_inputs(self) -> bool:
-        """Whether the sweep rounds its operands."""
-        return torch.float64 in (self.queries.dtype, self.candidates.dtype)
+        return len(self.sides.table if self.ids is None else self.ids)
 
     @staticmethod
     def of(
-        facts: Score,
-        queries: Tensor,
-        candidates: Tensor,
-        targets: Tensor,
-        bias: Tensor | None,
-        ids: Tensor | None,
-        nan_worst: bool,
-        arch: int,
-        factor: Tensor | None = None,
+        sides: Sides, targets: Tensor, ids: Tensor | None, nan_worst: bool, arch: int
     ) -> "Batch":
-        """A batch of checked arguments.
+        """A batch of checked arguments; a bias may be of one number.
 
         Raises
         ------
         ValueError
             If there are more rows than a band can name.
         """
-        for name, rows, limit in (("queries", queries, 31), ("candidates", candidates, 32)):
-            if len(rows) >= 2**limit:
+        rows = ("queries", sides.queries, 31), ("candidates", sides.table, 32)
+        for name, operand, limit in rows:
+            if len(operand) >= 2**limit:
                 raise ValueError(f"{name}: the triton backend takes fewer than 2**{limit} rows")
+        magnitude, bias = _largest_finite_magnitude(sides.bias), sides.bias
+        if bias is not None:
+            bias = bias.expand(len(sides.table))
         return Batch(
-            facts,
-            queries,
-            candidates,
+            sides._replace(bias=bias),
             targets.contiguous(),
-            None if bias is None else bias.expand(len(candidates)),
-            _largest_finite_magnitude(bias),
+            magnitude,
             None if ids is None else ids.contiguous(),
             None if ids is None else ids.sort().values,
             nan_worst,
             arch,
-            factor,
         )
 
 

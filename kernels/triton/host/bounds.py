@@ -21,12 +21,12 @@ from torch import Tensor
 from ...scores import Score
 
 UNIT = 2.0**-24
-SUM_BLOCK = 64  # as in sweep.py and pairs.py
+SUM_BLOCK = 64  # as in device/sweep.py and known.py
 SQRT_ERROR = 2.0**-22
 ROUND_UP = 1 + 16 * UNIT  # an error is rounded four times in float32: (1 - u)**-4 < 1 + 16 u
 SCALE_ULPS = 4  # a scaled candidate errs by 3 u of the query and 4 u of the difference
-SHIFT_ULPS, TURN_ULPS = 10, 32  # of the query's size: moved by a sum, or not at all; turned
-MOVE_ULPS, ANGLE_ULPS = 20, 16  # of |a| (|b - 1| + 1), or of the angle times the query's size
+SHIFTED_ULPS, TURNED_ULPS = 10, 32  # of the query's size: shifted or not moved at all; turned
+SHIFT_ULPS, PHASE_ULPS = 20, 16  # of |a| (|b - 1| + 1), or of the phase times the query's size
 VANISHED = 2.0**-124  # four numbers below float32's smallest normal one
 LEAST = 2.0**-120  # above all that denormals can take from a threshold
 
@@ -38,8 +38,8 @@ class ErrorBound:
     ``|swept - canonical| <= rel * |canonical| + absolute + per_norm * norm(c)
     + (per_query + per_pair * norm(c)) * norm(q) + per_move * norm(a) * norm(c)``
 
-    Filtering scores take the sizes of fold.py for ``norm(q)``, after the folding, and ``norm(a)``;
-    ``norm(c)`` is then the largest ``|b - 1|``.
+    Rscf scores take the sizes of device/moved_queries.py for ``norm(q)``, of the moved query, and
+    ``norm(a)``; ``norm(c)`` is then the largest ``|b - 1|``.
     """
 
     rel: float
@@ -68,11 +68,12 @@ def error_bound(
 
     ``ends``: of the crops that are swept with it.
     """
-    if score.filters:
-        return _filtered_bound(score, num_features, has_factor)
     d = float(num_features)
-    steps = min(d, SUM_BLOCK) + num_folds(num_features, ends) + score.term_ulps
-    gamma = steps * UNIT / (1 - steps * UNIT) if steps * UNIT < 0.5 else math.inf
+    folds = num_folds(num_features, ends)
+    if score.filters:
+        steps = min(d, SUM_BLOCK) + folds + score.term_ulps + SCALE_ULPS
+        return _rscf_bound(score, d, _gamma(steps), has_factor)
+    gamma = _gamma(min(d, SUM_BLOCK) + folds + score.term_ulps)
     canonical = (d + 8) * 2.0**-52
     if score.name == "dot":
         return ErrorBound(
@@ -83,28 +84,41 @@ def error_bound(
             per_norm=math.sqrt(d) * 2.0**-125,
             norm=2,
         )
+    norm = 1
     if score.name == "l1":
         rel, absolute = gamma + canonical, d * 2.0**-124
     elif score.name == "l2":  # of the squares; the root halves it and adds its own
-        rel, absolute = gamma + SQRT_ERROR + canonical, math.sqrt(d) * 2.0**-61
-    else:
+        rel, absolute, norm = gamma + SQRT_ERROR + canonical, math.sqrt(d) * 2.0**-61, 2
+    elif score.name in ("rotate", "rotate_interleaved"):
         rel, absolute = (1 + SQRT_ERROR) * (1 + gamma) - 1 + canonical, d * 2.0**-61
-    rounding = 1.01 * UNIT if rounded_inputs else 0.0
-    norm = (2 if score.name == "l2" else 1) if rounded_inputs else 0
-    return ErrorBound(rel + 8 * UNIT, absolute, rounding, 0.0, rounding, norm)
+    else:
+        raise _no_bound(score)
+    if not rounded_inputs:
+        return ErrorBound(rel + 8 * UNIT, absolute)
+    return ErrorBound(rel + 8 * UNIT, absolute, 1.01 * UNIT, 0.0, 1.01 * UNIT, norm)
 
 
-def _filtered_bound(score: Score, num_features: int, has_factor: bool) -> ErrorBound:
-    """Of a filtering score, whether or not its operands are rounded before the sweep."""
-    d = float(num_features)
-    steps = min(d, SUM_BLOCK) + math.ceil(d / SUM_BLOCK) + score.term_ulps + SCALE_ULPS
-    gamma = steps * UNIT / (1 - steps * UNIT) if steps * UNIT < 0.5 else math.inf
+def _gamma(steps: float) -> float:
+    """The relative error of so many roundings."""
+    return steps * UNIT / (1 - steps * UNIT) if steps * UNIT < 0.5 else math.inf
+
+
+def _no_bound(score: Score) -> ValueError:
+    return ValueError(f"score: the triton backend has no error bound for {score.name!r}")
+
+
+def _rscf_bound(score: Score, d: float, gamma: float, has_factor: bool) -> ErrorBound:
+    """Of an rscf score, whether or not its operands are rounded before the sweep."""
     canonical = (d + 24) * 2.0**-52
-    rel = gamma + (0.0 if score.name == "rscf_l1" else SQRT_ERROR * (1 + gamma)) + canonical
-    absolute = d * 2.0**-120 if score.name == "rscf_l1" else d * 2.0**-61
-    turns = score.name == "rscf_rotate" and has_factor
-    per_query = (TURN_ULPS if turns else SHIFT_ULPS) * UNIT * (1 + gamma)
-    per_move = (ANGLE_ULPS if turns else MOVE_ULPS) * UNIT * (1 + gamma) if has_factor else 0.0
+    if score.name == "rscf_l1":
+        rel, absolute = gamma + canonical, d * 2.0**-120
+    elif score.name in ("rscf_l2", "rscf_rotate"):
+        rel, absolute = gamma + SQRT_ERROR * (1 + gamma) + canonical, d * 2.0**-61
+    else:
+        raise _no_bound(score)
+    is_phase = score.name == "rscf_rotate" and has_factor
+    per_query = (TURNED_ULPS if is_phase else SHIFTED_ULPS) * UNIT * (1 + gamma)
+    per_move = (PHASE_ULPS if is_phase else SHIFT_ULPS) * UNIT * (1 + gamma) if has_factor else 0.0
     return ErrorBound(
         rel + 8 * UNIT,
         absolute,
@@ -122,9 +136,9 @@ def thresholds(
     bias_magnitude: Tensor | None,
     sizes: Tensor | None = None,
 ) -> Tensor:
-    """What decides a query's pairs: ``[3, B]`` float32; of filtering scores ``[4, B]``.
+    """What decides a query's pairs: ``[3, B]`` float32; of rscf scores ``[4, B]``.
 
-    ``sizes``: of the queries of a filtering score, ``[4, B]`` (fold.py).
+    ``sizes``: of the queries of an rscf score, ``[4, B]`` (device/moved_queries.py).
 
     Rows: minus the target's score, NaN where there is none; ``base``; ``slope``. With
     ``tau = bias + row 0`` and ``err = rel * |tau| + base + slope * norm(c)``, a distance below

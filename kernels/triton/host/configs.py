@@ -20,8 +20,8 @@ QUERY_BYTES = 16 << 20  # of these, packed queries at most
 LANE_BYTES = 8  # a packed candidate's bias and norm
 BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
 QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates a query
-MAX_PANELS = 65535  # of one launch: the second grid axis
-FILTER_REGISTERS = 160  # a cap that no filtering kernel needs; without one ptxas spills scalars
+MAX_GRID = 65535  # programs along the second or third axis of a launch
+RSCF_REGISTERS = 160  # a cap that no rscf kernel needs; without one ptxas spills scalars
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Plan:
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> Tile:
     """The tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD.
 
-    Crops that are swept at once keep their totals while one is classified, filtering scores load
+    Crops that are swept at once keep their totals while one is classified, rscf scores load
     and compute more: fewer queries.
     """
     lanes = 32 if arch else 64
     if num_crops > 1 or score.filters:
         num_warps = 1 if num_queries < 256 else 4
-        cap = FILTER_REGISTERS if score.filters else 128 if score.name == "dot" else None
+        cap = RSCF_REGISTERS if score.filters else 128 if score.name == "dot" else None
         return Tile(16, lanes * num_warps, num_warps, cap if arch else None)
     if num_queries <= 16:
         return Tile(16, lanes, 1)
@@ -88,7 +88,7 @@ def plan(
         return None
     tiles = _even_share(-(-num_queries // tile.queries), most_tiles)
     left = PACKED_BYTES - tiles * tile.queries * query_bytes
-    most_panels = min(left // ((row_bytes + num_crops * LANE_BYTES) * tile.candidates), MAX_PANELS)
+    most_panels = min(left // ((row_bytes + num_crops * LANE_BYTES) * tile.candidates), MAX_GRID)
     if most_panels == 0:
         return None
     panels = _even_share(-(-num_candidates // tile.candidates), most_panels)

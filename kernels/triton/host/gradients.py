@@ -1,136 +1,262 @@
-"""Gradients of filtering scores as the host asks for them (filtered_pull.py)."""
+"""Gradients of a block of pairs, and of lists of them, as the host asks for them."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...scores import Score
-from ..device.backward_rscf import pull_filtered, pull_filtered_lists
-from ..device.operands import factor_args, query_args, view_args
-from ..device.terms import score_code
+from ..device import backward as kernels
+from ..device.backward import WEIGHTS, Lists, Pulled, Sums
+from ..device.operands import Rows
 from . import launch as launcher
-from .configs import FILTER_REGISTERS
+from .configs import MAX_GRID, RSCF_REGISTERS
+from .layout import pack_weights
+from .lists import PairLists, lists_of_ids, lists_of_queries
+from .sides import Sides
+from .views import plane_of, queries_of, rows_of
 
-if TYPE_CHECKING:
-    from ..indexed import Lists
-    from ..pairwise import Sink
+PARTIAL_BYTES = 8 << 20
+MATMUL_BYTES = 8 << 20  # a chunk of rows converted for a GEMM
+PULL_PROGRAMS = 4096  # warps that fill a machine: the other side is split until there are as many
+PULL_ROWS, RSCF_QUERIES, RSCF_CANDIDATES = 16, 4, 8  # of a program
+LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
+PIECE_PAIRS = 256  # of a list, at least
+EXTRA_BYTES = 8 << 20
+ADD_COLUMNS = 128
 
-WEIGHTS = 16  # rows of a packed tile of coefficients
-QUERY_ROWS, CANDIDATE_ROWS = 4, 8  # of a program
-LIST_PAIRS, LIST_FEATURES = 4, 32
-_NOWHERE = {"p_grad": None, "g_row_stride": 0, "g_plane_stride": 0, "g_step": 0}
+
+class GradAccumulator:
+    """Float32 sums for rows of a gradient, in as many splits as fill the machine."""
+
+    def __init__(self, grad: Tensor) -> None:
+        self.grad = grad
+        is_float = grad.dtype == torch.float32
+        self.total = grad if is_float else grad.to(torch.float32)
+        self.partial: Tensor | None = None
+
+    def splits(self, programs: int, num_others: int, splits: int | None = None) -> Tensor:
+        """``[splits, R, G]`` to add to; the same for every range of features."""
+        if self.partial is None:
+            room = PARTIAL_BYTES // (4 * self.total.numel())
+            if splits is None:
+                splits = min(PULL_PROGRAMS // programs, room, num_others // 64, MAX_GRID)
+            if splits > 1:
+                self.partial = self.total.new_zeros(splits, *self.total.shape)
+        return self.total[None] if self.partial is None else self.partial
+
+    def finish(self) -> None:
+        """Bring the sums into the gradient, in its dtype."""
+        if self.partial is not None:
+            self.total += self.partial.sum(0)
+        if self.total is not self.grad:
+            self.grad.copy_(self.total)
 
 
-def pull_block(
-    queries: Tensor,
-    candidates: Tensor,
-    factor: Tensor | None,
-    facts: Score,
+class Accumulators(NamedTuple):
+    """Of each operand; None where its gradient is not needed."""
+
+    queries: GradAccumulator | None
+    table: GradAccumulator | None
+    factor: GradAccumulator | None = None
+
+
+class Slopes(NamedTuple):
+    """A range of features, and what the slopes of a block's pairs are multiplied by there."""
+
+    low: int
+    high: int
+    coefficient: Tensor  # [b, k]
+
+
+def zero_gradient(rows: Tensor | None, needed: bool) -> Tensor | None:
+    """A contiguous gradient to add to."""
+    if rows is None or not needed:
+        return None
+    return torch.zeros_like(rows, memory_format=torch.contiguous_format)
+
+
+def row_cap(sides: Sides) -> int:
+    """How many rows of a gradient are summed at once: those whose float32 copy is small."""
+    caps = [max(1, len(sides.table))]
+    for rows in (sides.table, sides.factor):
+        if rows is not None and rows.dtype != torch.float32:
+            caps.append(max(1, PARTIAL_BYTES // (4 * rows.shape[1])))
+    return min(caps)
+
+
+def add_gradients(sides: Sides, slopes: Slopes, into: Accumulators, arch: int) -> None:
+    """Add the gradients of a block, all pairs of its queries and candidates."""
+    if sides.score.name == "dot":
+        _add_by_matmul(sides, slopes, into)
+        return
+    if into.queries is not None:
+        _add_side(sides, slopes, (into.queries, None), arch, of_queries=True)
+    if into.table is not None or into.factor is not None:
+        _add_side(sides, slopes, (into.table, into.factor), arch, of_queries=False)
+
+
+def _add_side(
+    sides: Sides,
+    slopes: Slopes,
+    into: tuple[GradAccumulator | None, GradAccumulator | None],
     arch: int,
-    packed_weights: Tensor,
-    sinks: "tuple[Sink | None, Sink | None]",
-    low: int,
-    high: int,
     *,
     of_queries: bool,
 ) -> None:
-    """Add to the gradient of all queries, or to those of all candidates and their factor."""
-    rows, others = (queries, candidates) if of_queries else (candidates, queries)
-    tile = QUERY_ROWS if of_queries else CANDIDATE_ROWS
-    features = 32 if arch else 64  # the lanes of a warp
-    tiles, columns = -(-len(rows) // tile), -(-(high - low) // features)
-    full = facts.num_features(candidates.shape[1])
-    targets: list[Tensor | None] = []
-    splits = None  # both sinks have as many
-    for sink in sinks:
-        target = None
-        if sink is not None:
-            target = sink.target(tiles * -(-full // features), len(others), splits)
-            splits = len(target)
-        targets.append(target)
+    rows, others, coefficient = sides.queries, sides.table, slopes.coefficient
+    if not of_queries:
+        rows, others, coefficient = others, rows, coefficient.T
+    side, options = _side_of(sides, arch, of_queries=of_queries)
+    tiles, columns = -(-len(rows) // side.rows), -(-(slopes.high - slopes.low) // side.features)
+    programs = tiles * -(-sides.num_features // side.features)
+    splits = None  # both have as many
+    targets: list[Tensor | None] = [None, None]
+    for i, accumulator in enumerate(into):
+        if accumulator is not None:
+            target = accumulator.splits(programs, len(others), splits)
+            targets[i], splits = target, len(target)
+    grad, grad_factor = targets
     per_split = -(-len(others) // (splits or 1))
-    into, into_factor = targets
-    planes = facts.query_planes(factor is not None) if of_queries else facts.planes
+    views = sides.views()
     launcher.launch(
-        pull_filtered,
+        kernels.backward,
         (tiles, columns, -(-len(others) // per_split)),
         {
-            **query_args(queries, facts, factor),
-            **view_args(candidates, facts, "p_table", "c_"),
-            **factor_args(factor),
-            "p_coefficient": packed_weights,
-            **(_NOWHERE if into is None else view_args(into[0], facts, "p_grad", "g_", planes)),
-            "split_stride": 0 if into is None else into.stride(0),
-            "p_grad_factor": into_factor,
-            "factor_split_stride": 0 if into_factor is None else into_factor.stride(0),
-            "h_row_stride": 0 if into_factor is None else into_factor.stride(1),
+            "pulled": Pulled(
+                *views[:3],
+                pack_weights(coefficient, WEIGHTS),
+                None if grad is None else _grad_rows(sides, grad[0], of_queries=of_queries),
+                None if grad_factor is None else plane_of(grad_factor[0]),
+            ),
             "num_rows": len(rows),
             "num_others": len(others),
-            "others_per_split": per_split,
-            "first_feature": low,
-            "last_feature": high,
-            "SCORE": score_code(facts),
-            "PLANES": facts.planes,
-            "OF_QUERIES": of_queries,
-            "ROWS": tile,
-            "FEATURES": features,
-            "WEIGHTS": WEIGHTS,
+            "first_feature": slopes.low,
+            "last_feature": slopes.high,
+            "FORM": sides.form()._replace(has_bias=False),
+            "SIDE": side,
         },
         num_warps=1,
-        **({"maxnreg": FILTER_REGISTERS} if arch else {}),
+        **options,
     )
 
 
-def pull_side(
-    queries: Tensor,
-    table: Tensor,
-    factor: Tensor | None,
-    facts: Score,
-    lists: "Lists",
-    weights: Tensor,
-    grad: Tensor | None,
-    extra: Tensor | None,
-    grad_factor: Tensor | None,
-    extra_factor: Tensor | None,
-    low: int,
-    high: int,
-    *,
-    of_queries: bool,
-) -> None:
-    """Write features ``low .. high - 1`` of the gradients of one side, or of their pieces."""
-    planes = facts.query_planes(factor is not None) if of_queries else facts.planes
-    plane_stride = 0 if grad is None else grad.shape[1] // planes
-    args: dict[str, Any] = {
-        **query_args(queries, facts, factor),
-        **view_args(table, facts, "p_table", "c_"),
-        **factor_args(factor),
-        "p_order": lists.order,
-        "p_others": lists.others,
-        "p_weight": weights,
-        "p_starts": lists.starts,
-        "p_owners": lists.owners,
-        "p_target": lists.target,
-        "p_grad": grad,
-        "p_extra": extra,
-        "g_row_stride": 0 if grad is None else grad.stride(0),
-        "g_plane_stride": plane_stride,
-        "p_grad_factor": grad_factor,
-        "p_extra_factor": extra_factor,
-        "h_row_stride": 0 if grad_factor is None else grad_factor.stride(0),
-        "first_feature": low,
-        "last_feature": high,
-        "SCORE": score_code(facts),
-        "PLANES": facts.planes,
-        "OF_QUERIES": of_queries,
-        "HAS_ORDER": lists.order is not None,
-        "PAIRS": LIST_PAIRS,
-        "FEATURES": LIST_FEATURES,
-    }
-    grid = (len(lists.target), -(-(high - low) // LIST_FEATURES))
-    launcher.launch(pull_filtered_lists, grid, args, num_warps=1)
+def _side_of(sides: Sides, arch: int, *, of_queries: bool) -> tuple[kernels.Side, dict[str, int]]:
+    """The tile of one side, and options of its launch."""
+    features = 32 if arch else 64  # the lanes of a warp
+    if not sides.score.filters:
+        return kernels.Side(of_queries, PULL_ROWS, features), {}
+    rows = RSCF_QUERIES if of_queries else RSCF_CANDIDATES
+    options = {"maxnreg": RSCF_REGISTERS} if arch else {}
+    return kernels.Side(of_queries, rows, features), options
 
 
-def extra_rows(grad: Tensor | None, count: int) -> Tensor | None:
+def _grad_rows(sides: Sides, grad: Tensor, *, of_queries: bool) -> Rows:
+    if of_queries:
+        return queries_of(grad, sides.score, sides.factor)
+    return rows_of(grad, sides.score)
+
+
+def _add_by_matmul(sides: Sides, slopes: Slopes, into: Accumulators) -> None:
+    low, high, coefficient = slopes
+    for accumulator, others, weights in (
+        (into.queries, sides.table, coefficient),
+        (into.table, sides.queries, coefficient.T),
+    ):
+        if accumulator is not None:
+            total = accumulator.total[:, low:high]
+            with no_autocast(others.device):
+                for part, rows in float_chunks(others[:, low:high]):
+                    total.addmm_(weights[:, part], rows)
+
+
+def float_chunks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows as a GEMM takes them: float32, one stride 1; in place or by bounded copies."""
+    (height, width), (row, column) = rows.shape, rows.stride()
+    is_matrix = (column == 1 and row >= width) or (row == 1 and column >= height)
+    in_place = rows.dtype == torch.float32 and is_matrix
+    step = len(rows) if in_place else max(1, MATMUL_BYTES // (4 * max(1, rows.shape[1])))
+    for first in range(0, len(rows), max(1, step)):
+        part = slice(first, first + step)
+        yield part, rows[part] if in_place else rows[part].float().contiguous()
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which autocast leaves GEMMs alone."""
+    return torch.autocast(device.type, enabled=False)
+
+
+class ListGradients:
+    """The gradient of the queries, or those of the table and the factor, of pairs in lists."""
+
+    def __init__(
+        self, sides: Sides, index: Tensor, need: Sequence[bool], *, of_queries: bool
+    ) -> None:
+        """``need``: of the rows, and of the factor."""
+        self.sides, self.of_queries = sides, of_queries
+        rows, pairs = sides.queries if of_queries else sides.table, index.numel()
+        length = max(PIECE_PAIRS, -(-8 * pairs * rows.shape[1] // EXTRA_BYTES))
+        self.lists: PairLists = (lists_of_queries if of_queries else lists_of_ids)(index, length)
+        count = len(self.lists.ids)
+        self.grad = rows.new_zeros(count, rows.shape[1]) if need[0] else None
+        self.grad_factor = None
+        if need[1] and sides.factor is not None:
+            self.grad_factor = sides.factor.new_zeros(count, sides.factor.shape[1])
+        extras = 1 + 2 * pairs // length if self.lists.is_cut else 1
+        self._extra = _extra_rows(self.grad, extras)
+        self._extra_factor = _extra_rows(self.grad_factor, extras)
+
+    def write(self, slopes: Slopes) -> None:
+        """Write a range of features of the gradients, or of their pieces."""
+        sides, lists = self.sides, self.lists
+        features = RSCF_LIST_FEATURES if sides.score.filters else LIST_FEATURES
+        grad, factor = self.grad, self.grad_factor
+        of_rows = None if grad is None else _grad_rows(sides, grad, of_queries=self.of_queries)
+        launcher.launch(
+            kernels.backward_lists,
+            (len(lists.target), -(-(slopes.high - slopes.low) // features)),
+            {
+                "operands": sides.views()._replace(bias=None),
+                "lists": Lists(
+                    lists.order,
+                    lists.others,
+                    slopes.coefficient,
+                    lists.starts,
+                    lists.owners,
+                    lists.target,
+                ),
+                "sums": (
+                    Sums(of_rows, self._extra),
+                    Sums(None if factor is None else plane_of(factor), self._extra_factor),
+                ),
+                "first_feature": slopes.low,
+                "last_feature": slopes.high,
+                "FORM": sides.form()._replace(has_bias=False),
+                "SIDE": kernels.Side(self.of_queries, LIST_PAIRS, features),
+            },
+            num_warps=1,
+        )
+
+    def add_pieces(self) -> None:
+        """Sum the extra rows of lists that were cut."""
+        parts = (self.grad, self._extra), (self.grad_factor, self._extra_factor)
+        for grad, extra in parts:
+            if self.lists.is_cut and grad is not None:
+                launcher.launch(
+                    kernels.add_pieces,
+                    (len(grad), -(-grad.shape[1] // ADD_COLUMNS)),
+                    {
+                        "grad": plane_of(grad),
+                        "p_extra": extra,
+                        "p_first": self.lists.first_extra,
+                        "width": grad.shape[1],
+                        "COLUMNS": ADD_COLUMNS,
+                    },
+                    num_warps=4,
+                )
+
+
+def _extra_rows(grad: Tensor | None, count: int) -> Tensor | None:
     """Float32 room for the pieces of lists that are cut."""
     return None if grad is None else grad.new_zeros(count, grad.shape[1], dtype=torch.float32)

@@ -1,174 +1,215 @@
-"""Packing as the host asks for it: rows into panels, coefficients into uniform vectors."""
+"""Packing as the host asks for it: rows laid out in panels, and what is known of each lane."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...scores import Score
-from ..device.operands import view_args, view_of_factor
-from ..device.pack import PACK_FEATURES, PACK_ROWS, describe, pack
+from ..device.moved_queries import describe_moves, pack_moved
+from ..device.operands import Lanes, Rows
+from ..device.pack import PACK_FEATURES, PACK_ROWS, Panel, describe, pack
 from . import launch as launcher
+from .sides import Sides
+from .views import plane_of, queries_of, rows_of, vector_of
 
 
-def pack_panels(
-    rows: Tensor,
-    facts: Score,
+class Which(NamedTuple):
+    """The ``size`` rows that lanes stand for: ``ids``, or else those from ``first`` on."""
+
+    size: int
+    ids: Tensor | None = None
+    first: int = 0
+
+    @staticmethod
+    def these(rows: Tensor, ids: Tensor | None = None) -> "Which":
+        """All rows, or those of ``ids``."""
+        return Which(len(rows) if ids is None else len(ids), ids)
+
+    def of(self, rows: Rows) -> Lanes:
+        """These of ``rows``."""
+        return Lanes(rows, self.ids, self.first)
+
+
+def pack_queries(
+    sides: Sides,
+    which: Which,
     dim: int,
-    lanes: int,
+    width: int,
     *,
-    ids: Tensor | None = None,
-    negate: bool = False,
+    out: Tensor | None = None,
     status: Tensor | None = None,
-    planes: int | None = None,
 ) -> Tensor:
-    """The first ``dim`` features, packed: ``[panels][dim][planes][lanes]``, flat.
+    """Queries as a sweep takes them, ``[tiles][dim][planes][width]``, flat.
 
-    Of all rows, or of ``ids``. With ``status [2]`` the second is lowered to the least row that
-    holds a number that is not finite. ``planes``: of rows that are not candidates.
+    Those of ``dot`` are negated, those that a factor moves are moved as by 1. With ``status [1]``
+    it is lowered to the least row that holds a number that is not finite.
     """
-    planes = planes or facts.planes
-    out = _panels(rows, ids, lanes, dim * planes)
-    view = view_args(rows, facts, planes=planes)
-    _pack(rows, view, dim, lanes, ids, out, planes, negate=negate, status=status)
+    planes = sides.packed_planes[0]
+    out = _room(out, sides.queries, which, width * dim * planes, width)
+    lanes = which.of(queries_of(sides.queries, sides.score, sides.factor))
+    if sides.score.filters:
+        launcher.launch(
+            pack_moved,
+            _grid(which, dim, width),
+            {
+                "lanes": lanes,
+                "count": which.size,
+                "num_features": dim,
+                "p_out": out,
+                "p_status": status,
+                "FORM": sides.form()._replace(has_bias=False),
+                "LANES": width,
+            },
+            num_warps=4,
+        )
+    else:
+        panel = Panel(width, planes, planes, is_negated=sides.score.name == "dot")
+        _pack(lanes, which, dim, panel, out, status)
+    return out
+
+
+def pack_stored_queries(sides: Sides, dim: int, width: int) -> Tensor:
+    """All queries as they are stored, ``[tiles][dim][planes][width]``, flat."""
+    planes, which = sides.packed_planes[0], Which.these(sides.queries)
+    out = _room(None, sides.queries, which, width * dim * planes, width)
+    lanes = which.of(queries_of(sides.queries, sides.score, sides.factor))
+    _pack(lanes, which, dim, Panel(width, planes, planes), out, None)
     return out
 
 
 def pack_candidates(
-    rows: Tensor,
-    factor: Tensor | None,
-    facts: Score,
+    sides: Sides,
+    which: Which,
     dim: int,
-    lanes: int,
+    width: int,
     *,
-    ids: Tensor | None = None,
+    out: Tensor | None = None,
     status: Tensor | None = None,
-    less_one: bool = False,
+    is_less_one: bool = False,
 ) -> Tensor:
-    """As :func:`pack_panels`, with the factor as the last plane, less 1 if a sweep has folded it.
+    """Candidates ``[panels][dim][planes][width]``, flat, with the factor as the last plane.
 
-    ``status [3]``: the third is that of the factor's rows.
+    The factor is less 1 beside queries that are moved by 1. ``status [2]`` as of queries, of the
+    table's rows and of the factor's.
     """
-    if factor is None:
-        return pack_panels(rows, facts, dim, lanes, ids=ids, status=status)
-    total = facts.planes + 1
-    out = _panels(rows, ids, lanes, dim * total)
-    view = view_args(rows, facts)
-    _pack(rows, view, dim, lanes, ids, out, facts.planes, total=total, status=status)
-    _pack(
-        factor,
-        view_of_factor(factor),
-        dim,
-        lanes,
-        ids,
-        out,
-        1,
-        first=facts.planes,
-        total=total,
-        less_one=less_one,
-        status=None if status is None else status[1:],
-    )
+    planes, total = sides.score.planes, sides.packed_planes[1]
+    out = _room(out, sides.table, which, width * dim * total, width)
+    panel = Panel(width, planes, total)
+    table_status = None if status is None else status[:1]
+    _pack(which.of(rows_of(sides.table, sides.score)), which, dim, panel, out, table_status)
+    if sides.factor is not None:
+        panel = Panel(width, 1, total, planes, is_less_one)
+        factor_status = None if status is None else status[1:]
+        _pack(which.of(plane_of(sides.factor)), which, dim, panel, out, factor_status)
     return out
 
 
-def pack_weights(weights: Tensor, lanes: int) -> Tensor:
-    """``[R, O]`` of any strides as ``[tiles][O][lanes]``, flat."""
-    row_stride, step = weights.stride()
-    view: dict[str, Tensor | int] = {
-        "p_table": weights,
-        "row_stride": row_stride,
-        "plane_stride": 0,
-        "step": step,
-    }
-    out = _panels(weights, None, lanes, weights.shape[1])
-    _pack(weights, view, weights.shape[1], lanes, None, out, 1)
+def pack_weights(weights: Tensor, width: int) -> Tensor:
+    """``[R, O]`` of any strides as ``[tiles][O][width]``, flat."""
+    which, others = Which.these(weights), weights.shape[1]
+    out = _room(None, weights, which, width * others, width)
+    _pack(which.of(plane_of(weights)), which, others, Panel(width, 1, 1), out, None)
     return out
 
 
-def _panels(rows: Tensor, ids: Tensor | None, lanes: int, floats: int) -> Tensor:
-    """Room for panels of rows of so many floats."""
-    count = len(rows) if ids is None else len(ids)
-    return rows.new_empty(-(-count // lanes) * lanes * floats, dtype=torch.float32)
-
-
-def _pack(
-    rows: Tensor,
-    view: dict[str, Tensor | int],
-    features: int,
-    lanes: int,
-    ids: Tensor | None,
-    out: Tensor,
-    planes: int,
-    *,
-    first: int = 0,
-    total: int | None = None,
-    less_one: bool = False,
-    negate: bool = False,
-    status: Tensor | None = None,
-) -> None:
-    count = len(rows) if ids is None else len(ids)
-    launcher.launch(
-        pack,
-        (-(-count // lanes) * (lanes // PACK_ROWS), -(-features // PACK_FEATURES)),
-        {
-            **view,
-            "p_ids": ids,
-            "first_row": 0,
-            "count": count,
-            "num_features": features,
-            "p_out": out,
-            "p_status": status,
-            "PLANES": planes,
-            "FIRST": first,
-            "TOTAL": total or planes,
-            "LESS": less_one,
-            "LANES": lanes,
-            "HAS_IDS": ids is not None,
-            "NEGATE": negate,
-            "CHECK": status is not None,
-            "ROWS": PACK_ROWS,
-            "FEATURES": PACK_FEATURES,
-        },
-        num_warps=4,
-    )
-
-
-def describe_lanes(
-    rows: Tensor,
-    facts: Score,
-    dim: int,
-    lanes: int,
-    norm: int,
-    *,
-    ids: Tensor | None = None,
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
+def describe_candidates(
+    sides: Sides, which: Which, dim: int, width: int, norm: int, out: Tensor | None = None
 ) -> Tensor:
-    """The bias of every lane and an upper bound on its norm: ``[panels, 2, lanes]``.
+    """The bias of every lane and an upper bound on its norm: ``[panels][2][width]``, flat.
 
     With a factor its norm is that of the factor.
     """
-    count = len(rows) if ids is None else len(ids)
-    panels = -(-count // lanes)
-    out = rows.new_empty(panels, 2, lanes, dtype=torch.float32)
+    out = _room(out, sides.table, which, 2 * width, width)
+    if sides.factor is None:
+        view, planes = rows_of(sides.table, sides.score), sides.score.planes
+    else:
+        view, planes = plane_of(sides.factor), 1
+    panel = Panel(width, planes, planes)
+    _describe(which.of(view), which, dim, panel, norm, out, sides.bias)
+    return out
+
+
+def query_norms(sides: Sides, which: Which, dim: int, norm: int) -> Tensor | None:
+    """Upper bounds on the norms of queries ``[count]``, if the bound needs them."""
+    if not norm or sides.score.filters:
+        return None
+    out = _room(None, sides.queries, which, 2 * PACK_ROWS, PACK_ROWS)
+    view, planes = rows_of(sides.queries, sides.score), sides.score.planes
+    panel = Panel(PACK_ROWS, planes, planes)
+    _describe(which.of(view), which, dim, panel, norm, out, None)
+    return out.view(-1, 2, PACK_ROWS)[:, 1].flatten()[: which.size]
+
+
+def query_sizes(sides: Sides, dim: int) -> Tensor | None:
+    """What the bound takes of each query that may be moved, ``[4, B]``."""
+    if not sides.score.filters:
+        return None
+    count = len(sides.queries)
+    sizes = torch.empty(4, count, dtype=torch.float64, device=sides.queries.device)
     launcher.launch(
-        describe,
-        (panels * (lanes // PACK_ROWS),),
+        describe_moves,
+        (-(-count // PACK_ROWS),),
         {
-            **(view_args(rows, facts) if factor is None else view_of_factor(factor)),
-            "p_bias": bias,
-            "bias_stride": 0 if bias is None else bias.stride(0),
-            "p_ids": ids,
-            "first_row": 0,
+            "queries": queries_of(sides.queries, sides.score, sides.factor),
             "count": count,
             "num_features": dim,
-            "p_lane": out,
-            "PLANES": facts.planes if factor is None else 1,
-            "LANES": lanes,
-            "HAS_IDS": ids is not None,
-            "HAS_BIAS": bias is not None,
-            "NORM": norm,
-            "ROWS": PACK_ROWS,
-            "FEATURES": PACK_FEATURES,
+            "p_sizes": sizes,
+            "FORM": sides.form()._replace(has_bias=False),
         },
         num_warps=4,
     )
-    return out
+    return sizes
+
+
+def _room(out: Tensor | None, like: Tensor, which: Which, floats: int, width: int) -> Tensor:
+    """``out``, or room for so many floats a panel."""
+    if out is not None:
+        return out
+    return like.new_empty(-(-which.size // width) * floats, dtype=torch.float32)
+
+
+def _grid(which: Which, features: int, width: int) -> tuple[int, int]:
+    return -(-which.size // width) * (width // PACK_ROWS), -(-features // PACK_FEATURES)
+
+
+def _pack(
+    lanes: Lanes, which: Which, features: int, panel: Panel, out: Tensor, status: Tensor | None
+) -> None:
+    launcher.launch(
+        pack,
+        _grid(which, features, panel.lanes),
+        {
+            "lanes": lanes,
+            "count": which.size,
+            "num_features": features,
+            "p_out": out,
+            "p_status": status,
+            "PANEL": panel,
+        },
+        num_warps=4,
+    )
+
+
+def _describe(
+    lanes: Lanes,
+    which: Which,
+    features: int,
+    panel: Panel,
+    norm: int,
+    out: Tensor,
+    bias: Tensor | None,
+) -> None:
+    launcher.launch(
+        describe,
+        _grid(which, 1, panel.lanes)[:1],
+        {
+            "lanes": lanes,
+            "bias": None if bias is None else vector_of(bias),
+            "count": which.size,
+            "num_features": features,
+            "p_out": out,
+            "NORM": norm,
+            "PANEL": panel,
+        },
+        num_warps=4,
+    )

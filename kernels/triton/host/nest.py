@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..device.crop_sweep import sweep_nested
+from ..device.crop_sweep import Crops, sweep_crops
+from ..device.sweep import Tally
 from . import configs
 from .crop import Block, Crop
 from .widths import filled
@@ -26,12 +27,11 @@ class Nest:
     def __init__(self, crops: Sequence[Crop], plan: configs.Plan) -> None:
         self.crops, self.plan, self.widest = crops, plan, crops[-1]
         self.capacity = band_of_each(plan, len(crops))
-        device = self.widest.device
+        device = self.widest.batch.device
         self.bands = torch.empty(len(crops), self.capacity, dtype=torch.int64, device=device)
         self.widths = filled([crop.dim for crop in crops], device)
-        has_norms = self.widest.bound.norm > 0
         self.lanes = self.widest.lanes.expand(len(crops), -1)
-        if has_norms:
+        if self.widest.bound.norm:
             self.lanes = torch.empty_like(self.lanes, memory_format=torch.contiguous_format)
 
     def score_targets(self) -> None:
@@ -50,25 +50,16 @@ class Nest:
             for crop, lanes in zip(self.crops, self.lanes, strict=True):
                 crop.describe_candidates(block, tile, lanes)
         tiles = -(-block.num_queries // tile.queries)
-        greater = torch.zeros(
-            len(self.crops), tiles * tile.queries, dtype=torch.int32, device=widest.device
-        )
+        device = widest.batch.device
+        shape = (len(self.crops), tiles * tile.queries)
+        greater = torch.zeros(shape, dtype=torch.int32, device=device)
+        apart = int(cursors[1].storage_offset() - cursors[0].storage_offset())
         widest.launch_sweep(
-            sweep_nested,
+            sweep_crops,
             block,
-            {
-                "p_threshold": self.thresholds,
-                "p_lane": self.lanes,
-                "lane_stride": self.lanes.stride(0),
-                "p_crops": self.widths,
-                "p_greater": greater,
-                "p_band": self.bands,
-                "p_cursor": cursors[0],
-                "cursor_stride": cursors[1].storage_offset() - cursors[0].storage_offset(),
-                "num_positions": greater.shape[1],
-                "num_crops": len(self.crops),
-                "capacity": self.capacity,
-            },
+            packed=widest.packed(self.thresholds, self.lanes),
+            crops=Crops(self.widths, len(self.crops), self.lanes.stride(0), apart),
+            tally=Tally(greater, self.bands, cursors[0], self.capacity),
         )
         for crop, its_greater in zip(self.crops, greater, strict=True):
             crop.count_certain(block, its_greater)
@@ -78,7 +69,7 @@ class Nest:
         positions = self.widest.order[first : first + count]
         tiles = -(-count // tile.queries)
         shape = (len(self.crops), 3, tiles * tile.queries)
-        rows = torch.zeros(shape, dtype=torch.float32, device=self.widest.device)
+        rows = torch.zeros(shape, dtype=torch.float32, device=self.widest.batch.device)
         rows[:, 0, count:] = torch.nan
         for crop, its_rows in zip(self.crops, rows, strict=True):
             its_rows[:, :count] = crop.thresholds[:, positions]
@@ -86,10 +77,10 @@ class Nest:
         rows = rows.view(len(self.crops), -1, tiles, tile.queries)
         self.thresholds = rows.permute(2, 0, 1, 3).contiguous()
 
-    def decide(self, block: Block, cursors: Sequence[Tensor]) -> None:
+    def rescore(self, block: Block, cursors: Sequence[Tensor]) -> None:
         """Decide the bands of a sweep, but those that overflowed."""
         for crop, band, cursor in zip(self.crops, self.bands, cursors, strict=True):
-            crop.decide(block, cursor, band)
+            crop.rescore(block, cursor, band)
 
 
 def nested_thresholds(of_crop: Tensor, rels: Sequence[float]) -> Tensor:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 
-def crop_order(crops: Sequence[int], device: torch.device) -> Tensor:
-    """Rising widths and where each belongs, ``[C, 2]``, without waiting for a copy."""
-    order = torch.empty(len(crops), 2, dtype=torch.int64, device=device)
+def crop_order(crops: Sequence[int], out: Tensor) -> Tensor:
+    """Rising widths and where in ``out [C, ...]`` each begins, ``[C, 2]``; waits for no copy."""
+    order = torch.empty(len(crops), 2, dtype=torch.int64, device=out.device)
     places = sorted(range(len(crops)), key=crops.__getitem__)
     for row, place in zip(order, places, strict=True):
         row[0].fill_(crops[place])
-        row[1].fill_(place)
+        row[1].fill_(place * out.stride(0))
     return order
 
 
