@@ -217,9 +217,9 @@ class AmdCode(Code):
         return self._field(".private_segment_fixed_size") + self._field(".vgpr_spill_count")
 
     def _field(self, name: str) -> int:
-        found = re.search(rf"{re.escape(name)}:\s*(\d+)", self.asm["amdgcn"])
-        assert found is not None, name
-        return int(found.group(1))
+        match = re.search(rf"{re.escape(name)}:\s*(\d+)", self.asm["amdgcn"])
+        assert match is not None, name
+        return int(match.group(1))
 
 
 def _operation(text: str) -> str:

@@ -101,8 +101,7 @@ def cross_entropy(
     """The contract of :func:`kgfast.ops.cross_entropy`: row losses, logsumexp, sums of scores."""
     with launcher.on_device(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score)
-        found = streamed.cross_entropy_rows(sweep, targets, label_smoothing)
-    rows, logsumexp, linear = found
+        rows, logsumexp, linear = streamed.cross_entropy_rows(sweep, targets, label_smoothing)
     return rows.float(), logsumexp, linear
 
 

@@ -29,7 +29,7 @@ from .host.gradients import (
     row_cap,
     zero_gradient,
 )
-from .host.layout import Which, pack_candidates, pack_stored_queries
+from .host.layout import Selection, pack_candidates, pack_stored_queries
 from .host.sides import Sides
 from .host.views import takes_root, vector_of
 from .host.widths import crop_order, over_norms, segments
@@ -80,7 +80,7 @@ def fill_scores(out: Tensor, sides: Sides, dims: Sequence[int] | None, arch: int
         packed = pack_stored_queries(block, max(crops), tile.queries)
         for j in range(0, len(sides.table), width):
             part = block.of_candidates(slice(j, j + width))
-            panels = pack_candidates(part, Which(len(part.table)), max(crops), tile.candidates)
+            panels = pack_candidates(part, Selection(len(part.table)), max(crops), tile.candidates)
             bias = None if part.bias is None else vector_of(part.bias)
             launcher.launch(
                 score_tiles,

@@ -26,7 +26,7 @@ from .device.sweep import Packed, Tally, collect
 from .host import bounds, configs, layout
 from .host import launch as launcher
 from .host.batch import Batch
-from .host.layout import Which
+from .host.layout import Selection
 from .host.sides import Sides
 from .pairwise import BLOCK_PAIRS, fill_scores
 
@@ -139,10 +139,12 @@ class _Pass:
             self._find_limits()
             self.limits, by_limit = self.limits.sort(descending=True, stable=True)
             self.order = self.order[by_limit]
-            sides, dim, which = job.batch.sides, job.dim, Which(count, self.order)
+            sides, dim, selection = job.batch.sides, job.dim, Selection(count, self.order)
             status = None if job.batch.nan_worst else job.words[1:2]
-            self.packed = layout.pack_queries(sides, which, dim, job.tile.queries, status=status)
-            self.norms = layout.query_norms(sides, which, dim, job.bound.norm)
+            self.packed = layout.pack_queries(
+                sides, selection, dim, job.tile.queries, status=status
+            )
+            self.norms = layout.query_norms(sides, selection, dim, job.bound.norm)
             sizes = layout.query_sizes(sides.of_rows(slice(first, first + count)), dim)
             self.sizes = None if sizes is None else sizes[:, self.order - first]
         self._see_all()
@@ -196,11 +198,11 @@ class _Pass:
         first = 0
         while first < job.batch.num_candidates:
             stop = min(first + width, job.batch.num_candidates)
-            found = self._sweep(first, stop) if job.fits else self._take(first, stop)
-            if found > BAND_PAIRS:
-                width = max(least, (stop - first) * BAND_PAIRS // found // 2 // unit * unit)
+            size = self._sweep(first, stop) if job.fits else self._take(first, stop)
+            if size > BAND_PAIRS:
+                width = max(least, (stop - first) * BAND_PAIRS // size // 2 // unit * unit)
                 continue
-            self._merge(job.band[:found] + first)
+            self._merge(job.band[:size] + first)
             first, width = stop, min(2 * width, most)
         if not job.fits:
             job.read()
@@ -208,30 +210,30 @@ class _Pass:
     def _take(self, first: int, stop: int) -> int:
         """Fill the band with every pair of a range of lanes."""
         lanes = torch.arange(stop - first, dtype=torch.int64, device=self.job.device)
-        found = self.count * len(lanes)
-        self.job.band[:found] = ((self.rows << 32) | lanes).flatten()
-        return found
+        size = self.count * len(lanes)
+        self.job.band[:size] = ((self.rows << 32) | lanes).flatten()
+        return size
 
     def _sweep(self, first: int, stop: int) -> int:
         """Fill the band with what survives of a range of lanes; returns how many pairs do."""
         job, tile, norm = self.job, self.job.tile, self.job.bound.norm
         sides, ids = job.batch.sides, job.batch.sorted_ids
-        which = Which(stop - first, None if ids is None else ids[first:stop], first)
+        selection = Selection(stop - first, None if ids is None else ids[first:stop], first)
         status = None if job.batch.nan_worst else job.words[2:]
         panels = layout.pack_candidates(
-            sides, which, job.dim, tile.candidates, status=status, is_less_one=True
+            sides, selection, job.dim, tile.candidates, status=status, is_less_one=True
         )
         described = panels
         if norm or job.form.has_bias:
-            described = layout.describe_candidates(sides, which, job.dim, tile.candidates, norm)
+            described = layout.describe_candidates(sides, selection, job.dim, tile.candidates, norm)
         rel = job.bound.rel * bounds.ROUND_UP
         launcher.launch(
             collect,
-            (-(-self.count // tile.queries), -(-which.size // tile.candidates)),
+            (-(-self.count // tile.queries), -(-selection.size // tile.candidates)),
             {
                 "packed": Packed(self.packed, panels, self._thresholds(), described, rel),
                 "tally": Tally(None, job.band, job.cursor.zero_(), BAND_PAIRS),
-                "num_candidates": which.size,
+                "num_candidates": selection.size,
                 "num_features": job.dim,
                 "FORM": job.form,
                 "TILE": Tile(tile.queries, tile.candidates),
@@ -271,12 +273,12 @@ class _Pass:
         )
         return scores
 
-    def _merge(self, found: Tensor) -> None:
-        """Keep the best ``k`` of each query among those so far and the pairs found."""
-        scores = torch.cat([self.scores.flatten(), self._score(found)])
-        pairs = torch.cat([self.pairs.flatten(), found])
+    def _merge(self, new: Tensor) -> None:
+        """Keep the best ``k`` of each query among those so far and new pairs."""
+        scores = torch.cat([self.scores.flatten(), self._score(new)])
+        pairs = torch.cat([self.pairs.flatten(), new])
         keys = torch.cat([self.keys.flatten(), _keys(scores[self.scores.numel() :])])
-        rows = torch.cat([self.pairs.flatten() >> 32, self._rows_of(found)])
+        rows = torch.cat([self.pairs.flatten() >> 32, self._rows_of(new)])
         order = pairs.argsort()  # equal keys by lane
         order = order[keys[order].argsort(descending=True, stable=True)]
         order = order[rows[order].argsort(stable=True)]

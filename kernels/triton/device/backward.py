@@ -1,11 +1,11 @@
-"""Gradients of rows: each is pulled by every row of the other side, weighted by its pair.
+"""Gradients of rows: sums over the rows of the other side of slopes, weighted by their pairs.
 
 Each side recomputes its differences, and a sum never leaves its lane: no reduction an element, no
 atomics, a fixed order. :func:`backward` takes all pairs of a block, :func:`backward_lists` lists of
 pairs: of a query, its own; of a table's row, those whose id it is, in the order of the index.
 Lists are cut into pieces of bounded length, so that one hot id is many programs; pieces of a row
-are added in order. One function, ``terms.pull``, serves either side; sums that a side does not
-have are never stored, so the compiler drops them.
+are added in order. One function, ``terms.minus_slopes``, serves either side; sums that a side does
+not have are never stored, so the compiler drops them.
 
 Cost model (rotate, sm_90, 16 x 32 tile, 1 warp): 8 arithmetic slots an element (two subtractions,
 two multiply-adds for the square, ``MUFU.RSQ``, a product, two multiply-adds), 9.6 with loads and
@@ -24,21 +24,21 @@ import triton.language as tl
 
 from .operands import Rows
 from .sweep import SUM_BLOCK
-from .terms import load_candidate, load_query, pull
+from .terms import load_candidate, load_query, minus_slopes
 
 WEIGHTS = 16  # rows of a packed tile of coefficients
 _WEIGHTS: tl.constexpr = tl.constexpr(WEIGHTS)
 
 
 class Side(NamedTuple):
-    """What a kernel that pulls rows is compiled for."""
+    """The side whose gradients a kernel sums, and its tile."""
 
     of_queries: bool  # else of candidates and their factor
     rows: int  # of a program: of the tile, or pairs of a list
     features: int
 
 
-class Pulled(NamedTuple):
+class Block(NamedTuple):
     """All pairs of queries and candidates, and the gradients of one side."""
 
     queries: Rows
@@ -67,8 +67,8 @@ class Sums(NamedTuple):
     extra: Any  # float32, with the strides of the gradient
 
 
-class Pulls(NamedTuple):
-    """Sums of pulls, in the order of ``terms.pull``."""
+class SlopeSums(NamedTuple):
+    """Sums of slopes, in the order of ``terms.minus_slopes``."""
 
     s0: Any
     s1: Any
@@ -86,22 +86,22 @@ def narrow(values, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def no_pulls(zero):
+def no_sums(zero):
     """Sums of nothing."""
-    return Pulls(zero, zero, zero, zero, zero)
+    return SlopeSums(zero, zero, zero, zero, zero)
 
 
 @triton.jit
 def plus(a, b):
     """The sum of sums."""
     s0, s1, s2, s3, s4 = b
-    return Pulls(a.s0 + s0, a.s1 + s1, a.s2 + s2, a.s3 + s3, a.s4 + s4)
+    return SlopeSums(a.s0 + s0, a.s1 + s1, a.s2 + s2, a.s3 + s3, a.s4 + s4)
 
 
 @triton.jit
 def minus_over_rows(sums):
     """Minus the sums over the rows of a tile."""
-    return Pulls(
+    return SlopeSums(
         -tl.sum(sums.s0, 0),
         -tl.sum(sums.s1, 0),
         -tl.sum(sums.s2, 0),
@@ -129,7 +129,7 @@ def subtract(p_plane, total, mask):
 
 @triton.jit(do_not_specialize=["num_rows", "num_others", "first_feature", "last_feature"])
 def backward(
-    pulled,
+    block,
     num_rows,
     num_others,
     first_feature,
@@ -137,7 +137,7 @@ def backward(
     FORM: tl.constexpr,
     SIDE: tl.constexpr,
 ):
-    """Subtract the pull of one split of the other side from a tile of gradients."""
+    """Subtract the sums over one split of the other side from a tile of gradients."""
     ROWS: tl.constexpr = SIDE.rows
     FEATURES: tl.constexpr = SIDE.features
     first_row = tl.program_id(0) * ROWS
@@ -149,40 +149,40 @@ def backward(
     per_split = (num_others + tl.num_programs(2) - 1) // tl.num_programs(2)
     first = i_split * per_split
     last = tl.minimum(first + per_split, num_others)
-    p_q, p_c, p_f = at_row(pulled, safe_row, FORM)
+    p_q, p_c, p_f = at_row(block, safe_row, FORM)
     if SIDE.of_queries:
-        q = load_query(p_q, pulled.queries, k, None, FORM, tl.float32)
+        q = load_query(p_q, block.queries, k, None, FORM, tl.float32)
     else:
-        c = load_candidate(p_c, p_f, pulled, k, None, FORM, tl.float32)
-    p_q, p_c, p_f = at_row(pulled, first.to(tl.int64), FORM)
-    p_weight = pulled.coefficient
+        c = load_candidate(p_c, p_f, block, k, None, FORM, tl.float32)
+    p_q, p_c, p_f = at_row(block, first.to(tl.int64), FORM)
+    p_weight = block.coefficient
     p_weight += ((first_row // _WEIGHTS).to(tl.int64) * num_others + first) * _WEIGHTS
     if ROWS < _WEIGHTS:
         p_weight += tl.multiple_of(first_row % _WEIGHTS, ROWS)
     zero = tl.zeros((ROWS, FEATURES), tl.float32)
-    total = no_pulls(zero)
+    total = no_sums(zero)
     other = first
     while other < last:
         stop = tl.minimum(other + SUM_BLOCK, last)
-        part = no_pulls(zero)
+        part = no_sums(zero)
         for _ in range(other, stop):
             weight = tl.load(p_weight + tl.arange(0, ROWS))[:, None]
             if SIDE.of_queries:
-                c = load_candidate(p_c, p_f, pulled, k, None, FORM, tl.float32)
-                p_c += pulled.table.row
+                c = load_candidate(p_c, p_f, block, k, None, FORM, tl.float32)
+                p_c += block.table.row
                 if FORM.has_factor:
-                    p_f += pulled.factor.row
+                    p_f += block.factor.row
             else:
-                q = load_query(p_q, pulled.queries, k, None, FORM, tl.float32)
-                p_q += pulled.queries.row
-            part = plus(part, pull(weight, q, c, FORM, SIDE.of_queries))
+                q = load_query(p_q, block.queries, k, None, FORM, tl.float32)
+                p_q += block.queries.row
+            part = plus(part, minus_slopes(weight, q, c, FORM, SIDE.of_queries))
             p_weight += _WEIGHTS
         total = plus(total, part)
         other = stop
     mask = (row < num_rows)[:, None] & (feature < last_feature)[None, :]
     row = row.to(tl.int64) + i_split.to(tl.int64) * num_rows
-    if pulled.grad is not None:
-        grad = pulled.grad
+    if block.grad is not None:
+        grad = block.grad
         p_grad = grad.ptr + row[:, None] * grad.row + k * grad.step
         subtract(p_grad, total.s0, mask)
         if FORM.planes == 2:
@@ -193,8 +193,8 @@ def backward(
                 subtract(p_grad + 3 * grad.plane, total.s3, mask)
             if FORM.has_factor:
                 subtract(p_grad + 2 * FORM.planes * grad.plane, total.s4, mask)
-    if pulled.grad_factor is not None:
-        grad = pulled.grad_factor
+    if block.grad_factor is not None:
+        grad = block.grad_factor
         subtract(grad.ptr + row[:, None] * grad.row + k * grad.step, total.s2, mask)
 
 
@@ -219,7 +219,7 @@ def backward_lists(
     FORM: tl.constexpr,
     SIDE: tl.constexpr,
 ):
-    """Minus the pull of the pairs of one piece on the row they share."""
+    """Write the gradient of the row that a piece's pairs share, or the piece's part of it."""
     PAIRS: tl.constexpr = SIDE.rows
     FEATURES: tl.constexpr = SIDE.features
     piece = tl.program_id(0).to(tl.int64)
@@ -235,11 +235,11 @@ def backward_lists(
     else:
         c = load_candidate(p_row, p_factor, operands, k, None, FORM, tl.float32)
     zero = tl.zeros((PAIRS, FEATURES), tl.float32)
-    total = no_pulls(zero)
+    total = no_sums(zero)
     first = 0
     while first < count:
         stop = tl.minimum(first + SUM_BLOCK * PAIRS, count)
-        part = no_pulls(zero)
+        part = no_sums(zero)
         spare = tl.load(p_others + first)  # a row of this list: what 0 is multiplied with
         for step in range(first, stop, PAIRS):
             o_pair = step + tl.arange(0, PAIRS)
@@ -262,7 +262,7 @@ def backward_lists(
                 p_q = operands.queries.ptr + other * operands.queries.row
                 p_q += k * operands.queries.step
                 q = load_query(p_q, operands.queries, 0, None, FORM, tl.float32)
-            part = plus(part, pull(weight, q, c, FORM, SIDE.of_queries))
+            part = plus(part, minus_slopes(weight, q, c, FORM, SIDE.of_queries))
         total = plus(total, part)
         first = stop
     of_rows, of_factor = sums

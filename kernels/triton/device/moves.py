@@ -4,7 +4,7 @@ Where terms are moduli the move is a phase, elsewhere a shift. It is taken in on
 
     STILL   no factor: no sine
     NEAR    the sweep, ``q`` moved as by a factor of 1 and ``b - 1`` packed, |a (b - 1)| <= pi/2
-    FAR     the sweep, any angle: less the nearest multiple of pi
+    FAR     the sweep, any phase: less the nearest multiple of pi
     PLAIN   ``q, a, b`` as they are stored; the product in two parts
 
 Cost model (issue slots): 10 for the two polynomials of NEAR, 21 with the reduction of FAR. The
@@ -80,15 +80,15 @@ def flip(values, sign):
 
 
 @triton.jit
-def far_cos_sin(angle, low):
-    """Float32 cosine and sine of ``angle + low``.
+def far_cos_sin(phase, low):
+    """Float32 cosine and sine of ``phase + low``.
 
-    Their error is that of ``near_cos_sin`` and an angle of 8 u |angle| at most. An angle too large
+    Their error is that of ``near_cos_sin`` and a phase of 8 u |phase| at most. A phase too large
     to be reduced is clamped: then the result, though arbitrary, is a number of about unit size.
     """
-    rounded = tl.fma(angle, _INV_PI, _ROUNDER)
+    rounded = tl.fma(phase, _INV_PI, _ROUNDER)
     n = rounded - _ROUNDER
-    r = tl.fma(-n, _PI_LOW, tl.fma(-n, _PI, angle)) + low
+    r = tl.fma(-n, _PI_LOW, tl.fma(-n, _PI, phase)) + low
     r = tl.minimum(tl.maximum(r, -_REACH), _REACH)
     cosine, sine = near_cos_sin(r)
     sign = rounded.to(tl.uint32, bitcast=True) << 31

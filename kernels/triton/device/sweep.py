@@ -4,7 +4,7 @@ Cost model (rotate, sm_90, 32 x 128 tile, 4 warps): per feature and element 6 ar
 0.8 for loads and the loop, 7.1 with the folds; one square root takes as long as 8, so the square
 root unit is the limit. 136 registers, no spills, no shared memory in the loop. A lane owns one
 candidate and every query of its tile, so query loads are uniform 16-byte vectors. With loads
-rscf_rotate takes 7.9 slots without a factor, 23.6 where angles are near, 34.8 where they are far.
+rscf_rotate takes 7.9 slots without a factor, 23.6 where phases are near, 34.8 where they are far.
 
 Sums run over 64 features and are then folded into totals, which keeps the error bound short; the
 fold is also where a tile stops whose every total is past its query's limit. Sums of monotone
@@ -93,7 +93,7 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
 
 @triton.jit
 def add_swept(part, tile, first, stop, is_near, FORM: tl.constexpr, TILE: tl.constexpr):
-    """As ``add_packed``, of queries that are moved: the cheaper loop where every angle is near."""
+    """As ``add_packed``, of queries that are moved: the cheaper loop where every phase is near."""
     if FORM.has_factor and FORM.term == MODULUS:
         if is_near:
             part = add_packed(part, tile, first, stop, FORM, NEAR, TILE)

@@ -8,7 +8,7 @@ The candidate of an ``rscf_*`` score is scaled by ``w`` of the query, and the qu
 
 Cost model (issue slots an element, without loads): dot 1, l1 2, l2 2, rotate 6: two subtractions,
 a product, a fused multiply-add, one square root (``MUFU.SQRT``) and an addition. rscf_rotate: 8
-without a factor, 21 where angles are near, 32 where they are far, 34 as stored.
+without a factor, 21 where phases are near, 32 where they are far, 34 as stored.
 """
 
 from typing import Any, NamedTuple
@@ -190,7 +190,7 @@ def canonical_score(total, bias, FORM: tl.constexpr):
 
 
 @triton.jit
-def pull(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
+def minus_slopes(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
     """Minus ``weight`` times the slopes of a score by the numbers of a query, or of a candidate.
 
     Five numbers, in the order of :class:`Query`, or of :class:`Candidate` and repeated. A score
@@ -201,7 +201,7 @@ def pull(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
         by = weight * -(c.re if OF_QUERIES else q.re)
         result = by, by, by, by, by
     elif FORM.is_rscf:
-        result = pull_rscf(weight, q, c, FORM, OF_QUERIES)
+        result = minus_slopes_of_rscf(weight, q, c, FORM, OF_QUERIES)
     else:
         x = q.re - c.re if OF_QUERIES else c.re - q.re
         y = q.im - c.im if OF_QUERIES else c.im - q.im
@@ -232,8 +232,8 @@ def weighted_direction(weight, x, y, FORM: tl.constexpr):
 
 
 @triton.jit
-def pull_rscf(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
-    """As :func:`pull`, of a score that scales the candidate and may move the query."""
+def minus_slopes_of_rscf(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.constexpr):
+    """As :func:`minus_slopes`, of a score that scales the candidate and may move the query."""
     re = q.re
     im = q.im
     is_phase: tl.constexpr = FORM.has_factor and FORM.term == MODULUS

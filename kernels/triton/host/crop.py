@@ -13,7 +13,7 @@ from ..device.sweep import Packed, Tally, sweep
 from . import bounds, configs, layout
 from . import launch as launcher
 from .batch import Batch, Known
-from .layout import Which
+from .layout import Selection
 from .status import Status
 
 EXACT = {"enable_fp_fusion": False}  # of every kernel of canonical.py
@@ -109,7 +109,9 @@ class Crop:
             num_warps=1,
             **EXACT,
         )
-        norms = layout.query_norms(batch.sides, Which(batch.num_queries), self.dim, self.bound.norm)
+        norms = layout.query_norms(
+            batch.sides, Selection(batch.num_queries), self.dim, self.bound.norm
+        )
         sizes = layout.query_sizes(batch.sides, self.dim)
         self.thresholds = bounds.thresholds(
             self.bound, self.target_scores, norms, batch.bias_magnitude, sizes
@@ -127,8 +129,8 @@ class Crop:
         self._packed = Block(*block[:2], *self._packed[2:])
         first, count = block[:2]
         positions = self.order[first : first + count]
-        which, width = Which(count, positions), tile.queries
-        layout.pack_queries(self.batch.sides, which, self.dim, width, out=self.packed_queries)
+        selection, width = Selection(count, positions), tile.queries
+        layout.pack_queries(self.batch.sides, selection, self.dim, width, out=self.packed_queries)
         of_position = self.thresholds[:, positions]
         of_position = torch.nn.functional.pad(of_position, (0, -count % width))
         of_position[0, count:] = torch.nan
@@ -142,7 +144,7 @@ class Crop:
         self._packed = Block(*self._packed[:2], *block[2:])
         layout.pack_candidates(
             self.batch.sides,
-            self._which(block),
+            self._selection(block),
             self.dim,
             tile.candidates,
             out=self.packed_panels,
@@ -155,15 +157,17 @@ class Crop:
 
     def describe_candidates(self, block: Block, tile: configs.Tile, lanes: Tensor) -> None:
         """Write the biases and the norms of a block."""
-        which, norm = self._which(block), self.form.norm
-        layout.describe_candidates(self.batch.sides, which, self.dim, tile.candidates, norm, lanes)
+        selection, norm = self._selection(block), self.form.norm
+        layout.describe_candidates(
+            self.batch.sides, selection, self.dim, tile.candidates, norm, lanes
+        )
 
-    def _which(self, block: Block) -> Which:
+    def _selection(self, block: Block) -> Selection:
         """The table's rows of the lanes of a block."""
         first, count = block[2:]
         if self.batch.ids is None:
-            return Which(count, None, first)
-        return Which(count, self.batch.ids[first:])
+            return Selection(count, None, first)
+        return Selection(count, self.batch.ids[first:])
 
     def sweep(self, block: Block, cursor: Tensor, *, count_certain: bool = True) -> None:
         """Count what beats its target for certain; the open pairs become the band."""
@@ -211,10 +215,10 @@ class Crop:
 
     def rescore(self, block: Block, cursor: Tensor, pairs: Tensor | None = None) -> None:
         """Decide a sweep's band, unless it overflowed."""
-        pairs, which = self.band if pairs is None else pairs, self._which(block)
+        pairs, selection = self.band if pairs is None else pairs, self._selection(block)
         order = self.order[block.first_query :]
         self._rescore(
-            Band(pairs, cursor, len(pairs), order, which.ids, which.first), self.counts[:2]
+            Band(pairs, cursor, len(pairs), order, selection.ids, selection.first), self.counts[:2]
         )
 
     def rescore_all(self, first: int, count: int, cursor: Tensor) -> None:

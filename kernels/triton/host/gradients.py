@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..device import backward as kernels
-from ..device.backward import WEIGHTS, Lists, Pulled, Sums
+from ..device.backward import WEIGHTS, Block, Lists, Sums
 from ..device.operands import Rows
 from . import launch as launcher
 from .configs import MAX_GRID, RSCF_REGISTERS
@@ -19,8 +19,10 @@ from .views import plane_of, queries_of, rows_of
 
 PARTIAL_BYTES = 8 << 20
 MATMUL_BYTES = 8 << 20  # a chunk of rows converted for a GEMM
-PULL_PROGRAMS = 4096  # warps that fill a machine: the other side is split until there are as many
-PULL_ROWS, RSCF_QUERIES, RSCF_CANDIDATES = 16, 4, 8  # of a program
+BACKWARD_PROGRAMS = (
+    4096  # warps that fill a machine: the other side is split until there are as many
+)
+BACKWARD_ROWS, RSCF_QUERIES, RSCF_CANDIDATES = 16, 4, 8  # of a program
 LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
 PIECE_PAIRS = 256  # of a list, at least
 EXTRA_BYTES = 8 << 20
@@ -41,7 +43,7 @@ class GradAccumulator:
         if self.partial is None:
             room = PARTIAL_BYTES // (4 * self.total.numel())
             if splits is None:
-                splits = min(PULL_PROGRAMS // programs, room, num_others // 64, MAX_GRID)
+                splits = min(BACKWARD_PROGRAMS // programs, room, num_others // 64, MAX_GRID)
             if splits > 1:
                 self.partial = self.total.new_zeros(splits, *self.total.shape)
         return self.total[None] if self.partial is None else self.partial
@@ -124,7 +126,7 @@ def _add_side(
         kernels.backward,
         (tiles, columns, -(-len(others) // per_split)),
         {
-            "pulled": Pulled(
+            "block": Block(
                 *views[:3],
                 pack_weights(coefficient, WEIGHTS),
                 None if grad is None else _grad_rows(sides, grad[0], of_queries=of_queries),
@@ -146,7 +148,7 @@ def _side_of(sides: Sides, arch: int, *, of_queries: bool) -> tuple[kernels.Side
     """The tile of one side, and options of its launch."""
     features = 32 if arch else 64  # the lanes of a warp
     if not sides.score.filters:
-        return kernels.Side(of_queries, PULL_ROWS, features), {}
+        return kernels.Side(of_queries, BACKWARD_ROWS, features), {}
     rows = RSCF_QUERIES if of_queries else RSCF_CANDIDATES
     options = {"maxnreg": RSCF_REGISTERS} if arch else {}
     return kernels.Side(of_queries, rows, features), options

@@ -13,7 +13,7 @@ from .sides import Sides
 from .views import plane_of, queries_of, rows_of, vector_of
 
 
-class Which(NamedTuple):
+class Selection(NamedTuple):
     """The ``size`` rows that lanes stand for: ``ids``, or else those from ``first`` on."""
 
     size: int
@@ -21,9 +21,9 @@ class Which(NamedTuple):
     first: int = 0
 
     @staticmethod
-    def these(rows: Tensor, ids: Tensor | None = None) -> "Which":
+    def of_rows(rows: Tensor, ids: Tensor | None = None) -> "Selection":
         """All rows, or those of ``ids``."""
-        return Which(len(rows) if ids is None else len(ids), ids)
+        return Selection(len(rows) if ids is None else len(ids), ids)
 
     def of(self, rows: Rows) -> Lanes:
         """These of ``rows``."""
@@ -32,7 +32,7 @@ class Which(NamedTuple):
 
 def pack_queries(
     sides: Sides,
-    which: Which,
+    selection: Selection,
     dim: int,
     width: int,
     *,
@@ -45,15 +45,15 @@ def pack_queries(
     it is lowered to the least row that holds a number that is not finite.
     """
     planes = sides.packed_planes[0]
-    out = _room(out, sides.queries, which, width * dim * planes, width)
-    lanes = which.of(queries_of(sides.queries, sides.score, sides.factor))
+    out = _room(out, sides.queries, selection, width * dim * planes, width)
+    lanes = selection.of(queries_of(sides.queries, sides.score, sides.factor))
     if sides.score.filters:
         launcher.launch(
             pack_moved,
-            _grid(which, dim, width),
+            _grid(selection, dim, width),
             {
                 "lanes": lanes,
-                "count": which.size,
+                "count": selection.size,
                 "num_features": dim,
                 "p_out": out,
                 "p_status": status,
@@ -64,22 +64,22 @@ def pack_queries(
         )
     else:
         panel = Panel(width, planes, planes, is_negated=sides.score.name == "dot")
-        _pack(lanes, which, dim, panel, out, status)
+        _pack(lanes, selection, dim, panel, out, status)
     return out
 
 
 def pack_stored_queries(sides: Sides, dim: int, width: int) -> Tensor:
     """All queries as they are stored, ``[tiles][dim][planes][width]``, flat."""
-    planes, which = sides.packed_planes[0], Which.these(sides.queries)
-    out = _room(None, sides.queries, which, width * dim * planes, width)
-    lanes = which.of(queries_of(sides.queries, sides.score, sides.factor))
-    _pack(lanes, which, dim, Panel(width, planes, planes), out, None)
+    planes, selection = sides.packed_planes[0], Selection.of_rows(sides.queries)
+    out = _room(None, sides.queries, selection, width * dim * planes, width)
+    lanes = selection.of(queries_of(sides.queries, sides.score, sides.factor))
+    _pack(lanes, selection, dim, Panel(width, planes, planes), out, None)
     return out
 
 
 def pack_candidates(
     sides: Sides,
-    which: Which,
+    selection: Selection,
     dim: int,
     width: int,
     *,
@@ -93,51 +93,51 @@ def pack_candidates(
     table's rows and of the factor's.
     """
     planes, total = sides.score.planes, sides.packed_planes[1]
-    out = _room(out, sides.table, which, width * dim * total, width)
+    out = _room(out, sides.table, selection, width * dim * total, width)
     panel = Panel(width, planes, total)
     table_status = None if status is None else status[:1]
-    _pack(which.of(rows_of(sides.table, sides.score)), which, dim, panel, out, table_status)
+    _pack(selection.of(rows_of(sides.table, sides.score)), selection, dim, panel, out, table_status)
     if sides.factor is not None:
         panel = Panel(width, 1, total, planes, is_less_one)
         factor_status = None if status is None else status[1:]
-        _pack(which.of(plane_of(sides.factor)), which, dim, panel, out, factor_status)
+        _pack(selection.of(plane_of(sides.factor)), selection, dim, panel, out, factor_status)
     return out
 
 
 def pack_weights(weights: Tensor, width: int) -> Tensor:
     """``[R, O]`` of any strides as ``[tiles][O][width]``, flat."""
-    which, others = Which.these(weights), weights.shape[1]
-    out = _room(None, weights, which, width * others, width)
-    _pack(which.of(plane_of(weights)), which, others, Panel(width, 1, 1), out, None)
+    selection, others = Selection.of_rows(weights), weights.shape[1]
+    out = _room(None, weights, selection, width * others, width)
+    _pack(selection.of(plane_of(weights)), selection, others, Panel(width, 1, 1), out, None)
     return out
 
 
 def describe_candidates(
-    sides: Sides, which: Which, dim: int, width: int, norm: int, out: Tensor | None = None
+    sides: Sides, selection: Selection, dim: int, width: int, norm: int, out: Tensor | None = None
 ) -> Tensor:
     """The bias of every lane and an upper bound on its norm: ``[panels][2][width]``, flat.
 
     With a factor its norm is that of the factor.
     """
-    out = _room(out, sides.table, which, 2 * width, width)
+    out = _room(out, sides.table, selection, 2 * width, width)
     if sides.factor is None:
         view, planes = rows_of(sides.table, sides.score), sides.score.planes
     else:
         view, planes = plane_of(sides.factor), 1
     panel = Panel(width, planes, planes)
-    _describe(which.of(view), which, dim, panel, norm, out, sides.bias)
+    _describe(selection.of(view), selection, dim, panel, norm, out, sides.bias)
     return out
 
 
-def query_norms(sides: Sides, which: Which, dim: int, norm: int) -> Tensor | None:
+def query_norms(sides: Sides, selection: Selection, dim: int, norm: int) -> Tensor | None:
     """Upper bounds on the norms of queries ``[count]``, if the bound needs them."""
     if not norm or sides.score.filters:
         return None
-    out = _room(None, sides.queries, which, 2 * PACK_ROWS, PACK_ROWS)
+    out = _room(None, sides.queries, selection, 2 * PACK_ROWS, PACK_ROWS)
     view, planes = rows_of(sides.queries, sides.score), sides.score.planes
     panel = Panel(PACK_ROWS, planes, planes)
-    _describe(which.of(view), which, dim, panel, norm, out, None)
-    return out.view(-1, 2, PACK_ROWS)[:, 1].flatten()[: which.size]
+    _describe(selection.of(view), selection, dim, panel, norm, out, None)
+    return out.view(-1, 2, PACK_ROWS)[:, 1].flatten()[: selection.size]
 
 
 def query_sizes(sides: Sides, dim: int) -> Tensor | None:
@@ -161,26 +161,33 @@ def query_sizes(sides: Sides, dim: int) -> Tensor | None:
     return sizes
 
 
-def _room(out: Tensor | None, like: Tensor, which: Which, floats: int, width: int) -> Tensor:
+def _room(
+    out: Tensor | None, like: Tensor, selection: Selection, floats: int, width: int
+) -> Tensor:
     """``out``, or room for so many floats a panel."""
     if out is not None:
         return out
-    return like.new_empty(-(-which.size // width) * floats, dtype=torch.float32)
+    return like.new_empty(-(-selection.size // width) * floats, dtype=torch.float32)
 
 
-def _grid(which: Which, features: int, width: int) -> tuple[int, int]:
-    return -(-which.size // width) * (width // PACK_ROWS), -(-features // PACK_FEATURES)
+def _grid(selection: Selection, features: int, width: int) -> tuple[int, int]:
+    return -(-selection.size // width) * (width // PACK_ROWS), -(-features // PACK_FEATURES)
 
 
 def _pack(
-    lanes: Lanes, which: Which, features: int, panel: Panel, out: Tensor, status: Tensor | None
+    lanes: Lanes,
+    selection: Selection,
+    features: int,
+    panel: Panel,
+    out: Tensor,
+    status: Tensor | None,
 ) -> None:
     launcher.launch(
         pack,
-        _grid(which, features, panel.lanes),
+        _grid(selection, features, panel.lanes),
         {
             "lanes": lanes,
-            "count": which.size,
+            "count": selection.size,
             "num_features": features,
             "p_out": out,
             "p_status": status,
@@ -192,7 +199,7 @@ def _pack(
 
 def _describe(
     lanes: Lanes,
-    which: Which,
+    selection: Selection,
     features: int,
     panel: Panel,
     norm: int,
@@ -201,11 +208,11 @@ def _describe(
 ) -> None:
     launcher.launch(
         describe,
-        _grid(which, 1, panel.lanes)[:1],
+        _grid(selection, 1, panel.lanes)[:1],
         {
             "lanes": lanes,
             "bias": None if bias is None else vector_of(bias),
-            "count": which.size,
+            "count": selection.size,
             "num_features": features,
             "p_out": out,
             "NORM": norm,

@@ -61,8 +61,8 @@ class Nest:
             crops=Crops(self.widths, len(self.crops), self.lanes.stride(0), apart),
             tally=Tally(greater, self.bands, cursors[0], self.capacity),
         )
-        for crop, its_greater in zip(self.crops, greater, strict=True):
-            crop.count_certain(block, its_greater)
+        for crop, of_crop in zip(self.crops, greater, strict=True):
+            crop.count_certain(block, of_crop)
 
     def _pack_thresholds(self, block: Block) -> None:
         tile, (first, count, *_) = self.plan.tile, block
@@ -71,8 +71,8 @@ class Nest:
         shape = (len(self.crops), 3, tiles * tile.queries)
         rows = torch.zeros(shape, dtype=torch.float32, device=self.widest.batch.device)
         rows[:, 0, count:] = torch.nan
-        for crop, its_rows in zip(self.crops, rows, strict=True):
-            its_rows[:, :count] = crop.thresholds[:, positions]
+        for crop, of_crop in zip(self.crops, rows, strict=True):
+            of_crop[:, :count] = crop.thresholds[:, positions]
         rows = nested_thresholds(rows, [crop.rel for crop in self.crops])
         rows = rows.view(len(self.crops), -1, tiles, tile.queries)
         self.thresholds = rows.permute(2, 0, 1, 3).contiguous()
