@@ -22,6 +22,7 @@ BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
 QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates a query
 MAX_GRID = 65535  # programs along the second or third axis of a launch
 RSCF_REGISTERS = 160  # a cap that no rscf kernel needs; without one ptxas spills scalars
+_CROP_REGISTERS = {"dot": 128, "l2": 96}  # likewise, of crops that are swept at once
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> T
     lanes = 32 if arch else 64
     if num_crops > 1 or score.filters:
         num_warps = 1 if num_queries < 256 else 4
-        cap = RSCF_REGISTERS if score.filters else 128 if score.name == "dot" else None
+        cap = RSCF_REGISTERS if score.filters else _CROP_REGISTERS.get(score.name)
         return Tile(16, lanes * num_warps, num_warps, cap if arch else None)
     if num_queries <= 16:
         return Tile(16, lanes, 1)

@@ -4,6 +4,7 @@ Tests replace :func:`launch` to see, without a GPU, what would be launched.
 """
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -48,7 +49,9 @@ def architecture(device: torch.device) -> int:
 
 def on_device(device: torch.device) -> Any:
     """A context in which launches go to ``device``, not to the current one."""
-    return torch.cuda.device(device) if device.type == "cuda" else ieee_arithmetic()
+    if device.type == "cuda":
+        return torch.cuda.device(device)
+    return ieee_arithmetic() if INTERPRETED else nullcontext()
 
 
 def num_multiprocessors(device: torch.device) -> int:
