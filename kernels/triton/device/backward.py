@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .operands import Rows
+from .operands import Operands, Rows
 from .sweep import SUM_BLOCK
 from .terms import load_candidate, load_query, minus_slopes
 
@@ -140,6 +140,10 @@ def backward(
     """Subtract the sums over one split of the other side from a tile of gradients."""
     ROWS: tl.constexpr = SIDE.rows
     FEATURES: tl.constexpr = SIDE.features
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    operands = Operands(block.queries, block.table, block.factor, block.factor)
+    grad = block.grad
+    grad_factor = block.grad_factor
     first_row = tl.program_id(0) * ROWS
     i_split = tl.program_id(2)
     row = first_row + tl.arange(0, ROWS)
@@ -149,12 +153,12 @@ def backward(
     per_split = (num_others + tl.num_programs(2) - 1) // tl.num_programs(2)
     first = i_split * per_split
     last = tl.minimum(first + per_split, num_others)
-    p_q, p_c, p_f = at_row(block, safe_row, FORM)
+    p_q, p_c, p_f = at_row(operands, safe_row, FORM)
     if SIDE.of_queries:
-        q = load_query(p_q, block.queries, k, None, FORM, tl.float32)
+        q = load_query(p_q, operands.queries, k, None, FORM, tl.float32)
     else:
-        c = load_candidate(p_c, p_f, block, k, None, FORM, tl.float32)
-    p_q, p_c, p_f = at_row(block, first.to(tl.int64), FORM)
+        c = load_candidate(p_c, p_f, operands, k, None, FORM, tl.float32)
+    p_q, p_c, p_f = at_row(operands, first.to(tl.int64), FORM)
     p_weight = block.coefficient
     p_weight += ((first_row // _WEIGHTS).to(tl.int64) * num_others + first) * _WEIGHTS
     if ROWS < _WEIGHTS:
@@ -168,21 +172,20 @@ def backward(
         for _ in range(other, stop):
             weight = tl.load(p_weight + tl.arange(0, ROWS))[:, None]
             if SIDE.of_queries:
-                c = load_candidate(p_c, p_f, block, k, None, FORM, tl.float32)
-                p_c += block.table.row
+                c = load_candidate(p_c, p_f, operands, k, None, FORM, tl.float32)
+                p_c += operands.table.row
                 if FORM.has_factor:
-                    p_f += block.factor.row
+                    p_f += operands.factor.row
             else:
-                q = load_query(p_q, block.queries, k, None, FORM, tl.float32)
-                p_q += block.queries.row
+                q = load_query(p_q, operands.queries, k, None, FORM, tl.float32)
+                p_q += operands.queries.row
             part = plus(part, minus_slopes(weight, q, c, FORM, SIDE.of_queries))
             p_weight += _WEIGHTS
         total = plus(total, part)
         other = stop
     mask = (row < num_rows)[:, None] & (feature < last_feature)[None, :]
     row = row.to(tl.int64) + i_split.to(tl.int64) * num_rows
-    if block.grad is not None:
-        grad = block.grad
+    if grad is not None:
         p_grad = grad.ptr + row[:, None] * grad.row + k * grad.step
         subtract(p_grad, total.s0, mask)
         if FORM.planes == 2:
@@ -193,9 +196,9 @@ def backward(
                 subtract(p_grad + 3 * grad.plane, total.s3, mask)
             if FORM.has_factor:
                 subtract(p_grad + 2 * FORM.planes * grad.plane, total.s4, mask)
-    if block.grad_factor is not None:
-        grad = block.grad_factor
-        subtract(grad.ptr + row[:, None] * grad.row + k * grad.step, total.s2, mask)
+    if grad_factor is not None:
+        p_grad = grad_factor.ptr + row[:, None] * grad_factor.row + k * grad_factor.step
+        subtract(p_grad, total.s2, mask)
 
 
 @triton.jit
@@ -222,6 +225,10 @@ def backward_lists(
     """Write the gradient of the row that a piece's pairs share, or the piece's part of it."""
     PAIRS: tl.constexpr = SIDE.rows
     FEATURES: tl.constexpr = SIDE.features
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    operands = Operands(operands.queries, operands.table, operands.factor, operands.bias)
+    of_rows = Sums(sums[0].grad, sums[0].extra)
+    of_factor = Sums(sums[1].grad, sums[1].extra)
     piece = tl.program_id(0).to(tl.int64)
     feature = first_feature + tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
     column = tl.minimum(feature, last_feature - 1).to(tl.int64)
@@ -265,7 +272,6 @@ def backward_lists(
             part = plus(part, minus_slopes(weight, q, c, FORM, SIDE.of_queries))
         total = plus(total, part)
         first = stop
-    of_rows, of_factor = sums
     mask = feature < last_feature
     target = tl.load(lists.target + piece)
     total = minus_over_rows(total)

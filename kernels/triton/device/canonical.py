@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .operands import is_finite, load_as, note_bad_rows
+from .operands import Operands, is_finite, load_as, note_bad_rows
 from .terms import PRODUCT, canonical_score, canonical_term, load_candidate, load_query
 
 STOP_BLOCK: tl.constexpr = tl.constexpr(64)  # features between two looks at what can still win
@@ -142,6 +142,8 @@ def rescore(
     FORM: tl.constexpr,
 ):
     """Decide the pairs of a band that did not overflow; a query's own target never counts."""
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    operands = Operands(operands.queries, operands.table, operands.factor, operands.bias)
     appended = tl.load(band.cursor)
     size = tl.where(appended <= band.capacity, appended, 0).to(tl.int32)
     for first in range(tl.program_id(0) * _LANES, size, tl.num_programs(0) * _LANES):

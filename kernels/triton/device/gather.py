@@ -8,7 +8,7 @@ once an element.
 import triton
 import triton.language as tl
 
-from .operands import load_as
+from .operands import Operands, load_as
 from .terms import Query, add_term, load_candidate, load_query, score_of, stored_move
 
 
@@ -31,6 +31,8 @@ def gather_scores(
     """Scores of a query with some of its candidates."""
     PAIRS: tl.constexpr = TILE.rows
     FEATURES: tl.constexpr = TILE.lanes
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    operands = Operands(operands.queries, operands.table, operands.factor, operands.bias)
     query = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     p_ids = index.ptr + query * index.row

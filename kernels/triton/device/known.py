@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .operands import find_last_not_above, load_as
+from .operands import Operands, find_last_not_above, load_as
 from .pack import largest_of, norm_above
 from .sweep import classify
 from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
@@ -87,6 +87,8 @@ def count_known(
     FORM: tl.constexpr,
 ):
     """Count what beats its target for certain among entries ``index.start .. stop - 1``."""
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a branch.
+    operands = Operands(operands.queries, operands.table, operands.factor, operands.bias)
     entry = index.start + tl.program_id(0).to(tl.int64) * _PAIRS + tl.arange(0, _PAIRS)
     m_entry = entry < stop
     entry = tl.minimum(entry, stop - 1)

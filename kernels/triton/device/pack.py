@@ -99,12 +99,13 @@ def describe(
         tl.store(p_lanes, load_as(bias.ptr + rows * bias.step, None, tl.float32))
     if NORM > 0:
         total = tl.zeros((ROWS,), tl.float64)
-        p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row
+        table = lanes.rows
+        p_rows = table.ptr + rows[:, None] * table.row
         for feature in range(0, num_features, FEATURES):
             k = feature + tl.arange(0, FEATURES)
             m_feature = (k < num_features)[None, :]
             for plane in tl.static_range(PLANES):
-                o_column = plane * lanes.rows.plane + k.to(tl.int64) * lanes.rows.step
+                o_column = plane * table.plane + k.to(tl.int64) * table.step
                 values = load_as(p_rows + o_column[None, :], m_feature, tl.float64)
                 if NORM == 3:
                     move = tl.where(m_feature, tl.abs(values - 1.0), 0.0)

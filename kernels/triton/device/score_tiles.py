@@ -54,6 +54,7 @@ def score_tiles(
     """Scores of a tile, of every crop; of all features if there are no crops."""
     MOVE: tl.constexpr = stored_move(FORM)
     shape = num_queries, num_candidates
+    bias = packed.bias
     tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
     total = tl.zeros(TILE, tl.float32)
     part = tl.zeros(TILE, tl.float32)
@@ -69,9 +70,9 @@ def score_tiles(
                     total += part
                     part = tl.zeros(TILE, tl.float32)
             p_crop = out.ptr + tl.load(out.crops + 2 * i_crop + 1)
-            store_scores(total + part, p_crop, out.row, shape, packed.bias, FORM, TILE)
+            store_scores(total + part, p_crop, out.row, shape, bias, FORM, TILE)
     else:
         for feature in range(0, num_features, SUM_BLOCK):
             stop = tl.minimum(feature + SUM_BLOCK, num_features)
             total += add_packed(part, tile, feature, stop, FORM, MOVE, TILE)
-        store_scores(total, out.ptr, out.row, shape, packed.bias, FORM, TILE)
+        store_scores(total, out.ptr, out.row, shape, bias, FORM, TILE)
