@@ -67,9 +67,6 @@ def sweep_crops(
     M: tl.constexpr = TILE.rows
     p_threshold = packed.thresholds + tl.program_id(0) * crops.number * (THRESHOLDS * M)
     p_lanes = packed.lanes + tl.program_id(1) * (2 * TILE.lanes)
-    p_greater = tally.greater
-    p_band = tally.band
-    p_cursor = tally.cursor
     # The norms of the widest crop are the largest.
     largest = extremes(p_lanes, p_lanes + (crops.number - 1) * crops.lanes, FORM, TILE)
     tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
@@ -87,13 +84,12 @@ def sweep_crops(
                 feature += all_past(total, limit) * (num_features + 1)
         if feature == width:
             rel = tl.load(p_threshold + 3 * M + tl.arange(0, M))[:, None]
-            of_crop = Packed(packed.queries, packed.panels, p_threshold, p_lanes, rel)
+            p_crop_lanes = p_lanes + i_crop * crops.lanes
+            of_crop = Packed(packed.queries, packed.panels, p_threshold, p_crop_lanes, rel)
             beats, loses, valid = judge(total, of_crop, num_candidates, FORM, TILE)
+            p_greater = tally.greater + i_crop * (tl.num_programs(0) * M)
             count_certain(p_greater, beats, TILE)
-            of_band = Tally(p_greater, p_band, p_cursor, tally.capacity)
+            p_band = tally.band + i_crop * tally.capacity
+            of_band = Tally(p_greater, p_band, tally.cursor + i_crop * crops.cursor, tally.capacity)
             append(of_band, valid & ((beats | loses) == 0), TILE)
         p_threshold += THRESHOLDS * M
-        p_lanes += crops.lanes
-        p_greater += tl.num_programs(0) * M
-        p_band += tally.capacity
-        p_cursor += crops.cursor

@@ -22,7 +22,6 @@ BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
 QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates a query
 MAX_GRID = 65535  # programs along the second or third axis of a launch
 RSCF_REGISTERS = 160  # a cap that no rscf kernel needs; without one ptxas spills scalars
-_CROP_REGISTERS = {"dot": 128, "l2": 96}  # likewise, of crops that are swept at once
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> T
     lanes = 32 if arch else 64
     if num_crops > 1 or score.filters:
         num_warps = 1 if num_queries < 256 else 4
-        cap = RSCF_REGISTERS if score.filters else _CROP_REGISTERS.get(score.name)
+        cap = RSCF_REGISTERS if score.filters else _crop_registers(score, arch)
         return Tile(16, lanes * num_warps, num_warps, cap if arch else None)
     if num_queries <= 16:
         return Tile(16, lanes, 1)
@@ -66,6 +65,13 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> T
         return Tile(32, lanes, 1, 144 if arch else None)
     is_capped = arch and (arch < 90 or score.planes == 1)
     return Tile(32, 4 * lanes, 4, 136 if is_capped else None)
+
+
+def _crop_registers(score: Score, arch: int) -> int | None:
+    """A cap for crops that are swept at once, none of which needs more, with the same end."""
+    if score.name == "dot":
+        return 128
+    return 96 if score.planes == 1 or arch < 90 else None
 
 
 def plan(
