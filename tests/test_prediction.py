@@ -291,7 +291,7 @@ def test_more_answers_than_candidates_are_refused_before_there_is_room_for_them(
     with pytest.raises(ValueError, match=message):
         kgfast.ops.topk(*rows, k)
     if k > 2**31:
-        with pytest.raises(ValueError, match="^k must be at most 2147483647"):
+        with pytest.raises(ValueError, match=r"^k must be at most 2147483647"):
             kgfast.ops.topk(*rows, k, pad=True)
 
 
@@ -305,5 +305,5 @@ def test_a_size_of_batches_is_an_integer_of_any_size():
 
 def test_triples_and_ids_must_be_dense():
     model = kgfast.TransE(torch.zeros(7, 2), torch.zeros(1, 2))
-    with pytest.raises(TypeError, match="^triples must be dense"):
+    with pytest.raises(TypeError, match=r"^triples must be dense"):
         kgfast.rank(model, torch.ones(2, 3).long().to_sparse())

@@ -151,6 +151,7 @@ def logistic(
 
     Examples
     --------
+    >>> import math
     >>> logistic(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]), reduction="sum") / math.log(2)
     tensor(3.)
     """

@@ -8,6 +8,7 @@ that they hand back are safe to index with, and the same error is raised when th
 import math
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,10 +28,10 @@ def check_tensor(name: str, value: Tensor) -> None:
         raise TypeError(f"{name} must be dense; got {value.layout}")
 
 
-def check_number(name: str, value: float) -> None:
+def check_number(name: str, value: Any) -> None:
     """That it is a number of any type, be it a tensor without axes."""
     is_number = isinstance(value, (int, float)) or hasattr(value, "__float__")
-    if not is_number or getattr(value, "ndim", 0):
+    if not is_number or getattr(value, "ndim", 0) != 0:
         raise TypeError(f"{name} must be a number; got {type(value).__name__}")
 
 

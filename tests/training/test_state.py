@@ -54,7 +54,12 @@ def same(found, expected):
 
 
 NAMES = {
-    "lazy": ["optim.entity.exp_avg", "optim.relation.exp_avg_sq", "optim.relation.step"],
+    "lazy": [
+        "optim.entity.exp_avg",
+        "optim.relation.exp_avg_sq",
+        "optim.relation.step",
+        "model.entity",
+    ],
     "dense": ["optim.entity.exp_avg_sq", "optim.relation.exp_avg", "optim.entity.step"],
 }
 CHANGES = {
