@@ -41,6 +41,7 @@ def write_graph(folder):
     return folder
 
 
+@pytest.mark.slow
 def test_eval_mem_of_sub_models_alone(tmp_path):
     result = tmp_path / "crops.json"
     done = run("eval_mem.py", "--quick", "--only-crops", "--json", result)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
@@ -18,6 +20,7 @@ def run(script, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_steps_are_timed_and_put_into_the_page(tmp_path):
     results, page = tmp_path / "results", tmp_path / "page.md"
     done = run("med_speed.py", "--quick", "--rounds", 1, "--json", results / "cpu-med-speed.json")

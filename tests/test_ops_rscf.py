@@ -278,13 +278,6 @@ def test_a_sparse_gradient_holds_the_rows_of_the_index(score):
 
 
 @needs_extension
-def test_nan_propagates_to_the_scores_that_hold_it():
-    queries, table, factor = (it.detach() for it in operands("rscf_rotate", True))
-    table[4, 1] = factor[6, 3] = torch.nan
-    scores = served((queries, table, factor), "rscf_rotate")
-    assert scores.isnan().nonzero()[:, 1].unique().tolist() == [4, 6]
-
-
 @EACH_SCORE
 @WITH_FACTOR
 @EITHER

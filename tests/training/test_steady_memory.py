@@ -105,6 +105,7 @@ def found():
     return dict(zip(CASES, json.loads(done.stdout), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[f"{name}-{dim}" for name, dim in CASES])
 def test_memory_is_steady_over_evaluations(found, case):
     own = found[case]["own"][:EVALUATIONS]  # the last one is of the test set
