@@ -155,7 +155,7 @@ def close(
     largest: float = 0.0,
     cancels: float = 0.0,
 ) -> None:
-    """Within 1e-5 of the largest number, four times plain float32's error, and the last rounding.
+    """Within 1e-5 of the largest number, four times plain float32's error, and the last roundings.
 
     Where scores go through an exponential, an error of ``16 u`` of the ``largest`` of them is one
     of the result. ``cancels`` is the sum of magnitudes of what cancels in it.
@@ -167,7 +167,8 @@ def close(
         return
     rounds = found.dtype in _HALVES or (precise and found.dtype == torch.float32)
     info = torch.finfo(found.dtype)
-    eps = info.eps if rounds else 0.0
+    # A gradient is rounded, and once more when it is scaled by one that is rounded itself.
+    eps = 2 * info.eps if rounds else 0.0
     smallest = SMALLEST + (info.tiny * info.eps if rounds else 0.0)
     relative = 1e-12 if precise else RELATIVE + 16 * 2.0**-24 * largest
     exact, found, plain = (it.detach().double() for it in (exact, found, plain))
