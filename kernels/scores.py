@@ -1,19 +1,29 @@
-"""What every backend must know of a score: its name, its operands, their layout, its error.
+"""What every backend must know of a score; everything else about it is derived from this.
 
 A score reduces the feature axis of one (query, candidate) pair. Its *canonical* value, the one
 that ranks are defined by, takes the stored values as exact numbers and evaluates the equation in
 IEEE float64, features in order ``0 .. D-1`` from ``0.0``, without fused multiply-add, with a
 correctly rounded square root, and adds the bias last.
 
-The ``rscf_*`` scores (Kim et al. 2025) filter the candidate by a vector of the query, ``w``, and
-may move or turn the query by ``a b``: ``a`` of the query, ``b`` the candidate's row of a *factor*
-``[N, D]``. Their queries hold ``q | w | a``, or ``q | w`` where there is no factor, each plane as
-wide as a plane of the candidate. The canonical sine and cosine of ``a b`` are those of
-:mod:`kgfast.kernels.reference.trig`: the remainder of ``n pi/2`` in three parts, fdlibm's kernel
-polynomials in Horner form, every operation rounded on its own.
+The ``rscf_*`` scores (Kim et al. 2025) scale the candidate by a vector of the query, ``w``, and
+may move the query by ``a b``: ``a`` of the query, ``b`` the candidate's row of a *factor*
+``[N, D]``. The move is a shift, or the angle of a turn. Their queries hold ``q | w | a``, or
+``q | w`` where there is no factor, each plane as wide as a plane of the candidate. The canonical
+sine and cosine of ``a b`` are those of :mod:`kgfast.kernels.reference.trig`: the remainder of
+``n pi/2`` in three parts, fdlibm's kernel polynomials in Horner form, every operation rounded on
+its own.
 """
 
 from dataclasses import dataclass
+from enum import Enum
+
+
+class Moves(Enum):
+    """How ``a b`` moves the query of a score."""
+
+    NONE = 0
+    SHIFT = 1
+    PHASE = 2
 
 
 @dataclass(frozen=True)
@@ -24,25 +34,40 @@ class Score:
     ----------
     name : str
         The name that operators take.
+    code : int
+        The extension's number (``ScoreId`` in csrc/scores); layouts are in the views.
     equation : str
         Score of query ``q`` and candidate ``c``; higher is better.
     planes : int
         Stored reals per feature: 1 for real rows, 2 for complex ones.
-    interleaved : bool
-        Complex rows are ``re0 im0 re1 im1 ...`` instead of ``re | im``.
     term_ulps : int
         Rounding errors, in units of ``u = 2**-24``, that one float32 term carries beyond those of
         the accumulation. Derivations: docs/exactness.md.
-    filters : bool
-        The query brings a scale of the candidate, and a factor may be given.
+    monotone : bool
+        The score is the negative of a sum that only grows: a distance. Otherwise it is the sum
+        itself, of products.
+    root : bool
+        The square root of the sum is taken.
+    moves : Moves
+        How a factor moves the query; other than ``NONE`` for the ``rscf_*`` scores.
+    interleaved : bool
+        Complex rows are ``re0 im0 re1 im1 ...`` instead of ``re | im``.
     """
 
     name: str
+    code: int
     equation: str
     planes: int
-    interleaved: bool
     term_ulps: int
-    filters: bool = False
+    monotone: bool = True
+    root: bool = False
+    moves: Moves = Moves.NONE
+    interleaved: bool = False
+
+    @property
+    def is_rscf(self) -> bool:
+        """Whether the query brings a scale of the candidate, and a factor may be given."""
+        return self.moves is not Moves.NONE
 
     def num_features(self, width: int) -> int:
         """Features in a candidate row of ``width`` stored reals."""
@@ -50,7 +75,7 @@ class Score:
 
     def query_planes(self, has_factor: bool) -> int:
         """Stored reals per feature of a query."""
-        return 2 * self.planes + has_factor if self.filters else self.planes
+        return 2 * self.planes + has_factor if self.is_rscf else self.planes
 
     def query_width(self, width: int, has_factor: bool) -> int:
         """Stored reals of a query for candidate rows of ``width``."""
@@ -67,37 +92,40 @@ class Score:
         return tuple(plane * (width // planes) for plane in range(planes)), 1
 
 
+_ROTATE = "- sum_k abs(q_k - c_k), complex"
+
 SCORES: dict[str, Score] = {
     score.name: score
     for score in (
-        Score("dot", "sum_d q_d c_d", planes=1, interleaved=False, term_ulps=2),
-        Score("l1", "- sum_d abs(q_d - c_d)", planes=1, interleaved=False, term_ulps=2),
-        Score("l2", "- sqrt(sum_d (q_d - c_d)^2)", planes=1, interleaved=False, term_ulps=4),
-        Score("rotate", "- sum_k abs(q_k - c_k), complex", 2, interleaved=False, term_ulps=4),
-        Score("rotate_interleaved", "- sum_k abs(q_k - c_k), complex", 2, True, term_ulps=4),
+        Score("dot", 0, "sum_d q_d c_d", planes=1, term_ulps=2, monotone=False),
+        Score("l1", 1, "- sum_d abs(q_d - c_d)", planes=1, term_ulps=2),
+        Score("l2", 2, "- sqrt(sum_d (q_d - c_d)^2)", planes=1, term_ulps=4, root=True),
+        Score("rotate", 3, _ROTATE, planes=2, term_ulps=4),
+        Score("rotate_interleaved", 3, _ROTATE, planes=2, term_ulps=4, interleaved=True),
         Score(
             "rscf_rotate",
+            4,
             "- sum_k abs(q_k exp(i a_k b_k) - w_k * c_k), w_k * c_k by parts",
             planes=2,
-            interleaved=False,
             term_ulps=4,
-            filters=True,
+            moves=Moves.PHASE,
         ),
         Score(
             "rscf_l1",
+            5,
             "- sum_d abs(q_d + a_d b_d - w_d c_d)",
             planes=1,
-            interleaved=False,
             term_ulps=2,
-            filters=True,
+            moves=Moves.SHIFT,
         ),
         Score(
             "rscf_l2",
+            6,
             "- sqrt(sum_d (q_d + a_d b_d - w_d c_d)^2)",
             planes=1,
-            interleaved=False,
             term_ulps=4,
-            filters=True,
+            root=True,
+            moves=Moves.SHIFT,
         ),
     )
 }

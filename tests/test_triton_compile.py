@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgfast.kernels.scores import SCORES, get_score
+from kgfast.kernels.scores import SCORES, Moves, get_score
 
 pytest.importorskip("triton")
 from triton.compiler.errors import CompilationError
@@ -301,7 +301,7 @@ def test_scratch_is_bounded(
     from kgfast.kernels.triton.host import configs, nest
 
     facts = get_score(score)
-    has_factor = facts.filters and is_moved
+    has_factor = facts.is_rscf and is_moved
     plan = configs.plan(facts, num_queries, num_candidates, dim, arch, num_crops, has_factor)
     if plan is None:
         assert dim >= 10_000
@@ -354,7 +354,7 @@ def test_a_score_that_nobody_wrote_raises() -> None:
     from kgfast.kernels.triton.host import bounds, views
 
     for name in ("cosine", "rscf_cosine"):
-        unknown = dataclasses.replace(get_score("l2"), name=name, filters=name.startswith("rscf"))
+        unknown = dataclasses.replace(get_score("l2"), name=name, moves=Moves(name.startswith("rscf")))
         with pytest.raises(ValueError, match=f"score: .*'{name}'"):
             views.form_of(unknown, has_factor=False)
         with pytest.raises(ValueError, match=f"score: .*'{name}'"):

@@ -15,7 +15,7 @@ View = tuple[int, int, int, list[int], int]
 
 def score_code(score: Score, factor: Tensor | None = None) -> int:
     """The extension's number for a score; layouts are in the views."""
-    if score.filters:
+    if score.is_rscf:
         return _FILTERS[score.name] + (3 if factor is None else 0)
     return _SCORES[score.name]
 

@@ -148,7 +148,7 @@ def _slopes(place: int, score: str, q: list[Tensor], c: list[Tensor]) -> list[Te
         x = [_over(part, modulus) for part in x]
     elif not is_root(score):
         x = [x[0].sign()]
-    if not get_score(score).filters:
+    if not get_score(score).is_rscf:
         return x if place == 0 else [-part for part in x]
     return _filtered_slopes(place, x, q, c)
 

@@ -83,7 +83,7 @@ def term(score: str, q: list[Tensor], c: list[Tensor]) -> Tensor:
 
 def differences(score: str, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
     """What a distance takes the length of: the parts of query minus candidate."""
-    if not get_score(score).filters:
+    if not get_score(score).is_rscf:
         return [a - b for a, b in zip(q, c, strict=True)]
     if score == "rscf_rotate":
         moved = list(turned(q, c)) if len(c) == 3 else q[:2]

@@ -115,7 +115,7 @@ def _nested_plan(batch: Batch, dims: Sequence[int]) -> configs.Plan | None:
 
     Filtering scores have operands that differ between crops, so that none shares a sweep.
     """
-    if len(dims) == 1 or batch.score.filters:
+    if len(dims) == 1 or batch.score.is_rscf:
         return None
     return _plan(batch, dims[-1], len(dims))
 

@@ -84,7 +84,7 @@ def sampled_scores(
     check_negatives(negatives, len(hrt), table)
     heads, relations, tails = hrt.to(table.device).T
     anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
-    if get_score(model.score).filters or not is_nested(model):  # then rows are made of rows
+    if get_score(model.score).is_rscf or not is_nested(model):  # then rows are made of rows
         check_model(model, "with_entity")
         check_ids("negatives", negatives.flatten(), len(table))
         ids, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)

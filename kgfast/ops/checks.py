@@ -87,7 +87,7 @@ def _check_factor(
     factor: Tensor, candidates: Tensor, facts: Score, dims: Sequence[int] | None
 ) -> None:
     """A factor may end where the widest crop does."""
-    if not facts.filters:
+    if not facts.is_rscf:
         raise ValueError(f"factor: score {facts.name} takes none")
     check_tensor("factor", factor)
     if factor.dtype not in TABLE_DTYPES:
@@ -105,7 +105,7 @@ def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bo
     if queries.shape[1] == wanted:
         return
     why = "as candidates do"
-    if facts.filters:
+    if facts.is_rscf:
         planes = "query, scale and angle" if has_factor else "query and scale, without a factor"
         why = f"{planes}, for candidates of {width}"
     raise ValueError(f"queries must have {wanted} columns, {why}; got {queries.shape[1]}")

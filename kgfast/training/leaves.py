@@ -88,7 +88,7 @@ def sample_scores(
     """
     assert batch.targets is not None
     model = leaves.model
-    if get_score(model.score).filters or not (dims is None or model.nested):
+    if get_score(model.score).is_rscf or not (dims is None or model.nested):
         return _of_distinct_rows(leaves, batch, batch.targets, ids, dims)
     widths = None if dims is None else [model.crop_width(dim) for dim in dims]
     if widths is not None and None in widths:

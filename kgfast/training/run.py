@@ -92,7 +92,7 @@ class Run:
         self._leaves_cores_to_kernels = (
             backend_for(device) == "cpu"
             and self._optimizer.is_lazy
-            and not get_score(model.score).filters
+            and not get_score(model.score).is_rscf
             and not isinstance(model, MED)
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)

@@ -70,7 +70,7 @@ def error_bound(
     """
     d = float(num_features)
     folds = num_folds(num_features, ends)
-    if score.filters:
+    if score.is_rscf:
         steps = min(d, SUM_BLOCK) + folds + score.term_ulps + SCALE_ULPS
         return _rscf_bound(score, d, _gamma(steps), has_factor)
     gamma = _gamma(min(d, SUM_BLOCK) + folds + score.term_ulps)

@@ -55,9 +55,9 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> T
     and compute more: fewer queries.
     """
     lanes = 32 if arch else 64
-    if num_crops > 1 or score.filters:
+    if num_crops > 1 or score.is_rscf:
         num_warps = 1 if num_queries < 256 else 4
-        cap = RSCF_REGISTERS if score.filters else _crop_registers(score, arch)
+        cap = RSCF_REGISTERS if score.is_rscf else _crop_registers(score, arch)
         return Tile(16, lanes * num_warps, num_warps, cap if arch else None)
     if num_queries <= 16:
         return Tile(16, lanes, 1)

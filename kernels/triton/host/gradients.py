@@ -147,7 +147,7 @@ def _add_side(
 def _side_of(sides: Sides, arch: int, *, of_queries: bool) -> tuple[kernels.Side, dict[str, int]]:
     """The tile of one side, and options of its launch."""
     features = 32 if arch else 64  # the lanes of a warp
-    if not sides.score.filters:
+    if not sides.score.is_rscf:
         return kernels.Side(of_queries, BACKWARD_ROWS, features), {}
     rows = RSCF_QUERIES if of_queries else RSCF_CANDIDATES
     options = {"maxnreg": RSCF_REGISTERS} if arch else {}
@@ -212,7 +212,7 @@ class ListGradients:
     def write(self, slopes: Slopes) -> None:
         """Write a range of features of the gradients, or of their pieces."""
         sides, lists = self.sides, self.lists
-        features = RSCF_LIST_FEATURES if sides.score.filters else LIST_FEATURES
+        features = RSCF_LIST_FEATURES if sides.score.is_rscf else LIST_FEATURES
         grad, factor = self.grad, self.grad_factor
         of_rows = None if grad is None else _grad_rows(sides, grad, of_queries=self.of_queries)
         launcher.launch(

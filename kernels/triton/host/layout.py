@@ -47,7 +47,7 @@ def pack_queries(
     planes = sides.packed_planes[0]
     out = _room(out, sides.queries, selection, width * dim * planes, width)
     lanes = selection.of(queries_of(sides.queries, sides.score, sides.factor))
-    if sides.score.filters:
+    if sides.score.is_rscf:
         launcher.launch(
             pack_moved,
             _grid(selection, dim, width),
@@ -131,7 +131,7 @@ def describe_candidates(
 
 def query_norms(sides: Sides, selection: Selection, dim: int, norm: int) -> Tensor | None:
     """Upper bounds on the norms of queries ``[count]``, if the bound needs them."""
-    if not norm or sides.score.filters:
+    if not norm or sides.score.is_rscf:
         return None
     out = _room(None, sides.queries, selection, 2 * PACK_ROWS, PACK_ROWS)
     view, planes = rows_of(sides.queries, sides.score), sides.score.planes
@@ -142,7 +142,7 @@ def query_norms(sides: Sides, selection: Selection, dim: int, norm: int) -> Tens
 
 def query_sizes(sides: Sides, dim: int) -> Tensor | None:
     """What the bound takes of each query that may be moved, ``[4, B]``."""
-    if not sides.score.filters:
+    if not sides.score.is_rscf:
         return None
     count = len(sides.queries)
     sizes = torch.empty(4, count, dtype=torch.float64, device=sides.queries.device)

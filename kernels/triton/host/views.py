@@ -32,7 +32,7 @@ def form_of(score: Score, has_factor: bool, has_bias: bool = False, norm: int = 
             f'Use kgfast.use_backend("reference")'
         )
     term = _TERMS[score.name].value
-    return Form(term, score.planes, takes_root(score), score.filters, has_factor, has_bias, norm)
+    return Form(term, score.planes, takes_root(score), score.is_rscf, has_factor, has_bias, norm)
 
 
 def takes_root(score: Score) -> bool:

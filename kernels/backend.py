@@ -1,0 +1,163 @@
+"""The protocol of a backend: one object that scores, ranks, and carries gradients back."""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from .checks import Checks
+from .operands import Counts, Gradients, Known, Need, Operands
+
+
+class Into(NamedTuple):
+    """Where a loss collects gradients.
+
+    Attributes
+    ----------
+    queries : Tensor or None
+        ``[B, F]`` of the plan's dtype: added to.
+    table : Tensor or None
+        ``[N, G]`` of the table's dtype: overwritten, unless ``adds_to_table``.
+    adds_to_table : bool
+        Whether the table's, which is float32 then, holds a part already.
+    """
+
+    queries: Tensor | None
+    table: Tensor | None
+    adds_to_table: bool = False
+
+
+class LossPlan(NamedTuple):
+    """How the losses over all candidates are cut for a backend.
+
+    Attributes
+    ----------
+    scratch : int
+        Scores that a chunk may hold.
+    dtype : torch.dtype
+        Of the scratch and of the sums that gradients of queries are collected in.
+    num_queries : int or None
+        Queries that are swept together; None for all. Only float32 tables are served so, as the
+        gradients of later queries are added to those of earlier ones.
+    """
+
+    scratch: int
+    dtype: torch.dtype
+    num_queries: int | None = None
+
+
+class Passes(Protocol):
+    """What a loss does to a scratch ``[B, n]`` of scores, which is overwritten."""
+
+    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
+        """Sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each."""
+        ...
+
+    def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
+        """In place ``scale (sigmoid(x) - c)``, with ``scale [B]``."""
+        ...
+
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """What :meth:`bce_sums` returns; in place what :meth:`bce_slopes` makes."""
+        ...
+
+    def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
+        """Carry on, in place, the highest score, the sum of ``exp(x - peak)`` and that of scores.
+
+        Float64 ``[B]`` each.
+        """
+        ...
+
+    def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
+        """In place ``scale exp(x - near) - share``, of the scores' dtype ``[B]`` each."""
+        ...
+
+
+class Backend(Protocol):
+    """Where a sweep runs.
+
+    All arguments are checked; what depends on values may still be kept by ``checks``, which a
+    backend that waits for its device reads then, and at the latest before it returns. A backend
+    raises for a score that it does not know.
+
+    Attributes
+    ----------
+    name : str
+    defers_checks : bool
+        Whether it waits for its device anyway, so that checks of values are best read then.
+    passes : Passes
+        Its losses' passes over a scratch.
+    """
+
+    name: str
+    defers_checks: bool
+    passes: Passes
+
+    def rank_counts(
+        self, operands: Operands, targets: Tensor, known: Known, checks: Checks
+    ) -> Counts:
+        """The contract of :func:`kgfast.ops.rank_counts`; see there."""
+        ...
+
+    def topk(
+        self, operands: Operands, k: int, known: Known | None, checks: Checks
+    ) -> tuple[Tensor, Tensor]:
+        """The contract of :func:`kgfast.ops.topk` with ``pad=True``; see there."""
+        ...
+
+    def scores(
+        self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
+    ) -> Tensor:
+        """Scores of all pairs, or of the pairs that ``index [B, K]`` names.
+
+        Parameters
+        ----------
+        operands : Operands
+        index : Tensor, optional
+            int64 ``[B, K]``, contiguous: the rows that each query is scored with.
+        out : Tensor, optional
+            ``[B, N]`` of the plan's dtype, contiguous, to be filled; without an index and crops.
+
+        Returns
+        -------
+        Tensor
+            ``[B, N]`` or ``[B, K]``, with ``dims`` ``[C, B, *]``; ``out`` where it is given.
+        """
+        ...
+
+    def backward(
+        self,
+        operands: Operands,
+        grad: Tensor,
+        index: Tensor | None = None,
+        *,
+        need: Need,
+        rows_only: bool = False,
+        into: Into | None = None,
+    ) -> Gradients:
+        """The gradients of :meth:`scores`, where those of its result are ``grad``.
+
+        Parameters
+        ----------
+        operands, index
+            As of :meth:`scores`; a bias does not matter.
+        grad : Tensor
+            As the result of :meth:`scores`.
+        need : Need
+            Which gradients to make.
+        rows_only : bool
+            With an index: give the rows of table and factor that it names, and their ids, instead
+            of whole gradients.
+        into : Into, optional
+            Without an index and crops: where the gradients go, instead of new tensors.
+
+        Returns
+        -------
+        Gradients
+            Those of ``into`` where it is given.
+        """
+        ...
+
+    def loss_plan(self, operands: Operands) -> LossPlan:
+        """How losses over all candidates are cut."""
+        ...

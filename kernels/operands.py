@@ -1,0 +1,211 @@
+"""The one problem that every layer passes on: score these queries with these candidates."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .scores import Score
+
+_BIAS_CHUNK = 1 << 20  # numbers that are widened to float64 at once
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The candidates, and what is known of them alone: computed when first asked for, then kept.
+
+    One of these serves all batches of a call, or a step of training. It is never kept longer: a
+    table may change.
+
+    Attributes
+    ----------
+    table : Tensor
+        ``[N, G]``, any floating dtype and strides, read in place.
+    score : Score
+    bias : Tensor, optional
+        ``[N]`` or ``[1]``, added to scores last.
+    factor : Tensor, optional
+        ``[N, D]``, or as wide as the widest crop: ``b`` of the ``rscf_*`` scores.
+    ids : Tensor, optional
+        int64 ``[M]``: only these rows are candidates.
+    """
+
+    table: Tensor
+    score: Score
+    bias: Tensor | None = None
+    factor: Tensor | None = None
+    ids: Tensor | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return len(self.table)
+
+    @property
+    def num_candidates(self) -> int:
+        """Rows that are candidates."""
+        return len(self.table if self.ids is None else self.ids)
+
+    @property
+    def num_features(self) -> int:
+        """Features of the full width."""
+        return self.score.num_features(self.table.shape[1])
+
+    @cached_property
+    def whole_bias(self) -> Tensor | None:
+        """The bias as ``[N]``, of stride 0 if it is one number."""
+        return None if self.bias is None else self.bias.expand(len(self.table))
+
+    @cached_property
+    def float_bias(self) -> Tensor | None:
+        """The bias in float32, contiguous ``[N]``."""
+        return None if self.whole_bias is None else self.whole_bias.float().contiguous()
+
+    @cached_property
+    def bias_magnitude(self) -> Tensor | None:
+        """The largest finite magnitude of the bias, a float64 scalar."""
+        if self.bias is None or not len(self.bias):
+            return None
+        pieces = self.bias.split(_BIAS_CHUNK)
+        sizes = [piece.double().abs().nan_to_num(0.0, posinf=0.0).max() for piece in pieces]
+        return torch.stack(sizes).max()
+
+    @cached_property
+    def sorted_ids(self) -> Tensor | None:
+        """The ids of the candidates, ascending."""
+        return None if self.ids is None else self.ids.sort().values
+
+    @cached_property
+    def factor_reach(self) -> Tensor | None:
+        """The largest magnitude in the factor, a float64 scalar."""
+        return None if self.factor is None else largest_magnitude(self.factor)
+
+    def rows(self, part: slice) -> "Prepared":
+        """A range of the rows, as candidates of their own."""
+        bias = self.bias
+        if bias is not None and len(bias) == len(self.table):
+            bias = bias[part]
+        factor = None if self.factor is None else self.factor[part]
+        return Prepared(self.table[part], self.score, bias, factor)
+
+
+def largest_magnitude(values: Tensor) -> Tensor:
+    """The largest magnitude, a float64 scalar, without a temporary."""
+    low, high = torch.aminmax(values)
+    return torch.maximum(-low, high).double()
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Queries, candidates and the crops that are asked for: checked once, by ``kgfast.ops``.
+
+    Attributes
+    ----------
+    queries : Tensor
+        ``[B, F]`` float32 or float64.
+    candidates : Prepared
+    dims : tuple of int, optional
+        Crop widths in features; with it, results have a leading axis of crops.
+    """
+
+    queries: Tensor
+    candidates: Prepared
+    dims: tuple[int, ...] | None = None
+
+    @property
+    def table(self) -> Tensor:
+        """``[N, G]``."""
+        return self.candidates.table
+
+    @property
+    def score(self) -> Score:
+        """The facts of the score."""
+        return self.candidates.score
+
+    @property
+    def bias(self) -> Tensor | None:
+        """``[N]`` or ``[1]``."""
+        return self.candidates.bias
+
+    @property
+    def factor(self) -> Tensor | None:
+        """``[N, D]``."""
+        return self.candidates.factor
+
+    @property
+    def has_factor(self) -> bool:
+        """Whether queries move by a factor of the candidate."""
+        return self.candidates.factor is not None
+
+    @property
+    def num_queries(self) -> int:
+        """B."""
+        return len(self.queries)
+
+    @property
+    def num_features(self) -> int:
+        """Features of the full width."""
+        return self.candidates.num_features
+
+    @property
+    def crops(self) -> list[int]:
+        """The crop widths in the order they are asked for; the full width if none is."""
+        return [self.num_features] if self.dims is None else list(self.dims)
+
+    @property
+    def query_planes(self) -> int:
+        """Stored reals per feature of a query."""
+        return self.score.query_planes(self.has_factor)
+
+    def of_queries(self, rows: slice) -> "Operands":
+        """Some of the queries."""
+        return replace(self, queries=self.queries[rows])
+
+    def of_rows(self, rows: slice) -> "Operands":
+        """Some of the rows of the table."""
+        return replace(self, candidates=self.candidates.rows(rows))
+
+    def without_bias(self) -> "Operands":
+        """The same without a bias, for the lengths that a root is taken of."""
+        if self.bias is None:
+            return self
+        return replace(self, candidates=replace(self.candidates, bias=None))
+
+
+class Known(NamedTuple):
+    """Known answers of each query, CSR: in any order, duplicates count once."""
+
+    indptr: Tensor  # int64 [B + 1]
+    indices: Tensor  # int64 [nnz]
+
+
+class Counts(NamedTuple):
+    """What ranks are made of, int64 ``[B]`` or ``[C, B]`` each."""
+
+    greater: Tensor
+    equal: Tensor
+    greater_excluded: Tensor
+    equal_excluded: Tensor
+
+
+class Need(NamedTuple):
+    """Which gradients of scores are asked for; the bias's is not a backend's business."""
+
+    queries: bool
+    table: bool
+    factor: bool = False
+
+
+class Gradients(NamedTuple):
+    """Gradients of scores, each in its operand's dtype; None where not asked for.
+
+    With ``ids`` (int64 ``[U]``, ascending, distinct), those of table and factor hold only the rows
+    that the ids name: ``[U, G]`` and ``[U, D]``.
+    """
+
+    queries: Tensor | None = None
+    table: Tensor | None = None
+    factor: Tensor | None = None
+    ids: Tensor | None = None
