@@ -34,7 +34,7 @@ from common import (
 )
 
 import kgfast
-from kgfast.ranks import Ranks
+from kgfast.eval.ranks import Ranks
 from kgfast.training import Config, Trainer
 
 CONFIG = Path(__file__).parent.parent / "configs" / "wn18rr" / "rotate_med_rscf.yaml"

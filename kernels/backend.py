@@ -1,5 +1,6 @@
 """The protocol of a backend: one object that scores, ranks, and carries gradients back."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -27,6 +28,16 @@ class Into(NamedTuple):
     adds_to_table: bool = False
 
 
+class AdamStep(NamedTuple):
+    """A step of Adam (Kingma & Ba 2015, algorithm 1)."""
+
+    lr: float
+    betas: Sequence[float]
+    eps: float
+    weight_decay: float
+    number: int  # of the run, from 1: for the bias correction
+
+
 class LossPlan(NamedTuple):
     """How the losses over all candidates are cut for a backend.
 
@@ -47,7 +58,7 @@ class LossPlan(NamedTuple):
 
 
 class Passes(Protocol):
-    """What a loss does to a scratch ``[B, n]`` of scores, which is overwritten."""
+    """What a loss does to scores ``[B, n]``: overwrites them, but where it says otherwise."""
 
     def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
         """Sums of ``softplus(x) - c x`` and of ``x``, float64 ``[B]`` each."""
@@ -73,6 +84,24 @@ class Passes(Protocol):
         ...
 
 
+class Adversarial(Protocol):
+    """Rows of scores weighted by their own softmax, fused."""
+
+    def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The contract of :func:`kgfast.ops.adversarial_rows`.
+
+        Also the highest score of each row, and the sum of its weights relative to that; of the
+        scores' dtype.
+        """
+        ...
+
+    def backward(
+        self, grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
+    ) -> Tensor:
+        """The gradient of the scores, a new tensor."""
+        ...
+
+
 class Backend(Protocol):
     """Where a sweep runs.
 
@@ -87,11 +116,18 @@ class Backend(Protocol):
         Whether it waits for its device anyway, so that checks of values are best read then.
     passes : Passes
         Its losses' passes over a scratch.
+    adversarial : Adversarial or None
+        Where it fuses the adversarial loss, how.
+    row_adam : callable or None
+        ``row_adam(tables, ids, gradients, step)``, the contract of :func:`kgfast.ops.row_adam`,
+        where it has it.
     """
 
     name: str
     defers_checks: bool
     passes: Passes
+    adversarial: Adversarial | None
+    row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, "AdamStep"], None] | None
 
     def rank_counts(
         self, operands: Operands, targets: Tensor, known: Known, checks: Checks

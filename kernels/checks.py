@@ -40,10 +40,17 @@ class Checks:
     A backend that takes deferred checks must call :meth:`read` before it returns. Until then its
     kernels may run on arguments that will turn out to be wrong: whoever keeps a check sees to it
     that they read nothing out of bounds.
+
+    Parameters
+    ----------
+    deferred : bool
+        Whether checks are kept.
+    allows_nan : bool
+        Whether NaN and infinities are served, last, instead of an error.
     """
 
-    def __init__(self, *, deferred: bool) -> None:
-        self.deferred = deferred
+    def __init__(self, *, deferred: bool, allows_nan: bool = False) -> None:
+        self.deferred, self.allows_nan = deferred, allows_nan
         self._kept: list[tuple[Tensor, Callable[[], None]]] = []
 
     def keep(self, holds: Tensor, check: Callable[[], None]) -> None:

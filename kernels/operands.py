@@ -209,3 +209,17 @@ class Gradients(NamedTuple):
     table: Tensor | None = None
     factor: Tensor | None = None
     ids: Tensor | None = None
+
+    def spread(self, operands: Operands, need: Need) -> "Gradients":
+        """Gradients of rows as gradients of the whole table and factor, zero elsewhere."""
+        ids, whole = self.ids, []
+        for like, rows, needed in (
+            (operands.table, self.table, need.table),
+            (operands.factor, self.factor, need.factor),
+        ):
+            spread = None
+            if needed and like is not None and rows is not None and ids is not None:
+                spread = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+                spread.index_copy_(0, ids, rows)
+            whole.append(spread)
+        return Gradients(self.queries, *whole)

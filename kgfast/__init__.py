@@ -12,6 +12,10 @@ from kgfast.openmp import let_torch_sleep
 if TYPE_CHECKING:
     from kgfast import datasets, losses
     from kgfast.environment import info
+    from kgfast.eval.prediction import topk
+    from kgfast.eval.predictions import Predictions
+    from kgfast.eval.ranking import rank
+    from kgfast.eval.ranks import Ranks
     from kgfast.graph import KnownTriples, Triples, Vocabulary
     from kgfast.models import (
         MED,
@@ -25,10 +29,6 @@ if TYPE_CHECKING:
         TransE,
     )
     from kgfast.ops import use_backend
-    from kgfast.prediction import topk
-    from kgfast.predictions import Predictions
-    from kgfast.ranking import rank
-    from kgfast.ranks import Ranks
     from kgfast.training.loading import load_run
     from kgfast.training.official import load_official
 
@@ -61,15 +61,15 @@ __all__ = [
 
 _HOMES = {
     "environment": ("info",),
+    "eval.prediction": ("topk",),
+    "eval.predictions": ("Predictions",),
+    "eval.ranking": ("rank",),
+    "eval.ranks": ("Ranks",),
     "graph": ("KnownTriples", "Triples", "Vocabulary"),
     "models": (
         *("MED", "RSCF", "Candidates", "ComplEx", "ConvE", "DistMult", "Model", "RotatE", "TransE"),
     ),
     "ops": ("use_backend",),
-    "prediction": ("topk",),
-    "predictions": ("Predictions",),
-    "ranking": ("rank",),
-    "ranks": ("Ranks",),
     "training.loading": ("load_run",),
     "training.official": ("load_official",),
 }

@@ -173,7 +173,7 @@ def predict(
 ) -> None:
     """Predict the best tails of (head, relation, ?), or the best heads of (?, relation, tail)."""
     with _errors_in_a_line(debug):
-        from kgfast.prediction import topk
+        from kgfast.eval.prediction import topk
 
         if bool(head) == bool(tail):
             raise ValueError("give --head to predict tails, or --tail to predict heads")

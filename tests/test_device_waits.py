@@ -75,8 +75,8 @@ def test_rank_does_not_wait_between_batches(
     monkeypatch, known_on, has_subset, batch_size, make
 ) -> None:
     """The host copies the ids of a group of batches there, and its counts back."""
-    monkeypatch.setattr(kgfast.ranking, "_GROUP", 50)
-    monkeypatch.setattr(kgfast.ranking, "_PINNING", ("meta",))
+    monkeypatch.setattr(kgfast.eval.ranking, "_GROUP", 50)
+    monkeypatch.setattr(kgfast.eval.ranking, "_PINNING", ("meta",))
     triples = torch.randint(7, (100, 3))
     known = None if known_on is None else kgfast.KnownTriples(triples)
     with PretendDevice() as device:

@@ -9,7 +9,7 @@ import torch
 import kgfast
 from kgfast import Predictions, Triples, Vocabulary, progress, rank, topk
 from kgfast.display import WIDTH, html_table, shortened, text_table
-from kgfast.ranks import GroupedRanks, table_of
+from kgfast.eval.ranks import GroupedRanks, table_of
 
 METRICS = {
     "mrr": 0.25,

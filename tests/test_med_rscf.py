@@ -18,7 +18,7 @@ from kgfast import (
     rank,
     topk,
 )
-from kgfast.batches import checked_batch_size
+from kgfast.eval.batches import checked_batch_size
 from kgfast.losses import med_loss, sampled_scores
 from kgfast.ops import use_backend
 from kgfast.training.regularizers import Regularizer

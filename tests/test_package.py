@@ -35,11 +35,7 @@ ROOMS = [
     "datasets",
     "models",
     "losses",
-    "ranks",
-    "batches",
-    "ranking",
-    "predictions",
-    "prediction",
+    "eval",
     "training",
     "plots",
     "cli",
@@ -134,7 +130,7 @@ def test_names_are_loaded_when_they_are_asked_for():
 import sys, kgfast
 assert "torch" not in sys.modules
 assert set(kgfast.__all__) <= set(dir(kgfast))
-assert kgfast.rank.__module__ == "kgfast.ranking" and kgfast.ops.BACKENDS
+assert kgfast.rank.__module__ == "kgfast.eval.ranking" and kgfast.ops.BACKENDS
 assert "torch" in sys.modules
 import kgfast.ops, torch
 assert torch.ops.kgfast.rank_counts.default

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kgfast import KnownTriples, Triples, Vocabulary, rank
+from kgfast.eval.ranks import Ranks
 from kgfast.models import TransE
-from kgfast.ranks import Ranks
 
 
 def ranks_of(greater, equal=None, candidates=10, sides=("tail",), triples=None) -> Ranks:

@@ -354,7 +354,9 @@ def test_a_score_that_nobody_wrote_raises() -> None:
     from kgfast.kernels.triton.host import bounds, views
 
     for name in ("cosine", "rscf_cosine"):
-        unknown = dataclasses.replace(get_score("l2"), name=name, moves=Moves(name.startswith("rscf")))
+        unknown = dataclasses.replace(
+            get_score("l2"), name=name, moves=Moves(name.startswith("rscf"))
+        )
         with pytest.raises(ValueError, match=f"score: .*'{name}'"):
             views.form_of(unknown, has_factor=False)
         with pytest.raises(ValueError, match=f"score: .*'{name}'"):

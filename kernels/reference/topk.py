@@ -4,65 +4,51 @@ Cost model: that of :mod:`.rank` for the scores, and a stable sort of k + n numb
 tile of n candidates. Memory: a few ``[b, k + n]`` tiles.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
+from ..checks import Checks
 from ..ieee import ieee_arithmetic
-from .rank import TILE, Operands
+from ..operands import Known, Operands
+from .tiles import TILE, Tiles
 
 _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
 
 
-def topk(
-    queries: Tensor,
-    candidates: Tensor,
-    k: int,
-    exclude_indptr: Tensor | None = None,
-    exclude_indices: Tensor | None = None,
-    score: str = "dot",
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-    candidate_ids: Tensor | None = None,
-    nan_worst: bool = False,
-) -> tuple[Tensor, Tensor]:
+def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
     """The specification of :func:`kgfast.ops.topk`; see there.
 
     Places beyond the last candidate of a query hold id -1 and score -inf.
     """
-    ids = torch.arange(len(candidates), dtype=torch.int64, device=candidates.device)
-    ids = ids if candidate_ids is None else candidate_ids.sort().values
-    excluded = _excluded_pairs(exclude_indptr, exclude_indices, ids)
-    with ieee_arithmetic(len(queries) * candidates.numel()):
+    table, ids = operands.table, operands.candidates.sorted_ids
+    if ids is None:
+        ids = torch.arange(len(table), dtype=torch.int64, device=table.device)
+    excluded = _excluded_pairs(known, ids)
+    with ieee_arithmetic(operands.num_queries * table.numel()):
         results = [
-            _topk_crop(
-                Operands(queries, candidates, bias, factor, score, dim, nan_worst), k, ids, excluded
-            )
-            for dim in ([None] if dims is None else dims)
+            _topk_crop(Tiles(operands, dim, checks), k, ids, excluded) for dim in operands.crops
         ]
     scores, best = (torch.stack(column) for column in zip(*results, strict=True))
-    return (scores[0], best[0]) if dims is None else (scores, best)
+    return (scores[0], best[0]) if operands.dims is None else (scores, best)
 
 
 def _topk_crop(
-    operands: Operands, k: int, ids: Tensor, excluded: tuple[Tensor, Tensor]
+    tiles: Tiles, k: int, ids: Tensor, excluded: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Scores and ids of one crop, ``[B, k]``; ``ids`` ascend."""
-    queries = operands.queries
+    queries = tiles.queries
     scores = queries.new_full((len(queries), k), -torch.inf)
     best = ids.new_full((len(queries), k), -1)
-    columns = max(1, min(len(ids), TILE // operands.candidates.shape[1]))
+    columns = max(1, min(len(ids), TILE // tiles.candidates.table.shape[1]))
     rows = max(1, TILE // (columns + k))
     for i in range(0, len(queries), rows):
         block = slice(i, i + rows)
         values, kept = scores[block].double(), best[block]
         for j in range(0, len(ids), columns):
-            tile = ids[j : j + columns]
-            removed = _removed(excluded, block, j, values.new_empty(len(values), len(tile)).bool())
-            values = torch.cat([values, operands.tile(block, tile)], 1)
-            kept = torch.cat([kept, torch.where(removed, -1, tile)], 1)
+            part = ids[j : j + columns]
+            removed = _removed(excluded, block, j, values.new_empty(len(values), len(part)).bool())
+            values = torch.cat([values, tiles.tile(block, part)], 1)
+            kept = torch.cat([kept, torch.where(removed, -1, part)], 1)
             order = _order(values, kept)[:, :k]
             values, kept = values.gather(1, order), kept.gather(1, order)
         scores[block] = torch.where(kept < 0, -torch.inf, values)  # rounds once
@@ -79,16 +65,14 @@ def _order(scores: Tensor, ids: Tensor) -> Tensor:
     return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
 
 
-def _excluded_pairs(
-    indptr: Tensor | None, indices: Tensor | None, ids: Tensor
-) -> tuple[Tensor, Tensor]:
+def _excluded_pairs(known: Known | None, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and columns (places in ``ids``) of the known answers that are candidates."""
-    if indptr is None or indices is None or not len(ids):
+    if known is None or not len(ids):
         return ids[:0], ids[:0]
-    rows = torch.repeat_interleave(indptr.diff())
-    columns = torch.searchsorted(ids, indices).clamp(max=len(ids) - 1)
-    found = ids[columns] == indices
-    return rows[found], columns[found]
+    rows = torch.repeat_interleave(known.indptr.diff())
+    columns = torch.searchsorted(ids, known.indices).clamp(max=len(ids) - 1)
+    is_candidate = ids[columns] == known.indices
+    return rows[is_candidate], columns[is_candidate]
 
 
 def _removed(excluded: tuple[Tensor, Tensor], rows: slice, first: int, blank: Tensor) -> Tensor:

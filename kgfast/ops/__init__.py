@@ -9,11 +9,10 @@ from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
 from kgfast.ops.bce_total import bce_total
 from kgfast.ops.checks import TABLE_DTYPES
 from kgfast.ops.dispatch import BACKENDS, backend_for, use_backend
-from kgfast.ops.indexed import indexed_scores
 from kgfast.ops.losses import bce, cross_entropy
-from kgfast.ops.pairwise import pairwise_scores
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_adam import row_adam, serves_row_adam
+from kgfast.ops.scores import indexed_scores, pairwise_scores
 from kgfast.ops.topk import topk
 
 __all__ = [

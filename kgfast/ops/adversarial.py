@@ -6,18 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.kernels.backend import Adversarial
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_bounded, check_tensor
+from kgfast.ops.dispatch import get_backend
 from kgfast.ops.registry import operator
 
 
 def serves_adversarial(scores: Tensor) -> bool:
     """Whether :func:`adversarial_rows` takes these scores.
 
-    It does float32 on the CPU where the extension serves; elsewhere torch's own operators do.
+    It does float32 where the backend fuses this loss; elsewhere torch's own operators do.
     """
-    is_float = scores.dtype == torch.float32 and scores.device.type == "cpu"
-    return is_float and scores.numel() > 0 and common.chosen_backend(scores) == "cpu"
+    if scores.dtype != torch.float32 or not scores.numel():
+        return False
+    return get_backend(common.chosen_backend(scores)).adversarial is not None
 
 
 def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
@@ -63,8 +66,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
 @operator("adversarial_rows")
 def _adversarial_rows(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
     """The rows, and for the backward their highest scores and the sums of their weights."""
-    rows: tuple[Tensor, Tensor, Tensor] = _kernel("adversarial_rows")(scores, alpha)
-    return rows
+    return _kernel(scores).rows(scores, alpha)
 
 
 @_adversarial_rows.fake
@@ -77,8 +79,7 @@ def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
 def _adversarial_backward(
     grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
 ) -> Tensor:
-    slopes: Tensor = _kernel("adversarial_backward")(grad_rows, scores, peaks, masses, alpha)
-    return slopes
+    return _kernel(scores).backward(grad_rows, scores, peaks, masses, alpha)
 
 
 @_adversarial_backward.fake
@@ -87,8 +88,10 @@ def _(given: SimpleNamespace) -> Tensor:
     return slopes
 
 
-def _kernel(name: str) -> Any:
-    return common.backend_kernel("cpu", "adversarial", name)
+def _kernel(scores: Tensor) -> Adversarial:
+    kernel = get_backend(common.chosen_backend(scores)).adversarial
+    assert kernel is not None
+    return kernel
 
 
 def _save(ctx: Any, given: SimpleNamespace, output: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.kernels.scores import get_score
+from kgfast.kernels.losses import Labels, LossNeed
 from kgfast.ops import differentiable as common
+from kgfast.ops import run
 from kgfast.ops.checks import check_bounded, check_operands
-from kgfast.ops.finite import check_mask, check_scores
-from kgfast.ops.losses import bce, check_labels, check_positives, loss_gradients
+from kgfast.ops.losses import as_outputs, bce, check_labels, fake_gradients
 from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
@@ -94,31 +94,18 @@ def _bce_total(
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The total, and its gradients for a backward; of those that are not needed, nothing."""
-    check_positives(positive_indptr, positive_indices, len(candidates))
-    check_mask(bias, len(candidates), positive_indices, "positive_indices", ("label_c", label_c))
-    with common.no_autocast(queries.device):
-        rows: Tensor
-        rows, linear, gradients = common.backend_kernel(backend, "losses", "bce_with_gradients")(
-            queries.new_full((len(queries),), 1 / divisor),
-            queries,
-            candidates,
-            bias,
-            positive_indptr.contiguous(),
-            positive_indices.contiguous(),
-            label_a,
-            label_c,
-            score,
-            need=(need[0], need[1], need[2]),
-        )
-        check_scores(linear, queries, candidates, bias, None, get_score(score))
-    return rows.sum() / divisor, *loss_gradients(gradients, queries, bias)
+    operands = run.operands_of(queries, candidates, score, bias)
+    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
+    grad_rows = queries.new_full((len(queries),), 1 / divisor)
+    rows, gradients = run.bce_with_gradients(
+        operands, labels, grad_rows, LossNeed(*need), backend=backend
+    )
+    return rows.rows.sum() / divisor, *as_outputs(gradients, operands)
 
 
 @_bce_total.fake
 def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    tensors = given.queries, given.candidates, given.bias
-    gradients = common.three_zero_gradients(tensors, given.need)
-    return common.empty_scores(given.queries, (), None), *gradients
+    return common.empty_scores(given.queries, (), None), *fake_gradients(given)
 
 
 @operator("bce_total_backward")

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import Checks, check_finite
+from kgfast.kernels.operands import Operands, Prepared, largest_magnitude
 from kgfast.kernels.reference.trig import LARGEST_PHASE
-from kgfast.kernels.scores import Score, get_score
+from kgfast.kernels.scores import Moves, Score, get_score
 
 TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_QUERY_DTYPES = (torch.float32, torch.float64)
 
 
 def check_tensor(name: str, value: Tensor) -> None:
@@ -56,31 +58,51 @@ def check_operands(
     factor: Tensor | None,
     dims: Sequence[int] | None,
     table_name: str = "candidates",
-) -> Score:
+) -> None:
     """Names, shapes, dtypes and devices of what every operator takes."""
     facts = get_score(score)
-    for name, rows, dtypes in (
-        ("queries", queries, (torch.float32, torch.float64)),
-        (table_name, candidates, TABLE_DTYPES),
-    ):
-        check_tensor(name, rows)
-        if rows.ndim != 2:
-            raise ValueError(f"{name} must have two axes; got shape {list(rows.shape)}")
-        if rows.dtype not in dtypes:
-            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            raise TypeError(f"{name} must be {names}; got {rows.dtype}")
-    width = candidates.shape[1]
-    if width < facts.planes or width % facts.planes:
-        raise ValueError(f"{table_name}: {score} needs rows of pairs re, im; got {width} columns")
+    _check_rows("queries", queries, _QUERY_DTYPES)
+    pool = Prepared(candidates, facts, bias, factor)
+    check_candidates(pool, dims, table_name)
+    check_queries(queries, pool)
+
+
+def check_candidates(
+    candidates: Prepared, dims: Sequence[int] | None, table_name: str = "candidates"
+) -> None:
+    """The same of candidates."""
+    table, score = candidates.table, candidates.score
+    _check_rows(table_name, table, TABLE_DTYPES)
+    width = table.shape[1]
+    if width < score.planes or width % score.planes:
+        raise ValueError(
+            f"{table_name}: {score.name} needs rows of pairs re, im; got {width} columns"
+        )
     if dims is not None:
-        _check_dims(dims, facts.num_features(width))
-    if factor is not None:
-        _check_factor(factor, candidates, facts, dims)
-    _check_query_width(queries, width, facts, factor is not None)
-    check_device("queries", queries, candidates)
-    if bias is not None:
-        _check_bias(bias, candidates)
-    return facts
+        _check_dims(dims, score.num_features(width))
+    if candidates.factor is not None:
+        _check_factor(candidates.factor, table, score, dims)
+    if candidates.bias is not None:
+        _check_bias(candidates.bias, table)
+    if candidates.ids is not None:
+        check_index("candidate_ids", candidates.ids, (None,), table)
+
+
+def check_queries(queries: Tensor, candidates: Prepared) -> None:
+    """The same of queries, of candidates that were checked."""
+    _check_rows("queries", queries, _QUERY_DTYPES)
+    score, has_factor = candidates.score, candidates.factor is not None
+    _check_query_width(queries, candidates.table.shape[1], score, has_factor)
+    check_device("queries", queries, candidates.table)
+
+
+def _check_rows(name: str, rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
+    check_tensor(name, rows)
+    if rows.ndim != 2:
+        raise ValueError(f"{name} must have two axes; got shape {list(rows.shape)}")
+    if rows.dtype not in dtypes:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"{name} must be {names}; got {rows.dtype}")
 
 
 def _check_factor(
@@ -111,39 +133,44 @@ def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bo
     raise ValueError(f"queries must have {wanted} columns, {why}; got {queries.shape[1]}")
 
 
-def check_moves(queries: Tensor, factor: Tensor | None, facts: Score) -> None:
+def check_moves(operands: Operands) -> None:
     """That no angle ``a b`` is beyond what the canonical sine serves."""
-    if factor is None or facts.name != "rscf_rotate" or not (len(queries) and len(factor)):
+    largest = _largest_angle(operands)
+    if largest is None or not bool(largest > LARGEST_PHASE):
         return
-    moves = _moves(queries, facts)
-    reach = _largest(factor)
-    if float(_largest(moves) * reach) > LARGEST_PHASE:
-        row = int((moves.abs().amax(1).double() * reach > LARGEST_PHASE).nonzero()[0])
-        angle = float(_largest(moves[row]) * reach)
-        raise ValueError(
-            f"queries[{row}] and factor: angles up to {angle:.3g} radians; at most 2^20 are served"
-        )
+    moves, reach = _moves(operands), operands.candidates.factor_reach
+    row = int((moves.abs().amax(1).double() * reach > LARGEST_PHASE).nonzero()[0])
+    angle = float(largest_magnitude(moves[row]) * reach)
+    raise ValueError(
+        f"queries[{row}] and factor: angles up to {angle:.3g} radians; at most 2^20 are served"
+    )
 
 
-def _largest(values: Tensor) -> Tensor:
-    """The largest magnitude, float64, without a temporary."""
-    low, high = torch.aminmax(values)
-    return torch.maximum(-low, high).double()
-
-
-def _moves(queries: Tensor, facts: Score) -> Tensor:
-    """The last plane of queries."""
-    return queries[:, -(queries.shape[1] // facts.query_planes(True)) :]
-
-
-def require_moves(checks: Checks, queries: Tensor, factor: Tensor | None, facts: Score) -> None:
+def require_moves(checks: Checks, operands: Operands) -> None:
     """As :func:`check_moves`, at once or deferred."""
-    if not checks.deferred or factor is None or facts.name != "rscf_rotate":
-        return check_moves(queries, factor, facts)
-    if len(queries) and len(factor):
-        largest = _largest(_moves(queries, facts)) * _largest(factor)
-        # A NaN is left to the check of finiteness, which names its row.
-        checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(queries, factor, facts))
+    if not checks.deferred:
+        return check_moves(operands)
+    largest = _largest_angle(operands)
+    if largest is not None:  # a NaN is left to the check of finiteness, which names its row
+        checks.keep(~(largest > LARGEST_PHASE), lambda: check_moves(operands))
+
+
+def _largest_angle(operands: Operands) -> Tensor | None:
+    """The largest magnitude of an angle, a float64 scalar; None where there is none."""
+    factor = operands.factor
+    if factor is None or operands.score.moves is not Moves.PHASE:
+        return None
+    if not (operands.num_queries and len(factor)):
+        return None
+    reach = operands.candidates.factor_reach
+    assert reach is not None
+    return largest_magnitude(_moves(operands)) * reach
+
+
+def _moves(operands: Operands) -> Tensor:
+    """The last plane of queries."""
+    queries = operands.queries
+    return queries[:, -(queries.shape[1] // operands.query_planes) :]
 
 
 def check_device(name: str, tensor: Tensor, candidates: Tensor, whose: str = "candidates") -> None:

@@ -1,8 +1,7 @@
 """What the differentiable operators share: their backend, their precision, their empty results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -36,12 +35,6 @@ def _backend_name(device: torch.device) -> str:
 
 # All that torch.compiler.assume_constant_result does, but that imports the compiler: 2 s.
 _backend_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def backend_kernel(backend: str, consumer: str, name: str) -> Callable[..., Any]:
-    """The function ``name`` of a consumer's file in a backend."""
-    module = import_module(f"kgfast.kernels.{backend}.{consumer}")
-    return getattr(module, name)  # type: ignore[no-any-return]
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -93,14 +86,6 @@ def zero_gradients(tensors: Sequence[Tensor | None], need: Sequence[bool]) -> li
         else torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         for tensor, needed in zip(tensors, need, strict=True)
     ]
-
-
-def three_zero_gradients(
-    tensors: tuple[Tensor, Tensor, Tensor | None], need: Sequence[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`zero_gradients` of three tensors, as operators without a factor return them."""
-    queries, candidates, bias = zero_gradients(tensors, need)
-    return queries, candidates, bias
 
 
 def bias_gradient(per_candidate: Tensor, bias: Tensor) -> Tensor:

@@ -2,13 +2,14 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any
 
 import torch
+
+from kgfast.kernels.backend import Backend
 
 BACKENDS = ("reference", "cpu", "triton")
 _BACKEND_OF = {"cpu": "cpu", "cuda": "triton"}  # ROCm calls itself cuda
@@ -115,7 +116,7 @@ def _warn_once(message: str) -> None:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-def kernel(consumer: str, name: str, device: torch.device) -> Callable[..., Any]:
-    """The function ``name`` of a consumer's file in the backend that serves ``device``."""
-    module = import_module(f"kgfast.kernels.{backend_for(device)}.{consumer}")
-    return getattr(module, name)  # type: ignore[no-any-return]
+def get_backend(name: str) -> Backend:
+    """The backend of a name, which is loaded where it is not yet."""
+    backend: Backend = import_module(f"kgfast.kernels.{name}.backend").BACKEND
+    return backend

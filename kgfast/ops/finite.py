@@ -15,27 +15,21 @@ at no cost that there is something to find: a number that is not finite leaves n
 scores finite.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.reference.rank import crop
-from kgfast.kernels.scores import Score
+from kgfast.kernels.operands import Operands
+from kgfast.kernels.reference.canonical import crop
 
 _CHUNK = 1 << 22  # numbers whose finiteness is looked at together
 
 
 def check_scores(
     scores: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    facts: Score,
-    *,
-    dims: Sequence[int] | None = None,
+    operands: Operands,
     index: Tensor | None = None,
     table_name: str = "candidates",
 ) -> None:
@@ -45,7 +39,7 @@ def check_scores(
     ----------
     scores : Tensor
         Or sums of them: not finite where one of them is not.
-    queries, table, bias, factor, facts, dims
+    operands : Operands
         What they are scores of.
     index : Tensor, optional
         The rows of the table that take part; all by default.
@@ -59,11 +53,12 @@ def check_scores(
     """
     if bool(scores.sum().isfinite()):
         return
-    width = None if dims is None else max(dims)
-    planes = facts.query_planes(factor is not None)
+    score, bias, factor = operands.score, operands.bias, operands.factor
+    width = None if operands.dims is None else max(operands.dims)
+    planes = operands.query_planes
     ids = None if index is None else index.unique()
-    check_rows("queries", queries, None, lambda rows: crop(rows, facts.name, width, planes))
-    check_rows(table_name, table, ids, lambda rows: crop(rows, facts.name, width))
+    check_rows("queries", operands.queries, None, lambda rows: crop(rows, score, width, planes))
+    check_rows(table_name, operands.table, ids, lambda rows: crop(rows, score, width))
     if factor is not None:
         check_rows("factor", factor, ids, lambda rows: rows[:, :width])
     if bias is not None:

@@ -7,17 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.kernels.scores import get_score
+from kgfast.kernels.losses import CrossEntropyBackward, Labels, LossGradients, LossNeed
+from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import (
-    check_bounded,
-    check_ids,
-    check_index,
-    check_indptr,
-    check_number,
-    check_operands,
-)
-from kgfast.ops.finite import check_mask, check_scores
+from kgfast.ops import run
+from kgfast.ops.checks import check_bounded, check_index, check_number, check_operands
 from kgfast.ops.registry import operator
 
 _DIFFERENTIABLE = ("queries", "candidates", "bias")
@@ -178,16 +172,6 @@ def check_smoothing(label_smoothing: float) -> None:
         raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
 
 
-def check_positives(indptr: Tensor, indices: Tensor, count: int) -> None:
-    """Check a CSR of positives: every row has one, and ids are in range."""
-    check_indptr(indptr, len(indices), "positive")
-    empty = indptr.diff() == 0
-    if bool(empty.any()):
-        row = int(empty.nonzero()[0])
-        raise ValueError(f"positive_indptr: row {row} has no positives; every query needs one")
-    check_ids("positive_indices", indices, count)
-
-
 @operator("bce")
 def _bce(
     queries: Tensor,
@@ -200,24 +184,9 @@ def _bce(
     score: str,
     backend: str,
 ) -> Tensor:
-    check_positives(positive_indptr, positive_indices, len(candidates))
-    check_mask(bias, len(candidates), positive_indices, "positive_indices", ("label_c", label_c))
-    if not len(queries):
-        return common.empty_scores(queries, (0,), None)
-    with common.no_autocast(queries.device):
-        rows: Tensor
-        rows, linear = common.backend_kernel(backend, "losses", "bce")(
-            queries,
-            candidates,
-            bias,
-            positive_indptr.contiguous(),
-            positive_indices.contiguous(),
-            label_a,
-            label_c,
-            score,
-        )
-        check_scores(linear, queries, candidates, bias, None, get_score(score))
-    return rows
+    operands = run.operands_of(queries, candidates, score, bias)
+    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
+    return run.bce(operands, labels, backend=backend).rows
 
 
 @_bce.fake
@@ -239,41 +208,33 @@ def _bce_backward(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not len(queries):
-        return common.three_zero_gradients((queries, candidates, bias), need)
-    with common.no_autocast(queries.device):
-        gradients = common.backend_kernel(backend, "losses", "bce_backward")(
-            grad_rows.contiguous(),
-            queries,
-            candidates,
-            bias,
-            positive_indptr.contiguous(),
-            positive_indices.contiguous(),
-            label_a,
-            label_c,
-            score,
-            need=(need[0], need[1], need[2]),
-        )
-    return loss_gradients(gradients, queries, bias)
+    operands = run.operands_of(queries, candidates, score, bias)
+    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
+    gradients = run.bce_gradients(operands, labels, grad_rows, LossNeed(*need), backend=backend)
+    return as_outputs(gradients, operands)
 
 
 @_bce_backward.fake
 def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    return common.three_zero_gradients((given.queries, given.candidates, given.bias), given.need)
+    return fake_gradients(given)
 
 
-def loss_gradients(
-    gradients: tuple[Tensor | None, Tensor | None, Tensor | None],
-    queries: Tensor,
-    bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What a backend returned, as an operator must: the bias in its shape, no None."""
-    grad_queries, grad_candidates, grad_bias = gradients
-    if bias is not None and grad_bias is not None:
-        grad_bias = common.bias_gradient(grad_bias, bias)
-    return tuple(  # type: ignore[return-value]
-        queries.new_empty(0) if gradient is None else gradient
-        for gradient in (grad_queries, grad_candidates, grad_bias)
+def fake_gradients(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    """What stands for the gradients of a loss."""
+    tensors = given.queries, given.candidates, given.bias
+    of_queries, of_candidates, of_bias = common.zero_gradients(tensors, given.need)
+    return of_queries, of_candidates, of_bias
+
+
+def as_outputs(gradients: LossGradients, operands: Operands) -> tuple[Tensor, Tensor, Tensor]:
+    """What a loss gave, as an operator must: the bias in its shape and dtype, no None."""
+    queries, bias, of_bias = operands.queries, operands.bias, gradients.bias
+    if bias is not None and of_bias is not None:
+        of_bias = common.bias_gradient(of_bias, bias)
+    return (
+        queries.new_empty(0) if gradients.queries is None else gradients.queries,
+        queries.new_empty(0) if gradients.table is None else gradients.table,
+        queries.new_empty(0) if of_bias is None else of_bias,
     )
 
 
@@ -305,26 +266,15 @@ def _cross_entropy(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """Row losses, and their logsumexp in float64 for the backward."""
-    check_ids("targets", targets, len(candidates))
-    check_mask(bias, len(candidates), targets, "targets", ("label_smoothing", label_smoothing))
-    if not len(queries):
-        return _empty_rows(queries)
-    with common.no_autocast(queries.device):
-        rows, logsumexp, linear = common.backend_kernel(backend, "losses", "cross_entropy")(
-            queries, candidates, bias, targets.contiguous(), label_smoothing, score
-        )
-        check_scores(linear, queries, candidates, bias, None, get_score(score))
-    return rows, logsumexp.double()
-
-
-def _empty_rows(queries: Tensor) -> tuple[Tensor, Tensor]:
-    rows = common.empty_scores(queries, (len(queries),), None)
-    return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+    operands = run.operands_of(queries, candidates, score, bias)
+    result = run.cross_entropy(operands, targets.contiguous(), label_smoothing, backend=backend)
+    return result.rows, result.logsumexp
 
 
 @_cross_entropy.fake
 def _(given: SimpleNamespace) -> tuple[Tensor, Tensor]:
-    return _empty_rows(given.queries)
+    rows = common.empty_scores(given.queries, (len(given.queries),), None)
+    return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
 
 
 @operator("cross_entropy_backward")
@@ -340,26 +290,15 @@ def _cross_entropy_backward(
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not len(queries):
-        return common.three_zero_gradients((queries, candidates, bias), need)
-    with common.no_autocast(queries.device):
-        gradients = common.backend_kernel(backend, "losses", "cross_entropy_backward")(
-            grad_rows.contiguous(),
-            logsumexp,
-            queries,
-            candidates,
-            bias,
-            targets.contiguous(),
-            label_smoothing,
-            score,
-            need=(need[0], need[1], need[2]),
-        )
-    return loss_gradients(gradients, queries, bias)
+    operands = run.operands_of(queries, candidates, score, bias)
+    made_of = CrossEntropyBackward(grad_rows, logsumexp, targets.contiguous(), label_smoothing)
+    gradients = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
+    return as_outputs(gradients, operands)
 
 
 @_cross_entropy_backward.fake
 def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    return common.three_zero_gradients((given.queries, given.candidates, given.bias), given.need)
+    return fake_gradients(given)
 
 
 def _save_cross_entropy(ctx: Any, given: SimpleNamespace, output: tuple[Tensor, Tensor]) -> None:

@@ -6,18 +6,10 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import Checks
+from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.ops.checks import (
-    check_index,
-    check_operands,
-    checked_ids,
-    checked_indptr,
-    require_finite,
-    require_moves,
-    require_unique,
-)
-from kgfast.ops.dispatch import backend_for, kernel
+from kgfast.ops import run
+from kgfast.ops.checks import check_index, check_operands
 from kgfast.ops.registry import operator
 
 
@@ -125,37 +117,10 @@ def _rank_counts(
     candidate_ids: Tensor | None,
     nan_worst: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    count = len(candidates)
-    is_triton = backend_for(candidates.device) == "triton"
-    checks = Checks(deferred=is_triton)  # it waits for the device only once
-    targets = checked_ids(checks, "targets", targets, count)
-    exclude_indices = checked_ids(checks, "exclude_indices", exclude_indices, count)
-    exclude_indptr = checked_indptr(checks, exclude_indptr, len(exclude_indices))
-    if candidate_ids is not None:
-        given_ids = candidate_ids
-        candidate_ids = checked_ids(checks, "candidate_ids", given_ids, count)
-        require_unique(checks, "candidate_ids", given_ids)
-    if bias is not None and not nan_worst:
-        require_finite(checks, "bias", bias)
-    if not nan_worst:
-        require_moves(checks, queries, factor, get_score(score))
-    counts: tuple[Tensor, Tensor, Tensor, Tensor] = kernel(
-        "rank", "rank_counts", candidates.device
-    )(
-        queries,
-        candidates,
-        targets,
-        exclude_indptr,
-        exclude_indices,
-        score,
-        bias=bias,
-        factor=factor,
-        dims=dims,
-        candidate_ids=candidate_ids,
-        nan_worst=nan_worst,
-        **({"checks": checks} if is_triton else {}),
-    )
-    return counts
+    checks = run.checks_for(candidates.device, allows_nan=nan_worst)
+    pool = Prepared(candidates, get_score(score), bias, factor, candidate_ids)
+    operands = Operands(queries, run.prepare(pool, checks), None if dims is None else tuple(dims))
+    return run.rank_counts(operands, targets, Known(exclude_indptr, exclude_indices), checks)
 
 
 @_rank_counts.fake

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kgfast.kernels.backend import AdamStep
 from kgfast.ops import differentiable as common
 from kgfast.ops.checks import check_ids, check_index, check_tensor, check_unique
+from kgfast.ops.dispatch import get_backend
 
 _TABLES = ("the table", "first moments", "second moments")
 
@@ -18,7 +20,7 @@ _TABLES = ("the table", "first moments", "second moments")
 def serves_row_adam(table: Tensor) -> bool:
     """Whether :func:`row_adam` takes this table: contiguous float32 where the extension serves."""
     fits = table.dtype == torch.float32 and table.ndim == 2 and table.is_contiguous()
-    return fits and table.device.type == "cpu" and common.chosen_backend(table) == "cpu"
+    return fits and get_backend(common.chosen_backend(table)).row_adam is not None
 
 
 def row_adam(
@@ -71,9 +73,9 @@ def row_adam(
     check_ids("ids", ids, len(table))
     check_unique("ids", ids)
     if gradients.numel():
-        common.backend_kernel("cpu", "row_adam", "row_adam")(
-            tables, ids.contiguous(), gradients, lr, betas, eps, weight_decay, step
-        )
+        update = get_backend(common.chosen_backend(table)).row_adam
+        assert update is not None
+        update(tables, ids.contiguous(), gradients, AdamStep(lr, betas, eps, weight_decay, step))
 
 
 def _check_tables(tables: Sequence[Tensor]) -> None:

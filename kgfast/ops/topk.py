@@ -6,17 +6,10 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import check_finite
+from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.ops.checks import (
-    check_ids,
-    check_index,
-    check_indptr,
-    check_moves,
-    check_operands,
-    check_unique,
-)
-from kgfast.ops.dispatch import kernel
+from kgfast.ops import run
+from kgfast.ops.checks import check_index, check_operands
 from kgfast.ops.registry import operator
 
 LARGEST_K = 2**31 - 1
@@ -151,29 +144,13 @@ def _topk(
     nan_worst: bool,
     pad: bool,
 ) -> tuple[Tensor, Tensor]:
+    checks = run.checks_for(candidates.device, allows_nan=nan_worst)
+    pool = Prepared(candidates, get_score(score), bias, factor, candidate_ids)
+    operands = Operands(queries, run.prepare(pool, checks), None if dims is None else tuple(dims))
+    known = None
     if exclude_indptr is not None and exclude_indices is not None:
-        check_ids("exclude_indices", exclude_indices, len(candidates))
-        check_indptr(exclude_indptr, len(exclude_indices))
-    if candidate_ids is not None:
-        check_ids("candidate_ids", candidate_ids, len(candidates))
-        check_unique("candidate_ids", candidate_ids)
-    if bias is not None and not nan_worst:
-        check_finite("bias", bias)
-    if not nan_worst:
-        check_moves(queries, factor, get_score(score))
-    scores, ids = kernel("topk", "topk", candidates.device)(
-        queries,
-        candidates,
-        k,
-        exclude_indptr,
-        exclude_indices,
-        score,
-        bias=bias,
-        factor=factor,
-        dims=dims,
-        candidate_ids=candidate_ids,
-        nan_worst=nan_worst,
-    )
+        known = Known(exclude_indptr, exclude_indices)
+    scores, ids = run.topk(operands, k, known, checks)
     if not pad:
         _check_full(ids, k)
     return scores, ids

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
+from kgfast.eval.ranks import Ranks
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, Model
 from kgfast.models.base import SIDES, Side
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
-from kgfast.ranks import Ranks
 from kgfast.training.checkpoint import State as Checkpoint
 from kgfast.training.config import Config
 from kgfast.training.divergence import describe, first_bad_row

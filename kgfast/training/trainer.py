@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from kgfast.datasets import Dataset
+from kgfast.eval.ranking import rank
+from kgfast.eval.ranks import Ranks, table_of
 from kgfast.models import MED, Model
-from kgfast.ranking import rank
-from kgfast.ranks import Ranks, table_of
 from kgfast.training.build import build_model, device_of, load_dataset
 from kgfast.training.config import Config
 from kgfast.training.provenance import provenance

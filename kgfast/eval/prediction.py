@@ -5,19 +5,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast import ops
-from kgfast.batches import (
+from kgfast.eval.batches import (
     as_candidate_ids,
     check_known,
     check_names,
     checked_batch_size,
     evaluating,
+    prepared_candidates,
 )
+from kgfast.eval.predictions import Predictions
 from kgfast.graph import KnownTriples, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.operands import Known, Operands
 from kgfast.models.base import Side, candidates_at, check_model, operator_width, queries_at
+from kgfast.ops import run
+from kgfast.ops.checks import check_queries
+from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
-from kgfast.predictions import Predictions
 from kgfast.progress import progress_bar
 
 
@@ -165,37 +169,29 @@ class _Search:
         self.model, self.side, self.name, self.k, self.pad = model, side, name, k, pad
         self.known, self.dim = known, dim
         width = None if dim is None else operator_width(model, dim)
-        self.crop = None if width is None else [width]
-        self.candidates = candidates_at(model, side, dim)
-        self.device = self.candidates.table.device
-        self.subset = None if candidate_ids is None else candidate_ids.to(self.device)
+        self.crop = None if width is None else (width,)
+        candidates = candidates_at(model, side, dim)
+        self.device = candidates.table.device
+        subset = None if candidate_ids is None else candidate_ids.to(self.device)
+        self.prepared = prepared_candidates(model, candidates, subset, self.crop)
 
     @property
     def num_candidates(self) -> int:
         """How many there are before known answers are left out."""
-        return len(self.candidates.table if self.subset is None else self.subset)
+        return self.prepared.num_candidates
 
     def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""
         anchors, relations = anchors.to(self.device), relations.to(self.device)
         queries = queries_at(self.model, anchors, relations, self.side, self.dim)
-        indptr, indices = (
-            (None, None)
-            if self.known is None
-            else self.known.exclude(anchors, relations, self.side)
-        )
+        queries = full_precision(queries)
+        known = None
+        if self.known is not None:
+            known = Known(*self.known.exclude(anchors, relations, self.side))
+        check_queries(queries, self.prepared)
+        operands = Operands(queries, self.prepared, self.crop)
         try:
-            scores, ids = ops.topk(
-                queries,
-                k=self.k,
-                exclude_indptr=indptr,
-                exclude_indices=indices,
-                score=self.model.score,
-                dims=self.crop,
-                candidate_ids=self.subset,
-                pad=True,
-                **self.candidates.operands(),
-            )
+            scores, ids = run.topk(operands, self.k, known, run.checks_for(self.device))
         except NonFiniteError:
             self._check_queries(queries, first, anchors, relations)
             raise

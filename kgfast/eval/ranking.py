@@ -7,17 +7,19 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from kgfast import ops
-from kgfast.batches import (
+from kgfast.eval.batches import (
     as_candidate_ids,
     check_known,
     check_names,
     checked_batch_size,
     evaluating,
+    prepared_candidates,
 )
+from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.named import Names
 from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.operands import Known, Operands
 from kgfast.models.base import (
     SIDES,
     Side,
@@ -27,8 +29,9 @@ from kgfast.models.base import (
     operator_width,
     queries_at,
 )
+from kgfast.ops import run
+from kgfast.ops.checks import check_queries
 from kgfast.progress import progress_bar
-from kgfast.ranks import GroupedRanks, Ranks
 
 _PINNING = ("cuda",)  # devices that read pinned memory while the host goes on
 _GROUP = 1 << 17  # triples whose ids and counts lie on the device at a time: 8 MiB
@@ -276,8 +279,13 @@ class _Side:
         self.candidates = candidates_at(plan.model, side, self.dim)
         self.device = self.candidates.table.device
         subset = plan.candidate_ids
-        self.subset = None if subset is None else subset.to(self.device)
-        self.sorted_subset = None if self.subset is None else self.subset.sort().values
+        self.prepared = prepared_candidates(
+            plan.model,
+            self.candidates,
+            None if subset is None else subset.to(self.device),
+            self.dims,
+            allows_nan=plan.nan_worst,
+        )
 
     def count(self, batches: list[Tensor], advance: Any) -> Tensor:
         """The four counts of every triple and its known answers, ``[5, C, G]`` on the host."""
@@ -305,24 +313,19 @@ class _Side:
         """Fill ``counts [5, C, B]``."""
         anchors, relations, targets = _roles(hrt, self.side)
         queries = queries_at(self.plan.model, anchors, relations, self.side, self.dim)
+        check_queries(queries, self.prepared)
+        checks = run.checks_for(self.device, allows_nan=self.plan.nan_worst)
+        dims = None if self.dims is None else tuple(self.dims)
         try:
-            result = ops.rank_counts(
-                queries,
-                targets=targets,
-                exclude_indptr=index[0],
-                exclude_indices=index[1],
-                score=self.plan.model.score,
-                dims=self.dims,
-                candidate_ids=self.subset,
-                nan_worst=self.plan.nan_worst,
-                **self.candidates.operands(),
+            result = run.rank_counts(
+                Operands(queries, self.prepared, dims), targets, Known(*index), checks
             )
         except NonFiniteError:
             _check_queries(queries, self.plan.hrt, batch, self.side)
             raise
         for row, values in zip(counts, result, strict=False):
             row.copy_(values.reshape(row.shape))
-        counts[4] = _count_excluded(*index, targets, self.sorted_subset)
+        counts[4] = _count_excluded(*index, targets, self.prepared.sorted_ids)
 
     def _num_answers(self, hrt: Tensor, sizes: Sequence[int]) -> list[int | None]:
         """The known answers of each batch; None where they are counted on the host anyway."""

@@ -1,6 +1,6 @@
 """What rank() and topk() share: checks of a model and its queries, and how they go in batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,13 @@ from torch import Tensor, nn
 from kgfast.graph import KnownTriples, Vocabulary, ids_or_names
 from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import Names
+from kgfast.kernels.checks import Checks
 from kgfast.kernels.ieee import ieee_arithmetic
-from kgfast.kernels.scores import SCORES
+from kgfast.kernels.operands import Prepared
+from kgfast.kernels.scores import SCORES, get_score
+from kgfast.models.base import Candidates
+from kgfast.ops import run
+from kgfast.ops.checks import check_candidates
 
 _QUERY_BYTES = 8 << 20  # of one batch of queries
 
@@ -31,6 +36,21 @@ def checked_batch_size(batch_size: int | None, model: Any) -> int:
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; got {batch_size}")
     return min(int(batch_size), INT64_MAX)
+
+
+def prepared_candidates(
+    model: Any,
+    candidates: Candidates,
+    ids: Tensor | None,
+    dims: Sequence[int] | None,
+    *,
+    allows_nan: bool = False,
+) -> Prepared:
+    """The candidates of one side, checked once for all its batches."""
+    own = candidates.table, get_score(model.score), candidates.bias, candidates.factor
+    prepared = Prepared(*own, ids)
+    check_candidates(prepared, dims)
+    return run.prepare(prepared, Checks(deferred=False, allows_nan=allows_nan))
 
 
 def _query_bytes(model: Any) -> int:

@@ -1,0 +1,365 @@
+"""Losses over all candidates that never hold all scores: one loop, over any backend.
+
+A backend scores a chunk of candidates into a bounded scratch and, in the backward, carries a
+gradient of the scratch to queries and candidates; what happens in between is here. Row losses of
+scores ``x`` (bias included), ``P`` the row's positives, ``t`` its target, eps the smoothing:
+
+    bce             sum_j softplus(x_j) - c sum_j x_j - a sum_{j in P} x_j
+    cross entropy   logsumexp(x) - (1 - eps) x_t - (eps / N) sum_j x_j
+
+Elementwise work and sums over a chunk (torch's sum is a tree) are in the dtype of the scratch, sums
+of chunks in float64 in their order: two runs are bit-equal, for any number of threads. Positives
+are sorted by candidate once, so that a chunk finds its own in a slice.
+
+Cost model, per score: one exponential and one logarithm forward, one exponential backward, and
+three to five passes over one scratch. A backward scores again, but where a loss and its gradients
+are asked for together. Memory: the scratch, O(B + nnz).
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .backend import Backend, Into, LossPlan, Passes
+from .operands import Need, Operands
+
+# A single row below 2**15 numbers is summed by one thread, so in an order that does not depend on
+# their number.
+_WIDEST_CHUNK = 1 << 14
+
+# torch's softplus is x itself from here on: the omitted log1p(exp(-x)) is below 2**-57 x.
+_SOFTPLUS_IS_LINEAR = 40.0
+
+
+class Labels(NamedTuple):
+    """The labels of binary cross entropy, ``a [j positive] + c``."""
+
+    indptr: Tensor  # int64 [B + 1]
+    indices: Tensor  # int64 [nnz], in any order; duplicates count once
+    a: float
+    c: float
+
+    def of_queries(self, rows: slice) -> "Labels":
+        """Those of a block of queries."""
+        indptr = self.indptr[rows.start : rows.stop + 1]
+        if len(indptr) == len(self.indptr):
+            return self
+        first, last = int(indptr[0]), int(indptr[-1])
+        return self._replace(indptr=indptr - first, indices=self.indices[first:last])
+
+
+class LossNeed(NamedTuple):
+    """Which gradients of a loss are asked for."""
+
+    queries: bool
+    table: bool
+    bias: bool
+
+
+class LossGradients(NamedTuple):
+    """Gradients of queries and table in their dtypes, and of an expanded bias ``[N]``."""
+
+    queries: Tensor | None
+    table: Tensor | None
+    bias: Tensor | None
+
+
+class BceRows(NamedTuple):
+    """Row losses, and sums of the rows' scores: finite only where all scores of a row are."""
+
+    rows: Tensor  # [B], float32, float64 for float64 queries
+    linear: Tensor  # [B] float64
+
+
+class CrossEntropyRows(NamedTuple):
+    """As :class:`BceRows`, with the logsumexp of the rows."""
+
+    rows: Tensor
+    linear: Tensor
+    logsumexp: Tensor  # [B] float64
+
+
+def bce(backend: Backend, operands: Operands, labels: Labels) -> BceRows:
+    """Binary cross entropy; the contract of :func:`kgfast.ops.bce`."""
+    total, linear = _row_sums(operands), _row_sums(operands)
+    for sweep in _sweeps(backend, operands):
+        _bce_block(sweep, labels.of_queries(sweep.rows), None, (total, linear))
+    return BceRows(total.to(_result_dtype(operands)), linear)
+
+
+def bce_gradients(
+    backend: Backend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+) -> LossGradients:
+    """The gradients of :func:`bce`, given that of the rows ``[B]``."""
+    sums = _GradientSums(backend, operands, need)
+    for sweep in _sweeps(backend, operands, sums):
+        _bce_block(sweep, labels.of_queries(sweep.rows), grad_rows[sweep.rows], None)
+    return sums.finished()
+
+
+def bce_with_gradients(
+    backend: Backend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+) -> tuple[BceRows, LossGradients]:
+    """:func:`bce` and :func:`bce_gradients`, of scores that are swept once."""
+    total, linear = _row_sums(operands), _row_sums(operands)
+    sums = _GradientSums(backend, operands, need)
+    for sweep in _sweeps(backend, operands, sums):
+        labels_here = labels.of_queries(sweep.rows)
+        _bce_block(sweep, labels_here, grad_rows[sweep.rows], (total, linear))
+    return BceRows(total.to(_result_dtype(operands)), linear), sums.finished()
+
+
+def _bce_block(
+    sweep: "_Sweep", labels: Labels, grad_rows: Tensor | None, totals: tuple[Tensor, Tensor] | None
+) -> None:
+    """One block of queries: fill its rows of ``totals``, carry its gradients back, or both."""
+    passes = sweep.backend.passes
+    positives = _Positives.of_rows(labels.indptr, labels.indices, sweep.chunks)
+    total, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
+    picked = total.new_empty(len(positives.rows))
+    for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
+        scores = sweep.scores(chunk)
+        places = positives.rows[part], positives.ids[part] - chunk.start
+        if totals is not None:
+            picked[part] = scores[places].double()
+        if grad_rows is None:
+            sums = passes.bce_sums(scores, labels.c)
+        else:
+            scale = grad_rows.to(scores.dtype)
+            if totals is None:
+                passes.bce_slopes(scores, labels.c, scale)
+            else:
+                sums = passes.bce_both(scores, labels.c, scale)
+            scores[places] -= labels.a * scale[places[0]]
+            sweep.backward(scores, chunk)
+        if totals is not None:
+            total += sums[0]
+            linear += sums[1]
+    if totals is not None:
+        totals[0][sweep.rows] = total - labels.a * positives.sum_by_row(picked)
+        totals[1][sweep.rows] = linear
+
+
+def cross_entropy(
+    backend: Backend, operands: Operands, targets: Tensor, label_smoothing: float
+) -> CrossEntropyRows:
+    """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`."""
+    rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
+    for sweep in _sweeps(backend, operands):
+        part = _cross_entropy_block(sweep, targets[sweep.rows], label_smoothing)
+        for total, values in zip((rows, linear, logsumexp), part, strict=True):
+            total[sweep.rows] = values
+    return CrossEntropyRows(rows.to(_result_dtype(operands)), linear, logsumexp)
+
+
+def _cross_entropy_block(
+    sweep: "_Sweep", targets: Tensor, label_smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Row losses, sums of scores and logsumexp of one block of queries, float64."""
+    positives = _Positives.of_targets(targets, sweep.chunks)
+    mass, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
+    peak, picked = mass - torch.inf, mass.new_empty(len(targets))
+    for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
+        scores = sweep.scores(chunk)
+        picked[part] = scores[positives.rows[part], positives.ids[part] - chunk.start].double()
+        sweep.backend.passes.softmax_sums(scores, peak, mass, linear)
+    logsumexp = peak + mass.log()
+    smooth: Tensor | float = 0.0
+    if label_smoothing:  # else a score of infinity would make a NaN of it
+        smooth = linear * (label_smoothing / max(1, sweep.operands.candidates.num_rows))
+    rows = logsumexp - (1 - label_smoothing) * positives.sum_by_row(picked) - smooth
+    return rows, linear, logsumexp
+
+
+class CrossEntropyBackward(NamedTuple):
+    """What the gradients of cross entropy are made of."""
+
+    grad_rows: Tensor  # [B]
+    logsumexp: Tensor  # [B] float64
+    targets: Tensor  # [B]
+    label_smoothing: float
+
+
+def cross_entropy_gradients(
+    backend: Backend, operands: Operands, given: CrossEntropyBackward, need: LossNeed
+) -> LossGradients:
+    """The gradients of :func:`cross_entropy`."""
+    sums = _GradientSums(backend, operands, need)
+    smoothing = given.label_smoothing
+    for sweep in _sweeps(backend, operands, sums):
+        logsumexp, grad = given.logsumexp[sweep.rows], given.grad_rows[sweep.rows].double()
+        positives = _Positives.of_targets(given.targets[sweep.rows], sweep.chunks)
+        for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
+            slopes = sweep.scores(chunk)
+            # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
+            near = logsumexp.to(slopes.dtype)
+            scale = grad * (near.double() - logsumexp.double()).exp_()
+            share = grad * (smoothing / operands.candidates.num_rows)
+            sweep.backend.passes.softmax_slopes(
+                slopes, near, scale.to(slopes.dtype), share.to(slopes.dtype)
+            )
+            rows = positives.rows[part]
+            hit = ((1 - smoothing) * grad[rows]).to(slopes.dtype)
+            slopes[rows, positives.ids[part] - chunk.start] -= hit
+            sweep.backward(slopes, chunk)
+    return sums.finished()
+
+
+def _row_sums(operands: Operands) -> Tensor:
+    """A float64 zero for each query."""
+    return torch.zeros(operands.num_queries, dtype=torch.float64, device=operands.table.device)
+
+
+def _result_dtype(operands: Operands) -> torch.dtype:
+    return torch.float64 if operands.queries.dtype == torch.float64 else torch.float32
+
+
+class _GradientSums:
+    """Where the gradients of all blocks of queries and chunks of candidates are collected."""
+
+    def __init__(self, backend: Backend, operands: Operands, need: LossNeed) -> None:
+        self.operands, plan = operands, backend.loss_plan(operands)
+        queries, table = operands.queries, operands.table
+        of_bias = _result_dtype(operands)
+        self.queries = queries.new_zeros(queries.shape, dtype=plan.dtype) if need.queries else None
+        self.table = table.new_empty(table.shape) if need.table else None
+        self.bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None
+
+    def into(self, rows: slice, chunk: slice) -> Into:
+        """The part of a block of queries and a chunk of candidates."""
+        return Into(
+            None if self.queries is None else self.queries[rows],
+            None if self.table is None else self.table[chunk],
+            adds_to_table=rows.start > 0,
+        )
+
+    def finished(self) -> LossGradients:
+        """The gradients, in the dtypes of what they are of."""
+        of_queries = self.queries
+        if of_queries is not None:
+            of_queries = of_queries.to(self.operands.queries.dtype)
+        return LossGradients(of_queries, self.table, self.bias)
+
+
+def _sweeps(
+    backend: Backend, operands: Operands, sums: _GradientSums | None = None
+) -> Iterator["_Sweep"]:
+    """The queries in blocks that a backend sweeps together."""
+    plan = backend.loss_plan(operands)
+    step = plan.num_queries or max(1, operands.num_queries)
+    for first in range(0, operands.num_queries, step):
+        rows = slice(first, min(first + step, operands.num_queries))
+        yield _Sweep(backend, operands.of_queries(rows), rows, plan, sums)
+
+
+class _Sweep:
+    """A block of queries against all candidates, chunk by chunk, through one scratch."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        operands: Operands,
+        rows: slice,
+        plan: LossPlan,
+        sums: _GradientSums | None,
+    ) -> None:
+        self.backend, self.operands, self.rows, self._sums = backend, operands, rows, sums
+        count, stop = operands.num_queries, operands.candidates.num_rows
+        width = max(1, min(_WIDEST_CHUNK, plan.scratch // max(1, count)))
+        width = min(width // 64 * 64 or width, max(1, stop))
+        self.chunks = [slice(i, min(i + width, stop)) for i in range(0, stop, width)]
+        self._scratch = operands.queries.new_empty(count * width, dtype=plan.dtype)
+
+    def scores(self, chunk: slice) -> Tensor:
+        """Scores with the candidates of a chunk, ``[B, n]``, bias included, for overwriting."""
+        count = chunk.stop - chunk.start
+        out = self._scratch[: self.operands.num_queries * count].view(-1, count)
+        return self.backend.scores(self.operands.of_rows(chunk), out=out)
+
+    def backward(self, slopes: Tensor, chunk: slice) -> None:
+        """Carry the gradient of those scores to what is asked for."""
+        sums = self._sums
+        assert sums is not None
+        if sums.bias is not None:
+            sums.bias[chunk] += slopes.sum(0)
+        need = Need(sums.queries is not None, sums.table is not None)
+        if any(need):
+            into = sums.into(self.rows, chunk)
+            self.backend.backward(self.operands.of_rows(chunk), slopes, need=need, into=into)
+
+
+class _Positives(NamedTuple):
+    """Distinct positive pairs by rising candidate id, and the slice of them in each chunk."""
+
+    rows: Tensor  # [P]
+    ids: Tensor  # [P]
+    parts: list[slice]
+    num_rows: int
+
+    @classmethod
+    def of_rows(cls, indptr: Tensor, indices: Tensor, chunks: list[slice]) -> "_Positives":
+        """From a CSR of ids per row, in any order; duplicates count once."""
+        num_rows = len(indptr) - 1
+        rows = torch.arange(num_rows, dtype=torch.int64, device=indptr.device)
+        rows = rows.repeat_interleave(indptr.diff())
+        pairs = (indices * num_rows + rows).unique() if num_rows else indices
+        return cls._of(pairs % max(1, num_rows), pairs // max(1, num_rows), chunks, num_rows)
+
+    @classmethod
+    def of_targets(cls, targets: Tensor, chunks: list[slice]) -> "_Positives":
+        """From one id per row."""
+        ids, rows = targets.sort(stable=True)
+        return cls._of(rows, ids, chunks, len(targets))
+
+    @classmethod
+    def _of(cls, rows: Tensor, ids: Tensor, chunks: list[slice], num_rows: int) -> "_Positives":
+        edges = [chunk.start for chunk in chunks] + [chunk.stop for chunk in chunks[-1:]]
+        places = torch.searchsorted(ids, ids.new_tensor(edges)).tolist()
+        parts = [slice(a, b) for a, b in pairwise(places)]
+        return cls(rows, ids, parts, num_rows)
+
+    def sum_by_row(self, values: Tensor) -> Tensor:
+        """Sums of ``values [P]`` over the pairs of each row, in the order of the ids, ``[B]``."""
+        order = self.rows.argsort(stable=True)
+        lengths = self.rows.bincount(minlength=self.num_rows)
+        return torch.segment_reduce(values[order], "sum", lengths=lengths, initial=0.0, unsafe=True)
+
+
+class _TorchPasses:
+    """The passes as torch has them, for any dtype and device."""
+
+    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
+        linear = scores.sum(1).double()
+        functional.softplus(scores, 1, _SOFTPLUS_IS_LINEAR, out=scores)  # type: ignore[call-arg]
+        softplus = scores.sum(1).double()
+        return softplus - label_c * linear if label_c else softplus, linear
+
+    def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
+        scores.sigmoid_()
+        if label_c:
+            scores.sub_(label_c)
+        scores.mul_(scale[:, None])
+
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
+        sums = self.bce_sums(scores.clone(), label_c)
+        self.bce_slopes(scores, label_c, scale)
+        return sums
+
+    def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
+        lowest = torch.finfo(scores.dtype).min  # of scores that are all -inf: a finite peak
+        higher = torch.maximum(peak, scores.amax(1)).clamp(min=lowest)
+        mass *= (peak - higher).exp_()
+        scores.sub_(higher[:, None].to(scores.dtype))  # a peak is a score: no rounding of it
+        linear += scores.sum(1) + scores.shape[1] * higher
+        mass += scores.exp_().sum(1)
+        peak.copy_(higher)
+
+    def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
+        scores.sub_(near[:, None]).exp_().mul_(scale[:, None]).sub_(share[:, None])
+
+
+TORCH_PASSES: Passes = _TorchPasses()

@@ -1,0 +1,207 @@
+"""Canonical scores, the ones that ranks are defined by, and their slopes: float64, term by term.
+
+A score is added here in :func:`term` and :func:`slopes`; everything else derives from its facts.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..scores import Moves, Score
+from .trig import cos_sin
+
+
+def canonical_scores(
+    queries: Tensor,
+    rows: Tensor,
+    score: Score,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+) -> Tensor:
+    """Canonical scores, broadcast over the leading axes of all operands.
+
+    Parameters
+    ----------
+    queries, rows : Tensor
+        ``[..., F]`` and ``[..., G]``, any floating dtype, leading axes that broadcast.
+    score : Score
+    bias : Tensor, optional
+        Added last; broadcasts against the result.
+    factor : Tensor, optional
+        ``[..., D]``, that of the rows.
+
+    Returns
+    -------
+    Tensor
+        float64, the broadcast leading axes.
+    """
+    width = score.num_features(rows.shape[-1])
+    total = crop_scores(queries, rows, score, [width], factor)[0]
+    return total if bias is None else total + bias.double()
+
+
+def crop_scores(
+    queries: Tensor,
+    rows: Tensor,
+    score: Score,
+    crops: list[int],
+    factor: Tensor | None = None,
+) -> Tensor:
+    """Canonical scores without bias at every crop, float64 ``[C, ...]``.
+
+    ``queries [..., F]``, ``rows [..., G]`` and their factor broadcast over their leading axes.
+    """
+    sums = _running_sums(queries, rows, score, crops, factor)
+    if score.root:
+        sums = rounded_sqrt(sums)
+    return -sums if score.monotone else sums
+
+
+def crop_gradients(
+    place: int,
+    grad: Tensor,
+    operands: tuple[Tensor, Tensor, Tensor | None],
+    score: Score,
+    crops: list[int],
+) -> Iterator[tuple[int, Tensor]]:
+    """Columns of operand ``place`` (0 queries, 1 rows, 2 factor) and the gradient of each.
+
+    That is ``d scores / d operand[column]`` times ``grad [C, ...]``, summed over the crops. Where
+    what a distance takes the length of is 0, its gradient is 0.
+    """
+    queries, rows, factor = operands
+    coefficients = -grad.double() if score.monotone else grad.double()
+    if score.root:
+        norms = rounded_sqrt(_running_sums(queries, rows, score, crops, factor))
+        coefficients = _over(coefficients, norms)
+    width = operands[place].shape[-1]  # type: ignore[union-attr]
+    planes = (score.query_planes(factor is not None), score.planes, 1)[place]
+    starts, step = score.columns(width, planes)
+    for feature, (q, c) in enumerate(_features(queries, rows, score, factor, max(crops))):
+        inside = [crop for crop, dim in enumerate(crops) if dim > feature]
+        coefficient = coefficients[inside].sum(0)
+        for start, slope in zip(starts, slopes(place, score, q, c), strict=True):
+            yield start + step * feature, coefficient * slope
+
+
+def _running_sums(
+    queries: Tensor, rows: Tensor, score: Score, crops: list[int], factor: Tensor | None
+) -> Tensor:
+    """Sums of the terms of features ``0 .. d-1``, in order, for every ``d`` of the crops."""
+    shape = torch.broadcast_shapes(queries.shape[:-1], rows.shape[:-1])
+    total = torch.zeros(shape, dtype=torch.float64, device=rows.device)
+    sums = torch.zeros(len(crops), *shape, dtype=torch.float64, device=rows.device)
+    for feature, (q, c) in enumerate(_features(queries, rows, score, factor, max(crops))):
+        total = total + term(score, q, c)
+        for crop, dim in enumerate(crops):
+            if dim == feature + 1:
+                sums[crop] = total
+    return sums
+
+
+def _features(
+    queries: Tensor, rows: Tensor, score: Score, factor: Tensor | None, num_features: int
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """For each feature, in order, the query's planes and the candidate's, its factor last."""
+    q_starts, step = score.columns(queries.shape[-1], score.query_planes(factor is not None))
+    c_starts, _ = score.columns(rows.shape[-1])
+    for feature in range(num_features):
+        q = [queries[..., start + step * feature].double() for start in q_starts]
+        c = [rows[..., start + step * feature].double() for start in c_starts]
+        yield q, c if factor is None else [*c, factor[..., feature].double()]
+
+
+def term(score: Score, q: list[Tensor], c: list[Tensor]) -> Tensor:
+    """One feature's share of a score; every operation rounds on its own."""
+    if not score.monotone:
+        return q[0] * c[0]
+    x = _differences(score, q, c)
+    if len(x) == 2:
+        return rounded_sqrt(x[0] * x[0] + x[1] * x[1])
+    return x[0] * x[0] if score.root else x[0].abs()
+
+
+def _differences(score: Score, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
+    """What a distance takes the length of: the parts of query minus candidate."""
+    planes = score.planes
+    if not score.is_rscf:
+        return [a - b for a, b in zip(q, c, strict=True)]
+    moved = q[:planes]
+    if len(c) > planes and score.moves is Moves.PHASE:
+        moved = list(_turned(q, c))
+    elif len(c) > planes:
+        moved = [q[0] + q[2] * c[1]]
+    return [moved[i] - q[planes + i] * c[i] for i in range(planes)]
+
+
+def _turned(q: list[Tensor], c: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The query after its turn by the angle ``a b``."""
+    cosine, sine = cos_sin(q[4] * c[2])
+    return q[0] * cosine - q[1] * sine, q[0] * sine + q[1] * cosine
+
+
+def slopes(place: int, score: Score, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
+    """Derivative of one feature's term by each plane of an operand (root: times the norm)."""
+    if not score.monotone:
+        return c if place == 0 else q
+    x = _differences(score, q, c)
+    if len(x) == 2:
+        modulus = term(score, q, c)
+        x = [_over(part, modulus) for part in x]
+    elif not score.root:
+        x = [x[0].sign()]
+    if not score.is_rscf:
+        return x if place == 0 else [-part for part in x]
+    if place == 1:
+        return [-part * q[score.planes + i] for i, part in enumerate(x)]
+    by_query, by_move = _slopes_by_query(score, x, q, c)
+    if place == 2:
+        assert by_move is not None
+        return [by_move * q[-1]]
+    by_query += [-part * c[i] for i, part in enumerate(x)]
+    return by_query if by_move is None else [*by_query, by_move * c[-1]]
+
+
+def _slopes_by_query(
+    score: Score, x: list[Tensor], q: list[Tensor], c: list[Tensor]
+) -> tuple[list[Tensor], Tensor | None]:
+    """Slopes by the query and by its move ``a b``, of a term with slopes ``x`` by differences."""
+    if len(c) == score.planes:
+        return list(x), None
+    if score.moves is Moves.SHIFT:
+        return list(x), x[0]
+    re, im = _turned(q, c)
+    cosine, sine = cos_sin(q[4] * c[2])
+    by_query = [x[0] * cosine + x[1] * sine, x[1] * cosine - x[0] * sine]
+    return by_query, x[1] * re - x[0] * im
+
+
+def _over(values: Tensor, lengths: Tensor) -> Tensor:
+    """Quotient, 0 where the length is 0."""
+    return torch.where(lengths == 0, 0.0, values / lengths)
+
+
+def rounded_sqrt(values: Tensor) -> Tensor:
+    """Correctly rounded square root of float64 values, whatever their device.
+
+    On the CPU ``torch.sqrt`` may call a vector library that is one ulp off (in 0.9 % of uniform
+    values, measured).
+    """
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.asarray(np.sqrt(values.numpy())))
+    return values.sqrt()
+
+
+def crop(rows: Tensor, score: Score, dim: int | None, planes: int | None = None) -> Tensor:
+    """Rows ``[..., G]`` cut to their first ``dim`` features, in the same layout.
+
+    ``planes``: of rows of so many; those of a candidate by default.
+    """
+    if dim is None:
+        return rows
+    starts, step = score.columns(rows.shape[-1], planes)
+    if step == 1:
+        return torch.cat([rows[..., start : start + dim] for start in starts], -1)
+    return rows[..., : step * dim]

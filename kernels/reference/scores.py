@@ -1,0 +1,200 @@
+"""Scores of pairs and their gradients, in float64, one feature at a time.
+
+Cost model: D passes of a few elementwise float64 operations over tiles of at most ``_TILE`` scores,
+twice that for each gradient asked for; of pairs that an index names, a gather of at most
+``_GATHERED`` numbers before that. Memory: about eight such tiles. All crops come from one pass: a
+running sum forward, and backward the sum of the coefficients of the crops that a feature is in.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..backend import Into
+from ..operands import Gradients, Need, Operands
+from .canonical import crop_gradients, crop_scores
+
+_TILE = 1 << 16  # scores of all crops at once: temporaries of 512 KiB stay in the cache
+_GATHERED = 1 << 20  # numbers of gathered rows at once: 8 MiB
+
+_Rows = tuple[Tensor, Tensor, Tensor | None]  # queries, candidates and their factor, broadcasting
+
+
+def all_scores(operands: Operands, out: Tensor | None = None) -> Tensor:
+    """Scores of all pairs; see :meth:`kgfast.kernels.backend.Backend.scores`."""
+    crops, queries, pool = operands.crops, operands.queries, operands.candidates
+    shape = (len(crops), len(queries), len(pool.table))
+    result = _room(shape, operands) if out is None else out[None]
+    for rows, columns in _tiles(*shape):
+        factor = None if pool.factor is None else pool.factor[None, columns]
+        table = pool.table[None, columns]
+        scores = crop_scores(queries[rows, None], table, pool.score, crops, factor)
+        if pool.whole_bias is not None:
+            scores = scores + pool.whole_bias[columns].double()
+        result[:, rows, columns] = scores.to(result.dtype)
+    return result[0] if operands.dims is None else result
+
+
+def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
+    """Scores of the pairs that ``index [B, K]`` names."""
+    crops, pool = operands.crops, operands.candidates
+    pair_queries, ids = _pairs(index)
+    result = _room((len(crops), len(ids)), operands)  # [C, B * K]
+    for part in _parts(len(ids), pool.table.shape[1]):
+        queries, rows, factor = _gathered(operands, pair_queries[part], ids[part])
+        scores = crop_scores(queries, rows, pool.score, crops, factor)
+        if pool.whole_bias is not None:
+            scores = scores + pool.whole_bias[ids[part]].double()
+        result[:, part] = scores.to(result.dtype)
+    result = result.view(len(crops), *index.shape)
+    return result[0] if operands.dims is None else result
+
+
+def all_gradients(
+    operands: Operands, grad: Tensor, need: Need, into: Into | None = None
+) -> Gradients:
+    """Gradients of the scores of all pairs; see :meth:`kgfast.kernels.backend.Backend.backward`."""
+    grad = grad[None] if operands.dims is None else grad  # [C, B, K]
+    dtypes = [None if into is None or into.queries is None else into.queries.dtype, None, None]
+    gradients = [
+        _sum_over_pairs(place, grad, operands, dtype) if needed else None
+        for place, (needed, dtype) in enumerate(zip(need, dtypes, strict=True))
+    ]
+    of_queries, of_table, of_factor = gradients
+    if into is None:
+        return Gradients(of_queries, of_table, of_factor)
+    if into.queries is not None and of_queries is not None:
+        into.queries.add_(of_queries)
+    if into.table is not None and of_table is not None:
+        into.table.add_(of_table) if into.adds_to_table else into.table.copy_(of_table)
+    return Gradients(into.queries, into.table)
+
+
+def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Need) -> Gradients:
+    """Gradients of the scores of named pairs: rows of table and factor, and their ids.
+
+    Duplicates of an id are summed in the order of the index.
+    """
+    grad = grad.reshape(len(operands.crops), index.numel())  # [C, B * K]
+    pair_queries, ids = _pairs(index)
+    of_queries = of_rows = of_factor = distinct = None
+    table, factor = operands.table, operands.factor
+    if need.queries:
+        of_queries = torch.zeros_like(operands.queries, memory_format=torch.contiguous_format)
+        _sum_by_owner(0, of_queries, grad, operands, (pair_queries, ids, pair_queries))
+    if need.table or need.factor:
+        distinct, owner = ids.unique(return_inverse=True)
+        order = owner.argsort(stable=True)
+        pairs = pair_queries[order], ids[order], owner[order]
+        if need.table:
+            of_rows = table.new_zeros(len(distinct), table.shape[1])
+            _sum_by_owner(1, of_rows, grad[:, order], operands, pairs)
+        if need.factor and factor is not None:
+            of_factor = factor.new_zeros(len(distinct), factor.shape[1])
+            _sum_by_owner(2, of_factor, grad[:, order], operands, pairs)
+    return Gradients(of_queries, of_rows, of_factor, distinct)
+
+
+def _room(shape: tuple[int, ...], operands: Operands) -> Tensor:
+    """Scores of float64 queries are float64, all others float32."""
+    is_double = operands.queries.dtype == torch.float64
+    dtype = torch.float64 if is_double else torch.float32
+    return torch.empty(shape, dtype=dtype, device=operands.table.device)
+
+
+def _sum_over_pairs(
+    place: int, grad: Tensor, operands: Operands, dtype: torch.dtype | None
+) -> Tensor | None:
+    """Gradient of the queries, the candidates or their factor, of its operand's dtype."""
+    everything: tuple[Tensor, Tensor, Tensor | None] = (
+        operands.queries,
+        operands.table,
+        operands.factor,
+    )
+    rows, axis = everything[place], 0 if place == 0 else 1  # of the rows in grad[0]
+    if rows is None:
+        return None
+    result = torch.zeros(rows.shape, dtype=dtype or rows.dtype, device=rows.device)
+    crops, queries, table, factor = operands.crops, *everything
+    height, width = _tile_shape(len(crops), len(rows), grad.shape[2 - axis])
+    for i in range(0, len(rows), height):
+        block = slice(i, i + height)
+        total = torch.zeros(rows[block].shape, dtype=torch.float64, device=rows.device)
+        for j in range(0, grad.shape[2 - axis], width):
+            part = slice(j, j + width)
+            of_queries, of_rows = (block, part) if axis == 0 else (part, block)
+            tile: _Rows = (
+                queries[of_queries, None],
+                table[None, of_rows],
+                None if factor is None else factor[None, of_rows],
+            )
+            slopes = grad[:, of_queries, of_rows]
+            for column, gradient in crop_gradients(place, slopes, tile, operands.score, crops):
+                total[:, column] += gradient.sum(1 - axis)
+        result[block] = total.to(result.dtype)
+    return result
+
+
+def _sum_by_owner(
+    place: int,
+    result: Tensor,
+    grad: Tensor,
+    operands: Operands,
+    pairs: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    """Fill ``result [U, *]`` with the gradients of operand ``place``, summed over an owner's pairs.
+
+    ``pairs`` are the query, the id and the owner of each pair, by rising owner; an owner that spans
+    two parts hands its float64 sum on.
+    """
+    rows, ids, owners = pairs
+    carry, last = result.new_empty(0), -1
+    for part in _parts(len(owners), operands.table.shape[1]):
+        owner = owners[part]
+        first, previous, last = int(owner[0]), last, int(owner[-1])
+        total = grad.new_zeros(last - first + 1, result.shape[1], dtype=torch.float64)
+        if first == previous:
+            total[0] = carry
+        gathered = _gathered(operands, rows[part], ids[part])
+        gradients = crop_gradients(place, grad[:, part], gathered, operands.score, operands.crops)
+        for column, gradient in gradients:
+            # Unlike index_add_, this sums in a fixed order on every device.
+            total[:, column].index_put_((owner - first,), gradient, accumulate=True)
+        result[first : last + 1] = total.to(result.dtype)
+        carry = total[-1]
+
+
+def _gathered(operands: Operands, rows: Tensor, ids: Tensor) -> _Rows:
+    """The operands of pairs, a row each."""
+    factor = operands.factor
+    return operands.queries[rows], operands.table[ids], None if factor is None else factor[ids]
+
+
+def _pairs(index: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and candidate of every pair, ``[B * K]`` each."""
+    batch, width = index.shape
+    rows = torch.arange(batch, dtype=torch.int64, device=index.device).repeat_interleave(width)
+    return rows, index.reshape(-1)
+
+
+def _parts(num_pairs: int, width: int) -> Iterator[slice]:
+    """The pairs in parts whose gathered rows fit the scratch."""
+    step = max(1, _GATHERED // max(1, width))
+    for i in range(0, num_pairs, step):
+        yield slice(i, i + step)
+
+
+def _tiles(num_crops: int, num_rows: int, num_columns: int) -> Iterator[tuple[slice, slice]]:
+    """The score matrices of all crops in tiles of at most ``_TILE`` scores."""
+    height, width = _tile_shape(num_crops, num_rows, num_columns)
+    for i in range(0, num_rows, height):
+        for j in range(0, num_columns, width):
+            yield slice(i, i + height), slice(j, j + width)
+
+
+def _tile_shape(num_crops: int, num_rows: int, num_columns: int) -> tuple[int, int]:
+    """Height and width of such tiles, as wide as they can be."""
+    size = max(1, _TILE // max(1, num_crops))
+    width = max(1, min(num_columns, size))
+    return max(1, min(num_rows, size // width)), width

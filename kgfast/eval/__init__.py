@@ -1,0 +1,1 @@
+"""Ranking and prediction: ``rank()`` and ``topk()``, and what they return."""

@@ -1,0 +1,239 @@
+"""What every consumer computes, of operands: the entry of ``rank()``, ``topk()`` and the losses.
+
+Names, shapes, dtypes and devices are the callers' to check (:mod:`kgfast.ops.checks`); values are
+checked here. The operators of ``torch.library`` are shells over these functions: a schema cannot
+carry operands, nor what is known of candidates from one batch to the next.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels import losses
+from kgfast.kernels.backend import Backend
+from kgfast.kernels.checks import Checks
+from kgfast.kernels.losses import (
+    BceRows,
+    CrossEntropyBackward,
+    CrossEntropyRows,
+    Labels,
+    LossGradients,
+    LossNeed,
+)
+from kgfast.kernels.operands import Counts, Gradients, Known, Need, Operands, Prepared
+from kgfast.kernels.scores import get_score
+from kgfast.ops.checks import (
+    check_ids,
+    check_indptr,
+    check_moves,
+    checked_ids,
+    checked_indptr,
+    require_finite,
+    require_moves,
+    require_unique,
+)
+from kgfast.ops.differentiable import chosen_backend, no_autocast, result_dtype
+from kgfast.ops.dispatch import backend_for, get_backend
+from kgfast.ops.finite import check_mask, check_scores
+
+
+@contextmanager
+def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
+    """The backend of a name, else the one that serves the queries; autocast is off inside."""
+    with no_autocast(operands.queries.device):
+        yield get_backend(name or chosen_backend(operands.queries))
+
+
+def checks_for(device: torch.device, *, allows_nan: bool = False) -> Checks:
+    """The checks of one call: kept, where the backend waits for its device anyway."""
+    deferred = get_backend(backend_for(device)).defers_checks
+    return Checks(deferred=deferred, allows_nan=allows_nan)
+
+
+def prepare(candidates: Prepared, checks: Checks) -> Prepared:
+    """Check the values of what is known of candidates: their ids and their bias.
+
+    Returns
+    -------
+    Prepared
+        The same, with ids that are safe to index with where checks are deferred.
+    """
+    if candidates.bias is not None and not checks.allows_nan:
+        require_finite(checks, "bias", candidates.bias)
+    ids = candidates.ids
+    if ids is None:
+        return candidates
+    safe = checked_ids(checks, "candidate_ids", ids, candidates.num_rows)
+    require_unique(checks, "candidate_ids", ids)
+    return Prepared(candidates.table, candidates.score, candidates.bias, candidates.factor, safe)
+
+
+def operands_of(
+    queries: Tensor,
+    table: Tensor,
+    score: str,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+) -> Operands:
+    """Operands of the flat arguments of an operator."""
+    prepared = Prepared(table, get_score(score), bias, factor)
+    return Operands(queries, prepared, None if dims is None else tuple(dims))
+
+
+def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
+    """The contract of :func:`kgfast.ops.rank_counts`, of candidates that are prepared."""
+    count = operands.candidates.num_rows
+    targets = checked_ids(checks, "targets", targets, count)
+    indices = checked_ids(checks, "exclude_indices", known.indices, count)
+    indptr = checked_indptr(checks, known.indptr, len(indices))
+    if not checks.allows_nan:
+        require_moves(checks, operands)
+    backend = get_backend(backend_for(operands.table.device))
+    return backend.rank_counts(operands, targets, Known(indptr, indices), checks)
+
+
+def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
+    """The contract of :func:`kgfast.ops.topk` with ``pad``, of candidates that are prepared."""
+    if known is not None:
+        check_ids("exclude_indices", known.indices, operands.candidates.num_rows)
+        check_indptr(known.indptr, len(known.indices))
+    if not checks.allows_nan:
+        require_moves(checks, operands)
+    backend = get_backend(backend_for(operands.table.device))
+    return backend.topk(operands, k, known, checks)
+
+
+def scores(
+    operands: Operands,
+    index: Tensor | None = None,
+    *,
+    backend: str | None = None,
+    table_name: str = "candidates",
+) -> Tensor:
+    """Scores of all pairs, or of those that ``index [B, K]`` names, which is checked."""
+    queries = operands.queries
+    shape = (len(queries), operands.candidates.num_rows) if index is None else index.shape
+    if not (shape[0] and shape[1]):
+        crops = () if operands.dims is None else (len(operands.dims),)
+        return queries.new_empty((*crops, *shape), dtype=result_dtype(queries))
+    check_moves(operands)
+    with _serving(operands, backend) as chosen:
+        values = chosen.scores(operands, index)
+        check_scores(values, operands, index, table_name)
+    return values
+
+
+def backward(
+    operands: Operands,
+    grad: Tensor,
+    index: Tensor | None = None,
+    *,
+    need: Need,
+    rows_only: bool = False,
+    backend: str | None = None,
+) -> Gradients:
+    """Gradients of :func:`scores`; those of no scores are nothing, or zeros.
+
+    ``rows_only``: of the rows that the index names, with their ids.
+    """
+    if not grad.numel():
+        return _no_gradients(operands, index, need, rows_only=rows_only)
+    if not any(need):
+        return Gradients()
+    with _serving(operands, backend) as chosen:
+        grad = grad.contiguous()
+        return chosen.backward(operands, grad, index, need=need, rows_only=rows_only)
+
+
+def _no_gradients(
+    operands: Operands, index: Tensor | None, need: Need, *, rows_only: bool
+) -> Gradients:
+    queries, table, factor = operands.queries, operands.table, operands.factor
+    ids = None
+    if rows_only and index is not None:
+        ids = index.new_empty(0)
+        table, factor = table[:0], None if factor is None else factor[:0]
+    return Gradients(
+        _zeros(queries) if need.queries else None,
+        _zeros(table) if need.table else None,
+        _zeros(factor) if need.factor and factor is not None else None,
+        ids,
+    )
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+
+
+def bce(operands: Operands, labels: Labels, *, backend: str | None = None) -> BceRows:
+    """The contract of :func:`kgfast.ops.bce`."""
+    check_labels(operands, labels)
+    with _serving(operands, backend) as chosen:
+        result = losses.bce(chosen, operands, labels)
+        check_scores(result.linear, operands)
+    return result
+
+
+def bce_gradients(
+    operands: Operands,
+    labels: Labels,
+    grad_rows: Tensor,
+    need: LossNeed,
+    *,
+    backend: str | None = None,
+) -> LossGradients:
+    """Those of :func:`bce`, whose arguments were checked."""
+    with _serving(operands, backend) as chosen:
+        return losses.bce_gradients(chosen, operands, labels, grad_rows.contiguous(), need)
+
+
+def bce_with_gradients(
+    operands: Operands,
+    labels: Labels,
+    grad_rows: Tensor,
+    need: LossNeed,
+    *,
+    backend: str | None = None,
+) -> tuple[BceRows, LossGradients]:
+    """:func:`bce` and its gradients, of scores that are swept once."""
+    check_labels(operands, labels)
+    with _serving(operands, backend) as chosen:
+        rows, gradients = losses.bce_with_gradients(chosen, operands, labels, grad_rows, need)
+        check_scores(rows.linear, operands)
+    return rows, gradients
+
+
+def cross_entropy(
+    operands: Operands, targets: Tensor, label_smoothing: float, *, backend: str | None = None
+) -> CrossEntropyRows:
+    """The contract of :func:`kgfast.ops.cross_entropy`."""
+    count, smoothing = operands.candidates.num_rows, ("label_smoothing", label_smoothing)
+    check_ids("targets", targets, count)
+    check_mask(operands.bias, count, targets, "targets", smoothing)
+    with _serving(operands, backend) as chosen:
+        result = losses.cross_entropy(chosen, operands, targets, label_smoothing)
+        check_scores(result.linear, operands)
+    return result
+
+
+def cross_entropy_gradients(
+    operands: Operands, made_of: CrossEntropyBackward, need: LossNeed, *, backend: str | None = None
+) -> LossGradients:
+    """Those of :func:`cross_entropy`, whose arguments were checked."""
+    with _serving(operands, backend) as chosen:
+        return losses.cross_entropy_gradients(chosen, operands, made_of, need)
+
+
+def check_labels(operands: Operands, labels: Labels) -> None:
+    """Check the values of labels: every row has a positive, ids are in range, none is masked."""
+    count = operands.candidates.num_rows
+    check_indptr(labels.indptr, len(labels.indices), "positive")
+    empty = labels.indptr.diff() == 0
+    if bool(empty.any()):
+        row = int(empty.nonzero()[0])
+        raise ValueError(f"positive_indptr: row {row} has no positives; every query needs one")
+    check_ids("positive_indices", labels.indices, count)
+    check_mask(operands.bias, count, labels.indices, "positive_indices", ("label_c", labels.c))

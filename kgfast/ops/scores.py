@@ -1,0 +1,370 @@
+"""Scores of queries with all candidates, or with rows of a table that are their own; gradients.
+
+Both are one problem, with or without an index, and have one backward.
+"""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.operands import Need
+from kgfast.ops import differentiable as common
+from kgfast.ops import run
+from kgfast.ops.checks import check_device, check_operands, check_tensor
+from kgfast.ops.registry import operator
+
+
+def pairwise_scores(
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    *,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+) -> Tensor:
+    """Score every query with every candidate of a pool, without a ``[B, K, D]`` tensor.
+
+    Differentiable in queries, candidates, factor and bias. The backward runs on the backend of the
+    forward and recomputes what it needs; where a query equals a candidate, a distance has gradient
+    0. Two runs give equal bits. There is no second derivative.
+
+    Parameters
+    ----------
+    queries : Tensor
+        ``[B, F]`` float32; half precision is cast to it. Float64 is computed in float64, by the
+        reference backend.
+    candidates : Tensor
+        ``[K, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    score : str
+        A name from :data:`kgfast.kernels.scores.SCORES`.
+    bias : Tensor, optional
+        ``[K]`` or ``[1]`` floating point, added to scores last.
+    factor : Tensor, optional
+        ``[K, D]`` floating point, ``b`` of the ``rscf_*`` scores: then queries hold ``q | w | a``,
+        without it ``q | w`` (:mod:`kgfast.kernels.scores`). It may end with the widest crop.
+    dims : sequence of int, optional
+        Crop widths in features, in any order; all come from one pass over the features.
+
+    Returns
+    -------
+    Tensor
+        ``[B, K]``, or ``[len(dims), B, K]``; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a shape, dtype or device that does not fit, and a NaN or an infinity that takes part
+        (:mod:`kgfast.ops.finite`); the message names the argument and the first offending row.
+
+    Examples
+    --------
+    >>> queries = torch.tensor([[0.0, 0.0]], requires_grad=True)
+    >>> scores = pairwise_scores(queries, torch.tensor([[3.0, 4.0], [0.0, 1.0]]), "rotate")
+    >>> scores.tolist()
+    [[-5.0, -1.0]]
+    >>> scores.sum().backward()
+    >>> queries.grad
+    tensor([[0.6000, 1.8000]])
+    """
+    common.refuse_forward_mode("pairwise_scores", queries, candidates, bias, factor)
+    queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, factor, dims)
+    scores: Tensor = torch.ops.kgfast.pairwise_scores(
+        queries,
+        candidates,
+        score,
+        bias,
+        factor,
+        None if dims is None else list(dims),
+        common.chosen_backend(queries),
+    )
+    return scores
+
+
+def indexed_scores(
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    *,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+    sparse: bool = False,
+) -> Tensor:
+    """Score each query with rows of a table that are its own, gathered inside the kernel.
+
+    As :func:`kgfast.ops.pairwise_scores`, with a list of candidates per query. Ids may repeat:
+    their gradients are summed in a fixed order.
+
+    Parameters
+    ----------
+    queries : Tensor
+        ``[B, F]``, as in :func:`kgfast.ops.pairwise_scores`.
+    table : Tensor
+        ``[N, G]`` float32, float16, bfloat16 or float64, any strides; read in place.
+    index : Tensor
+        ``[B, K]`` int64 in ``0 .. N-1``: the candidates of each query.
+    factor : Tensor, optional
+        ``[N, D]``, as in :func:`kgfast.ops.pairwise_scores`; its gradient is dense.
+    score, dims
+        As in :func:`kgfast.ops.pairwise_scores`.
+    bias : Tensor, optional
+        ``[N]`` or ``[1]`` floating point, added to scores last.
+    sparse : bool
+        Give the table a ``torch.sparse_coo`` gradient that holds only the rows named by the index
+        (coalesced: each once, ascending), instead of a dense one. Not under ``torch.compile``.
+
+    Returns
+    -------
+    Tensor
+        ``[B, K]``, or ``[len(dims), B, K]``; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a shape, dtype, device or id that does not fit, and a NaN or an infinity that takes
+        part (:mod:`kgfast.ops.finite`); the message names the argument and the first offending
+        place.
+    RuntimeError
+        For ``sparse=True`` under ``torch.compile``.
+
+    Examples
+    --------
+    >>> table = torch.tensor([[0.0], [1.0], [5.0]], requires_grad=True)
+    >>> scores = indexed_scores(torch.tensor([[2.0]]), table, torch.tensor([[2, 1]]), "l1")
+    >>> scores.tolist()
+    [[-3.0, -1.0]]
+    >>> scores.sum().backward()
+    >>> table.grad.flatten().tolist()
+    [0.0, 1.0, -1.0]
+    """
+    common.refuse_forward_mode("indexed_scores", queries, table, bias, factor)
+    queries = common.full_precision(queries)
+    check_operands(queries, table, score, bias, factor, dims, table_name="table")
+    _check_index(index, queries, table)
+    if sparse and torch.compiler.is_compiling():
+        raise RuntimeError(
+            "indexed_scores: sparse=True gives a gradient whose size depends on the values of the "
+            "index, so it is eager only; use sparse=False under torch.compile"
+        )
+    scores: Tensor = torch.ops.kgfast.indexed_scores(
+        queries,
+        table,
+        index,
+        score,
+        bias,
+        factor,
+        None if dims is None else list(dims),
+        sparse,
+        common.chosen_backend(queries),
+    )
+    return scores
+
+
+def _check_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
+    check_tensor("index", index)
+    if index.dtype != torch.int64:
+        raise TypeError(f"index must be int64; got {index.dtype}")
+    if index.ndim != 2 or len(index) != len(queries):
+        raise ValueError(
+            f"index must have shape [{len(queries)}, K], a row per query; got {list(index.shape)}"
+        )
+    check_device("index", index, table, "the rows of the table")
+
+
+def _check_range(index: Tensor, count: int) -> None:
+    if not index.numel():
+        return
+    low, high = torch.aminmax(index)
+    if int(low) < 0 or int(high) >= count:
+        row, column = ((index < 0) | (index >= count)).nonzero()[0].tolist()
+        allowed = f"0 .. {count - 1}" if count else "empty: the table has no rows"
+        raise ValueError(
+            f"index[{row}, {column}] must be in {allowed}; got {int(index[row, column])}"
+        )
+
+
+@operator("pairwise_scores")
+def _pairwise_scores(
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+) -> Tensor:
+    operands = run.operands_of(queries, candidates, score, bias, factor, dims)
+    return run.scores(operands, backend=backend)
+
+
+@_pairwise_scores.fake
+def _(given: SimpleNamespace) -> Tensor:
+    shape = len(given.queries), len(given.candidates)
+    return common.empty_scores(given.queries, shape, given.dims)
+
+
+@operator("indexed_scores")
+def _indexed_scores(
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    sparse: bool,
+    backend: str,
+) -> Tensor:
+    _check_range(index, len(table))
+    operands = run.operands_of(queries, table, score, bias, factor, dims)
+    return run.scores(operands, index.contiguous(), backend=backend, table_name="table")
+
+
+@_indexed_scores.fake
+def _(given: SimpleNamespace) -> Tensor:
+    return common.empty_scores(given.queries, given.index.shape, given.dims)
+
+
+# Two backwards: one whose results have known sizes, so that it compiles, and one that returns the
+# rows that the index names, as ids [U] and gradients [U, G].
+
+
+@operator("scores_backward")
+def _scores_backward(
+    grad: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor | None,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, table, bias and factor; of what is not needed, nothing."""
+    operands = run.operands_of(queries, table, score, None, factor, dims)
+    index = None if index is None else index.contiguous()
+    of_kernel = Need(need[0], need[1], need[3])
+    gradients = run.backward(operands, grad, index, need=of_kernel, backend=backend)
+    return (
+        _or_empty(gradients.queries, queries),
+        _or_empty(gradients.table, queries),
+        _or_empty(_bias_gradient(grad, index, bias) if need[2] else None, queries),
+        _or_empty(gradients.factor, queries),
+    )
+
+
+@_scores_backward.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tensors = given.queries, given.table, given.bias, given.factor
+    gradients = common.zero_gradients(tensors, given.need)
+    return gradients[0], gradients[1], gradients[2], gradients[3]
+
+
+@operator("scores_backward_rows")
+def _scores_backward_rows(
+    grad: Tensor,
+    queries: Tensor,
+    table: Tensor,
+    index: Tensor,
+    score: str,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    dims: Sequence[int] | None,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The same with the table's as ids and rows; the factor's is whole."""
+    operands = run.operands_of(queries, table, score, None, factor, dims)
+    index = index.contiguous()
+    of_kernel = Need(need[0], need[1], need[3])
+    gradients = run.backward(operands, grad, index, need=of_kernel, rows_only=True, backend=backend)
+    whole = gradients.spread(operands, Need(False, False, need[3]))
+    ids = gradients.ids if need[1] else None
+    return (
+        _or_empty(gradients.queries, queries),
+        index.new_empty(0) if ids is None else ids,
+        table.new_empty(0, table.shape[1]) if gradients.table is None else gradients.table,
+        _or_empty(_bias_gradient(grad, index, bias) if need[2] else None, queries),
+        _or_empty(whole.factor, queries),
+    )
+
+
+@_scores_backward_rows.fake
+def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad_queries, _, grad_bias, grad_factor = common.zero_gradients(
+        (given.queries, given.table, given.bias, given.factor), given.need
+    )
+    count = torch.library.get_ctx().new_dynamic_size()
+    rows = given.table.new_empty(count, given.table.shape[1])
+    return grad_queries, given.index.new_empty(count), rows, grad_bias, grad_factor
+
+
+def _or_empty(gradient: Tensor | None, queries: Tensor) -> Tensor:
+    """An operator cannot return None."""
+    return queries.new_empty(0) if gradient is None else gradient
+
+
+def _bias_gradient(grad: Tensor, index: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """Gradient of a bias ``[N]`` or ``[1]``, in a fixed order."""
+    if bias is None:
+        return None
+    if not grad.numel():
+        return torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
+    if index is None:
+        per_candidate = grad.sum(tuple(range(grad.ndim - 1)), dtype=torch.float64)
+        return common.bias_gradient(per_candidate, bias)
+    per_pair = grad.double().reshape(-1, index.numel()).sum(0)  # [B * K]
+    if len(bias) == 1:
+        return common.bias_gradient(per_pair, bias)
+    ids, owner = index.flatten().unique(return_inverse=True)
+    # Unlike index_add_, this sums in a fixed order on every device.
+    sums = per_pair.new_zeros(len(ids)).index_put_((owner,), per_pair, accumulate=True)
+    zeros = torch.zeros(bias.shape, dtype=bias.dtype, device=bias.device)
+    return zeros.index_copy_(0, ids, sums.to(bias.dtype))
+
+
+def _save_pairwise(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
+    ctx.save_for_backward(given.queries, given.candidates, None, given.bias, given.factor)
+    ctx.score, ctx.dims, ctx.backend, ctx.sparse = given.score, given.dims, given.backend, False
+
+
+def _save_indexed(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
+    ctx.save_for_backward(given.queries, given.table, given.index, given.bias, given.factor)
+    ctx.score, ctx.dims, ctx.backend = given.score, given.dims, given.backend
+    ctx.sparse = given.sparse
+
+
+def _differentiate(ctx: Any, need: list[bool], grad: Tensor) -> tuple[Tensor, ...]:
+    queries, table, index, bias, factor = ctx.saved_tensors
+    arguments = grad, queries, table, index, ctx.score, bias, factor, ctx.dims, ctx.backend, need
+    if not ctx.sparse:
+        gradients: tuple[Tensor, ...] = torch.ops.kgfast.scores_backward(*arguments)
+        return gradients
+    of_queries, ids, rows, of_bias, of_factor = torch.ops.kgfast.scores_backward_rows(*arguments)
+    of_table = torch.sparse_coo_tensor(
+        ids[None],
+        rows,
+        table.shape,
+        device=rows.device,
+        check_invariants=False,
+        is_coalesced=True,
+    )
+    return of_queries, of_table, of_bias, of_factor
+
+
+_pairwise_scores.differentiate(
+    _differentiate, _save_pairwise, wrt=("queries", "candidates", "bias", "factor")
+)
+_indexed_scores.differentiate(
+    _differentiate, _save_indexed, wrt=("queries", "table", "bias", "factor")
+)
+_scores_backward.refuse_second_derivative("pairwise_scores and indexed_scores")
+_scores_backward_rows.refuse_second_derivative("indexed_scores")
