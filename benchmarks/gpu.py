@@ -86,10 +86,10 @@ def steps(tag: str) -> list[Step]:
             170,
             _pytest(
                 "tests/gpu",
-                "tests/test_triton_rank.py",
-                "tests/test_triton_rank_bound.py",
-                "tests/test_triton_rank_options.py",
-                "tests/test_triton_rscf.py",
+                "tests/kernels/triton/test_rank.py",
+                "tests/kernels/triton/test_rank_bound.py",
+                "tests/kernels/triton/test_rank_options.py",
+                "tests/kernels/triton/test_rscf.py",
             ),
             {"OMP_NUM_THREADS": "2"},  # of each worker, for what is computed on the CPU
             patience=15,

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,8 +11,6 @@ from kgfast.kernels import cpu
 
 settings.register_profile("kgfast", deadline=None, print_blob=True)
 settings.load_profile("kgfast")
-
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import kgfast
 from kgfast.cli import app
 from kgfast.training import Config, RunFolder, Trainer, checkpoint
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 STEPS = 6
 
 

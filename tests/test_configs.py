@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kgfast.training import Config
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(ROOT.glob("configs/**/*.yaml"))
 DATASETS = {"wn18rr": "wn18rr", "fb15k237": "fb15k-237"}
 EXPECTED = {

@@ -1,7 +1,6 @@
 """kgfast.info(): what kgfast runs on, and what is missing."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +11,9 @@ from kgfast import environment
 from kgfast.cli import app
 from kgfast.kernels import cpu
 from kgfast.ops import dispatch
+from support.paths import BENCHMARKS
 
-RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+RESULTS = BENCHMARKS / "results"
 
 
 def test_what_is_here():

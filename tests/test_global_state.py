@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import kgfast
-from interpreted import run_interpreted
 from kgfast import ComplEx, KnownTriples, RotatE, TransE, losses, ops
 from kgfast.kernels import cpu
 from kgfast.losses import formulas
-from small_runs import trainer_of
+from support.interpreted import run_interpreted
+from support.small_runs import trainer_of
 
 B, N, K, WIDTH = 5, 40, 6, 8
 

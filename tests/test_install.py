@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from support.paths import ROOT
+
 # Of the tree, what is no part of it (or is made in it).
 NOT_COPIED = (".*", "build", "dist", "runs", "results", "*.egg-info", "*.so", "__pycache__")
 SCRIPT = """

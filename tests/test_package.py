@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import kgfast
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [*ROOT.glob("kgfast/**/*.py"), *ROOT.glob("kernels/**/*.py")]
 MODULES = sorted(
     info.name

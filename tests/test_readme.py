@@ -3,7 +3,6 @@
 import re
 import shlex
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +10,9 @@ from typer.main import get_command
 
 import kgfast
 from kgfast.cli import app
+from support.paths import ROOT
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+README = (ROOT / "README.md").read_text()
 
 
 def test_code_blocks_run_in_order():
@@ -40,18 +40,18 @@ def test_your_own_model_scores_what_it_says():
 
 
 def test_the_two_commands_exist():
-    makefile = (Path(__file__).resolve().parents[1] / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^    make (\w+)", README, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
 
 
 def test_the_commands_of_training_exist():
-    root, found = Path(__file__).resolve().parents[1], []
+    found = []
     for line in re.findall(r"^    kgfast (.+?)(?: +#.*)?$", README, flags=re.MULTILINE):
         name, *words = shlex.split(line)
         options = {it for option in get_command(app).commands[name].params for it in option.opts}
         assert {word for word in words if word.startswith("--")} <= options
         configs = [after for word, after in pairwise(words) if word == "--config"]
-        assert all((root / "configs" / f"{config}.yaml").is_file() for config in configs)
+        assert all((ROOT / "configs" / f"{config}.yaml").is_file() for config in configs)
         found.append(name)
     assert found == ["train", "train", "train", "evaluate", "predict", "export", "plot"]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from data_folders import mutated
 from kgfast import safe_yaml
 from kgfast.datasets import load
 from kgfast.training import Config
 from kgfast.training.config_files import assign, nested
+from support.data_folders import mutated
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 SCREEN = 600  # characters that fit a message
 
 

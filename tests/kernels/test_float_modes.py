@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-import oracles
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import rank as cpu_rank
 from kgfast.kernels.cpu import topk as cpu_topk
 from kgfast.kernels.reference import rank as reference_rank
-from problems import DTYPES, SCORES, cast, no_known, table_of
-from processes import finish, run_script
+from support import oracles
+from support.problems import DTYPES, SCORES, cast, no_known, table_of
+from support.processes import finish, run_script
 
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 ROUNDING = {"x86_64": (0x400, 0x800, 0xC00), "aarch64": (0x400000, 0x800000, 0xC00000)}

@@ -12,12 +12,12 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import oracles
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu.rank import rank_counts
 from kgfast.kernels.cpu.topk import topk
 from kgfast.kernels.reference import topk as specification
-from problems import SCORES, Problem, cast, no_known, problems, table_of
+from support import oracles
+from support.problems import SCORES, Problem, cast, no_known, problems, table_of
 
 reference = specification.topk
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")

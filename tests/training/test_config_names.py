@@ -10,8 +10,8 @@ from kgfast.cli import app
 from kgfast.training import Config, RunFolder
 from kgfast.training.config_fields import ModelName
 from kgfast.training.config_names import choose, find_config, packaged_configs
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 MODELS = typing.get_args(typing.get_args(ModelName)[0])
 QUICK = ["train.steps=2", "train.eval_every=0", "train.early_stopping=null", "data.train_bs=4"]
 

@@ -16,7 +16,7 @@ from kgfast.graph import Vocabulary
 from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, RotatE, TransE
 from kgfast.training import LoadedRun, export_run
 from kgfast.training.loading import Vocabularies
-from small_runs import RING, ring_trainer, write_ring
+from support.small_runs import RING, ring_trainer, write_ring
 
 N, R, DIM = 30, 4, 8
 GRAPH = synthetic(N, R, 90, 10, 10)

@@ -8,7 +8,7 @@ import torch
 import kgfast
 from kgfast.training import LoadedRun, RunFolder, checkpoint
 from kgfast.training.run_graph import RunGraph
-from small_runs import RING, ring_trainer, write_ring
+from support.small_runs import RING, ring_trainer, write_ring
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from kgfast.kernels import cpu
 from kgfast.training.config import Config
 from kgfast.training.optim import LossScaler, Optimizer, RowAdagrad, RowAdam
 from kgfast.training.row_gradients import RowGradients, add_to, merge
-from sampled import threads
+from support.sampled import threads
 
 
 def config_of(**optim):

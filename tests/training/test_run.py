@@ -11,7 +11,7 @@ from kgfast import ops
 from kgfast.training import Config, Trainer
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
-from small_runs import GRAPH, trainer_of
+from support.small_runs import GRAPH, trainer_of
 
 
 def test_a_run_folder_holds_what_happened(tmp_path):

@@ -14,7 +14,7 @@ from kgfast.datasets import Dataset, synthetic
 from kgfast.graph import Triples, Vocabulary
 from kgfast.training import RunFolder, checkpoint
 from kgfast.training.run_graph import RunGraph
-from small_runs import RING, ring_trainer, ring_triples, write_ring
+from support.small_runs import RING, ring_trainer, ring_triples, write_ring
 
 NAMES = [f"e{i}" for i in range(RING)]
 SHUFFLED = random.Random(1).sample(NAMES, RING)

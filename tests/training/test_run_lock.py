@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -18,12 +17,13 @@ from kgfast.training import RunFolder, run_lock
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
 from kgfast.training.run_lock import locked
-from small_runs import ring_trainer, write_ring
+from support.paths import TESTS
+from support.small_runs import ring_trainer, write_ring
 
 # Trains until it is killed, slowly, and says when it has begun.
 WRITER = """
 import sys, time
-from small_runs import ring_trainer
+from support.small_runs import ring_trainer
 from kgfast.training.run import Run
 
 step = Run._step
@@ -42,7 +42,7 @@ def writer(tmp_path_factory):
     """A process that is in the middle of a run, and its folder."""
     root = tmp_path_factory.mktemp("locked")
     write_ring(root / "ring")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(root), str(root / "run")],
         stdout=subprocess.PIPE,

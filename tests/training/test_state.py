@@ -9,7 +9,7 @@ from kgfast.training import RunFolder, checkpoint
 from kgfast.training.build import build_model
 from kgfast.training.optim import Optimizer
 from kgfast.training.state import State, check_like
-from small_runs import ring_trainer, write_ring
+from support.small_runs import ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
 

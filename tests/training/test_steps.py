@@ -5,7 +5,7 @@ import torch
 
 from kgfast import ConvE, KnownTriples
 from kgfast.training.steps import MODES, Leaves
-from small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
+from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
 
 
 def plain_scores(model, batch, candidates):

@@ -7,7 +7,7 @@ import torch
 
 from kgfast import ConvE
 from kgfast.models.dropout import Dropout
-from small_runs import trainer_of
+from support.small_runs import trainer_of
 
 CONVE = {
     "model": {"name": "conve", "base_dim": 16, "embedding_height": 4, "channels": 4, "gamma": 12.0},

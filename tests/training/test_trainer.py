@@ -13,7 +13,7 @@ from kgfast.training.logs import read_rows
 from kgfast.training.negatives import Batch
 from kgfast.training.run import Run
 from kgfast.training.steps import MODES
-from small_runs import GRAPH, LEARNERS, config_of, trainer_of
+from support.small_runs import GRAPH, LEARNERS, config_of, trainer_of
 
 
 @pytest.mark.parametrize("name", LEARNERS)

@@ -1,0 +1,123 @@
+"""The benchmark of losses, in its smoke-test sizes."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from support.paths import BENCHMARKS
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a module of benchmarks/."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def test_loss_mem_writes_what_it_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    result, plot = tmp_path / "loss.json", tmp_path / "loss.svg"
+    done = subprocess.run(
+        [
+            *(sys.executable, str(BENCHMARKS / "loss_mem.py"), "--quick", "--rounds", "1"),
+            *("--json", str(result), "--plot", str(plot)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads(result.read_text())
+    rows = content["rows"]
+    races = {"pairwise", "indexed", "bce dot", "bce rotate"}
+    assert {row["section"] for row in rows} == races | {"bce", "head", "top"}
+    for row in rows:
+        assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+    dense = [row for row in rows if row["section"] == "bce" and row["score"] == "dot"]
+    ours, theirs = (row["loss"] for row in dense)
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert dense[0]["formula"] == {"dense": 6_400}
+    rotate = [row for row in rows if row["section"] == "bce" and row["score"] == "rotate"]
+    assert rotate[0]["formula"] == {"dense": 6_400, "tensor": 19_200}
+    assert len(content["ratios"]) == 4
+    assert "<svg" in plot.read_text()
+    assert str(tmp_path) not in result.read_text()
+
+
+def test_peers_compute_the_same(load):
+    peers = load("loss_peers")
+    for score in ("dot", "rotate"):
+        work = peers.Work.random(score, 6, 20, 5, "cpu")
+        ours = peers.kgfast_bce(work)
+        gradients = work.queries.grad.clone(), work.table.grad.clone()
+        dense = peers.dense_bce(work) if score == "dot" else peers.chunk_of_rotate_bce(work)
+        divisor = 1 if score == "dot" else 6 * 20  # of a chunk the loss is a sum
+        assert dense() / divisor == pytest.approx(ours, rel=1e-5)
+        for a, b in zip(gradients, (work.queries.grad, work.table.grad), strict=True):
+            assert float((a - b / divisor).abs().max()) <= 1e-5 * float(a.abs().max())
+
+
+def test_output_heads_are_the_same(load):
+    peers = load("loss_peers")
+    work = peers.Work.random("dot", 7, 30, 4, "cpu")
+    work.smoothing = 0.1
+    assert peers.kgfast_cross_entropy(work) == pytest.approx(peers.head_rows(work)(), rel=1e-5)
+    assert peers.kgfast_top(work) == peers.top_rows(work)()
+
+
+@pytest.mark.parametrize("per_query", [None, 3])
+def test_sampled_scores_are_the_same(load, per_query):
+    peers = load("loss_peers")
+    work = peers.Work.random("rotate", 6, 20, 5, "cpu")
+    runs = peers.sampled_contenders(work, per_query, compiled=False)
+    found = {}
+    for name, run in runs.items():
+        found[name] = (run(), work.queries.grad.clone(), work.table.grad.clone())
+    assert found["kgfast"][0] == pytest.approx(found["eager"][0], rel=1e-5)
+    for a, b in zip(found["kgfast"][1:], found["eager"][1:], strict=True):
+        assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rounds", "0"], "--rounds must be at least 1; got 0"),
+        (["--plot", "picture.jpeg"], "--plot must end in .png, .svg or .pdf"),
+    ],
+)
+def test_loss_mem_refuses_bad_arguments(load, capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_info:
+        load("loss_mem").parse(arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_page_is_made_of_the_results(tmp_path):
+    seconds = {"min": 0.5, "median": 1.0, "max": 1.5}
+    about = {
+        "machine": {"device": "cpu", "name": "a machine", "threads": 3},
+        "versions": {"torch": "9.9"},
+        "date": "2026-01-02T03:04:05",
+        "command": "a command",
+    }
+    bce = {"section": "bce", "score": "dot", "batch": 256, "entities": 9_000, "dim": 20}
+    bce |= {"contender": "kgfast", "seconds": seconds, "extrapolated": False, "bytes": 3 << 20}
+    race = bce | {"section": "indexed", "candidates": 64, "extrapolated": True, "times_kgfast": 4.5}
+    (tmp_path / "cpu-loss-mem.json").write_text(json.dumps({"rows": [bce | about, race | about]}))
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- results:begin -->\n<!-- results:end -->\nafter\n")
+    command = [sys.executable, str(BENCHMARKS / "losses_page.py"), "--results", str(tmp_path)]
+    command += ["--page", str(page)]
+    assert subprocess.run([*command, "--check"]).returncode == 1
+    assert subprocess.run(command).returncode == 0
+    assert subprocess.run([*command, "--check"]).returncode == 0
+    lines = page.read_text().splitlines()
+    assert lines[0] == "before"
+    assert lines[-1] == "after"
+    assert "| bce, dot | 256 x 9,000 x 20 | **kgfast** | 1.0 s |  | 3.15 MB |" in lines
+    shape = "256 x 64 (of 9,000) x 20"
+    assert f"| indexed_scores, dot | {shape} | **kgfast** | ~1.0 s | 4.50x | (3.15 MB) |" in lines

@@ -1,0 +1,158 @@
+"""benchmarks/results_table.py: rows only of runs, nothing of the machine's folders, --check."""
+
+import doctest
+import importlib
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from support.paths import ROOT
+
+TEST = {"mrr": 0.4712, "mr": 3340.4, "hits@1": 0.43, "hits@3": 0.49, "hits@10": 0.55, "amr": 0.2}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("results_table")
+
+
+@pytest.fixture
+def run(script, monkeypatch, capsys):
+    """Run the script with arguments."""
+
+    def run_with(*arguments):
+        monkeypatch.setattr(sys, "argv", ["results_table.py", *map(str, arguments)])
+        return SimpleNamespace(returncode=script.main(), stderr=capsys.readouterr().err)
+
+    return run_with
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "results.md"
+    path.write_text("# Before\n<!-- results:begin -->\n<!-- results:end -->\nAfter\n")
+    return path
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A run folder of configs/wn18rr/rotate_fast.yaml, as the trainer leaves it."""
+    folder = tmp_path / "wn18rr-rotate_fast"
+    folder.mkdir()
+    result = {
+        "test": TEST,
+        "seconds_training": 361.0,
+        "seconds_evaluating": 9.5,
+        "steps": 15000,
+        "machine": "Processor X, 2 cores",
+        "threads": 2,
+        "versions": {"python": "3.11.7", "kgfast": "0.1.0"},
+        "command": f"kgfast train --config {ROOT}/configs/wn18rr/rotate_fast.yaml "
+        f"--set dataset.root={tmp_path}/data",
+    }
+    (folder / "result.json").write_text(json.dumps(result))
+    values = yaml.safe_load((ROOT / "configs/wn18rr/rotate_fast.yaml").read_text())
+    values["dataset"]["root"] = values["train"]["out_dir"] = str(tmp_path / "data")
+    (folder / "config.yaml").write_text(yaml.safe_dump(values))
+    rows = []
+    for step in range(1000, 15001, 1000):
+        rows.append({"step": step, "loss": 0.5})
+        rows.append({"step": step, "split": "valid", "mrr": step / 1e5, "hits@10": 0.5})
+    rows.append({"step": 15000, "split": "test", **TEST})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_run_becomes_a_row(run, tmp_path, finished, page):
+    runs = tmp_path / "runs"
+    done = run("--add", finished, "--runs", runs, "--page", page)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert text.startswith("# Before\n")
+    assert text.endswith("-->\nAfter\n")
+    assert (
+        "| [wn18rr/rotate_fast](../configs/wn18rr/rotate_fast.yaml) "
+        "| 0.471 | 0.430 | 0.490 | 0.550 | 3,340 | 15,000 | 6 min | MRR >= 0.46: met, 8 min: met |"
+        in text
+    )
+    command = "kgfast train --config configs/wn18rr/rotate_fast.yaml --set dataset.root=DIR"
+    assert f"- `{command}` on Processor X, 2 cores, 2 threads: python 3.11.7, kgfast" in text
+    assert "wn18rr/rotate_fast: 2,000: 0.020, 4,000: 0.040" in text
+    assert "14,000: 0.140, 15,000: 0.150" in text
+    (copy,) = runs.glob("*.json")
+    assert copy.name == "wn18rr-rotate_fast.json"
+    assert str(tmp_path) not in copy.read_text()
+    assert str(tmp_path) not in text
+    saved = json.loads(copy.read_text())
+    assert len(saved["curve"]) == 15
+    assert saved["values"]["model"]["base_dim"] == 128
+
+
+def test_a_run_that_ended_before_its_last_step_says_so(run, tmp_path, finished, page):
+    result = json.loads((finished / "result.json").read_text())
+    (finished / "result.json").write_text(json.dumps(result | {"planned_steps": 20000}))
+    assert run("--add", finished, "--runs", tmp_path / "runs", "--page", page).returncode == 0
+    assert "| 3,340 | 15,000 of 20,000 | 6 min |" in page.read_text()
+
+
+def test_sub_models_have_a_row_each_and_runs_a_note(run, tmp_path, finished, page):
+    result = json.loads((finished / "result.json").read_text())
+    result["test_of_submodels"] = {"64": TEST | {"mrr": 0.25}, "128": TEST}
+    (finished / "result.json").write_text(json.dumps(result))
+    rows = [
+        {"step": 15000, "split": "valid", "dim": dim, "mrr": dim / 1e3, "hits@10": 0.5}
+        for dim in (64, 128)
+    ]
+    (finished / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ("--runs", tmp_path / "runs", "--page", page, "--note", "on a busy machine")
+    assert run("--add", finished, *given).returncode == 0
+    text = page.read_text()
+    assert "rotate_fast.yaml), dim 64 | 0.250 |" in text
+    assert "rotate_fast.yaml), dim 128 | 0.471 |" in text
+    assert "wn18rr/rotate_fast: 15,000: 0.128\n" in text
+    assert "2 threads (on a busy machine): " in text
+
+
+def test_check(run, tmp_path, finished, page):
+    where = ("--runs", tmp_path / "runs", "--page", page)
+    assert run(*where, "--check").returncode == 1  # the markers hold nothing yet
+    assert run(*where).returncode == 0
+    assert run(*where, "--check").returncode == 0
+    assert run("--add", finished, *where, "--check").returncode == 1
+    assert run(*where).returncode == 0
+    assert run(*where, "--check").returncode == 0
+
+
+def test_the_page_says_what_the_files_say(run):
+    assert run("--check").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my-run", "must be named after its config, one of "),
+        ("wn18rr-rotate", "has the run ended?"),
+    ],
+)
+def test_what_cannot_be_added(run, tmp_path, page, name, message):
+    (tmp_path / name).mkdir()
+    done = run("--add", tmp_path / name, "--runs", tmp_path / "runs", "--page", page)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_page_without_markers(run, tmp_path, page):
+    page.write_text("nothing")
+    done = run("--runs", tmp_path, "--page", page)
+    assert done.returncode == 1
+    assert "results:begin" in done.stderr
+
+
+def test_doctests(script):
+    results = doctest.testmod(script)
+    assert (results.failed, results.attempted) == (0, 1)

@@ -1,0 +1,100 @@
+"""benchmarks/topk_speed.py in its smoke-test size, and its peers."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from support.paths import BENCHMARKS
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a module of benchmarks/."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / "topk_speed.py"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_topk_speed_compares_the_same_ids(tmp_path):
+    pytest.importorskip("matplotlib")
+    result, picture = tmp_path / "topk.json", tmp_path / "topk.png"
+    done = run("--quick", "--json", result, "--plot", picture)
+    assert done.returncode == 0, done.stderr
+    content = json.loads(result.read_text())
+    rows = content["rows"]
+    assert {row["section"] for row in rows} == {"rotate", "head", "outputs", "prediction"}
+    assert {row["benchmark"] for row in rows} == {"topk_speed"}
+    for row in rows:
+        assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+        if row["contender"] == "kgfast" and row["section"] != "prediction":
+            assert row["equals_reference"]
+        if row["contender"] == "eager":
+            assert row["differing_queries"] == 0
+    names = [line["what"] for line in content["ratios"]]
+    assert "rotate, 128 queries, dim 16, random: kgfast against rank_counts, in time" in names
+    assert picture.stat().st_size > 10_000
+    assert sorted(tmp_path.iterdir()) == [result, picture]
+
+
+def test_it_writes_only_what_it_is_told_to(tmp_path):
+    done = run("--quick", "--peers", "--tables", "random", "-k", 3)
+    assert done.returncode == 0, done.stderr
+    assert "the 3 best of 128 queries" in done.stdout
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 23, 100])
+def test_chunks_of_rows_find_the_best_of_all(load, chunk):
+    peers = load("topk_peers")
+    generator = torch.Generator().manual_seed(1)
+    queries = torch.randn(5, 6, generator=generator)
+    table = torch.randn(23, 6, generator=generator)
+    search = peers.Search(queries, table, 4)
+    for block in (peers.score_block, peers.dot_block):
+        expected = block(queries, table).topk(4)
+        scores, ids = peers.ChunkedRows(search, block, chunk)()
+        assert torch.equal(ids, expected.indices)
+        assert torch.allclose(scores, expected.values)
+    assert torch.equal(peers.ChunkedQueries(search, chunk)()[1], ids)
+
+
+def test_pykeen_answers_the_same_query(load):
+    pytest.importorskip("pykeen")
+    import kgfast
+
+    peers, topk_peers, bench = load("peers"), load("topk_peers"), load("bench")
+    graph = kgfast.datasets.synthetic(60, 3, 150, 10, 10)
+    pykeen = peers.PyKEEN(graph, *bench.embeddings(graph, "planted", 4), "cpu")
+    model = kgfast.RotatE(
+        pykeen.entity, pykeen.relation, relation_format="complex", norm="l2", layout="interleaved"
+    )
+    top = kgfast.topk(model, heads=7, relations=1, k=5)
+    assert topk_peers.predict_target(pykeen, 7, 1, 5) == top.ids[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dims", "0"], "--dims must be at least 1; got 0"),
+        (["-k", "0"], "-k must be at least 1; got 0"),
+        (["--rounds", "0"], "--rounds must be at least 1; got 0"),
+        (["--peers", "faiss"], "invalid choice"),
+    ],
+)
+def test_bad_arguments_are_refused(load, capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_info:
+        load("topk_speed").parse(arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""train_speed.py in its smoke-test size: equal work, equal losses, what it writes and refuses."""
+
+import importlib
+import json
+import sys
+
+import pytest
+import torch
+
+from support.paths import BENCHMARKS
+from support.sampled import threads
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a module of benchmarks/."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def test_train_speed_writes_what_it_measured(load, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    train_speed = load("train_speed")
+    result, plot = tmp_path / "train.json", tmp_path / "train.svg"
+    words = ["--quick", "--threads", "1", "--json", str(result), "--plot", str(plot)]
+    in_child = train_speed.in_child
+
+    def measured(function, name, *rest):
+        """Only kgfast's memory in a process of its own: a start takes seconds."""
+        return (in_child if name == "kgfast" else lambda it, *given: it(*given))(
+            function, name, *rest
+        )
+
+    monkeypatch.setattr(train_speed, "in_child", measured)
+    monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / "train_speed.py"), *words])
+    with threads(1):
+        assert train_speed.main() == 0
+    rows = json.loads(result.read_text())["rows"]
+    names = ["kgfast", "plain torch", "plain torch, tuned", "pykeen"]
+    assert [row["contender"] for row in rows] == names
+    for row in rows:
+        assert (row["dim"], row["batch"], row["negatives"]) == (16, 64, 32)
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+        assert row["machine"]["threads"] == 1
+        assert row["loss_difference"] < 1e-4
+    ran = [row for row in rows if row["seconds"]]
+    assert {row["contender"] for row in ran} >= {"kgfast", "plain torch"}
+    for row in ran:
+        assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+        assert row["triples_per_s"] == pytest.approx(64 * row["steps_per_s"])
+        assert (row["contender"] == "kgfast") <= row["memory"]["bytes"] < 500e6
+        assert row["rows_at_once"] == 64 or "tuned" in row["contender"]
+    assert "<svg" in plot.read_text()
+
+
+def test_a_part_fits_into_memory(load, monkeypatch):
+    train_peers = load("train_peers")
+    work = train_peers.Work((40_943, 11, 86_835, 0, 0), 500, 512, 1024)
+    monkeypatch.setattr(train_peers, "available_memory", lambda: 8 << 30)
+    part = work.fitting("plain")
+    bytes_of = 4 * 1024 * 500 * train_peers._TENSORS["plain"]
+    assert part * bytes_of <= 0.6 * (8 << 30) < 2 * part * bytes_of
+    monkeypatch.setattr(train_peers, "available_memory", lambda: 0)
+    assert work.fitting("pykeen") == 1
+
+
+def test_parts_of_a_batch_are_the_batch(load):
+    train_peers = load("train_peers")
+    work = train_peers.Work((60, 4, 150, 0, 0), 8, 32, 16)
+    whole, parts = train_peers.Plain(work, 32), train_peers.Plain(work, 5, is_tuned=True)
+    assert parts.backward(1) == pytest.approx(whole.backward(1), rel=1e-5)
+    torch.testing.assert_close(parts.model.entity.grad, whole.model.entity.grad)
+    torch.testing.assert_close(parts.model.relation.grad, whole.model.relation.grad)
+
+
+def test_a_slow_contender_has_one_turn(load, monkeypatch):
+    train_speed = load("train_speed")
+    calls = []
+
+    class Contender:
+        def __init__(self, name):
+            self.name = name
+
+        def steps(self, count):
+            calls.append((self.name, count))
+
+    monkeypatch.setattr(
+        train_speed.Stopwatch, "seconds", lambda self, call: (call(), 40.0 / len(calls) ** 3)[1]
+    )
+    contenders = {name: Contender(name) for name in ("pykeen", "kgfast")}
+    timings = train_speed.take_turns(contenders, 3)
+    assert calls == [("pykeen", 1), ("kgfast", 1)] + [("kgfast", 10)] * 3
+    assert (timings["pykeen"].rounds, timings["kgfast"].rounds) == (1, 3)
+    assert timings["kgfast"].max == 40.0 / 3**3 / 10
+
+
+def test_train_speed_fails_loudly_when_the_loss_differs(load, monkeypatch, capsys):
+    train_speed = load("train_speed")
+    monkeypatch.setattr(sys, "argv", ["train_speed.py", "--quick", "--peers"])
+    monkeypatch.setattr(train_speed, "loss_difference", lambda work: 0.5)
+    monkeypatch.setattr(train_speed, "measure", lambda options, work: [])
+    assert train_speed.main() == 1
+    assert "THE LOSS DIFFERS" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--dim", "--batch", "--negatives", "--rounds"])
+def test_train_speed_refuses_bad_arguments(load, capsys, option):
+    with pytest.raises(SystemExit) as exit_info:
+        load("train_speed").parse([option, "0"])
+    assert exit_info.value.code == 2
+    assert f"{option} must be at least 1; got 0" in capsys.readouterr().err

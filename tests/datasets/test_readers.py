@@ -1,0 +1,250 @@
+"""Every folder layout written and read back, every malformed line blamed by file and line."""
+
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kgfast.datasets import Dataset, load
+from kgfast.graph import Triples, Vocabulary
+from support.data_folders import (
+    ENTITIES,
+    LAYOUTS,
+    RELATIONS,
+    SPLITS,
+    Files,
+    libkge,
+    official,
+    openke,
+    plain,
+    write,
+)
+from support.paths import DATA
+
+DISGUISES: dict[str, Callable[[str], bytes]] = {
+    "as it is": str.encode,
+    "crlf": lambda text: text.replace("\n", "\r\n").encode(),
+    "byte order mark": lambda text: text.encode("utf-8-sig"),
+    "blank lines": lambda text: ("\n \n" + text.replace("\n", "\n\n  \n")).encode(),
+    "no last newline": lambda text: text.removesuffix("\n").encode(),
+    "crlf, no last newline": lambda text: text.replace("\n", "\r\n").removesuffix("\n").encode(),
+}
+layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+
+
+def check(dataset: Dataset) -> None:
+    assert list(dataset.entities) == ENTITIES
+    assert list(dataset.relations) == RELATIONS
+    for split, expected in SPLITS.items():
+        triples = getattr(dataset, split)
+        assert list(triples) == expected, split
+        assert triples.entities is dataset.entities
+        assert triples.relations is dataset.relations
+        assert (triples.num_entities, triples.num_relations) == (4, 2)
+
+
+@layouts
+@pytest.mark.parametrize("disguise", DISGUISES.values(), ids=DISGUISES.keys())
+def test_layouts(
+    tmp_path: Path, layout: Callable[[], Files], disguise: Callable[[str], bytes]
+) -> None:
+    dataset = load(write(tmp_path, layout(), disguise))
+    check(dataset)
+    assert dataset.name == tmp_path.name
+
+
+@layouts
+def test_gzip(tmp_path: Path, layout: Callable[[], Files]) -> None:
+    for name, text in layout().items():
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    check(load(str(tmp_path)))
+
+
+@layouts
+def test_missing_valid_and_test_are_empty(tmp_path: Path, layout: Callable[[], Files]) -> None:
+    files = {name: text for name, text in layout().items() if name[:4] not in ("vali", "test")}
+    dataset = load(write(tmp_path, files), name="people")
+    assert dataset.name == "people"
+    assert list(dataset.train) == SPLITS["train"]
+    assert len(dataset.valid) == len(dataset.test) == 0
+    assert len(dataset.known()) == 2
+
+
+@layouts
+def test_missing_train(tmp_path: Path, layout: Callable[[], Files]) -> None:
+    files = {name: text for name, text in layout().items() if not name.startswith("train")}
+    write(tmp_path, files)
+    with pytest.raises(FileNotFoundError, match=r"looked for.*train.*known layouts") as error:
+        load(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        (official, "relations.dict"),
+        (openke, "entity2id.txt"),
+        (openke, "relation2id.txt"),
+        (libkge, "entity_ids.del"),
+    ],
+)
+def test_missing_vocabulary(tmp_path: Path, layout: Callable[[], Files], name: str) -> None:
+    files = layout()
+    del files[name]
+    with pytest.raises(FileNotFoundError, match=re.escape(name)):
+        load(write(tmp_path, files))
+
+
+def test_not_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="is not a folder"):
+        load(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError, match=r"no dataset in .*looked for entities.dict"):
+        load(tmp_path)
+
+
+def test_ids_in_any_order(tmp_path: Path) -> None:
+    files = official() | {"entities.dict": "3\tzoe\n1\tbob\n0\tann\n2\teve é\n"}
+    check(load(write(tmp_path, files)))
+
+
+def test_libkge_follows_its_file_names(tmp_path: Path) -> None:
+    files = libkge()
+    files["people.del"] = files.pop("entity_ids.del")
+    files["evaluation.del"] = files.pop("test.del")
+    files["dataset.yaml"] = (
+        "dataset:\n  files.entity_ids.filename: people.del\n"
+        "  files:\n    test:\n      filename: evaluation.del\n"
+    )
+    check(load(write(tmp_path, files)))
+
+
+@pytest.mark.parametrize("config", [None, ""])
+def test_libkge_defaults(tmp_path: Path, config: str | None) -> None:
+    files = libkge()
+    del files["dataset.yaml"]
+    if config is not None:
+        files["dataset.yaml"] = config
+    check(load(write(tmp_path, files)))
+
+
+MALFORMED = [
+    (official, "train.txt", "ann\tknows\tbob\nann\tknows\n", 2, "found 2"),
+    # Two lines whose fields add up to six: a plain split of the whole file would not notice.
+    (official, "train.txt", "ann\tknows\nann\tknows\tbob\tbob\n", 1, "found 2"),
+    (official, "valid.txt", "\n\nann\tknows\tbo\n", 3, "unknown name 'bo'"),
+    (official, "valid.txt", "ann\tknow\tbob\n", 1, "did you mean 'knows'"),
+    (official, "train.txt", "ann\t\tbob\n", 1, "empty name"),
+    (official, "entities.dict", "0\tann\nx\tbob\n", 2, "'x' is not an integer"),
+    (official, "entities.dict", "0\tann\n-1\tbob\n", 2, "id -1 is outside"),
+    (official, "entities.dict", "0\tann\n\n2\tbob\n", 3, r"id 2 is outside 0\.\.1"),
+    (official, "entities.dict", "0\tann\n0\tbob\n", 2, "id 0 was given before"),
+    (official, "entities.dict", "0\tann\n1\tann\n", 2, "'ann' was given before, on line 1"),
+    (official, "entities.dict", "0\tann\n1\n", 2, "expected an id and a name"),
+    (official, "entities.dict", "0\t\n", 1, "expected an id and a name"),
+    (plain, "train.txt", "ann knows bob\n", 1, "expected 3 tab-separated fields, found 1"),
+    (plain, "test.txt", "ann\tknows\tbob\n\tknows\tbob\n", 2, "empty name"),
+    (openke, "train2id.txt", "2\n0 1 0\n1 2\n", 3, r"expected 3 fields \(head tail relation\)"),
+    (openke, "train2id.txt", "2\n0 1\n1 2 0 0\n", 2, "found 2"),
+    (openke, "train2id.txt", "2\n0 1 0\n1 2 2\n", 3, r"relation id 2 is outside 0\.\.1"),
+    (openke, "train2id.txt", "2\n0 1 0\n1 4 1\n", 3, r"tail id 4 is outside 0\.\.3"),
+    (openke, "train2id.txt", "2\n0 1 0\n-1 2 1\n", 3, "head id -1 is outside"),
+    (openke, "train2id.txt", "2\n0 1 0\n1.0 2 1\n", 3, "head '1.0' is not an integer"),
+    (openke, "train2id.txt", f"1\n{2**70} 2 1\n", 2, "head id .* is outside"),
+    (openke, "train2id.txt", "3\n0 1 0\n1 2 1\n", 1, "count disagrees with 2 lines"),
+    (openke, "train2id.txt", "\n\n0 1 0\n1 2 1\n", 3, "expected a count line"),
+    (openke, "valid2id.txt", "", 1, "expected a count line"),
+    (openke, "entity2id.txt", "3\nann\t0\nbob\t1\n", 1, "count disagrees with 2 lines"),
+    (openke, "entity2id.txt", "2\nann\t0\nbob\tx\n", 3, "'x' is not an integer"),
+    (openke, "entity2id.txt", "2\nann\t0\n1\n", 3, "expected an id and a name"),
+    (libkge, "train.del", "0\t0\t1\n0\t0\ta\n", 2, "tail 'a' is not an integer"),
+    (libkge, "train.del", "0\t0\t1\n\n0\t2\t1\n", 3, "relation id 2 is outside"),
+    (libkge, "train.del", "0\t0\t1\t1\n", 1, "found 4"),
+    (libkge, "dataset.yaml", "dataset:\n  a: [1\n", 3, "not valid YAML"),
+]
+
+
+@pytest.mark.parametrize(("layout", "name", "text", "line", "message"), MALFORMED)
+def test_malformed_lines(
+    tmp_path: Path, layout: Callable[[], Files], name: str, text: str, line: int, message: str
+) -> None:
+    write(tmp_path, layout() | {name: text})
+    with pytest.raises(ValueError, match=message) as error:
+        load(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / name}:{line}: ")
+    if name != "dataset.yaml":
+        content = (text.split("\n") if text else [""])[line - 1]
+        assert repr(content) in str(error.value)
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    write(tmp_path, plain())
+    (tmp_path / "train.txt").write_bytes(b"ann\tknows\tbob\nann\tknows\t\xff\n")
+    with pytest.raises(ValueError, match=r"train\.txt:2: not valid UTF-8: b'ann"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"no gzip", gzip.compress(b"ann\tknows\tbob\n" * 99)[:-9]],
+    ids=["no gzip", "truncated"],  # the bytes hold a time stamp: workers would disagree
+)
+def test_broken_gzip(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "train.txt.gz").write_bytes(raw)
+    with pytest.raises(ValueError, match=r"train\.txt\.gz: not a valid gzip file"):
+        load(tmp_path)
+
+
+def test_names_with_unusual_line_separators(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("a\u2028b\tr\tc\x0bd\n")
+    assert list(load(tmp_path).entities) == ["a\u2028b", "c\x0bd"]
+
+
+def test_dataset_known_is_built_once_and_repr_is_a_table(tmp_path: Path) -> None:
+    dataset = load(write(tmp_path, plain()), name="people")
+    assert dataset.known() is dataset.known()
+    assert len(dataset.known()) == 5
+    assert repr(dataset).splitlines() == [
+        "Dataset people: 4 entities, 2 relations",
+        "split     triples   entities  relations",
+        "train           3          3          2",
+        "valid           1          2          1",
+        "test            2          2          2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folder", "sizes", "entities_in_train"),
+    [
+        ("wn18rr", (40_943, 11, 86_835, 3_034, 3_134), 40_559),
+        ("fb15k-237", (14_541, 237, 272_115, 17_535, 20_466), 14_505),
+    ],
+)
+def test_benchmarks(folder: str, sizes: tuple[int, ...], entities_in_train: int) -> None:
+    if not (DATA / folder).is_dir():
+        pytest.skip(f"the benchmark data is not in {DATA}")
+    dataset = load(DATA / folder)
+    splits = (dataset.train, dataset.valid, dataset.test)
+    assert (dataset.num_entities, dataset.num_relations, *map(len, splits)) == sizes
+    assert len(set(dataset.train.hrt[:, ::2].flatten().tolist())) == entities_in_train
+    assert len(dataset.known()) == len({triple for split in splits for triple in split})
+    tails: dict[tuple[int, int], set[int]] = {}
+    for split in splits:
+        for h, r, t in split:
+            tails.setdefault((h, r), set()).add(t)
+    test = dataset.test
+    indptr, indices = dataset.known().exclude(test.head_ids, test.relation_ids, "tail")
+    for i, (h, r, _) in enumerate(test):
+        assert indices[indptr[i] : indptr[i + 1]].tolist() == sorted(tails[h, r])
+
+
+def test_benchmark_names(tmp_path: Path) -> None:
+    if not (DATA / "wn18rr").is_dir():
+        pytest.skip(f"the benchmark data is not in {DATA}")
+    dataset = load(DATA / "wn18rr")
+    first = (DATA / "wn18rr" / "train.txt").read_text().split("\n", 1)[0].split("\t")
+    assert isinstance(dataset.entities, Vocabulary)
+    assert isinstance(dataset.train, Triples)
+    h, r, t = dataset.train[0]
+    assert [dataset.entities.name(h), dataset.relations.name(r), dataset.entities.name(t)] == first

@@ -1,0 +1,196 @@
+"""Models that people write: what rank(), topk() and losses take of them, and what they say."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import kgfast
+from kgfast import losses
+from support.small_runs import trainer_of
+
+N, R, DIM = 6, 2, 4
+TRIPLES = torch.tensor([[0, 0, 1], [2, 1, 3], [5, 0, 5]])
+
+
+class Own:
+    """A plain object: translations, with the smallest protocol."""
+
+    score = "l1"
+
+    def __init__(self, num_entities=N, rows=N):
+        generator = torch.Generator().manual_seed(0)
+        self.table = torch.randn(rows, DIM, generator=generator)
+        self.moves = torch.randn(R, DIM, generator=generator)
+        self.num_entities, self.num_relations, self.dim = num_entities, R, DIM
+
+    def queries(self, anchors, relations, side):
+        moves = self.moves[relations]
+        return self.table[anchors] + (moves if side == "tail" else -moves)
+
+    def candidates(self, side):
+        return self.table
+
+
+class Whole(Own):
+    """The same with all that there is."""
+
+    def queries(self, anchors, relations, side, dims=None):
+        return super().queries(anchors, relations, side)
+
+    def candidates(self, side):
+        return kgfast.Candidates(self.table)
+
+
+CALLS = {
+    "rank": lambda model: kgfast.rank(model, TRIPLES),
+    "topk": lambda model: kgfast.topk(model, heads=[0, 1], relations=0, k=2),
+    "bce": lambda model: losses.bce(model, *TRIPLES.T),
+    "cross_entropy": lambda model: losses.cross_entropy(model, *TRIPLES.T),
+    "nssa": lambda model: losses.nssa(model, TRIPLES, torch.tensor([[0, 1]] * 3)),
+    "shared": lambda model: losses.nssa(model, TRIPLES, torch.tensor([0, 1])),
+    "cropped": lambda model: losses.sampled_scores(
+        model, TRIPLES, torch.tensor([0, 1]), dims=[2, 4]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("rows", [4, 14])
+def test_a_table_of_another_size_is_named(name, rows):
+    """Fewer candidates than entities give ranks beyond their number."""
+    model = Own(rows=rows)
+    with pytest.raises(ValueError, match=rf"num_entities is 6, the table has shape \[{rows}, 4\]"):
+        CALLS[name](model)
+
+
+def test_a_bare_table_and_queries_without_dims_are_served():
+    own, whole = Own(), Whole()
+    one, other = (kgfast.rank(it, TRIPLES) for it in (own, whole))
+    assert torch.equal(one.greater, other.greater)
+    one, other = (kgfast.rank(it, TRIPLES, dims=[2, 4])[2] for it in (own, whole))
+    assert torch.equal(one.greater, other.greater)
+    one, other = (kgfast.rank(it, TRIPLES, dims=3) for it in (own, whole))
+    assert torch.equal(one.greater, other.greater)
+    one, other = (kgfast.topk(it, heads=[0], relations=1, k=3, dims=2) for it in (own, whole))
+    assert torch.equal(one.ids, other.ids)
+    for name in ("bce", "cross_entropy", "nssa", "shared"):
+        assert torch.equal(CALLS[name](own), CALLS[name](whole))
+    for one, other in zip(CALLS["cropped"](own), CALLS["cropped"](whole), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_other_candidates_are_refused(name):
+    model = Own()
+    model.candidates = lambda side: (model.table, None)
+    with pytest.raises(TypeError, match=r"must be kgfast.Candidates or a table .* got tuple"):
+        CALLS[name](model)
+
+
+def test_crops_that_are_in_the_queries_need_dims():
+    model = Own()
+    model.crop_width = lambda dim: None
+    with pytest.raises(TypeError, match=r"Own.queries takes no dims, but its crops are made"):
+        kgfast.rank(model, TRIPLES, dims=2)
+    with pytest.raises(TypeError, match=r"Own.queries takes no dims"):
+        kgfast.topk(model, heads=0, relations=0, k=1, dims=2)
+
+
+def test_queries_of_another_shape_are_named():
+    model = Own()
+    model.queries = lambda anchors, relations, side: model.table[:1]
+    with pytest.raises(ValueError, match=r"model.queries must have shape \[3, F\].* got \[1, 4\]"):
+        kgfast.rank(model, TRIPLES)
+
+
+class Noisy(nn.Module):
+    """A network whose queries are random while it trains."""
+
+    score, num_entities, num_relations, dim = "dot", N, R, DIM
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.randn(N, DIM, generator=torch.Generator().manual_seed(0))
+        self.drop = nn.Dropout(0.5)
+
+    def queries(self, anchors, relations, side):
+        return self.drop(self.table[anchors])
+
+    def candidates(self, side):
+        return self.table
+
+
+class Holder:
+    """An object that holds networks: one itself, some in a list and a dict."""
+
+    score, num_entities, num_relations, dim = "dot", N, R, DIM
+
+    def __init__(self):
+        self.net, self.others = Noisy(), [nn.Sequential(nn.Dropout(0.5))]
+        self.named = {"last": nn.Dropout(0.5)}
+
+    def queries(self, anchors, relations, side):
+        rows = self.others[0](self.net.queries(anchors, relations, side))
+        return self.named["last"](rows)
+
+    def candidates(self, side):
+        return self.net.table
+
+    def modules(self):
+        return [*self.net.modules(), *self.others[0].modules(), self.named["last"]]
+
+
+class Switched:
+    """An object with a mode of its own."""
+
+    score, num_entities, num_relations, dim = "dot", N, R, DIM
+
+    def __init__(self):
+        self.training, self.table = True, Noisy().table
+
+    def eval(self):
+        self.training = False
+
+    def train(self):
+        self.training = True
+
+    def queries(self, anchors, relations, side):
+        return self.table[anchors] * (torch.rand(1) if self.training else 1)
+
+    def candidates(self, side):
+        return self.table
+
+
+@pytest.mark.parametrize("make", [Noisy, Holder, Switched])
+def test_models_in_train_mode_are_evaluated_and_put_back(make):
+    model = make()
+    expected = kgfast.rank(Noisy().eval(), TRIPLES)
+    assert torch.equal(kgfast.rank(model, TRIPLES).greater, expected.greater)
+    best = kgfast.topk(Noisy().eval(), heads=[0, 1], relations=0, k=3)
+    assert torch.equal(kgfast.topk(model, heads=[0, 1], relations=0, k=3).ids, best.ids)
+    modules = model.modules() if hasattr(model, "modules") else [model]
+    assert all(module.training for module in modules)
+
+
+def test_a_mode_that_cannot_be_left_is_named():
+    model = Own()
+    model.training = True
+    with pytest.raises(TypeError, match=r"model.training is True, and Own has no eval\(\)"):
+        kgfast.rank(model, TRIPLES)
+
+
+def test_a_trainer_compares_its_model_with_its_dataset():
+    trainer = trainer_of(train={"steps": 1})
+    trainer.model = kgfast.RotatE.init(299, 6, 16, seed=0)
+    with pytest.raises(ValueError, match=r"the model has 299 entities, dataset .* 300"):
+        trainer.fit()
+
+
+def test_candidates_with_a_bias_of_another_size_are_named():
+    model = Whole()
+    found = replace(model.candidates("tail"), bias=torch.zeros(4))
+    model.candidates = lambda side: found
+    with pytest.raises(ValueError, match=r"bias must have shape \[6\] or \[1\]; got \[4\]"):
+        kgfast.rank(model, TRIPLES)

@@ -1,0 +1,319 @@
+"""rank(): golden ranks, the properties that any ranking has, and every argument."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kgfast
+from kgfast import ComplEx, DistMult, KnownTriples, RotatE, TransE, rank
+from support.ranked_models import MODELS, line, random_triples
+
+
+def test_golden_ranks_with_ties():
+    # From entity 0: distances 0 1 1 2 1 9. Target 1 ties with 2 and 4, entity 0 is nearer.
+    ranks = rank(line(), [(0, 0, 1)], sides=("tail",))
+    assert (ranks.greater.item(), ranks.equal.item(), ranks.num_candidates.item()) == (1, 2, 6)
+    assert ranks.optimistic.item() == 2
+    assert ranks.realistic.item() == 3.0
+    assert ranks.pessimistic.item() == 4
+    # Knowing (0, 0, 0) and (0, 0, 4) removes the nearer one and one of the ties.
+    known = KnownTriples([(0, 0, 0), (0, 0, 4), (0, 0, 1), (0, 0, 1)])
+    ranks = rank(line(), [(0, 0, 1)], known=known, sides=("tail",))
+    assert (ranks.greater.item(), ranks.equal.item(), ranks.num_candidates.item()) == (0, 1, 4)
+    assert ranks.raw.realistic.item() == 3.0
+
+
+def test_golden_ranks_of_the_head_side():
+    # To entity 5 (at 9): the heads by distance are 5 (0), 3 (7), 1 and 2 (8), 0 (9), 4 (10).
+    ranks = rank(line(), [(1, 0, 5)], sides=("head",))
+    assert (ranks.greater.item(), ranks.equal.item()) == (2, 1)
+
+
+def test_sides_are_columns_in_the_order_asked_for():
+    triples = random_triples(20, 30, 2)
+    model = RotatE.init(30, 2, 4, seed=0)
+    both = rank(model, triples)
+    assert both.sides == ("head", "tail")
+    assert torch.equal(rank(model, triples, sides=("tail",)).greater, both.greater[:, 1:])
+    assert torch.equal(rank(model, triples, sides=("tail", "head")).greater, both.greater.flip(1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(seed=st.integers(0, 10_000), entities=st.sampled_from([1, 2, 9, 50]))
+@settings(max_examples=8)
+def test_filtering_is_removing_and_recomputing(name, seed, entities):
+    model = MODELS[name](entities, 3, 6, seed)
+    triples = random_triples(8, entities, 3, seed)
+    known = KnownTriples(triples, random_triples(40, entities, 3, seed + 1))
+    ranks = rank(model, triples, known=known)
+    for column, side in enumerate(("head", "tail")):
+        for row, (h, r, t) in enumerate(triples.tolist()):
+            anchor, target = (t, h) if side == "head" else (h, t)
+            answers = known.exclude(torch.tensor([anchor]), torch.tensor([r]), side)[1].tolist()
+            keep = [n for n in range(entities) if n not in set(answers) - {target}]
+            left = rank(model, triples[[row]], sides=(side,), candidate_ids=keep)
+            assert left.greater.item() == ranks.greater[row, column].item()
+            assert left.equal.item() == ranks.equal[row, column].item()
+            assert left.num_candidates.item() == ranks.num_candidates[row, column].item()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_backends_agree(name):
+    model, triples = MODELS[name](200, 4, 33, 0), random_triples(40, 200, 4)
+    known = KnownTriples(triples, random_triples(300, 200, 4, 1))
+    ranks = rank(model, triples, known=known)
+    with kgfast.use_backend("reference"):
+        expected = rank(model, triples, known=known)
+    for field in ("greater", "equal", "num_candidates"):
+        assert torch.equal(getattr(ranks, field), getattr(expected, field))
+        assert torch.equal(getattr(ranks.raw, field), getattr(expected.raw, field))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_crops_equal_cropped_models(name):
+    model, triples = MODELS[name](60, 3, 10, 0), random_triples(25, 60, 3)
+    if name == "complex":
+        cropped = ComplEx(halves(model.entity, 4), halves(model.relation, 4))
+    elif name == "complex interleaved":
+        cropped = ComplEx(model.entity[:, :8], model.relation[:, :8], layout="interleaved")
+    elif name == "rotate":
+        # The range keeps the full width: phases do not depend on the crop.
+        phases = model.relation[:, :4].double() * (torch.pi / model.embedding_range)
+        cropped = RotatE(halves(model.entity, 4), phases, relation_format="phase")
+    elif name.startswith("rotate"):
+        phases = model.relation[:, :4].double() * (torch.pi / model.embedding_range)
+        cropped = RotatE(
+            model.entity[:, :8],
+            phases,
+            relation_format="phase",
+            norm=model.norm,
+            layout="interleaved",
+        )
+    else:
+        options = {"norm": model.score} if name.startswith("transe") else {}
+        cropped = type(model)(model.entity[:, :4], model.relation[:, :4], **options)
+    expected = rank(cropped, triples)
+    assert torch.equal(rank(model, triples, dims=4).greater, expected.greater)
+    both = rank(model, triples, dims=[4, 10])
+    assert list(both) == [4, 10]
+    assert torch.equal(both[4].greater, expected.greater)
+    assert torch.equal(both[10].greater, rank(model, triples).greater)
+
+
+def halves(rows: torch.Tensor, dim: int) -> torch.Tensor:
+    half = rows.shape[1] // 2
+    return torch.cat([rows[:, :dim], rows[:, half : half + dim]], 1)
+
+
+def test_l2_of_halves_has_no_crops():
+    model = RotatE.init(5, 1, 4, norm="l2", seed=0)
+    with pytest.raises(ValueError, match="store the embeddings interleaved"):
+        rank(model, [(0, 0, 1)], dims=2)
+
+
+@given(seed=st.integers(0, 10_000), batch_size=st.integers(1, 50))
+@settings(max_examples=15)
+def test_ranks_do_not_depend_on_the_batch_size(seed, batch_size):
+    model, triples = RotatE.init(80, 3, 8, seed=seed), random_triples(45, 80, 3, seed)
+    known = KnownTriples(triples)
+    whole, parts = rank(model, triples, known=known), None
+    parts = rank(model, triples, known=known, batch_size=batch_size)
+    assert torch.equal(whole.greater, parts.greater)
+    assert torch.equal(whole.num_candidates, parts.num_candidates)
+
+
+def test_ranks_do_not_depend_on_entity_or_triple_order():
+    model, triples = RotatE.init(90, 2, 8, seed=3), random_triples(30, 90, 2)
+    ranks = rank(model, triples)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(0))
+    place = torch.empty_like(order)
+    place[order] = torch.arange(90)
+    moved = triples.clone()
+    moved[:, [0, 2]] = place[triples[:, [0, 2]]]
+    assert torch.equal(
+        rank(RotatE(model.entity[order], model.relation), moved).greater, ranks.greater
+    )
+    shuffle = torch.randperm(30)
+    assert torch.equal(rank(model, triples[shuffle]).greater, ranks.greater[shuffle])
+
+
+def test_a_constant_scorer_gets_the_middle_rank():
+    model = TransE(torch.ones(101, 4), torch.ones(2, 4))
+    ranks = rank(model, random_triples(10, 101, 2))
+    assert ranks.realistic.unique().tolist() == [51.0]
+    assert ranks.amr == 1.0
+    assert ranks.amri == 0.0
+
+
+def test_adding_a_known_triple_never_worsens_another_rank():
+    model, triples = DistMult.init(40, 2, 8, seed=0), random_triples(20, 40, 2)
+    before = rank(model, triples, known=KnownTriples(triples))
+    after = rank(model, triples, known=KnownTriples(triples, random_triples(60, 40, 2, 9)))
+    assert bool((after.pessimistic <= before.pessimistic).all())
+    assert bool((after.greater < before.greater).any())
+
+
+def test_optimistic_realistic_pessimistic():
+    model = TransE(torch.randint(0, 3, (50, 2)).float(), torch.zeros(1, 2))
+    ranks = rank(model, random_triples(30, 50, 1))
+    assert bool((ranks.optimistic <= ranks.realistic).all())
+    assert bool((ranks.realistic <= ranks.pessimistic).all())
+    assert bool((ranks.pessimistic <= ranks.num_candidates).all())
+    assert int(ranks.equal.max()) > 0
+
+
+def test_candidate_subsets():
+    model, triples = RotatE.init(100, 2, 8, seed=0), random_triples(20, 100, 2)
+    ids = torch.randperm(100, generator=torch.Generator().manual_seed(1))[:30]
+    known = KnownTriples(triples, random_triples(500, 100, 2, 1))
+    ranks = rank(model, triples, known=known, candidate_ids=ids)
+    for given_ids in (ids.tolist(), ids.numpy(), ids.int()):
+        again = rank(model, triples, known=known, candidate_ids=given_ids)
+        assert torch.equal(ranks.greater, again.greater)
+    inside = torch.isin(triples[:, 2], ids)
+    assert set(ranks.raw.num_candidates[inside, 1].tolist()) == {30}
+    assert set(ranks.raw.num_candidates[~inside, 1].tolist()) == {31}
+    assert bool((ranks.num_candidates < ranks.raw.num_candidates).any())
+    assert bool((ranks.pessimistic <= ranks.num_candidates).all())
+
+
+def test_subnormal_queries_while_the_caller_flushes_them(backend):
+    generator = torch.Generator().manual_seed(0)
+    entity, relation = (torch.randint(50, (n, 4), generator=generator) * 1e-41 for n in (300, 3))
+    model, triples = TransE(entity, relation), random_triples(20, 300, 3)
+    expected, best = rank(model, triples), kgfast.topk(model, heads=[1, 2], relations=0, k=9)
+    assert torch.set_flush_denormal(True)
+    try:
+        found, again = rank(model, triples), kgfast.topk(model, heads=[1, 2], relations=0, k=9)
+        still_flushing = torch.tensor(1e-310, dtype=torch.float64) * 1 == 0
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(found.greater, expected.greater)
+    assert torch.equal(found.equal, expected.equal)
+    assert torch.equal(again.ids, best.ids)
+    assert still_flushing
+
+
+def test_no_candidates_but_the_target(backend):
+    model, triples = RotatE.init(100, 2, 8, seed=0), random_triples(20, 100, 2)
+    ranks = rank(model, triples, known=KnownTriples(triples), candidate_ids=[])
+    assert (ranks.mrr, ranks.mr) == (1.0, 1.0)
+    assert bool((ranks.pessimistic == 1).all() and (ranks.num_candidates == 1).all())
+    assert torch.equal(ranks.raw.num_candidates, ranks.num_candidates)
+
+
+def test_an_empty_test_set():
+    ranks = rank(line(), torch.empty(0, 3, dtype=torch.int64), known=KnownTriples())
+    assert len(ranks) == 0
+    assert ranks.mrr != ranks.mrr
+    assert "0 triples" in repr(ranks)
+
+
+def test_an_empty_known_set_leaves_raw_ranks():
+    ranks = rank(line(), [(0, 0, 1)], known=KnownTriples())
+    assert torch.equal(ranks.greater, ranks.raw.greater)
+    assert torch.equal(ranks.num_candidates, ranks.raw.num_candidates)
+
+
+def test_duplicate_triples_get_the_same_rank():
+    ranks = rank(line(), [(0, 0, 3), (0, 0, 3)])
+    assert torch.equal(ranks.greater[0], ranks.greater[1])
+
+
+def test_a_graph_of_one_entity():
+    model = RotatE.init(1, 1, 2, seed=0)
+    ranks = rank(model, [(0, 0, 0)], known=KnownTriples([(0, 0, 0)]))
+    assert ranks.realistic.tolist() == [[1.0, 1.0]]
+    assert ranks.num_candidates.tolist() == [[1, 1]]
+    assert ranks.mrr == 1.0
+    assert ranks.amri != ranks.amri  # no rank but 1 is possible
+
+
+def test_nan_embeddings_are_an_error_that_names_the_row():
+    model = RotatE.init(20, 2, 4, seed=0).requires_grad_(False)
+    model.entity[7, 2] = float("nan")
+    with pytest.raises(ValueError, match="candidates: row 7 holds a NaN or an infinity"):
+        rank(model, [(0, 0, 1)])
+    with pytest.raises(ValueError, match=r"triples\[1\] = \(7, 1, 3\): its tail query"):
+        rank(model, [(0, 0, 1), (7, 1, 3)], sides=("tail",))
+
+
+def test_nan_worst_never_improves_a_metric():
+    """Five of 55 relation embeddings set to NaN raise the MRR of other evaluators."""
+    model, triples = RotatE.init(30, 5, 4, seed=0).requires_grad_(False), random_triples(40, 30, 5)
+    before = rank(model, triples)
+    model.relation[2] = float("nan")
+    after = rank(model, triples, nan="worst")
+    touched = triples[:, 1] == 2
+    assert bool((after.realistic[touched] == after.num_candidates[touched]).all())
+    assert torch.equal(after.realistic[~touched], before.realistic[~touched])
+    assert after.mrr < before.mrr
+
+
+def test_eval_mode_is_restored_and_gradients_are_off():
+    model = RotatE.init(9, 1, 2, seed=0)
+    model.dropout = torch.nn.Dropout(0.5)
+    model.train()
+    model.dropout.eval()
+    state = torch.get_rng_state()
+    seen = []
+    model.dropout.register_forward_hook(lambda module, *_: seen.append(module.training))
+    queries = model.queries
+    model.queries = lambda *args, **kwargs: model.dropout(queries(*args, **kwargs))
+    rank(model, [(0, 0, 1)])
+    assert seen == [False, False]
+    assert model.training
+    assert not model.dropout.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_any_object_with_the_contract_can_be_ranked():
+    class Constant:
+        score, num_entities, num_relations, dim = "dot", 4, 1, 1
+
+        def queries(self, anchors, relations, side, dims=None):
+            return torch.ones(len(anchors), 1)
+
+        def candidates(self, side):
+            return kgfast.Candidates(torch.tensor([[3.0], [1.0], [2.0], [2.0]]))
+
+    assert rank(Constant(), [(0, 0, 2)], sides=("tail",)).realistic.item() == 2.5
+
+
+def test_progress_bar(capsys):
+    rank(line(), [(0, 0, 1)] * 5, progress=True)
+    assert "ranking" in capsys.readouterr().out
+
+
+BAD = {
+    "model": (lambda: rank(object(), [(0, 0, 1)]), TypeError, "model must have score"),
+    "known": (lambda: rank(line(), [(0, 0, 1)], known=[(0, 0, 1)]), TypeError, "KnownTriples"),
+    "side": (lambda: rank(line(), [(0, 0, 1)], sides=("left",)), ValueError, "sides"),
+    "string": (lambda: rank(line(), [(0, 0, 1)], sides="tail"), ValueError, "in a tuple"),
+    "nan": (lambda: rank(line(), [(0, 0, 1)], nan="best"), ValueError, "nan must be"),
+    "batch": (lambda: rank(line(), [(0, 0, 1)], batch_size=0), ValueError, "batch_size"),
+    "entity": (lambda: rank(line(), [(0, 0, 1), (0, 0, 6)]), ValueError, r"triples\[1\].*0..5"),
+    "relation": (lambda: rank(line(), [(0, 1, 1)]), ValueError, r"triples\[0\].*0..0"),
+    "floats": (lambda: rank(line(), torch.zeros(1, 3)), TypeError, "integers"),
+    "shape": (lambda: rank(line(), torch.zeros(1, 2).long()), ValueError, r"\[T, 3\]"),
+    "dim": (lambda: rank(line(), [(0, 0, 1)], dims=2), ValueError, "dims must be in 1 .. 1"),
+    "no dims": (lambda: rank(line(), [(0, 0, 1)], dims=[]), ValueError, "at least one crop"),
+    "subset": (
+        lambda: rank(line(), [(0, 0, 1)], candidate_ids=[1, 1]),
+        ValueError,
+        "must not repeat",
+    ),
+    "float subset": (
+        lambda: rank(line(), [(0, 0, 1)], candidate_ids=[0.5]),
+        TypeError,
+        "candidate_ids must be integers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name):
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,238 @@
+"""Threads, forks, signals, the end of the interpreter, and memory limits, of the CPU backend."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from kgfast.kernels import cpu
+from support.processes import finish, run_script
+
+pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+needs_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
+
+PRELUDE = """
+    import os, signal, sys, threading, time, torch
+    torch.set_num_threads(3)
+    from kgfast.kernels.cpu.rank import rank_counts
+    from kgfast.kernels.cpu.topk import topk
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+
+    def known(batch):
+        return torch.zeros(batch + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+
+    def greater():  # seven; of several panels, so that the pool's threads take part
+        table = torch.arange(400.0)[:, None]
+        return rank_counts(torch.zeros(1, 1), table, torch.tensor([7]), *known(1), "l1")[0].item()
+
+    wide = torch.randn(60_000, 64)
+
+    def sweep(batch=1024):  # a second
+        targets = torch.zeros(batch, dtype=torch.int64)
+        return rank_counts(wide[:batch], wide, targets, *known(batch), "rotate")
+"""
+
+
+def test_interrupting_a_long_sweep():
+    process = run_script(
+        """
+        print("sweeping", flush=True)
+        try:
+            while True:
+                sweep(20_000)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """,
+        PRELUDE,
+    )
+    assert process.stdout.readline() == "sweeping\n"
+    time.sleep(0.5)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert finish(process) == "interrupted\n"
+    assert time.monotonic() - start < 30  # one sweep alone takes far longer than its 50 ms checks
+
+
+def test_a_forked_child_has_its_own_threads_even_where_another_thread_sweeps():
+    process = run_script(
+        """
+        from kgfast.kernels.ieee import ieee_arithmetic
+        torch.ones(1 << 20).mul_(2)  # torch has its threads, which a child has not
+
+        def status_of_child():
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                with ieee_arithmetic():
+                    pass
+                os._exit(0 if greater() == 7 and greater() == 7 else 1)
+            return os.waitpid(child, 0)[1]
+
+        assert greater() == 7
+        alone = status_of_child()
+        threading.Thread(target=lambda: [sweep() for _ in range(1000)], daemon=True).start()
+        time.sleep(0.3)
+        print(alone, status_of_child(), flush=True)
+        os._exit(0)
+        """,
+        PRELUDE,
+    )
+    assert finish(process) == "0 0\n"
+
+
+def test_a_signal_handler_is_served_in_the_middle_of_a_sweep():
+    process = run_script(
+        """
+        inside, served = False, []
+
+        def handler(*_):
+            if inside:
+                served.append((greater(), len(topk(wide[:2], wide, 3)[1])))
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        expected = sweep(64)
+        while not served:
+            inside = True
+            counts = sweep()
+            inside = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(set(served), all(torch.equal(a[:64], b) for a, b in zip(counts, expected)))
+        """,
+        PRELUDE,
+    )
+    assert finish(process, timeout=90) == "{(7, 2)} True\n"
+
+
+def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
+    """It comes back into a sweep whose threads are not there."""
+    process = run_script(
+        """
+        parent, children = os.getpid(), []
+
+        def handler(*_):
+            child = os.fork()
+            if child:
+                children.append(child)
+            else:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(30)
+
+        signal.signal(signal.SIGALRM, handler)
+        try:
+            while not children:
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                sweep()
+        except RuntimeError as error:
+            os._exit(5 if os.getpid() != parent and greater() == 7 else 1)
+        print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+        """,
+        PRELUDE,
+    )
+    assert finish(process, timeout=90) == "[5]\n"
+
+
+def test_the_interpreter_ends_while_daemon_threads_sweep():
+    process = run_script(
+        """
+        class Slow:  # the end of the interpreter takes a while, and lets others have its lock
+            def __del__(self, sleep=time.sleep, write=os.write):
+                sleep(0.5)
+                write(1, b"over")
+
+        def forever(batch):
+            while True:
+                sweep(batch)
+
+        for batch in (1, 1, 8, 2000):
+            threading.Thread(target=forever, args=(batch,), daemon=True).start()
+        sys.modules["slow"] = Slow()
+        time.sleep(0.3)
+        """,
+        PRELUDE,
+    )
+    assert finish(process) == "over"
+
+
+def test_interrupts_while_threads_that_sweep_are_joined():
+    process = run_script(
+        """
+        def forever(batch):
+            while True:
+                sweep(batch)
+
+        threads = [threading.Thread(target=forever, args=(batch,)) for batch in (1, 20_000)]
+        for thread in threads:
+            thread.start()
+        print("sweeping", flush=True)
+        for thread in threads:
+            thread.join()
+        """,
+        PRELUDE,
+    )
+    assert process.stdout.readline() == "sweeping\n"
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.3)  # the second one ends the wait for threads when the interpreter ends
+        process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    process.kill()
+    assert process.returncode in (1, -signal.SIGINT), (process.returncode, errors[-4000:])
+
+
+@needs_linux
+@pytest.mark.parametrize(
+    ("rows", "k", "batch"),
+    [(150_000, 120_000, 3), (20_000, 4_000, 48)],
+    ids=["k like the table", "a table of like rows"],
+)
+def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
+    """Under limits from less than the results take to more than all of it does."""
+    process = run_script(
+        f"""
+        import resource
+
+        def limit(numbers):
+            resource.setrlimit(resource.RLIMIT_AS, (numbers, resource.RLIM_INFINITY))
+
+        def size():
+            return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+
+        table = torch.zeros({rows}, 1)
+        greater(), topk(table[:4], table[:4000], 3)  # the pool is there
+        ends = set()
+        for spare in range(1 << 20, 100 << 20, 5 << 20):
+            limit(size() + spare)
+            try:
+                assert topk(table[:{batch}], table, {k})[1][-1, -1] == {k} - 1
+                ends.add("served")
+            except MemoryError:
+                ends.add("refused")
+            except RuntimeError as error:
+                assert "allocate memory" in str(error)  # torch's own, for the results
+            limit(resource.RLIM_INFINITY)
+            assert greater() == 7
+        print(sorted(ends))
+        """,
+        PRELUDE,
+    )
+    assert finish(process) == "['refused', 'served']\n"
+
+
+@needs_linux
+def test_the_pool_shrinks_when_fewer_threads_are_asked_for():
+    process = run_script(
+        """
+        def threads_with(count):
+            torch.set_num_threads(count)
+            assert greater() == 7
+            return len(os.listdir("/proc/self/task"))
+
+        alone = threads_with(1)
+        print([threads_with(count) - alone for count in (5, 2, 2, 6, 1, 3)])
+        """,
+        PRELUDE,
+    )
+    assert finish(process) == "[4, 1, 1, 5, 0, 2]\n"

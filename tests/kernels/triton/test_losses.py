@@ -1,0 +1,415 @@
+"""Scores, gradients and losses of the Triton backend, against the reference in float64.
+
+As in test_rank.py, the classes run in a subprocess with ``TRITON_INTERPRET=1`` where there
+is no GPU: ``TRITON_INTERPRET=1 pytest tests/kernels/triton/test_losses.py`` shows them one by one.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kgfast.kernels.reference import indexed as reference_indexed
+from kgfast.kernels.reference import losses as reference_losses
+from kgfast.kernels.reference import pairwise as reference_pairwise
+from kgfast.kernels.scores import get_score
+from support.problems import SCORES
+
+pytest.importorskip("triton")
+
+from support.interpreter import quicken
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = not INTERPRETED and torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+CAN_RUN = INTERPRETED or ON_GPU  # else the classes are left to the subprocess
+on_gpu = pytest.mark.gpu if ON_GPU else lambda item: item
+if INTERPRETED:
+    quicken()
+few = settings(
+    max_examples=6,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+LAYOUTS = [score for score in SCORES if score != "rotate_interleaved"]  # one of each kernel
+
+
+@pytest.mark.skipif(INTERPRETED, reason="is the outer process")
+@pytest.mark.parametrize("group", ["TestPairwise", "TestIndexed", "TestLosses"])
+def test_in_the_interpreter(group: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, __file__, "-k", group],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def rows(score: str, count: int, dim: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    values = torch.randn(count, dim * get_score(score).planes, generator=rng)
+    return values.to(dtype).to(DEVICE)
+
+
+def operands(score: str, queries: int, others: int, dim: int, dtype: torch.dtype = torch.float32):
+    """Queries and a table, of which one row equals a query."""
+    q, c = rows(score, queries, dim, 0), rows(score, others, dim, 1, dtype)
+    q[0] = c[-1].float()
+    return q, c
+
+
+def exact(value):
+    """What the reference gets: the same numbers, in float64."""
+    return value.double().cpu() if torch.is_tensor(value) and value.is_floating_point() else value
+
+
+def assert_close(found: Tensor | None, expected: Tensor | None, rel: float = 1e-5) -> None:
+    """Within ``rel`` of the largest number of a row."""
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found.shape == expected.shape
+    scale = expected.abs().amax(-1, keepdim=True) if expected.numel() else expected
+    error = (found.double().cpu() - expected.double().cpu()).abs()
+    assert bool((error <= rel * scale + 1e-30).all()), float((error / scale).max())
+
+
+def narrow_bits(dtype: torch.dtype) -> float:
+    """The relative error of a gradient of this dtype; the interpreter truncates bfloat16."""
+    return {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+
+
+def check_pairwise(queries, candidates, score, bias=None, dims=None, runs=2) -> None:
+    from kgfast.kernels.triton.pairwise import pairwise_backward, pairwise_scores
+
+    scores = pairwise_scores(queries, candidates, score, bias, None, dims)
+    assert scores.dtype == torch.float32
+    operands = exact(queries), exact(candidates), score
+    assert_close(scores, reference_pairwise.pairwise_scores(*operands, exact(bias), None, dims))
+    grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    found = pairwise_backward(grad, queries, candidates, score, None, dims)
+    expected = reference_pairwise.pairwise_backward(exact(grad), *operands, None, dims)
+    assert found[0].dtype == queries.dtype
+    assert found[1].dtype == candidates.dtype
+    assert_close(found[0], expected[0])
+    assert_close(found[1], expected[1], narrow_bits(candidates.dtype))
+    for _ in range(1, runs):
+        again = pairwise_backward(grad, queries, candidates, score, None, dims)
+        assert all(torch.equal(a, b) for a, b in zip(found[:2], again[:2], strict=True))
+        assert found[2] is again[2] is None  # no factor
+
+
+@on_gpu
+class TestPairwise:
+    __test__ = CAN_RUN
+
+    @given(
+        score=st.sampled_from(list(SCORES)),
+        shape=st.tuples(st.integers(1, 20), st.integers(1, 70), st.integers(1, 9)),
+        dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+        has_bias=st.booleans(),
+        has_dims=st.booleans(),
+    )
+    @few
+    def test_random_tables(self, score, shape, dtype, has_bias, has_dims) -> None:
+        count, others, dim = shape
+        q, c = operands(score, count, others, dim, dtype)
+        bias = rows("l1", others, 1, 3)[:, 0] if has_bias else None
+        check_pairwise(q, c, score, bias, [dim, 1, (dim + 1) // 2, dim] if has_dims else None)
+
+    @pytest.mark.parametrize("score", LAYOUTS)
+    def test_sums_of_several_parts(self, score) -> None:  # features, others, splits, tails
+        bias = torch.ones(1, device=DEVICE)
+        check_pairwise(*operands(score, 2, 130, 66), score, bias, [66, 2, 65], runs=1)
+
+    @pytest.mark.parametrize("score", LAYOUTS)
+    def test_many_blocks(self, score, monkeypatch) -> None:
+        from kgfast.kernels.triton import pairwise
+        from kgfast.kernels.triton.host import gradients
+
+        row_bytes = 4 * 2 * get_score(score).planes
+        monkeypatch.setattr(pairwise, "BLOCK_PAIRS", 9 * 512)  # 9 rows of a block, 2 copies
+        monkeypatch.setattr(gradients, "PARTIAL_BYTES", 40 * row_bytes)  # 40 columns
+        monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
+        monkeypatch.setattr(pairwise, "CANDIDATE_BYTES", 64 * row_bytes)
+        monkeypatch.setattr(gradients, "MATMUL_BYTES", 20 * row_bytes)
+        check_pairwise(*operands(score, 34, 70, 2, torch.float16), score, runs=1)
+
+    @pytest.mark.parametrize("score", LAYOUTS)
+    def test_a_crop_is_the_cropped_table(self, score) -> None:
+        from kgfast.kernels.triton.pairwise import pairwise_scores
+
+        q, c = operands(score, 4, 40, 80)
+        crops = pairwise_scores(q, c, score, dims=[80, 64, 70])
+        for dim, scores in zip([80, 64, 70], crops, strict=True):
+            q_crop, c_crop = (reference_crop(it, score, dim) for it in (q, c))
+            assert torch.equal(pairwise_scores(q_crop, c_crop, score, dims=[dim])[0], scores)
+            if score != "dot":  # which is a GEMM without crops
+                assert torch.equal(pairwise_scores(q_crop, c_crop, score), scores)
+
+    @pytest.mark.parametrize("score", ["l1", "l2", "rotate"])
+    def test_no_gradient_where_rows_are_equal(self, score) -> None:
+        from kgfast.kernels.triton.indexed import indexed_backward
+        from kgfast.kernels.triton.pairwise import pairwise_backward
+
+        q = rows(score, 2, 3, 0)
+        grad = torch.ones(2, 2, device=DEVICE)
+        same = q[:1].repeat(2, 1)
+        for result in pairwise_backward(grad, same, same.clone(), score)[:2]:
+            assert torch.equal(result, torch.zeros_like(q))
+        index = torch.tensor([[0, 0], [1, 1]], device=DEVICE)
+        grad_queries, (_, grad_rows), _ = indexed_backward(grad, q, q.clone(), index, score)
+        assert not grad_queries.any()
+        assert not grad_rows.any()
+
+    @pytest.mark.parametrize("score", ["dot", "rotate"])
+    def test_views_of_any_strides(self, score) -> None:
+        width = 4 * get_score(score).planes
+        q = rows("l1", 9, width + 1, 0)[::3, 1:]  # misaligned
+        c = rows("l1", width, 31, 1).T  # columns
+        check_pairwise(q, c, score)
+        check_pairwise(q, c[:1].expand(20, -1), score)  # stride 0
+        check_pairwise(q, rows("l1", 20, 2 * width, 1)[:, ::2], score)
+
+    @pytest.mark.parametrize(
+        "need", [(True, False, False), (False, True, False), (False, False, False)]
+    )
+    def test_only_what_is_needed(self, need) -> None:
+        from kgfast.kernels.triton.indexed import indexed_backward
+        from kgfast.kernels.triton.pairwise import pairwise_backward
+
+        q, c = operands("rotate", 2, 5, 3)
+        grad = torch.ones(2, 5, device=DEVICE)
+        both = pairwise_backward(grad, q, c, "rotate")
+        found = pairwise_backward(grad, q, c, "rotate", need=need)
+        for is_needed, a, b in zip(need, found, both, strict=True):
+            assert torch.equal(a, b) if is_needed else a is None
+        index = torch.arange(5, device=DEVICE).repeat(2, 1)
+        found = indexed_backward(grad, q, c, index, "rotate", need=need)
+        assert [it is not None for it in found] == list(need)
+
+    def test_rows_too_long_for_the_scratch(self, monkeypatch) -> None:
+        from kgfast.kernels.triton import pairwise
+
+        monkeypatch.setattr(pairwise, "QUERY_BYTES", 64)
+        check_pairwise(*operands("rotate", 3, 20, 4), "rotate", None, [2, 4])
+
+    def test_autocast_leaves_products_alone(self) -> None:
+        from kgfast.kernels.triton.pairwise import pairwise_backward, pairwise_scores
+
+        q, c = operands("dot", 3, 20, 8)
+        expected = pairwise_scores(q, c, "dot")
+        with torch.autocast(DEVICE, torch.bfloat16):
+            assert torch.equal(pairwise_scores(q, c, "dot"), expected)
+            gradients = pairwise_backward(expected, q, c, "dot")
+        plain = pairwise_backward(expected, q, c, "dot")
+        assert all(torch.equal(a, b) for a, b in zip(gradients[:2], plain[:2], strict=True))
+
+    @pytest.mark.parametrize(("queries", "others"), [(0, 3), (3, 0), (0, 0)])
+    def test_nothing_to_score(self, queries, others) -> None:
+        from kgfast.kernels.triton.pairwise import pairwise_backward, pairwise_scores
+
+        q, c = rows("rotate", queries, 2, 0), rows("rotate", others, 2, 1)
+        grad = pairwise_scores(q, c, "rotate")
+        assert grad.shape == (queries, others)
+        found = pairwise_backward(grad, q, c, "rotate")
+        for result, it in zip(found[:2], (q, c), strict=True):
+            assert torch.equal(result, torch.zeros_like(it))
+
+
+def reference_crop(values: Tensor, score: str, dim: int) -> Tensor:
+    from kgfast.kernels.reference.rank import crop
+
+    return crop(values, score, dim)
+
+
+def check_indexed(queries, table, index, score, bias=None, dims=None) -> None:
+    from kgfast.kernels.triton.indexed import indexed_backward, indexed_scores
+
+    scores = indexed_scores(queries, table, index, score, bias, None, dims)
+    operands = exact(queries), exact(table), index.cpu(), score
+    assert_close(scores, reference_indexed.indexed_scores(*operands, exact(bias), None, dims))
+    grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    found = indexed_backward(grad, queries, table, index, score, None, dims)
+    expected = reference_indexed.indexed_backward(exact(grad), *operands, None, dims)
+    assert found[1][1].dtype == table.dtype
+    assert torch.equal(found[1][0].cpu(), expected[1][0])
+    assert_close(found[0], expected[0])
+    assert_close(found[1][1], expected[1][1], narrow_bits(table.dtype))
+    again = indexed_backward(grad, queries, table, index, score, None, dims)
+    assert torch.equal(found[0], again[0])
+    assert torch.equal(found[1][1], again[1][1])
+
+
+def random_index(queries: int, count: int, num_entities: int) -> Tensor:
+    rng = torch.Generator().manual_seed(5)
+    return torch.randint(num_entities, (queries, count), generator=rng).to(DEVICE)
+
+
+@on_gpu
+class TestIndexed:
+    __test__ = CAN_RUN
+
+    @given(
+        score=st.sampled_from(list(SCORES)),
+        shape=st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(1, 30)),
+        dim=st.integers(1, 70),
+        dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+        has_bias=st.booleans(),
+    )
+    @few
+    def test_random_indices(self, score, shape, dim, dtype, has_bias) -> None:
+        queries, count, entities = shape
+        q, table = operands(score, queries, entities, dim, dtype)
+        bias = rows("l1", entities, 1, 3)[:, 0] if has_bias else None
+        check_indexed(q, table, random_index(queries, count, entities), score, bias)
+
+    @pytest.mark.parametrize("score", SCORES)
+    def test_crops(self, score) -> None:
+        q, table = operands(score, 3, 12, 70)
+        check_indexed(q, table, random_index(3, 9, 12), score, None, [66, 2, 70, 2])
+
+    @pytest.mark.parametrize("score", LAYOUTS)
+    def test_rows_that_no_pair_names_do_not_matter(self, score) -> None:
+        """Not even the first one, which lanes past the end of a list once read."""
+        from kgfast.kernels.triton.indexed import indexed_backward
+
+        q, table = operands(score, 3, 9, 5)
+        q[0], table[0] = torch.nan, torch.inf
+        index = 1 + random_index(3, 5, 8)
+        grad = rows("l1", 3, 5, 2)
+        grad_queries, (_, grad_rows), _ = indexed_backward(grad[1:], q[1:], table, index[1:], score)
+        assert grad_queries.isfinite().all()
+        assert grad_rows.isfinite().all()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    def test_long_lists_are_cut(self, dtype, monkeypatch) -> None:
+        from kgfast.kernels.triton.host import gradients
+
+        monkeypatch.setattr(gradients, "PIECE_PAIRS", 4)
+        q, table = operands("rotate", 3, 9, 5, dtype)
+        index = random_index(3, 11, 9)
+        index[:, 2:9] = 7  # a hot id
+        check_indexed(q, table, index, "rotate", None, [5, 2])
+        check_indexed(q, table, torch.full_like(index, 8), "l1")
+
+    def test_views_of_any_strides(self) -> None:
+        q = rows("l1", 6, 9, 0)[::2, 1:]
+        table = rows("l1", 8, 31, 1).T
+        check_indexed(q, table, random_index(7, 3, 31).T, "rotate")
+        check_indexed(q, table, random_index(1, 1, 31).expand(3, 4), "dot")
+
+    def test_it_scores_as_pairwise_does(self) -> None:
+        from kgfast.kernels.triton.indexed import indexed_scores
+        from kgfast.kernels.triton.pairwise import pairwise_scores
+
+        q, table = operands("l2", 3, 20, 6)
+        index = torch.arange(20, device=DEVICE).repeat(3, 1)
+        assert_close(indexed_scores(q, table, index, "l2"), pairwise_scores(q, table, "l2"))
+
+    @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+    def test_nothing_to_score(self, shape) -> None:
+        from kgfast.kernels.triton.indexed import indexed_backward, indexed_scores
+
+        q, table = rows("rotate", shape[0], 2, 0), rows("rotate", 5, 2, 1)
+        index = torch.empty(shape, dtype=torch.int64, device=DEVICE)
+        grad = indexed_scores(q, table, index, "rotate")
+        assert grad.shape == shape
+        grad_queries, (ids, grad_rows), _ = indexed_backward(grad, q, table, index, "rotate")
+        assert torch.equal(grad_queries, torch.zeros_like(q))
+        assert ids.shape == (0,)
+        assert grad_rows.shape == (0, 4)
+
+    def test_the_lists_of_an_index(self) -> None:
+        from kgfast.kernels.triton.host.lists import lists_of_ids
+
+        index = torch.tensor([[5, 2, 5, 5], [5, 9, 2, 5]], device=DEVICE)
+        lists = lists_of_ids(index, 2)
+        assert lists.order.tolist() == [1, 6, 0, 2, 3, 4, 7, 5]
+        assert lists.others.tolist() == [0, 1, 0, 0, 0, 1, 1, 1]
+        assert lists.starts.tolist() == [0, 2, 4, 6, 7, 8]
+        assert lists.owners.tolist() == [2, 5, 5, 5, 9]
+        assert lists.target.tolist() == [0, -1, -2, -3, 2]
+        assert lists.first_extra.tolist() == [0, 0, 3, 3]
+        assert lists.ids.tolist() == [2, 5, 9]
+        assert lists.is_cut
+
+
+@on_gpu
+class TestLosses:
+    __test__ = CAN_RUN
+
+    @pytest.fixture(autouse=True)
+    def small_chunks(self, monkeypatch) -> None:
+        from kgfast.kernels.triton import losses
+
+        monkeypatch.setattr(losses._Sweep, "scratch_scores", 200)
+
+    @pytest.mark.parametrize("score", LAYOUTS)
+    def test_bce(self, score) -> None:
+        from kgfast.kernels.triton import losses
+
+        q, c = operands(score, 4, 90, 6)
+        bias = rows("l1", 90, 1, 3)[:, 0]
+        indptr = torch.tensor([0, 2, 5, 6, 10], device=DEVICE)
+        indices = torch.tensor([4, 3, 7, 7, 1, 0, 89, 88, 2, 50], device=DEVICE)
+        labels = 0.9, 0.01, score
+        index = indptr.cpu(), indices.cpu()
+        grad = rows("l1", 4, 1, 4)[:, 0]
+        for b in (bias, None):
+            row_losses, linear = losses.bce(q, c, b, indptr, indices, *labels)
+            assert row_losses.dtype == torch.float32
+            inputs = exact(q), exact(c), exact(b)
+            expected = reference_losses.bce(*inputs, *index, *labels)
+            assert_close(row_losses, expected[0])
+            assert_close(linear, expected[1])
+            need = True, True, b is not None
+            found = losses.bce_backward(grad, q, c, b, indptr, indices, *labels, need)
+            expected = reference_losses.bce_backward(exact(grad), *inputs, *index, *labels, need)
+            for x, y in zip(found, expected, strict=True):
+                assert_close(x, y)
+            again = losses.bce_backward(grad, q, c, b, indptr, indices, *labels, need)
+            assert all(x is y or torch.equal(x, y) for x, y in zip(found, again, strict=True))
+            both = losses.bce_with_gradients(grad, q, c, b, indptr, indices, *labels, need)
+            assert torch.equal(both[0], row_losses)
+            assert all(x is y or torch.equal(x, y) for x, y in zip(found, both[2], strict=True))
+
+    @pytest.mark.parametrize("score", LAYOUTS)
+    def test_cross_entropy(self, score) -> None:
+        from kgfast.kernels.triton import losses
+
+        q, c = operands(score, 4, 90, 6, torch.bfloat16)
+        bias = rows("l1", 90, 1, 3)[:, 0]
+        targets = torch.tensor([3, 89, 0, 3], device=DEVICE)
+        found = losses.cross_entropy(q, c, bias, targets, 0.1, score)
+        inputs = exact(q), exact(c), exact(bias), targets.cpu(), 0.1, score
+        expected = reference_losses.cross_entropy(*inputs)
+        for x, y in zip(found, expected, strict=True):
+            assert_close(x, y)
+        grad = rows("l1", 4, 1, 4)[:, 0]
+        gradients = losses.cross_entropy_backward(grad, found[1], q, c, bias, targets, 0.1, score)
+        references = reference_losses.cross_entropy_backward(exact(grad), expected[1], *inputs)
+        assert gradients[1].dtype == torch.bfloat16
+        for x, y, rel in zip(gradients, references, (1e-5, 8e-3, 1e-5), strict=True):
+            assert_close(x, y, rel)
+        again = losses.cross_entropy_backward(grad, found[1], q, c, bias, targets, 0.1, score)
+        assert all(torch.equal(x, y) for x, y in zip(gradients, again, strict=True))
+
+    def test_only_what_is_needed(self) -> None:
+        from kgfast.kernels.triton import losses
+
+        q, c = operands("l1", 2, 9, 3)
+        targets = torch.tensor([1, 8], device=DEVICE)
+        _, lse, _ = losses.cross_entropy(q, c, None, targets, 0.0, "l1")
+        grad = torch.ones(2, device=DEVICE)
+        need = False, True, False
+        found = losses.cross_entropy_backward(grad, lse, q, c, None, targets, 0.0, "l1", need)
+        assert [it is not None for it in found] == list(need)

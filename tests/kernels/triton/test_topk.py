@@ -1,0 +1,192 @@
+"""The Triton backend returns the ids of the reference, and its scores, bit for bit.
+
+As in test_rank.py, the class runs in a subprocess with ``TRITON_INTERPRET=1`` where there is
+no GPU.
+"""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kgfast.kernels.reference.topk import topk as reference
+from kgfast.kernels.scores import get_score
+from support.problems import cast, make_problem, table_of
+
+pytest.importorskip("triton")
+
+from support.interpreter import quicken
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = not INTERPRETED and torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+CAN_RUN = INTERPRETED or ON_GPU  # else the class is left to the subprocess
+on_gpu = pytest.mark.gpu if ON_GPU else lambda item: item
+if INTERPRETED:
+    quicken()
+few = settings(
+    max_examples=4,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="is the outer process")
+def test_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, __file__, "-k", "TestTopk"],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def compare(queries: Tensor, candidates: Tensor, k: int, *args: object, **options: object) -> None:
+    """Assert that both backends return the same; twice, as survivors come in any order."""
+    from kgfast.kernels.triton.topk import topk
+
+    def there(value: object) -> object:
+        return value.to(DEVICE) if isinstance(value, Tensor) else value
+
+    scores, ids = reference(queries, candidates, k, *args, **options)
+    moved = {name: there(value) for name, value in options.items()}
+    found = topk(*(there(it) for it in (queries, candidates, k, *args)), **moved)
+    assert torch.equal(found[1].cpu(), ids)
+    assert found[0].dtype == scores.dtype
+    assert torch.equal(found[0].cpu().nan_to_num(7.0), scores.nan_to_num(7.0))
+
+
+def rows(score: str, count: int, dim: int, seed: int, kind: str = "normal") -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    width = dim * get_score(score).planes
+    return cast(table_of(kind, count, width, generator), torch.float32)
+
+
+@on_gpu
+class TestTopk:
+    __test__ = CAN_RUN
+
+    @given(seed=st.integers(0, 2**31 - 1), nonfinite=st.booleans())
+    @few
+    def test_random_problems(self, seed, nonfinite) -> None:
+        problem = make_problem(seed, nonfinite)
+        queries, candidates, _, indptr, indices, score = problem.args
+        pick = random.Random(seed)
+        k = pick.choice([1, 2, 5, len(candidates), len(candidates) + 3])
+        known = (indptr, indices) if pick.random() < 0.7 else (None, None)
+        compare(queries, candidates, k, *known, score, **problem.kwargs)
+
+    @pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate"])
+    @pytest.mark.parametrize("kind", ["grid", "same", "close", "huge", "tiny"])
+    def test_adversarial_tables(self, score, kind) -> None:
+        known = torch.tensor([0, 3, 3]), torch.tensor([5, 0, 5])
+        table = rows(score, 70, 3, 0, kind)
+        compare(rows(score, 2, 3, 1, kind), table, 6, *known, score)
+
+    @pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
+    @pytest.mark.parametrize("kind", ["same", "normal"])
+    def test_a_band_that_overflows(self, score, kind, monkeypatch) -> None:
+        from kgfast.kernels.triton import topk
+
+        monkeypatch.setattr(topk, "BAND_PAIRS", 128)
+        monkeypatch.setattr(topk, "STRIPE", 6)
+        compare(rows(score, 3, 2, 1), rows(score, 150, 2, 0, kind), 5, score=score)
+
+    def test_all_of_them(self, monkeypatch) -> None:
+        from kgfast.kernels.triton import topk
+
+        monkeypatch.setattr(topk, "BAND_PAIRS", 256)
+        monkeypatch.setattr(topk, "STRIPE", 16)
+        known = torch.tensor([0, 0, 2, 2]), torch.tensor([3, 99])
+        table = rows("l1", 100, 2, 0, "grid")
+        compare(rows("l1", 3, 2, 1, "grid"), table, 100, *known, "l1")
+
+    def test_scores_that_rise_with_the_id(self, monkeypatch) -> None:
+        """The stripe's limit is the worst there is: all that follow survive."""
+        from kgfast.kernels.triton import topk
+
+        monkeypatch.setattr(topk, "BAND_PAIRS", 128)
+        monkeypatch.setattr(topk, "STRIPE", 8)
+        table = torch.arange(300.0)[:, None].expand(-1, 2)
+        compare(torch.ones(2, 2), table, 3, score="dot")
+
+    def test_a_subset_and_its_known_answers(self) -> None:
+        ids = torch.randperm(90, generator=torch.Generator().manual_seed(0))[:70]
+        known = torch.tensor([0, 40, 41]), torch.arange(41)
+        options = {"candidate_ids": ids, "bias": rows("l1", 90, 1, 2)[:, 0], "dims": [3, 1]}
+        queries, table = rows("rotate", 2, 3, 1), rows("rotate", 90, 3, 0)
+        compare(queries, table, 7, *known, "rotate", **options)
+
+    def test_fewer_candidates_than_asked_for(self) -> None:
+        known = torch.tensor([0, 5, 6]), torch.tensor([4, 3, 2, 1, 0, 2])
+        compare(rows("l2", 2, 3, 1), rows("l2", 5, 3, 0), 4, *known, "l2")
+        none = torch.empty(0, dtype=torch.int64)
+        compare(rows("l2", 2, 3, 1), rows("l2", 5, 3, 0), 2, score="l2", candidate_ids=none)
+
+    def test_many_passes(self, monkeypatch) -> None:
+        from kgfast.kernels.triton import topk
+
+        monkeypatch.setattr(topk, "MOST_QUERIES", 4)
+        monkeypatch.setattr(topk, "CANDIDATE_BYTES", 64 * 40)
+        known = torch.arange(11), torch.arange(10) * 7
+        compare(rows("rotate", 10, 2, 1), rows("rotate", 130, 2, 0), 3, *known, "rotate")
+
+    @pytest.mark.parametrize("has_ids", [False, True])
+    def test_rows_too_long_for_the_scratch(self, has_ids, monkeypatch) -> None:
+        from kgfast.kernels.triton import topk
+
+        monkeypatch.setattr(topk, "CANDIDATE_BYTES", 64)
+        monkeypatch.setattr(topk, "BAND_PAIRS", 64)
+        ids = torch.tensor([7, 3, 29, 11]) if has_ids else None
+        compare(rows("l1", 2, 3, 1), rows("l1", 30, 3, 0), 3, score="l1", candidate_ids=ids)
+
+    @pytest.mark.parametrize("is_long", [False, True])
+    def test_numbers_that_are_not_finite(self, is_long, monkeypatch) -> None:
+        from kgfast.kernels.triton import topk
+
+        if is_long:
+            monkeypatch.setattr(topk, "CANDIDATE_BYTES", 64)
+        queries, table = rows("l1", 3, 66, 1).to(DEVICE), rows("l1", 30, 66, 0).to(DEVICE)
+        table[20, 65] = torch.inf
+        with pytest.raises(ValueError, match="candidates: row 20 holds a NaN or an infinity"):
+            topk.topk(queries, table, 2, score="l1")
+        ids = torch.tensor([4, 20, 9], device=DEVICE)
+        with pytest.raises(ValueError, match="candidates: row 20 holds"):
+            topk.topk(queries, table, 2, score="l1", candidate_ids=ids)
+        queries[2, 1] = torch.nan
+        with pytest.raises(ValueError, match="queries: row 2 holds"):
+            topk.topk(queries, table, 2, score="l1")
+        compare(queries.cpu(), table.cpu(), 29, score="l1", nan_worst=True)
+
+    def test_a_bad_row_of_a_later_block(self, monkeypatch) -> None:
+        from kgfast.kernels.triton import topk
+
+        monkeypatch.setattr(topk, "CANDIDATE_BYTES", 64 * 30)
+        queries, table = rows("l1", 3, 2, 1).to(DEVICE), rows("l1", 150, 2, 0).to(DEVICE)
+        table[140, 1] = torch.nan
+        with pytest.raises(ValueError, match="candidates: row 140 holds"):
+            topk.topk(queries, table, 2, score="l1")
+
+    def test_the_order_of_scores(self) -> None:
+        from kgfast.kernels.triton.topk import _MISSING, _keys
+
+        nan, inf = torch.nan, torch.inf
+        scores = torch.tensor([nan, -inf, -2.0, -1e-320, -0.0, 0.0, 1e-320, 3.0, inf]).double()
+        scores[3], scores[6] = -1e-320, 1e-320  # not representable in float32
+        keys = _keys(scores).tolist()
+        assert keys == sorted(keys)
+        assert keys[4] == keys[5]
+        assert len(set(keys)) == 8
+        assert min(keys) > _MISSING
+
+    def test_nothing_to_find(self) -> None:
+        compare(torch.empty(0, 4), torch.ones(3, 4), 2, score="dot")
+        compare(torch.ones(2, 4), torch.empty(0, 4), 2, score="dot")

@@ -1,0 +1,237 @@
+"""kgfast.losses: those of a model are the formulas of its scores, on every model."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch.nn import functional
+
+from kgfast import Candidates, KnownTriples, RotatE, losses
+from kgfast.losses import formulas
+from support import oracles
+from support.loss_models import MODELS, B, K, N, R, query_of, some_negatives, some_triples
+
+EACH_MODEL = pytest.mark.parametrize("name", MODELS)
+SIDES = pytest.mark.parametrize("side", ["head", "tail"])
+
+
+def dense_scores(model, anchors, relations, side, dim=None) -> torch.Tensor:
+    """Scores ``[B, N]`` of the same queries in float64, gamma and bias included."""
+    queries = model.queries(anchors, relations, side, dims=dim).double()
+    candidates = model.candidates(side)
+    width = None if dim is None else model.crop_width(dim)
+    scores = oracles.dense_scores(
+        queries[:, None], candidates.table.double(), model.score, dim=width
+    )
+    if candidates.bias is not None:
+        scores = scores + candidates.bias.double()
+    return scores + getattr(model, "gamma", 0.0)
+
+
+def assert_same(model, got: torch.Tensor, exact: torch.Tensor) -> None:
+    """Values, and gradients of all parameters."""
+    oracles.assert_accurate(got.detach(), exact.detach())
+    parameters = list(model.parameters())
+    weight = torch.linspace(1, 2, max(1, got.numel())).reshape(got.shape)
+    gradients = torch.autograd.grad((got * weight).sum(), parameters, retain_graph=True)
+    expected = torch.autograd.grad((exact * weight).sum(), parameters, retain_graph=True)
+    for one, other in zip(gradients, expected, strict=True):
+        assert one.abs().sum() > 0
+        assert (one - other).abs().max() <= 2e-5 * other.abs().max()
+
+
+@EACH_MODEL
+@SIDES
+@pytest.mark.parametrize("style", ["torch", "conve", "pykeen"])
+@pytest.mark.usefixtures("backend")
+def test_bce(name, side, style):
+    model, eps = MODELS[name](), 0.1
+    anchors, relations, targets = query_of(some_triples(), side)
+    model.candidates(side)
+    scores = dense_scores(model, anchors, relations, side)
+    hot = functional.one_hot(targets, N).double()
+    labels = {
+        "torch": (1 - eps) * hot + eps / N,
+        "conve": (1 - eps) * hot + 1 / N,
+        "pykeen": hot * (1 - eps) + (1 - hot) * eps / (N - 1),
+    }[style]
+    each = functional.binary_cross_entropy_with_logits(scores, labels, reduction="none")
+    for reduction, exact in (("mean", each.mean()), ("sum", each.sum()), ("none", each.sum(1))):
+        got = losses.bce(
+            model,
+            anchors,
+            relations,
+            targets,
+            side=side,
+            label_smoothing=eps,
+            smoothing_style=style,
+            reduction=reduction,
+        )
+        assert_same(model, got, exact)
+
+
+@EACH_MODEL
+@SIDES
+@pytest.mark.usefixtures("backend")
+def test_bce_with_several_positives(name, side):
+    h, r, t = some_triples()[0].tolist()
+    more = [(h, r, n) for n in range(0, N, 2)] + [(n, r, t) for n in range(0, N, 3)]
+    model, known = MODELS[name](), KnownTriples(some_triples(), more)
+    anchors, relations, _ = query_of(some_triples(), side)
+    labels = torch.zeros(B, N, dtype=torch.float64)
+    positives = known.exclude(anchors, relations, side)
+    labels[torch.repeat_interleave(positives[0].diff()), positives[1]] = 1
+    assert labels.sum() > B
+    exact = functional.binary_cross_entropy_with_logits(
+        dense_scores(model, anchors, relations, side), labels
+    )
+    assert_same(model, losses.bce(model, anchors, relations, positives, side=side), exact)
+
+
+@EACH_MODEL
+@SIDES
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+@pytest.mark.usefixtures("backend")
+def test_cross_entropy(name, side, eps):
+    model = MODELS[name]()
+    anchors, relations, targets = query_of(some_triples(), side)
+    scores = dense_scores(model, anchors, relations, side)
+    for reduction in ("mean", "sum", "none"):
+        exact = functional.cross_entropy(scores, targets, label_smoothing=eps, reduction=reduction)
+        got = losses.cross_entropy(
+            model,
+            anchors,
+            relations,
+            targets,
+            side=side,
+            label_smoothing=eps,
+            reduction=reduction,
+        )
+        assert_same(model, got, exact)
+
+
+@EACH_MODEL
+@SIDES
+@pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
+@pytest.mark.parametrize("dims", [None, [2, 6, 3]], ids=["full", "crops"])
+@pytest.mark.usefixtures("backend")
+def test_sampled_scores(name, side, pool, dims):
+    model, triples, negatives = MODELS[name](), some_triples(), some_negatives(pool)
+    anchors, relations, targets = query_of(triples, side)
+    scores = torch.stack(
+        [dense_scores(model, anchors, relations, side, dim) for dim in dims or [None]]
+    )
+    exact = [scores[:, torch.arange(B), targets]]
+    exact.append(scores.gather(2, negatives.expand(len(scores), B, K)))
+    got = losses.sampled_scores(model, triples, negatives, side, dims)
+    for one, other in zip(got, exact, strict=True):
+        assert_same(model, one, other if dims else other[0])
+
+
+@pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
+@pytest.mark.usefixtures("backend")
+def test_sparse_gradients_equal_dense_ones(pool):
+    triples, negatives = some_triples(), some_negatives(pool)
+    grads = []
+    for sparse in (False, True):
+        model = RotatE.init(N, R, 6, seed=0)
+        # Queries gather rows with dense gradients, so the table is another tensor here.
+        table = model.entity.detach().clone().requires_grad_()
+        model.candidates = lambda side, table=table: Candidates(table)
+        losses.nssa(model, triples, negatives, sparse=sparse).backward()
+        grads.append(table.grad)
+        assert table.grad.is_sparse == sparse
+    torch.testing.assert_close(grads[1].to_dense(), grads[0])
+
+
+@pytest.mark.parametrize("name", ["nssa", "margin", "logistic"])
+@pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
+@SIDES
+@pytest.mark.usefixtures("backend")
+def test_a_loss_of_a_model_is_the_formula_of_its_scores(name, pool, side):
+    model, triples, negatives = MODELS["rotate"](), some_triples(), some_negatives(pool)
+    scores = losses.sampled_scores(model, triples, negatives, side)
+    mask = torch.ones(B, K, dtype=torch.bool)
+    mask[0, 1] = False
+    got = getattr(losses, name)(model, triples, negatives, side=side, mask=mask)
+    assert torch.equal(got, getattr(formulas, name)(*scores, mask=mask))
+
+
+def test_a_weight_of_a_loss_reaches_it():
+    model, triples, negatives = MODELS["transe"](), some_triples(), some_negatives()
+    weights = losses.subsampling_weights(triples)
+    scores = losses.sampled_scores(model, triples, negatives)
+    got = losses.nssa(model, triples, negatives, alpha=0.3, weights=weights)
+    assert torch.equal(got, formulas.nssa(*scores, alpha=0.3, weights=weights))
+
+
+def test_subsampling_weights_are_those_of_the_official_code():
+    triples = [(0, 0, 1), (0, 0, 2), (3, 1, 2), (0, 0, 1), (2, 0, 1)]
+    count: Counter = Counter()
+    for h, r, t in triples:
+        for pair in ((h, r), (t, -r - 1)):
+            count[pair] = count[pair] + 1 if pair in count else 4
+    expected = [math.sqrt(1 / (count[h, r] + count[t, -r - 1])) for h, r, t in triples]
+    got = losses.subsampling_weights(triples)
+    assert got.dtype == torch.float32
+    assert got.tolist() == pytest.approx(expected)
+    assert losses.subsampling_weights(torch.empty(0, 3, dtype=torch.int64)).shape == (0,)
+
+
+def test_labels_of_every_style():
+    assert losses.smoothed_labels(0.0, "conve", 5) == (1.0, 0.0)
+    assert losses.smoothed_labels(0.2, "torch", 5) == pytest.approx((0.8, 0.04))
+    assert losses.smoothed_labels(0.2, "conve", 5) == pytest.approx((0.8, 0.2))
+    assert losses.smoothed_labels(0.2, "pykeen", 5) == pytest.approx((0.75, 0.05))
+
+
+MODULES = {
+    "bce": (
+        losses.BCELoss(label_smoothing=0.1, smoothing_style="conve", reduction="sum"),
+        {"label_smoothing": 0.1, "smoothing_style": "conve", "reduction": "sum"},
+    ),
+    "cross_entropy": (losses.CrossEntropyLoss(label_smoothing=0.1), {"label_smoothing": 0.1}),
+    "nssa": (losses.NSSALoss(alpha=0.5, reduction="none"), {"alpha": 0.5, "reduction": "none"}),
+    "margin": (losses.MarginLoss(margin=3.0), {"margin": 3.0}),
+    "logistic": (losses.LogisticLoss(reduction="sum"), {"reduction": "sum"}),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@SIDES
+def test_a_module_is_its_function(name, side):
+    module, options = MODULES[name]
+    model, triples = MODELS["rotate"](), some_triples()
+    given = (triples, some_negatives())
+    if name in ("bce", "cross_entropy"):
+        given = query_of(triples, side)
+    expected = getattr(losses, name)(model, *given, side=side, **options)
+    assert torch.equal(module(model, *given, side=side), expected)
+    assert not list(module.parameters())
+    assert all(f"{key}={value!r}" in repr(module) for key, value in options.items())
+
+
+def test_sampled_scores_of_an_empty_batch_and_of_no_negatives():
+    model = MODELS["rotate"]()
+    positive, negative = losses.sampled_scores(
+        model, torch.empty(0, 3, dtype=torch.int64), torch.empty(0, K, dtype=torch.int64)
+    )
+    assert (positive.shape, negative.shape) == ((0,), (0, K))
+    for none in (torch.empty(B, 0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)):
+        positive, negative = losses.sampled_scores(model, some_triples(), none)
+        assert (positive.shape, negative.shape) == ((B,), (B, 0))
+
+
+def test_any_object_with_the_contract_has_losses():
+    class Constant:
+        score, num_entities, num_relations, dim = "dot", 3, 1, 1
+
+        def queries(self, anchors, relations, side, dims=None):
+            return torch.ones(len(anchors), 1)
+
+        def candidates(self, side):
+            return Candidates(torch.tensor([[0.0], [1.0], [2.0]]))
+
+    rows = losses.cross_entropy(Constant(), *torch.tensor([[0], [0], [2]]))
+    assert rows.item() == pytest.approx(math.log(1 + math.e + math.e**2) - 2)

@@ -1,0 +1,256 @@
+"""Bad input of kgfast.losses: what is wrong is named."""
+
+import pytest
+import torch
+
+from kgfast import losses
+from kgfast.losses import formulas
+from support.loss_models import (
+    MODELS,
+    B,
+    K,
+    N,
+    R,
+    query_of,
+    random_scores,
+    some_negatives,
+    some_triples,
+)
+
+
+def bce_of(**change):
+    anchors, relations, targets = query_of(some_triples(), "tail")
+    given = {"anchors": anchors, "relations": relations, "positives": targets} | change
+    return losses.bce(MODELS["rotate"](), **given)
+
+
+def nssa_of(**change):
+    given = {"triples": some_triples(), "negatives": some_negatives()} | change
+    return losses.nssa(MODELS["rotate"](), **given)
+
+
+def an_empty_row():
+    return torch.tensor([0, 1, 2, 2, 3, 4, 5]), torch.arange(5)
+
+
+def broken():
+    model = MODELS["rotate"]().requires_grad_(False)
+    model.entity[4, 1] = torch.nan
+    return model
+
+
+BAD = {
+    "side": (lambda: bce_of(side="both"), ValueError, "side must be 'head' or 'tail'"),
+    "reduction": (lambda: bce_of(reduction="max"), ValueError, "reduction must be one of mean"),
+    "smoothing": (lambda: bce_of(label_smoothing=1.0), ValueError, r"must be in \[0, 1\); got 1.0"),
+    "negative smoothing": (lambda: bce_of(label_smoothing=-0.1), ValueError, r"in \[0, 1\)"),
+    "style": (lambda: bce_of(smoothing_style="keras"), ValueError, "smoothing_style must be one"),
+    "anchors": (
+        lambda: bce_of(anchors=torch.arange(B) + 6),
+        ValueError,
+        r"anchors\[5\] .* 0 .. 10",
+    ),
+    "relations": (
+        lambda: bce_of(relations=torch.full((B,), R)),
+        ValueError,
+        r"relations\[0\] must be in 0 .. 2; got 3",
+    ),
+    "float anchors": (lambda: bce_of(anchors=torch.zeros(B)), TypeError, "anchors must be int64"),
+    "fewer relations": (
+        lambda: bce_of(relations=torch.zeros(2).long()),
+        ValueError,
+        r"relations must have shape \[6\]",
+    ),
+    "fewer positives": (
+        lambda: bce_of(positives=torch.arange(2)),
+        ValueError,
+        r"positives must have shape \[6\]",
+    ),
+    "list of positives": (lambda: bce_of(positives=[1]), TypeError, "positives must be a tensor"),
+    "no positives": (
+        lambda: bce_of(positives=an_empty_row()),
+        ValueError,
+        "row 2 has no positives",
+    ),
+    "positive id": (
+        lambda: bce_of(positives=torch.arange(B) + 6),
+        ValueError,
+        r"positive_indices\[5\] must be in 0 .. 10; got 11",
+    ),
+    "NaN": (
+        lambda: losses.bce(broken(), *torch.zeros(3, 1).long()),
+        ValueError,
+        "candidates: row 4 holds a NaN",
+    ),
+    "NaN in cross entropy": (
+        lambda: losses.cross_entropy(broken(), *torch.zeros(3, 1).long()),
+        ValueError,
+        "candidates: row 4 holds a NaN",
+    ),
+    "triples": (lambda: nssa_of(triples=torch.full((B, 3), 5)), ValueError, r"triples\[0\]"),
+    "negatives": (
+        lambda: nssa_of(negatives=[1, 2]),
+        TypeError,
+        "negatives must be a tensor; got list",
+    ),
+    "float negatives": (lambda: nssa_of(negatives=torch.zeros(B, K)), TypeError, "must be int64"),
+    "rows of negatives": (
+        lambda: nssa_of(negatives=torch.zeros(2, K).long()),
+        ValueError,
+        r"negatives must have shape \[6, K\], a row per triple, or \[K\]",
+    ),
+    "negatives elsewhere": (
+        lambda: nssa_of(negatives=some_negatives().to("meta")),
+        ValueError,
+        "negatives must be on cpu",
+    ),
+    "negative id": (lambda: nssa_of(negatives=torch.full((B, K), N)), ValueError, "got 11"),
+    "id in the pool": (
+        lambda: nssa_of(negatives=torch.tensor([0, -3])),
+        ValueError,
+        r"negatives\[1\] must be in 0 .. 10; got -3",
+    ),
+    "alpha": (lambda: nssa_of(alpha=-1.0), ValueError, "alpha must be finite and at least 0"),
+    "weights": (lambda: nssa_of(weights=torch.ones(2)), ValueError, r"weights must have shape \[6"),
+    "mask": (lambda: nssa_of(mask=torch.ones(B, K)), ValueError, r"mask must be bool \[6, 4\]"),
+    "margin": (
+        lambda: formulas.margin(*random_scores(), margin=float("nan")),
+        ValueError,
+        "margin must be finite",
+    ),
+    "scores": (
+        lambda: formulas.logistic(torch.zeros(2), torch.zeros(3, 4)),
+        ValueError,
+        r"positive must be \[..., B\] and negative \[..., B, K\]; got shapes \[2\] and \[3, 4\]",
+    ),
+    "dims": (
+        lambda: losses.sampled_scores(
+            MODELS["rotate"](), some_triples(), some_negatives(), dims=[7]
+        ),
+        ValueError,
+        "dims must be in 1 .. 6; got 7",
+    ),
+    "shares": (lambda: losses.smoothed_labels(0.1, "pykeen", 1), ValueError, "more than 1 cand"),
+    "module": (lambda: losses.BCELoss(label_smoothing=2.0), ValueError, r"in \[0, 1\)"),
+    "module reduction": (lambda: losses.NSSALoss(reduction="max"), ValueError, "reduction must"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name):
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+CALLS = {
+    "bce": bce_of,
+    "cross_entropy": lambda model=None, **change: losses.cross_entropy(
+        MODELS["rotate"]() if model is None else model,
+        *query_of(some_triples(), "tail"),
+        **change,
+    ),
+    **{
+        name: lambda model=None, name=name, **change: getattr(losses, name)(
+            MODELS["rotate"]() if model is None else model,
+            some_triples(),
+            change.pop("negatives", some_negatives()),
+            **change,
+        )
+        for name in ("nssa", "margin", "logistic", "sampled_scores", "med")
+    },
+}
+SAMPLED = ("nssa", "margin", "logistic")
+
+
+def refused(error, message, call, *args, **given):
+    with pytest.raises(error, match=message) as caught:
+        call(*args, **given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("model", [3, "x", object(), torch.ones(3, 3)])
+def test_what_is_no_model(name, model):
+    if name == "bce":
+        anchors, relations, targets = query_of(some_triples(), "tail")
+        given = losses.bce, model, anchors, relations, targets
+    else:
+        given = CALLS[name], model
+    refused(TypeError, "^model must (have score|be a MED; got)", *given)
+
+
+def test_a_model_that_rows_cannot_be_given_to():
+    class Own:
+        score, num_entities, num_relations, dim, nested = "dot", N, R, 4, False
+
+        def queries(self, anchors, relations, side):
+            return torch.ones(len(anchors), 4)
+
+        def candidates(self, side):
+            return torch.ones(N, 4)
+
+    refused(TypeError, "^model must have with_entity; Own does not", CALLS["nssa"], Own())
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_masks_and_weights_of_another_kind(name):
+    for value in ([True], "x", 3):
+        kind = type(value).__name__
+        refused(TypeError, f"^mask must be a tensor; got {kind}", CALLS[name], mask=value)
+    mask = torch.ones(B, K, dtype=torch.bool)
+    refused(TypeError, "^mask must be dense", CALLS[name], mask=mask.to_sparse())
+    refused(ValueError, "^mask must be on cpu", CALLS[name], mask=mask.to("meta"))
+    for value in ([1.0], "x", 3):
+        refused(TypeError, "^weights must be a tensor; got", nssa_of, weights=value)
+    weights = torch.ones(B)
+    refused(TypeError, "^weights must be dense", nssa_of, weights=weights.to_sparse())
+    refused(ValueError, "^weights must be on cpu", nssa_of, weights=weights.to("meta"))
+    refused(TypeError, "^weights must be real", nssa_of, weights=weights.cfloat())
+    sparse = some_negatives().to_sparse()
+    refused(TypeError, "^negatives must be dense", CALLS[name], negatives=sparse)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_scores_of_another_kind(name):
+    loss = getattr(formulas, name)
+    positive, negative = torch.ones(B), torch.ones(B, K)
+    for value in ("x", 3, None, [1.0]):
+        refused(TypeError, "^positive must be a tensor; got", loss, value, negative)
+        refused(TypeError, "^negative must be a tensor; got", loss, positive, value)
+    refused(TypeError, "^positive must be dense", loss, positive.to_sparse(), negative)
+    refused(TypeError, "^negative must be floating point", loss, positive, negative.long())
+    refused(ValueError, "^negative must be on cpu", loss, positive, negative.to("meta"))
+
+
+def test_med_of_another_mask():
+    one = torch.tensor(1.0)
+    scores = torch.zeros(1, B), torch.zeros(1, B, K)
+    for mask, error in (
+        ([True], TypeError),
+        (torch.ones(B, K), ValueError),
+        (torch.ones(B, dtype=torch.bool), ValueError),
+    ):
+        refused(error, "^mask must be ", losses.med_loss, *scores, [1.0], (one,) * 3, mask=mask)
+
+
+def test_numbers_are_named_before_anything_is_computed():
+    class Never(Exception):
+        pass
+
+    model = MODELS["rotate"]()
+    model.queries = lambda *_: (_ for _ in ()).throw(Never)
+    for value in ("x", None, [1.0]):
+        refused(TypeError, "^alpha must be a number", CALLS["nssa"], model, alpha=value)
+        refused(TypeError, "^margin must be a number", CALLS["margin"], model, margin=value)
+    for name in SAMPLED:
+        refused(ValueError, "^reduction must be one", CALLS[name], model, reduction="max")
+    refused(TypeError, "^label_smoothing must be a number", bce_of, label_smoothing="x")
+    refused(ValueError, "^smoothing_style must be one of", bce_of, smoothing_style=[])
+
+
+def test_logits_and_relations_of_another_kind():
+    relations = torch.tensor([0, 1])
+    refused(TypeError, "^logits must be a ten", losses.relation_prediction, "x", relations)
+    logits = torch.zeros(2, 3)
+    refused(TypeError, "^relations must be a t", losses.relation_prediction, logits, [0, 1])

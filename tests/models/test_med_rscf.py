@@ -1,0 +1,385 @@
+"""RSCF and MED against dense arithmetic by the papers' formulas."""
+
+import math
+import weakref
+
+import pytest
+import torch
+
+from kgfast import (
+    MED,
+    RSCF,
+    DistMult,
+    KnownTriples,
+    RotatE,
+    TransE,
+    losses,
+    rank,
+    topk,
+)
+from kgfast.eval.batches import checked_batch_size
+from kgfast.losses import med_loss, sampled_scores
+from kgfast.ops import use_backend
+from kgfast.training.regularizers import Regularizer
+from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
+
+
+@pytest.fixture(autouse=True)
+def reference():
+    with use_backend("reference"):
+        yield
+
+
+def normalised(rows, p=2):
+    return rows / torch.linalg.vector_norm(rows, p, dim=-1, keepdim=True).clamp_min(1e-12)
+
+
+def columns(planes, dim, crop):
+    """Of a row with so many planes of D, those of a crop."""
+    if crop == "split":
+        return torch.arange(planes * dim)
+    return torch.cat([torch.arange(dim) + plane * D for plane in range(planes)])
+
+
+def dense(model, rscf, dim, crop="prefix"):
+    """Scores ``[T, N]`` of every tail of TRIPLES and of every head, without gamma."""
+    e_planes, r_planes = model.entity.shape[1] // D, model.relation.shape[1] // D
+    e_columns, r_columns = columns(e_planes, dim, crop), columns(r_planes, dim, crop)
+    entity, relation = model.entity[:, e_columns], model.relation[:, r_columns]
+
+    def score(h, r, t):
+        if rscf is not None:
+            scale = normalised(r @ rscf.A1[r_columns][:, e_columns]) + 1
+            if rscf.relation_transform:
+                a2, a3 = (it[e_columns][:, r_columns] for it in (rscf.A2, rscf.A3))
+                r = (normalised(h @ a2) + 1) * (normalised(t @ a3) + 1) * r
+            h, t = scale * h, scale * t
+        if isinstance(model, RotatE):
+            turn = torch.polar(torch.ones_like(r), r * math.pi / ((model.gamma + 2) / D))
+            h, t = (torch.complex(*it.chunk(2, -1)) for it in (h, t))
+            return -(h * turn - t).abs().sum(-1)
+        if isinstance(model, TransE):
+            return -torch.linalg.vector_norm(h + r - t, 1 if model.score == "l1" else 2, dim=-1)
+        if isinstance(model, DistMult):
+            return (h * r * t).sum(-1)
+        h, r, t = (torch.complex(*it.chunk(2, -1)) for it in (h, r, t))
+        return (h * r * t.conj()).real.sum(-1)
+
+    h, r, t = (table[TRIPLES[:, i], None] for i, table in enumerate((entity, relation, entity)))
+    return {"tail": score(h, r, entity[None]), "head": score(entity[None], r, t)}
+
+
+KINDS = ["rotate", "transe l1", "transe l2", "distmult", "complex"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "relation_transform"),
+    [(kind, False) for kind in KINDS] + [(kind, True) for kind in KINDS[:3]],
+)
+@pytest.mark.parametrize("crop", ["prefix", "split"])
+@pytest.mark.parametrize("dim", [3, D])
+def test_scores_are_those_of_the_formula(kind, relation_transform, crop, dim):
+    model, rscf = wrapped(kind, relation_transform)
+    med = MED(rscf, [3, D], crop=crop)
+    expected = dense(model, rscf, dim, crop)
+    gamma = getattr(model, "gamma", 0.0)
+    everyone = torch.arange(N).expand(len(TRIPLES), -1)
+    for side, exact in expected.items():
+        positive, negative = sampled_scores(med, TRIPLES, everyone, side, [dim])
+        torch.testing.assert_close(negative[0], exact + gamma)
+        own = TRIPLES[:, 2 if side == "tail" else 0, None]
+        torch.testing.assert_close(positive[0], exact.gather(1, own)[:, 0] + gamma)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("crop", ["prefix", "split"])
+def test_ranks_of_sub_models(kind, crop):
+    model = base(kind)
+    med = MED(model, [3, 5, D], crop=crop)
+    found = rank(med, TRIPLES, dims=med.dims)
+    assert list(found) == [3, 5, D]
+    for dim, ranks in found.items():
+        for side, exact in dense(model, None, dim, crop).items():
+            own = exact.gather(1, TRIPLES[:, 2 if side == "tail" else 0, None])
+            near = (exact - own).abs() < 1e-12  # the target, and what rounding may move
+            above = ((exact > own) & ~near).sum(1)
+            counts = ranks.side(side)
+            assert torch.equal(counts.optimistic[:, 0] - 1, above)
+
+
+@pytest.mark.parametrize("crop", ["prefix", "split"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_of_sub_models(kind, crop):
+    model, rscf = wrapped(kind, kind in KINDS[:3])
+    med = MED(rscf, [3, D], crop=crop)
+    for dim in (3, D):
+        exact = dense(model, rscf, dim, crop)["tail"]
+        found = topk(med, heads=TRIPLES[:, 0], relations=TRIPLES[:, 1], k=4, dims=dim)
+        torch.testing.assert_close(found.scores, exact.sort(1, descending=True).values[:, :4])
+    whole = topk(med, heads=TRIPLES[:, 0], relations=TRIPLES[:, 1], k=4)
+    assert torch.equal(whole.ids, found.ids)
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_ranks_with_filters_equal_those_of_the_formula(kind):
+    model, rscf = wrapped(kind, True)
+    med = MED(rscf.float(), [3, D])
+    known = KnownTriples(TRIPLES)
+    found = rank(med, TRIPLES, dims=med.dims, known=known)
+    alone = {dim: rank(med, TRIPLES, dims=dim, known=known) for dim in med.dims}
+    for dim, ranks in found.items():
+        assert torch.equal(ranks.optimistic, alone[dim].optimistic)
+        exact = dense(model.double(), rscf.double(), dim)
+        for side, scores in exact.items():
+            own = scores.gather(1, TRIPLES[:, 2 if side == "tail" else 0, None])
+            margin = (scores - own).abs()
+            margin[margin == 0] = 1
+            assert margin.min() > 1e-5, "the float32 operands could decide otherwise"
+            raw = ranks.raw.side(side).optimistic[:, 0]
+            assert torch.equal(raw - 1, (scores > own).sum(1))
+
+
+def test_the_factor_is_made_once_and_counts_for_all_queries(monkeypatch):
+    model = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
+    asked = []
+    inner = RSCF.candidates
+    monkeypatch.setattr(RSCF, "candidates", lambda *args: asked.append(args[1:]) or inner(*args))
+    rank(model, TRIPLES.repeat(20, 1), batch_size=8)
+    assert asked == [("head",), ("tail",)]
+
+
+def test_only_one_factor_is_held(monkeypatch):
+    model = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
+    inner, alive, held = RSCF.candidates, [], []
+
+    def candidates(*args):
+        held.append(sum(factor() is not None for factor in alive))
+        found = inner(*args)
+        alive.append(weakref.ref(found.factor))
+        return found
+
+    monkeypatch.setattr(RSCF, "candidates", candidates)
+    rank(MED(model, [2, D]), TRIPLES, dims=[2, D])
+    assert held == [0, 0, 0, 0]
+
+
+def test_gradients_reach_everything():
+    rscf = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
+    med = MED(rscf, [2, 4, D], submodels_per_step=2)
+    loss = losses.med(med, TRIPLES, torch.randint(N, (5, 6)), dims=med.draw(1))
+    loss.backward()
+    without = [name for name, it in med.named_parameters() if it.grad is None or not it.grad.any()]
+    assert without == []
+
+
+@pytest.mark.parametrize("relation_transform", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_are_those_of_the_formula(relation_transform, shared):
+    model, rscf = wrapped("rotate", relation_transform)
+    everyone = torch.arange(N)
+    ids = everyone if shared else everyone.expand(len(TRIPLES), -1)
+    _, negative = sampled_scores(rscf, TRIPLES, ids, "head")
+    exact = dense(model, rscf, D)["head"] + model.gamma
+    grad = torch.randn_like(exact)
+    parameters = [it for it in rscf.parameters()]
+    torch.testing.assert_close(
+        torch.autograd.grad(negative, parameters, grad),
+        torch.autograd.grad(exact, parameters, grad),
+    )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_sparse_gradients_of_split_crops(shared):
+    ids = torch.arange(4) if shared else torch.arange(20).view(5, 4)
+    gradients = []
+    for sparse in (False, True):
+        med = MED(base("rotate"), [2, D], crop="split")
+        losses.med(med, TRIPLES, ids, sparse=sparse).backward()
+        gradients.append(med.entity.grad.to_dense())
+    torch.testing.assert_close(*gradients)
+
+
+def test_autocast_leaves_filters_alone():
+    rscf = RSCF(RotatE.init(N, R, D, seed=0), seed=1)
+    plain = rscf.queries(TRIPLES[:, 0], TRIPLES[:, 1], "tail")
+    factor = rscf.candidates("tail").factor
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(rscf.queries(TRIPLES[:, 0], TRIPLES[:, 1], "tail"), plain)
+        assert torch.equal(rscf.candidates("tail").factor, factor)
+
+
+@pytest.mark.parametrize("kind", ["complex", "rotate"])
+def test_n3_takes_moduli_of_wrapped_models(kind):
+    model, rows = base(kind), torch.randn(3, 2 * D, dtype=torch.float64)
+    penalty = Regularizer("n3", 1.0)
+    expected = penalty(model, [rows])
+    assert expected != penalty(base("distmult"), [rows])
+    for outer in (RSCF(model, False, seed=0), MED(model, [2, D])):
+        assert penalty(outer, [rows]) == expected
+
+
+def test_a_batch_of_filtered_queries_stays_small():
+    model = RSCF(RotatE.init(N, R, 512), seed=0)
+    assert (
+        checked_batch_size(None, model)
+        * model.queries(TRIPLES[:1, 0], TRIPLES[:1, 1], "tail").shape[1]
+        * 4
+        <= 8 << 20
+    )
+
+
+def huber(x):
+    return torch.where(x.abs() <= 1, 0.5 * x * x, x.abs() - 0.5)
+
+
+@pytest.mark.parametrize("loss_weight", ["exp", "sigmoid"])
+@pytest.mark.parametrize("positive_weight", ["softmax", "inverse"])
+def test_med_loss(loss_weight, positive_weight):
+    generator = torch.Generator().manual_seed(3)
+    positive = 2 + torch.rand(3, 4, generator=generator, dtype=torch.float64)
+    negative = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
+    mask = torch.rand(4, 5, generator=generator) < 0.8
+    w = tuple(torch.tensor(it, dtype=torch.float64) for it in (0.7, 1.3, 0.4))
+    expected = 0.0
+    for i, share in enumerate((0.25, 0.5, 1.0)):
+        p, n = torch.full((4,), 0.25), torch.full((int(mask.sum()),), 1 / int(mask.sum()))
+        if i:
+            before, others = positive[i - 1], negative[i - 1][mask]
+            logits = -w[0] * before if positive_weight == "softmax" else w[0] / before
+            p, n = logits.exp() / logits.exp().sum(), (w[1] * others).exp()
+            n = n / n.sum()
+            expected += huber(before - positive[i]).mean()
+            expected += huber(others - negative[i][mask]).mean()
+        improving = -(p * positive[i].sigmoid().log()).sum()
+        improving -= (n * (-negative[i][mask]).sigmoid().log()).sum()
+        weight = math.exp(w[2] * share)
+        if loss_weight == "sigmoid":
+            weight = 1 / (1 + math.exp(-w[2] * (share - 0.5)))
+        expected += weight * improving
+    options = {"loss_weight": loss_weight, "positive_weight": positive_weight, "mask": mask}
+    found = med_loss(positive, negative, (0.25, 0.5, 1.0), w, **options)
+    torch.testing.assert_close(found, expected)
+
+
+def test_weights_of_the_smaller_model_carry_no_gradient():
+    positive = torch.randn(2, 4, requires_grad=True)
+    negative = torch.zeros(2, 4, 3)
+    one = torch.tensor(1.0)
+    med_loss(positive, negative, (0.5, 1.0), (one, one, one)).backward()
+    with torch.no_grad():
+        difference = positive[0] - positive[1]
+        mutual = difference.clamp(-1, 1) / 4
+        own = -math.exp(0.5) * (-positive[0]).sigmoid() / 4
+    torch.testing.assert_close(positive.grad[0], mutual + own)
+
+
+def test_relation_prediction():
+    logits = torch.randn(4, 3, dtype=torch.float64)
+    relations = torch.tensor([2, 0, 1, 1])
+    expected = -logits.exp().div(logits.exp().sum(1, keepdim=True)).log()[range(4), relations]
+    found = losses.relation_prediction(logits, relations, reduction="none")
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(losses.relation_prediction(logits, relations), expected.mean())
+    with pytest.raises(ValueError, match=r"relations\[1\] must be in 0 \.\. 2; got 3"):
+        losses.relation_prediction(logits, torch.tensor([0, 3, 1, 1]))
+
+
+def test_sub_models_of_a_step_are_consecutive():
+    med = MED(base("rotate"), [1, 2, 4, 8], submodels_per_step=2)
+    assert {tuple(med.draw(number)) for number in range(20)} == {(1, 2), (2, 4), (4, 8)}
+
+
+def test_scales_start_where_they_are_asked_to():
+    med = MED(base("rotate"), [2, D], scales=(0, 0.5, -1.5), learnable=False)
+    assert [it.item() for it in (med.w1, med.w2, med.w3)] == [0, 0.5, -1.5]
+    assert MED(base("rotate"), [2, D]).w1.item() == 1
+
+
+class TestStateDicts:
+    def foreign(self, med, prefix):
+        """The state of another program, trained with crops by columns."""
+        own = dict(med.state_dict())
+        return {
+            f"{prefix}entity_embedding": own["model.model.entity"] + 1,
+            f"{prefix}relation_embedding": own["model.model.relation"] + 1,
+            f"{prefix}_rscf.A1": own["model.A1"] + 1,
+            f"{prefix}_rscf.W_A2": own["model.A2"] + 1,
+            f"{prefix}_rscf.W_A3.weight": (own["model.A3"] + 1).t(),
+            f"{prefix}gamma": torch.tensor([6.0]),
+            f"{prefix}embedding_range": torch.tensor([8.0 / D]),
+            "w1": torch.tensor(3.0),
+            "w2": torch.tensor(4.0),
+            "w3": torch.tensor(5.0),
+        }
+
+    @pytest.mark.parametrize("prefix", ["", "model."])
+    def test_names_of_other_programs(self, prefix):
+        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
+        before = {name: it.clone() for name, it in med.state_dict().items()}
+        med.load_state_dict(self.foreign(med, prefix))
+        assert [it.item() for it in (med.w1, med.w2, med.w3)] == [3.0, 4.0, 5.0]
+        for name in ("model.model.entity", "model.model.relation", "model.A1", "model.A3"):
+            torch.testing.assert_close(med.state_dict()[name], before[name] + 1)
+
+    @pytest.mark.parametrize(("name", "value"), [("gamma", 12.0), ("embedding_range", 0.5)])
+    def test_another_gamma_or_range_is_refused(self, name, value):
+        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
+        state = self.foreign(med, "model.") | {f"model.{name}": torch.tensor([value])}
+        with pytest.raises(ValueError, match=rf"model\.{name} is .*, but the model's {name} is "):
+            med.load_state_dict(state)
+
+    def test_scalars_held_as_vectors_of_one(self):
+        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
+        med.load_state_dict(self.foreign(med, "") | {"w1": torch.tensor([3.0])})
+        assert med.w1.item() == 3
+
+    def test_options_that_are_not_one_number(self):
+        med = MED(wrapped("rotate", True)[1], [2, D], crop="split")
+        with pytest.raises(ValueError, match=r"gamma must be one number; got shape \[2\]"):
+            med.load_state_dict(self.foreign(med, "") | {"gamma": torch.ones(2)})
+
+    def test_embeddings_of_a_module_are_not_turned(self):
+        rscf = wrapped("rotate", False)[1]
+        own = rscf.state_dict()
+        given = {
+            "entity_embedding.weight": own["model.entity"] + 1,
+            "relation_embedding.weight": own["model.relation"],
+            "A1": own["A1"],
+        }
+        expected = own["model.entity"] + 1
+        rscf.load_state_dict(given)
+        assert torch.equal(rscf.entity, expected)
+
+    @pytest.mark.parametrize("way", ["with a prefix", "as a part of another module"])
+    def test_the_mark_is_found(self, way):
+        saved = MED(base("rotate"), [2, D], crop="split").state_dict()
+        med = MED(base("rotate"), [2, D])
+        prefixed = {f"module.{name}": it for name, it in saved.items()}
+        target = med if way == "with a prefix" else torch.nn.ModuleDict({"module": med})
+        with pytest.warns(UserWarning, match="trained with crop='split'"):
+            target.load_state_dict(prefixed)
+        assert not med.crop_is_split
+
+    def test_crops_by_columns_used_as_prefixes_warn(self):
+        med = MED(wrapped("rotate", True)[1], [2, D])
+        with pytest.warns(UserWarning, match="trained with crop='split'"):
+            med.load_state_dict(self.foreign(med, ""))
+        assert not med.crop_is_split
+
+    def test_own_checkpoints_know_their_crop(self):
+        saved = MED(base("rotate"), [2, D], crop="split").state_dict()
+        with pytest.warns(UserWarning, match="trained with crop='split'"):
+            MED(base("rotate"), [2, D]).load_state_dict(saved)
+
+    def test_a_matrix_of_another_shape_is_named(self):
+        rscf = wrapped("rotate", True)[1]
+        state = dict(rscf.state_dict()) | {"A2": torch.zeros(3, 3)}
+        with pytest.raises(ValueError, match=r"A2 must have shape \[16, 8\]; got \[3, 3\]"):
+            rscf.load_state_dict(state)
+
+    def test_what_is_missing_is_named(self):
+        rscf = wrapped("rotate", True)[1]
+        state = dict(rscf.state_dict())
+        del state["A3"]
+        with pytest.raises(RuntimeError, match="A3"):
+            rscf.load_state_dict(state)

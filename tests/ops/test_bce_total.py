@@ -1,0 +1,187 @@
+"""bce_total: the bits of bce and of its backward, from one sweep."""
+
+import importlib
+
+import pytest
+import torch
+
+from kgfast import ops
+from support.problems import SCORES
+
+POSITIVES = torch.tensor([0, 2, 3, 7, 9]), torch.tensor([22, 3, 0, 5, 9, 5, 22, 1, 4])
+LABELS = (0.9, 0.1 / 23)
+EACH_SCORE = pytest.mark.parametrize("score", SCORES)
+BIASES = pytest.mark.parametrize("bias_shape", [(23,), (1,), None], ids=["own", "one", "none"])
+
+
+def operands(score, bias_shape=(23,), dtype=torch.float32):
+    """Queries, table and bias that require gradients."""
+    generator = torch.Generator().manual_seed(1)
+    width = 34 if score.startswith("rotate") else 17
+    shapes = [(4, width), (23, width), *([bias_shape] if bias_shape else [])]
+    made = [torch.randn(*shape, generator=generator, dtype=dtype) / 3 for shape in shapes]
+    return [it.requires_grad_() for it in made] + [None] * (3 - len(made))
+
+
+def total_of(tensors, score, divisor=1.0):
+    return ops.bce_total(*tensors, *POSITIVES, *LABELS, score, divisor)
+
+
+def rows_of(tensors, score):
+    return ops.bce(*tensors, *POSITIVES, *LABELS, score)
+
+
+def gradients(value, tensors):
+    return torch.autograd.grad(value, [it for it in tensors if it is not None])
+
+
+@EACH_SCORE
+@BIASES
+@pytest.mark.parametrize("divisor", [1.0, 4 * 23])
+@pytest.mark.usefixtures("backend")
+def test_bits_are_those_of_two_sweeps(score, bias_shape, divisor):
+    tensors = operands(score, bias_shape)
+    once, twice = total_of(tensors, score, divisor), rows_of(tensors, score).sum() / divisor
+    assert torch.equal(once, twice)
+    pairs = zip(gradients(once, tensors), gradients(twice, tensors), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("factor", [4.0, 0.3])
+@pytest.mark.usefixtures("backend")
+def test_a_gradient_of_the_total_scales_its_own(factor):
+    tensors = operands("rotate")
+    once = gradients(factor * total_of(tensors, "rotate"), tensors)
+    twice = gradients(factor * rows_of(tensors, "rotate").sum(), tensors)
+    for a, b in zip(once, twice, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("backend")
+def test_float64_is_served_in_float64():
+    tensors = operands("rotate", dtype=torch.float64)
+    once, twice = total_of(tensors, "rotate"), rows_of(tensors, "rotate").sum()
+    assert once.dtype == torch.float64
+    assert torch.equal(once, twice)
+    pairs = zip(gradients(once, tensors), gradients(twice, tensors), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The kernels that were asked for, and with which ``need``."""
+    module, names = importlib.import_module("kgfast.kernels.reference.losses"), []
+    for name in ("bce", "bce_backward", "bce_with_gradients"):
+        inner = getattr(module, name)
+
+        def watched(*args, inner=inner, name=name, **kwargs):
+            names.append((name, kwargs.get("need")))
+            return inner(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, watched)
+    with ops.use_backend("reference"):
+        yield names
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_one_sweep_makes_what_is_needed(asked, wanted):
+    tensors = [it.detach() for it in operands("l2")]
+    tensors[wanted].requires_grad_()
+    total_of(tensors, "l2").backward()
+    assert asked == [("bce_with_gradients", tuple(i == wanted for i in range(3)))]
+    assert [it.grad is not None for it in tensors] == [i == wanted for i in range(3)]
+
+
+def test_without_a_gradient_there_is_none(asked):
+    total_of([it.detach() for it in operands("dot")], "dot")
+    with torch.no_grad():
+        total_of(operands("dot"), "dot")
+    assert asked == [("bce", None)] * 2
+
+
+@pytest.mark.parametrize("place", [1, 2], ids=["table", "bias"])
+def test_half_precision_is_scaled_before_it_is_rounded(asked, place):
+    tensors = operands("dot")
+    tensors[place] = tensors[place].detach().half().requires_grad_()
+    divisor = 2.0**24  # such gradients vanish in float16 ...
+    scaled = gradients(2.0**20 * total_of(tensors, "dot", divisor), tensors)  # ... but these do not
+    assert bool(scaled[place].any())
+    assert [name for name, _ in asked] == ["bce", "bce_backward"]
+
+
+@pytest.mark.usefixtures("backend")
+def test_an_empty_batch():
+    queries, table, bias = operands("dot")
+    none = torch.tensor([0]), torch.empty(0, dtype=torch.int64)
+    total = ops.bce_total(queries[:0], table, bias, *none, 1.0, 0.0, "dot")
+    assert total.item() == 0
+    assert not any(bool(it.any()) for it in gradients(total, [queries, table, bias]))
+
+
+def test_there_is_no_second_derivative(backend):
+    tensors = operands("rotate")
+    (first,) = torch.autograd.grad(total_of(tensors, "rotate"), tensors[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="bce_total can be differentiated once"):
+        first.sum().backward()
+
+
+@BIASES
+def test_opcheck(backend, bias_shape):
+    tensors = operands("rotate", bias_shape)
+    for need in ([True, True, bias_shape is not None], [False, True, False]):
+        leaves = [
+            it if it is None or needed else it.detach()
+            for it, needed in zip(tensors, need, strict=True)
+        ]
+        args = (*leaves, *POSITIVES, *LABELS, "rotate", 92.0, backend, need)
+        torch.library.opcheck(torch.ops.kgfast.bce_total, args)
+    shapes = (4, 3), (5, 3), (0,)
+    args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None)
+    torch.library.opcheck(torch.ops.kgfast.bce_total_backward, args)
+
+
+@pytest.mark.usefixtures("backend")
+def test_torch_compile_full_graph():
+    tensors = operands("rotate")
+
+    def loss(queries, table, bias):
+        return 2 * total_of((queries * 2, table, bias), "rotate", 7.0)
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    results = [it(*tensors) for it in (loss, compiled)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(gradients(it, tensors) for it in results))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.usefixtures("backend")
+def test_autocast_computes_in_float32(dtype):
+    queries, table, bias = operands("dot")
+    half = queries.detach().to(dtype).requires_grad_()
+    expected = total_of((half.float(), table, bias), "dot")
+    with torch.autocast("cpu", dtype=dtype):
+        total = total_of((half, table, bias), "dot")
+    assert torch.equal(total, expected)
+    found = gradients(total, [half, table])
+    assert [it.dtype for it in found] == [dtype, torch.float32]
+
+
+BAD = {
+    "divisor": ({"divisor": 0.0}, "divisor must be positive; got 0.0"),
+    "nan": ({"divisor": float("nan")}, "divisor must be finite; got nan"),
+    "label": ({"label_a": float("inf")}, "label_a must be finite"),
+    "indptr": ({"positive_indptr": torch.tensor([0, 9])}, "positive_indptr"),
+    "ids": ({"positive_indices": POSITIVES[1] + 1}, "positive_indices"),
+    "score": ({"score": "cosine"}, "score"),
+    "queries": ({"queries": torch.full((4, 17), torch.nan)}, "queries: row 0 holds a NaN"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(backend, name):
+    change, message = BAD[name]
+    names = ("queries", "candidates", "bias", "positive_indptr", "positive_indices")
+    given = dict(zip(names, (*operands("dot"), *POSITIVES), strict=True))
+    given |= {"label_a": 1.0, "label_c": 0.0, "score": "dot"} | change
+    with pytest.raises(ValueError, match=message):
+        ops.bce_total(**given)

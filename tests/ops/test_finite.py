@@ -1,0 +1,252 @@
+"""Numbers that are not finite: the same rule for every operator, backend and score."""
+
+import os
+
+import pytest
+import torch
+
+from kgfast import RSCF, DistMult, TransE, losses, ops
+from kgfast.kernels import cpu
+from support.interpreted import run_interpreted
+from support.problems import SCORES
+
+INF, NAN = float("inf"), float("nan")
+B, N, WIDTH = 3, 9, 4
+BACKENDS = ["reference", "cpu", "triton"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    """Each backend; Triton's kernels where they are interpreted (test_triton_* run those)."""
+    name = request.param
+    if name == "cpu" and not cpu.is_available():
+        pytest.skip("the extension is not built")
+    if name == "triton" and os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("needs TRITON_INTERPRET=1")
+    with ops.use_backend(name):
+        yield name
+
+
+def operands(score="rotate", seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(B, WIDTH, generator=generator)
+    return {"queries": queries, "candidates": torch.randn(N, WIDTH, generator=generator)}
+
+
+TARGETS = torch.tensor([0, 4, 4])
+NONE = torch.zeros(B + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+CSR = torch.tensor([0, 1, 3, 4]), torch.tensor([0, 4, 1, 4])
+INDEX = torch.tensor([[0, 5], [5, 1], [7, 7]])
+
+
+def rank(queries, candidates, score, bias=None):
+    return ops.rank_counts(queries, candidates, TARGETS, *NONE, score, bias=bias)
+
+
+def topk(queries, candidates, score, bias=None):
+    return ops.topk(queries, candidates, 2, score=score, bias=bias)
+
+
+def bce(queries, candidates, score, bias=None):
+    return ops.bce(queries, candidates, bias, *CSR, 1.0, 0.0, score)
+
+
+def bce_total(queries, candidates, score, bias=None):
+    leaf = queries.clone().requires_grad_()
+    return ops.bce_total(leaf, candidates, bias, *CSR, 1.0, 0.0, score)
+
+
+def cross_entropy(queries, candidates, score, bias=None):
+    return ops.cross_entropy(queries, candidates, bias, TARGETS, 0.0, score)
+
+
+def pairwise(queries, candidates, score, bias=None):
+    return ops.pairwise_scores(queries, candidates, score, bias=bias)
+
+
+def indexed(queries, candidates, score, bias=None):
+    return ops.indexed_scores(queries, candidates, INDEX, score, bias=bias)
+
+
+OPERATORS = {it.__name__: it for it in (rank, topk, bce, bce_total, cross_entropy, pairwise)}
+LOSSES = {it.__name__: it for it in (bce, bce_total, cross_entropy)}
+ALL = [*OPERATORS.values(), indexed]
+EACH = pytest.mark.parametrize("operator", ALL, ids=[it.__name__ for it in ALL])
+
+
+@EACH
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_row_that_takes_part_is_named(backend, operator, score, value):
+    if backend == "triton" and score != "rotate":
+        pytest.skip("one score is enough where it is slow")
+    for name, row in (("queries", 1), ("candidates", 5)):
+        given = operands(score)
+        given[name][row, 2] = value
+        called = "table" if operator is indexed and name == "candidates" else name
+        with pytest.raises(ValueError, match=f"{called}: row {row} holds a NaN or an infinity"):
+            operator(**given, score=score)
+
+
+@EACH
+@pytest.mark.parametrize("value", [NAN, INF])
+@pytest.mark.parametrize("size", [N, 1])
+def test_a_bias_is_named(backend, operator, value, size):
+    bias = torch.zeros(size)
+    bias[5 % size] = value
+    with pytest.raises(ValueError, match=f"bias: row {5 % size} holds a NaN or an infinity"):
+        operator(**operands(), score="l1", bias=bias)
+
+
+def test_rows_that_take_no_part_may_be_anything(backend):
+    given = operands()
+    given["candidates"][2] = NAN  # no index names it
+    plain = indexed(**given, score="dot")
+    assert plain.isfinite().all()
+    bias = torch.zeros(N)
+    bias[2] = NAN
+    assert torch.equal(plain, indexed(**given, score="dot", bias=bias))
+
+
+def test_features_beyond_the_crop_may_be_anything(backend):
+    given = operands()
+    given["candidates"][:, 2] = NAN
+    given["queries"][:, 3] = INF
+    assert ops.pairwise_scores(*given.values(), "l1", dims=[1, 2]).isfinite().all()
+    with pytest.raises(ValueError, match="queries: row 0 holds"):
+        ops.pairwise_scores(*given.values(), "l1", dims=[1, 4])
+
+
+def test_a_factor_is_named(backend):
+    queries, table = torch.ones(B, 6), torch.ones(N, 2)
+    factor = torch.ones(N, 2)
+    factor[5, 1] = INF
+    for call in (
+        lambda: ops.pairwise_scores(queries, table, "rscf_l1", factor=factor),
+        lambda: ops.indexed_scores(queries, table, INDEX, "rscf_l1", factor=factor),
+        lambda: ops.rank_counts(queries, table, TARGETS, *NONE, "rscf_l1", factor=factor),
+    ):
+        with pytest.raises(ValueError, match="factor: row 5 holds a NaN or an infinity"):
+            call()
+
+
+@pytest.mark.parametrize("subset", [None, [5, 0]])
+def test_a_candidate_is_named_though_no_target_has_a_score(backend, subset):
+    """The target's score overflows to inf - inf: no comparison needs the other candidates."""
+    most = torch.finfo(torch.float64).max
+    queries = torch.full((1, 2), most, dtype=torch.float64)
+    table = torch.ones(7, 2, dtype=torch.float64)
+    table[0] = torch.tensor([most, -most], dtype=torch.float64)
+    table[5, 1] = NAN
+    ids = None if subset is None else torch.tensor(subset)
+    given = (queries, table, torch.tensor([0]), NONE[0][:2], NONE[1], "dot")
+    with pytest.raises(ValueError, match="candidates: row 5 holds a NaN or an infinity"):
+        ops.rank_counts(*given, candidate_ids=ids)
+    others = torch.tensor([1, 2])
+    assert ops.rank_counts(*given, candidate_ids=others)[0].tolist() == [2]
+
+
+def test_ranks_and_topk_refuse_a_mask(backend):
+    bias = torch.zeros(N)
+    bias[5] = -INF
+    for operator in (rank, topk):
+        with pytest.raises(ValueError, match="bias: row 5 holds a NaN or an infinity"):
+            operator(**operands(), score="l1", bias=bias)
+
+
+@pytest.mark.parametrize("operator", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("masked", [[5], [2, 3, 5, 6, 7, 8]])
+def test_a_bias_of_minus_infinity_leaves_candidates_out(backend, operator, masked):
+    given, bias = operands(), torch.linspace(-1, 1, N)
+    kept = [it for it in range(N) if it not in masked]
+    table = given["candidates"].requires_grad_()
+    place = {it: at for at, it in enumerate(kept)}
+    with_mask = bias.clone()
+    with_mask[masked] = -INF
+    with_mask.requires_grad_()
+    got = operator(given["queries"], table, "rotate", with_mask).sum()
+    slope, of_bias = torch.autograd.grad(got, [table, with_mask])
+    rest = table[kept].detach().requires_grad_()
+    rest_bias = bias[kept].clone().requires_grad_()
+    targets, csr = torch.tensor([place[int(it)] for it in TARGETS]), CSR[1].clone()
+    csr.apply_(lambda it: place[it])
+    if operator is cross_entropy:
+        want = ops.cross_entropy(given["queries"], rest, rest_bias, targets, 0.0, "rotate").sum()
+    else:
+        want = ops.bce(given["queries"], rest, rest_bias, CSR[0], csr, 1.0, 0.0, "rotate").sum()
+    wanted, wanted_bias = torch.autograd.grad(want, [rest, rest_bias])
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(slope[kept], wanted)
+    torch.testing.assert_close(of_bias[kept], wanted_bias)
+    assert not slope[masked].any()
+    assert not of_bias[masked].any()
+
+
+def test_whole_chunks_may_be_left_out(backend, monkeypatch):
+    """The first chunk has no score that is finite, so that the running maximum starts late."""
+    if backend == "triton":
+        pytest.skip("the loop is that of the reference")
+    module = __import__(f"kgfast.kernels.{backend}.losses", fromlist=["_Sweep"])
+    monkeypatch.setattr(module._Sweep, "scratch_scores", 64)
+    generator = torch.Generator().manual_seed(0)
+    queries, table = (torch.randn(n, 4, generator=generator) for n in (1, 200))
+    bias = torch.zeros(200)
+    bias[:130] = -INF
+    got = ops.cross_entropy(queries, table, bias, torch.tensor([150]), 0.0, "dot")
+    want = torch.nn.functional.cross_entropy(queries @ table[130:].T, torch.tensor([20]))
+    torch.testing.assert_close(got[0], want)
+
+
+def test_a_mask_of_what_has_a_label_is_refused(backend):
+    given, bias = operands(), torch.zeros(N)
+    bias[4] = -INF
+    both = (*given.values(), bias)
+    with pytest.raises(ValueError, match=r"targets\[1\] = 4 has a bias of -inf, which leaves"):
+        ops.cross_entropy(*both, TARGETS, 0.0, "dot")
+    with pytest.raises(ValueError, match=r"positive_indices\[1\] = 4 has a bias of -inf"):
+        ops.bce(*both, *CSR, 1.0, 0.0, "dot")
+    bias[4], bias[7] = 0.0, -INF
+    with pytest.raises(ValueError, match=r"label_smoothing must be 0 where .* \(row 7\)"):
+        ops.cross_entropy(*both, TARGETS, 0.1, "dot")
+    with pytest.raises(ValueError, match=r"label_c must be 0 where a bias is -inf \(row 7\)"):
+        ops.bce(*both, *CSR, 1.0, 0.1, "dot")
+    everything = torch.tensor([-INF])
+    with pytest.raises(ValueError, match=r"targets\[0\] = 0 has a bias of -inf"):
+        ops.cross_entropy(*given.values(), everything, TARGETS, 0.0, "dot")
+
+
+def test_scores_of_a_mask_are_minus_infinity(backend):
+    bias = torch.zeros(N)
+    bias[5] = -INF
+    scores = pairwise(**operands(), score="l1", bias=bias)
+    assert (scores == -INF).nonzero()[:, 1].tolist() == [5] * B
+    assert (indexed(**operands(), score="l1", bias=bias) == -INF).sum() == 2
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+@pytest.mark.parametrize("pool", [True, False])
+def test_sampled_losses_name_the_row(backend, value, pool):
+    if backend == "triton":
+        pytest.skip("the operators are tested above")
+    negatives = torch.tensor([2, 7]) if pool else torch.tensor([[2, 7], [3, 2]])
+    for model in (TransE.init(N, 2, 3, seed=0), DistMult.init(N, 2, 4, seed=0)):
+        with torch.no_grad():
+            model.entity[7, 1] = value
+        for loss in (losses.nssa, losses.margin, losses.logistic):
+            with pytest.raises(ValueError, match=r"(candidates|table): row 7 holds a NaN"):
+                loss(model, [(0, 0, 1), (1, 1, 0)], negatives)
+
+
+def test_filters_name_the_row():
+    model = RSCF(TransE.init(N, 2, 3, seed=0), seed=0)
+    with torch.no_grad():
+        model.entity[7, 1] = NAN
+    with pytest.raises(ValueError, match="row"):
+        losses.nssa(model, [(0, 0, 1)], torch.tensor([[2, 7]]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="it is that run")
+def test_the_kernels_of_triton_interpreted():
+    run_interpreted(__file__)

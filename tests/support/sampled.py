@@ -1,0 +1,106 @@
+"""Random operands for scores with gradients, and how close a float32 kernel must come."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from support import oracles
+from support.problems import DIMS, DTYPES, SCORES, cast, strided, table_of
+
+WELL_SPREAD = ("normal", "grid", "zero")
+KINDS = (*WELL_SPREAD, "same", "close", "cauchy", "lognormal")
+
+
+@dataclass
+class Sampled:
+    """Queries, a table, and what else scores take."""
+
+    queries: Tensor
+    table: Tensor
+    score: str
+    bias: Tensor | None
+    dims: list[int] | None
+    note: str
+
+    def __repr__(self) -> str:
+        return f"Sampled({self.note})"
+
+    @property
+    def crops(self) -> list[int | None]:
+        """The crop widths, None for the whole row."""
+        return [None] if self.dims is None else list(self.dims)
+
+
+def make_sampled(seed: int, rows: int, kinds: Sequence[str] = KINDS) -> Sampled:
+    """One random problem of at most ``rows`` rows; every third query equals a row."""
+    pick, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    score, kind, dtype = pick.choice(SCORES), pick.choice(kinds), pick.choice(DTYPES)
+    dim, count, batch = pick.choice(DIMS), pick.randint(1, rows), pick.randint(1, 70)
+    width = dim * (2 if score.startswith("rotate") else 1)
+    pool = table_of(kind, count + batch, width, generator)
+    table = cast(pool[:count], dtype)
+    if dtype == torch.float64:  # read as float32: else the gradient at q = c would be ill-posed
+        table = cast(table, torch.float32).double()
+    queries = cast(pool[count:], torch.float32)
+    queries[::3] = cast(table[torch.randint(count, (len(queries[::3]),))].double(), torch.float32)
+    layout, query_layout = pick.choice(["plain", "rows", "columns"]), pick.choice(["plain", "rows"])
+    bias = None
+    if pick.random() < 0.4:
+        bias = torch.randn(count if pick.random() < 0.7 else 1, generator=generator)
+    dims = None
+    if pick.random() < 0.4:
+        dims = [pick.randint(1, dim) for _ in range(pick.randint(1, 4))]
+    note = (
+        f"seed={seed} {score} {kind} {dtype} {layout} dim={dim} rows={count} batch={batch} {dims}"
+    )
+    return Sampled(strided(queries, query_layout), strided(table, layout), score, bias, dims, note)
+
+
+def assert_close(got: Tensor, exact: Tensor, dense: Tensor | None = None) -> None:
+    """Within 1e-5 of the largest, or twice the error of dense float32, and the last rounding.
+
+    A modulus of 0 may come out as 2**-62, so that 130 of them stay below 1e-15.
+    """
+    assert got.shape == exact.shape
+    if not exact.numel():
+        return
+    beyond = exact.abs() > torch.finfo(got.dtype).max  # of half precision: an infinity is right
+    assert torch.equal(got[beyond], exact[beyond].to(got.dtype))
+    got, exact = got.masked_fill(beyond, 0.0), exact.masked_fill(beyond, 0.0)
+    rounding = 0.0 if got.dtype == torch.float32 else torch.finfo(got.dtype).eps
+    allowed = (1e-5 * exact.abs().max() + 1e-15).expand(exact.shape)
+    if dense is not None:
+        dense = dense.masked_fill(beyond, 0.0)
+        allowed = torch.maximum(allowed, 2 * (dense.double() - exact).abs().max())
+    error = (got.double() - exact).abs() - rounding * exact.abs()
+    assert bool((error <= allowed).all()), f"error {error.max():.3g} > {allowed.max():.3g}"
+
+
+def differentiable(problem: Sampled, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Queries and table in another precision, to be differentiated."""
+    table = problem.table.detach().to(dtype, copy=True).requires_grad_()
+    return problem.queries.to(dtype, copy=True).requires_grad_(), table
+
+
+def dense(problem: Sampled, queries: Tensor, rows: Tensor, bias: Tensor | None) -> Tensor:
+    """Scores by the oracle, a leading axis of crops where the problem has ``dims``."""
+    scores = [
+        oracles.dense_scores(queries, rows, problem.score, bias=bias, dim=dim)
+        for dim in problem.crops
+    ]
+    return scores[0] if problem.dims is None else torch.stack(scores)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """That many threads of torch, hence of the extension."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,88 @@
+"""What the sweep of the Triton backend computes of every pair, beside what it may err by."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kgfast.kernels.scores import get_score
+from support.triton_ranks import CAN_RUN, DEVICE
+
+
+def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
+    """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
+    from kgfast.kernels.triton.device.operands import Tile
+    from kgfast.kernels.triton.host.batch import Batch
+    from kgfast.kernels.triton.host.configs import plan
+    from kgfast.kernels.triton.host.crop import Block, Crop, Scratch
+    from kgfast.kernels.triton.host.launch import architecture
+    from kgfast.kernels.triton.host.layout import query_sizes
+    from kgfast.kernels.triton.host.sides import Sides
+    from kgfast.kernels.triton.host.status import Status
+
+    facts = get_score(score)
+    dim = facts.num_features(candidates.shape[1])
+    arch = architecture(queries.device)
+    targets = torch.zeros(len(queries), dtype=torch.int64, device=DEVICE)
+    sides = Sides(queries, candidates, facts, factor)
+    batch = Batch.of(sides, targets, None, True, arch)
+    has_factor = factor is not None
+    cut = plan(facts, len(queries), len(candidates), dim, arch, has_factor=has_factor)
+    status = Status(1, candidates.device)
+    counts = torch.zeros(4, len(queries), dtype=torch.int64, device=DEVICE)
+    crop = Crop(batch, dim, counts, cut, Scratch(batch, [cut], [dim], status))
+    crop.score_targets()
+    crop.order = torch.arange(len(queries), device=DEVICE)
+    crop.pack_queries(Block(0, len(queries), 0, len(candidates)), cut.tile)
+    crop.pack_candidates(Block(0, len(queries), 0, len(candidates)), cut.tile)
+    tiles = -(-len(queries) // cut.tile.queries)
+    panels = -(-len(candidates) // cut.tile.candidates)
+    out = torch.empty(tiles * cut.tile.queries, panels * cut.tile.candidates, device=DEVICE)
+    never = crop.packed_thresholds.clone()
+    never[:, :3] = torch.inf
+    moves = 0.0 if factor is None else float((factor.double() - 1).abs().max())
+    store_distances[(tiles, panels)](
+        crop.packed(never, crop.lanes)._replace(rel=0.0),
+        out,
+        dim,
+        out.stride(0),
+        1.0001 * moves,
+        FORM=sides.form(3 if has_factor else 0),
+        TILE=Tile(cut.tile.queries, cut.tile.candidates),
+        num_warps=cut.tile.num_warps,
+    )
+
+    def allowed(distance: Tensor) -> Tensor:
+        q, c = queries.double(), candidates.double()
+        bound = crop.bound
+        if facts.is_rscf:  # as thresholds() makes them, of a target whose score is 0
+            from kgfast.kernels.triton.host.bounds import thresholds
+
+            zeros = torch.zeros(len(queries), dtype=torch.float64, device=DEVICE)
+            rows = thresholds(bound, zeros, None, None, query_sizes(sides, dim)).double()
+            norms = 0.0 if factor is None else (factor.double() - 1).abs().amax(1) + 2.0**-100
+            return bound.rel * distance.abs() + rows[1][:, None] + rows[2][:, None] * norms
+        order = bound.norm or 1
+        q_norm, c_norm = q.norm(order, 1)[:, None], c.norm(order, 1)[None]
+        of_norms = (bound.per_query + bound.per_pair * c_norm) * q_norm + bound.per_norm * c_norm
+        return bound.rel * distance.abs() + bound.absolute + of_norms
+
+    return out[: len(queries), : len(candidates)], allowed
+
+
+if CAN_RUN:
+    from kgfast.kernels.triton.device.sweep import of_tile, sweep_tile, tile_of
+    from kgfast.kernels.triton.device.terms import distance_of
+
+    @triton.jit
+    def store_distances(
+        packed, p_out, num_features, stride, largest_norm, FORM: tl.constexpr, TILE: tl.constexpr
+    ):
+        """The sweep's distances of one tile."""
+        packed = of_tile(packed, FORM, TILE)
+        tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+        total, _ = sweep_tile(tile, packed, num_features, (0.0, largest_norm), FORM, TILE)
+        o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+        o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
+        p_pair = p_out + o_query[:, None] * stride + o_lane[None, :]
+        tl.store(p_pair, distance_of(total, FORM))

@@ -1,0 +1,76 @@
+"""The rule that tensors name their dtype and device: what it finds, and that the house keeps it."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from support.paths import ROOT
+
+TOOL = ROOT / "tools" / "check_allocations.py"
+
+
+def tool():
+    spec = importlib.util.spec_from_file_location("check_allocations", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BOTH = 'dtype=torch.float32, device="cpu"'
+OFFENCES = {
+    "import torch\n\nx = torch.empty(3)": (3, "torch.empty must name dtype and device"),
+    "import torch as t\nx = t.arange(3, device='cpu')": (2, "torch.arange must name dtype"),
+    "import torch\nx = torch.tensor([1], dtype=torch.int64)": (2, "torch.tensor must name device"),
+    "import torch\nx = torch.rand(\n    3\n)": (2, "torch.rand must name dtype and device"),
+    "import torch\nx = torch.zeros(3, **like)": (2, "torch.zeros must name dtype and device"),
+    "import torch\nmake = torch.ones\nx = make(3)": (2, "must be called where it is named"),
+    "from torch import eye as identity\nx = identity(3)": (2, "torch.eye must name dtype"),
+    "import torch\nx = torch.as_tensor([1])": (2, "torch.as_tensor must name device"),
+    "import torch\nx = torch.FloatTensor(3)": (2, "use torch.tensor"),
+    "import torch\nf = lambda: torch.linspace(0, 1, 3)": (2, "torch.linspace must name"),
+}
+ALLOWED = (
+    f"import torch\nx = torch.full((3,), 1.0, {BOTH})",
+    f"from torch import zeros\nx = zeros(3, {BOTH})",
+    "import torch\nx = torch.zeros_like(y)\nz = y.new_empty(3)",
+    "import numpy as np\nimport torch\nx = np.zeros(3)",
+    "import torch\nx: torch.Tensor = torch.from_numpy(y)",
+    "import triton.language as tl\nx = tl.zeros((3,), tl.float32)",
+    'import torch\n"""x = torch.zeros(3)"""',
+)
+
+
+@pytest.mark.parametrize("source", OFFENCES)
+def test_an_offence_is_named_with_its_line(source):
+    line, message = OFFENCES[source]
+    found = tool().findings(source, "some/file.py")
+    assert [it.line for it in found] == [line]
+    assert str(found[0]).startswith(f"some/file.py:{line}: ")
+    assert message in found[0].message
+
+
+@pytest.mark.parametrize("source", ALLOWED)
+def test_what_names_both_passes(source):
+    assert tool().findings(source, "file.py") == []
+
+
+def test_every_offence_of_a_file_is_found():
+    source = "import torch\nx = torch.zeros(1)\ny = torch.ones(1) + torch.ones(2)"
+    assert [it.line for it in tool().findings(source, "file.py")] == [2, 3, 3]
+
+
+def test_the_package_keeps_the_rule():
+    run = subprocess.run([sys.executable, str(TOOL)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "")
+
+
+def test_a_file_that_does_not_fails(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text("import torch\nx = torch.zeros(3)\n")
+    run = subprocess.run(
+        [sys.executable, str(TOOL), str(path)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert f"{path}:2: torch.zeros must name dtype and device" in run.stdout

@@ -1,0 +1,64 @@
+"""docs/config.md is what the schema says, and says something of every key."""
+
+import doctest
+import importlib.util
+import sys
+
+import pytest
+
+from kgfast.training import Config
+from kgfast.training.config import _keys
+from kgfast.training.config_names import packaged_configs
+from support.paths import ROOT
+
+
+@pytest.fixture
+def config_page():
+    spec = importlib.util.spec_from_file_location("config_page", ROOT / "tools/config_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_up_to_date(config_page, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sys, "argv", ["config_page.py", "--check"])
+    assert config_page.main() == 0
+    page = tmp_path / "config.md"
+    page.write_text((ROOT / "docs/config.md").read_text().replace("1024", "1023"))
+    monkeypatch.setattr(sys, "argv", ["config_page.py", "--check", "--page", str(page)])
+    assert config_page.main() == 1
+    assert "out of date: run python tools/config_page.py" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["config_page.py", "--page", str(page)])
+    assert config_page.main() == 0
+    assert page.read_text() == (ROOT / "docs/config.md").read_text()
+
+
+def test_it_lists_every_key_and_every_config(config_page):
+    page = config_page.page()
+    sections = {prefix for prefix, _ in config_page.sections(Config, "")}
+    for key in _keys(Config):
+        if key in sections:
+            assert f"## `{key}`" in page
+        else:
+            (line,) = (it for it in page.split("\n") if it.startswith(f"| `{key}` |"))
+            assert len(line.split(" | ")) == 4
+            assert all(cell.strip(" |") for cell in line.split(" | ")), line
+    assert all(f"`{name}`" in page for name in packaged_configs())
+
+
+def test_a_key_without_a_meaning_is_refused(config_page):
+    class Undocumented(Config):
+        """A section.
+
+        Attributes
+        ----------
+        seed : int
+            Known.
+        """
+
+    with pytest.raises(ValueError, match="its docstring says nothing of device"):
+        list(config_page.rows(Undocumented, ""))
+
+
+def test_its_doctests(config_page):
+    assert doctest.testmod(config_page).failed == 0
