@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*/*)
 
 .PHONY: install demo test test-all fuzz sanitize lint bench bench-data gpu clean
 

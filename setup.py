@@ -66,8 +66,8 @@ class BuildPerFile(build_ext):
 
 def sources() -> list[str]:
     """Return the sources, the slowest first."""
-    names = {path.name for path in SOURCES.glob("*.cpp")}
-    return [str(SOURCES / name) for name in [*FIRST, *sorted(names - set(FIRST))]]
+    paths = {path.name: str(path) for path in SOURCES.glob("*/*.cpp")}
+    return [paths[name] for name in [*FIRST, *sorted(paths.keys() - set(FIRST))]]
 
 
 def extensions() -> list[Any]:
@@ -78,7 +78,8 @@ def extensions() -> list[Any]:
     extension = Pybind11Extension(
         "kgfast.kernels._cpu",
         sources(),
-        depends=sorted(str(path) for path in SOURCES.glob("*.h")),
+        depends=sorted(str(path) for path in SOURCES.glob("*/*.h")),
+        include_dirs=[str(SOURCES)],
         cxx_std=17,
         define_macros=[("KGFAST_BUILD_BASELINE", "1")] if with_baseline else [],
         extra_compile_args=COMMON_FLAGS,

@@ -2,7 +2,7 @@
 
 ``torch.set_flush_denormal(True)`` and C's ``fesetround`` change the arithmetic of the thread that
 calls them, and of threads that it makes afterwards: torch's own, if they began so, keep that mode
-for ever. The extension sets the mode of its threads by itself (csrc/fpmode.h).
+for ever. The extension sets the mode of its threads by itself (csrc/host/fpmode.h).
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Rows of scores weighted by their own softmax, on the CPU: two walks over the scores.
 
-Cost model: csrc/loss_row.h. Memory beyond operands and gradient: three numbers a row.
+Cost model: engine/loss_row.h. Memory beyond operands and gradient: three numbers a row.
 """
 
 import torch
@@ -32,7 +32,7 @@ def adversarial_backward(
     return slopes
 
 
-_SUMS, _SLOPES = 4, 5  # as in csrc/losses.h
+_SUMS, _SLOPES = 4, 5  # as in host/losses.h
 
 
 def _walk(

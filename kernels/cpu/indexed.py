@@ -1,6 +1,6 @@
 """Indexed scores and their gradients on the CPU: rows are gathered inside the kernel.
 
-Cost model: csrc/indexed_rows.h. Memory beyond operands and results: three rows a thread, and for
+Cost model: engine/indexed_rows.h. Memory beyond operands and results: three rows a thread, and for
 the gradient of the table the order of the index, two words a pair; of ``rscf_rotate`` at most
 24 MiB of turned queries.
 """

@@ -1,6 +1,6 @@
 """Losses over all candidates on the CPU: the shared loop over pairwise's kernels, fused passes.
 
-Cost model: twice pairwise's forward and once its backward, and one pass of csrc/loss_row.h each.
+Cost model: twice pairwise's forward and once its backward, and one pass of engine/loss_row.h each.
 Everything that is large runs on the threads of the extension: after an operator of torch its own
 threads spin for a while, on the cores that the next kernel needs.
 Memory beyond operands and gradients: one scratch of ``_SCRATCH`` scores, and pairwise's.
@@ -22,7 +22,7 @@ _ROWS = 4096  # queries that are swept at once
 
 
 class _FusedPasses:
-    """The passes of the loop, each one walk over the scratch; numbers as in csrc/losses.h."""
+    """The passes of the loop, each one walk over the scratch; numbers as in host/losses.h."""
 
     def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
         softplus, linear = _row_sums(scores), _row_sums(scores)

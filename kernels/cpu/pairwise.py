@@ -1,9 +1,9 @@
 """Pairwise scores and their gradients on the CPU.
 
-Cost model: csrc/pairwise_sweep.h (of the rscf scores csrc/indexed_rows.h) and csrc/pull.h. Memory
-beyond operands and results: forward at most 12 MiB of packed queries and 24 MiB of panels, backward
-24 MiB of feature blocks and 16 MiB of the stripes' partial gradients; for ``l2`` 8 MiB of norms,
-once more.
+Cost model: engine/pairwise_sweep.h (of the rscf scores engine/indexed_rows.h) and
+engine/pairwise_backward.h. Memory beyond operands and results: forward at most 12 MiB of packed
+queries and 24 MiB of panels, backward 24 MiB of feature blocks and 16 MiB of the stripes' partial
+gradients; for ``l2`` 8 MiB of norms, once more.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Ranks on the CPU: a float32 sweep with a proven error bound, canonical scores where it is open.
 
-Cost model: csrc/sweep.h (per element of the widest crop), csrc/canonical.h (per undecided pair).
-Memory: at most 24 MiB of panels over all threads and 12 MiB of packed queries.
+Cost model: engine/sweep.h (per element of the widest crop), engine/canonical.h (per undecided
+pair). Memory: at most 24 MiB of panels over all threads and 12 MiB of packed queries.
 """
 
 from collections.abc import Sequence

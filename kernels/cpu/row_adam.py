@@ -1,6 +1,6 @@
 """Adam on rows of a table, on the CPU: gathered, updated and put back in one pass.
 
-Cost model: csrc/row_adam.h. Bits depend neither on threads nor on the instruction set.
+Cost model: host/row_adam.h. Bits depend neither on threads nor on the instruction set.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The best k candidates on the CPU: the sweep of ranks, with limits that fall as it goes.
 
 A pair survives unless the float32 sweep proves that k others are better; canonical scores order
-what is left (csrc/topk.h). Cost model: the sweep (csrc/sweep.h), and k canonical scores a query.
+what is left (host/topk.h). Cost model: the sweep (engine/sweep.h), and k canonical scores a query.
 Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all threads. Where
 k is about as large as the table, or too large for those, all pairs get canonical scores, at some
 16 k bytes a thread.

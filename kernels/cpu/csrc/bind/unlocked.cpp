@@ -1,0 +1,54 @@
+#include "bind/unlocked.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
+
+namespace kgfast {
+namespace {
+
+std::atomic<unsigned long> main_thread{0};
+
+void note_this_thread() { main_thread = PyThread_get_thread_ident(); }
+
+// After fork() the thread that called it is the main one.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, note_this_thread);
+
+[[noreturn]] void wait_for_the_end() {
+  for (;;) pause();
+}
+
+bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+}  // namespace
+
+bool is_main_thread() { return main_thread == PyThread_get_thread_ident(); }
+
+bool python_is_gone() { return is_finalizing() && !is_main_thread(); }
+
+void take_python_lock(PyThreadState* state) {
+  if (python_is_gone()) wait_for_the_end();
+#if defined(__GLIBCXX__)
+  try {
+    PyEval_RestoreThread(state);
+  } catch (abi::__forced_unwind&) {  // the interpreter began to end while this thread waited
+    wait_for_the_end();
+  }
+#else
+  PyEval_RestoreThread(state);
+#endif
+}
+
+void note_main_thread(unsigned long ident) { main_thread = ident; }
+
+}  // namespace kgfast

@@ -1,0 +1,57 @@
+// A scope without Python's lock, in which kernels run.
+#pragma once
+#include <Python.h>
+
+#include <functional>
+
+#include "host/fpmode.h"
+#include "host/pool.h"
+
+namespace kgfast {
+
+// Takes Python's lock again for the calling thread. While the interpreter ends no thread but the
+// main one gets it: such a thread waits here until the process is gone, as Python 3.14 has it.
+// Before, Python unwinds the thread, and that ends the process where a destructor is on the way.
+void take_python_lock(PyThreadState* state);
+
+// Whether the calling thread must not ask Python for anything any more.
+bool python_is_gone();
+
+// Whether the calling thread is the one that handles signals.
+bool is_main_thread();
+
+// Notes the main thread, by threading's `ident`; called when the module is loaded.
+void note_main_thread(unsigned long ident);
+
+namespace {
+
+// While it lives, the calling thread is without Python's lock and computes in IEEE arithmetic, and
+// the pool has no more workers than `threads` need.
+class Unlocked {
+ public:
+  explicit Unlocked(int threads) : state_(PyEval_SaveThread()) { Pool::trim(threads); }
+  ~Unlocked() { take_python_lock(state_); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+  // Asks whether Python wants to interrupt: runs the handlers of pending signals.
+  std::function<bool()> interrupted() {
+    return [this] { return python_is_gone() || (is_main_thread() && handle_signals()); };
+  }
+
+ private:
+  bool handle_signals() {
+    return mode_.outside([this] {
+      take_python_lock(state_);
+      const bool raised = PyErr_CheckSignals() != 0;
+      state_ = PyEval_SaveThread();
+      return raised;
+    });
+  }
+
+  PyThreadState* state_;
+  FloatMode mode_{FloatMode::kIeee};
+};
+
+}  // namespace
+}  // namespace kgfast

@@ -1,0 +1,101 @@
+// Canonical scores: the definition of a rank. IEEE float64, features in order from 0.0, every
+// operation rounded on its own (this extension is compiled with -ffp-contract=off), bias last.
+//
+// Cost model: terms are elementwise, so the compiler vectorises them (a double square root each
+// for rotate, the limit, and some forty operations for rscf_rotate); the sums are sequential by
+// definition, so kPairBlock pairs interleave.
+#pragma once
+#include <cstring>
+
+#include "host/fpmode.h"
+#include "host/job.h"
+#include "host/load.h"
+#include "scores/rscf.h"
+
+namespace kgfast {
+namespace {
+
+// terms[i] of features [feature, feature + count) of one pair.
+template <class Score>
+inline void canonical_terms(const SweepJob& job, Pair pair, int64_t feature, int64_t count,
+                            double* operands, double* terms) {
+  constexpr int Q = Score::query_planes, P = Score::planes, rows = P - Score::has_factor;
+  double* q = operands;
+  double* c = operands + kMaxPlanes * kTermBlock;
+  for (int plane = 0; plane < Q; ++plane)
+    load_doubles(job.query, pair.query, plane, feature, count, q + plane * kTermBlock);
+  for (int plane = 0; plane < rows; ++plane)
+    load_doubles(job.table, pair.candidate, plane, feature, count, c + plane * kTermBlock);
+  if (Score::has_factor)
+    load_doubles(job.factor, pair.candidate, 0, feature, count, c + rows * kTermBlock);
+  for (int64_t i = 0; i < count; ++i) {
+    double qi[Q], ci[P];
+#pragma GCC unroll 5
+    for (int plane = 0; plane < Q; ++plane) qi[plane] = q[plane * kTermBlock + i];
+#pragma GCC unroll 3
+    for (int plane = 0; plane < P; ++plane) ci[plane] = c[plane * kTermBlock + i];
+    terms[i] = Score::term(qi, ci);
+  }
+}
+
+// Sums of up to kPairBlock pairs, interleaved so that their chains of additions overlap.
+template <class Score>
+void canonical_block(const SweepJob& job, int64_t features, const Pair* pairs, int64_t count,
+                     double* scratch, double* out) {
+  double* terms = scratch;  // [kPairBlock][kTermBlock]
+  double* operands = scratch + kPairBlock * kTermBlock;
+  double sums[kPairBlock] = {};
+  for (int64_t feature = 0; feature < features; feature += kTermBlock) {
+    const int64_t left = features - feature;
+    const int64_t width = left < kTermBlock ? left : kTermBlock;
+    for (int64_t p = 0; p < count; ++p)
+      canonical_terms<Score>(job, pairs[p], feature, width, operands, terms + p * kTermBlock);
+    for (int64_t i = 0; i < width; ++i)
+      for (int64_t p = 0; p < kPairBlock; ++p) sums[p] += terms[p * kTermBlock + i];
+  }
+  for (int64_t p = 0; p < count; ++p) {
+    out[p] = Score::score(sums[p]);
+    if (job.bias_exact) out[p] += job.bias_exact[pairs[p].candidate];
+  }
+}
+
+inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* pairs,
+                             int64_t count, double* scratch, double* out) {
+  const FloatMode mode(FloatMode::kIeee);
+  std::memset(scratch, 0, sizeof(double) * kPairBlock * kTermBlock);
+  with_swept(job.score, [&](auto score) {
+    for (int64_t p = 0; p < count; p += kPairBlock) {
+      const int64_t block = count - p < kPairBlock ? count - p : kPairBlock;
+      canonical_block<decltype(score)>(job, features, pairs + p, block, scratch, out + p);
+    }
+  });
+}
+
+// Decides the collected pairs one by one, crop by crop; a query's own target never counts.
+__attribute__((noinline)) void decide_band(const SweepJob& job, Worker& worker) {
+  const FloatMode mode(FloatMode::kIeee);  // a sweep whose band is full calls it in its own
+  for (int64_t crop = 0; crop < job.num_crops; ++crop) {
+    const int64_t first_slot = crop * job.num_rows;
+    Pair pairs[kPairBlock];
+    int64_t count = 0;
+    for (int64_t p = 0; p < worker.band_size; ++p) {
+      const int64_t row = worker.band[p].query - first_slot;
+      const bool chosen = 0 <= row && row < job.num_rows;
+      if (chosen && worker.band[p].candidate != job.targets[row])
+        pairs[count++] = {row, worker.band[p].candidate};
+      if (count < kPairBlock && (p + 1 < worker.band_size || !count)) continue;
+      double scores[kPairBlock];
+      canonical_scores(job, job.crops[crop].end, pairs, count, worker.scratch, scores);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t slot = first_slot + pairs[i].query;
+        worker.greater[slot] += scores[i] > job.target_scores[slot];
+        worker.equal[slot] += scores[i] == job.target_scores[slot];
+      }
+      count = 0;
+    }
+  }
+  worker.band_size = 0;
+}
+
+}  // namespace
+}  // namespace kgfast

@@ -1,0 +1,22 @@
+// Compiled with -mavx2 -mfma -mf16c where the target is x86-64, empty elsewhere; machine.cpp probes
+// the machine before it calls in here.
+#include "host/job.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "simd/avx2.h"
+
+#include "engine/isa_table.h"
+
+namespace kgfast {
+
+const Isa* avx2_isa() {
+  static const Isa isa = make_isa("avx2");
+  return &isa;
+}
+
+}  // namespace kgfast
+#else
+namespace kgfast {
+const Isa* avx2_isa() { return nullptr; }
+}  // namespace kgfast
+#endif

@@ -1,0 +1,22 @@
+// Compiled with -mavx512{f,bw,dq,vl} where the target is x86-64, empty elsewhere; machine.cpp probes
+// the machine before it calls in here.
+#include "host/job.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#include "simd/avx512.h"
+
+#include "engine/isa_table.h"
+
+namespace kgfast {
+
+const Isa* avx512_isa() {
+  static const Isa isa = make_isa("avx512");
+  return &isa;
+}
+
+}  // namespace kgfast
+#else
+namespace kgfast {
+const Isa* avx512_isa() { return nullptr; }
+}  // namespace kgfast
+#endif

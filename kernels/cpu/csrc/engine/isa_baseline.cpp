@@ -1,0 +1,22 @@
+// The instruction set that every machine of this architecture has. x86 machines without AVX2 have
+// become rare: for those it is compiled only where KGFAST_BUILD_BASELINE asks for it.
+#include "host/job.h"
+
+#if defined(KGFAST_BUILD_BASELINE) || !defined(__x86_64__)
+#include "simd/baseline.h"
+
+#include "engine/isa_table.h"
+
+namespace kgfast {
+
+const Isa* baseline_isa() {
+  static const Isa isa = make_isa("baseline");
+  return &isa;
+}
+
+}  // namespace kgfast
+#else
+namespace kgfast {
+const Isa* baseline_isa() { return nullptr; }
+}  // namespace kgfast
+#endif

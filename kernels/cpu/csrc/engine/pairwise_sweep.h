@@ -1,0 +1,106 @@
+// The forward of pairwise scores: the sweep's panels and tiles, every sum kept and written.
+//
+// Cost model (rotate, AVX-512): per vector of 16 elements 7 arithmetic instructions and rsqrt14
+// (3 micro-operations): 5 cycles on two ports; l1 3, l2 2, dot 1 instructions. The Newton step of
+// the square root is 2 of them. Packing and storing vanish beside a block of features.
+//
+// Crops: the sums run over blocks of 64 features from feature 0. Where a crop ends inside a block,
+// total + sum is written and the sum goes on, so a crop's score has the bits of that crop alone.
+#pragma once
+#include "host/fpmode.h"
+#include "engine/pack.h"
+#include "host/pairwise.h"
+#include "scores/precise.h"
+#include "engine/sweep.h"
+
+namespace kgfast {
+namespace {
+
+// Writes the scores of Q queries of a tile with one panel: bias - distance.
+template <class Score, int Q>
+inline void write_scores(const PairwiseJob& job, const PanelFacts& facts, int64_t position,
+                         int64_t slot, const V (&totals)[Q][Score::vectors]) {
+  constexpr int W = Simd::W;
+  for (int a = 0; a < Q && position + a < job.sweep.num_queries; ++a) {
+    const int64_t row = slot * job.all_queries + job.sweep.query_ids[position + a];
+    float* out = job.out + row * job.sweep.num_candidates + facts.first;
+    for (int b = 0; b < Score::vectors && b * W < facts.valid; ++b) {
+      const V score = Simd::sub(Simd::load(facts.bias + b * W), Score::finish(totals[a][b]));
+      if ((b + 1) * W <= facts.valid) {
+        Simd::store(out + b * W, score);
+        continue;
+      }
+      float lanes[W];
+      Simd::store(lanes, score);
+      std::memcpy(out + b * W, lanes, sizeof(float) * (facts.valid - b * W));
+    }
+  }
+}
+
+// Features [feature, feature + count) of Q queries; `feature` is a multiple of kSumBlock.
+template <class Score, int Q>
+void score_tile(const PairwiseJob& job, const PanelFacts& facts, int64_t position,
+                int64_t feature, int64_t count, Worker& worker) {
+  constexpr int L = lanes_of<Score>(), B = Score::vectors, P = Score::planes;
+  constexpr int T = Score::tile_queries;
+  const SweepJob& sweep = job.sweep;
+  const int64_t end = feature + count;
+  float* saved = worker.totals + position * L;
+  const float* queries = sweep.packed_queries +
+                         position / T * sweep.num_features * P * T + position % T;
+  int64_t crop = 0;
+  while (job.widths[crop] <= feature) ++crop;
+  V totals[Q][B];
+  for (int a = 0; a < Q; ++a)
+    for (int b = 0; b < B; ++b)
+      totals[a][b] = feature ? Simd::load(saved + a * L + b * Simd::W) : Simd::zero();
+  for (int64_t block = feature; block < end; block += kSumBlock) {
+    const int64_t block_end = std::min(block + kSumBlock, end);
+    V sums[Q][B];
+    for (auto& row : sums)
+      for (V& sum : row) sum = Simd::zero();
+    for (int64_t at = block; at < block_end;) {
+      const int64_t stop = std::min(block_end, job.widths[crop]);
+      accumulate<Score, Q>(worker.panel + (at - feature) * P * L, queries + at * P * T, stop - at,
+                           sums);
+      at = stop;
+      if (at < job.widths[crop]) continue;
+      V ended[Q][B];
+      for (int a = 0; a < Q; ++a)
+        for (int b = 0; b < B; ++b) ended[a][b] = Simd::add(totals[a][b], sums[a][b]);
+      write_scores<Score, Q>(job, facts, position, job.slots[crop++], ended);
+    }
+    for (int a = 0; a < Q; ++a)
+      for (int b = 0; b < B; ++b) totals[a][b] = Simd::add(totals[a][b], sums[a][b]);
+  }
+  if (end == sweep.num_features) return;
+  for (int a = 0; a < Q; ++a)
+    for (int b = 0; b < B; ++b) Simd::store(saved + a * L + b * Simd::W, totals[a][b]);
+}
+
+// One panel with the queries at positions [first, last) of the pass; `first` begins a tile.
+template <class Score>
+void pairwise_panel(const PairwiseJob& job, int64_t panel, int64_t first, int64_t last,
+                    Worker& worker) {
+  constexpr int T = Score::tile_queries;
+  const FloatMode ieee(FloatMode::kIeee);
+  const PanelFacts facts = panel_facts(job.sweep, lanes_of<Score>(), panel);
+  const int64_t features = job.sweep.num_features;
+  for (int64_t feature = 0; feature < features; feature += job.sweep.features_per_block) {
+    const int64_t count = std::min(job.sweep.features_per_block, features - feature);
+    pack_panel(job.sweep, panel_shape<Score>(), facts.first, facts.valid, feature, count, worker);
+    const FloatMode flush(FloatMode::kFlush);
+    for (int64_t position = first; position < last; position += T) {
+      const int64_t left = last - position;
+      if (left > T / 2) {
+        score_tile<Score, T>(job, facts, position, feature, count, worker);
+      } else {
+        for (int64_t a = 0; a < left; ++a)
+          score_tile<Score, 1>(job, facts, position + a, feature, count, worker);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kgfast

@@ -1,0 +1,258 @@
+// The sweep: a panel of candidates in lanes against tiles of queries in registers.
+//
+// Cost model (rotate, AVX-512): 4 queries x 4 vectors of 16 candidates; per feature 8 vector loads
+// and 8 broadcasts for 16 x 6 arithmetic instructions. Sums run over 64 features in registers and
+// are then folded into totals, which keeps the error bound short and is where a tile is abandoned.
+// A panel is packed once and stays in the second-level cache while every tile sweeps it.
+//
+// What becomes of the totals is a consumer's: `limit` is a total past which a query wants no more of
+// a panel, in a crop and those after it, `take` receives the totals of one query where a crop ends
+// (counting.h, topk_sweep.h). So nested crops cost one sweep over the widest.
+#pragma once
+#include <cfloat>
+
+#include "host/fpmode.h"
+#include "host/job.h"
+#include "engine/pack.h"
+#include "scores/scores.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kSumBlock = 64;  // features per short accumulator
+
+// sums[a][b] += the terms of `count` features. `tile` points at query a = 0 of this sub-tile.
+template <class Score, int Q>
+inline void accumulate(const float* panel, const float* tile, int64_t count,
+                       V (&sums)[Q][Score::vectors]) {
+  constexpr int L = lanes_of<Score>(), P = Score::planes, B = Score::vectors;
+  constexpr int QP = Score::query_planes, stride = Score::tile_queries;
+  for (int64_t k = 0; k < count; ++k) {
+    V c[B][P], q[QP];
+#pragma GCC unroll 4
+    for (int b = 0; b < B; ++b)
+#pragma GCC unroll 3
+      for (int p = 0; p < P; ++p) c[b][p] = Simd::load(panel + (k * P + p) * L + b * Simd::W);
+#pragma GCC unroll 8
+    for (int a = 0; a < Q; ++a) {
+#pragma GCC unroll 5
+      for (int p = 0; p < QP; ++p) q[p] = Simd::set1(tile[(k * QP + p) * stride + a]);
+#pragma GCC unroll 4
+      for (int b = 0; b < B; ++b) sums[a][b] = Score::add(sums[a][b], q, c[b]);
+    }
+  }
+}
+
+// Where a block stands of which a tile sweeps a panel.
+struct BlockPlace {
+  const float *panel, *tile;                // of the first feature
+  const float *panel_angles, *tile_angles;  // likewise, if the score has angles
+
+  template <class Score>
+  BlockPlace at(int64_t k) const {
+    return {panel + k * Score::planes * lanes_of<Score>(),
+            tile + k * Score::query_planes * Score::tile_queries,
+            Score::has_angles ? panel_angles + k : nullptr,
+            Score::has_angles ? tile_angles + k : nullptr};
+  }
+};
+
+// The same with as many terms of sine and cosine as the angles of these features need.
+template <class Score, int Q>
+inline void accumulate_turned(const BlockPlace& place, int64_t count,
+                              V (&sums)[Q][Score::vectors]) {
+  V most = Simd::zero();  // a NaN is none: inf * 0, and its sums are NaN anyway
+  for (int64_t k = 0; k < count; k += Simd::W)
+    most = Simd::max(
+        Simd::mul(Simd::load(place.panel_angles + k), Simd::load(place.tile_angles + k)), most);
+  if (!Simd::less(Simd::set1(kSmallAngle), most))
+    accumulate<Within<Score, Angles::small>, Q>(place.panel, place.tile, count, sums);
+  else if (!Simd::less(Simd::set1(kHalfTurn), most))
+    accumulate<Within<Score, Angles::half_turn>, Q>(place.panel, place.tile, count, sums);
+  else
+    accumulate<Within<Score, Angles::any>, Q>(place.panel, place.tile, count, sums);
+}
+
+// Whether every lane of a query is finite and past the query's limit.
+template <class Score>
+inline bool lanes_past(const V* totals, float past) {
+  const V huge = Simd::set1(FLT_MAX), limit = Simd::set1(past);
+  constexpr uint32_t full = (1u << Simd::W) - 1;
+  for (int b = 0; b < Score::vectors; ++b) {
+    // Monotone sums are not negative, so "not above FLT_MAX and not NaN" is total < inf.
+    if ((Simd::less(limit, totals[b]) & ~Simd::less(huge, totals[b])) != full) return false;
+  }
+  return true;
+}
+
+template <class Score, int Q>
+inline bool all_past(const V (&totals)[Q][Score::vectors], const float* limits) {
+  for (int a = 0; a < Q; ++a)
+    if (!lanes_past<Score>(totals[a], limits[a])) return false;
+  return true;
+}
+
+// Adds `count` features to totals; false when the tile was abandoned. Not inlined: within
+// its caller, gcc 12 keeps a quarter of the sums of l1 in memory, at 1.1 times the time.
+template <class Score, int Q>
+__attribute__((noinline)) bool run_tile(const BlockPlace& place, int64_t count,
+                                        const float* limits, V (&totals)[Q][Score::vectors]) {
+  constexpr int B = Score::vectors;
+  for (int64_t k = 0; k < count; k += kSumBlock) {
+    const int64_t width = count - k < kSumBlock ? count - k : kSumBlock;
+    V sums[Q][B];
+#pragma GCC unroll 8
+    for (int a = 0; a < Q; ++a)
+#pragma GCC unroll 4
+      for (int b = 0; b < B; ++b) sums[a][b] = Simd::zero();
+    const BlockPlace here = place.at<Score>(k);
+    if constexpr (Score::has_angles)
+      accumulate_turned<Score, Q>(here, width, sums);
+    else
+      accumulate<Score, Q>(here.panel, here.tile, width, sums);
+#pragma GCC unroll 8
+    for (int a = 0; a < Q; ++a)
+#pragma GCC unroll 4
+      for (int b = 0; b < B; ++b) totals[a][b] = Simd::add(totals[a][b], sums[a][b]);
+    if (Score::monotone && k + width < count && all_past<Score, Q>(totals, limits)) return false;
+  }
+  return true;
+}
+
+// What is the same for every tile of a panel.
+struct PanelFacts {
+  int64_t first;  // position of lane 0 among the candidates
+  int valid;      // lanes that hold a candidate
+  bool norm_is_known;  // that of the widest crop: only after its last features
+  float norm;
+  alignas(64) float bias[kMaxLanes];
+};
+
+// A limit on distances in the units of totals, which are squares for l2; a NaN stays one.
+template <class Score>
+inline float total_of(float limit) {
+  constexpr bool squares = Score::id == ScoreId::l2 || Score::id == ScoreId::rscf_l2 ||
+                           Score::id == ScoreId::scaled_l2;
+  if (!squares) return limit;
+  return limit < 0.0f ? -1.0f : limit * limit * (1.0f + 0x1p-20f);
+}
+
+__attribute__((noinline)) PanelFacts panel_facts(const SweepJob& job, int L, int64_t panel) {
+  PanelFacts facts;
+  facts.first = panel * L;
+  const int64_t left = job.num_candidates - facts.first;
+  facts.valid = static_cast<int>(left < L ? left : L);
+  facts.norm_is_known = false;
+  facts.norm = 0.0f;
+  for (int lane = 0; lane < L; ++lane) {
+    const bool used = job.bias && lane < facts.valid;
+    facts.bias[lane] = used ? job.bias[candidate_of(job, facts.first + lane)] : 0.0f;
+  }
+  return facts;
+}
+
+// The limits of Q queries from `position` on, for the crops from `crop` on; the last query repeats.
+template <class Consumer, int Q>
+inline void find_limits(const typename Consumer::Job& job, const PanelFacts& facts, int64_t crop,
+                        int64_t position, float* limits) {
+  for (int a = 0; Consumer::Score::monotone && a < Q; ++a) {
+    const int64_t query = position + a < job.num_queries ? position + a : job.num_queries - 1;
+    limits[a] = facts.norm_is_known ? Consumer::limit(job, crop, query, facts.norm) : FLT_MAX;
+  }
+}
+
+// Sub-tile of Q queries from `position` on: sweeps one block of features and decides every crop
+// where it ends, until no later one can want anything of this panel.
+template <class Consumer, int Q>
+void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int64_t position,
+                int64_t feature, int64_t count, int64_t crop,
+                typename Consumer::Keeper& worker) {
+  using Score = typename Consumer::Score;
+  constexpr int L = lanes_of<Score>(), B = Score::vectors, T = Score::tile_queries;
+  const int64_t end = feature + count, tile = position / T;
+  const bool first_block = feature == 0, last_block = end == job.num_features;
+  if (!first_block && !worker.alive[tile]) return;
+  float* saved = first_block && last_block ? nullptr : worker.totals + position * L;
+  V totals[Q][B];
+  for (int a = 0; a < Q; ++a)
+    for (int b = 0; b < B; ++b)
+      totals[a][b] = first_block ? Simd::zero() : Simd::load(saved + a * L + b * Simd::W);
+  const BlockPlace place = {
+      worker.panel,
+      job.packed_queries +
+          (tile * job.num_features + feature) * Score::query_planes * T + position % T,
+      worker.panel_angles,
+      Score::has_angles ? job.tile_angles + tile * job.angle_stride + feature : nullptr};
+  bool alive = true;
+  for (int64_t at = feature; at < end;) {
+    const int64_t crop_end = job.crops[crop].end, stop = crop_end < end ? crop_end : end;
+    float limits[Q];
+    find_limits<Consumer, Q>(job, facts, crop, position, limits);
+    alive = !(Score::monotone && at > feature && all_past<Score, Q>(totals, limits)) &&
+            run_tile<Score, Q>(place.at<Score>(at - feature), stop - at, limits, totals);
+    if (!alive) break;
+    for (int a = 0; stop == crop_end && a < Q && position + a < job.num_queries; ++a)
+      Consumer::take(job, facts, crop, totals[a], position + a, limits[a], worker);
+    crop += stop == crop_end;
+    at = stop;
+  }
+  if (last_block) return;
+  for (int a = 0; a < Q; ++a)
+    for (int b = 0; b < B; ++b) Simd::store(saved + a * L + b * Simd::W, totals[a][b]);
+  worker.alive[tile] = Q == T ? alive : true;  // a lone query is decided at its end
+}
+
+template <class Consumer>
+void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int64_t feature,
+                 int64_t count, int64_t crop, typename Consumer::Keeper& worker) {
+  using Score = typename Consumer::Score;
+  constexpr int T = Score::tile_queries;
+  const FloatMode mode(FloatMode::kFlush);
+  for (int64_t position = 0; position < job.num_queries; position += T) {
+    const int64_t left = job.num_queries - position;
+    if (left > T / 2) {
+      sweep_tile<Consumer, T>(job, facts, position, feature, count, crop, worker);
+    } else {
+      for (int64_t a = 0; a < left; ++a)
+        sweep_tile<Consumer, 1>(job, facts, position + a, feature, count, crop, worker);
+    }
+  }
+}
+
+// Norms of a panel's candidates in the crops that end in a block of features, from `crop` on.
+__attribute__((noinline)) void find_norms(const SweepJob& job, const PanelShape& shape,
+                                          int64_t feature, int64_t count, int64_t crop,
+                                          Worker& worker, float* lane_norm) {
+  const int64_t end = feature + count;
+  for (int64_t at = feature; job.norm && at < end;) {
+    const int64_t crop_end = job.crops[crop].end, stop = crop_end < end ? crop_end : end;
+    accumulate_norm(job.norm, worker.panel + (at - feature) * shape.planes * shape.lanes,
+                    (stop - at) * shape.planes, shape.lanes, lane_norm);
+    if (stop == crop_end) worker.norms[crop++] = panel_norm(job, shape.lanes, lane_norm);
+    at = stop;
+  }
+}
+
+template <class Consumer>
+void sweep_panel(const typename Consumer::Job& job, int64_t panel,
+                 typename Consumer::Keeper& worker) {
+  constexpr PanelShape shape = panel_shape<typename Consumer::Score>();
+  const FloatMode mode(FloatMode::kIeee);
+  PanelFacts facts = panel_facts(job, shape.lanes, panel);
+  alignas(64) float lane_norm[kMaxLanes] = {};
+  for (int64_t crop = 0; !job.norm && crop < job.num_crops; ++crop) worker.norms[crop] = 0.0f;
+  int64_t crop = 0;
+  for (int64_t feature = 0; feature < job.num_features; feature += job.features_per_block) {
+    const int64_t left = job.num_features - feature;
+    const int64_t count = left < job.features_per_block ? left : job.features_per_block;
+    pack_panel(job, shape, facts.first, facts.valid, feature, count, worker);
+    find_norms(job, shape, feature, count, crop, worker, lane_norm);
+    facts.norm_is_known = !job.norm || count == left;
+    facts.norm = facts.norm_is_known ? worker.norms[job.num_crops - 1] : 0.0f;
+    sweep_block<Consumer>(job, facts, feature, count, crop, worker);
+    while (crop < job.num_crops && job.crops[crop].end <= feature + count) ++crop;
+  }
+}
+
+}  // namespace
+}  // namespace kgfast

@@ -1,0 +1,41 @@
+// The bias of candidates as canonical scores take it, and as the sweep does.
+#pragma once
+#include <cmath>
+
+#include "host/buffer.h"
+#include "host/job.h"
+#include "host/load.h"
+
+namespace kgfast {
+namespace {
+
+class Bias {
+ public:
+  // `view` is one row of `count` numbers, or has no data where there is no bias.
+  Bias(const View& view, int64_t count)
+      : count_(view.data ? count : 0), exact_(count_), rounded_(count_) {
+    if (count_) load_doubles(view, 0, 0, 0, count_, exact_.data);
+    for (int64_t i = 0; i < count_; ++i) {
+      const double x = exact_.data[i], size = std::fabs(x);
+      rounded_.data[i] = static_cast<float>(x);
+      if (i == 0 || !(x <= largest_)) largest_ = std::isnan(largest_) ? largest_ : x;
+      if (!(size <= magnitude_)) magnitude_ = std::isnan(magnitude_) ? magnitude_ : size;
+    }
+  }
+  void lend(SweepJob& job) const {
+    if (!count_) return;
+    job.bias = rounded_.data;
+    job.bias_exact = exact_.data;
+    job.bias_max = static_cast<float>(largest_);
+  }
+  double magnitude() const { return magnitude_; }  // the largest |bias|; NaN if one is
+
+ private:
+  const int64_t count_;
+  Buffer<double> exact_;
+  Buffer<float> rounded_;
+  double largest_ = 0.0, magnitude_ = 0.0;
+};
+
+}  // namespace
+}  // namespace kgfast

@@ -1,0 +1,115 @@
+// Reading runs of features from a row of any dtype and stride, as float or double. Conversions are
+// exact except float64 to float, whose rounding the bound carries.
+//
+// What tells the dtypes apart is not inlined, here and in store.h: the loops of each dtype in every
+// kernel that reads rows were a quarter of the time that compiling took, and gained nothing.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "host/view.h"
+
+namespace kgfast {
+namespace {
+
+struct Half {
+  uint16_t bits;
+};
+struct BFloat {
+  uint16_t bits;
+};
+
+template <class To, class From>
+inline To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+inline float to_float(float x) { return x; }
+inline float to_float(double x) { return static_cast<float>(x); }
+inline float to_float(BFloat x) { return bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+inline float to_float(Half x) {
+#if defined(__F16C__)
+  return _cvtsh_ss(x.bits);
+#else
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000) << 16;
+  const uint32_t magnitude = x.bits & 0x7FFF;
+  if (magnitude >= 0x7C00) return bit_cast<float>(sign | 0x7F800000u | magnitude << 13);
+  if (magnitude < 0x0400) {  // zero or denormal: a multiple of 2^-24
+    const float value = static_cast<float>(magnitude) * 0x1p-24f;
+    return sign ? -value : value;
+  }
+  return bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+#endif
+}
+inline double to_double(double x) { return x; }
+template <class T>
+inline double to_double(T x) {
+  return static_cast<double>(to_float(x));
+}
+
+inline bool is_nonfinite(float x) {
+  return (bit_cast<uint32_t>(x) & 0x7F800000u) == 0x7F800000u;
+}
+inline bool is_nonfinite(double x) {
+  return (bit_cast<uint64_t>(x) & 0x7FF0000000000000u) == 0x7FF0000000000000u;
+}
+inline bool is_nonfinite(Half x) { return (x.bits & 0x7C00) == 0x7C00; }
+inline bool is_nonfinite(BFloat x) { return (x.bits & 0x7F80) == 0x7F80; }
+
+template <class T>
+inline const T* run_at(const View& view, int64_t row, int plane, int64_t feature) {
+  return reinterpret_cast<const T*>(view.data) + row * view.row_stride + view.start[plane] +
+         feature * view.step;
+}
+
+// Both read `count` features of one plane of a row; load_floats says whether one is not finite.
+template <class T>
+inline bool load_floats_as(const View& view, int64_t row, int plane, int64_t feature, int64_t count,
+                           float* out) {
+  const T* from = run_at<T>(view, row, plane, feature);
+  int bad = 0;
+  if (view.step == 1) {
+    for (int64_t i = 0; i < count; ++i) out[i] = to_float(from[i]);
+    for (int64_t i = 0; i < count; ++i) bad |= is_nonfinite(from[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[i] = to_float(from[i * view.step]);
+    for (int64_t i = 0; i < count; ++i) bad |= is_nonfinite(from[i * view.step]);
+  }
+  return bad != 0;
+}
+
+template <class T>
+inline void load_doubles_as(const View& view, int64_t row, int plane, int64_t feature,
+                            int64_t count, double* out) {
+  const T* from = run_at<T>(view, row, plane, feature);
+  for (int64_t i = 0; i < count; ++i) out[i] = to_double(from[i * view.step]);
+}
+
+__attribute__((noinline)) bool load_floats(const View& view, int64_t row, int plane,
+                                           int64_t feature, int64_t count, float* out) {
+  switch (view.dtype) {
+    case DType::f16: return load_floats_as<Half>(view, row, plane, feature, count, out);
+    case DType::bf16: return load_floats_as<BFloat>(view, row, plane, feature, count, out);
+    case DType::f64: return load_floats_as<double>(view, row, plane, feature, count, out);
+    default: return load_floats_as<float>(view, row, plane, feature, count, out);
+  }
+}
+
+__attribute__((noinline)) void load_doubles(const View& view, int64_t row, int plane,
+                                            int64_t feature, int64_t count, double* out) {
+  switch (view.dtype) {
+    case DType::f16: return load_doubles_as<Half>(view, row, plane, feature, count, out);
+    case DType::bf16: return load_doubles_as<BFloat>(view, row, plane, feature, count, out);
+    case DType::f64: return load_doubles_as<double>(view, row, plane, feature, count, out);
+    default: return load_doubles_as<float>(view, row, plane, feature, count, out);
+  }
+}
+
+}  // namespace
+}  // namespace kgfast

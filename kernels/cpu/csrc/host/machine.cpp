@@ -1,0 +1,43 @@
+// What this machine has, and how fast its bare register loop runs.
+#include "host/machine.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "host/buffer.h"
+
+namespace kgfast {
+
+const Isa* find_isa(const char* name) {
+  const bool any = name == nullptr || *name == '\0';
+#if defined(__x86_64__)
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __builtin_cpu_supports("f16c");
+  if (has_avx512 && avx512_isa() && (any || !std::strcmp(name, "avx512"))) return avx512_isa();
+  if (has_avx2 && avx2_isa() && (any || !std::strcmp(name, "avx2"))) return avx2_isa();
+#endif
+  return any || !std::strcmp(name, "baseline") ? baseline_isa() : nullptr;
+}
+
+double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {
+  const int64_t planes = kMaxPlanes;  // as many as any score has
+  const int64_t lanes = isa.lanes(score), queries = isa.tile_queries(score);
+  Buffer<float> panel(features * planes * lanes), tile(features * planes * queries);
+  for (int64_t i = 0; i < features * planes * lanes; ++i) panel.data[i] = 0.01f * (i % 97);
+  for (int64_t i = 0; i < features * planes * queries; ++i) tile.data[i] = -0.01f * (i % 89);
+  const auto start = std::chrono::steady_clock::now();
+  double elapsed = 0.0;
+  int64_t runs = 0;
+  volatile float sink = 0.0f;
+  while (elapsed < seconds) {
+    sink = isa.bare_loop(score, panel.data, tile.data, features, 64);
+    runs += 64;
+    elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  (void)sink;
+  return static_cast<double>(runs * lanes * queries * features) / elapsed;
+}
+
+}  // namespace kgfast

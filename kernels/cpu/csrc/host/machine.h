@@ -1,0 +1,13 @@
+// What this machine has, and how fast its bare register loop runs.
+#pragma once
+#include "host/job.h"
+
+namespace kgfast {
+
+// Elements per second of the bare register loop on one thread.
+double roof(const Isa& isa, ScoreId score, int64_t features, double seconds);
+
+// The best instruction set of this machine, or the named one; nullptr if it is not to be had.
+const Isa* find_isa(const char* name);
+
+}  // namespace kgfast

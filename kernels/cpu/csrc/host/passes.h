@@ -1,0 +1,285 @@
+// What the consumers that sweep have in common: how the work is cut into passes of queries and
+// panels of candidates, the memory of a worker, the tasks of a pool, the facts of a query row.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "host/bounds.h"
+#include "host/buffer.h"
+#include "host/job.h"
+#include "host/load.h"
+#include "host/parallel.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kPackedQueryBytes = 12 << 20;  // of all queries of one pass
+constexpr int64_t kPanelBytes = 1 << 20;         // of one worker, at most
+constexpr int64_t kScratchBytes = 24 << 20;      // of all workers together
+constexpr int64_t kQueriesPerPass = 4096;
+
+struct PassPlan {
+  int threads;
+  int64_t panels;
+  int64_t queries;       // of one pass, whole tiles
+  int64_t panel_floats;  // of one worker
+  int64_t total_floats;  // of one worker, for features that come in several blocks
+  int64_t tiles;
+};
+
+// Sizes, from `threads` wanted and at most `max_queries` a pass; sets job.features_per_block.
+inline PassPlan plan_passes(const Isa& isa, SweepJob& job, int64_t num_queries, int threads,
+                            int64_t max_queries = kQueriesPerPass) {
+  const int64_t lanes = isa.lanes(job.score), tile = isa.tile_queries(job.score);
+  PassPlan plan{};
+  plan.panels = (job.num_candidates + lanes - 1) / lanes;
+  plan.threads =
+      static_cast<int>(std::clamp<int64_t>(threads, 1, std::max<int64_t>(plan.panels, 1)));
+  const int64_t feature_bytes = job.planes * lanes * static_cast<int64_t>(sizeof(float));
+  const int64_t panel_bytes = std::min(kPanelBytes, kScratchBytes / 2 / plan.threads);
+  const int64_t block = std::max<int64_t>(64, panel_bytes / feature_bytes / 64 * 64);
+  job.features_per_block = std::min(job.num_features, block);
+  const int64_t row_bytes = job.num_features * job.query_planes * sizeof(float);
+  const bool blocked = job.features_per_block < job.num_features;
+  int64_t queries = std::min(kPackedQueryBytes / std::max<int64_t>(1, row_bytes), max_queries);
+  if (blocked)
+    queries = std::min<int64_t>(queries, kScratchBytes / 2 / plan.threads /
+                                             (lanes * sizeof(float)));
+  plan.queries = std::max<int64_t>(tile, queries / tile * tile);
+  const int64_t per_pass = std::min(plan.queries, num_queries + tile);
+  plan.panel_floats = job.features_per_block * job.planes * lanes;
+  plan.total_floats = blocked ? per_pass * lanes : 0;
+  plan.tiles = per_pass / tile + 1;
+  job.angle_stride = (job.num_features + 127) / 64 * 64;
+  return plan;
+}
+
+inline bool is_ok(const SweepStatus& status) {
+  return !status.interrupted && status.bad_query == INT64_MAX &&
+         status.bad_candidate == INT64_MAX && status.bad_factor == INT64_MAX;
+}
+
+// What every worker of a sweep points into.
+struct WorkerMemory {
+  WorkerMemory(const PassPlan& plan, const SweepJob& job)
+      : panel(plan.panel_floats), angles(job.angle_stride), totals(plan.total_floats),
+        norms(job.num_crops), alive(plan.tiles), scratch(kCanonicalScratch) {}
+  void lend(Worker& worker) {
+    worker.panel = panel.data;
+    worker.panel_angles = angles.data;
+    worker.totals = totals.data;
+    worker.alive = alive.data;
+    worker.norms = norms.data;
+    worker.scratch = scratch.data;
+    worker.bad_candidate = worker.bad_factor = INT64_MAX;
+  }
+  Buffer<float> panel, angles, totals, norms;
+  Buffer<uint8_t> alive;
+  Buffer<double> scratch;
+  int64_t bad_query = INT64_MAX;
+};
+
+// The packed queries of one pass.
+class PackedQueries {
+ public:
+  // Packs the queries of job.query_ids; the memory is kept for the next pass.
+  void pack(const Isa& isa, SweepJob& job) {
+    const int64_t tile = isa.tile_queries(job.score);
+    const int64_t padded = (job.num_queries + tile - 1) / tile * tile;
+    const int64_t planes = padded * job.num_features * job.query_planes;
+    const int64_t floats = planes + padded / tile * job.angle_stride;
+    if (!packed_ || floats > floats_) {
+      packed_ = std::make_unique<Buffer<float>>(floats);
+      floats_ = floats;
+    }
+    job.packed_queries = packed_->data;
+    job.tile_angles = packed_->data + planes;
+    isa.pack_queries(job, packed_->data);
+  }
+
+ private:
+  std::unique_ptr<Buffer<float>> packed_;
+  int64_t floats_ = 0;
+};
+
+// The smallest float that is not below x.
+inline float round_up(double x) {
+  const float y = static_cast<float>(x);
+  return static_cast<double>(y) >= x || std::isnan(y)
+             ? y
+             : std::nextafter(y, std::numeric_limits<float>::infinity());
+}
+
+// The bound of a crop that ends at a feature.
+inline ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop, int term_ulps) {
+  int64_t folds = 0;
+  for (int64_t c = 0, at = 0; c <= crop; ++c)
+    for (; at < job.crops[c].end; ++folds)  // as sweep_tile and run_tile cut them
+      at = std::min({at + 64, job.crops[c].end,
+                     (at / job.features_per_block + 1) * job.features_per_block});
+  const bool rounded = job.table.dtype == DType::f64 || job.query.dtype == DType::f64;
+  return error_bound(job.score, job.crops[crop].end, folds, term_ulps, isa.sqrt_error, rounded);
+}
+
+// What the norms of candidates need, of every crop.
+inline void set_norm(SweepJob& job, const ErrorBound& bound) {
+  job.norm = bound.norm;
+  const double terms = static_cast<double>(job.num_features) * job.planes;
+  job.norm_inflation = round_up(1.0 + (terms + 16.0) * 0x1p-22);
+  job.norm_floor = round_up(terms * 0x1p-124);
+}
+
+inline bool has_nonfinite(const SweepJob& job, const View& view, int planes, int64_t row) {
+  float run[256];
+  bool bad = false;
+  for (int plane = 0; plane < planes; ++plane)
+    for (int64_t k = 0; k < job.num_features; k += 256)
+      bad |= load_floats(view, row, plane, k, std::min<int64_t>(256, job.num_features - k), run);
+  return bad;
+}
+
+// Calls body with runs of the first `features` of a query row as doubles, plane by plane, until it
+// returns false.
+template <class Body>
+void read_query(const SweepJob& job, int64_t features, int64_t query, Body body) {
+  double run[64];
+  for (int plane = 0; plane < job.query_planes; ++plane)
+    for (int64_t k = 0; k < features; k += 64) {
+      const int64_t width = std::min<int64_t>(64, features - k);
+      load_doubles(job.query, query, plane, k, width, run);
+      if (!body(plane, k, width, run)) return;
+    }
+}
+
+inline int table_planes(const SweepJob& job) { return job.planes - (job.factor.data != nullptr); }
+
+// Notes what rows that take part hold that is not finite.
+inline void check_query(const SweepJob& job, int64_t query, int64_t* bad) {
+  if (query < *bad && has_nonfinite(job, job.query, job.query_planes, query)) *bad = query;
+}
+
+inline void check_candidate(const SweepJob& job, int64_t row, int64_t* bad, int64_t* bad_factor) {
+  if (row < *bad && has_nonfinite(job, job.table, table_planes(job), row)) *bad = row;
+  if (job.factor.data && row < *bad_factor && has_nonfinite(job, job.factor, 1, row))
+    *bad_factor = row;
+}
+
+// An upper bound on the norm of a query that `bound` asks for.
+inline double query_norm(const SweepJob& job, int64_t features, int norm, int64_t query) {
+  double sum = 0.0;
+  read_query(job, features, query, [&](int, int64_t, int64_t width, const double* run) {
+    for (int64_t i = 0; i < width; ++i) sum += norm == 1 ? std::fabs(run[i]) : run[i] * run[i];
+    return true;
+  });
+  // Squares of float64 values may underflow; the floor is far below anything that matters.
+  return (norm == 1 ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;
+}
+
+// What a query of an rscf score contributes to the error: for rscf_rotate
+// sum |q_k| (per_query + per_shift |a_k| reach), for rscf_l1 sum (per_query |q_k| + per_shift |a_k|
+// reach), for rscf_l2 the Euclidean norms of both; and what flushed entries take from products.
+// Infinite where a phase may be too large for a sine, or a scale is so small that it is flushed.
+inline double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
+                         int64_t query) {
+  const bool has_factor = job.factor.data != nullptr, turns = table_planes(job) == 2;
+  const bool squares = job.score == ScoreId::rscf_l2 || job.score == ScoreId::scaled_l2;
+  double norm = 0.0, shift = 0.0, largest = 0.0, others = 0.0;
+  bool flushes = false;
+  for (int64_t k = 0; k < features; k += 64) {
+    double run[kMaxPlanes][64];  // q, then w, then a
+    const int64_t width = std::min<int64_t>(64, features - k);
+    for (int plane = 0; plane < job.query_planes; ++plane)
+      load_doubles(job.query, query, plane, k, width, run[plane]);
+    for (int64_t i = 0; i < width; ++i) {
+      const double re = run[0][i], im = turns ? run[1][i] : 0.0;
+      const double q = std::sqrt(re * re + im * im);
+      const double a = has_factor ? std::fabs(run[job.query_planes - 1][i]) : 0.0;
+      norm += squares ? q * q : q;
+      shift += squares ? a * a : turns ? q * a : a;
+      largest = std::max(largest, a);
+      others += a + job.factor_largest;
+      for (int plane = turns ? 2 : 1; plane < (turns ? 4 : 2); ++plane) {
+        const double w = std::fabs(run[plane][i]);
+        flushes |= 0.0 < w && w < 0x1p-125;
+        others += w;
+      }
+    }
+  }
+  if (flushes || (turns && !(largest * (job.factor_largest + 1.0) <= 0x1p20))) return INFINITY;
+  if (squares) norm = std::sqrt(norm), shift = std::sqrt(shift);
+  shift *= job.factor_reach;
+  return (bound.per_query * norm + bound.per_shift * shift + 0x1p-125 * others) * (1.0 + 1e-6);
+}
+
+// The absolute error of a query's comparisons with numbers up to `magnitude`, over so many
+// features: base + slope * norm of the candidate.
+inline void absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
+                           int64_t query, double magnitude, float* base, float* slope) {
+  constexpr double u = 0x1p-24;
+  double constant = bound.absolute + 4.0 * u * magnitude + 0x1p-120, per_norm = 0.0;
+  if (bound.query_norm == 3) {
+    constant += rscf_error(job, features, bound, query);
+  } else if (bound.query_norm) {
+    const double norm = query_norm(job, features, bound.query_norm, query);
+    constant += bound.per_query * norm;
+    per_norm = bound.per_pair * norm + bound.per_norm;
+  }
+  *base = round_up(constant * (1.0 + 8.0 * u));
+  *slope = round_up(per_norm * (1.0 + 8.0 * u));
+}
+
+// How far the factors of candidates are from their origin, and how large they are; rounding to
+// float32 included. What is not finite decides nothing anyway. True when it was interrupted.
+inline bool find_factor_reach(SweepJob& job, int threads,
+                              const std::function<bool()>& interrupted) {
+  constexpr int64_t rows_per_task = 256;
+  job.factor_reach = job.factor_largest = 0.0;
+  if (!job.factor.data) return false;
+  const int64_t tasks = (job.num_candidates + rows_per_task - 1) / rows_per_task;
+  const float origin = job.score == ScoreId::rscf_rotate ? 1.0f : 0.0f;
+  std::vector<float> reach(tasks, 0.0f), largest(tasks, 0.0f);
+  const bool stopped = parallel(threads, tasks, interrupted, [&](int, int64_t task) {
+    const int64_t end = std::min((task + 1) * rows_per_task, job.num_candidates);
+    float run[256];
+    uint32_t most = 0, farthest = 0;  // bits of magnitudes are ordered as they are
+    for (int64_t i = task * rows_per_task; i < end; ++i)
+      for (int64_t k = 0; k < job.num_features; k += 256) {
+        const int64_t width = std::min<int64_t>(256, job.num_features - k);
+        load_floats(job.factor, job.candidate_ids ? job.candidate_ids[i] : i, 0, k, width, run);
+        for (int64_t j = 0; j < width; ++j) {
+          const uint32_t size = bit_cast<uint32_t>(run[j]) & 0x7FFFFFFF;
+          const uint32_t distance = bit_cast<uint32_t>(run[j] - origin) & 0x7FFFFFFF;
+          most = std::max(most, size < 0x7F800000 ? size : 0);
+          farthest = std::max(farthest, size < 0x7F800000 ? distance : 0);
+        }
+      }
+    largest[task] = bit_cast<float>(most);
+    reach[task] = bit_cast<float>(farthest);
+  });
+  for (int64_t task = 0; task < tasks; ++task) {
+    job.factor_largest = std::max<double>(job.factor_largest, largest[task]);
+    job.factor_reach = std::max<double>(job.factor_reach, reach[task]);
+  }
+  constexpr double u = 0x1p-24;
+  job.factor_largest *= 1.0 + 2.0 * u;
+  const bool rounded = job.factor.dtype == DType::f64;
+  job.factor_reach = job.factor_reach * (1.0 + 2.0 * u) + (rounded ? job.factor_largest : 0.0);
+  return stopped;
+}
+
+// The known answers of a query, ascending, each once.
+inline std::vector<int64_t> sorted_known(const int64_t* indptr, const int64_t* indices,
+                                         int64_t query) {
+  std::vector<int64_t> ids(indices + indptr[query], indices + indptr[query + 1]);
+  if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+}  // namespace
+}  // namespace kgfast

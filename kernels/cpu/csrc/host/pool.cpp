@@ -1,0 +1,125 @@
+#include "host/pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+
+#include "host/fpmode.h"
+
+namespace kgfast {
+namespace {
+
+std::atomic<Pool*> current{nullptr};  // never freed: its threads sleep until the process ends
+thread_local bool is_calling = false;
+
+void forget_pool() {
+  current = nullptr;
+  is_calling = false;
+}
+
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
+
+struct Calling {
+  Calling() { is_calling = true; }
+  ~Calling() { is_calling = false; }
+};
+
+std::exception_ptr failure_of(const std::function<void(int)>& work, int worker) {
+  try {
+    work(worker);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void Pool::run(int workers, const std::function<void(int)>& work) {
+  if (workers <= 1 || is_calling) return work(0);
+  Pool& pool = of_process();
+  const std::lock_guard<std::mutex> one(pool.calls_);
+  const Calling calling;
+  pool.call(workers - 1, work);
+}
+
+void Pool::trim(int threads) {
+  Pool* pool = current;
+  if (!pool || is_calling) return;
+  const std::unique_lock<std::mutex> one(pool->calls_, std::try_to_lock);
+  if (one.owns_lock()) pool->keep(std::max(threads, 1) - 1);
+}
+
+Pool& Pool::of_process() {
+  Pool* pool = current;
+  if (pool) return *pool;
+  auto made = std::make_unique<Pool>();
+  if (current.compare_exchange_strong(pool, made.get())) pool = made.release();
+  return *pool;
+}
+
+void Pool::call(int workers, const std::function<void(int)>& work) {
+  workers = start(workers);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work_ = &work;
+    active_ = pending_ = workers;
+    ++call_;
+  }
+  wake_.notify_all();
+  std::exception_ptr error = failure_of(work, 0);
+  if (current != this)  // a signal handler forked, and its child came back here
+    throw std::runtime_error("a child process cannot finish the call that it was forked in");
+  std::unique_lock<std::mutex> lock(mutex_);
+  done_.wait(lock, [this] { return pending_ == 0; });
+  if (error_) error = error_;
+  error_ = nullptr;
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
+}
+
+// Makes workers up to so many; returns how many of those there are.
+int Pool::start(int workers) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept_ = std::max(kept_, workers);
+  }
+  try {
+    for (int index = static_cast<int>(threads_.size()); index < workers; ++index)
+      threads_.emplace_back([this, index, seen = call_] { loop(index, seen); });
+  } catch (const std::exception&) {  // no more threads, or no memory for them: fewer will do
+  }
+  return std::min(workers, static_cast<int>(threads_.size()));
+}
+
+void Pool::keep(int workers) {
+  if (static_cast<int>(threads_.size()) <= workers) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept_ = workers;
+  }
+  wake_.notify_all();
+  for (; static_cast<int>(threads_.size()) > workers; threads_.pop_back()) threads_.back().join();
+}
+
+void Pool::loop(int index, uint64_t seen) {
+  const FloatMode mode(FloatMode::kIeee);  // a thread begins with the mode of its maker
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return call_ != seen || index >= kept_; });
+    if (index >= kept_) return;
+    seen = call_;
+    if (index >= active_) continue;
+    const std::function<void(int)>& work = *work_;
+    lock.unlock();
+    const std::exception_ptr error = failure_of(work, index + 1);
+    lock.lock();
+    if (error && !error_) error_ = error;
+    if (--pending_ == 0) done_.notify_one();
+  }
+}
+
+}  // namespace kgfast

@@ -1,0 +1,366 @@
+#include "host/rank.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "host/passes.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kBandCapacity = 8192;
+constexpr int kKinds = 4;  // of counts: greater, equal, and both of the excluded
+
+// A worker and the memory that it points into.
+struct OwnedWorker : WorkerMemory {
+  OwnedWorker(const PassPlan& plan, const SweepJob& job)
+      : WorkerMemory(plan, job), slots(job.num_crops * job.num_rows), band(kBandCapacity),
+        counts(kKinds * slots, 0) {
+    lend(worker);
+    worker.band = band.data;
+    worker.band_capacity = kBandCapacity;
+    worker.greater = counts.data();
+    worker.equal = counts.data() + slots;
+  }
+  void count_excluded() {
+    worker.greater = counts.data() + 2 * slots;
+    worker.equal = counts.data() + 3 * slots;
+  }
+  const int64_t slots;  // C * B
+  Buffer<Pair> band;
+  std::vector<int64_t> counts;  // [4][C][B]
+  Worker worker{};
+};
+
+class Ranking {
+ public:
+  Ranking(const Isa& isa, RankRequest& request, const std::function<bool()>& interrupted)
+      : isa_(isa), request_(request), job_(request.job), interrupted_(interrupted),
+        target_scores_(request.widths.size() * job_.num_rows) {
+    for (const int64_t width : request.widths) crops_.push_back({width, 0.0f});
+    job_.crops = crops_.data();
+    job_.num_crops = static_cast<int64_t>(crops_.size());
+    job_.num_features = crops_.back().end;
+    job_.target_scores = target_scores_.data();
+    check_finite_ = !request.nan_worst;
+    plan_ = plan_passes(isa, job_, job_.num_rows, request.threads);
+    for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
+      bounds_.push_back(crop_bound(isa, job_, crop, request.term_ulps));
+      crops_[crop].rel = round_up(bounds_[crop].rel);
+    }
+    set_norm(job_, bounds_.back());
+    status_.interrupted = find_factor_reach(job_, plan_.threads, interrupted);
+    for (int i = 0; i < plan_.threads; ++i)
+      workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_));
+  }
+
+  SweepStatus count() {
+    if (is_ok(status_)) score_targets();
+    if (is_ok(status_)) find_order();
+    if (is_ok(status_) && check_finite_ && swept_.empty() && job_.num_rows) check_candidates();
+    for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
+      sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
+    if (is_ok(status_)) exclude();
+    if (is_ok(status_)) collect();
+    return status_;
+  }
+
+  void errors(float* values, double* bounds) {
+    score_targets();
+    for (int64_t query = 0; query < job_.num_rows; ++query)
+      groups_.push_back({query}), swept_.push_back(query);
+    prepare_pass(0, swept_.size());
+    const int64_t lanes = isa_.lanes(job_.score), rows = workers_[0]->slots;
+    std::vector<float> tile(rows * lanes);
+    for (int64_t panel = 0; panel < plan_.panels; ++panel) {
+      isa_.sweep_values(job_, panel, workers_[0]->worker, tile.data());
+      for (int64_t row = 0; row < rows; ++row) {
+        const Threshold& t = thresholds_[row];
+        const int64_t crop = row / job_.num_rows;
+        const float norm = workers_[0]->worker.norms[crop];
+        for (int64_t n = panel * lanes; n < std::min((panel + 1) * lanes, job_.num_candidates);
+             ++n) {
+          const float value = tile[row * lanes + n - panel * lanes];
+          values[row * job_.num_candidates + n] = value;
+          bounds[row * job_.num_candidates + n] =
+              crops_[crop].rel * std::fabs(static_cast<double>(value)) + t.base + t.slope * norm;
+        }
+      }
+    }
+  }
+
+ private:
+  // Runs body(worker, task) for every task, on all threads.
+  template <class Body>
+  void parallel(int64_t count, Body body) {
+    status_.interrupted |= kgfast::parallel(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
+      body(*workers_[i], task);
+    });
+    if (!check_finite_) return;
+    for (const auto& owned : workers_) {
+      status_.bad_query = std::min(status_.bad_query, owned->bad_query);
+      status_.bad_candidate = std::min(status_.bad_candidate, owned->worker.bad_candidate);
+      status_.bad_factor = std::min(status_.bad_factor, owned->worker.bad_factor);
+    }
+  }
+
+  void score_targets() {
+    constexpr int64_t block = 64;
+    const int64_t count = job_.num_rows;
+    parallel((count + block - 1) / block, [&](OwnedWorker& owned, int64_t task) {
+      Pair pairs[block];
+      const int64_t first = task * block, size = std::min(block, count - first);
+      for (int64_t i = 0; i < size; ++i) {
+        pairs[i] = {first + i, job_.targets[first + i]};
+        check_query(job_, pairs[i].query, &owned.bad_query);
+        check_candidate(job_, pairs[i].candidate, &owned.worker.bad_candidate,
+                        &owned.worker.bad_factor);
+      }
+      for (int64_t crop = 0; crop < job_.num_crops; ++crop)
+        isa_.canonical(job_, crops_[crop].end, pairs, size, owned.worker.scratch,
+                       target_scores_.data() + crop * count + first);
+    });
+  }
+
+  // Groups the queries that are equal, so that each is swept once for all its targets, and orders
+  // them: those whose targets lie close are abandoned early, and tiles of like queries together.
+  // The widest crop says who is close, for its limit is the last to be passed.
+  void find_order() {
+    group_equal_queries();
+    const int64_t widest = (job_.num_crops - 1) * job_.num_rows;
+    std::vector<double> reach(groups_.size(), INFINITY);  // the lowest target score
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      bool needed = false;  // a target whose score is NaN needs no sweep
+      for (const int64_t query : groups_[g]) {
+        for (int64_t crop = 0; crop < job_.num_crops; ++crop)
+          needed |= !std::isnan(target_scores_[crop * job_.num_rows + query]);
+        const double score = target_scores_[widest + query];
+        if (!std::isnan(score)) reach[g] = std::min(reach[g], score);
+      }
+      if (needed) swept_.push_back(static_cast<int64_t>(g));
+    }
+    std::stable_sort(swept_.begin(), swept_.end(),
+                     [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
+  }
+
+  // Where no target's score is a number, no sweep reads the candidates.
+  void check_candidates() {
+    constexpr int64_t block = 256;
+    const int64_t count = job_.num_candidates;
+    parallel((count + block - 1) / block, [&](OwnedWorker& owned, int64_t task) {
+      for (int64_t i = task * block; i < std::min((task + 1) * block, count); ++i)
+        check_candidate(job_, job_.candidate_ids ? job_.candidate_ids[i] : i,
+                        &owned.worker.bad_candidate, &owned.worker.bad_factor);
+    });
+  }
+
+  void group_equal_queries() {
+    std::vector<std::pair<uint64_t, int64_t>> rows(job_.num_rows);
+    for (int64_t query = 0; query < job_.num_rows; ++query)
+      rows[query] = {hash_of(query), query};
+    std::sort(rows.begin(), rows.end());
+    size_t run = 0;  // first group of the present hash
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (i == 0 || rows[i].first != rows[i - 1].first) run = groups_.size();
+      size_t g = run;
+      while (g < groups_.size() && !equal_queries(groups_[g][0], rows[i].second)) ++g;
+      if (g == groups_.size()) groups_.emplace_back();
+      groups_[g].push_back(rows[i].second);
+    }
+  }
+
+  uint64_t hash_of(int64_t query) const {
+    constexpr uint64_t odd = 0x9E3779B97F4A7C15u;
+    uint64_t hash = 0xCBF29CE484222325u;
+    read_query(job_, job_.num_features, query, [&](int, int64_t, int64_t width, const double* run) {
+      for (int64_t i = 0; i < width; ++i) {
+        // A product carries upwards only: without the shift and the rotation, rows of +-1, which
+        // differ in their highest bits, would have two hashes.
+        const uint64_t bits = bit_cast<uint64_t>(run[i]) * odd;
+        hash = ((hash << 27 | hash >> 37) ^ bits ^ bits >> 32) * odd;
+      }
+      return true;
+    });
+    return hash;
+  }
+
+  bool equal_queries(int64_t a, int64_t b) const {
+    bool equal = true;
+    const int64_t features = job_.num_features;
+    read_query(job_, features, a, [&](int plane, int64_t k, int64_t width, const double* run) {
+      double other[64];
+      load_doubles(job_.query, b, plane, k, width, other);
+      equal = std::memcmp(run, other, sizeof(double) * width) == 0;
+      return equal;
+    });
+    return equal;
+  }
+
+  void prepare_pass(size_t first, size_t count) {
+    thresholds_.clear();
+    query_ids_.clear();
+    first_threshold_.assign(1, 0);
+    for (size_t i = first; i < first + count; ++i) query_ids_.push_back(groups_[swept_[i]][0]);
+    for (int64_t crop = 0; crop < job_.num_crops; ++crop)
+      for (size_t i = first; i < first + count; ++i) {
+        for (const int64_t query : groups_[swept_[i]])
+          if (!std::isnan(target_scores_[crop * job_.num_rows + query]))
+            thresholds_.push_back(threshold(crop, query));
+        first_threshold_.push_back(static_cast<int64_t>(thresholds_.size()));
+      }
+    find_reaches(count);
+    job_.query_ids = query_ids_.data();
+    job_.num_queries = static_cast<int64_t>(count);
+    job_.thresholds = thresholds_.data();
+    job_.first_threshold = first_threshold_.data();
+    job_.reaches = reaches_.data();
+    packed_.pack(isa_, job_);
+  }
+
+  Threshold threshold(int64_t crop, int64_t query) const {
+    const int64_t slot = crop * job_.num_rows + query;
+    const double target = target_scores_[slot];
+    const double bias = job_.bias ? request_.bias_magnitude : 0.0;
+    Threshold result{slot, static_cast<float>(-target), 0.0f, 0.0f};
+    absolute_error(job_, crops_[crop].end, bounds_[crop], query, std::fabs(target) + bias,
+                   &result.base, &result.slope);
+    return result;
+  }
+
+  // tau + 1.25 err with the largest bias, the largest over a query's targets and the crops to come.
+  // A NaN becomes an infinity: no total is past it.
+  void find_reaches(size_t count) {
+    reaches_.assign(job_.num_crops * count, {-FLT_MAX, 0.0f});
+    for (int64_t crop = job_.num_crops - 1; crop >= 0; --crop)
+      for (size_t i = 0; i < count; ++i) {
+        Reach& it = reaches_[crop * count + i];
+        if (crop + 1 < job_.num_crops) it = reaches_[(crop + 1) * count + i];
+        const int64_t* first = &first_threshold_[crop * count + i];
+        for (int64_t t = first[0]; t < first[1]; ++t) {
+          const float tau = thresholds_[t].minus_target + (job_.bias ? job_.bias_max : 0.0f);
+          const double error = static_cast<double>(crops_[crop].rel) * std::fabs(tau);
+          const float reach = round_up(tau + 1.25 * (error + thresholds_[t].base));
+          it.reach = std::isnan(reach) ? INFINITY : std::max(it.reach, reach);
+          it.slope = std::max(it.slope, 1.25f * thresholds_[t].slope);
+        }
+      }
+  }
+
+  void sweep(size_t first, size_t count) {
+    prepare_pass(first, count);
+    parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
+      isa_.sweep_panel(job_, panel, owned.worker);
+    });
+    for (const auto& owned : workers_) isa_.decide_band(job_, owned->worker);
+  }
+
+  // Known answers are scored once for all targets of a query that have the same ones.
+  void exclude() {
+    for (const auto& owned : workers_) owned->count_excluded();
+    const int64_t groups = static_cast<int64_t>(groups_.size());
+    parallel(groups * job_.num_crops, [&](OwnedWorker& owned, int64_t task) {
+      exclude_group(groups_[task % groups], task / groups, owned.worker);
+    });
+  }
+
+  void exclude_group(const std::vector<int64_t>& group, int64_t crop, Worker& worker) {
+    std::vector<int64_t> scored;
+    std::vector<double> scores;
+    for (const int64_t query : group) {
+      const std::vector<int64_t> ids = excluded_ids(query);
+      const int64_t slot = crop * job_.num_rows + query;
+      if (std::isnan(target_scores_[slot])) {
+        worker.greater[slot] += count_others(ids, query);
+        continue;
+      }
+      if (ids != scored) {
+        scored = ids;
+        scores = canonical_of(query, crop, ids, worker);
+      }
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] == job_.targets[query]) continue;
+        worker.greater[slot] += scores[i] > target_scores_[slot];
+        worker.equal[slot] += scores[i] == target_scores_[slot];
+      }
+    }
+  }
+
+  std::vector<double> canonical_of(int64_t query, int64_t crop, const std::vector<int64_t>& ids,
+                                   Worker& worker) const {
+    std::vector<Pair> pairs;
+    for (const int64_t id : ids) pairs.push_back({query, id});
+    std::vector<double> scores(ids.size());
+    isa_.canonical(job_, crops_[crop].end, pairs.data(), static_cast<int64_t>(pairs.size()),
+                   worker.scratch, scores.data());
+    return scores;
+  }
+
+  int64_t count_others(const std::vector<int64_t>& ids, int64_t query) const {
+    return std::count_if(ids.begin(), ids.end(),
+                         [&](int64_t id) { return id != job_.targets[query]; });
+  }
+
+  // Known answers of a query that are candidates, each once.
+  std::vector<int64_t> excluded_ids(int64_t query) const {
+    std::vector<int64_t> ids =
+        sorted_known(request_.exclude_indptr, request_.exclude_indices, query);
+    ids.erase(
+        std::remove_if(ids.begin(), ids.end(), [&](int64_t id) { return !is_candidate(id); }),
+        ids.end());
+    return ids;
+  }
+
+  void collect() {
+    const int64_t rows = job_.num_rows, slots = job_.num_crops * rows;
+    for (int64_t kind = 0; kind < kKinds; ++kind)
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        int64_t sum = 0;
+        for (const auto& owned : workers_) sum += owned->counts[kind * slots + slot];
+        if (kind == 0 && std::isnan(target_scores_[slot]))
+          sum = job_.num_candidates - is_candidate(job_.targets[slot % rows]);
+        request_.counts[(slot / rows * kKinds + kind) * rows + slot % rows] = sum;
+      }
+  }
+
+  bool is_candidate(int64_t id) const {
+    const int64_t* subset = request_.sorted_candidate_ids;
+    return !request_.has_subset || std::binary_search(subset, subset + job_.num_candidates, id);
+  }
+
+  const Isa& isa_;
+  RankRequest& request_;
+  SweepJob job_;
+  const std::function<bool()>& interrupted_;
+  PassPlan plan_;
+  bool check_finite_ = true;
+  std::vector<Crop> crops_;
+  std::vector<ErrorBound> bounds_;
+  std::vector<double> target_scores_;  // [C][B]
+  std::vector<std::vector<int64_t>> groups_;  // queries that are equal
+  std::vector<int64_t> swept_;                // groups, in sweep order
+  std::vector<int64_t> query_ids_, first_threshold_;
+  std::vector<Threshold> thresholds_;
+  std::vector<Reach> reaches_;
+  PackedQueries packed_;
+  std::vector<std::unique_ptr<OwnedWorker>> workers_;
+  SweepStatus status_;
+};
+
+}  // namespace
+
+SweepStatus rank_counts(const Isa& isa, RankRequest& request,
+                        const std::function<bool()>& interrupted) {
+  return Ranking(isa, request, interrupted).count();
+}
+
+void sweep_errors(const Isa& isa, RankRequest& request, float* values, double* bounds) {
+  const std::function<bool()> never = [] { return false; };
+  request.threads = 1;
+  Ranking(isa, request, never).errors(values, bounds);
+}
+
+}  // namespace kgfast

@@ -1,0 +1,243 @@
+#include "host/topk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "host/passes.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kSurvivorBytes = 24 << 20;  // of all workers together
+constexpr int64_t kChunk = 1 << 16;           // candidates scored at once without a sweep
+constexpr int64_t kChunkBytes = 32 << 20;     // of all workers together, where k allows it
+constexpr int64_t kQueriesPerTask = 32;       // of the final order
+
+struct OwnedTopkWorker : WorkerMemory {
+  OwnedTopkWorker(const PassPlan& plan, const SweepJob& job, int64_t queries, int64_t capacity)
+      : WorkerMemory(plan, job), survivors(queries * capacity), counts(queries) {
+    lend(worker);
+    worker.survivors = survivors.data;
+    worker.counts = counts.data();
+  }
+  Buffer<Survivor> survivors;
+  std::vector<int64_t> counts;
+  TopkWorker worker{};
+};
+
+class Topk {
+ public:
+  Topk(const Isa& isa, TopkRequest& request, const std::function<bool()>& interrupted)
+      : isa_(isa), request_(request), interrupted_(interrupted),
+        kept_(std::min(request.k, request.job.num_candidates)) {
+    static_cast<SweepJob&>(job_) = request.job;
+    crop_.end = job_.num_features;
+    job_.crops = &crop_;
+    job_.num_crops = 1;
+    job_.isa = &isa;
+    job_.k = kept_;
+    job_.capacity = kept_ + std::max<int64_t>(kept_, 16);
+  }
+
+  SweepStatus run() {
+    if (!request_.num_queries) return status_;
+    if (!request_.nan_worst) check_queries();
+    if (!is_ok(status_)) return status_;
+    const int64_t threads = std::max(request_.threads, 1);
+    const int64_t fit =
+        kSurvivorBytes / static_cast<int64_t>(sizeof(Survivor)) / threads / job_.capacity;
+    const bool sweeps = fit >= isa_.tile_queries(job_.score) && job_.capacity < job_.num_candidates;
+    if (sweeps)
+      run_passes(fit);
+    else
+      score_everything();
+    return status_;
+  }
+
+ private:
+  void check_queries() {
+    for (int64_t query = 0; query < request_.num_queries; ++query)
+      check_query(job_, query, &status_.bad_query);
+  }
+
+  void run_passes(int64_t fit) {
+    plan_ = plan_passes(isa_, job_, request_.num_queries, request_.threads,
+                        std::min(fit, kQueriesPerPass));
+    bound_ = crop_bound(isa_, job_, 0, request_.term_ulps);
+    crop_.rel = round_up(bound_.rel);
+    set_norm(job_, bound_);
+    status_.interrupted = find_factor_reach(job_, plan_.threads, interrupted_);
+    const int64_t queries = std::min(plan_.queries, request_.num_queries);
+    for (int i = 0; i < plan_.threads; ++i)
+      workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, job_, queries, job_.capacity));
+    for (int64_t first = 0; is_ok(status_) && first < request_.num_queries;
+         first += plan_.queries) {
+      prepare_pass(first, std::min(plan_.queries, request_.num_queries - first));
+      parallel(plan_.panels, [&](OwnedTopkWorker& owned, int64_t panel) {
+        isa_.topk->sweep_panel(job_, panel, owned.worker);
+      });
+      if (is_ok(status_)) finish_pass();
+    }
+  }
+
+  // Runs body(worker, task) for every task, on all threads.
+  template <class Body>
+  void parallel(int64_t count, Body body) {
+    status_.interrupted |= kgfast::parallel(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
+      body(*workers_[i], task);
+    });
+    if (request_.nan_worst) return;
+    for (const auto& owned : workers_) {
+      status_.bad_candidate = std::min(status_.bad_candidate, owned->worker.bad_candidate);
+      status_.bad_factor = std::min(status_.bad_factor, owned->worker.bad_factor);
+    }
+  }
+
+  void prepare_pass(int64_t first, int64_t count) {
+    rows_.resize(count);
+    std::iota(rows_.begin(), rows_.end(), first);
+    base_.resize(count);
+    slope_.resize(count);
+    limits_.assign(count, std::numeric_limits<float>::infinity());
+    known_.clear();
+    first_known_.assign(1, 0);
+    const double bias = job_.bias ? request_.bias_magnitude : 0.0;
+    for (int64_t i = 0; i < count; ++i) {
+      absolute_error(job_, job_.num_features, bound_, first + i, bias, &base_[i], &slope_[i]);
+      const std::vector<int64_t> ids = known_ids(first + i);
+      known_.insert(known_.end(), ids.begin(), ids.end());
+      first_known_.push_back(static_cast<int64_t>(known_.size()));
+    }
+    for (const auto& owned : workers_) std::fill(owned->counts.begin(), owned->counts.end(), 0);
+    job_.query_ids = rows_.data();
+    job_.num_queries = count;
+    job_.base = base_.data();
+    job_.slope = slope_.data();
+    job_.limits = limits_.data();
+    job_.known = known_.data();
+    job_.first_known = first_known_.data();
+    packed_.pack(isa_, job_);
+  }
+
+  std::vector<int64_t> known_ids(int64_t query) const {
+    if (!request_.exclude_indptr) return {};
+    return sorted_known(request_.exclude_indptr, request_.exclude_indices, query);
+  }
+
+  // Canonical scores of what is left, and their order.
+  void finish_pass() {
+    const int64_t tasks = (job_.num_queries + kQueriesPerTask - 1) / kQueriesPerTask;
+    parallel(tasks, [&](OwnedTopkWorker& owned, int64_t task) {
+      const int64_t first = task * kQueriesPerTask;
+      const int64_t last = std::min(first + kQueriesPerTask, job_.num_queries);
+      std::vector<Pair> pairs;
+      std::vector<int64_t> ends;
+      for (int64_t position = first; position < last; ++position) {
+        add_finalists(position, pairs);
+        ends.push_back(static_cast<int64_t>(pairs.size()));
+      }
+      std::vector<double> scores(pairs.size());
+      isa_.canonical(job_, job_.num_features, pairs.data(), static_cast<int64_t>(pairs.size()),
+                     owned.worker.scratch, scores.data());
+      std::vector<Scored> scored;
+      for (int64_t i = 0, at = 0; i < last - first; ++i) {
+        scored.clear();
+        for (; at < ends[i]; ++at) scored.push_back({scores[at], pairs[at].candidate});
+        write(rows_[first + i], scored);
+      }
+    });
+  }
+
+  // The survivors of all workers that are not worse than k of them.
+  void add_finalists(int64_t position, std::vector<Pair>& pairs) const {
+    std::vector<Survivor> left;
+    for (const auto& owned : workers_) {
+      const Survivor* survivors = owned->survivors.data + position * job_.capacity;
+      left.insert(left.end(), survivors, survivors + owned->counts[position]);
+    }
+    float limit = std::numeric_limits<float>::infinity();
+    if (static_cast<int64_t>(left.size()) >= kept_) {
+      std::nth_element(left.begin(), left.begin() + kept_ - 1, left.end(),
+                       [](const Survivor& a, const Survivor& b) { return a.high < b.high; });
+      limit = left[kept_ - 1].high;
+    }
+    for (const Survivor& it : left)
+      if (!(it.low > limit)) pairs.push_back({rows_[position], it.candidate});
+  }
+
+  // Sorts the candidates of a query and writes the first k.
+  void write(int64_t query, std::vector<Scored>& scored) const {
+    const int64_t count = std::min<int64_t>(request_.k, scored.size());
+    std::partial_sort(scored.begin(), scored.begin() + count, scored.end(), is_better);
+    for (int64_t i = 0; i < request_.k; ++i) {
+      const int64_t at = query * request_.k + i;
+      const double score = i < count ? scored[i].score : -INFINITY;
+      request_.ids[at] = i < count ? scored[i].candidate : -1;
+      if (request_.wide_scores)
+        static_cast<double*>(request_.scores)[at] = score;
+      else
+        static_cast<float*>(request_.scores)[at] = static_cast<float>(score);
+    }
+  }
+
+  // For k of the size of the table: canonical scores of every pair, a query at a time.
+  void score_everything() {
+    const int64_t bytes = (kept_ + 2 * kChunk) * static_cast<int64_t>(sizeof(Scored));
+    const int threads = static_cast<int>(
+        std::clamp<int64_t>(std::min<int64_t>(kChunkBytes / bytes, request_.num_queries), 1,
+                            std::max(request_.threads, 1)));
+    status_.interrupted = kgfast::parallel(threads, request_.num_queries, interrupted_,
+                                           [&](int, int64_t query) { score_query(query); });
+  }
+
+  void score_query(int64_t query) {
+    const std::vector<int64_t> known = known_ids(query);
+    std::vector<Scored> best;
+    std::vector<Pair> pairs;
+    std::vector<double> scores, scratch(kCanonicalScratch);
+    for (int64_t first = 0; first < job_.num_candidates; first += kChunk) {
+      pairs.clear();
+      for (int64_t i = first; i < std::min(first + kChunk, job_.num_candidates); ++i) {
+        const int64_t candidate = job_.candidate_ids ? job_.candidate_ids[i] : i;
+        if (query == 0 && !request_.nan_worst)
+          check_candidate(job_, candidate, &status_.bad_candidate, &status_.bad_factor);
+        if (!std::binary_search(known.begin(), known.end(), candidate))
+          pairs.push_back({query, candidate});
+      }
+      scores.resize(pairs.size());
+      isa_.canonical(job_, job_.num_features, pairs.data(), static_cast<int64_t>(pairs.size()),
+                     scratch.data(), scores.data());
+      for (size_t i = 0; i < pairs.size(); ++i) best.push_back({scores[i], pairs[i].candidate});
+      if (static_cast<int64_t>(best.size()) <= kept_) continue;
+      std::nth_element(best.begin(), best.begin() + kept_ - 1, best.end(), is_better);
+      best.resize(kept_);
+    }
+    write(query, best);
+  }
+
+  const Isa& isa_;
+  TopkRequest& request_;
+  TopkJob job_{};
+  Crop crop_{};
+  const std::function<bool()>& interrupted_;
+  const int64_t kept_;  // k, or all candidates
+  PassPlan plan_{};
+  ErrorBound bound_{};
+  std::vector<int64_t> rows_, known_, first_known_;
+  std::vector<float> base_, slope_, limits_;
+  PackedQueries packed_;
+  std::vector<std::unique_ptr<OwnedTopkWorker>> workers_;
+  SweepStatus status_;
+};
+
+}  // namespace
+
+SweepStatus topk(const Isa& isa, TopkRequest& request, const std::function<bool()>& interrupted) {
+  return Topk(isa, request, interrupted).run();
+}
+
+}  // namespace kgfast

@@ -1,0 +1,67 @@
+// The best k candidates of every query on the CPU, for one crop: sweep, survivors, exact order.
+#pragma once
+#include <functional>
+
+#include "host/job.h"
+
+namespace kgfast {
+
+// A candidate that may be among the best k. Its cost, the negated score, lies in low .. high.
+struct Survivor {
+  float low, high;
+  int64_t candidate;
+};
+
+struct TopkJob : SweepJob {
+  const Isa* isa;
+  int64_t k;
+  int64_t capacity;                // survivors that a worker holds of a query
+  const float *base, *slope;       // [Q]: the absolute error, base + slope * panel norm
+  float* limits;                   // [Q]: an upper bound on the k-th lowest cost, all workers'
+  const int64_t* known;            // ids of query i, ascending: first_known[i] .. [i + 1] - 1
+  const int64_t* first_known;      // [Q + 1]
+};
+
+struct TopkWorker : Worker {
+  Survivor* survivors;  // [Q][capacity]
+  int64_t* counts;      // [Q]
+};
+
+// One instruction set's entry.
+struct TopkKernels {
+  void (*sweep_panel)(const TopkJob&, int64_t panel, TopkWorker&);
+};
+
+// Keeps those of up to 64 candidates, the lanes of `open` from panel place `first`, that may be among the
+// best k of a query. The sweep calls it for what its own comparison leaves, which is rare.
+void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
+                    const float* distances, float norm, TopkWorker& worker);
+
+// A candidate with its canonical score.
+struct Scored {
+  double score;
+  int64_t candidate;
+};
+
+// The order of results: by score, NaN last, the lowest id first among equals.
+bool is_better(const Scored& a, const Scored& b);
+
+struct TopkRequest {
+  SweepJob job;  // score, planes, table, query, bias, candidate_ids, num_features
+  int64_t num_queries;
+  int64_t k;
+  const int64_t* exclude_indptr;   // [B + 1], or nullptr: none
+  const int64_t* exclude_indices;
+  double bias_magnitude;  // largest |bias|
+  int term_ulps;          // of the score, see kernels/scores.py
+  int threads;
+  bool nan_worst;
+  bool wide_scores;  // float64 results
+  void* scores;      // [B, k]
+  int64_t* ids;      // [B, k]
+};
+
+// `interrupted` is asked now and then, by the calling thread only, whether to give up.
+SweepStatus topk(const Isa& isa, TopkRequest& request, const std::function<bool()>& interrupted);
+
+}  // namespace kgfast

@@ -1,0 +1,112 @@
+// The survivors of top-k: certified intervals of their costs, and a buffer per worker and query.
+//
+// A buffer holds every candidate seen that may be among the best k. When it is full, the k-th lowest
+// upper end becomes the query's limit and what lies above it goes. If too much is left (a table of
+// like rows), the canonical scores decide and k stay; so nothing overflows, and each round frees at
+// least half of the room beyond k.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "host/fpmode.h"
+#include "host/passes.h"
+#include "host/topk.h"
+
+namespace kgfast {
+
+bool is_better(const Scored& a, const Scored& b) {
+  const bool a_is_nan = std::isnan(a.score), b_is_nan = std::isnan(b.score);
+  if (a_is_nan != b_is_nan) return b_is_nan;
+  if (!a_is_nan && a.score != b.score) return a.score > b.score;
+  return a.candidate < b.candidate;
+}
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+float limit_of(const TopkJob& job, int64_t position) {
+  float limit;
+  __atomic_load(job.limits + position, &limit, __ATOMIC_RELAXED);
+  return limit;
+}
+
+// The limit only falls, whoever lowers it.
+void lower_limit(const TopkJob& job, int64_t position, float limit) {
+  float seen = limit_of(job, position);
+  while (limit < seen && !__atomic_compare_exchange(job.limits + position, &seen, &limit, true,
+                                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+bool is_known(const TopkJob& job, int64_t position, int64_t candidate) {
+  return std::binary_search(job.known + job.first_known[position],
+                            job.known + job.first_known[position + 1], candidate);
+}
+
+// From |v^ - v| <= rel |v| + abs follows |v^ - v| <= (rel |v^| + abs) / (1 - rel).
+Survivor interval(const TopkJob& job, double absolute, float distance, int64_t candidate) {
+  const double rel = job.crops->rel;
+  const double error = (rel * std::fabs(distance) + absolute) / (1.0 - rel);
+  if (!std::isfinite(distance) || !(rel < 1.0) || !std::isfinite(error))
+    return {-kInfinity, kInfinity, candidate};
+  const double cost = distance - (job.bias ? job.bias_exact[candidate] : 0.0);
+  return {-round_up(error - cost), round_up(cost + error), candidate};
+}
+
+bool lies_lower(const Survivor& a, const Survivor& b) { return a.high < b.high; }
+
+// Replaces the survivors of a query by the best k of them, with their canonical scores.
+void resolve(const TopkJob& job, int64_t position, TopkWorker& worker) {
+  Survivor* survivors = worker.survivors + position * job.capacity;
+  const int64_t count = worker.counts[position];
+  std::vector<Pair> pairs(count);
+  std::vector<double> scores(count);
+  std::vector<Scored> scored(count);
+  for (int64_t i = 0; i < count; ++i)
+    pairs[i] = {job.query_ids[position], survivors[i].candidate};
+  job.isa->canonical(job, job.num_features, pairs.data(), count, worker.scratch, scores.data());
+  for (int64_t i = 0; i < count; ++i) scored[i] = {scores[i], survivors[i].candidate};
+  std::nth_element(scored.begin(), scored.begin() + job.k - 1, scored.end(), is_better);
+  for (int64_t i = 0; i < job.k; ++i) {
+    const double score = scored[i].score;  // a NaN costs more than everything
+    survivors[i] = std::isnan(score)
+                       ? Survivor{kInfinity, kInfinity, scored[i].candidate}
+                       : Survivor{-round_up(score), round_up(-score), scored[i].candidate};
+  }
+  worker.counts[position] = job.k;
+  lower_limit(job, position, survivors[job.k - 1].high);  // the worst of them
+}
+
+void compress(const TopkJob& job, int64_t position, TopkWorker& worker) {
+  Survivor* first = worker.survivors + position * job.capacity;
+  Survivor* last = first + worker.counts[position];
+  if (last - first >= job.k) {
+    std::nth_element(first, first + job.k - 1, last, lies_lower);
+    lower_limit(job, position, first[job.k - 1].high);
+  }
+  const float limit = limit_of(job, position);
+  last = std::remove_if(first, last, [&](const Survivor& it) { return it.low > limit; });
+  worker.counts[position] = last - first;
+  if (last - first > (job.k + job.capacity) / 2) resolve(job, position, worker);
+}
+
+}  // namespace
+
+void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
+                    const float* distances, float norm, TopkWorker& worker) {
+  const FloatMode mode(FloatMode::kIeee);  // the sweep flushes denormals
+  const double absolute = job.base[position] + static_cast<double>(job.slope[position]) * norm;
+  for (; open; open &= open - 1) {
+    const int lane = __builtin_ctzll(open);
+    const int64_t place = first + lane;
+    const int64_t candidate = job.candidate_ids ? job.candidate_ids[place] : place;
+    const Survivor survivor = interval(job, absolute, distances[lane], candidate);
+    if (survivor.low > limit_of(job, position) || is_known(job, position, candidate)) continue;
+    if (worker.counts[position] == job.capacity) compress(job, position, worker);
+    worker.survivors[position * job.capacity + worker.counts[position]++] = survivor;
+  }
+}
+
+}  // namespace kgfast

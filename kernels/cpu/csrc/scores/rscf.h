@@ -1,0 +1,174 @@
+// The rscf scores as ranking and top-k take them: one functor per score, as in scores.h, with the
+// bound of docs/exactness.md. A query brings a scale w of the candidate and, where there is a
+// factor b of the candidate, the a of a phase a b (rscf_rotate) or of a shift a b (the others).
+//
+// b is near 1, so e^{iab} = e^{ia} e^{ia(b-1)}: packing turns the query by e^{ia} and stores b - 1,
+// and the angle x = a (b - 1) of a block of features says how many terms its sine and cosine need.
+#pragma once
+#include "scores/scores.h"
+#include "scores/trig.h"
+
+namespace kgfast {
+namespace {
+
+// The largest |x| that each pair of polynomials serves; beyond, whole turns are taken off.
+constexpr float kSmallAngle = 0.9f, kHalfTurn = 3.2f;
+constexpr float kWholeNumbers = 0x1.8p23f;  // adding it rounds to whole numbers
+
+struct Turn {
+  V cosine, sine;
+};
+
+enum class Angles { small, half_turn, any };
+
+// e^{ix} with an error of at most 2^-15 + 5 u |x|: minimax polynomials, found by Remez's algorithm.
+template <Angles range>
+inline Turn turn_by(V x) {
+  if constexpr (range == Angles::any) {
+    const V whole = Simd::set1(kWholeNumbers);
+    const V n = Simd::sub(Simd::fma(x, Simd::set1(0x1.45f306p-3f), whole), whole);
+    x = Simd::minus_product(n, Simd::set1(0x1.921fb6p2f), x);
+    x = Simd::minus_product(n, Simd::set1(-0x1.777a5cp-23f), x);
+  }
+  const V z = Simd::mul(x, x);
+  if constexpr (range == Angles::small) {
+    V c = Simd::fma(z, Simd::set1(0x1.47bfap-5f), Simd::set1(-0x1.ff7cd6p-2f));
+    V s = Simd::fma(z, Simd::set1(0x1.07fc8ap-7f), Simd::set1(-0x1.551adp-3f));
+    c = Simd::fma(z, c, Simd::set1(0x1.fffd1p-1f));
+    s = Simd::fma(z, s, Simd::set1(0x1.fffe86p-1f));
+    return {c, Simd::mul(x, s)};
+  }
+  V c = Simd::fma(z, Simd::set1(-0x1.d3f7fp-23f), Simd::set1(0x1.955f5p-16f));
+  V s = Simd::fma(z, Simd::set1(0x1.1d9234p-19f), Simd::set1(-0x1.932a84p-13f));
+  c = Simd::fma(z, c, Simd::set1(-0x1.6b377p-10f));
+  s = Simd::fma(z, s, Simd::set1(0x1.102e7p-7f));
+  c = Simd::fma(z, c, Simd::set1(0x1.5544cep-5f));
+  s = Simd::fma(z, s, Simd::set1(-0x1.553bd4p-3f));
+  c = Simd::fma(z, c, Simd::set1(-0x1.fffe34p-2f));
+  s = Simd::fma(z, s, Simd::set1(0x1.fffcc6p-1f));
+  return {Simd::fma(z, c, Simd::set1(0x1.ffffep-1f)), Simd::mul(x, s)};
+}
+
+// sum_k |q_k e^{i a_k b_k} - w_k * c_k|, or without the phase.
+// Planes: [q re, q im, w re, w im, a] and [c re, c im, b - 1]. 17 instructions and a reciprocal
+// square root while angles are small, 22 up to half a turn, 26 beyond; 6 without a factor.
+template <bool Factor>
+struct SweptRotate {
+  static constexpr ScoreId id = Factor ? ScoreId::rscf_rotate : ScoreId::scaled_rotate;
+  static constexpr int planes = Factor ? 3 : 2, query_planes = Factor ? 5 : 4;
+  static constexpr bool has_factor = Factor, has_angles = Factor;
+  static constexpr int tile_queries = 4, vectors = 2;
+  static constexpr float query_sign = 1.0f, factor_origin = 1.0f;
+  static constexpr bool monotone = true;
+
+  static V add_modulus(V sum, V re, V im, const V* q, const V* c) {
+    const V x = Simd::minus_product(q[2], c[0], re), y = Simd::minus_product(q[3], c[1], im);
+    return Simd::add_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
+  }
+  static V add(V sum, const V* q, const V* c) {
+    if constexpr (Factor) return add_turned<Angles::any>(sum, q, c);
+    return add_modulus(sum, q[0], q[1], q, c);
+  }
+  template <Angles range>
+  static V add_turned(V sum, const V* q, const V* c) {
+    const Turn turn = turn_by<range>(Simd::mul(q[4], c[2]));
+    const V re = Simd::minus_product(q[1], turn.sine, Simd::mul(q[0], turn.cosine));
+    const V im = Simd::fma(q[1], turn.cosine, Simd::mul(q[0], turn.sine));
+    return add_modulus(sum, re, im, q, c);
+  }
+  static V finish(V sum) { return sum; }
+
+  // What packing does to one feature of a query.
+  static void prepare(double* q) {
+    const CosSin turn = cos_sin(q[4]);
+    const double re = q[0] * turn.cosine - q[1] * turn.sine;
+    q[1] = q[0] * turn.sine + q[1] * turn.cosine;
+    q[0] = re;
+  }
+  static double term(const double* q, const double* c) {
+    double re = q[0], im = q[1];
+    if constexpr (Factor) {
+      const CosSin turn = cos_sin(q[4] * c[2]);
+      re = q[0] * turn.cosine - q[1] * turn.sine;
+      im = q[0] * turn.sine + q[1] * turn.cosine;
+    }
+    const double x = re - q[2] * c[0], y = im - q[3] * c[1];
+    return std::sqrt(x * x + y * y);
+  }
+  static double score(double sum) { return -sum; }
+};
+
+template <class Score, Angles range>
+struct Within : Score {
+  static V add(V sum, const V* q, const V* c) {
+    return Score::template add_turned<range>(sum, q, c);
+  }
+};
+
+// What rscf_l1 and rscf_l2 share, e = q + a b - w c. Planes: [q, w, a] and [c, b].
+template <bool Factor>
+struct SweptReal {
+  static constexpr int planes = Factor ? 2 : 1, query_planes = Factor ? 3 : 2;
+  static constexpr bool has_factor = Factor, has_angles = false;
+  static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
+  static constexpr float query_sign = 1.0f, factor_origin = 0.0f;
+  static constexpr bool monotone = true;
+
+  static V difference(const V* q, const V* c) {
+    if constexpr (Factor) return Simd::minus_product(q[1], c[0], Simd::fma(q[2], c[1], q[0]));
+    return Simd::minus_product(q[1], c[0], q[0]);
+  }
+  static double exact_difference(const double* q, const double* c) {
+    if constexpr (Factor) return (q[0] + q[2] * c[1]) - q[1] * c[0];
+    return q[0] - q[1] * c[0];
+  }
+};
+
+// sum_d |e_d|.  4 instructions, 3 without a factor.
+template <bool Factor>
+struct SweptL1 : SweptReal<Factor> {
+  using Base = SweptReal<Factor>;
+  static constexpr ScoreId id = Factor ? ScoreId::rscf_l1 : ScoreId::scaled_l1;
+  static V add(V sum, const V* q, const V* c) {
+    return Simd::add(sum, Simd::abs(Base::difference(q, c)));
+  }
+  static V finish(V sum) { return sum; }
+  static double term(const double* q, const double* c) {
+    return std::fabs(Base::exact_difference(q, c));
+  }
+  static double score(double sum) { return -sum; }
+};
+
+// sqrt(sum_d e_d^2).  3 instructions, 2 without a factor; the root once a pair.
+template <bool Factor>
+struct SweptL2 : SweptReal<Factor> {
+  using Base = SweptReal<Factor>;
+  static constexpr ScoreId id = Factor ? ScoreId::rscf_l2 : ScoreId::scaled_l2;
+  static V add(V sum, const V* q, const V* c) {
+    const V x = Base::difference(q, c);
+    return Simd::fma(x, x, sum);
+  }
+  static V finish(V sum) { return Simd::sqrt(sum); }
+  static double term(const double* q, const double* c) {
+    const double x = Base::exact_difference(q, c);
+    return x * x;
+  }
+  static double score(double sum) { return -std::sqrt(sum); }
+};
+
+// As ranking and top-k sweep.
+template <class F>
+inline auto with_swept(ScoreId id, F&& call) {
+  switch (id) {
+    case ScoreId::rscf_rotate: return call(SweptRotate<true>{});
+    case ScoreId::rscf_l1: return call(SweptL1<true>{});
+    case ScoreId::rscf_l2: return call(SweptL2<true>{});
+    case ScoreId::scaled_rotate: return call(SweptRotate<false>{});
+    case ScoreId::scaled_l1: return call(SweptL1<false>{});
+    case ScoreId::scaled_l2: return call(SweptL2<false>{});
+    default: return with_score(id, call);
+  }
+}
+
+}  // namespace
+}  // namespace kgfast
