@@ -9,17 +9,80 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..operands import Gradients, Need, Operands, Prepared
 from ..scores import get_score
+from .device.arguments import Out, Tile
 from .device.gather import gather_scores
-from .device.operands import Out, Tile
 from .host import configs
 from .host import launch as launcher
 from .host.gradients import ListGradients, Slopes
-from .host.sides import Sides
-from .host.views import plane_of, takes_root
+from .host.views import form_of, plane_of, views_of
 from .host.widths import crop_order, over_norms, segments
 
 GATHER_PAIRS, GATHER_FEATURES = 16, 64
+
+
+def score_indexed(operands: Operands, index: Tensor) -> Tensor:
+    """Scores of the pairs that ``index [B, K]`` names: its shape, with ``dims`` ``[C, B, K]``."""
+    shape, device = (len(operands.crops), *index.shape), operands.table.device
+    out = torch.empty(shape, dtype=torch.float32, device=device)
+    with launcher.serving(device):
+        fill_indexed(out, operands, index)
+    return out[0] if operands.dims is None else out
+
+
+def fill_indexed(out: Tensor, operands: Operands, index: Tensor) -> None:
+    """Write the scores of pairs ``index [B, K]`` into ``out [C, B, K]`` of column stride 1."""
+    if not out.numel():
+        return
+    views, form, order = views_of(operands), form_of(operands), crop_order(operands.crops, out)
+    step = configs.MAX_GRID * GATHER_PAIRS
+    for first in range(0, index.shape[1], step):
+        part = index[:, first : first + step]
+        launcher.launch(
+            gather_scores,
+            (len(index), -(-part.shape[1] // GATHER_PAIRS)),
+            {
+                "views": views,
+                "index": plane_of(part),
+                "out": Out(out[:, :, first:], out.stride(1), order, len(operands.crops)),
+                "num_candidates": part.shape[1],
+                "FORM": form,
+                "TILE": Tile(GATHER_PAIRS, GATHER_FEATURES),
+            },
+            num_warps=2,
+        )
+
+
+def backward_of_indexed(
+    operands: Operands, grad: Tensor, index: Tensor, need: Need, *, rows_only: bool
+) -> Gradients:
+    """The gradients of :func:`score_indexed`; see ``Backend.backward`` for ``rows_only``."""
+    operands = operands.without_bias()
+    grad = grad[None] if operands.dims is None else grad  # [C, B, K]
+    by_query: ListGradients | None = None
+    by_row: ListGradients | None = None
+    with launcher.serving(operands.table.device):
+        if operands.score.root:
+            norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
+            fill_indexed(norms, operands, index)
+            grad = over_norms(grad, norms.neg_())
+        if need.queries:
+            by_query = ListGradients(operands, index, (True, False), of_queries=True)
+        if need.table or need.factor:
+            by_row = ListGradients(operands, index, (need.table, need.factor), of_queries=False)
+        both = [lists for lists in (by_query, by_row) if lists is not None]
+        for low, high, coefficient in segments(grad, operands.crops):
+            slopes = Slopes(low, high, coefficient.contiguous())
+            for lists in both:
+                lists.write(slopes)
+        for lists in both:
+            lists.add_pieces()
+    gradients = Gradients(None if by_query is None else by_query.grad)
+    if by_row is None:
+        return gradients
+    gradients = Gradients(gradients.queries, by_row.grad, by_row.grad_factor, by_row.lists.ids)
+    return gradients if rows_only else gradients.spread(operands, need)
 
 
 def indexed_scores(
@@ -32,39 +95,9 @@ def indexed_scores(
     dims: Sequence[int] | None = None,
 ) -> Tensor:
     """The contract of :func:`kgfast.ops.indexed_scores`; see there."""
-    sides = Sides(queries, table, get_score(score), factor, bias)
-    launcher.architecture(table.device)
-    crops = [sides.num_features] if dims is None else list(dims)
-    out = torch.empty(len(crops), *index.shape, dtype=torch.float32, device=table.device)
-    with launcher.on_device(table.device):
-        fill_indexed(out, sides, index, crops)
-    return out[0] if dims is None else out
-
-
-def fill_indexed(out: Tensor, sides: Sides, index: Tensor, crops: Sequence[int]) -> None:
-    """Write the scores of pairs ``index [B, K]`` into ``out [C, B, K]`` of column stride 1."""
-    if not out.numel():
-        return
-    if sides.bias is not None:
-        sides = sides._replace(bias=sides.bias.expand(len(sides.table)))
-    order = crop_order(crops, out)
-    step = configs.MAX_GRID * GATHER_PAIRS
-    for first in range(0, index.shape[1], step):
-        part = index[:, first : first + step]
-        launcher.launch(
-            gather_scores,
-            (len(index), -(-part.shape[1] // GATHER_PAIRS)),
-            {
-                "operands": sides.views(),
-                "index": plane_of(part),
-                "out": Out(out[:, :, first:], out.stride(1), order),
-                "num_candidates": part.shape[1],
-                "num_crops": len(crops),
-                "FORM": sides.form(),
-                "TILE": Tile(GATHER_PAIRS, GATHER_FEATURES),
-            },
-            num_warps=2,
-        )
+    prepared = Prepared(table, get_score(score), bias, factor)
+    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
+    return score_indexed(operands, index)
 
 
 def indexed_backward(
@@ -78,31 +111,10 @@ def indexed_backward(
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
     """Gradient of the queries, ``(ids [U] ascending, rows [U, G])`` of the table, the factor's."""
-    sides = Sides(queries, table, get_score(score), factor)
-    launcher.architecture(table.device)
-    crops = [sides.num_features] if dims is None else list(dims)
-    grad = grad[None] if dims is None else grad  # [C, B, K]
-    needs_factor = need[2] and factor is not None
-    by_query: ListGradients | None = None
-    by_row: ListGradients | None = None
-    with launcher.on_device(table.device):
-        if takes_root(sides.score):
-            norms = torch.empty(grad.shape, dtype=torch.float32, device=table.device)
-            fill_indexed(norms, sides, index, crops)
-            grad = over_norms(grad, norms.neg_())
-        if need[0]:
-            by_query = ListGradients(sides, index, (True, False), of_queries=True)
-        if need[1] or needs_factor:
-            by_row = ListGradients(sides, index, (need[1], needs_factor), of_queries=False)
-        both = [lists for lists in (by_query, by_row) if lists is not None]
-        for low, high, coefficient in segments(grad, crops):
-            slopes = Slopes(low, high, coefficient.contiguous())
-            for lists in both:
-                lists.write(slopes)
-        for lists in both:
-            lists.add_pieces()
-    of_queries = None if by_query is None else by_query.grad
-    if by_row is None:
-        return of_queries, None, None
-    of_table = None if by_row.grad is None else (by_row.lists.ids, by_row.grad)
-    return of_queries, of_table, by_row.grad_factor
+    prepared = Prepared(table, get_score(score), None, factor)
+    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
+    grads = backward_of_indexed(operands, grad, index, Need(*need), rows_only=True)
+    of_table = None
+    if grads.ids is not None and grads.table is not None:
+        of_table = grads.ids, grads.table
+    return grads.queries, of_table, grads.factor

@@ -11,11 +11,12 @@ backward; about ten passes over the scratch beside that. Memory: pairwise.py's a
 from torch import Tensor
 
 from .. import streamed_losses as streamed
+from ..backend import Into
+from ..operands import Need, Operands, Prepared
 from ..scores import get_score
 from .host import launch as launcher
-from .host.gradients import Accumulators, GradAccumulator, row_cap, zero_gradient
-from .host.sides import Sides
-from .pairwise import BLOCK_PAIRS, block_backward, fill_scores
+from .host.gradients import zero_gradient
+from .pairwise import BLOCK_PAIRS, backward_of_all, score_all
 
 
 def bce(
@@ -29,7 +30,7 @@ def bce(
     score: str,
 ) -> tuple[Tensor, Tensor]:
     """The contract of :func:`kgfast.ops.bce`, and sums of the rows' scores (streamed_losses)."""
-    with launcher.on_device(candidates.device):
+    with launcher.serving(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score)
         labels = positive_indptr, positive_indices, label_a, label_c
         rows, linear = streamed.bce_rows(sweep, *labels)
@@ -49,7 +50,7 @@ def bce_backward(
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of queries, candidates and an expanded bias ``[N]``, None where not needed."""
-    with launcher.on_device(candidates.device):
+    with launcher.serving(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score, need)
         streamed.bce_gradients(
             sweep,
@@ -76,7 +77,7 @@ def bce_with_gradients(
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """What :func:`bce` and :func:`bce_backward` return, of scores that are swept once."""
-    with launcher.on_device(candidates.device):
+    with launcher.serving(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score, need)
         rows, linear = streamed.bce_rows_and_gradients(
             sweep,
@@ -99,7 +100,7 @@ def cross_entropy(
     score: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The contract of :func:`kgfast.ops.cross_entropy`: row losses, logsumexp, sums of scores."""
-    with launcher.on_device(candidates.device):
+    with launcher.serving(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score)
         rows, logsumexp, linear = streamed.cross_entropy_rows(sweep, targets, label_smoothing)
     return rows.float(), logsumexp, linear
@@ -117,7 +118,7 @@ def cross_entropy_backward(
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of queries, candidates and an expanded bias ``[N]``, None where not needed."""
-    with launcher.on_device(candidates.device):
+    with launcher.serving(candidates.device):
         sweep = _Sweep(queries, candidates, bias, score, need)
         streamed.cross_entropy_gradients(
             sweep, grad_rows, logsumexp, targets, label_smoothing, sweep.grad_bias
@@ -138,32 +139,22 @@ class _Sweep:
         score: str,
         need: tuple[bool, bool, bool] = (False, False, False),
     ) -> None:
-        if bias is not None:
-            bias = bias.expand(len(candidates))
-        self.sides = Sides(queries, candidates, get_score(score), None, bias)
-        self.arch = launcher.architecture(candidates.device)
+        self.operands = Operands(queries, Prepared(candidates, get_score(score), bias))
+        self.need = need
         self.num_queries, self.num_candidates = len(queries), len(candidates)
         self.grad_queries = zero_gradient(queries, need[0])
         self.grad_candidates = zero_gradient(candidates, need[1])
         self.grad_bias = queries.new_zeros(len(candidates)) if need[2] else None
 
     def scores(self, start: int, stop: int) -> Tensor:
-        out = self.sides.queries.new_empty(1, self.num_queries, stop - start)
-        fill_scores(out, self.sides.of_candidates(slice(start, stop)), None, self.arch)
-        return out[0]
+        out = self.operands.queries.new_empty(self.num_queries, stop - start)
+        return score_all(self.operands.of_rows(slice(start, stop)), out)
 
     def pull(self, grad: Tensor, start: int, stop: int) -> None:
-        width = row_cap(self.sides)
-        of_queries = None if self.grad_queries is None else GradAccumulator(self.grad_queries)
-        for first in range(start, stop, width):
-            part = slice(first, min(first + width, stop))
-            of_table = None
-            if self.grad_candidates is not None:
-                of_table = GradAccumulator(self.grad_candidates[part])
-            slopes = grad[None, :, first - start : part.stop - start]
-            into = Accumulators(of_queries, of_table)
-            block_backward(self.sides.of_candidates(part), slopes, None, into, self.arch)
-            if of_table is not None:
-                of_table.finish()
-        if of_queries is not None:
-            of_queries.finish()
+        of_table = None if self.grad_candidates is None else self.grad_candidates[start:stop]
+        backward_of_all(
+            self.operands.of_rows(slice(start, stop)),
+            grad,
+            Need(*self.need[:2]),
+            Into(self.grad_queries, of_table),
+        )

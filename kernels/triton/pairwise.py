@@ -1,12 +1,16 @@
 """Scores of all pairs on a GPU, and their gradients.
 
-Distances are swept in tiles (device/score_tiles.py) and pulled back row by row
+Distances are swept in tiles (device/score_tiles.py), and slopes summed row by row
 (device/backward.py). ``dot`` is a GEMM, so it goes to the vendor's library in chunks, with torch's
 own float32 matmul precision (IEEE unless the user allows less); with ``dims`` its scores are swept
 in IEEE float32, all crops in one pass.
 
 Memory: 20 MiB of packed operands; backward 8 MiB each for the coefficients of a block, their
-packed form, partial sums and, for ``l2``, the norms.
+packed form, partial sums and, for ``l2``, the norms. A loss over all candidates scores chunks of
+them into 8 MiB of scratch, which stays in the L2 cache until its slopes are carried back.
+
+Cost model of such a loss (rotate, d features, sm_90): 7.0 d issue slots a pair forward; 7.0 d and
+twice 9.2 d backward; about ten passes over the scratch beside that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,8 +18,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ..backend import Into
+from ..operands import Gradients, Need, Operands, Prepared
 from ..scores import get_score
-from .device.operands import Out, Tile
+from .device.arguments import Out, Tile
 from .device.score_tiles import Panels, score_tiles
 from .host import configs
 from .host import launch as launcher
@@ -30,69 +36,59 @@ from .host.gradients import (
     zero_gradient,
 )
 from .host.layout import Selection, pack_candidates, pack_stored_queries
-from .host.sides import Sides
-from .host.views import takes_root, vector_of
+from .host.views import PRODUCT, form_of, packed_planes, vector_of
 from .host.widths import crop_order, over_norms, segments
 from .indexed import fill_indexed
 
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 12 << 20  # packed operands
-BLOCK_PAIRS = 1 << 21  # of one block of coefficients: 8 MiB
+BLOCK_PAIRS = 1 << 21  # of one block of coefficients, or of the scores of a loss: 8 MiB
+_LEAST_COLUMNS = 512  # of a block, if there are so many
 
 
-def pairwise_scores(
-    queries: Tensor,
-    candidates: Tensor,
-    score: str,
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-) -> Tensor:
-    """The contract of :func:`kgfast.ops.pairwise_scores`; see there."""
-    sides = Sides(queries, candidates, get_score(score), factor, bias)
-    arch = launcher.architecture(candidates.device)
-    count = 1 if dims is None else len(dims)
-    out = queries.new_empty(count, len(queries), len(candidates), dtype=torch.float32)
-    with launcher.on_device(candidates.device):
-        fill_scores(out, sides, dims, arch)
-    return out[0] if dims is None else out
+def score_all(operands: Operands, out: Tensor | None = None) -> Tensor:
+    """Scores of all pairs ``[B, N]``, with ``dims`` ``[C, B, N]``; in ``out`` where it is given."""
+    queries, shape = operands.queries, (operands.num_queries, operands.candidates.num_rows)
+    if out is None:
+        out = queries.new_empty(len(operands.crops), *shape, dtype=torch.float32)
+        out = out[0] if operands.dims is None else out
+    with launcher.serving(queries.device) as arch:
+        fill_scores(out[None] if operands.dims is None else out, operands, arch)
+    return out
 
 
-def fill_scores(out: Tensor, sides: Sides, dims: Sequence[int] | None, arch: int) -> None:
-    """Write the scores of all pairs and crops into ``out [C, B, K]`` of column stride 1."""
+def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
+    """Write the scores of all pairs and crops into ``out [C, B, N]`` of column stride 1."""
     if not out.numel():
         return
-    if sides.bias is not None:
-        sides = sides._replace(bias=sides.bias.expand(len(sides.table)))
-    if sides.score.name == "dot" and dims is None:
-        _multiply(out[0], sides)
+    form, dims, crops = form_of(operands), operands.dims, operands.crops
+    if form.term == PRODUCT and dims is None:
+        _multiply(out[0], operands)
         return
-    crops = [sides.num_features] if dims is None else list(dims)
-    tile = _tile_for(len(sides.queries), arch, sides.form().is_rscf, has_crops=dims is not None)
-    of_query, of_row = (4 * max(crops) * planes for planes in sides.packed_planes)
+    tile = _tile_for(operands.num_queries, arch, form.is_rscf, has_crops=dims is not None)
+    of_query, of_row = (4 * max(crops) * planes for planes in packed_planes(operands))
     height = QUERY_BYTES // of_query // tile.queries * tile.queries
     width = min(CANDIDATE_BYTES // of_row // tile.candidates, configs.MAX_GRID) * tile.candidates
     if not (height and width):
-        _gather_all(out, sides, crops)
+        _gather_all(out, operands)
         return
     order = None if dims is None else crop_order(crops, out)
-    for i in range(0, len(sides.queries), height):
-        block = sides.of_rows(slice(i, i + height))
+    for i in range(0, operands.num_queries, height):
+        block = operands.of_queries(slice(i, i + height))
         packed = pack_stored_queries(block, max(crops), tile.queries)
-        for j in range(0, len(sides.table), width):
-            part = block.of_candidates(slice(j, j + width))
+        for j in range(0, len(operands.table), width):
+            part = block.of_rows(slice(j, j + width))
             panels = pack_candidates(part, Selection(len(part.table)), max(crops), tile.candidates)
-            bias = None if part.bias is None else vector_of(part.bias)
+            bias = part.candidates.whole_bias
             launcher.launch(
                 score_tiles,
                 (-(-len(part.queries) // tile.queries), -(-len(part.table) // tile.candidates)),
                 {
-                    "packed": Panels(packed, panels, bias),
-                    "out": Out(out[:, i:, j:], out.stride(1), order),
+                    "packed": Panels(packed, panels, None if bias is None else vector_of(bias)),
+                    "out": Out(out[:, i:, j:], out.stride(1), order, len(crops)),
                     "num_queries": len(part.queries),
                     "num_candidates": len(part.table),
                     "num_features": max(crops),
-                    "num_crops": len(crops),
-                    "FORM": sides.form(),
+                    "FORM": form,
                     "TILE": Tile(tile.queries, tile.candidates),
                 },
                 num_warps=tile.num_warps,
@@ -111,19 +107,101 @@ def _tile_for(num_queries: int, arch: int, is_rscf: bool, *, has_crops: bool) ->
     return configs.Tile(queries, num_warps * lanes, num_warps, cap)
 
 
-def _multiply(out: Tensor, sides: Sides) -> None:
+def _multiply(out: Tensor, operands: Operands) -> None:
     """``dot`` by GEMM, the table converted in chunks if it has to be."""
     with no_autocast(out.device):
-        for columns, rows in float_chunks(sides.table):
-            torch.mm(sides.queries, rows.T, out=out[:, columns])
-    if sides.bias is not None:
-        out += sides.bias
+        for columns, rows in float_chunks(operands.table):
+            torch.mm(operands.queries, rows.T, out=out[:, columns])
+    if operands.bias is not None:
+        out += operands.bias
 
 
-def _gather_all(out: Tensor, sides: Sides, crops: Sequence[int]) -> None:
+def _gather_all(out: Tensor, operands: Operands) -> None:
     """Where not even one packed tile fits the scratch (tens of thousands of features)."""
-    index = torch.arange(len(sides.table), dtype=torch.int64, device=out.device)
-    fill_indexed(out, sides, index.expand(out.shape[1:]), crops)
+    index = torch.arange(len(operands.table), dtype=torch.int64, device=out.device)
+    fill_indexed(out, operands, index.expand(out.shape[1:]))
+
+
+def backward_of_all(
+    operands: Operands, grad: Tensor, need: Need, into: Into | None = None
+) -> Gradients:
+    """The gradients of :func:`score_all`: float32 sums, each in its input's dtype."""
+    operands = operands.without_bias()
+    grad = grad[None] if operands.dims is None else grad  # [C, B, N]
+    num_queries, num_rows = grad.shape[1:]
+    if into is None:
+        gradients = Gradients(
+            zero_gradient(operands.queries, need.queries),
+            zero_gradient(operands.table, need.table),
+            zero_gradient(operands.factor, need.factor),
+        )
+        copies = 2 + (len(grad) if operands.score.root else 0)
+        pairs = BLOCK_PAIRS * 2 // copies
+    else:  # a chunk of a loss: one block
+        gradients = Gradients(into.queries, into.table)
+        pairs = num_queries * max(num_rows, _LEAST_COLUMNS)
+        if into.table is not None and not into.adds_to_table:
+            into.table.zero_()
+    with launcher.serving(operands.table.device) as arch:
+        for columns, parts in _blocks(num_queries, num_rows, pairs, row_cap(operands)):
+            of_table = _accumulator(gradients.table, columns)
+            of_factor = _accumulator(gradients.factor, columns)
+            for rows in parts:
+                of_queries = _accumulator(gradients.queries, rows)
+                block = operands.of_queries(rows).of_rows(columns)
+                sums = Accumulators(of_queries, of_table, of_factor)
+                _block_backward(block, grad[:, rows, columns], sums, arch)
+                _finish(of_queries)
+            _finish(of_table, of_factor)
+    return gradients
+
+
+def _blocks(
+    num_rows: int, num_columns: int, pairs: int, most_columns: int
+) -> Iterator[tuple[slice, list[slice]]]:
+    """Columns and rows of blocks of at most ``pairs`` pairs, all rows if 512 columns then fit."""
+    height = max(1, min(num_rows, pairs // _LEAST_COLUMNS))
+    most_columns = min(most_columns, 16 * configs.MAX_GRID)  # of pack's grid
+    width = max(1, min(num_columns, pairs // height, most_columns))
+    rows = [slice(i, i + height) for i in range(0, num_rows, height)]
+    for j in range(0, num_columns, width):
+        yield slice(j, j + width), rows
+
+
+def _accumulator(grad: Tensor | None, part: slice) -> GradAccumulator | None:
+    return None if grad is None else GradAccumulator(grad[part])
+
+
+def _finish(*accumulators: GradAccumulator | None) -> None:
+    for accumulator in accumulators:
+        if accumulator is not None:
+            accumulator.finish()
+
+
+def _block_backward(operands: Operands, grad: Tensor, into: Accumulators, arch: int) -> None:
+    """Add the gradients of a block whose scores have the gradient ``[C, b, k]``.
+
+    From the widest range of features down: each crop adds to the coefficients of those it has.
+    """
+    if operands.score.root:
+        norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
+        fill_scores(norms, operands, arch)
+        grad = over_norms(grad, norms.neg_())
+    for part in segments(grad, operands.crops):
+        add_gradients(operands, Slopes(*part), into, arch)
+
+
+def pairwise_scores(
+    queries: Tensor,
+    candidates: Tensor,
+    score: str,
+    bias: Tensor | None = None,
+    factor: Tensor | None = None,
+    dims: Sequence[int] | None = None,
+) -> Tensor:
+    """The contract of :func:`kgfast.ops.pairwise_scores`; see there."""
+    prepared = Prepared(candidates, get_score(score), bias, factor)
+    return score_all(Operands(queries, prepared, None if dims is None else tuple(dims)))
 
 
 def pairwise_backward(
@@ -136,57 +214,6 @@ def pairwise_backward(
     need: tuple[bool, bool, bool] = (True, True, True),
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of queries, candidates and factor; float32 sums, each in its input's dtype."""
-    sides = Sides(queries, candidates, get_score(score), factor)
-    arch = launcher.architecture(candidates.device)
-    grad = grad[None] if dims is None else grad  # [C, B, K]
-    grad_queries = zero_gradient(queries, need[0])
-    grad_candidates = zero_gradient(candidates, need[1])
-    grad_factor = zero_gradient(factor, need[2])
-    copies = 2 + (len(grad) if takes_root(sides.score) else 0)
-    blocks = _blocks(grad.shape[1], grad.shape[2], BLOCK_PAIRS * 2 // copies, row_cap(sides))
-    with launcher.on_device(candidates.device):
-        for columns, parts in blocks:
-            of_table = _accumulator(grad_candidates, columns)
-            of_factor = _accumulator(grad_factor, columns)
-            for rows in parts:
-                of_queries = _accumulator(grad_queries, rows)
-                block = sides.of_rows(rows).of_candidates(columns)
-                into = Accumulators(of_queries, of_table, of_factor)
-                block_backward(block, grad[:, rows, columns], dims, into, arch)
-                if of_queries is not None:
-                    of_queries.finish()
-            for accumulator in (of_table, of_factor):
-                if accumulator is not None:
-                    accumulator.finish()
-    return grad_queries, grad_candidates, grad_factor
-
-
-def _blocks(
-    num_rows: int, num_columns: int, pairs: int, most_columns: int
-) -> Iterator[tuple[slice, list[slice]]]:
-    """Columns and rows of blocks of at most ``pairs`` pairs, all rows if 512 columns then fit."""
-    height = max(1, min(num_rows, pairs // 512))
-    most_columns = min(most_columns, 16 * configs.MAX_GRID)  # of pack's grid
-    width = max(1, min(num_columns, pairs // height, most_columns))
-    rows = [slice(i, i + height) for i in range(0, num_rows, height)]
-    for j in range(0, num_columns, width):
-        yield slice(j, j + width), rows
-
-
-def _accumulator(grad: Tensor | None, part: slice) -> GradAccumulator | None:
-    return None if grad is None else GradAccumulator(grad[part])
-
-
-def block_backward(
-    sides: Sides, grad: Tensor, dims: Sequence[int] | None, into: Accumulators, arch: int
-) -> None:
-    """Add the gradients of a block whose scores without bias have the gradient ``[C, b, k]``.
-
-    From the widest range of features down: each crop adds to the coefficients of those it has.
-    """
-    if takes_root(sides.score):
-        norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
-        fill_scores(norms, sides._replace(bias=None), dims, arch)
-        grad = over_norms(grad, norms.neg_())
-    for part in segments(grad, [sides.num_features] if dims is None else dims):
-        add_gradients(sides, Slopes(*part), into, arch)
+    prepared = Prepared(candidates, get_score(score), None, factor)
+    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
+    return backward_of_all(operands, grad, Need(*need))[:3]

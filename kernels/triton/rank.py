@@ -15,13 +15,13 @@ from itertools import accumulate
 from torch import Tensor
 
 from ..checks import Checks
+from ..operands import Counts, Known, Operands, Prepared
 from ..scores import get_score
 from .host import configs
 from .host import launch as launcher
-from .host.batch import Batch, Known
+from .host.batch import Batch, sorted_rows
 from .host.crop import Block, Crop, Scratch
 from .host.nest import Nest
-from .host.sides import Sides
 from .host.status import Report, Status
 
 _BANDS = 8  # of a crop a multiple: cursors then lie a constant alignment apart
@@ -50,23 +50,27 @@ def rank_counts(
     ValueError
         Besides, if the tensors are on a device that the kernels do not serve.
     """
-    facts = get_score(score)
-    arch = launcher.architecture(candidates.device)
     checks = checks or Checks(deferred=False)
-    crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
-    padded = len(targets) + len(targets) % 2  # every row on a boundary of 16 bytes
-    counts = targets.new_zeros(len(crops), 4, padded)[:, :, : len(targets)]
-    if len(targets):
-        sides = Sides(queries, candidates, facts, factor, bias)
-        with launcher.on_device(candidates.device):
-            batch = Batch.of(sides, targets, candidate_ids, nan_worst, arch)
-            known = Known(exclude_indptr.contiguous(), exclude_indices.contiguous())
-            _count(batch, known, crops, counts, checks)
-    else:
-        checks.read()
-    columns = counts[0] if dims is None else counts.transpose(0, 1)  # [4, B] or [4, C, B]
-    greater, equal, greater_excluded, equal_excluded = (column.clone() for column in columns)
-    return greater, equal, greater_excluded, equal_excluded
+    checks.allows_nan = nan_worst
+    prepared = Prepared(candidates, get_score(score), bias, factor, candidate_ids)
+    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
+    return count_ranks(operands, targets, Known(exclude_indptr, exclude_indices), checks)
+
+
+def count_ranks(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
+    """The contract of ``Backend.rank_counts``."""
+    crops, count = operands.crops, len(targets)
+    padded = count + count % 2  # every row on a boundary of 16 bytes
+    counts = targets.new_zeros(len(crops), 4, padded)[:, :, :count]
+    with launcher.serving(operands.table.device) as arch:
+        if count:
+            batch = Batch.of(operands, targets, arch, allows_nan=checks.allows_nan)
+            contiguous = Known(*(part.contiguous() for part in known))
+            _count(batch, contiguous, crops, counts, checks)
+        else:
+            checks.read()
+    columns = counts[0] if operands.dims is None else counts.transpose(0, 1)
+    return Counts(*(column.clone() for column in columns))  # of [4, B] or [4, C, B]
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
     report = status.read(checks)
     report.raise_if_bad()
     if report.is_unsorted:
-        known = known.sorted_rows()
+        known = sorted_rows(known)
     for job in jobs:
         _repair(job, known, pieces, status, report)
 
@@ -113,16 +117,17 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
 def _nested_plan(batch: Batch, dims: Sequence[int]) -> configs.Plan | None:
     """How crops of rising widths are cut that one sweep serves; None if each has its own.
 
-    Filtering scores have operands that differ between crops, so that none shares a sweep.
+    Rscf scores have operands that differ between crops, so that none shares a sweep.
     """
-    if len(dims) == 1 or batch.score.is_rscf:
+    if len(dims) == 1 or batch.operands.score.is_rscf:
         return None
     return _plan(batch, dims[-1], len(dims))
 
 
 def _plan(batch: Batch, dim: int, num_crops: int = 1) -> configs.Plan | None:
     shape = batch.num_queries, batch.num_candidates, dim
-    return configs.plan(batch.score, *shape, batch.arch, num_crops, batch.sides.has_factor)
+    facts, has_factor = batch.operands.score, batch.operands.has_factor
+    return configs.plan(facts, *shape, batch.arch, num_crops, has_factor)
 
 
 def _enqueue_nest(nest: Nest, jobs: list[_Job], status: Status) -> None:

@@ -14,20 +14,22 @@ than the band holds is swept again in parts, of which the last always fits.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..checks import nonfinite_error
+from ..checks import Checks, nonfinite_error
+from ..operands import Known, Operands, Prepared
 from ..scores import get_score
+from .device.arguments import Tile
 from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
-from .device.operands import Tile
 from .device.sweep import Packed, Tally, collect
 from .host import bounds, configs, layout
 from .host import launch as launcher
 from .host.batch import Batch
 from .host.layout import Selection
-from .host.sides import Sides
+from .host.views import are_rounded, form_of, packed_planes, views_of
 from .pairwise import BLOCK_PAIRS, fill_scores
 
 BAND_PAIRS = 1 << 17
@@ -54,48 +56,61 @@ def topk(
     nan_worst: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The contract of :func:`kgfast.ops.topk`; see there."""
-    sides = Sides(queries, candidates, get_score(score), factor, bias)
-    arch = launcher.architecture(candidates.device)
-    crops = [sides.num_features] if dims is None else list(dims)
-    shape = (len(crops), len(queries), k)
+    prepared = Prepared(candidates, get_score(score), bias, factor, candidate_ids)
+    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
+    known = None
+    if exclude_indptr is not None and exclude_indices is not None:
+        known = Known(exclude_indptr, exclude_indices)
+    return find_best(operands, k, known, Checks(deferred=False, allows_nan=nan_worst))
+
+
+def find_best(
+    operands: Operands, k: int, known: Known | None, checks: Checks
+) -> tuple[Tensor, Tensor]:
+    """The contract of ``Backend.topk``."""
+    queries = operands.queries
+    shape = (len(operands.crops), len(queries), k)
     scores = queries.new_full(shape, -torch.inf)
     ids = queries.new_full(shape, -1, dtype=torch.int64)
-    with launcher.on_device(candidates.device):
+    with launcher.serving(operands.table.device) as arch:
         targets = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
-        batch = Batch.of(sides, targets, candidate_ids, nan_worst, arch)
+        batch = Batch.of(operands, targets, arch, allows_nan=checks.allows_nan)
         if scores.numel() and batch.num_candidates:
-            excluded = _excluded_keys(batch, exclude_indptr, exclude_indices)
-            for dim, crop_scores, crop_ids in zip(crops, scores, ids, strict=True):
-                job = _Job(batch, dim, k, excluded)
+            excluded = _excluded_keys(batch, known)
+            for dim, crop_scores, crop_ids in zip(operands.crops, scores, ids, strict=True):
+                job = _Job(batch, dim, k, excluded, checks)
                 for first in range(0, len(queries), job.height):
                     part = slice(first, first + job.height)
                     _Pass(job, first, len(crop_ids[part])).write(crop_scores[part], crop_ids[part])
-    return (scores[0], ids[0]) if dims is None else (scores, ids)
+        checks.read()
+    return (scores[0], ids[0]) if operands.dims is None else (scores, ids)
 
 
-def _excluded_keys(batch: Batch, indptr: Tensor | None, indices: Tensor | None) -> Tensor | None:
+def _excluded_keys(batch: Batch, known: Known | None) -> Tensor | None:
     """The known answers as ``query << 32 | lane``, rising; a lane is a place in the rising ids."""
-    if indptr is None or indices is None or not len(indices):
+    if known is None or not len(known.indices):
         return None
-    rows = torch.repeat_interleave(indptr.diff(), output_size=len(indices))
-    lanes = indices
-    if batch.sorted_ids is not None:
-        lanes = torch.searchsorted(batch.sorted_ids, indices).clamp_(max=batch.num_candidates - 1)
-        lanes = torch.where(batch.sorted_ids[lanes] == indices, lanes, _LANE)
+    lanes, subset = known.indices, batch.sorted_ids
+    rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(lanes))
+    if subset is not None:
+        places = torch.searchsorted(subset, lanes).clamp_(max=batch.num_candidates - 1)
+        lanes = torch.where(subset[places] == lanes, places, _LANE)
     return ((rows << 32) | lanes).sort().values
 
 
 class _Job:
     """One crop of a batch: what its passes share."""
 
-    def __init__(self, batch: Batch, dim: int, k: int, excluded: Tensor | None) -> None:
-        self.batch, self.dim, self.k, self.excluded = batch, dim, k, excluded
-        self.device = batch.device
-        sides = batch.sides
+    def __init__(
+        self, batch: Batch, dim: int, k: int, excluded: Tensor | None, checks: Checks
+    ) -> None:
+        self.batch, self.dim, self.k = batch, dim, k
+        self.excluded, self.checks = excluded, checks
+        self.device, operands = batch.device, batch.operands
         self.bound = bounds.error_bound(
-            batch.score, dim, sides.rounds_inputs, has_factor=sides.has_factor
+            operands.score, dim, are_rounded(operands), has_factor=operands.has_factor
         )
-        self.form = sides.form(self.bound.norm)
+        self.form = form_of(operands, self.bound.norm)
         self.band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=self.device)
         # One read: a spare, the least bad query, candidate and factor, the size of the band.
         self.words = torch.full((5,), _NO_ROW, dtype=torch.int64, device=self.device)
@@ -104,7 +119,7 @@ class _Job:
         lanes, num_warps = 32 if batch.arch else 64, 4 if batch.num_queries >= 256 else 1
         cap = configs.RSCF_REGISTERS if self.form.is_rscf else 128
         self.tile = configs.Tile(16, lanes * num_warps, num_warps, cap if batch.arch else None)
-        query_bytes, row_bytes = (4 * dim * planes for planes in sides.packed_planes)
+        query_bytes, row_bytes = (4 * dim * planes for planes in packed_planes(operands))
         row_bytes += configs.LANE_BYTES
         height = min(QUERY_BYTES // query_bytes, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
         panels = min(CANDIDATE_BYTES // row_bytes // self.tile.candidates, configs.MAX_GRID)
@@ -113,15 +128,15 @@ class _Job:
         self.chunk = panels * self.tile.candidates
 
     def read(self) -> int:
-        """Wait for the size of the band; raise for rows that are bad."""
-        _, bad_query, bad_candidate, bad_factor, size = self.words.tolist()
+        """Wait for the size of the band; raise for rows that are bad, kept checks first."""
+        _, bad_query, bad_candidate, bad_factor, size = self.checks.read(self.words)
         if bad_query != _NO_ROW:
             raise nonfinite_error("queries", bad_query)
         if bad_candidate != _NO_ROW:
             raise nonfinite_error("candidates", bad_candidate)
         if bad_factor != _NO_ROW:
             raise nonfinite_error("factor", bad_factor)
-        return int(size)
+        return size
 
 
 class _Pass:
@@ -139,13 +154,14 @@ class _Pass:
             self._find_limits()
             self.limits, by_limit = self.limits.sort(descending=True, stable=True)
             self.order = self.order[by_limit]
-            sides, dim, selection = job.batch.sides, job.dim, Selection(count, self.order)
-            status = None if job.batch.nan_worst else job.words[1:2]
+            operands, dim = job.batch.operands, job.dim
+            selection, queries = Selection(count, self.order), slice(first, first + count)
+            status = None if job.batch.allows_nan else job.words[1:2]
             self.packed = layout.pack_queries(
-                sides, selection, dim, job.tile.queries, status=status
+                operands, selection, dim, job.tile.queries, status=status
             )
-            self.norms = layout.query_norms(sides, selection, dim, job.bound.norm)
-            sizes = layout.query_sizes(sides.of_rows(slice(first, first + count)), dim)
+            self.norms = layout.query_norms(operands, selection, dim, job.bound.norm)
+            sizes = layout.query_sizes(operands.of_queries(queries), dim)
             self.sizes = None if sizes is None else sizes[:, self.order - first]
         self._see_all()
 
@@ -162,17 +178,20 @@ class _Pass:
     def _find_limits(self) -> None:
         """Limits from the float32 scores of the first candidates."""
         job, batch, k = self.job, self.job.batch, self.job.k
-        sides = batch.sides.of_rows(slice(self.first, self.first + self.count))
-        row_bytes = sides.table.shape[1] * sides.table.element_size()
+        operands = batch.operands.of_queries(slice(self.first, self.first + self.count))
+        row_bytes = operands.table.shape[1] * operands.table.element_size()
         width = min(STRIPE, batch.num_candidates, BLOCK_PAIRS // self.count)
         width = min(width, STRIPE_BYTES // row_bytes)
         if k > width:
             return
-        ids = slice(0, width) if batch.sorted_ids is None else batch.sorted_ids[:width]
-        sides = sides.of_candidates(ids)._replace(queries=sides.queries.float())
+        operands = Operands(
+            operands.queries.float(),
+            _first_of(operands.candidates, width),
+            None if job.dim == operands.num_features else (job.dim,),
+        )
         stripe = torch.empty(self.count * width + 1, dtype=torch.float32, device=job.device)
         block = stripe[:-1].view(1, self.count, width)
-        fill_scores(block, sides, None if job.dim == sides.num_features else [job.dim], batch.arch)
+        fill_scores(block, operands, batch.arch)
         self._remove_known(stripe, width)
         good = block[0].topk(k)
         scores = self._score(((self.rows << 32) | good.indices).flatten()).view(self.count, k)
@@ -217,15 +236,17 @@ class _Pass:
     def _sweep(self, first: int, stop: int) -> int:
         """Fill the band with what survives of a range of lanes; returns how many pairs do."""
         job, tile, norm = self.job, self.job.tile, self.job.bound.norm
-        sides, ids = job.batch.sides, job.batch.sorted_ids
+        operands, ids = job.batch.operands, job.batch.sorted_ids
         selection = Selection(stop - first, None if ids is None else ids[first:stop], first)
-        status = None if job.batch.nan_worst else job.words[2:]
+        status = None if job.batch.allows_nan else job.words[2:]
         panels = layout.pack_candidates(
-            sides, selection, job.dim, tile.candidates, status=status, is_less_one=True
+            operands, selection, job.dim, tile.candidates, status=status, is_less_one=True
         )
         described = panels
         if norm or job.form.has_bias:
-            described = layout.describe_candidates(sides, selection, job.dim, tile.candidates, norm)
+            described = layout.describe_candidates(
+                operands, selection, job.dim, tile.candidates, norm
+            )
         rel = job.bound.rel * bounds.ROUND_UP
         launcher.launch(
             collect,
@@ -261,12 +282,12 @@ class _Pass:
             score_survivors,
             (-(-len(pairs) // CANONICAL_LANES),),
             {
-                "operands": batch.sides.views(),
+                "views": views_of(batch.operands),
                 "survivors": Survivors(pairs, self.order, batch.sorted_ids, self.limits, scores),
-                "p_status": None if job.fits or batch.nan_worst else job.words[1:],
+                "p_status": None if job.fits or batch.allows_nan else job.words[1:],
                 "count": len(pairs),
                 "num_features": job.dim,
-                "FORM": batch.sides.form(),
+                "FORM": form_of(batch.operands),
             },
             num_warps=1,
             enable_fp_fusion=False,
@@ -296,6 +317,21 @@ class _Pass:
         keys = (self.order[positions] << 32) | (pairs & _LANE)
         nearest = torch.searchsorted(excluded, keys).clamp_(max=len(excluded) - 1)
         return torch.where(excluded[nearest] == keys, self.count, positions)
+
+
+def _first_of(candidates: Prepared, count: int) -> Prepared:
+    """The first candidates, in the order of their ids, as a table of their own."""
+    ids = candidates.sorted_ids
+    if ids is None:
+        return candidates.rows(slice(0, count))
+    ids, bias, factor = ids[:count], candidates.whole_bias, candidates.factor
+    return replace(
+        candidates,
+        table=candidates.table[ids],
+        bias=None if bias is None else bias[ids],
+        factor=None if factor is None else factor[ids],
+        ids=None,
+    )
 
 
 def _keys(scores: Tensor) -> Tensor:

@@ -5,27 +5,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.triton_ranks import CAN_RUN, DEVICE
 
 
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
     """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
-    from kgfast.kernels.triton.device.operands import Tile
+    from kgfast.kernels.triton.device.arguments import Tile
     from kgfast.kernels.triton.host.batch import Batch
     from kgfast.kernels.triton.host.configs import plan
     from kgfast.kernels.triton.host.crop import Block, Crop, Scratch
     from kgfast.kernels.triton.host.launch import architecture
     from kgfast.kernels.triton.host.layout import query_sizes
-    from kgfast.kernels.triton.host.sides import Sides
     from kgfast.kernels.triton.host.status import Status
+    from kgfast.kernels.triton.host.views import form_of
 
     facts = get_score(score)
     dim = facts.num_features(candidates.shape[1])
     arch = architecture(queries.device)
     targets = torch.zeros(len(queries), dtype=torch.int64, device=DEVICE)
-    sides = Sides(queries, candidates, facts, factor)
-    batch = Batch.of(sides, targets, None, True, arch)
+    operands = Operands(queries, Prepared(candidates, facts, None, factor))
+    batch = Batch.of(operands, targets, arch, allows_nan=True)
     has_factor = factor is not None
     cut = plan(facts, len(queries), len(candidates), dim, arch, has_factor=has_factor)
     status = Status(1, candidates.device)
@@ -47,7 +48,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
         dim,
         out.stride(0),
         1.0001 * moves,
-        FORM=sides.form(3 if has_factor else 0),
+        FORM=form_of(operands, 3 if has_factor else 0),
         TILE=Tile(cut.tile.queries, cut.tile.candidates),
         num_warps=cut.tile.num_warps,
     )
@@ -59,7 +60,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
             from kgfast.kernels.triton.host.bounds import thresholds
 
             zeros = torch.zeros(len(queries), dtype=torch.float64, device=DEVICE)
-            rows = thresholds(bound, zeros, None, None, query_sizes(sides, dim)).double()
+            rows = thresholds(bound, zeros, None, None, query_sizes(operands, dim)).double()
             norms = 0.0 if factor is None else (factor.double() - 1).abs().amax(1) + 2.0**-100
             return bound.rel * distance.abs() + rows[1][:, None] + rows[2][:, None] * norms
         order = bound.norm or 1

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .operands import Operands, Rows
+from .arguments import Rows, Views
 from .sweep import SUM_BLOCK
 from .terms import load_candidate, load_query, minus_slopes
 
@@ -111,13 +111,13 @@ def minus_over_rows(sums):
 
 
 @triton.jit
-def at_row(operands, row, FORM: tl.constexpr):
+def at_row(views, row, FORM: tl.constexpr):
     """Pointers to a row of the queries, of the table and of the factor."""
-    p_q = operands.queries.ptr + row * operands.queries.row
-    p_c = operands.table.ptr + row * operands.table.row
+    p_q = views.queries.ptr + row * views.queries.row
+    p_c = views.table.ptr + row * views.table.row
     p_f = p_c
     if FORM.has_factor:
-        p_f = operands.factor.ptr + row * operands.factor.row
+        p_f = views.factor.ptr + row * views.factor.row
     return p_q, p_c, p_f
 
 
@@ -141,7 +141,7 @@ def backward(
     ROWS: tl.constexpr = SIDE.rows
     FEATURES: tl.constexpr = SIDE.features
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
-    operands = Operands(block.queries, block.table, block.factor, block.factor)
+    views = Views(block.queries, block.table, block.factor, block.factor)
     grad = block.grad
     grad_factor = block.grad_factor
     first_row = tl.program_id(0) * ROWS
@@ -153,12 +153,12 @@ def backward(
     per_split = (num_others + tl.num_programs(2) - 1) // tl.num_programs(2)
     first = i_split * per_split
     last = tl.minimum(first + per_split, num_others)
-    p_q, p_c, p_f = at_row(operands, safe_row, FORM)
+    p_q, p_c, p_f = at_row(views, safe_row, FORM)
     if SIDE.of_queries:
-        q = load_query(p_q, operands.queries, k, None, FORM, tl.float32)
+        q = load_query(p_q, views.queries, k, None, FORM, tl.float32)
     else:
-        c = load_candidate(p_c, p_f, operands, k, None, FORM, tl.float32)
-    p_q, p_c, p_f = at_row(operands, first.to(tl.int64), FORM)
+        c = load_candidate(p_c, p_f, views, k, None, FORM, tl.float32)
+    p_q, p_c, p_f = at_row(views, first.to(tl.int64), FORM)
     p_weight = block.coefficient
     p_weight += ((first_row // _WEIGHTS).to(tl.int64) * num_others + first) * _WEIGHTS
     if ROWS < _WEIGHTS:
@@ -172,13 +172,13 @@ def backward(
         for _ in range(other, stop):
             weight = tl.load(p_weight + tl.arange(0, ROWS))[:, None]
             if SIDE.of_queries:
-                c = load_candidate(p_c, p_f, operands, k, None, FORM, tl.float32)
-                p_c += operands.table.row
+                c = load_candidate(p_c, p_f, views, k, None, FORM, tl.float32)
+                p_c += views.table.row
                 if FORM.has_factor:
-                    p_f += operands.factor.row
+                    p_f += views.factor.row
             else:
-                q = load_query(p_q, operands.queries, k, None, FORM, tl.float32)
-                p_q += operands.queries.row
+                q = load_query(p_q, views.queries, k, None, FORM, tl.float32)
+                p_q += views.queries.row
             part = plus(part, minus_slopes(weight, q, c, FORM, SIDE.of_queries))
             p_weight += _WEIGHTS
         total = plus(total, part)
@@ -214,7 +214,7 @@ def store_plane(sums, plane, target, k, total, mask):
 
 @triton.jit(do_not_specialize=["first_feature", "last_feature"])
 def backward_lists(
-    operands,
+    views,
     lists,
     sums,  # of the rows, and of the factor
     first_feature,
@@ -226,7 +226,7 @@ def backward_lists(
     PAIRS: tl.constexpr = SIDE.rows
     FEATURES: tl.constexpr = SIDE.features
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
-    operands = Operands(operands.queries, operands.table, operands.factor, operands.bias)
+    views = Views(views.queries, views.table, views.factor, views.bias)
     of_rows = Sums(sums[0].grad, sums[0].extra)
     of_factor = Sums(sums[1].grad, sums[1].extra)
     piece = tl.program_id(0).to(tl.int64)
@@ -236,11 +236,11 @@ def backward_lists(
     start = tl.load(lists.starts + piece)
     count = (tl.load(lists.starts + piece + 1) - start).to(tl.int32)
     p_others = lists.others + start
-    p_query, p_row, p_factor = at_row(operands, tl.load(lists.owners + piece), FORM)
+    p_query, p_row, p_factor = at_row(views, tl.load(lists.owners + piece), FORM)
     if SIDE.of_queries:
-        q = load_query(p_query, operands.queries, k, None, FORM, tl.float32)
+        q = load_query(p_query, views.queries, k, None, FORM, tl.float32)
     else:
-        c = load_candidate(p_row, p_factor, operands, k, None, FORM, tl.float32)
+        c = load_candidate(p_row, p_factor, views, k, None, FORM, tl.float32)
     zero = tl.zeros((PAIRS, FEATURES), tl.float32)
     total = no_sums(zero)
     first = 0
@@ -259,16 +259,16 @@ def backward_lists(
                 p_weight = lists.weight + start + o_pair
             weight = tl.load(p_weight, mask=m_pair, other=0.0)[:, None]
             if SIDE.of_queries:
-                p_c = operands.table.ptr + other * operands.table.row + k * operands.table.step
+                p_c = views.table.ptr + other * views.table.row + k * views.table.step
                 p_f = p_c
                 if FORM.has_factor:
-                    p_f = operands.factor.ptr + other * operands.factor.row
-                    p_f += k * operands.factor.step
-                c = load_candidate(p_c, p_f, operands, 0, None, FORM, tl.float32)
+                    p_f = views.factor.ptr + other * views.factor.row
+                    p_f += k * views.factor.step
+                c = load_candidate(p_c, p_f, views, 0, None, FORM, tl.float32)
             else:
-                p_q = operands.queries.ptr + other * operands.queries.row
-                p_q += k * operands.queries.step
-                q = load_query(p_q, operands.queries, 0, None, FORM, tl.float32)
+                p_q = views.queries.ptr + other * views.queries.row
+                p_q += k * views.queries.step
+                q = load_query(p_q, views.queries, 0, None, FORM, tl.float32)
             part = plus(part, minus_slopes(weight, q, c, FORM, SIDE.of_queries))
         total = plus(total, part)
         first = stop

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .operands import Operands, is_finite, load_as, note_bad_rows
+from .arguments import Views, is_finite, load_as, note_bad_rows
 from .terms import PRODUCT, canonical_score, canonical_term, load_candidate, load_query
 
 STOP_BLOCK: tl.constexpr = tl.constexpr(64)  # features between two looks at what can still win
@@ -62,20 +62,20 @@ class Finite(NamedTuple):
 
 
 @triton.jit
-def score_pairs(operands, query, candidate, limit, m_pair, num_features, FORM: tl.constexpr):
+def score_pairs(views, query, candidate, limit, m_pair, num_features, FORM: tl.constexpr):
     """Canonical scores of pairs ``[P]``, and whether the numbers of each operand were finite.
 
     A score that is certain to be below ``limit`` may be any number below it; NaN asks for all.
     """
-    p_q = operands.queries.ptr + query * operands.queries.row
-    p_c = operands.table.ptr + candidate * operands.table.row
-    p_f = operands.table.ptr
+    p_q = views.queries.ptr + query * views.queries.row
+    p_c = views.table.ptr + candidate * views.table.row
+    p_f = views.table.ptr
     if FORM.has_factor:
-        p_f = operands.factor.ptr + candidate * operands.factor.row
+        p_f = views.factor.ptr + candidate * views.factor.row
     total = tl.zeros((_LANES,), tl.float64)
     bias = total
     if FORM.has_bias:
-        bias = load_as(operands.bias.ptr + candidate * operands.bias.step, m_pair, tl.float64)
+        bias = load_as(views.bias.ptr + candidate * views.bias.step, m_pair, tl.float64)
     q_finite = m_pair
     c_finite = m_pair
     f_finite = m_pair
@@ -83,8 +83,8 @@ def score_pairs(operands, query, candidate, limit, m_pair, num_features, FORM: t
     while feature < num_features:
         stop = tl.minimum(feature + STOP_BLOCK, num_features)
         for _ in range(feature, stop):
-            q = load_query(p_q, operands.queries, 0, m_pair, FORM, tl.float64)
-            c = load_candidate(p_c, p_f, operands, 0, m_pair, FORM, tl.float64)
+            q = load_query(p_q, views.queries, 0, m_pair, FORM, tl.float64)
+            c = load_candidate(p_c, p_f, views, 0, m_pair, FORM, tl.float64)
             total += canonical_term(q, c, FORM)
             q_finite &= is_finite(q.re) & is_finite(q.im)
             c_finite &= is_finite(c.re) & is_finite(c.im)
@@ -92,9 +92,9 @@ def score_pairs(operands, query, candidate, limit, m_pair, num_features, FORM: t
                 q_finite &= is_finite(q.w_re) & is_finite(q.w_im) & is_finite(q.a)
             if FORM.has_factor:
                 f_finite &= is_finite(c.b)
-                p_f += operands.factor.step
-            p_q += operands.queries.step
-            p_c += operands.table.step
+                p_f += views.factor.step
+            p_q += views.queries.step
+            p_c += views.table.step
         feature = stop
         if FORM.term != PRODUCT:
             lost = canonical_score(total, bias, FORM) < limit
@@ -114,7 +114,7 @@ def note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM: tl.constexp
 
 @triton.jit(do_not_specialize=["count", "num_features"])
 def score_targets(
-    operands,
+    views,
     targets,
     p_status,  # [3] see note_bad_pairs; None: nothing is checked
     count,
@@ -126,7 +126,7 @@ def score_targets(
     m_pair = query < count
     target = tl.load(targets.ids + query, mask=m_pair, other=0)
     limit = tl.full((_LANES,), float("nan"), tl.float64)
-    score, finite = score_pairs(operands, query, target, limit, m_pair, num_features, FORM)
+    score, finite = score_pairs(views, query, target, limit, m_pair, num_features, FORM)
     tl.store(targets.scores + query, score, mask=m_pair)
     if p_status is not None:
         note_bad_pairs(p_status, query, target, m_pair, finite, FORM)
@@ -134,7 +134,7 @@ def score_targets(
 
 @triton.jit(do_not_specialize=["num_features"])
 def rescore(
-    operands,
+    views,
     targets,
     band,
     p_status,  # [3] see note_bad_pairs; None: nothing is checked
@@ -143,7 +143,7 @@ def rescore(
 ):
     """Decide the pairs of a band that did not overflow; a query's own target never counts."""
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
-    operands = Operands(operands.queries, operands.table, operands.factor, operands.bias)
+    views = Views(views.queries, views.table, views.factor, views.bias)
     appended = tl.load(band.cursor)
     size = tl.where(appended <= band.capacity, appended, 0).to(tl.int32)
     for first in range(tl.program_id(0) * _LANES, size, tl.num_programs(0) * _LANES):
@@ -162,7 +162,7 @@ def rescore(
         limit = threshold
         if p_status is not None:  # every number is looked at
             limit = tl.full((_LANES,), float("nan"), tl.float64)
-        score, finite = score_pairs(operands, query, candidate, limit, m_pair, num_features, FORM)
+        score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
         one = tl.full((_LANES,), 1, tl.int64)
         p_greater = targets.greater + query
         tl.atomic_add(p_greater, one, mask=m_pair & (score > threshold), sem="relaxed")
@@ -174,7 +174,7 @@ def rescore(
 
 @triton.jit(do_not_specialize=["count", "num_features"])
 def score_survivors(
-    operands,
+    views,
     survivors,
     p_status,  # [3] see note_bad_pairs; None: nothing is checked
     count,
@@ -192,7 +192,7 @@ def score_survivors(
     limit = tl.load(survivors.limits + (pair >> 32), mask=m_pair, other=0.0)
     if p_status is not None:  # every number is looked at
         limit = tl.full((_LANES,), float("nan"), tl.float64)
-    score, finite = score_pairs(operands, query, candidate, limit, m_pair, num_features, FORM)
+    score, finite = score_pairs(views, query, candidate, limit, m_pair, num_features, FORM)
     tl.store(survivors.scores + place, score, mask=m_pair)
     if p_status is not None:
         note_bad_pairs(p_status, query, candidate, m_pair, finite, FORM)

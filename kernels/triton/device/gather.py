@@ -8,7 +8,7 @@ once an element.
 import triton
 import triton.language as tl
 
-from .operands import Operands, load_as
+from .arguments import Views, load_as
 from .terms import Query, add_term, load_candidate, load_query, score_of, stored_move
 
 
@@ -18,13 +18,12 @@ def as_row(q):
     return Query(q.re[None, :], q.im[None, :], q.w_re[None, :], q.w_im[None, :], q.a[None, :])
 
 
-@triton.jit(do_not_specialize=["num_candidates", "num_crops"])
+@triton.jit(do_not_specialize=["num_candidates"])
 def gather_scores(
-    operands,
+    views,
     index,  # Rows of ids [num_queries, num_candidates]
     out,  # with crops
     num_candidates,
-    num_crops,
     FORM: tl.constexpr,
     TILE: tl.constexpr,  # pairs, features
 ):
@@ -32,30 +31,30 @@ def gather_scores(
     PAIRS: tl.constexpr = TILE.rows
     FEATURES: tl.constexpr = TILE.lanes
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
-    operands = Operands(operands.queries, operands.table, operands.factor, operands.bias)
+    views = Views(views.queries, views.table, views.factor, views.bias)
     query = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     p_ids = index.ptr + query * index.row
     candidate = tl.load(p_ids + tl.minimum(place, num_candidates - 1) * index.step)
-    p_q = operands.queries.ptr + query * operands.queries.row
-    p_c = (operands.table.ptr + candidate * operands.table.row)[:, None]
+    p_q = views.queries.ptr + query * views.queries.row
+    p_c = (views.table.ptr + candidate * views.table.row)[:, None]
     p_f = p_c
     if FORM.has_factor:
-        p_f = (operands.factor.ptr + candidate * operands.factor.row)[:, None]
+        p_f = (views.factor.ptr + candidate * views.factor.row)[:, None]
     bias = tl.zeros((PAIRS,), tl.float32)
     if FORM.has_bias:
-        bias = load_as(operands.bias.ptr + candidate * operands.bias.step, None, tl.float32)
+        bias = load_as(views.bias.ptr + candidate * views.bias.step, None, tl.float32)
     total = tl.zeros(TILE, tl.float32)
     low = 0
-    for i_crop in range(num_crops):
+    for i_crop in range(out.num_crops):
         width = tl.load(out.crops + 2 * i_crop).to(tl.int32)
         for feature in range(low // FEATURES * FEATURES, width, FEATURES):
             k = feature + tl.arange(0, FEATURES)
             mask = (k >= low) & (k < width)
             k = k.to(tl.int64)
-            q = load_query(p_q, operands.queries, k, mask, FORM, tl.float32)
+            q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
             k = k[None, :]
-            c = load_candidate(p_c, p_f, operands, k, mask[None, :], FORM, tl.float32)
+            c = load_candidate(p_c, p_f, views, k, mask[None, :], FORM, tl.float32)
             total = add_term(total, as_row(q), c, FORM, stored_move(FORM))
         low = tl.maximum(low, width)
         score = score_of(tl.sum(total, 1), FORM) + bias

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .operands import Operands, find_last_not_above, load_as
+from .arguments import Views, find_last_not_above, load_as
 from .pack import largest_of, norm_above
 from .sweep import classify
 from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
@@ -52,21 +52,21 @@ def norm_of_pairs(norm, c, mask, FORM: tl.constexpr):
 
 
 @triton.jit
-def sweep_pairs(operands, query, candidate, m_pair, num_features, FORM: tl.constexpr):
+def sweep_pairs(views, query, candidate, m_pair, num_features, FORM: tl.constexpr):
     """Float32 distances of pairs ``[P]`` from rows as they are stored, and the norms they need."""
     total = tl.zeros((_PAIRS, _FEATURES), tl.float32)
     norm = tl.zeros((_PAIRS,), tl.float64)
-    p_q = (operands.queries.ptr + query * operands.queries.row)[:, None]
-    p_c = (operands.table.ptr + candidate * operands.table.row)[:, None]
+    p_q = (views.queries.ptr + query * views.queries.row)[:, None]
+    p_c = (views.table.ptr + candidate * views.table.row)[:, None]
     p_f = p_c
     if FORM.has_factor:
-        p_f = (operands.factor.ptr + candidate * operands.factor.row)[:, None]
+        p_f = (views.factor.ptr + candidate * views.factor.row)[:, None]
     for feature in range(0, num_features, _FEATURES):
         k = feature + tl.arange(0, _FEATURES)
         mask = m_pair[:, None] & (k < num_features)[None, :]
         k = k.to(tl.int64)[None, :]
-        q = load_query(p_q, operands.queries, k, mask, FORM, tl.float32)
-        c = load_candidate(p_c, p_f, operands, k, mask, FORM, tl.float32)
+        q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
+        c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
         total = add_term(total, q, c, FORM, stored_move(FORM))
         if FORM.norm > 0:
             norm = norm_of_pairs(norm, c, mask, FORM)
@@ -78,7 +78,7 @@ def sweep_pairs(operands, query, candidate, m_pair, num_features, FORM: tl.const
 
 @triton.jit(do_not_specialize=["stop", "num_queries", "num_features"])
 def count_known(
-    operands,
+    views,
     index,
     tally,  # greater [num_queries] int64; the band holds all pairs: query << 32 | id
     stop,
@@ -88,7 +88,7 @@ def count_known(
 ):
     """Count what beats its target for certain among entries ``index.start .. stop - 1``."""
     # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a branch.
-    operands = Operands(operands.queries, operands.table, operands.factor, operands.bias)
+    views = Views(views.queries, views.table, views.factor, views.bias)
     entry = index.start + tl.program_id(0).to(tl.int64) * _PAIRS + tl.arange(0, _PAIRS)
     m_entry = entry < stop
     entry = tl.minimum(entry, stop - 1)
@@ -104,7 +104,7 @@ def count_known(
         nearest = tl.load(index.subset + place, mask=place >= 0, other=-1)
         keep &= nearest == candidate
 
-    distance, norm = sweep_pairs(operands, query, candidate, keep, num_features, FORM)
+    distance, norm = sweep_pairs(views, query, candidate, keep, num_features, FORM)
     tau = tl.load(index.thresholds + query)
     absolute = tl.load(index.thresholds + num_queries + query)
     if FORM.norm > 0:
@@ -114,7 +114,7 @@ def count_known(
         absolute += tl.load(index.thresholds + 2 * num_queries + query) * norm
     ranked = tau == tau
     if FORM.has_bias:
-        p_bias = operands.bias.ptr + candidate * operands.bias.step
+        p_bias = views.bias.ptr + candidate * views.bias.step
         tau += load_as(p_bias, None, tl.float32)
     beats, loses = classify(distance, tau, index.rel, absolute)
     one = tl.full((_PAIRS,), 1, tl.int64)

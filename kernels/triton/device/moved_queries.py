@@ -9,8 +9,8 @@ Cost model: a canonical sine and cosine for every number of a query, 1/N of a sw
 import triton
 import triton.language as tl
 
+from .arguments import is_finite, note_bad_rows, query_planes
 from .moves import canonical_cos_sin
-from .operands import is_finite, note_bad_rows, query_planes
 from .pack import FEATURES, ROWS, rows_of
 from .terms import MODULUS, SQUARE, load_query
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from .operands import is_finite, load_as, note_bad_rows, widen
+from .arguments import is_finite, load_as, note_bad_rows, widen
 
 PACK_ROWS, PACK_FEATURES = 16, 32  # of one program's tile
 ROWS: tl.constexpr = tl.constexpr(PACK_ROWS)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .operands import Vector, load_as
+from .arguments import Vector, load_as
 from .sweep import SUM_BLOCK, add_packed, tile_of
 from .terms import score_of, stored_move
 
@@ -40,14 +40,13 @@ def store_scores(total, p_out, row_stride, shape, bias, FORM: tl.constexpr, TILE
     tl.store(p_tile, score, mask=(query < num_queries)[:, None] & m_candidate[None, :])
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features", "num_crops"])
+@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
 def score_tiles(
     packed,
     out,
     num_queries,
     num_candidates,
     num_features,
-    num_crops,
     FORM: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -60,7 +59,7 @@ def score_tiles(
     part = tl.zeros(TILE, tl.float32)
     if out.crops is not None:
         feature = 0
-        for i_crop in range(num_crops):
+        for i_crop in range(out.num_crops):
             width = tl.load(out.crops + 2 * i_crop).to(tl.int32)
             while feature < width:
                 stop = tl.minimum((feature // SUM_BLOCK + 1) * SUM_BLOCK, width)

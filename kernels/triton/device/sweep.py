@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .arguments import candidate_planes, query_planes, threshold_rows
 from .moves import FAR, NEAR, NEAREST, STILL
-from .operands import candidate_planes, query_planes, threshold_rows
 from .terms import MODULUS, PRODUCT, Candidate, Query, add_term, distance_of
 
 SUM_BLOCK: tl.constexpr = tl.constexpr(64)  # features per short accumulator; bounds.py counts it

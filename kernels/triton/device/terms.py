@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .arguments import load_as
 from .moves import PLAIN, STILL, canonical_cos_sin, move_cos_sin
-from .operands import load_as
 
 PRODUCT: tl.constexpr = tl.constexpr(0)  # q c
 MAGNITUDE: tl.constexpr = tl.constexpr(1)  # |q - c|
@@ -76,18 +76,18 @@ def load_query(p_row, rows, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def load_candidate(p_row, p_factor, operands, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
+def load_candidate(p_row, p_factor, views, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
     """Features ``k`` of candidates and their factor where they are stored; the rows' pointers."""
-    o = k * operands.table.step
+    o = k * views.table.step
     re = load_as(p_row + o, mask, DTYPE)
     im = re
     b = re
     if FORM.planes == 2:
-        plane = operands.table.plane
+        plane = views.table.plane
         # A loop keeps the pointers of a row's planes, unless an rscf score needs the registers.
         im = load_as(p_row + o + plane if FORM.is_rscf else p_row + plane + o, mask, DTYPE)
     if FORM.has_factor:
-        b = load_as(p_factor + k * operands.factor.step, mask, DTYPE)
+        b = load_as(p_factor + k * views.factor.step, mask, DTYPE)
     return Candidate(re, im, b)
 
 

@@ -18,7 +18,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ...scores import Score
+from ...scores import Moves, Score
+from .views import MAGNITUDE, PRODUCT, SQUARE, term_of
 
 UNIT = 2.0**-24
 SUM_BLOCK = 64  # as in device/sweep.py and known.py
@@ -68,14 +69,14 @@ def error_bound(
 
     ``ends``: of the crops that are swept with it.
     """
-    d = float(num_features)
+    d, term = float(num_features), term_of(score)
     folds = num_folds(num_features, ends)
     if score.is_rscf:
         steps = min(d, SUM_BLOCK) + folds + score.term_ulps + SCALE_ULPS
         return _rscf_bound(score, d, _gamma(steps), has_factor)
     gamma = _gamma(min(d, SUM_BLOCK) + folds + score.term_ulps)
     canonical = (d + 8) * 2.0**-52
-    if score.name == "dot":
+    if term == PRODUCT:
         return ErrorBound(
             rel=8 * UNIT,
             absolute=d * 2.0**-124,
@@ -85,14 +86,12 @@ def error_bound(
             norm=2,
         )
     norm = 1
-    if score.name == "l1":
+    if term == MAGNITUDE:
         rel, absolute = gamma + canonical, d * 2.0**-124
-    elif score.name == "l2":  # of the squares; the root halves it and adds its own
+    elif term == SQUARE:  # of the squares; the root halves it and adds its own
         rel, absolute, norm = gamma + SQRT_ERROR + canonical, math.sqrt(d) * 2.0**-61, 2
-    elif score.name in ("rotate", "rotate_interleaved"):
-        rel, absolute = (1 + SQRT_ERROR) * (1 + gamma) - 1 + canonical, d * 2.0**-61
     else:
-        raise _no_bound(score)
+        rel, absolute = (1 + SQRT_ERROR) * (1 + gamma) - 1 + canonical, d * 2.0**-61
     if not rounded_inputs:
         return ErrorBound(rel + 8 * UNIT, absolute)
     return ErrorBound(rel + 8 * UNIT, absolute, 1.01 * UNIT, 0.0, 1.01 * UNIT, norm)
@@ -103,20 +102,14 @@ def _gamma(steps: float) -> float:
     return steps * UNIT / (1 - steps * UNIT) if steps * UNIT < 0.5 else math.inf
 
 
-def _no_bound(score: Score) -> ValueError:
-    return ValueError(f"score: the triton backend has no error bound for {score.name!r}")
-
-
 def _rscf_bound(score: Score, d: float, gamma: float, has_factor: bool) -> ErrorBound:
     """Of an rscf score, whether or not its operands are rounded before the sweep."""
     canonical = (d + 24) * 2.0**-52
-    if score.name == "rscf_l1":
+    if term_of(score) == MAGNITUDE:
         rel, absolute = gamma + canonical, d * 2.0**-120
-    elif score.name in ("rscf_l2", "rscf_rotate"):
-        rel, absolute = gamma + SQRT_ERROR * (1 + gamma) + canonical, d * 2.0**-61
     else:
-        raise _no_bound(score)
-    is_phase = score.name == "rscf_rotate" and has_factor
+        rel, absolute = gamma + SQRT_ERROR * (1 + gamma) + canonical, d * 2.0**-61
+    is_phase = score.moves is Moves.PHASE and has_factor
     per_query = (TURNED_ULPS if is_phase else SHIFTED_ULPS) * UNIT * (1 + gamma)
     per_move = (PHASE_ULPS if is_phase else SHIFT_ULPS) * UNIT * (1 + gamma) if has_factor else 0.0
     return ErrorBound(

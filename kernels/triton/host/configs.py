@@ -69,7 +69,7 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> T
 
 def _crop_registers(score: Score, arch: int) -> int | None:
     """A cap for crops that are swept at once, none of which needs more, with the same end."""
-    if score.name == "dot":
+    if not score.monotone:
         return 128
     return 96 if score.planes == 1 or arch < 90 else None
 

@@ -6,15 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...operands import Known
+from ..device.arguments import Tile
 from ..device.canonical import CANONICAL_LANES, Band, Targets, rescore, score_targets
 from ..device.known import KNOWN_PAIRS, Index, count_known
-from ..device.operands import Tile
 from ..device.sweep import Packed, Tally, sweep
 from . import bounds, configs, layout
 from . import launch as launcher
-from .batch import Batch, Known
+from .batch import Batch
 from .layout import Selection
 from .status import Status
+from .views import are_rounded, form_of, packed_planes, views_of
 
 EXACT = {"enable_fp_fusion": False}  # of every kernel of canonical.py
 
@@ -30,7 +32,7 @@ class Block(NamedTuple):
 
 def _row_floats(batch: Batch, dim: int) -> tuple[int, int]:
     """Floats of a packed query and of a packed candidate."""
-    of_query, of_candidate = batch.sides.packed_planes
+    of_query, of_candidate = packed_planes(batch.operands)
     return dim * of_query, dim * of_candidate
 
 
@@ -75,11 +77,12 @@ class Crop:
         """``ends``: of the crops that are swept with this one."""
         self.batch, self.dim, self.counts = batch, dim, counts
         self.plan, self.status = plan, scratch.status
+        operands = batch.operands
         self.bound = bounds.error_bound(
-            batch.score, dim, batch.sides.rounds_inputs, ends, batch.sides.has_factor
+            operands.score, dim, are_rounded(operands), ends, operands.has_factor
         )
         self.rel = self.bound.rel * bounds.ROUND_UP
-        self.form = batch.sides.form(self.bound.norm)
+        self.form = form_of(operands, self.bound.norm)
         self.band, self.capacity = scratch.band, len(scratch.band)
         self.forget_packed()
         if plan is not None:
@@ -99,20 +102,20 @@ class Crop:
             score_targets,
             (-(-batch.num_queries // CANONICAL_LANES),),
             {
-                "operands": batch.sides.views(),
+                "views": views_of(batch.operands),
                 "targets": Targets(batch.targets, self.target_scores, None, None),
-                "p_status": None if batch.nan_worst else self.status.rows,
+                "p_status": None if batch.allows_nan else self.status.rows,
                 "count": batch.num_queries,
                 "num_features": self.dim,
-                "FORM": batch.sides.form(),
+                "FORM": form_of(batch.operands),
             },
             num_warps=1,
             **EXACT,
         )
         norms = layout.query_norms(
-            batch.sides, Selection(batch.num_queries), self.dim, self.bound.norm
+            batch.operands, Selection(batch.num_queries), self.dim, self.bound.norm
         )
-        sizes = layout.query_sizes(batch.sides, self.dim)
+        sizes = layout.query_sizes(batch.operands, self.dim)
         self.thresholds = bounds.thresholds(
             self.bound, self.target_scores, norms, batch.bias_magnitude, sizes
         )
@@ -130,7 +133,9 @@ class Crop:
         first, count = block[:2]
         positions = self.order[first : first + count]
         selection, width = Selection(count, positions), tile.queries
-        layout.pack_queries(self.batch.sides, selection, self.dim, width, out=self.packed_queries)
+        layout.pack_queries(
+            self.batch.operands, selection, self.dim, width, out=self.packed_queries
+        )
         of_position = self.thresholds[:, positions]
         of_position = torch.nn.functional.pad(of_position, (0, -count % width))
         of_position[0, count:] = torch.nan
@@ -143,12 +148,12 @@ class Crop:
             return False
         self._packed = Block(*self._packed[:2], *block[2:])
         layout.pack_candidates(
-            self.batch.sides,
+            self.batch.operands,
             self._selection(block),
             self.dim,
             tile.candidates,
             out=self.packed_panels,
-            status=None if self.batch.nan_worst else self.status.rows[1:],
+            status=None if self.batch.allows_nan else self.status.rows[1:],
             is_less_one=True,
         )
         if self.form.norm or self.form.has_bias:
@@ -159,7 +164,7 @@ class Crop:
         """Write the biases and the norms of a block."""
         selection, norm = self._selection(block), self.form.norm
         layout.describe_candidates(
-            self.batch.sides, selection, self.dim, tile.candidates, norm, lanes
+            self.batch.operands, selection, self.dim, tile.candidates, norm, lanes
         )
 
     def _selection(self, block: Block) -> Selection:
@@ -230,7 +235,7 @@ class Crop:
         torch.add(queries << 32, lanes, out=self.band[:count])
         cursor.fill_(count)
         band = Band(self.band, cursor, len(self.band), None, self.batch.ids, 0)
-        self._rescore(band, self.counts[:2], check=not self.batch.nan_worst)
+        self._rescore(band, self.counts[:2], check=not self.batch.allows_nan)
 
     def _rescore(self, band: Band, counts: Tensor, *, check: bool = False) -> None:
         batch = self.batch
@@ -239,12 +244,12 @@ class Crop:
             rescore,
             (min(most, 32 * launcher.num_multiprocessors(batch.device)),),
             {
-                "operands": batch.sides.views(),
+                "views": views_of(batch.operands),
                 "targets": Targets(batch.targets, self.target_scores, counts[0], counts[1]),
                 "band": band,
                 "p_status": self.status.rows if check else None,
                 "num_features": self.dim,
-                "FORM": batch.sides.form(),
+                "FORM": form_of(batch.operands),
             },
             num_warps=1,
             **EXACT,
@@ -257,7 +262,7 @@ class Crop:
             count_known,
             (-(-(stop - start) // KNOWN_PAIRS),),
             {
-                "operands": batch.sides.views(),
+                "views": views_of(batch.operands),
                 "index": Index(
                     known.indptr,
                     known.indices,

@@ -7,15 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...operands import Operands
 from ..device import backward as kernels
+from ..device.arguments import Rows
 from ..device.backward import WEIGHTS, Block, Lists, Sums
-from ..device.operands import Rows
 from . import launch as launcher
 from .configs import MAX_GRID, RSCF_REGISTERS
 from .layout import pack_weights
 from .lists import PairLists, lists_of_ids, lists_of_queries
-from .sides import Sides
-from .views import plane_of, queries_of, rows_of
+from .views import PRODUCT, form_of, plane_of, queries_of, rows_of, term_of, views_of
 
 PARTIAL_BYTES = 8 << 20
 MATMUL_BYTES = 8 << 20  # a chunk of rows converted for a GEMM
@@ -79,40 +79,40 @@ def zero_gradient(rows: Tensor | None, needed: bool) -> Tensor | None:
     return torch.zeros_like(rows, memory_format=torch.contiguous_format)
 
 
-def row_cap(sides: Sides) -> int:
+def row_cap(operands: Operands) -> int:
     """How many rows of a gradient are summed at once: those whose float32 copy is small."""
-    caps = [max(1, len(sides.table))]
-    for rows in (sides.table, sides.factor):
+    caps = [max(1, len(operands.table))]
+    for rows in (operands.table, operands.factor):
         if rows is not None and rows.dtype != torch.float32:
             caps.append(max(1, PARTIAL_BYTES // (4 * rows.shape[1])))
     return min(caps)
 
 
-def add_gradients(sides: Sides, slopes: Slopes, into: Accumulators, arch: int) -> None:
-    """Add the gradients of a block, all pairs of its queries and candidates."""
-    if sides.score.name == "dot":
-        _add_by_matmul(sides, slopes, into)
+def add_gradients(operands: Operands, slopes: Slopes, into: Accumulators, arch: int) -> None:
+    """Add the gradients of a block, all pairs of its queries and candidates, without a bias."""
+    if term_of(operands.score) == PRODUCT:
+        _add_by_matmul(operands, slopes, into)
         return
     if into.queries is not None:
-        _add_side(sides, slopes, (into.queries, None), arch, of_queries=True)
+        _add_side(operands, slopes, (into.queries, None), arch, of_queries=True)
     if into.table is not None or into.factor is not None:
-        _add_side(sides, slopes, (into.table, into.factor), arch, of_queries=False)
+        _add_side(operands, slopes, (into.table, into.factor), arch, of_queries=False)
 
 
 def _add_side(
-    sides: Sides,
+    operands: Operands,
     slopes: Slopes,
     into: tuple[GradAccumulator | None, GradAccumulator | None],
     arch: int,
     *,
     of_queries: bool,
 ) -> None:
-    rows, others, coefficient = sides.queries, sides.table, slopes.coefficient
+    rows, others, coefficient = operands.queries, operands.table, slopes.coefficient
     if not of_queries:
         rows, others, coefficient = others, rows, coefficient.T
-    side, options = _side_of(sides, arch, of_queries=of_queries)
+    side, options = _side_of(operands, arch, of_queries=of_queries)
     tiles, columns = -(-len(rows) // side.rows), -(-(slopes.high - slopes.low) // side.features)
-    programs = tiles * -(-sides.num_features // side.features)
+    programs = tiles * -(-operands.num_features // side.features)
     splits = None  # both have as many
     targets: list[Tensor | None] = [None, None]
     for i, accumulator in enumerate(into):
@@ -121,7 +121,7 @@ def _add_side(
             targets[i], splits = target, len(target)
     grad, grad_factor = targets
     per_split = -(-len(others) // (splits or 1))
-    views = sides.views()
+    views = views_of(operands)
     launcher.launch(
         kernels.backward,
         (tiles, columns, -(-len(others) // per_split)),
@@ -129,14 +129,14 @@ def _add_side(
             "block": Block(
                 *views[:3],
                 pack_weights(coefficient, WEIGHTS),
-                None if grad is None else _grad_rows(sides, grad[0], of_queries=of_queries),
+                None if grad is None else _grad_rows(operands, grad[0], of_queries=of_queries),
                 None if grad_factor is None else plane_of(grad_factor[0]),
             ),
             "num_rows": len(rows),
             "num_others": len(others),
             "first_feature": slopes.low,
             "last_feature": slopes.high,
-            "FORM": sides.form()._replace(has_bias=False),
+            "FORM": form_of(operands),
             "SIDE": side,
         },
         num_warps=1,
@@ -144,27 +144,29 @@ def _add_side(
     )
 
 
-def _side_of(sides: Sides, arch: int, *, of_queries: bool) -> tuple[kernels.Side, dict[str, int]]:
+def _side_of(
+    operands: Operands, arch: int, *, of_queries: bool
+) -> tuple[kernels.Side, dict[str, int]]:
     """The tile of one side, and options of its launch."""
     features = 32 if arch else 64  # the lanes of a warp
-    if not sides.score.is_rscf:
+    if not operands.score.is_rscf:
         return kernels.Side(of_queries, BACKWARD_ROWS, features), {}
     rows = RSCF_QUERIES if of_queries else RSCF_CANDIDATES
     options = {"maxnreg": RSCF_REGISTERS} if arch else {}
     return kernels.Side(of_queries, rows, features), options
 
 
-def _grad_rows(sides: Sides, grad: Tensor, *, of_queries: bool) -> Rows:
+def _grad_rows(operands: Operands, grad: Tensor, *, of_queries: bool) -> Rows:
     if of_queries:
-        return queries_of(grad, sides.score, sides.factor)
-    return rows_of(grad, sides.score)
+        return queries_of(operands, grad)
+    return rows_of(grad, operands.score)
 
 
-def _add_by_matmul(sides: Sides, slopes: Slopes, into: Accumulators) -> None:
+def _add_by_matmul(operands: Operands, slopes: Slopes, into: Accumulators) -> None:
     low, high, coefficient = slopes
     for accumulator, others, weights in (
-        (into.queries, sides.table, coefficient),
-        (into.table, sides.queries, coefficient.T),
+        (into.queries, operands.table, coefficient),
+        (into.table, operands.queries, coefficient.T),
     ):
         if accumulator is not None:
             total = accumulator.total[:, low:high]
@@ -193,33 +195,33 @@ class ListGradients:
     """The gradient of the queries, or those of the table and the factor, of pairs in lists."""
 
     def __init__(
-        self, sides: Sides, index: Tensor, need: Sequence[bool], *, of_queries: bool
+        self, operands: Operands, index: Tensor, need: Sequence[bool], *, of_queries: bool
     ) -> None:
         """``need``: of the rows, and of the factor."""
-        self.sides, self.of_queries = sides, of_queries
-        rows, pairs = sides.queries if of_queries else sides.table, index.numel()
+        self.operands, self.of_queries = operands, of_queries
+        rows, pairs = operands.queries if of_queries else operands.table, index.numel()
         length = max(PIECE_PAIRS, -(-8 * pairs * rows.shape[1] // EXTRA_BYTES))
         self.lists: PairLists = (lists_of_queries if of_queries else lists_of_ids)(index, length)
         count = len(self.lists.ids)
         self.grad = rows.new_zeros(count, rows.shape[1]) if need[0] else None
         self.grad_factor = None
-        if need[1] and sides.factor is not None:
-            self.grad_factor = sides.factor.new_zeros(count, sides.factor.shape[1])
+        if need[1] and operands.factor is not None:
+            self.grad_factor = operands.factor.new_zeros(count, operands.factor.shape[1])
         extras = 1 + 2 * pairs // length if self.lists.is_cut else 1
         self._extra = _extra_rows(self.grad, extras)
         self._extra_factor = _extra_rows(self.grad_factor, extras)
 
     def write(self, slopes: Slopes) -> None:
         """Write a range of features of the gradients, or of their pieces."""
-        sides, lists = self.sides, self.lists
-        features = RSCF_LIST_FEATURES if sides.score.is_rscf else LIST_FEATURES
+        operands, lists = self.operands, self.lists
+        features = RSCF_LIST_FEATURES if operands.score.is_rscf else LIST_FEATURES
         grad, factor = self.grad, self.grad_factor
-        of_rows = None if grad is None else _grad_rows(sides, grad, of_queries=self.of_queries)
+        of_rows = None if grad is None else _grad_rows(operands, grad, of_queries=self.of_queries)
         launcher.launch(
             kernels.backward_lists,
             (len(lists.target), -(-(slopes.high - slopes.low) // features)),
             {
-                "operands": sides.views()._replace(bias=None),
+                "views": views_of(operands),
                 "lists": Lists(
                     lists.order,
                     lists.others,
@@ -234,7 +236,7 @@ class ListGradients:
                 ),
                 "first_feature": slopes.low,
                 "last_feature": slopes.high,
-                "FORM": sides.form()._replace(has_bias=False),
+                "FORM": form_of(operands),
                 "SIDE": kernels.Side(self.of_queries, LIST_PAIRS, features),
             },
             num_warps=1,

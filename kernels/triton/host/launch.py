@@ -4,7 +4,8 @@ Tests replace :func:`launch` to see, without a GPU, what would be launched.
 """
 
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -47,11 +48,22 @@ def architecture(device: torch.device) -> int:
     return 10 * major + minor
 
 
-def on_device(device: torch.device) -> Any:
-    """A context in which launches go to ``device``, not to the current one."""
+@contextmanager
+def serving(device: torch.device) -> Iterator[int]:
+    """Within, launches go to ``device``, not to the current one; gives its architecture.
+
+    Raises
+    ------
+    ValueError
+        If the kernels do not serve this device.
+    """
+    arch = architecture(device)
     if device.type == "cuda":
-        return torch.cuda.device(device)
-    return ieee_arithmetic() if INTERPRETED else nullcontext()
+        with torch.cuda.device(device):
+            yield arch
+    else:
+        with ieee_arithmetic() if INTERPRETED else nullcontext():
+            yield arch
 
 
 def num_multiprocessors(device: torch.device) -> int:

@@ -5,12 +5,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...operands import Operands
+from ..device.arguments import Lanes, Rows
 from ..device.moved_queries import describe_moves, pack_moved
-from ..device.operands import Lanes, Rows
 from ..device.pack import PACK_FEATURES, PACK_ROWS, Panel, describe, pack
 from . import launch as launcher
-from .sides import Sides
-from .views import plane_of, queries_of, rows_of, vector_of
+from .views import form_of, packed_planes, plane_of, queries_of, rows_of, vector_of
 
 
 class Selection(NamedTuple):
@@ -31,7 +31,7 @@ class Selection(NamedTuple):
 
 
 def pack_queries(
-    sides: Sides,
+    operands: Operands,
     selection: Selection,
     dim: int,
     width: int,
@@ -41,13 +41,13 @@ def pack_queries(
 ) -> Tensor:
     """Queries as a sweep takes them, ``[tiles][dim][planes][width]``, flat.
 
-    Those of ``dot`` are negated, those that a factor moves are moved as by 1. With ``status [1]``
+    Those of products are negated, those that a factor moves are moved as by 1. With ``status [1]``
     it is lowered to the least row that holds a number that is not finite.
     """
-    planes = sides.packed_planes[0]
-    out = _room(out, sides.queries, selection, width * dim * planes, width)
-    lanes = selection.of(queries_of(sides.queries, sides.score, sides.factor))
-    if sides.score.is_rscf:
+    planes = operands.query_planes
+    out = _room(out, operands.queries, selection, width * dim * planes, width)
+    lanes = selection.of(queries_of(operands))
+    if operands.score.is_rscf:
         launcher.launch(
             pack_moved,
             _grid(selection, dim, width),
@@ -57,28 +57,28 @@ def pack_queries(
                 "num_features": dim,
                 "p_out": out,
                 "p_status": status,
-                "FORM": sides.form()._replace(has_bias=False),
+                "FORM": form_of(operands.without_bias()),
                 "LANES": width,
             },
             num_warps=4,
         )
     else:
-        panel = Panel(width, planes, planes, is_negated=sides.score.name == "dot")
+        panel = Panel(width, planes, planes, is_negated=not operands.score.monotone)
         _pack(lanes, selection, dim, panel, out, status)
     return out
 
 
-def pack_stored_queries(sides: Sides, dim: int, width: int) -> Tensor:
+def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
     """All queries as they are stored, ``[tiles][dim][planes][width]``, flat."""
-    planes, selection = sides.packed_planes[0], Selection.of_rows(sides.queries)
-    out = _room(None, sides.queries, selection, width * dim * planes, width)
-    lanes = selection.of(queries_of(sides.queries, sides.score, sides.factor))
+    planes, selection = operands.query_planes, Selection.of_rows(operands.queries)
+    out = _room(None, operands.queries, selection, width * dim * planes, width)
+    lanes = selection.of(queries_of(operands))
     _pack(lanes, selection, dim, Panel(width, planes, planes), out, None)
     return out
 
 
 def pack_candidates(
-    sides: Sides,
+    operands: Operands,
     selection: Selection,
     dim: int,
     width: int,
@@ -92,15 +92,22 @@ def pack_candidates(
     The factor is less 1 beside queries that are moved by 1. ``status [2]`` as of queries, of the
     table's rows and of the factor's.
     """
-    planes, total = sides.score.planes, sides.packed_planes[1]
-    out = _room(out, sides.table, selection, width * dim * total, width)
+    planes, total = operands.score.planes, packed_planes(operands)[1]
+    out = _room(out, operands.table, selection, width * dim * total, width)
     panel = Panel(width, planes, total)
     table_status = None if status is None else status[:1]
-    _pack(selection.of(rows_of(sides.table, sides.score)), selection, dim, panel, out, table_status)
-    if sides.factor is not None:
+    _pack(
+        selection.of(rows_of(operands.table, operands.score)),
+        selection,
+        dim,
+        panel,
+        out,
+        table_status,
+    )
+    if operands.factor is not None:
         panel = Panel(width, 1, total, planes, is_less_one)
         factor_status = None if status is None else status[1:]
-        _pack(selection.of(plane_of(sides.factor)), selection, dim, panel, out, factor_status)
+        _pack(selection.of(plane_of(operands.factor)), selection, dim, panel, out, factor_status)
     return out
 
 
@@ -113,48 +120,53 @@ def pack_weights(weights: Tensor, width: int) -> Tensor:
 
 
 def describe_candidates(
-    sides: Sides, selection: Selection, dim: int, width: int, norm: int, out: Tensor | None = None
+    operands: Operands,
+    selection: Selection,
+    dim: int,
+    width: int,
+    norm: int,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The bias of every lane and an upper bound on its norm: ``[panels][2][width]``, flat.
 
     With a factor its norm is that of the factor.
     """
-    out = _room(out, sides.table, selection, 2 * width, width)
-    if sides.factor is None:
-        view, planes = rows_of(sides.table, sides.score), sides.score.planes
+    out = _room(out, operands.table, selection, 2 * width, width)
+    if operands.factor is None:
+        view, planes = rows_of(operands.table, operands.score), operands.score.planes
     else:
-        view, planes = plane_of(sides.factor), 1
+        view, planes = plane_of(operands.factor), 1
     panel = Panel(width, planes, planes)
-    _describe(selection.of(view), selection, dim, panel, norm, out, sides.bias)
+    _describe(selection.of(view), selection, dim, panel, norm, out, operands.candidates.whole_bias)
     return out
 
 
-def query_norms(sides: Sides, selection: Selection, dim: int, norm: int) -> Tensor | None:
+def query_norms(operands: Operands, selection: Selection, dim: int, norm: int) -> Tensor | None:
     """Upper bounds on the norms of queries ``[count]``, if the bound needs them."""
-    if not norm or sides.score.is_rscf:
+    if not norm or operands.score.is_rscf:
         return None
-    out = _room(None, sides.queries, selection, 2 * PACK_ROWS, PACK_ROWS)
-    view, planes = rows_of(sides.queries, sides.score), sides.score.planes
+    out = _room(None, operands.queries, selection, 2 * PACK_ROWS, PACK_ROWS)
+    view, planes = rows_of(operands.queries, operands.score), operands.score.planes
     panel = Panel(PACK_ROWS, planes, planes)
     _describe(selection.of(view), selection, dim, panel, norm, out, None)
     return out.view(-1, 2, PACK_ROWS)[:, 1].flatten()[: selection.size]
 
 
-def query_sizes(sides: Sides, dim: int) -> Tensor | None:
+def query_sizes(operands: Operands, dim: int) -> Tensor | None:
     """What the bound takes of each query that may be moved, ``[4, B]``."""
-    if not sides.score.is_rscf:
+    if not operands.score.is_rscf:
         return None
-    count = len(sides.queries)
-    sizes = torch.empty(4, count, dtype=torch.float64, device=sides.queries.device)
+    count = len(operands.queries)
+    sizes = torch.empty(4, count, dtype=torch.float64, device=operands.queries.device)
     launcher.launch(
         describe_moves,
         (-(-count // PACK_ROWS),),
         {
-            "queries": queries_of(sides.queries, sides.score, sides.factor),
+            "queries": queries_of(operands),
             "count": count,
             "num_features": dim,
             "p_sizes": sizes,
-            "FORM": sides.form()._replace(has_bias=False),
+            "FORM": form_of(operands.without_bias()),
         },
         num_warps=4,
     )

@@ -1,43 +1,65 @@
 """Tensors as kernels take them: pointers and strides, and what a score is compiled for."""
 
+import torch
 from torch import Tensor
 
-from ...scores import Score
+from ...operands import Operands
+from ...scores import Moves, Score
 from ..device import terms
-from ..device.operands import Form, Operands, Rows, Vector
+from ..device.arguments import Form, Rows, Vector, Views
 
-_TERMS = {
-    "dot": terms.PRODUCT,
-    "l1": terms.MAGNITUDE,
-    "l2": terms.SQUARE,
-    "rotate": terms.MODULUS,
-    "rotate_interleaved": terms.MODULUS,
-    "rscf_rotate": terms.MODULUS,
-    "rscf_l1": terms.MAGNITUDE,
-    "rscf_l2": terms.SQUARE,
+PRODUCT: int = terms.PRODUCT.value
+MAGNITUDE: int = terms.MAGNITUDE.value
+SQUARE: int = terms.SQUARE.value
+MODULUS: int = terms.MODULUS.value
+_TERMS = {  # of a score that is (monotone, a root), by its planes
+    ((False, False), 1): PRODUCT,
+    ((True, False), 1): MAGNITUDE,
+    ((True, True), 1): SQUARE,
+    ((True, False), 2): MODULUS,
 }
+_MOVED = {Moves.SHIFT: (MAGNITUDE, SQUARE), Moves.PHASE: (MODULUS,)}
 
 
-def form_of(score: Score, has_factor: bool, has_bias: bool = False, norm: int = 0) -> Form:
-    """What kernels are compiled for; layouts are in the strides.
+def term_of(score: Score) -> int:
+    """What a feature adds to the sum, of the numbers in device/terms.py.
 
     Raises
     ------
     ValueError
-        If the kernels do not know the score.
+        If the kernels have no such sum, or no such move of its queries.
     """
-    if score.name not in _TERMS:
+    term = _TERMS.get(((score.monotone, score.root), score.planes))
+    if term is None or (score.is_rscf and term not in _MOVED.get(score.moves, ())):
         raise ValueError(
-            f"score: the triton backend knows {', '.join(_TERMS)}; got {score.name!r}. "
+            f"score: the triton backend has no kernels for {score.name!r}: {score.equation}. "
             f'Use kgfast.use_backend("reference")'
         )
-    term = _TERMS[score.name].value
-    return Form(term, score.planes, takes_root(score), score.is_rscf, has_factor, has_bias, norm)
+    return term
 
 
-def takes_root(score: Score) -> bool:
-    """Whether the score is the root of the sum of its terms."""
-    return score.name in ("l2", "rscf_l2")
+def form_of(operands: Operands, norm: int = 0) -> Form:
+    """What kernels are compiled for; layouts are in the strides. ``norm``: that a bound needs."""
+    score, has_factor = operands.score, operands.has_factor
+    term, has_bias = term_of(score), operands.bias is not None
+    return Form(term, score.planes, score.root, score.is_rscf, has_factor, has_bias, norm)
+
+
+def views_of(operands: Operands) -> Views:
+    """What pairs are scored from, in place."""
+    factor, bias = operands.factor, operands.candidates.whole_bias
+    return Views(
+        queries_of(operands),
+        rows_of(operands.table, operands.score),
+        None if factor is None else plane_of(factor),
+        None if bias is None else vector_of(bias),
+    )
+
+
+def queries_of(operands: Operands, grad: Tensor | None = None) -> Rows:
+    """The queries, or a gradient of them."""
+    rows = operands.queries if grad is None else grad
+    return rows_of(rows, operands.score, operands.query_planes)
 
 
 def rows_of(rows: Tensor, score: Score, planes: int | None = None) -> Rows:
@@ -47,33 +69,22 @@ def rows_of(rows: Tensor, score: Score, planes: int | None = None) -> Rows:
     return Rows(rows, row, starts[min(1, len(starts) - 1)] * column, step * column)
 
 
-def queries_of(queries: Tensor, score: Score, factor: Tensor | None) -> Rows:
-    """Queries, or gradients of them, beside a factor."""
-    return rows_of(queries, score, score.query_planes(factor is not None))
-
-
 def plane_of(rows: Tensor) -> Rows:
     """``[R, D]`` as rows of one plane: the factor, or coefficients."""
     row, step = rows.stride()
     return Rows(rows, row, 0, step)
 
 
-def operands_of(
-    queries: Tensor,
-    table: Tensor,
-    score: Score,
-    factor: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Operands:
-    """What pairs are scored from; ``bias [N]``."""
-    return Operands(
-        queries_of(queries, score, factor),
-        rows_of(table, score),
-        None if factor is None else plane_of(factor),
-        None if bias is None else vector_of(bias),
-    )
-
-
 def vector_of(values: Tensor) -> Vector:
     """``[N]`` of any stride."""
     return Vector(values, values.stride(0))
+
+
+def packed_planes(operands: Operands) -> tuple[int, int]:
+    """Numbers a feature of a packed query, and of a packed candidate."""
+    return operands.query_planes, operands.score.planes + operands.has_factor
+
+
+def are_rounded(operands: Operands) -> bool:
+    """Whether float32 kernels round what is stored."""
+    return torch.float64 in (operands.queries.dtype, operands.table.dtype)

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import SCORES, Moves, get_score
 
 pytest.importorskip("triton")
@@ -349,18 +350,37 @@ def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
     assert error_bound(get_score("l1"), 10**10, rounded_inputs=False).rel == math.inf
 
 
-def test_a_score_that_nobody_wrote_raises() -> None:
-    """On the host before anything is launched, and where a kernel meets a term it lacks."""
+UNWRITTEN = {
+    "three planes": {"planes": 3},
+    "complex products": {"planes": 2, "monotone": False, "root": False},
+    "a root of moduli": {"planes": 2},
+    "a root of products": {"monotone": False},
+    "a real score with a phase": {"moves": Moves.PHASE},
+    "a move that nobody wrote": {"moves": "elsewhere"},
+}
+
+
+@pytest.mark.parametrize("facts", UNWRITTEN.values(), ids=UNWRITTEN)
+def test_a_score_that_nobody_wrote_raises(facts) -> None:
+    """On the host before anything is launched; a kernel: see the next test."""
     from kgfast.kernels.triton.host import bounds, views
 
-    for name in ("cosine", "rscf_cosine"):
-        unknown = dataclasses.replace(
-            get_score("l2"), name=name, moves=Moves(name.startswith("rscf"))
-        )
-        with pytest.raises(ValueError, match=f"score: .*'{name}'"):
-            views.form_of(unknown, has_factor=False)
-        with pytest.raises(ValueError, match=f"score: .*'{name}'"):
-            bounds.error_bound(unknown, 100, rounded_inputs=False)
+    unknown = dataclasses.replace(get_score("l2"), name="mine", **facts)
+    operands = Operands(torch.empty(1, 6), Prepared(torch.empty(2, 6), unknown))
+    with pytest.raises(ValueError, match=r"score: .*'mine'"):
+        views.form_of(operands)
+    with pytest.raises(ValueError, match=r"score: .*'mine'"):
+        bounds.error_bound(unknown, 100, rounded_inputs=False)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_is_known_by_its_facts(name) -> None:
+    from kgfast.kernels.triton.host import bounds, views
+
+    facts, same = get_score(name), dataclasses.replace(get_score(name), name="mine", code=9)
+    assert views.term_of(facts) == views.term_of(same)
+    expected, found = (bounds.error_bound(it, 100, False, (), True) for it in (facts, same))
+    assert found == expected
 
 
 @pytest.mark.parametrize("name", ["sweep", "score_targets"])

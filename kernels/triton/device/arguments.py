@@ -26,7 +26,7 @@ class Vector(NamedTuple):
     step: int
 
 
-class Operands(NamedTuple):
+class Views(NamedTuple):
     """What pairs are scored from, in place."""
 
     queries: Rows
@@ -49,6 +49,7 @@ class Out(NamedTuple):
     ptr: Any
     row: int
     crops: Any  # [num_crops][2] width, first element in ``ptr``; widths do not fall; None: one
+    num_crops: int
 
 
 class Form(NamedTuple):

@@ -1,0 +1,63 @@
+"""The Triton backend as an object, each of whose methods is served by a file."""
+
+import torch
+from torch import Tensor
+
+from ..backend import Into, LossPlan
+from ..checks import Checks
+from ..operands import Counts, Gradients, Known, Need, Operands
+from ..streamed_losses import TORCH
+from . import pairwise
+from .indexed import backward_of_indexed, score_indexed
+from .rank import count_ranks
+from .topk import find_best
+
+
+class Triton:
+    """Kernels for NVIDIA and AMD GPUs; see :class:`kgfast.kernels.backend.Backend`."""
+
+    name = "triton"
+    defers_checks = True
+    passes = TORCH
+
+    def rank_counts(
+        self, operands: Operands, targets: Tensor, known: Known, checks: Checks
+    ) -> Counts:
+        """Ranks, whose one wait is for the checks and the sizes of all bands."""
+        return count_ranks(operands, targets, known, checks)
+
+    def topk(
+        self, operands: Operands, k: int, known: Known | None, checks: Checks
+    ) -> tuple[Tensor, Tensor]:
+        """The best, whose first wait is for the checks, too."""
+        return find_best(operands, k, known, checks)
+
+    def scores(
+        self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
+    ) -> Tensor:
+        """Float32 scores of all pairs, or of those of an index."""
+        if index is None:
+            return pairwise.score_all(operands, out)
+        return score_indexed(operands, index)
+
+    def backward(
+        self,
+        operands: Operands,
+        grad: Tensor,
+        index: Tensor | None = None,
+        *,
+        need: Need,
+        rows_only: bool = False,
+        into: Into | None = None,
+    ) -> Gradients:
+        """Gradients in float32 sums, each in its operand's dtype; two runs give equal bits."""
+        if index is None:
+            return pairwise.backward_of_all(operands, grad, need, into)
+        return backward_of_indexed(operands, grad, index, need, rows_only=rows_only)
+
+    def loss_plan(self, operands: Operands) -> LossPlan:
+        """Chunks of candidates for all queries, whose scores stay in the L2 cache."""
+        return LossPlan(pairwise.BLOCK_PAIRS, torch.float32)
+
+
+BACKEND = Triton()
