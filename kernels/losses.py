@@ -256,6 +256,16 @@ def _sweeps(
         yield _Sweep(backend, operands.of_queries(rows), rows, plan, sums)
 
 
+def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:
+    """The candidates in ranges whose scores fit the scratch."""
+    width = max(1, min(_WIDEST_CHUNK, scratch // max(1, num_queries)))
+    width = width // 64 * 64 or width
+    return [
+        slice(first, min(first + width, num_candidates))
+        for first in range(0, num_candidates, width)
+    ]
+
+
 class _Sweep:
     """A block of queries against all candidates, chunk by chunk, through one scratch."""
 
@@ -268,11 +278,10 @@ class _Sweep:
         sums: _GradientSums | None,
     ) -> None:
         self.backend, self.operands, self.rows, self._sums = backend, operands, rows, sums
-        count, stop = operands.num_queries, operands.candidates.num_rows
-        width = max(1, min(_WIDEST_CHUNK, plan.scratch // max(1, count)))
-        width = min(width // 64 * 64 or width, max(1, stop))
-        self.chunks = [slice(i, min(i + width, stop)) for i in range(0, stop, width)]
-        self._scratch = operands.queries.new_empty(count * width, dtype=plan.dtype)
+        count = operands.num_queries
+        self.chunks = chunks(count, operands.candidates.num_rows, plan.scratch)
+        room = max((count * (chunk.stop - chunk.start) for chunk in self.chunks), default=0)
+        self._scratch = operands.queries.new_empty(room, dtype=plan.dtype)
 
     def scores(self, chunk: slice) -> Tensor:
         """Scores with the candidates of a chunk, ``[B, n]``, bias included, for overwriting."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.kernels.reference.rank import canonical_scores
+from support.flat import canonical_scores
 
 pykeen_datasets = pytest.importorskip("pykeen.datasets")
 

@@ -7,7 +7,7 @@ import torch
 
 import kgfast
 from kgfast import ops
-from kgfast.kernels.reference import rank as reference
+from support.flat import reference
 from support.problems import DTYPES, SCORES, make_problem, no_known
 
 SEEDS = range(60)

@@ -4,11 +4,8 @@ import pytest
 import torch
 
 from kgfast import ops
-from kgfast.kernels.reference import indexed as reference_indexed
-from kgfast.kernels.reference import pairwise as reference_pairwise
-from kgfast.kernels.reference import rank as reference
-from kgfast.kernels.reference import topk as reference_topk
 from kgfast.kernels.scores import get_score
+from support.flat import reference
 from support.problems import SCORES, no_known, rscf_problem
 
 FILTERED = ("rscf_rotate", "rscf_l1", "rscf_l2")
@@ -37,7 +34,7 @@ def test_counts_equal_the_reference_on_the_cpu(score, seed, nonfinite):
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_equal_the_reference_on_the_cpu(score, seed):
     (queries, table, _, *known, _), options = rscf_problem(score, seed)
-    expected = reference_topk.topk(queries, table, 4, *known, score, **options)
+    expected = reference.topk(queries, table, 4, *known, score, **options)
     found = ops.topk(*moved((queries, table, 4, *known)), score, **moved_options(options))
     assert torch.equal(found[1].cpu(), expected[1])
     assert torch.equal(found[0].cpu().nan_to_num(7.0), expected[0].nan_to_num(7.0))
@@ -74,22 +71,19 @@ def test_scores_and_gradients(score, reach, dims):
     queries, table, factor = operands(score, 700, 40, 96, reach)
     index = torch.randint(700, (40, 65), generator=torch.Generator().manual_seed(1))
     known = queries.double(), table.double()
-    for kind, reference_kind, extra in (
-        ("pairwise", reference_pairwise, ()),
-        ("indexed", reference_indexed, (index,)),
-    ):
+    for kind, extra in (("pairwise", ()), ("indexed", (index,))):
         leaves = [it.cuda().requires_grad_() for it in (queries, table, factor)]
         scores = getattr(ops, f"{kind}_scores")(
             *leaves[:2], *moved(extra), score, factor=leaves[2], dims=dims
         )
-        expected = getattr(reference_kind, f"{kind}_scores")(
+        expected = getattr(reference, f"{kind}_scores")(
             *known, *extra, score, None, factor.double(), dims
         )
         assert relative(scores, expected) <= 1e-5
         grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2))
         found = torch.autograd.grad(scores, leaves, grad.cuda(), retain_graph=True)
         again = torch.autograd.grad(scores, leaves, grad.cuda())
-        wanted = getattr(reference_kind, f"{kind}_backward")(
+        wanted = getattr(reference, f"{kind}_backward")(
             grad.double(), *known, *extra, score, factor.double(), dims
         )
         if kind == "indexed":
@@ -145,7 +139,7 @@ def test_products_in_two_parts_are_exact_on_the_gpu():
     queries, table, factor = operands("rscf_rotate", 64, 4, 1, 2.0**18)
     factor = 1 + 2.0**-8 * factor
     found = ops.pairwise_scores(*moved((queries, table)), "rscf_rotate", factor=factor.cuda())
-    expected = reference_pairwise.pairwise_scores(
+    expected = reference.pairwise_scores(
         queries.double(), table.double(), "rscf_rotate", None, factor.double()
     )
     assert relative(found, expected) <= 1e-5

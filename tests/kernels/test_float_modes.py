@@ -13,8 +13,8 @@ from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import rank as cpu_rank
 from kgfast.kernels.cpu import topk as cpu_topk
-from kgfast.kernels.reference import rank as reference_rank
 from support import oracles
+from support.flat import reference
 from support.problems import DTYPES, SCORES, cast, no_known, table_of
 from support.processes import finish, run_script
 
@@ -122,11 +122,11 @@ def test_factors_that_are_subnormal(score):
     queries[:, -3:] *= 1e30
     factor = table_of("subnormal", 300, 3, generator, torch.float32).float()
     args = (queries, table, torch.arange(6), *no_known(6), score)
-    expected = torch.stack(reference_rank.rank_counts(*args, factor=factor))
+    expected = torch.stack(reference.rank_counts(*args, factor=factor))
     for name in MODES:
         with mode(name):
             found = torch.stack(cpu_rank.rank_counts(*args, factor=factor))
-            again = torch.stack(reference_rank.rank_counts(*args, factor=factor))
+            again = torch.stack(reference.rank_counts(*args, factor=factor))
         assert torch.equal(found, expected), name
         assert torch.equal(again, expected), name
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu.rank import rank_counts
 from kgfast.kernels.cpu.topk import topk
+from kgfast.kernels.reference import tiles
 from kgfast.kernels.reference import topk as specification
 from support import oracles
+from support.flat import reference
 from support.problems import SCORES, Problem, cast, no_known, problems, table_of
 
-reference = specification.topk
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 COUNTS = (1, 2, 3, 10, 31, 64, 257, 300)
 
@@ -66,8 +67,9 @@ def check_against_oracle(problem: Problem, k: int, tile: int) -> None:
         indices = indices[: int(indptr[-1])]
     kwargs = dict(problem.kwargs)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiles, "TILE", tile)
         patch.setattr(specification, "TILE", tile)
-        scores, ids = reference(queries, table, k, indptr, indices, score, **kwargs)
+        scores, ids = reference.topk(queries, table, k, indptr, indices, score, **kwargs)
     dims, _ = kwargs.pop("dims", None), kwargs.pop("nan_worst")
     subset = kwargs.pop("candidate_ids", None)
     known = [indices[a:b].tolist() for a, b in pairwise(indptr.tolist())]
@@ -95,21 +97,21 @@ per_isa = settings(max_examples=80, suppress_health_check=[HealthCheck.function_
 @given(problem=problems(), k=st.sampled_from(COUNTS))
 @per_isa
 def test_the_cpu_equals_the_specification(isa, problem, k):
-    assert_same(run(topk, problem, k), run(reference, problem, k), f"k={k} {problem}")
+    assert_same(run(topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
 
 
 @needs_extension
 @given(problem=problems(many=True), k=st.sampled_from([1, 7, 100]))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_cpu_equals_the_specification_where_survivors_overflow(isa, problem, k):
-    assert_same(run(topk, problem, k), run(reference, problem, k), f"k={k} {problem}")
+    assert_same(run(topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
 
 
 @needs_extension
 @given(problem=problems(nonfinite=True), k=st.sampled_from(COUNTS))
 @per_isa
 def test_the_cpu_equals_the_specification_with_nan_and_infinities(isa, problem, k):
-    assert_same(run(topk, problem, k), run(reference, problem, k), f"k={k} {problem}")
+    assert_same(run(topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
 
 
 def clustered(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -130,7 +132,7 @@ def test_candidates_that_come_ever_closer(isa, score, k, dtype):
     table = clustered(1_500, 20, dtype)
     queries = table[[-1, 700]]
     assert_same(
-        topk(queries, table, k, score=score), reference(queries, table, k, None, None, score)
+        topk(queries, table, k, score=score), reference.topk(queries, table, k, None, None, score)
     )
 
 
@@ -144,7 +146,7 @@ def test_rows_that_only_float64_tells_apart(isa, k):
         total = 1 + 1e-7 * torch.randn(700, 1, generator=generator, dtype=torch.float64)
         table = torch.cat([share * total, (1 - share) * total, torch.zeros(700, 2)], 1).float()
         queries = torch.zeros(1, 4)
-        expected = reference(queries, table, k, None, None, "rotate")
+        expected = reference.topk(queries, table, k, None, None, "rotate")
         assert_same(topk(queries, table, k, score="rotate"), expected)
 
 
@@ -168,7 +170,7 @@ def wide_rows(score, dtype):
     table = torch.randn(70, 20_000, generator=generator, dtype=dtype)
     noise = torch.randn(9, 20_000, generator=generator, dtype=dtype)
     queries = table[:9] + 1e-3 * noise
-    return queries, table, reference(queries, table, 3, None, None, score)
+    return queries, table, reference.topk(queries, table, 3, None, None, score)
 
 
 @needs_extension
@@ -186,7 +188,7 @@ def test_results_do_not_depend_on_threads_or_batches(isa, score, threads):
     generator = torch.Generator().manual_seed(1)
     table = torch.randint(-3, 4, (700, 140), generator=generator).float()
     queries = torch.randint(-3, 4, (37, 140), generator=generator).float()
-    expected = reference(queries, table, 12, None, None, score)
+    expected = reference.topk(queries, table, 12, None, None, score)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -207,7 +209,9 @@ def test_more_queries_than_one_pass_holds(isa, score):
     queries = torch.randn(6_000, 4, generator=generator)
     scores, ids = topk(queries, table, 150, score=score)
     some = torch.randint(6_000, (40,), generator=generator)
-    assert_same((scores[some], ids[some]), reference(queries[some], table, 150, None, None, score))
+    assert_same(
+        (scores[some], ids[some]), reference.topk(queries[some], table, 150, None, None, score)
+    )
 
 
 @needs_extension
@@ -295,7 +299,7 @@ def test_offsets_beyond_two_to_the_31(isa):
     queries = torch.randn(3, 4)
     for k in (2, 1_100):
         found = topk(queries, table, k, score="rotate")
-        assert_same(found, reference(queries, table.clone(), k, None, None, "rotate"))
+        assert_same(found, reference.topk(queries, table.clone(), k, None, None, "rotate"))
 
 
 @needs_extension
@@ -312,7 +316,7 @@ def test_views_are_read_in_place(isa, view):
         raw[2:] = table.flatten().view(torch.uint8)
         table = torch.frombuffer(raw.numpy().data, dtype=torch.float32, offset=2).view(300, 8)
     queries = torch.randn(5, 8, generator=generator)
-    assert_same(topk(queries, table, 4, score="l1"), reference(queries, table, 4, score="l1"))
+    assert_same(topk(queries, table, 4, score="l1"), reference.topk(queries, table, 4, score="l1"))
 
 
 @needs_extension
@@ -331,11 +335,11 @@ def test_the_first_row_that_is_not_finite_is_named(isa, k):
 def test_flushed_denormals_change_nothing():
     table = torch.randn(200, 3) * 1e-39
     queries = torch.randn(4, 3) * 1e-39
-    expected = reference(queries, table, 5, None, None, "l2")
+    expected = reference.topk(queries, table, 5, None, None, "l2")
     torch.set_flush_denormal(True)
     try:
         assert_same(topk(queries, table, 5, score="l2"), expected)
-        assert_same(reference(queries, table, 5, None, None, "l2"), expected)
+        assert_same(reference.topk(queries, table, 5, None, None, "l2"), expected)
     finally:
         torch.set_flush_denormal(False)
 

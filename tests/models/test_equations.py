@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kgfast import ComplEx, ConvE, DistMult, RotatE, TransE, rank
-from kgfast.kernels.reference.rank import canonical_scores
+from support.flat import canonical_scores
 
 N, R, D = 7, 3, 5
 

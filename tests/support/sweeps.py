@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu.views import address, factor_view, query_view, score_code, view_of
-from kgfast.kernels.reference import rank as reference
+from kgfast.kernels.reference import canonical as reference
 from kgfast.kernels.scores import get_score
 
 
@@ -41,9 +41,9 @@ def sweep_errors(
     planes = facts.query_planes(factor is not None)
     exact = [
         -reference.canonical_scores(
-            reference.crop(queries, score, dim, planes)[:, None],
-            reference.crop(table, score, dim),
-            score,
+            reference.crop(queries, facts, dim, planes)[:, None],
+            reference.crop(table, facts, dim),
+            facts,
             factor=None if factor is None else factor[:, :dim],
         )
         for dim in widths

@@ -7,8 +7,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
-from kgfast.kernels.reference.rank import rank_counts as reference
 from kgfast.kernels.scores import get_score
+from support.flat import reference
 from support.interpreter import quicken
 from support.problems import SCORES
 
@@ -50,7 +50,7 @@ def compare(
         return moved.set_(storage, value.storage_offset(), value.shape, value.stride())
 
     args = [queries, candidates, targets, indptr, indices]
-    expected = reference(*args, score, **options)
+    expected = reference.rank_counts(*args, score, **options)
     moved = {name: there(value) for name, value in options.items()}
     found = rank_counts(*(there(value) for value in args), score, **moved)
     for x, y in zip(expected, found, strict=True):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import rank as cpu_rank
-from kgfast.kernels.reference import rank as reference
 from kgfast.kernels.scores import get_score
+from support.flat import reference
 from support.problems import SCORES, TABLES, cast, make_problem, no_known, problems, table_of
 from support.processes import run_script
 from support.sweeps import sweep_errors

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu.rank import rank_counts
 from kgfast.kernels.cpu.topk import topk
-from kgfast.kernels.reference import rank as reference
-from kgfast.kernels.reference import topk as reference_topk
 from kgfast.kernels.scores import get_score
+from support.flat import reference
 from support.problems import DIMS, DTYPES, QUERIES, ROWS, Problem, cast, no_known, strided, table_of
 from support.sweeps import sweep_errors
 
@@ -117,7 +116,7 @@ def test_topk_equals_the_reference(isa, problem, k):
     """Scores to the last bit: float64 queries bring canonical ones."""
     queries, table, _, indptr, indices, score = problem.args
     args = (queries, table, k, indptr, indices, score)
-    expected = reference_topk.topk(*args, **problem.kwargs)
+    expected = reference.topk(*args, **problem.kwargs)
     found = topk(*args, **problem.kwargs)
     assert torch.equal(found[1], expected[1]), problem
     assert torch.equal(found[0].nan_to_num(7.0), expected[0].nan_to_num(7.0)), problem
@@ -137,7 +136,7 @@ def test_sines_are_those_of_the_reference(isa, dim):
     queries[:, 4 * dim :] = 1.0
     for k in (rows, 5):
         found = topk(queries, table, k, score="rscf_rotate", factor=phases)
-        expected = reference_topk.topk(queries, table, k, score="rscf_rotate", factor=phases)
+        expected = reference.topk(queries, table, k, score="rscf_rotate", factor=phases)
         assert torch.equal(found[0], expected[0])
         assert torch.equal(found[1], expected[1])
 

@@ -3,15 +3,21 @@
 import pytest
 import torch
 
-from kgfast.kernels import streamed_losses
-from kgfast.kernels.reference import indexed, losses, pairwise
+from kgfast.kernels import losses
+from kgfast.kernels.backend import LossPlan
+from kgfast.kernels.losses import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.operands import Gradients, Operands, Prepared
+from kgfast.kernels.reference import backend as reference_backend
+from kgfast.kernels.reference import scores as reference_scores
+from kgfast.kernels.scores import get_score
 from support import oracles
+from support.flat import reference
 from support.problems import SCORES
 
 B, N, K = 4, 9, 3
 
 
-def operands(score: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
+def tensors(score: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
     """Queries, a table and a bias; the first query equals the third row."""
     generator = torch.Generator().manual_seed(2)
     width = 10 if score.startswith("rotate") else 5
@@ -26,15 +32,15 @@ def operands(score: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tens
 def tile(request, monkeypatch):
     """Also with tiles so small that every operand is split."""
     if request.param is not None:
-        monkeypatch.setattr(pairwise, "_TILE", request.param)
-        monkeypatch.setattr(indexed, "_TILE", 20)
-        monkeypatch.setattr(losses._Sweep, "scratch_scores", request.param)
+        monkeypatch.setattr(reference_scores, "_TILE", request.param)
+        monkeypatch.setattr(reference_scores, "_GATHERED", 20)
+        monkeypatch.setattr(reference_backend, "_LOSS_SCRATCH", request.param)
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_scores_are_canonical_and_rounded_once(score):
-    queries, table, bias = operands(score, torch.float32)
-    scores = pairwise.pairwise_scores(queries, table, score, bias, dims=[5, 2])
+    queries, table, bias = tensors(score, torch.float32)
+    scores = reference.pairwise_scores(queries, table, score, bias, dims=[5, 2])
     assert scores.dtype == torch.float32
     for crop, dim in enumerate([5, 2]):
         for b in range(B):
@@ -48,7 +54,7 @@ def test_scores_are_canonical_and_rounded_once(score):
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.usefixtures("tile")
 def test_pairwise(score, dims):
-    queries, table, bias = (it.requires_grad_() for it in operands(score))
+    queries, table, bias = (it.requires_grad_() for it in tensors(score))
     exact = torch.stack(
         [
             oracles.dense_scores(queries[:, None], table, score, bias=bias, dim=dim)
@@ -59,11 +65,11 @@ def test_pairwise(score, dims):
     grad = torch.randn_like(exact)
     expected = torch.autograd.grad(exact, (queries, table), grad)
     operand = queries.detach(), table.detach()
-    scores = pairwise.pairwise_scores(*operand, score, bias.detach(), dims=dims)
+    scores = reference.pairwise_scores(*operand, score, bias.detach(), dims=dims)
     torch.testing.assert_close(scores, exact)
-    gradients = pairwise.pairwise_backward(grad, *operand, score, dims=dims)[:2]
+    gradients = reference.pairwise_backward(grad, *operand, score, dims=dims)[:2]
     torch.testing.assert_close(gradients, expected)
-    only = pairwise.pairwise_backward(grad, *operand, score, dims=dims, need=(False, True, False))[
+    only = reference.pairwise_backward(grad, *operand, score, dims=dims, need=(False, True, False))[
         :2
     ]
     assert only[0] is None
@@ -74,7 +80,7 @@ def test_pairwise(score, dims):
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.usefixtures("tile")
 def test_indexed(score, dims):
-    queries, table, bias = (it.requires_grad_() for it in operands(score))
+    queries, table, bias = (it.requires_grad_() for it in tensors(score))
     index = torch.tensor([[2, 2, 8], [7, 0, 0], [2, 7, 7], [0, 8, 2]])
     exact = torch.stack(
         [
@@ -86,9 +92,9 @@ def test_indexed(score, dims):
     grad = torch.randn_like(exact)
     expected = torch.autograd.grad(exact, (queries, table), grad)
     operand = queries.detach(), table.detach(), index
-    scores = indexed.indexed_scores(*operand, score, bias.detach(), dims=dims)
+    scores = reference.indexed_scores(*operand, score, bias.detach(), dims=dims)
     torch.testing.assert_close(scores, exact)
-    grad_queries, (ids, rows), _ = indexed.indexed_backward(grad, *operand, score, dims=dims)
+    grad_queries, (ids, rows), _ = reference.indexed_backward(grad, *operand, score, dims=dims)
     assert ids.tolist() == [0, 2, 7, 8]
     torch.testing.assert_close(grad_queries, expected[0])
     torch.testing.assert_close(torch.zeros_like(table).index_copy(0, ids, rows), expected[1])
@@ -96,16 +102,16 @@ def test_indexed(score, dims):
 
 @pytest.mark.parametrize("score", ["l1", "l2", "rotate", "rotate_interleaved"])
 def test_the_gradient_where_query_and_candidate_are_equal_is_zero(score):
-    queries, table, _ = operands(score)
+    queries, table, _ = tensors(score)
     grad = torch.ones(1, 1, dtype=torch.float64)
-    for gradient in pairwise.pairwise_backward(grad, queries[:1], table[2:3], score)[:2]:
+    for gradient in reference.pairwise_backward(grad, queries[:1], table[2:3], score)[:2]:
         assert torch.equal(gradient, torch.zeros_like(gradient))
 
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.usefixtures("tile")
 def test_bce(score):
-    leaves = tuple(it.requires_grad_() for it in operands(score))
+    leaves = tuple(it.requires_grad_() for it in tensors(score))
     operand = tuple(it.detach() for it in leaves)
     # In no order, 5 and 2 twice, ids in the first and the last chunk.
     positives = [[8, 1], [0], [5, 2, 5, 7], [2, 2]]
@@ -116,14 +122,14 @@ def test_bce(score):
         0.9,
         0.01,
     )
-    rows, linear = losses.bce(*operand, *csr, 0.9, 0.01, score)
+    rows, linear = reference.bce(*operand, *csr, 0.9, 0.01, score)
     torch.testing.assert_close(rows, exact)
     scores = oracles.dense_scores(operand[0][:, None], operand[1], score, bias=operand[2])
     torch.testing.assert_close(linear, scores.sum(1))
     grad = torch.randn(B, dtype=torch.float64)
-    gradients = losses.bce_backward(grad, *operand, *csr, 0.9, 0.01, score)
+    gradients = reference.bce_backward(grad, *operand, *csr, 0.9, 0.01, score)
     torch.testing.assert_close(gradients, torch.autograd.grad(exact, leaves, grad))
-    none = losses.bce_backward(grad, *operand, *csr, 0.9, 0.01, score, need=(False,) * 3)
+    none = reference.bce_backward(grad, *operand, *csr, 0.9, 0.01, score, need=(False,) * 3)
     assert none == (None, None, None)
 
 
@@ -131,72 +137,94 @@ def test_bce(score):
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.usefixtures("tile")
 def test_cross_entropy(score, eps):
-    leaves = tuple(it.requires_grad_() for it in operands(score))
+    leaves = tuple(it.requires_grad_() for it in tensors(score))
     operand = tuple(it.detach() for it in leaves)
     targets = torch.tensor([8, 0, 3, 3])
     scores = oracles.dense_scores(leaves[0][:, None], leaves[1], score, bias=leaves[2])
     exact = oracles.softmax_cross_entropy(scores, targets, eps)
-    rows, logsumexp, linear = losses.cross_entropy(*operand, targets, eps, score)
+    rows, logsumexp, linear = reference.cross_entropy(*operand, targets, eps, score)
     torch.testing.assert_close(linear, scores.detach().sum(1))
     torch.testing.assert_close(rows, exact)
     torch.testing.assert_close(logsumexp, scores.logsumexp(-1))
     grad = torch.randn(B, dtype=torch.float64)
-    gradients = losses.cross_entropy_backward(grad, logsumexp, *operand, targets, eps, score)
+    gradients = reference.cross_entropy_backward(grad, logsumexp, *operand, targets, eps, score)
     torch.testing.assert_close(gradients, torch.autograd.grad(exact, leaves, grad))
 
 
 class Table:
-    """Scores that stand in a table; what the loop pulls is written to another."""
+    """A backend whose scores stand in a table; what the loop carries back is written to another.
 
-    def __init__(self, scores: torch.Tensor, scratch_scores: int) -> None:
-        self.table, self.pulled = scores, torch.full_like(scores, torch.nan)
-        self.num_queries, self.num_candidates = scores.shape
-        self.scratch_scores = scratch_scores
+    The only feature of a candidate is its number.
+    """
 
-    def scores(self, start: int, stop: int) -> torch.Tensor:
-        return self.table[:, start:stop].clone()
+    name, defers_checks, passes = "table", False, losses.TORCH_PASSES
+    adversarial = row_adam = None
 
-    def pull(self, grad: torch.Tensor, start: int, stop: int) -> None:
-        self.pulled[:, start:stop] = grad
+    def __init__(self, scores: torch.Tensor, scratch: int, num_queries: int | None) -> None:
+        self.table, self.gradient = scores, torch.full_like(scores, torch.nan)
+        self.plan = LossPlan(scratch, torch.float32, num_queries)
+
+    def operands(self) -> Operands:
+        rows, count = self.table.shape
+        queries, candidates = torch.arange(rows), torch.arange(count)
+        prepared = Prepared(candidates[:, None].float(), get_score("dot"))
+        return Operands(queries[:, None].float(), prepared)
+
+    def loss_plan(self, operands: Operands) -> LossPlan:
+        return self.plan
+
+    def scores(self, operands, index=None, *, out=None):
+        return out.copy_(self.table[places(operands)])
+
+    def backward(self, operands, grad, index=None, *, need, rows_only=False, into=None):
+        self.gradient[places(operands)] = grad
+        return Gradients()
+
+
+def places(operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+    return operands.queries[:, :1].long(), operands.table[:, 0].long()
 
 
 @pytest.mark.parametrize(
     ("scale", "shift"), [(1.0, 0.0), (30.0, 0.0), (1e4, 0.0), (1.0, 3e4), (1.0, -3e4)]
 )
 @pytest.mark.parametrize("scratch", [1, 5, 7 * 64, 10**6])
-def test_the_shared_loop_is_accurate(scale, shift, scratch):
+@pytest.mark.parametrize("num_queries", [None, 3])
+def test_the_shared_loop_is_accurate(scale, shift, scratch, num_queries):
     generator = torch.Generator().manual_seed(0)
     scores = shift + scale * torch.randn(7, 150, generator=generator)
     targets = torch.randint(150, (7,), generator=generator)
     leaf = scores.double().requires_grad_()
     grad = torch.randn(7, generator=generator)
-    sweep = Table(scores, scratch)
+    backend = Table(scores, scratch, num_queries)
+    operands, need = backend.operands(), LossNeed(False, True, True)
 
     exact = oracles.softmax_cross_entropy(leaf, targets, 0.1)
     dense = oracles.softmax_cross_entropy(scores, targets, 0.1)
-    rows, logsumexp, _ = streamed_losses.cross_entropy_rows(sweep, targets, 0.1)
+    rows, _, logsumexp = losses.cross_entropy(backend, operands, targets, 0.1)
     oracles.assert_accurate(rows, exact.detach(), dense)
-    streamed_losses.cross_entropy_gradients(sweep, grad, logsumexp, targets, 0.1)
+    made_of = CrossEntropyBackward(grad, logsumexp, targets, 0.1)
+    losses.cross_entropy_gradients(backend, operands, made_of, need)
     (expected,) = torch.autograd.grad(exact, leaf, grad.double())
-    oracles.assert_accurate(sweep.pulled, expected)
+    oracles.assert_accurate(backend.gradient, expected)
 
-    indptr = torch.arange(8)
+    labels = Labels(torch.arange(8), targets, 0.9, 0.01)
     exact = oracles.binary_cross_entropy(leaf, [[int(it)] for it in targets], 0.9, 0.01)
-    rows, _ = streamed_losses.bce_rows(sweep, indptr, targets, 0.9, 0.01)
+    rows, _ = losses.bce(backend, operands, labels)
     oracles.assert_accurate(rows, exact.detach())
-    bias = torch.full((150,), torch.nan)
-    streamed_losses.bce_gradients(sweep, grad, indptr, targets, 0.9, 0.01, bias)
     (expected,) = torch.autograd.grad(exact, leaf, grad.double())
-    oracles.assert_accurate(sweep.pulled, expected)
-    oracles.assert_accurate(bias, expected.sum(0))
+    gradients = losses.bce_gradients(backend, operands, labels, grad, need)
+    oracles.assert_accurate(backend.gradient, expected)
+    oracles.assert_accurate(gradients.bias, expected.sum(0))
+    both, again = losses.bce_with_gradients(backend, operands, labels, grad, need)
+    assert both.rows.equal(rows)
+    assert again.bias.equal(gradients.bias)
 
 
 def test_chunks_cover_the_candidates_and_fit_the_scratch():
     for num_queries, num_candidates in ((1, 0), (1, 100_000), (40_000, 50), (300, 9_999)):
-        sweep = Table(torch.empty(num_queries, 0), 1 << 20)
-        sweep.num_candidates = num_candidates
-        bounds = streamed_losses.chunks(sweep)
-        assert [i for start, stop in bounds for i in (start, stop)] == sorted(
-            [0, *[stop for _, stop in bounds][:-1] * 2, num_candidates] if bounds else []
-        )
-        assert all((stop - start) * num_queries <= 1 << 20 for start, stop in bounds)
+        parts = losses.chunks(num_queries, num_candidates, 1 << 20)
+        edges = [edge for part in parts for edge in (part.start, part.stop)]
+        inner = [part.stop for part in parts][:-1]
+        assert edges == sorted([0, *inner * 2, num_candidates] if parts else [])
+        assert all((part.stop - part.start) * num_queries <= 1 << 20 for part in parts)

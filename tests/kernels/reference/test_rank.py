@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from kgfast.kernels.reference.rank import canonical_scores, rank_counts, rounded_sqrt
+from kgfast.kernels.reference.canonical import rounded_sqrt
 from support import oracles
+from support.flat import canonical_scores, reference
 from support.problems import no_known, problems
 
 
@@ -28,7 +29,9 @@ def test_counts_equal_the_oracle(problem):
     kwargs = dict(problem.kwargs)
     dims = kwargs.pop("dims", None)
     kwargs.pop("nan_worst")
-    result = rank_counts(queries, table, targets, indptr, indices, score, dims=dims, **kwargs)
+    result = reference.rank_counts(
+        queries, table, targets, indptr, indices, score, dims=dims, **kwargs
+    )
     subset = kwargs.pop("candidate_ids", None)
     for row, dim in enumerate([None] if dims is None else dims):
         expected = oracles.rank_counts(
@@ -69,11 +72,11 @@ def test_flushed_denormals_do_not_change_the_reference():
     table = torch.full((4, 2), 1e-40)
     table[1] = 2e-40
     args = (torch.zeros(1, 2), table, torch.tensor([0]), *no_known(1), "l1")
-    before = rank_counts(*args)
+    before = reference.rank_counts(*args)
     assert [it.item() for it in before] == [0, 2, 0, 0]
     assert torch.set_flush_denormal(True)
     try:
-        after = rank_counts(*args)
+        after = reference.rank_counts(*args)
         still_flushing = torch.tensor(1e-310, dtype=torch.float64) * 1 == 0
     finally:
         torch.set_flush_denormal(False)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kgfast.kernels.reference import indexed, pairwise, rank
+from kgfast.kernels.reference import scores
+from support.flat import reference
 
 D, B, N = 5, 4, 9
 SCORES = ("rscf_rotate", "rscf_l1", "rscf_l2")
@@ -44,7 +45,7 @@ def dense(score, queries, table, factor, dim):
 @pytest.mark.parametrize("with_factor", [True, False], ids=["factor", "scale alone"])
 @pytest.mark.parametrize("score", SCORES)
 def test_pairwise(score, with_factor, dims, monkeypatch):
-    monkeypatch.setattr(pairwise, "_TILE", 7)
+    monkeypatch.setattr(scores, "_TILE", 7)
     queries, table, factor = operands(score, with_factor)
     exact = torch.stack([dense(score, queries[:, None], table, factor, dim) for dim in dims or [D]])
     exact = exact[0] if dims is None else exact
@@ -53,8 +54,8 @@ def test_pairwise(score, with_factor, dims, monkeypatch):
     expected = torch.autograd.grad(exact, leaves, grad)
     given = queries.detach(), table.detach(), score
     own = None if factor is None else factor.detach()
-    torch.testing.assert_close(pairwise.pairwise_scores(*given, factor=own, dims=dims), exact)
-    gradients = pairwise.pairwise_backward(grad, *given, factor=own, dims=dims)
+    torch.testing.assert_close(reference.pairwise_scores(*given, factor=own, dims=dims), exact)
+    gradients = reference.pairwise_backward(grad, *given, factor=own, dims=dims)
     torch.testing.assert_close(gradients[: len(leaves)], expected)
 
 
@@ -62,7 +63,7 @@ def test_pairwise(score, with_factor, dims, monkeypatch):
 @pytest.mark.parametrize("with_factor", [True, False], ids=["factor", "scale alone"])
 @pytest.mark.parametrize("score", SCORES)
 def test_indexed(score, with_factor, dims, monkeypatch):
-    monkeypatch.setattr(indexed, "_TILE", 7)
+    monkeypatch.setattr(scores, "_GATHERED", 7)
     queries, table, factor = operands(score, with_factor)
     index = torch.tensor([[2, 2, 8], [7, 0, 0], [2, 7, 7], [0, 8, 2]])
     gathered = None if factor is None else factor[index]
@@ -75,8 +76,8 @@ def test_indexed(score, with_factor, dims, monkeypatch):
     expected = torch.autograd.grad(exact, leaves, grad)
     given = queries.detach(), table.detach(), index, score
     own = None if factor is None else factor.detach()
-    torch.testing.assert_close(indexed.indexed_scores(*given, factor=own, dims=dims), exact)
-    of_queries, (ids, rows), of_factor = indexed.indexed_backward(
+    torch.testing.assert_close(reference.indexed_scores(*given, factor=own, dims=dims), exact)
+    of_queries, (ids, rows), of_factor = reference.indexed_backward(
         grad, *given, factor=own, dims=dims
     )
     torch.testing.assert_close(of_queries, expected[0])
@@ -94,7 +95,7 @@ def test_ranks_follow_the_dense_scores(score):
     for dim in (3, D):
         exact = dense(score, queries[:, None], table, factor, dim)
         wanted = (exact > exact.gather(1, targets[:, None])).sum(1)
-        greater, *_ = rank.rank_counts(
+        greater, *_ = reference.rank_counts(
             queries, table, targets, *none, score, factor=factor, dims=[dim]
         )
         assert torch.equal(greater[0], wanted)
@@ -105,4 +106,6 @@ def test_a_factor_that_is_not_finite_is_named():
     factor[3, 1] = float("nan")
     none = torch.zeros(B + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     with pytest.raises(ValueError, match="factor: row 3 "):
-        rank.rank_counts(queries, table, torch.zeros(B).long(), *none, "rscf_l1", factor=factor)
+        reference.rank_counts(
+            queries, table, torch.zeros(B).long(), *none, "rscf_l1", factor=factor
+        )

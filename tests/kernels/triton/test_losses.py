@@ -14,10 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kgfast.kernels.reference import indexed as reference_indexed
-from kgfast.kernels.reference import losses as reference_losses
-from kgfast.kernels.reference import pairwise as reference_pairwise
 from kgfast.kernels.scores import get_score
+from support.flat import reference
 from support.problems import SCORES
 
 pytest.importorskip("triton")
@@ -93,10 +91,10 @@ def check_pairwise(queries, candidates, score, bias=None, dims=None, runs=2) -> 
     scores = pairwise_scores(queries, candidates, score, bias, None, dims)
     assert scores.dtype == torch.float32
     operands = exact(queries), exact(candidates), score
-    assert_close(scores, reference_pairwise.pairwise_scores(*operands, exact(bias), None, dims))
+    assert_close(scores, reference.pairwise_scores(*operands, exact(bias), None, dims))
     grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     found = pairwise_backward(grad, queries, candidates, score, None, dims)
-    expected = reference_pairwise.pairwise_backward(exact(grad), *operands, None, dims)
+    expected = reference.pairwise_backward(exact(grad), *operands, None, dims)
     assert found[0].dtype == queries.dtype
     assert found[1].dtype == candidates.dtype
     assert_close(found[0], expected[0])
@@ -226,9 +224,9 @@ class TestPairwise:
 
 
 def reference_crop(values: Tensor, score: str, dim: int) -> Tensor:
-    from kgfast.kernels.reference.rank import crop
+    from kgfast.kernels.reference.canonical import crop
 
-    return crop(values, score, dim)
+    return crop(values, get_score(score), dim)
 
 
 def check_indexed(queries, table, index, score, bias=None, dims=None) -> None:
@@ -236,10 +234,10 @@ def check_indexed(queries, table, index, score, bias=None, dims=None) -> None:
 
     scores = indexed_scores(queries, table, index, score, bias, None, dims)
     operands = exact(queries), exact(table), index.cpu(), score
-    assert_close(scores, reference_indexed.indexed_scores(*operands, exact(bias), None, dims))
+    assert_close(scores, reference.indexed_scores(*operands, exact(bias), None, dims))
     grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
     found = indexed_backward(grad, queries, table, index, score, None, dims)
-    expected = reference_indexed.indexed_backward(exact(grad), *operands, None, dims)
+    expected = reference.indexed_backward(exact(grad), *operands, None, dims)
     assert found[1][1].dtype == table.dtype
     assert torch.equal(found[1][0].cpu(), expected[1][0])
     assert_close(found[0], expected[0])
@@ -368,12 +366,12 @@ class TestLosses:
             row_losses, linear = losses.bce(q, c, b, indptr, indices, *labels)
             assert row_losses.dtype == torch.float32
             inputs = exact(q), exact(c), exact(b)
-            expected = reference_losses.bce(*inputs, *index, *labels)
+            expected = reference.bce(*inputs, *index, *labels)
             assert_close(row_losses, expected[0])
             assert_close(linear, expected[1])
             need = True, True, b is not None
             found = losses.bce_backward(grad, q, c, b, indptr, indices, *labels, need)
-            expected = reference_losses.bce_backward(exact(grad), *inputs, *index, *labels, need)
+            expected = reference.bce_backward(exact(grad), *inputs, *index, *labels, need)
             for x, y in zip(found, expected, strict=True):
                 assert_close(x, y)
             again = losses.bce_backward(grad, q, c, b, indptr, indices, *labels, need)
@@ -391,12 +389,12 @@ class TestLosses:
         targets = torch.tensor([3, 89, 0, 3], device=DEVICE)
         found = losses.cross_entropy(q, c, bias, targets, 0.1, score)
         inputs = exact(q), exact(c), exact(bias), targets.cpu(), 0.1, score
-        expected = reference_losses.cross_entropy(*inputs)
+        expected = reference.cross_entropy(*inputs)
         for x, y in zip(found, expected, strict=True):
             assert_close(x, y)
         grad = rows("l1", 4, 1, 4)[:, 0]
         gradients = losses.cross_entropy_backward(grad, found[1], q, c, bias, targets, 0.1, score)
-        references = reference_losses.cross_entropy_backward(exact(grad), expected[1], *inputs)
+        references = reference.cross_entropy_backward(exact(grad), expected[1], *inputs)
         assert gradients[1].dtype == torch.bfloat16
         for x, y, rel in zip(gradients, references, (1e-5, 8e-3, 1e-5), strict=True):
             assert_close(x, y, rel)

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgfast.kernels.reference.rank import canonical_scores
 from kgfast.kernels.scores import get_score
+from support.flat import canonical_scores
 
 pytest.importorskip("triton")
 

@@ -13,12 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kgfast.kernels.reference import indexed as reference_indexed
-from kgfast.kernels.reference import pairwise as reference_pairwise
-from kgfast.kernels.reference.rank import canonical_scores
-from kgfast.kernels.reference.rank import rank_counts as reference_counts
-from kgfast.kernels.reference.topk import topk as reference_topk
 from kgfast.kernels.scores import get_score
+from support.flat import canonical_scores, reference
 from support.problems import rscf_problem
 
 triton = pytest.importorskip("triton")
@@ -94,7 +90,7 @@ class TestRanks:
         from kgfast.kernels.triton.rank import rank_counts
 
         arguments, options = rscf_problem(score, seed, nonfinite=seed % 4 == 3)
-        expected = reference_counts(*arguments, **options)
+        expected = reference.rank_counts(*arguments, **options)
         moved = {name: there(value) for name, value in options.items()}
         found = rank_counts(*map(there, arguments), **moved)
         for x, y in zip(expected, found, strict=True):
@@ -112,12 +108,12 @@ class TestRanks:
         counts = rank_counts(queries, table, targets, *known, score, factor=factor)
         cpu = queries.cpu(), table.cpu()
         factor = None if factor is None else factor.cpu()
-        expected = reference_counts(
+        expected = reference.rank_counts(
             *cpu, targets.cpu(), *(it.cpu() for it in known), score, factor=factor
         )
         assert all(torch.equal(x.cpu(), y) for x, y in zip(counts, expected, strict=True))
         best = topk(queries, table, 3, *known, score, factor=there(factor))
-        expected = reference_topk(*cpu, 3, *(it.cpu() for it in known), score, factor=factor)
+        expected = reference.topk(*cpu, 3, *(it.cpu() for it in known), score, factor=factor)
         assert all(torch.equal(x.cpu(), y) for x, y in zip(best, expected, strict=True))
 
     def test_a_band_that_overflows(self, score, monkeypatch) -> None:
@@ -130,7 +126,7 @@ class TestRanks:
         factor[7] += 0.5
         index = torch.tensor([7, 0, 3, 7, 299]), torch.zeros(6, dtype=torch.int64)
         arguments = queries, table, *index, torch.empty(0, dtype=torch.int64), score
-        expected = reference_counts(*map(there, arguments), factor=factor)
+        expected = reference.rank_counts(*map(there, arguments), factor=factor)
         found = rank_counts(*map(there, arguments), factor=factor)
         for x, y in zip(expected, found, strict=True):
             assert torch.equal(x, y)
@@ -141,7 +137,7 @@ class TestRanks:
 
         monkeypatch.setattr(module, "STRIPE", 16)
         (queries, table, _, *known, _), options = rscf_problem(score, seed)
-        expected = reference_topk(queries, table, 4, *known, score, **options)
+        expected = reference.topk(queries, table, 4, *known, score, **options)
         moved = {name: there(value) for name, value in options.items()}
         found = module.topk(*map(there, (queries, table, 4, *known)), score, **moved)
         assert torch.equal(found[1].cpu(), expected[1])
@@ -177,11 +173,11 @@ class TestGradients:
         queries, table, factor = operands(score, has_factor, dtype)
         scores = pairwise_scores(queries, table, score, None, factor, dims)
         known = exact(queries), exact(table), score
-        expected = reference_pairwise.pairwise_scores(*known, None, exact(factor), dims)
+        expected = reference.pairwise_scores(*known, None, exact(factor), dims)
         assert_close(scores, expected)
         grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
         found = pairwise_backward(grad, queries, table, score, factor, dims)
-        expected = reference_pairwise.pairwise_backward(exact(grad), *known, exact(factor), dims)
+        expected = reference.pairwise_backward(exact(grad), *known, exact(factor), dims)
         narrow = 1e-5 if dtype == torch.float32 else 1e-3
         for result, wanted, rel in zip(found, expected, (1e-5, narrow, narrow), strict=True):
             assert_close(result, wanted, rel)
@@ -203,11 +199,11 @@ class TestGradients:
         index = there(index)
         scores = indexed.indexed_scores(queries, table, index, score, None, factor, dims)
         known = exact(queries), exact(table), index.cpu(), score
-        expected = reference_indexed.indexed_scores(*known, None, exact(factor), dims)
+        expected = reference.indexed_scores(*known, None, exact(factor), dims)
         assert_close(scores, expected)
         grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
         found = indexed.indexed_backward(grad, queries, table, index, score, factor, dims)
-        expected = reference_indexed.indexed_backward(exact(grad), *known, exact(factor), dims)
+        expected = reference.indexed_backward(exact(grad), *known, exact(factor), dims)
         assert torch.equal(found[1][0].cpu(), expected[1][0])
         assert_close(found[0], expected[0])
         assert_close(found[1][1], expected[1][1])

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kgfast.kernels.reference.topk import topk as reference
 from kgfast.kernels.scores import get_score
+from support.flat import reference
 from support.problems import cast, make_problem, table_of
 
 pytest.importorskip("triton")
@@ -56,7 +56,7 @@ def compare(queries: Tensor, candidates: Tensor, k: int, *args: object, **option
     def there(value: object) -> object:
         return value.to(DEVICE) if isinstance(value, Tensor) else value
 
-    scores, ids = reference(queries, candidates, k, *args, **options)
+    scores, ids = reference.topk(queries, candidates, k, *args, **options)
     moved = {name: there(value) for name, value in options.items()}
     found = topk(*(there(it) for it in (queries, candidates, k, *args)), **moved)
     assert torch.equal(found[1].cpu(), ids)
