@@ -126,8 +126,8 @@ class Backend(Protocol):
     name: str
     defers_checks: bool
     passes: Passes
-    adversarial: Adversarial | None
-    row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, "AdamStep"], None] | None
+    adversarial: Adversarial | None = None
+    row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = None
 
     def rank_counts(
         self, operands: Operands, targets: Tensor, known: Known, checks: Checks

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..backend import Backend, Into, LossPlan, Passes
+from ..backend import Backend, Into, LossPlan
 from ..checks import Checks
 from ..losses import TORCH_PASSES
 from ..operands import Counts, Gradients, Known, Need, Operands
@@ -14,14 +14,12 @@ from .topk import topk
 _LOSS_SCRATCH = 1 << 16  # scores: 512 KiB
 
 
-class _Reference:
+class _Reference(Backend):
     """See :class:`kgfast.kernels.backend.Backend`."""
 
     name = "reference"
     defers_checks = False
-    passes: Passes = TORCH_PASSES
-    adversarial = None
-    row_adam = None
+    passes = TORCH_PASSES
 
     def rank_counts(
         self, operands: Operands, targets: Tensor, known: Known, checks: Checks

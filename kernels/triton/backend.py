@@ -3,22 +3,22 @@
 import torch
 from torch import Tensor
 
-from ..backend import Into, LossPlan
+from ..backend import Backend, Into, LossPlan
 from ..checks import Checks
+from ..losses import TORCH_PASSES
 from ..operands import Counts, Gradients, Known, Need, Operands
-from ..streamed_losses import TORCH
 from . import pairwise
 from .indexed import backward_of_indexed, score_indexed
 from .rank import count_ranks
 from .topk import find_best
 
 
-class Triton:
+class Triton(Backend):
     """Kernels for NVIDIA and AMD GPUs; see :class:`kgfast.kernels.backend.Backend`."""
 
     name = "triton"
     defers_checks = True
-    passes = TORCH
+    passes = TORCH_PASSES
 
     def rank_counts(
         self, operands: Operands, targets: Tensor, known: Known, checks: Checks

@@ -139,6 +139,7 @@ def check_moves(operands: Operands) -> None:
     if largest is None or not bool(largest > LARGEST_PHASE):
         return
     moves, reach = _moves(operands), operands.candidates.factor_reach
+    assert reach is not None
     row = int((moves.abs().amax(1).double() * reach > LARGEST_PHASE).nonzero()[0])
     angle = float(largest_magnitude(moves[row]) * reach)
     raise ValueError(

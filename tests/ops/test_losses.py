@@ -1,13 +1,13 @@
 """bce and cross_entropy: values, gradients, and their contract with torch."""
 
-import importlib
 import importlib.util
 
 import pytest
 import torch
 
 from kgfast import ops
-from kgfast.kernels import cpu
+from kgfast.kernels import cpu, losses
+from kgfast.ops.dispatch import get_backend
 from support import oracles
 from support.paths import BENCHMARKS
 from support.problems import DTYPES, SCORES, cast, strided
@@ -222,14 +222,13 @@ def test_float64_queries_are_served_in_float64_whatever_the_backend(loss, dense)
 @EACH_LOSS
 @pytest.mark.parametrize("wanted", [0, 1, 2])
 def test_only_gradients_that_are_needed_are_computed(loss, dense, wanted, monkeypatch):
-    module = importlib.import_module("kgfast.kernels.reference.losses")
-    inner, asked = getattr(module, f"{loss.__name__}_backward"), []
+    inner, asked = getattr(losses, f"{loss.__name__}_gradients"), []
 
-    def record(*args, **kwargs):
-        asked.append(kwargs["need"])
-        return inner(*args, **kwargs)
+    def record(*args):
+        asked.append(args[-1])
+        return inner(*args)
 
-    monkeypatch.setattr(module, f"{loss.__name__}_backward", record)
+    monkeypatch.setattr(losses, f"{loss.__name__}_gradients", record)
     tensors = [it.detach() for it in operands("l2")]
     tensors[wanted].requires_grad_()
     with ops.use_backend("reference"):
@@ -240,13 +239,13 @@ def test_only_gradients_that_are_needed_are_computed(loss, dense, wanted, monkey
 
 @EACH_LOSS
 def test_the_backward_runs_on_the_backend_of_its_forward(loss, dense, monkeypatch):
-    kernel, asked = ops.differentiable.backend_kernel, []
+    asked = []
 
-    def record(backend, consumer, name):
-        asked.append(backend)
-        return kernel("reference", consumer, name)
+    def record(name):
+        asked.append(name)
+        return get_backend("reference")
 
-    monkeypatch.setattr(ops.differentiable, "backend_kernel", record)
+    monkeypatch.setattr(ops.run, "get_backend", record)
     with ops.use_backend("cpu"):
         rows = loss(*operands("rotate"), "rotate")
     with ops.use_backend("reference"):

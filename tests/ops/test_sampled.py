@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kgfast import ops
+from kgfast.ops.dispatch import get_backend
 from support import oracles
 from support.paths import BENCHMARKS
 from support.problems import DTYPES, SCORES, cast, strided
@@ -212,15 +213,14 @@ def test_float64_queries_are_served_in_float64_whatever_the_backend(backend):
 @pytest.mark.parametrize("wanted", [0, 1, 2])
 def test_only_gradients_that_are_needed_are_computed(index, wanted, monkeypatch):
     asked = []
-    name = "pairwise" if index is None else "indexed"
-    module = importlib.import_module(f"kgfast.kernels.reference.{name}")
-    inner = getattr(module, f"{name}_backward")
+    kind = type(get_backend("reference"))
+    inner = kind.backward
 
     def record(*args, **kwargs):
         asked.append(kwargs["need"])
         return inner(*args, **kwargs)
 
-    monkeypatch.setattr(module, f"{name}_backward", record)
+    monkeypatch.setattr(kind, "backward", record)
     tensors = [it.detach() for it in operands("l2")]
     tensors[wanted].requires_grad_()
     with ops.use_backend("reference"):
@@ -232,19 +232,18 @@ def test_only_gradients_that_are_needed_are_computed(index, wanted, monkeypatch)
 @EITHER
 def test_the_backward_runs_on_the_backend_of_its_forward(index, monkeypatch):
     asked = []
-    kernel = ops.differentiable.backend_kernel
 
-    def record(backend, consumer, name):
-        asked.append((backend, name))
-        return kernel(backend, consumer, name)
+    def record(name):
+        asked.append(name)
+        return get_backend("reference")
 
-    monkeypatch.setattr(ops.differentiable, "backend_kernel", record)
+    monkeypatch.setattr(ops.run, "get_backend", record)
     tensors = operands("rotate")
     with ops.use_backend("cpu"):
         scores = served(tensors, "rotate", index)
     with ops.use_backend("reference"):
         scores.sum().backward()
-    assert [backend for backend, _ in asked] == ["cpu", "cpu"]
+    assert asked == ["cpu", "cpu"]
 
 
 @EITHER
@@ -295,9 +294,9 @@ def test_opcheck_of_the_backward(dims, need, backend):
     tail = "rotate", bias, None, dims, backend, need
     kgfast = torch.ops.kgfast
     grad = torch.ones(*(() if dims is None else (len(dims),)), len(queries), len(table))
-    torch.library.opcheck(kgfast.pairwise_scores_backward, (grad, queries, table, *tail))
+    torch.library.opcheck(kgfast.scores_backward, (grad, queries, table, None, *tail))
     grad = grad[..., : index.shape[1]].clone()
-    for op in (kgfast.indexed_scores_backward, kgfast.indexed_scores_backward_rows):
+    for op in (kgfast.scores_backward, kgfast.scores_backward_rows):
         torch.library.opcheck(op, (grad, queries, table, index, *tail))
 
 
