@@ -42,13 +42,15 @@ def prepared_candidates(
     model: Any,
     candidates: Candidates,
     ids: Tensor | None,
-    dims: Sequence[int] | None,
+    dims: Sequence[int] | None = None,
     *,
     allows_nan: bool = False,
 ) -> Prepared:
-    """The candidates of one side, checked once for all its batches."""
-    own = candidates.table, get_score(model.score), candidates.bias, candidates.factor
-    prepared = Prepared(*own, ids)
+    """The candidates of one side, checked once for all its batches; ids from any device."""
+    table = candidates.table
+    ids = None if ids is None else ids.to(table.device)
+    score = get_score(model.score)
+    prepared = Prepared(table, score, candidates.bias, candidates.factor, ids)
     check_candidates(prepared, dims)
     return run.prepare(prepared, Checks(deferred=False, allows_nan=allows_nan))
 

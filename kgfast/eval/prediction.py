@@ -1,5 +1,6 @@
 """topk(): the best answers to queries."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from kgfast.eval.batches import (
 from kgfast.eval.predictions import Predictions
 from kgfast.graph import KnownTriples, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.operands import Known, Operands
+from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.models.base import Side, candidates_at, check_model, operator_width, queries_at
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
@@ -113,7 +114,8 @@ def topk(
         progress_bar(progress, "predicting", len(anchors)) as advance,
     ):
         ids = as_candidate_ids(candidate_ids, names[0])
-        search = _Search(model, side, name, k, known, ids, dims, pad)
+        prepared = prepared_candidates(model, candidates_at(model, side, dims), ids)
+        search = _Search(model, side, name, k, known, prepared, dims, pad)
         check_k(k, search.num_candidates if len(anchors) and not pad else None)
         parts = []
         for first in range(0, max(1, len(anchors)), size):
@@ -152,28 +154,29 @@ def _broadcast(name: str, anchors: Tensor, relations: Tensor) -> tuple[Tensor, T
     return anchors.expand(length), relations.to(anchors.device).expand(length)
 
 
+@dataclass(frozen=True)
 class _Search:
     """What the batches of one call share."""
 
-    def __init__(
-        self,
-        model: Any,
-        side: Side,
-        name: str,
-        k: int,
-        known: KnownTriples | None,
-        candidate_ids: Tensor | None,
-        dim: int | None,
-        pad: bool,
-    ) -> None:
-        self.model, self.side, self.name, self.k, self.pad = model, side, name, k, pad
-        self.known, self.dim = known, dim
-        width = None if dim is None else operator_width(model, dim)
-        self.crop = None if width is None else (width,)
-        candidates = candidates_at(model, side, dim)
-        self.device = candidates.table.device
-        subset = None if candidate_ids is None else candidate_ids.to(self.device)
-        self.prepared = prepared_candidates(model, candidates, subset, self.crop)
+    model: Any
+    side: Side
+    name: str  # of the argument that the anchors are
+    k: int
+    known: KnownTriples | None
+    prepared: Prepared
+    dim: int | None
+    pad: bool
+
+    @property
+    def crop(self) -> tuple[int] | None:
+        """The crop of the operator."""
+        width = None if self.dim is None else operator_width(self.model, self.dim)
+        return None if width is None else (width,)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the candidates are."""
+        return self.prepared.table.device
 
     @property
     def num_candidates(self) -> int:

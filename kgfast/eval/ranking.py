@@ -141,7 +141,20 @@ def rank(
         triples = triples.test
     triples, names = with_names(triples, vocabulary)
     check_names(names_of(vocabulary), model)
-    plan = _plan(model, triples, filtering, sides, candidate_ids, batch_size, nan, names)
+    _check_choices(sides, nan)
+    hrt = as_triples_tensor(
+        triples, num_entities=model.num_entities, num_relations=model.num_relations
+    )
+    plan = _Plan(
+        model,
+        hrt.cpu(),
+        filtering,
+        tuple(sides),
+        as_candidate_ids(candidate_ids, names[0]),
+        checked_batch_size(batch_size, model),
+        nan == "worst",
+        names,
+    )
     widths = _crop_widths(model, dims)
     total = len(plan.hrt) * len(plan.sides) * len(widths)
     with evaluating(model), torch.no_grad(), progress_bar(progress, "ranking", total) as advance:
@@ -181,16 +194,7 @@ def _known_of(known: KnownTriples | Literal["dataset"] | None, triples: Any) -> 
     return of_dataset
 
 
-def _plan(
-    model: Any,
-    triples: Any,
-    known: KnownTriples | None,
-    sides: Sequence[Side],
-    candidate_ids: Any,
-    batch_size: int | None,
-    nan: str,
-    names: Names,
-) -> _Plan:
+def _check_choices(sides: Sequence[Side], nan: str) -> None:
     if isinstance(sides, str) or not sides or len(set(sides)) != len(sides):
         raise ValueError(f"sides must be distinct names of {SIDES}, in a tuple; got {sides!r}")
     for side in sides:
@@ -198,19 +202,6 @@ def _plan(
             raise ValueError(f"sides must be of 'head' and 'tail'; got {side!r}")
     if nan not in ("error", "worst"):
         raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
-    hrt = as_triples_tensor(
-        triples, num_entities=model.num_entities, num_relations=model.num_relations
-    )
-    return _Plan(
-        model,
-        hrt.cpu(),
-        known,
-        tuple(sides),
-        as_candidate_ids(candidate_ids, names[0]),
-        checked_batch_size(batch_size, model),
-        nan == "worst",
-        names,
-    )
 
 
 def _crop_widths(model: Any, dims: int | Sequence[int] | None) -> "_Crops":
@@ -276,13 +267,12 @@ class _Side:
         self.dims = [width for width in crops.values() if width is not None] or None
         # Queries and candidates of several crops are those of the whole model.
         self.dim = next(iter(crops)) if len(crops) == 1 else None
-        self.candidates = candidates_at(plan.model, side, self.dim)
-        self.device = self.candidates.table.device
-        subset = plan.candidate_ids
+        candidates = candidates_at(plan.model, side, self.dim)
+        self.device = candidates.table.device
         self.prepared = prepared_candidates(
             plan.model,
-            self.candidates,
-            None if subset is None else subset.to(self.device),
+            candidates,
+            plan.candidate_ids,
             self.dims,
             allows_nan=plan.nan_worst,
         )
