@@ -185,14 +185,14 @@ class CrossEntropyBackward(NamedTuple):
 
 
 def cross_entropy_gradients(
-    backend: Backend, operands: Operands, given: CrossEntropyBackward, need: LossNeed
+    backend: Backend, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
 ) -> LossGradients:
     """The gradients of :func:`cross_entropy`."""
     sums = _GradientSums(backend, operands, need)
-    smoothing = given.label_smoothing
+    smoothing = made_of.label_smoothing
     for sweep in _sweeps(backend, operands, sums):
-        logsumexp, grad = given.logsumexp[sweep.rows], given.grad_rows[sweep.rows].double()
-        positives = _Positives.of_targets(given.targets[sweep.rows], sweep.chunks)
+        logsumexp, grad = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows].double()
+        positives = _Positives.of_targets(made_of.targets[sweep.rows], sweep.chunks)
         for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
             slopes = sweep.scores(chunk)
             # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.

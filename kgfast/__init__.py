@@ -78,9 +78,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
-        found = getattr(import_module(f"kgfast.{_HOME_OF[name]}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(f"kgfast.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
     if not name.startswith("_") and find_spec(f"kgfast.{name}") is not None:
         return import_module(f"kgfast.{name}")
     raise AttributeError(f"module 'kgfast' has no attribute {name!r}")

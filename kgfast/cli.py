@@ -65,8 +65,8 @@ Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
 Names = list[str] | None
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"kgfast {__version__}")
         raise typer.Exit
 
@@ -143,8 +143,8 @@ def evaluate(
         loaded = _load(run, checkpoint, data, set)
         if loaded.dataset is None:
             find_dataset(loaded.config)  # says where it was looked for
-        found = ranks_of(loaded.model, loaded.dataset, split.value, loaded.config)
-        for dim, ranks in found.items() if isinstance(found, dict) else [(None, found)]:
+        results = ranks_of(loaded.model, loaded.dataset, split.value, loaded.config)
+        for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
             typer.echo("" if dim is None else f"dim {dim}", nl=dim is not None)
             shown = ranks.raw if raw else ranks
             typer.echo(repr(shown.by("relation") if per_relation else shown))
@@ -181,7 +181,7 @@ def predict(
             raise ValueError("give --relation, one for all or one for each")
         loaded = _load(run, checkpoint, data, set)
         entities, relations = loaded.vocabulary or (None, None)
-        found = topk(
+        predictions = topk(
             loaded.model,
             heads=_ids("--head", head, entities) if head else None,
             tails=_ids("--tail", tail, entities) if tail else None,
@@ -197,7 +197,7 @@ def predict(
                 "out)",
                 err=True,
             )
-        _print_predictions(found, loaded.vocabulary, as_json)
+        _print_predictions(predictions, loaded.vocabulary, as_json)
 
 
 @app.command()
@@ -308,15 +308,29 @@ def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
         raise ValueError(f"{option}: {why}") from None
 
 
-def _print_predictions(found: Any, vocabulary: Any, as_json: bool) -> None:
+def _print_predictions(predictions: Any, vocabulary: Any, as_json: bool) -> None:
     """The answers as a table with a part for each query, or as lines of JSON."""
     entities, relations = vocabulary or (None, None)
-    anchors = found.anchors.tolist() if entities is None else entities.names_of(found.anchors)
-    asked = found.relations.tolist() if relations is None else relations.names_of(found.relations)
+    anchors = (
+        predictions.anchors.tolist() if entities is None else entities.names_of(predictions.anchors)
+    )
+    relation_names = (
+        predictions.relations.tolist()
+        if relations is None
+        else relations.names_of(predictions.relations)
+    )
     answers = [
-        (row, *((anchor, relation, it) if found.side == "tail" else (it, relation, anchor)), score)
-        for row, (anchor, relation) in enumerate(zip(anchors, asked, strict=True))
-        for it, score in found[row]
+        (
+            row,
+            *(
+                (anchor, relation, answer)
+                if predictions.side == "tail"
+                else (answer, relation, anchor)
+            ),
+            score,
+        )
+        for row, (anchor, relation) in enumerate(zip(anchors, relation_names, strict=True))
+        for answer, score in predictions[row]
     ]
     if as_json:
         for _, head, relation, tail, score in answers:
@@ -329,12 +343,12 @@ def _print_predictions(found: Any, vocabulary: Any, as_json: bool) -> None:
 
     table = Table()
     for name in ("head", "relation", "tail"):
-        is_answer = name == found.side
+        is_answer = name == predictions.side
         table.add_column(name, style="bold" if is_answer else "", overflow="fold")
     table.add_column("score", justify="right")
     for place, (row, *triple, score) in enumerate(answers):
         ends = place + 1 == len(answers) or answers[place + 1][0] != row
-        cells = [Text(str(it)) for it in triple]
+        cells = [Text(str(name)) for name in triple]
         table.add_row(*cells, f"{score + 0.0:.4f}", end_section=ends)
     Console(width=None if sys.stdout.isatty() else 116).print(table)
 

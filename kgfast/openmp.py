@@ -34,9 +34,13 @@ class _BeforeTorch:
         """The spec of torch, which will be loaded with the policy; None for all else."""
         if name != "torch":
             return None
-        others = [it for it in sys.meta_path if it is not self and hasattr(it, "find_spec")]
-        specs = (it.find_spec(name, path, target) for it in others)
-        spec = next((it for it in specs if it is not None), None)
+        others = [
+            finder
+            for finder in sys.meta_path
+            if finder is not self and hasattr(finder, "find_spec")
+        ]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             self._wrap(spec.loader)
         return spec

@@ -61,7 +61,9 @@ def plot(
     ImportError
         If matplotlib is not installed.
     """
-    folders = [Path(runs)] if isinstance(runs, str | os.PathLike) else [Path(it) for it in runs]
+    folders = (
+        [Path(runs)] if isinstance(runs, str | os.PathLike) else [Path(folder) for folder in runs]
+    )
     if not folders:
         raise ValueError("runs must name at least one folder")
     if out is None and len(folders) > 1:
@@ -104,8 +106,8 @@ def _result(folder: Path) -> dict[str, Any]:
 
 def _names(folders: Sequence[Path]) -> list[str]:
     """Names of folders, with those of their parents where they are the same."""
-    paths = [it.resolve() for it in folders]
-    names = [it.name for it in paths]
+    paths = [path.resolve() for path in folders]
+    names = [path.name for path in paths]
     return [
         name if names.count(name) == 1 else f"{path.parent.name}/{name}"
         for path, name in zip(paths, names, strict=True)
@@ -146,13 +148,13 @@ def _draw_metrics(axes: Any, run: _Drawn, *, is_alone: bool) -> None:
     dims = sorted({row["dim"] for row in valid if row.get("dim")})
     for key, label, style in _METRICS[: None if is_alone else 1]:
         for place, dim in enumerate(dims or [None], 1):
-            found = [row for row in valid if row.get(key) is not None and row.get("dim") == dim]
-            if not found:
+            points = [row for row in valid if row.get(key) is not None and row.get("dim") == dim]
+            if not points:
                 continue
             of_dim = "" if dim is None else f", {dim}"
             axes.plot(
-                [row["step"] for row in found],
-                [row[key] for row in found],
+                [row["step"] for row in points],
+                [row[key] for row in points],
                 style,
                 color=run.color,
                 alpha=place / max(1, len(dims)),  # the narrower, the paler

@@ -44,8 +44,8 @@ def read_raw_udd(
         warnings.warn(f"{folder.root}: the importance of edges is not used", stacklevel=3)
     order = columns or _order(splits[0], entities, relations)
     rows = []
-    for file, found in splits:
-        head, relation, tail = (found[order.index(it)] for it in "hrt")
+    for file, columns in splits:
+        head, relation, tail = (columns[order.index(letter)] for letter in "hrt")
         rows.append(ids_of_names(file, (head, relation, tail), entities, relations))
     return entities, relations, rows
 
@@ -96,9 +96,11 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
     allowed = [
         order
         for order in COLUMNS
-        if all((is_relation if it == "r" else is_entity)[i] for i, it in enumerate(order))
+        if all((is_relation if letter == "r" else is_entity)[i] for i, letter in enumerate(order))
     ]
-    numbered = [it for it in allowed if _numbered_so(it, train.columns, entities, relations)]
+    numbered = [
+        letter for letter in allowed if _numbered_so(letter, train.columns, entities, relations)
+    ]
     if numbered:
         return numbered[0]
     if "hrt" in allowed or not allowed:  # the order of most; an unknown name is blamed by its line
@@ -114,7 +116,7 @@ def _numbered_so(
     order: str, columns: list[list[str]], entities: Vocabulary, relations: Vocabulary
 ) -> bool:
     """Whether ids are in the order in which names are met, heads before tails."""
-    head, relation, tail = (columns[order.index(it)] for it in "hrt")
+    head, relation, tail = (columns[order.index(letter)] for letter in "hrt")
     met = torch.stack([entities.ids(head), entities.ids(tail)], dim=1).flatten().numpy()
     return all(_ascends(ids) for ids in (met, relations.ids(relation).numpy()))
 

@@ -105,11 +105,11 @@ def read_names(file: DataFile | None) -> tuple[list[str], list[str], list[str]]:
     fields = "\t".join(lines).split("\t") if lines else []
     if any(count != 2 for count in {line.count("\t") for line in lines}) or "" in fields:
         for number, line in numbered_lines(text):
-            found = line.split("\t")
-            if len(found) != 3:
-                problem = f"expected 3 tab-separated fields, found {len(found)}"
+            fields = line.split("\t")
+            if len(fields) != 3:
+                problem = f"expected 3 tab-separated fields, found {len(fields)}"
                 raise file.bad_line(number, problem, line)
-            if "" in found:
+            if "" in fields:
                 raise file.bad_line(number, "empty name", line)
     return fields[0::3], fields[1::3], fields[2::3]
 
@@ -123,7 +123,9 @@ def ids_of_names(
     """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; their file is to blame."""
     vocabularies = (entities, relations, entities)
     try:
-        ids = [it.ids(names) for it, names in zip(vocabularies, columns, strict=True)]
+        ids = [
+            vocabulary.ids(names) for vocabulary, names in zip(vocabularies, columns, strict=True)
+        ]
     except ValueError:
         # The first row with an unknown name, whichever column it is in.
         for i, row in enumerate(zip(*columns, strict=True)):
@@ -144,14 +146,14 @@ def _blame_row(file: DataFile | None, row: int, name: str, vocabulary: Vocabular
         raise file.bad_line(number, str(error), line) from None
 
 
-def _check_count(file: DataFile, count_line: tuple[int, str] | None, found: int) -> None:
+def _check_count(file: DataFile, count_line: tuple[int, str] | None, rows: int) -> None:
     number, line = count_line or (1, "")
     try:
         count = read_id(line.strip())
     except ValueError:
         raise file.bad_line(number, "expected a count line", line) from None
-    if count != found:
-        raise file.bad_line(number, f"the count disagrees with {found} lines that follow", line)
+    if count != rows:
+        raise file.bad_line(number, f"the count disagrees with {rows} lines that follow", line)
 
 
 def _after(text: str, number: int) -> str:

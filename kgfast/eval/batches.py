@@ -120,10 +120,10 @@ def _modules_of(model: Any) -> list[nn.Module]:
     """All modules of a model: its own, or those that an object holds, in lists and dicts too."""
     if isinstance(model, nn.Module):
         return list(model.modules())
-    found: dict[int, nn.Module] = {}
+    modules: dict[int, nn.Module] = {}
     for value in getattr(model, "__dict__", {}).values():
         held = value.values() if isinstance(value, dict) else value
-        for it in held if isinstance(value, (list, tuple, dict)) else (value,):
-            if isinstance(it, nn.Module):
-                found |= {id(module): module for module in it.modules()}
-    return list(found.values())
+        for part in held if isinstance(value, (list, tuple, dict)) else (value,):
+            if isinstance(part, nn.Module):
+                modules |= {id(module): module for module in part.modules()}
+    return list(modules.values())

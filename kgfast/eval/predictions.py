@@ -116,17 +116,17 @@ class Predictions:
         import pandas as pd
 
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
-        found = self.ids >= 0
-        query, place = found.nonzero(as_tuple=True)
+        is_answer = self.ids >= 0
+        query, place = is_answer.nonzero(as_tuple=True)
         anchors = _named(self.anchors[query], names[0])
-        answers = _named(self.ids[found], names[0])
+        answers = _named(self.ids[is_answer], names[0])
         heads, tails = (anchors, answers) if self.side == "tail" else (answers, anchors)
         columns = {
             "head": heads,
             "relation": _named(self.relations[query], names[1]),
             "tail": tails,
             "rank": (place + 1).tolist(),
-            "score": self.scores[found].cpu().numpy(),
+            "score": self.scores[is_answer].cpu().numpy(),
         }
         return pd.DataFrame(columns, index=pd.Index(query.tolist(), name="query", dtype="int64"))
 
@@ -162,7 +162,7 @@ class Predictions:
         return html_table(self._title(), names, rows, note)
 
     def _padded(self, row: int, columns: int) -> list[str]:
-        answers = [_answer(*it) for it in self._answers(row, columns)]
+        answers = [_answer(*pair) for pair in self._answers(row, columns)]
         return answers + [""] * (columns - len(answers))
 
     def _shown(self, row: int, most: int) -> list[str]:
@@ -174,9 +174,9 @@ class Predictions:
         return int((self.ids[row] >= 0).sum())
 
     def _answers(self, row: int, most: int) -> list[tuple[Any, float]]:
-        found = self.ids[row, :most] >= 0
-        names = _named(self.ids[row, :most][found], self._vocabularies[0])
-        return list(zip(names, self.scores[row, :most][found].tolist(), strict=True))
+        is_answer = self.ids[row, :most] >= 0
+        names = _named(self.ids[row, :most][is_answer], self._vocabularies[0])
+        return list(zip(names, self.scores[row, :most][is_answer].tolist(), strict=True))
 
     def _question(self, row: int, width: int | None = None) -> str:
         (anchor,) = _named(self.anchors[row : row + 1], self._vocabularies[0])

@@ -181,14 +181,17 @@ class Ranks:
         names = self._vocabularies[1]
         relations = self.triples[:, 1]
         ids: list[int] = relations.unique().tolist()
-        return {it if names is None else names.name(it): self._part(relations == it) for it in ids}
+        return {
+            number if names is None else names.name(number): self._part(relations == number)
+            for number in ids
+        }
 
     def _by_cardinality(self, known: KnownTriples) -> dict[Any, "Ranks"]:
         classes = known.relation_cardinalities()
         of_triple = [classes.get(relation, "unknown") for relation in self.triples[:, 1].tolist()]
         return {
             name: self._part(
-                torch.tensor([it == name for it in of_triple], dtype=torch.bool, device="cpu")
+                torch.tensor([own == name for own in of_triple], dtype=torch.bool, device="cpu")
             )
             for name in (*_CARDINALITIES, "unknown")
             if name in of_triple
@@ -206,8 +209,10 @@ class Ranks:
         decade = torch.bucketize(counts, bounds, right=True)  # 0 for 0, 1 for 1 .. 9
         decades: list[int] = decade.unique().tolist()
         return {
-            "0" if it == 0 else f"{10 ** (it - 1)}-{10**it - 1}": self._pooled(decade == it)
-            for it in decades
+            "0" if digits == 0 else f"{10 ** (digits - 1)}-{10**digits - 1}": self._pooled(
+                decade == digits
+            )
+            for digits in decades
         }
 
     def _part(

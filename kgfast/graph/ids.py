@@ -53,4 +53,4 @@ def as_integers(name: str, values: Any) -> Tensor:
 
 
 def _holds_names(array: np.ndarray[Any, Any]) -> bool:
-    return array.dtype.kind == "O" and any(isinstance(it, str) for it in array.flat)
+    return array.dtype.kind == "O" and any(isinstance(value, str) for value in array.flat)

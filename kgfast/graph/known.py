@@ -168,9 +168,9 @@ class KnownTriples:
         starts, ends = self._tails.slices(hrt[:, 0], hrt[:, 1])
         ids = hrt[:, 2].to(starts.device)
         low = _lower_bound(self._tails.indices, ids, starts, ends)
-        found = low < ends
-        found[found.clone()] = self._tails.indices[low[found]] == ids[found]
-        return found.to(hrt.device)
+        is_known = low < ends
+        is_known[is_known.clone()] = self._tails.indices[low[is_known]] == ids[is_known]
+        return is_known.to(hrt.device)
 
     def relation_cardinalities(self) -> dict[int, Cardinality]:
         """Return the mapping class of each relation that occurs.
@@ -245,7 +245,7 @@ def _sets(triples: tuple[Any, ...]) -> Iterator[Any]:
     for part in triples:
         if isinstance(part, set | frozenset):
             yield list(part)
-        elif isinstance(part, list | tuple) and any(_is_set(it) for it in part):
+        elif isinstance(part, list | tuple) and any(_is_set(element) for element in part):
             yield from _sets(tuple(part))
         else:
             yield part
@@ -258,7 +258,7 @@ def _is_set(value: Any) -> bool:
     if isinstance(value, Tensor | np.ndarray):
         return value.ndim == 2
     return isinstance(value, list | tuple) and any(
-        isinstance(it, list | tuple) or getattr(it, "ndim", 0) == 1 for it in value
+        isinstance(element, list | tuple) or getattr(element, "ndim", 0) == 1 for element in value
     )
 
 

@@ -97,9 +97,9 @@ def with_names(triples: Any, vocabulary: Any = None) -> tuple[Any, Names]:
     return ids, (own[0] or entities, own[1] or relations)
 
 
-def check_same_names(own: Names, given: Names, whose: str = "vocabulary") -> None:
+def check_same_names(own: Names, theirs: Names, whose: str = "vocabulary") -> None:
     """Raise for the first id that two pairs of vocabularies name differently."""
-    for what, one, other in zip(("entity", "relation"), own, given, strict=True):
+    for what, one, other in zip(("entity", "relation"), own, theirs, strict=True):
         if one is None or other is None or one == other:
             continue
         if len(one) != len(other):
@@ -149,7 +149,7 @@ def _is_text(values: Any) -> bool:
         return True
     if isinstance(values, np.ndarray):
         return values.dtype.kind == "U" or (values.dtype.kind == "O" and _is_text(list(values)))
-    return isinstance(values, list | tuple) and any(isinstance(it, str) for it in values)
+    return isinstance(values, list | tuple) and any(isinstance(value, str) for value in values)
 
 
 def _labels(ids: Any) -> Vocabulary | None:

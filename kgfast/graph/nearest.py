@@ -91,17 +91,17 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     >>> nearest_names("catt", ["dog", "cat", "cats"])
     ['cat', 'cats']
     """
-    wanted = name[:_MOST_CHARACTERS]
+    name_start = name[:_MOST_CHARACTERS]
     promising: list[tuple[float, int, str]] = []
     at = 0
     for block in _blocks(islice(names, _MOST_NAMES)):
-        likeness = _likeness(wanted, block)
+        likeness = _likeness(name_start, block)
         order = np.argsort(-likeness, kind="stable")[:_SHORTLIST]
         promising += [(-float(likeness[i]), at + int(i), block[i]) for i in order]
         promising = sorted(promising)[:_SHORTLIST]
         at += len(block)
     matcher = SequenceMatcher(autojunk=False)
-    matcher.set_seq2(wanted.casefold())
+    matcher.set_seq2(name_start.casefold())
     similar = []
     for _, index, known in promising:
         matcher.set_seq1(known[:_MOST_CHARACTERS].casefold())
@@ -118,10 +118,12 @@ def did_you_mean(name: object, names: Iterable[str]) -> str:
     >>> did_you_mean("cta", ["dog", "cat"])
     "; did you mean 'cat'?"
     """
-    found = [shown(it) for it in nearest_names(str(name), names)] if isinstance(name, str) else []
-    if not found:
+    nearest = (
+        [shown(near) for near in nearest_names(str(name), names)] if isinstance(name, str) else []
+    )
+    if not nearest:
         return ""
-    *others, last = found
+    *others, last = nearest
     return f"; did you mean {', '.join(others)} or {last}?" if others else f"; did you mean {last}?"
 
 
@@ -130,10 +132,10 @@ def _blocks(names: Iterator[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _likeness(wanted: str, names: list[str]) -> npt.NDArray[np.float64]:
+def _likeness(name: str, names: list[str]) -> npt.NDArray[np.float64]:
     """How many pairs of neighbouring bytes a name shares with the wanted one, from 0 to about 2."""
     pairs = np.zeros(1 << 16, np.uint8)
-    own = _pairs(_framed([wanted]))
+    own = _pairs(_framed([name]))
     pairs[own] = 1
     text = _framed(names)
     starts = np.flatnonzero(text == ord("\n"))

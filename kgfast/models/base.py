@@ -240,20 +240,22 @@ def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
     return _one_per_entity(model.candidates(side, *own), model, side)
 
 
-def _one_per_entity(found: Any, model: Any, side: Side) -> Candidates:
+def _one_per_entity(candidates: Any, model: Any, side: Side) -> Candidates:
     """What a model returned as candidates, if it is that."""
-    found = Candidates(found) if isinstance(found, Tensor) else found
-    if not (isinstance(getattr(found, "table", None), Tensor) and hasattr(found, "operands")):
+    candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
+    if not (
+        isinstance(getattr(candidates, "table", None), Tensor) and hasattr(candidates, "operands")
+    ):
         raise TypeError(
             f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got "
-            f"{type(found).__name__}"
+            f"{type(candidates).__name__}"
         )
-    if found.table.ndim != 2 or len(found.table) != model.num_entities:
+    if candidates.table.ndim != 2 or len(candidates.table) != model.num_entities:
         raise ValueError(
             f"model.candidates({side!r}) must have one row per entity: num_entities is "
-            f"{model.num_entities}, the table has shape {list(found.table.shape)}"
+            f"{model.num_entities}, the table has shape {list(candidates.table.shape)}"
         )
-    return cast(Candidates, found)
+    return cast(Candidates, candidates)
 
 
 def queries_at(
@@ -269,20 +271,20 @@ def queries_at(
         If there is not one row per anchor.
     """
     if _takes_dims(model.queries):
-        found = model.queries(anchors, relations, side, dims=dim)
+        queries = model.queries(anchors, relations, side, dims=dim)
     elif dim is None or (is_nested(model) and operator_width(model, dim) is not None):
-        found = model.queries(anchors, relations, side)
+        queries = model.queries(anchors, relations, side)
     else:
         raise TypeError(
             f"{type(model).__name__}.queries takes no dims, but its crops are made of queries of "
             f"their own: give it a parameter dims"
         )
-    if isinstance(found, Tensor) and (found.ndim != 2 or len(found) != len(anchors)):
+    if isinstance(queries, Tensor) and (queries.ndim != 2 or len(queries) != len(anchors)):
         raise ValueError(
             f"model.queries must have shape [{len(anchors)}, F], one row per anchor; got "
-            f"{list(found.shape)}"
+            f"{list(queries.shape)}"
         )
-    return cast(Tensor, found)
+    return cast(Tensor, queries)
 
 
 def _takes_dims(queries: Any) -> bool:
@@ -290,14 +292,17 @@ def _takes_dims(queries: Any) -> bool:
         parameters = inspect.signature(queries).parameters
     except (TypeError, ValueError):  # no Python function
         return True
-    kinds = {it.kind for it in parameters.values()}
+    kinds = {parameter.kind for parameter in parameters.values()}
     return "dims" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:
     """:meth:`Model.candidates_of`, of any model."""
     if hasattr(model, "candidates_of"):
-        return [_one_per_entity(it, model, side) for it in model.candidates_of(side, dims)]
+        return [
+            _one_per_entity(candidates, model, side)
+            for candidates in model.candidates_of(side, dims)
+        ]
     return [candidates_at(model, side, dim) for dim in dims]
 
 
@@ -342,8 +347,8 @@ def check_dim(dim: int, model_dim: int, argument: str = "dims") -> int:
 def check_width(name: str, table: Tensor, allowed: Sequence[int], why: str) -> None:
     """Check the number of columns of a table."""
     if table.shape[1] not in allowed:
-        wanted = " or ".join(str(width) for width in allowed)
-        raise ValueError(f"{name} must have {wanted} columns ({why}); got {table.shape[1]}")
+        widths = " or ".join(str(width) for width in allowed)
+        raise ValueError(f"{name} must have {widths} columns ({why}); got {table.shape[1]}")
 
 
 def fresh_table(shape: Sequence[int]) -> Tensor:

@@ -47,4 +47,6 @@ class DistMult(Model):
 def xavier_normal(shapes: list[tuple[int, int]], seed: int | None) -> list[Tensor]:
     """Xavier-normal tables, one after the other from one generator."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    return [torch.nn.init.xavier_normal_(fresh_table(it), generator=generator) for it in shapes]
+    return [
+        torch.nn.init.xavier_normal_(fresh_table(shape), generator=generator) for shape in shapes
+    ]

@@ -170,7 +170,11 @@ class RSCF(Wrapper):
         """As :meth:`Model.first_columns`; so are the matrices."""
         local = self._around(self.model.first_columns(dim))
         g, r = local.entity.shape[1], local.relation.shape[1]
-        cut = {name: it[:g, :r] for name, it in self._parameters.items() if it is not None}
+        cut = {
+            name: parameter[:g, :r]
+            for name, parameter in self._parameters.items()
+            if parameter is not None
+        }
         cut["A1"] = self.A1[:r, :g]
         local._parameters = cast(Any, self._parameters | cut)
         return local
@@ -178,9 +182,9 @@ class RSCF(Wrapper):
     def _checked(self, dims: int | None) -> int:
         """The width of a crop, if it and the matrices fit the model."""
         for name, shape in self._shapes().items():
-            found = getattr(self, name).shape
-            if found != shape:
-                raise ValueError(f"{name} must have shape {list(shape)}; got {list(found)}")
+            own = getattr(self, name).shape
+            if own != shape:
+                raise ValueError(f"{name} must have shape {list(shape)}; got {list(own)}")
         return self.dim if dims is None else check_dim(dims, self.dim)
 
     def _shapes(self) -> dict[str, tuple[int, int]]:
@@ -337,12 +341,12 @@ def _check_model(model: Model, relation_transform: bool) -> None:
         if getattr(model, "layout", "halves") != "halves":
             raise ValueError(f"RSCF needs a {name} whose layout is halves; got {model.layout}")
     elif isinstance(model, RotatE):
-        wanted: Sequence[tuple[str, Any, Sequence[Any]]] = (
+        options: Sequence[tuple[str, Any, Sequence[Any]]] = (
             ("norm", model.norm, ("modulus",)),
             ("layout", model.layout, ("halves",)),
             ("relation_format", model.relation_format, ("raw", "phase")),
         )
-        for option, value, allowed in wanted:
+        for option, value, allowed in options:
             if value not in allowed:
                 raise ValueError(
                     f"RSCF needs a RotatE whose {option} is {' or '.join(allowed)}; got {value}"

@@ -104,9 +104,9 @@ class Wrapper(Model):
             innermost = innermost.model
         if value.numel() != 1:
             raise ValueError(f"{name} must be one number; got shape {list(value.shape)}")
-        own, found = getattr(innermost, option, None), float(value)
-        if own is not None and not math.isclose(own, found, rel_tol=1e-6):
-            raise ValueError(f"{name} is {found:g}, but the model's {option} is {own:g}")
+        own, stated = getattr(innermost, option, None), float(value)
+        if own is not None and not math.isclose(own, stated, rel_tol=1e-6):
+            raise ValueError(f"{name} is {stated:g}, but the model's {option} is {own:g}")
         return True
 
 

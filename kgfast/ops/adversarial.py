@@ -70,8 +70,8 @@ def _adversarial_rows(scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Ten
 
 
 @_adversarial_rows.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    rows, peaks, masses = (given.scores.new_empty(len(given.scores)) for _ in range(3))
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    rows, peaks, masses = (args.scores.new_empty(len(args.scores)) for _ in range(3))
     return rows, peaks, masses
 
 
@@ -83,8 +83,8 @@ def _adversarial_backward(
 
 
 @_adversarial_backward.fake
-def _(given: SimpleNamespace) -> Tensor:
-    slopes: Tensor = given.scores.new_empty(given.scores.shape)
+def _(args: SimpleNamespace) -> Tensor:
+    slopes: Tensor = args.scores.new_empty(args.scores.shape)
     return slopes
 
 
@@ -94,10 +94,10 @@ def _kernel(scores: Tensor) -> Adversarial:
     return kernel
 
 
-def _save(ctx: Any, given: SimpleNamespace, output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.alpha = given.alpha
+def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.alpha = args.alpha
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(given.scores, *output[1:])
+    ctx.save_for_backward(args.scores, *output[1:])
 
 
 def _differentiate(

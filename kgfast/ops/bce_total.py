@@ -67,14 +67,17 @@ def bce_total(
     check_operands(queries, candidates, score, bias, None, None)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
     tensors = (queries, candidates, bias)
-    need = [torch.is_grad_enabled() and it is not None and it.requires_grad for it in tensors]
-    given = (*tensors, positive_indptr, positive_indices, label_a, label_c, score)
-    is_half = any(it is not None and it.dtype not in _FULL for it in tensors)
+    need = [
+        torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
+        for tensor in tensors
+    ]
+    arguments = (*tensors, positive_indptr, positive_indices, label_a, label_c, score)
+    is_half = any(tensor is not None and tensor.dtype not in _FULL for tensor in tensors)
     if is_half or not any(need) or not len(queries):
-        return bce(*given).sum() / divisor
+        return bce(*arguments).sum() / divisor
     labels = (float(label_a), float(label_c), score, float(divisor))
     result: tuple[Tensor, ...] = torch.ops.kgfast.bce_total(
-        *given[:5], *labels, common.chosen_backend(queries), need
+        *arguments[:5], *labels, common.chosen_backend(queries), need
     )
     return result[0]
 
@@ -104,8 +107,8 @@ def _bce_total(
 
 
 @_bce_total.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return common.empty_scores(given.queries, (), None), *fake_gradients(given)
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return common.empty_scores(args.queries, (), None), *fake_gradients(args)
 
 
 @operator("bce_total_backward")
@@ -126,14 +129,18 @@ def _bce_total_backward(
 
 
 @_bce_total_backward.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
     empty = torch.empty_like
-    return empty(given.grad_queries), empty(given.grad_candidates), empty(given.grad_bias)
+    return (
+        empty(args.grad_queries),
+        empty(args.grad_candidates),
+        empty(args.grad_bias),
+    )
 
 
-def _save(ctx: Any, given: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*output[1:], given.queries, given.candidates, given.bias)
+    ctx.save_for_backward(*output[1:], args.queries, args.candidates, args.bias)
 
 
 def _differentiate(

@@ -123,14 +123,14 @@ def _check_factor(
 
 
 def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bool) -> None:
-    wanted = facts.query_width(width, has_factor)
-    if queries.shape[1] == wanted:
+    expected = facts.query_width(width, has_factor)
+    if queries.shape[1] == expected:
         return
     why = "as candidates do"
     if facts.is_rscf:
         planes = "query, scale and angle" if has_factor else "query and scale, without a factor"
         why = f"{planes}, for candidates of {width}"
-    raise ValueError(f"queries must have {wanted} columns, {why}; got {queries.shape[1]}")
+    raise ValueError(f"queries must have {expected} columns, {why}; got {queries.shape[1]}")
 
 
 def check_moves(operands: Operands) -> None:
@@ -215,8 +215,8 @@ def check_index(
     if index.dtype != torch.int64:
         raise TypeError(f"{name} must be int64; got {index.dtype}")
     if index.ndim != 1 or (shape[0] is not None and index.shape[0] != shape[0]):
-        wanted = "one axis" if shape[0] is None else f"shape [{shape[0]}]"
-        raise ValueError(f"{name} must have {wanted}; got shape {list(index.shape)}")
+        expected = "one axis" if shape[0] is None else f"shape [{shape[0]}]"
+        raise ValueError(f"{name} must have {expected}; got shape {list(index.shape)}")
     check_device(name, index, candidates, whose)
 
 

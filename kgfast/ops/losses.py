@@ -190,8 +190,8 @@ def _bce(
 
 
 @_bce.fake
-def _(given: SimpleNamespace) -> Tensor:
-    return common.empty_scores(given.queries, (len(given.queries),), None)
+def _(args: SimpleNamespace) -> Tensor:
+    return common.empty_scores(args.queries, (len(args.queries),), None)
 
 
 @operator("bce_backward")
@@ -215,14 +215,14 @@ def _bce_backward(
 
 
 @_bce_backward.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(given)
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    return fake_gradients(args)
 
 
-def fake_gradients(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+def fake_gradients(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
     """What stands for the gradients of a loss."""
-    tensors = given.queries, given.candidates, given.bias
-    of_queries, of_candidates, of_bias = common.zero_gradients(tensors, given.need)
+    tensors = args.queries, args.candidates, args.bias
+    of_queries, of_candidates, of_bias = common.zero_gradients(tensors, args.need)
     return of_queries, of_candidates, of_bias
 
 
@@ -238,10 +238,10 @@ def as_outputs(gradients: LossGradients, operands: Operands) -> tuple[Tensor, Te
     )
 
 
-def _save_bce(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
-    positives = given.positive_indptr, given.positive_indices
-    ctx.save_for_backward(given.queries, given.candidates, given.bias, *positives)
-    ctx.facts = given.label_a, given.label_c, given.score, given.backend
+def _save_bce(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
+    positives = args.positive_indptr, args.positive_indices
+    ctx.save_for_backward(args.queries, args.candidates, args.bias, *positives)
+    ctx.facts = args.label_a, args.label_c, args.score, args.backend
 
 
 def _differentiate_bce(ctx: Any, need: list[bool], grad_rows: Tensor) -> tuple[Tensor, ...]:
@@ -272,8 +272,8 @@ def _cross_entropy(
 
 
 @_cross_entropy.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor]:
-    rows = common.empty_scores(given.queries, (len(given.queries),), None)
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor]:
+    rows = common.empty_scores(args.queries, (len(args.queries),), None)
     return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
 
 
@@ -297,15 +297,15 @@ def _cross_entropy_backward(
 
 
 @_cross_entropy_backward.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(given)
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    return fake_gradients(args)
 
 
-def _save_cross_entropy(ctx: Any, given: SimpleNamespace, output: tuple[Tensor, Tensor]) -> None:
+def _save_cross_entropy(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, Tensor]) -> None:
     logsumexp = output[1]
     ctx.mark_non_differentiable(logsumexp)
-    ctx.save_for_backward(logsumexp, given.queries, given.candidates, given.bias, given.targets)
-    ctx.facts = given.label_smoothing, given.score, given.backend
+    ctx.save_for_backward(logsumexp, args.queries, args.candidates, args.bias, args.targets)
+    ctx.facts = args.label_smoothing, args.score, args.backend
 
 
 def _differentiate_cross_entropy(

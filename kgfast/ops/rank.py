@@ -124,9 +124,9 @@ def _rank_counts(
 
 
 @_rank_counts.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    shape = given.targets.shape if given.dims is None else (len(given.dims), *given.targets.shape)
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shape = args.targets.shape if args.dims is None else (len(args.dims), *args.targets.shape)
     greater, equal, greater_excluded, equal_excluded = (
-        given.targets.new_empty(shape) for _ in range(4)
+        args.targets.new_empty(shape) for _ in range(4)
     )
     return greater, equal, greater_excluded, equal_excluded

@@ -52,12 +52,12 @@ class Operator:
         )
 
     def fake(self, function: Body) -> Body:
-        """Register what stands for a result without values: ``function(given)``.
+        """Register what stands for a result without values: ``function(args)``.
 
         Parameters
         ----------
         function : callable
-            Returns empty tensors as the body would, of ``given.<parameter>`` for each parameter.
+            Returns empty tensors as the body would, of ``args.<parameter>`` for each parameter.
         """
         self._fake = function
         return function
@@ -73,8 +73,8 @@ class Operator:
             ``backward(ctx, need, *grads)``: the gradients of the tensors in ``wrt``; ``need`` says,
             as a list of bool, which of them are asked for. The others may be anything.
         save : callable
-            ``save(ctx, given, output)`` keeps what it takes, as ``setup_context`` of
-            :class:`torch.autograd.Function`; arguments are ``given.<parameter>``.
+            ``save(ctx, args, output)`` keeps what it takes, as ``setup_context`` of
+            :class:`torch.autograd.Function`; arguments are ``args.<parameter>``.
         wrt : sequence of str
             The parameters that have a gradient.
         """
@@ -91,14 +91,14 @@ class Operator:
 
         self._backward = refuse
 
-    def _given(self, args: Sequence[Any]) -> SimpleNamespace:
+    def _named(self, args: Sequence[Any]) -> SimpleNamespace:
         return SimpleNamespace(**dict(zip(self._names, args, strict=True)))
 
     def _run_fake(self, *args: Any) -> Any:
-        return self._fake(self._given(args))
+        return self._fake(self._named(args))
 
     def _run_save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        self._save(ctx, self._given(inputs), output)
+        self._save(ctx, self._named(inputs), output)
 
     def _run_backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         needed = dict(zip(self._names, ctx.needs_input_grad, strict=True))
@@ -132,9 +132,9 @@ def _untraced(body: Body) -> Body:
     return run
 
 
-def _no_fake(given: SimpleNamespace) -> Any:
+def _no_fake(args: SimpleNamespace) -> Any:
     raise NotImplementedError("an operator needs a fake kernel")
 
 
-def _save_nothing(ctx: Any, given: SimpleNamespace, output: Any) -> None:
+def _save_nothing(ctx: Any, args: SimpleNamespace, output: Any) -> None:
     """Of an operator without a gradient."""

@@ -204,9 +204,9 @@ def _pairwise_scores(
 
 
 @_pairwise_scores.fake
-def _(given: SimpleNamespace) -> Tensor:
-    shape = len(given.queries), len(given.candidates)
-    return common.empty_scores(given.queries, shape, given.dims)
+def _(args: SimpleNamespace) -> Tensor:
+    shape = len(args.queries), len(args.candidates)
+    return common.empty_scores(args.queries, shape, args.dims)
 
 
 @operator("indexed_scores")
@@ -227,8 +227,8 @@ def _indexed_scores(
 
 
 @_indexed_scores.fake
-def _(given: SimpleNamespace) -> Tensor:
-    return common.empty_scores(given.queries, given.index.shape, given.dims)
+def _(args: SimpleNamespace) -> Tensor:
+    return common.empty_scores(args.queries, args.index.shape, args.dims)
 
 
 # Two backwards: one whose results have known sizes, so that it compiles, and one that returns the
@@ -262,9 +262,9 @@ def _scores_backward(
 
 
 @_scores_backward.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    tensors = given.queries, given.table, given.bias, given.factor
-    gradients = common.zero_gradients(tensors, given.need)
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tensors = args.queries, args.table, args.bias, args.factor
+    gradients = common.zero_gradients(tensors, args.need)
     return gradients[0], gradients[1], gradients[2], gradients[3]
 
 
@@ -298,13 +298,13 @@ def _scores_backward_rows(
 
 
 @_scores_backward_rows.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_queries, _, grad_bias, grad_factor = common.zero_gradients(
-        (given.queries, given.table, given.bias, given.factor), given.need
+        (args.queries, args.table, args.bias, args.factor), args.need
     )
     count = torch.library.get_ctx().new_dynamic_size()
-    rows = given.table.new_empty(count, given.table.shape[1])
-    return grad_queries, given.index.new_empty(count), rows, grad_bias, grad_factor
+    rows = args.table.new_empty(count, args.table.shape[1])
+    return grad_queries, args.index.new_empty(count), rows, grad_bias, grad_factor
 
 
 def _or_empty(gradient: Tensor | None, queries: Tensor) -> Tensor:
@@ -331,15 +331,20 @@ def _bias_gradient(grad: Tensor, index: Tensor | None, bias: Tensor | None) -> T
     return zeros.index_copy_(0, ids, sums.to(bias.dtype))
 
 
-def _save_pairwise(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
-    ctx.save_for_backward(given.queries, given.candidates, None, given.bias, given.factor)
-    ctx.score, ctx.dims, ctx.backend, ctx.sparse = given.score, given.dims, given.backend, False
+def _save_pairwise(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
+    ctx.save_for_backward(args.queries, args.candidates, None, args.bias, args.factor)
+    ctx.score, ctx.dims, ctx.backend, ctx.sparse = (
+        args.score,
+        args.dims,
+        args.backend,
+        False,
+    )
 
 
-def _save_indexed(ctx: Any, given: SimpleNamespace, output: Tensor) -> None:
-    ctx.save_for_backward(given.queries, given.table, given.index, given.bias, given.factor)
-    ctx.score, ctx.dims, ctx.backend = given.score, given.dims, given.backend
-    ctx.sparse = given.sparse
+def _save_indexed(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
+    ctx.save_for_backward(args.queries, args.table, args.index, args.bias, args.factor)
+    ctx.score, ctx.dims, ctx.backend = args.score, args.dims, args.backend
+    ctx.sparse = args.sparse
 
 
 def _differentiate(ctx: Any, need: list[bool], grad: Tensor) -> tuple[Tensor, ...]:

@@ -170,7 +170,7 @@ def _check_full(ids: Tensor, k: int) -> None:
 
 
 @_topk.fake
-def _(given: SimpleNamespace) -> tuple[Tensor, Tensor]:
-    crops = () if given.dims is None else (len(given.dims),)
-    shape = (*crops, len(given.queries), given.k)
-    return given.queries.new_empty(shape), given.queries.new_empty(shape, dtype=torch.int64)
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor]:
+    crops = () if args.dims is None else (len(args.dims),)
+    shape = (*crops, len(args.queries), args.k)
+    return args.queries.new_empty(shape), args.queries.new_empty(shape, dtype=torch.int64)
