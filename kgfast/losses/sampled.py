@@ -1,7 +1,7 @@
 """Scores of triples and of sampled negatives: never ``[B, K, D]``."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -84,120 +84,176 @@ def sampled_scores(
     check_negatives(negatives, len(hrt), table)
     heads, relations, tails = hrt.to(table.device).T
     anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
-    if get_score(model.score).is_rscf or not is_nested(model):  # then rows are made of rows
-        check_model(model, "with_entity")
-        check_ids("negatives", negatives.flatten(), len(table))
-        ids, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)
-        model = model.with_entity(_rows(table, ids, sparse))
-        asked, anchors = anchors.unique(return_inverse=True)
-        asking = model.with_entity(_rows(model.entity, asked, sparse=False))
-        return scores_of(model, anchors, relations, targets, negatives, side, dims, asking=asking)
-    return scores_of(model, anchors, relations, targets, negatives, side, dims, sparse=sparse)
+    reader = Reader(sparse)
+    if is_nested(model) and not get_score(model.score).is_rscf:
+        if negatives.ndim == 1:
+            check_ids("negatives", negatives, len(table))
+        sample = Sample(anchors, relations, targets, negatives, side, dims)
+        return scores_of(model, model, sample, reader)
+    check_model(model, "with_entity")  # candidates are made of rows: each distinct one once
+    check_ids("negatives", negatives.flatten(), len(table))
+    distinct, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)
+    model = model.with_entity(reader.rows(table, distinct))
+    own, anchors = anchors.unique(return_inverse=True)
+    anchor_model = model.with_entity(_embedded(model.entity, own))
+    sample = Sample(anchors, relations, targets, negatives, side, dims)
+    return scores_of(anchor_model, model, sample, Reader())
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Triples and the negatives that replace one side of them; ids that were checked.
+
+    Attributes
+    ----------
+    anchors, relations, targets : Tensor
+        int64 ``[B]``: for side ``tail`` heads, relations and tails.
+    negatives : Tensor
+        int64 ``[B, K]``, or ``[K]``, a pool.
+    side : {"head", "tail"}
+    dims : sequence of int, optional
+        Crop widths of the model.
+    """
+
+    anchors: Tensor
+    relations: Tensor
+    targets: Tensor
+    negatives: Tensor
+    side: Side
+    dims: Sequence[int] | None = None
+
+
+class Reader:
+    """How the rows of a table are read, and where their gradients go: to the table.
+
+    Parameters
+    ----------
+    sparse : bool
+        Whether the table's gradient is row-sparse.
+    """
+
+    def __init__(self, sparse: bool = False) -> None:
+        self.sparse = sparse
+
+    def rows(self, table: Tensor, ids: Tensor) -> Tensor:
+        """Rows of a table, ``[len(ids), G]``."""
+        return _embedded(table, ids, self.sparse)
+
+    def scores(
+        self,
+        queries: Tensor,
+        candidates: Candidates,
+        index: Tensor,
+        score: str,
+        widths: list[int] | None,
+    ) -> Tensor:
+        """Scores of each query with the candidates that its row of the index names."""
+        operands = candidates.operands()
+        table = operands.pop("candidates")
+        return ops.indexed_scores(
+            queries, table, index, score, dims=widths, sparse=self.sparse, **operands
+        )
+
+    def targets(self, candidates: Candidates, ids: Tensor) -> tuple[Candidates, Tensor]:
+        """What the targets ``[B]`` are scored among, and their index ``[B, 1]`` in that."""
+        return candidates, ids[:, None]
+
+    def some(self, candidates: Candidates, ids: Tensor) -> Candidates:
+        """Some of the candidates, as candidates of their own."""
+        bias, factor = candidates.bias, candidates.factor
+        if bias is not None and len(bias) > 1:
+            bias = _embedded(bias[:, None], ids)[:, 0]
+        factor = None if factor is None else _embedded(factor, ids)
+        return Candidates(self.rows(candidates.table, ids), bias, factor)
+
+
+def _embedded(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
+    """Rows of a table; unlike that of index_select, its gradient has a fixed order on a GPU."""
+    return torch.nn.functional.embedding(ids, table, sparse=sparse)
+
+
+def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
+    """The operator's widths of crops that come from one pass; None where each has its own."""
+    crops = [operator_width(model, dim) for dim in dims]
+    widths = [width for width in crops if width is not None]
+    return widths if is_nested(model) and len(widths) == len(crops) else None
 
 
 def distinct_ids(*ids: Tensor) -> tuple[Tensor, list[Tensor]]:
     """The distinct ids of several tensors, ascending, and each tensor as places among them."""
-    distinct, places = torch.cat([it.flatten() for it in ids]).unique(return_inverse=True)
-    parts = places.split([it.numel() for it in ids])
-    return distinct, [part.view(it.shape) for part, it in zip(parts, ids, strict=True)]
+    distinct, places = torch.cat([part.flatten() for part in ids]).unique(return_inverse=True)
+    parts = places.split([part.numel() for part in ids])
+    return distinct, [place.view(part.shape) for place, part in zip(parts, ids, strict=True)]
 
 
-def scores_of(
-    model: Any,
-    anchors: Tensor,
-    relations: Tensor,
-    targets: Tensor,
-    negatives: Tensor,
-    side: Side,
-    dims: Sequence[int] | None,
-    *,
-    asking: Any = None,
-    sparse: bool = False,
-) -> Scores:
-    """:func:`sampled_scores` of ids that were checked.
+def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: Reader) -> Scores:
+    """The scores of a sample, gamma included, as :func:`sampled_scores` returns them.
 
-    Anchors are rows of the model ``asking``, which is the same on another table; by default of the
-    model itself.
+    Parameters
+    ----------
+    anchor_model : Model
+        Makes the queries; anchors are rows of its table.
+    model : Model
+        The same model on the table that targets and negatives are rows of.
+    sample : Sample
+    reader : Reader
     """
-    asking = model if asking is None else asking
+    side, dims = sample.side, sample.dims
 
     def at(crop: int | None, widths: list[int] | None, candidates: Candidates) -> Scores:
-        queries = queries_at(asking, anchors, relations, side, crop)
+        queries = queries_at(anchor_model, sample.anchors, sample.relations, side, crop)
         candidates = with_gamma(candidates, model, queries.dtype)
-        score = _pool_scores if negatives.ndim == 1 else _row_scores
-        return score(queries, candidates, targets, negatives, model.score, widths, sparse)
+        score = _pool_scores if sample.negatives.ndim == 1 else _row_scores
+        return score(queries, candidates, sample, model.score, widths, reader)
 
     if dims is None:
         return at(None, None, candidates_at(model, side, None))
-    crops = {dim: operator_width(model, dim) for dim in dims}
-    widths = [width for dim in dims if (width := crops[dim]) is not None]
-    if len(widths) == len(dims) and is_nested(model):
+    widths = widths_of_one_pass(model, dims)
+    if widths is not None:
         return at(None, widths, candidates_at(model, side, None))
-    found = candidates_of(model, side, dims)
-    parts = [
-        at(dim, None if (width := crops[dim]) is None else [width], candidates)
-        for dim, candidates in zip(dims, found, strict=True)
-    ]
-    positives, others = zip(*parts, strict=True)
+    parts = []
+    for dim, candidates in zip(dims, candidates_of(model, side, dims), strict=True):
+        width = operator_width(model, dim)
+        parts.append(at(dim, None if width is None else [width], candidates))
+    positives, negatives = zip(*parts, strict=True)
     return (
         torch.cat([part.reshape(1, -1) for part in positives]),
-        torch.cat([part.reshape(1, *part.shape[-2:]) for part in others]),
+        torch.cat([part.reshape(1, *part.shape[-2:]) for part in negatives]),
     )
 
 
 def _row_scores(
     queries: Tensor,
     candidates: Candidates,
-    targets: Tensor,
-    negatives: Tensor,
+    sample: Sample,
     score: str,
     widths: list[int] | None,
-    sparse: bool,
+    reader: Reader,
 ) -> Scores:
     """Target and negatives of a row in one list: one pass, and one gradient of the table."""
-    operands = candidates.operands()
-    index = torch.cat([targets[:, None], negatives], 1)
-    scores = ops.indexed_scores(
-        queries,
-        operands.pop("candidates"),
-        index,
-        score,
-        dims=widths,
-        sparse=sparse,
-        **operands,
-    )
-    positive, negative = scores.split([1, negatives.shape[1]], -1)
+    index = torch.cat([sample.targets[:, None], sample.negatives], 1)
+    scores = reader.scores(queries, candidates, index, score, widths)
+    positive, negative = scores.split([1, sample.negatives.shape[1]], -1)
     return positive.squeeze(-1), negative
 
 
 def _pool_scores(
     queries: Tensor,
     candidates: Candidates,
-    targets: Tensor,
-    negatives: Tensor,
+    sample: Sample,
     score: str,
     widths: list[int] | None,
-    sparse: bool,
+    reader: Reader,
 ) -> Scores:
-    check_ids("negatives", negatives, len(candidates.table))
-    own = targets[:, None][:, :0]
-    positive, _ = _row_scores(queries, candidates, targets, own, score, widths, sparse)
-    bias = candidates.bias
-    pool = Candidates(
-        _rows(candidates.table, negatives, sparse),
-        bias if bias is None or len(bias) == 1 else _rows(bias[:, None], negatives, False)[:, 0],
-        None if candidates.factor is None else _rows(candidates.factor, negatives, False),
-    )
+    """Each target with its own query, and the pool with all of them."""
+    own, index = reader.targets(candidates, sample.targets)
+    positive = reader.scores(queries, own, index, score, widths).squeeze(-1)
+    pool = reader.some(candidates, sample.negatives)
     try:
         return positive, ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
     except NonFiniteError:
-        check_rows("candidates", candidates.table, negatives)  # by its own id, not by its place
+        check_rows("candidates", candidates.table, sample.negatives)  # by its id, not by its place
         raise
-
-
-def _rows(table: Tensor, ids: Tensor, sparse: bool) -> Tensor:
-    """Rows of a table; unlike that of index_select, its gradient has a fixed order on a GPU."""
-    return torch.nn.functional.embedding(ids, table, sparse=sparse)
 
 
 def checked(side: Side) -> Side:

@@ -5,14 +5,19 @@ where a step uses few rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from kgfast import ops
 from kgfast.kernels.scores import get_score
-from kgfast.losses.sampled import distinct_ids, scores_of
+from kgfast.losses.sampled import (
+    Reader,
+    Sample,
+    distinct_ids,
+    scores_of,
+    widths_of_one_pass,
+)
 from kgfast.models.base import Candidates, Model
 from kgfast.training.negatives import Batch
 from kgfast.training.row_gradients import RowGradients
@@ -33,7 +38,13 @@ class Leaves:
     _tables: list[Tensor] = field(default_factory=list)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows ``ids`` of the entity table, ``[len(ids), G]``, as a leaf."""
+        """Rows ``ids`` of the entity table, ``[len(ids), G]``, as a leaf.
+
+        The same tensor of ids gives the same leaf again.
+        """
+        for known_ids, leaf in self._rows:
+            if known_ids is ids:
+                return leaf
         leaf = self.model.entity.detach().index_select(0, ids).requires_grad_()
         self._rows.append((ids, leaf))
         return leaf
@@ -61,7 +72,7 @@ class Sampled:
     positive, negative : Tensor
         ``[B]`` and ``[B, K]``, or with a leading axis of crops.
     factors : list of Tensor
-        The rows of anchors and targets, ``[B, G]`` each, as a penalty takes them.
+        The rows of anchors and targets, ``[B, G]`` each, as a penalty takes them; none without one.
     """
 
     positive: Tensor
@@ -70,7 +81,7 @@ class Sampled:
 
 
 def sample_scores(
-    leaves: Leaves, batch: Batch, ids: Tensor, dims: Sequence[int] | None, *, penalised: bool
+    leaves: Leaves, batch: Batch, negatives: Tensor, dims: Sequence[int] | None, *, penalised: bool
 ) -> Sampled:
     """Score a batch and its negatives.
 
@@ -79,90 +90,57 @@ def sample_scores(
     leaves : Leaves
     batch : Batch
         Of triples.
-    ids : Tensor
-        Negatives: ``[B, K]``, or ``[K]``, shared.
+    negatives : Tensor
+        ``[B, K]``, or ``[K]``, shared.
     dims : sequence of int, optional
         Crops of the model.
     penalised : bool
-        Whether the rows of targets are wanted.
+        Whether a penalty takes the rows of anchors and targets.
     """
     assert batch.targets is not None
-    model = leaves.model
-    if get_score(model.score).is_rscf or not (dims is None or model.nested):
-        return _of_distinct_rows(leaves, batch, batch.targets, ids, dims)
-    widths = None if dims is None else [model.crop_width(dim) for dim in dims]
-    if widths is not None and None in widths:
-        return _of_distinct_rows(leaves, batch, batch.targets, ids, dims)
-    anchors, queries = _queries(leaves, batch)
-    crops = None if widths is None else [width for width in widths if width is not None]
-    if ids.ndim == 1:
-        targets = leaves.rows(batch.targets)
-        own = torch.arange(len(targets), dtype=torch.int64, device=targets.device)[:, None]
-        positive = _indexed(leaves, batch, queries, targets, own, crops)
-        negative = _pairwise(leaves, batch, queries, leaves.rows(ids), crops)
-    else:
-        targets = leaves.rows(batch.targets) if penalised else anchors
-        index = torch.cat([batch.targets[:, None], ids], 1)
-        scores = _indexed(leaves, batch, queries, leaves.table(), index, crops)
-        positive, negative = scores[..., :1], scores[..., 1:]
-    return Sampled(positive.squeeze(-1), negative, [anchors, targets])
-
-
-def _of_distinct_rows(
-    leaves: Leaves, batch: Batch, targets: Tensor, ids: Tensor, dims: Sequence[int] | None
-) -> Sampled:
-    """Where entities are transformed: each distinct candidate of the step once."""
-    distinct, (own, negatives) = distinct_ids(targets, ids)
-    rows, anchors = leaves.rows(distinct), leaves.rows(batch.anchors)
-    local, asking = (leaves.model.with_entity(it) for it in (rows, anchors))
-    places = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
-    scores = scores_of(
-        local, places, batch.relations, own, negatives, batch.side, dims, asking=asking
-    )
-    return Sampled(*scores, [anchors, nn.functional.embedding(own, rows)])
-
-
-def _queries(leaves: Leaves, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The rows of the anchors, and the queries made of them."""
+    model, targets = leaves.model, batch.targets
+    in_one_pass = dims is None or widths_of_one_pass(model, dims) is not None
+    if in_one_pass and not get_score(model.score).is_rscf:
+        table = leaves.table()
+        reader: Reader = _LeafReader(leaves, table)
+    else:  # each distinct candidate of the step once
+        distinct, (targets, negatives) = distinct_ids(targets, negatives)
+        table, reader = leaves.rows(distinct), Reader()
     anchors = leaves.rows(batch.anchors)
-    local = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
-    queries = leaves.model.with_entity(anchors).queries(local, batch.relations, batch.side)
-    return anchors, queries
+    sample = Sample(_numbers(anchors), batch.relations, targets, negatives, batch.side, dims)
+    scores = scores_of(model.with_entity(anchors), model.with_entity(table), sample, reader)
+    factors = [anchors, reader.rows(table, targets)] if penalised else []
+    return Sampled(*scores, factors)
 
 
-def gamma_of(model: Model) -> float:
-    """The margin, of models that have one."""
-    return float(getattr(model, "gamma", 0.0))
+class _LeafReader(Reader):
+    """Reads the rows of the entity table as leaves; what is made of the table, through it."""
+
+    def __init__(self, leaves: Leaves, table: Tensor) -> None:
+        super().__init__()
+        self._leaves, self._table = leaves, table
+
+    def rows(self, table: Tensor, ids: Tensor) -> Tensor:
+        """As :meth:`Reader.rows`; the same tensor of ids gives the same leaf again."""
+        return self._leaves.rows(ids) if table is self._table else super().rows(table, ids)
+
+    def targets(self, candidates: Candidates, ids: Tensor) -> tuple[Candidates, Tensor]:
+        """As :meth:`Reader.targets`: they are rows, as those of the pool are."""
+        return self.some(candidates, ids), _numbers(ids)[:, None]
+
+    def scores(
+        self,
+        queries: Tensor,
+        candidates: Candidates,
+        index: Tensor,
+        score: str,
+        widths: list[int] | None,
+    ) -> Tensor:
+        """As :meth:`Reader.scores`; the gradient of the table holds the rows of the index."""
+        reader = Reader(sparse=candidates.table is self._table)
+        return reader.scores(queries, candidates, index, score, widths)
 
 
-def _candidates(model: Model, batch: Batch) -> Candidates:
-    """The candidates of a model whose ids are rows of a step, with its margin as their bias."""
-    candidates, gamma = model.candidates(batch.side), gamma_of(model)
-    if not gamma:
-        return candidates
-    return replace(candidates, bias=candidates.table.new_full((1,), gamma))
-
-
-def _pairwise(
-    leaves: Leaves, batch: Batch, queries: Tensor, pool: Tensor, dims: list[int] | None
-) -> Tensor:
-    """Scores ``[B, K]`` of all queries with rows of a pool."""
-    model = leaves.model.with_entity(pool)
-    operands = _candidates(model, batch).operands()
-    return ops.pairwise_scores(queries, score=model.score, dims=dims, **operands)
-
-
-def _indexed(
-    leaves: Leaves,
-    batch: Batch,
-    queries: Tensor,
-    rows: Tensor,
-    index: Tensor,
-    dims: list[int] | None,
-) -> Tensor:
-    """Scores ``[B, K]`` of each query with the rows that its index names."""
-    model = leaves.model.with_entity(rows)
-    found = _candidates(model, batch)
-    return ops.indexed_scores(
-        queries, found.table, index, model.score, bias=found.bias, dims=dims, sparse=True
-    )
+def _numbers(rows: Tensor) -> Tensor:
+    """``0 .. len(rows) - 1``."""
+    return torch.arange(len(rows), dtype=torch.int64, device=rows.device)

@@ -10,7 +10,7 @@ from kgfast.graph import KnownTriples
 from kgfast.losses import med_of
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
-from kgfast.training.leaves import Leaves, gamma_of, sample_scores
+from kgfast.training.leaves import Leaves, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
 
@@ -41,10 +41,8 @@ class Objective:
 
     def __init__(self, config: "Config") -> None:
         self._loss = config.loss
-        wanted = config.regularizer
-        self._regularizer = (
-            None if wanted.name == "none" else Regularizer(wanted.name, wanted.weight)
-        )
+        name, weight = config.regularizer.name, config.regularizer.weight
+        self._regularizer = None if name == "none" else Regularizer(name, weight)
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """The loss of a batch, a scalar."""
@@ -86,13 +84,14 @@ class NegativeSampling(Objective):
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
         ids, mask = self._negatives.draw(batch)
+        model, dims = leaves.model, None
+        if isinstance(model, MED):
+            dims = model.draw(mix(self._seed, batch.number, _SUBMODELS))
         penalised = self._regularizer is not None
-        if isinstance(leaves.model, MED):
-            dims = leaves.model.draw(mix(self._seed, batch.number, _SUBMODELS))
-            scores = sample_scores(leaves, batch, ids, dims, penalised=penalised)
-            loss = med_of(leaves.model, scores.positive, scores.negative, dims, mask)
+        scores = sample_scores(leaves, batch, ids, dims, penalised=penalised)
+        if isinstance(model, MED) and dims is not None:
+            loss = med_of(model, scores.positive, scores.negative, dims, mask)
         else:
-            scores = sample_scores(leaves, batch, ids, None, penalised=penalised)
             loss = self._of_scores(scores.positive, scores.negative, mask, batch.weights)
         return self._penalised(loss, leaves, batch, scores.factors)
 
@@ -189,7 +188,7 @@ class _Gathered:
 
     def __init__(self, model: Model, anchors: Model) -> None:
         self._model, self._anchors = model, anchors
-        self.score, self.gamma = model.score, gamma_of(model)
+        self.score, self.gamma = model.score, getattr(model, "gamma", None)
         self.num_entities = model.num_entities
         self.num_relations = len(model.relation)  # inverses are asked for by their own numbers
 
