@@ -7,7 +7,7 @@ from kgfast import Candidates, losses
 from kgfast.models import DistMult
 from kgfast.training.leaves import Leaves
 from kgfast.training.steps import MODES
-from small_runs import GRAPH, NO_GAMMA, trainer_of
+from support.small_runs import GRAPH, NO_GAMMA, trainer_of
 
 FILTERED = {"use_rscf": True}
 MODELS = {
