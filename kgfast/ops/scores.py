@@ -146,7 +146,7 @@ def indexed_scores(
     common.refuse_forward_mode("indexed_scores", queries, table, bias, factor)
     queries = common.full_precision(queries)
     check_operands(queries, table, score, bias, factor, dims, table_name="table")
-    _check_index(index, queries, table)
+    check_row_index(index, queries, table)
     if sparse and torch.compiler.is_compiling():
         raise RuntimeError(
             "indexed_scores: sparse=True gives a gradient whose size depends on the values of the "
@@ -166,7 +166,8 @@ def indexed_scores(
     return scores
 
 
-def _check_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
+def check_row_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
+    """That an index is int64 ``[B, K]``, beside the rows that it names."""
     check_tensor("index", index)
     if index.dtype != torch.int64:
         raise TypeError(f"index must be int64; got {index.dtype}")
@@ -177,7 +178,8 @@ def _check_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
     check_device("index", index, table, "the rows of the table")
 
 
-def _check_range(index: Tensor, count: int) -> None:
+def check_row_range(index: Tensor, count: int) -> None:
+    """That an index names rows that there are."""
     if not index.numel():
         return
     low, high = torch.aminmax(index)
@@ -221,7 +223,7 @@ def _indexed_scores(
     sparse: bool,
     backend: str,
 ) -> Tensor:
-    _check_range(index, len(table))
+    check_row_range(index, len(table))
     operands = run.operands_of(queries, table, score, bias, factor, dims)
     return run.scores(operands, index.contiguous(), backend=backend, table_name="table")
 
@@ -256,7 +258,7 @@ def _scores_backward(
     return (
         _or_empty(gradients.queries, queries),
         _or_empty(gradients.table, queries),
-        _or_empty(_bias_gradient(grad, index, bias) if need[2] else None, queries),
+        _or_empty(bias_gradient_of(grad, index, bias) if need[2] else None, queries),
         _or_empty(gradients.factor, queries),
     )
 
@@ -292,7 +294,7 @@ def _scores_backward_rows(
         _or_empty(gradients.queries, queries),
         index.new_empty(0) if ids is None else ids,
         table.new_empty(0, table.shape[1]) if gradients.table is None else gradients.table,
-        _or_empty(_bias_gradient(grad, index, bias) if need[2] else None, queries),
+        _or_empty(bias_gradient_of(grad, index, bias) if need[2] else None, queries),
         _or_empty(whole.factor, queries),
     )
 
@@ -312,7 +314,7 @@ def _or_empty(gradient: Tensor | None, queries: Tensor) -> Tensor:
     return queries.new_empty(0) if gradient is None else gradient
 
 
-def _bias_gradient(grad: Tensor, index: Tensor | None, bias: Tensor | None) -> Tensor | None:
+def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor | None) -> Tensor | None:
     """Gradient of a bias ``[N]`` or ``[1]``, in a fixed order."""
     if bias is None:
         return None

@@ -6,10 +6,12 @@ where a step uses few rows.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.losses.sampled import (
     Reader,
@@ -19,6 +21,7 @@ from kgfast.losses.sampled import (
     widths_of_one_pass,
 )
 from kgfast.models.base import Candidates, Model
+from kgfast.ops.collected import collected_scores
 from kgfast.training.negatives import Batch
 from kgfast.training.row_gradients import RowGradients
 
@@ -35,7 +38,12 @@ class Leaves:
 
     model: Model
     _rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    _tables: list[Tensor] = field(default_factory=list)
+    _collected: list[RowGradients] = field(default_factory=list)
+
+    @cached_property
+    def table(self) -> Tensor:
+        """The whole table as a leaf."""
+        return self.model.entity.detach().requires_grad_()
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows ``ids`` of the entity table, ``[len(ids), G]``, as a leaf.
@@ -49,18 +57,17 @@ class Leaves:
         self._rows.append((ids, leaf))
         return leaf
 
-    def table(self) -> Tensor:
-        """The whole table as a leaf, for operators whose gradient is sparse."""
-        leaf = self.model.entity.detach().requires_grad_()
-        self._tables.append(leaf)
-        return leaf
+    def collect(self, ids: Tensor, rows: Tensor) -> None:
+        """Take gradients of rows of the table, whose ids ascend, each once."""
+        self._collected.append(RowGradients(ids, rows, distinct=True))
 
     def gradients(self) -> list[RowGradients]:
         """What the backward left in them."""
-        return [
-            *(RowGradients.of(ids, leaf) for ids, leaf in self._rows),
-            *(RowGradients.of_table(leaf) for leaf in self._tables),
-        ]
+        leaves = list(self._rows)
+        if self.table.grad is not None:  # of a model whose candidates are made of its whole table
+            leaves.append((_numbers(self.table), self.table))
+        of_leaves = [RowGradients(ids, leaf.grad) for ids, leaf in leaves if leaf.grad is not None]
+        return [*of_leaves, *self._collected]
 
 
 @dataclass(frozen=True)
@@ -100,12 +107,12 @@ def sample_scores(
     assert batch.targets is not None
     model, targets = leaves.model, batch.targets
     in_one_pass = dims is None or widths_of_one_pass(model, dims) is not None
+    reader = Reader()
     if in_one_pass and not get_score(model.score).is_rscf:
-        table = leaves.table()
-        reader: Reader = _LeafReader(leaves, table)
+        table, reader = leaves.table, _LeafReader(leaves)
     else:  # each distinct candidate of the step once
         distinct, (targets, negatives) = distinct_ids(targets, negatives)
-        table, reader = leaves.rows(distinct), Reader()
+        table = leaves.rows(distinct)
     anchors = leaves.rows(batch.anchors)
     sample = Sample(_numbers(anchors), batch.relations, targets, negatives, batch.side, dims)
     scores = scores_of(model.with_entity(anchors), model.with_entity(table), sample, reader)
@@ -116,13 +123,14 @@ def sample_scores(
 class _LeafReader(Reader):
     """Reads the rows of the entity table as leaves; what is made of the table, through it."""
 
-    def __init__(self, leaves: Leaves, table: Tensor) -> None:
+    def __init__(self, leaves: Leaves) -> None:
         super().__init__()
-        self._leaves, self._table = leaves, table
+        self._leaves = leaves
 
     def rows(self, table: Tensor, ids: Tensor) -> Tensor:
         """As :meth:`Reader.rows`; the same tensor of ids gives the same leaf again."""
-        return self._leaves.rows(ids) if table is self._table else super().rows(table, ids)
+        leaves = self._leaves
+        return leaves.rows(ids) if table is leaves.table else super().rows(table, ids)
 
     def targets(self, candidates: Candidates, ids: Tensor) -> tuple[Candidates, Tensor]:
         """As :meth:`Reader.targets`: they are rows, as those of the pool are."""
@@ -136,9 +144,13 @@ class _LeafReader(Reader):
         score: str,
         widths: list[int] | None,
     ) -> Tensor:
-        """As :meth:`Reader.scores`; the gradient of the table holds the rows of the index."""
-        reader = Reader(sparse=candidates.table is self._table)
-        return reader.scores(queries, candidates, index, score, widths)
+        """As :meth:`Reader.scores`; the gradient of the table goes to the leaves as rows."""
+        table, bias = candidates.table, candidates.bias
+        if table is not self._leaves.table:
+            return super().scores(queries, candidates, index, score, widths)
+        dims = None if widths is None else tuple(widths)
+        operands = Operands(queries, Prepared(table, get_score(score), bias), dims)
+        return collected_scores(operands, index, self._leaves.collect)
 
 
 def _numbers(rows: Tensor) -> Tensor:

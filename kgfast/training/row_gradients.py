@@ -25,24 +25,6 @@ class RowGradients:
     rows: Tensor
     distinct: bool = False
 
-    @classmethod
-    def of(cls, ids: Tensor, leaf: Tensor) -> "RowGradients":
-        """What a backward left in a leaf that holds rows ``ids`` of the table."""
-        gradient = leaf.grad
-        if gradient is None:
-            return cls(ids[:0], leaf.detach()[:0])
-        if gradient.layout == torch.sparse_coo:
-            return cls(ids.index_select(0, gradient._indices()[0]), gradient._values())
-        return cls(ids, gradient)
-
-    @classmethod
-    def of_table(cls, table: Tensor) -> "RowGradients":
-        """What a backward left in the whole table as a leaf: rows, or nothing."""
-        gradient = table.grad
-        if gradient is None:
-            return cls(torch.empty(0, dtype=torch.int64, device=table.device), table.detach()[:0])
-        return cls(gradient._indices()[0], gradient._values(), distinct=True)
-
 
 def merge(parts: Sequence[RowGradients]) -> list[RowGradients]:
     """The same gradients in disjoint parts that have each id once.
@@ -50,10 +32,11 @@ def merge(parts: Sequence[RowGradients]) -> list[RowGradients]:
     The largest part with distinct ids stays where it is and takes in what others have of its rows;
     everything else is summed in one new part. Sums are in a fixed order.
     """
-    base = max((it for it in parts if it.distinct), key=lambda it: len(it.ids), default=None)
+    distinct = [part for part in parts if part.distinct]
+    base = max(distinct, key=lambda part: len(part.ids), default=None)
     if base is None:
         return [_summed(parts)] if parts else []
-    others = [_without(it, base) for it in parts if it is not base]
+    others = [_without(part, base) for part in parts if part is not base]
     return [base, _summed(others)] if others else [base]
 
 
@@ -64,9 +47,9 @@ def add_to(table: Tensor, parts: Sequence[RowGradients]) -> None:
 
 
 def _summed(parts: Sequence[RowGradients]) -> RowGradients:
-    ids, places = torch.cat([it.ids for it in parts]).unique(return_inverse=True)
+    ids, places = torch.cat([part.ids for part in parts]).unique(return_inverse=True)
     rows = parts[0].rows.new_zeros(len(ids), parts[0].rows.shape[1])
-    for part, place in zip(parts, places.split([len(it.ids) for it in parts]), strict=True):
+    for part, place in zip(parts, places.split([len(part.ids) for part in parts]), strict=True):
         _add_rows(rows, place, part.rows)
     return RowGradients(ids, rows, distinct=True)
 

@@ -5,7 +5,7 @@ import torch
 
 from kgfast import Candidates, losses
 from kgfast.models import DistMult
-from kgfast.training.leaves import Leaves
+from kgfast.training.leaves import Leaves, sample_scores
 from kgfast.training.steps import MODES
 from support.small_runs import GRAPH, NO_GAMMA, trainer_of
 
@@ -31,6 +31,13 @@ class Biased(DistMult):
 
     def candidates(self, side):
         return Candidates(self.entity, self.bias)
+
+
+class Transformed(DistMult):
+    """DistMult whose candidates are not rows of the table but made of them."""
+
+    def candidates(self, side):
+        return Candidates(2 * self.entity, torch.full((1,), 0.5))
 
 
 def made(name, **sections):
@@ -91,3 +98,42 @@ def test_a_step_is_the_public_loss(name, negatives):
             scale = float(expected.abs().max())
             torch.testing.assert_close(gradients[key], expected, rtol=1e-5, atol=1e-6 * scale)
             assert scale > 0 or key in ("w1", "w2", "w3")
+
+
+@pytest.mark.parametrize("negatives", ["shared", "per_row"])
+def test_what_is_made_of_the_table_has_a_gradient_of_its_size(negatives):
+    """No config asks for such a model; its steps are right all the same."""
+    trainer = trainer_of(model={"name": "distmult", **NO_GAMMA}, data={"negatives": negatives})
+    model = trainer.model
+    model.__class__ = Transformed
+    objective = MODES["negative"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
+    batch = objective.batches.batch(0)
+    ids, _ = objective._negatives.draw(batch)
+    leaves = Leaves(model)
+    scores = sample_scores(leaves, batch, ids, None, penalised=False)
+    (scores.positive.sum() + scores.negative.sum()).backward()
+    gradients = whole_gradients(model, leaves)
+    public = losses.sampled_scores(model, triples_of(batch), ids, batch.side)
+    for own, other in zip((scores.positive, scores.negative), public, strict=True):
+        torch.testing.assert_close(own, other)
+    sum(it.sum() for it in public).backward()
+    torch.testing.assert_close(gradients["entity"], whole_gradients(model)["entity"])
+
+
+@pytest.mark.parametrize("negatives", ["shared", "per_row"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_makes_no_sparse_tensor(name, negatives, monkeypatch):
+    def refused(*args, **kwargs):
+        raise AssertionError("a sparse tensor")
+
+    monkeypatch.setattr(torch, "sparse_coo_tensor", refused)
+    trainer = made(name, data={"negatives": negatives}, train={"steps": 2})
+    trainer.fit()
+
+
+def test_a_leaf_without_a_gradient_has_no_rows():
+    leaves = Leaves(trainer_of().model)
+    ids = torch.arange(3)
+    assert leaves.rows(ids) is leaves.rows(ids)
+    assert leaves.rows(ids) is not leaves.rows(ids.clone())
+    assert leaves.gradients() == []
