@@ -18,27 +18,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import eval_mem_crops
-import naive
 import torch
-from common import (
-    QUICK_SIZES,
-    ChildDied,
-    PeakMemory,
-    Stopwatch,
-    available_memory,
-    console,
-    facts,
-    finite,
-    human_bytes,
-    in_child,
-    machine_line,
-    write_json,
-)
-from eval_mem_tables import conclusion, memory_table, notes, time_table
 
 import kgfast
 from kgfast import ops
+from lib import eval_mem_crops, naive
+from lib import options as known_options
+from lib.eval_mem_tables import conclusion, memory_table, notes, time_table
+from lib.machine import available_memory, facts, machine_line
+from lib.measure import ChildDied, PeakMemory, Stopwatch, in_child
+from lib.options import QUICK_SIZES
+from lib.results import draw, finite, write_json
+from lib.tables import console, human_bytes
 
 NAIVE_CAP_SHARE, NAIVE_CAP = 0.4, 10e9  # of available memory, and what is enough to see
 REFERENCE_TRIPLES = 8  # what a backend without kernels can rank while somebody waits
@@ -192,13 +183,10 @@ def _naive_row(
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = known_options.new_parser(__doc__, quick="a tiny graph: a smoke test")
     parser.add_argument("--data", metavar="DIR", help="a dataset folder, any known layout")
     parser.add_argument("--dims", type=int, nargs="+", metavar="D", help="128 256 512 unless given")
     parser.add_argument("--batch-size", type=int, help="of kgfast; chosen by it unless given")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: .png, .svg or .pdf")
     parser.add_argument("--sample", type=int, default=16, help="queries compared with reference")
     parser.add_argument(
         "--naive-cap",
@@ -209,33 +197,20 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-naive", action="store_true", help="formulas only")
     parser.add_argument("--no-crops", action="store_true", help="leave MED and RSCF out")
     parser.add_argument("--only-crops", action="store_true", help="MED and RSCF alone")
-    parser.add_argument("--quick", action="store_true", help="a tiny graph: a smoke test")
+    known_options.add_device(parser)
+    known_options.add_outputs(parser)
     options = parser.parse_args(arguments)
-    options.dims = options.dims or ([8, 16] if options.quick else [128, 256, 512])
-    if min(options.dims) < 1:
-        parser.error(f"--dims must be at least 1; got {min(options.dims)}")
-    if options.batch_size is not None and options.batch_size < 1:
-        parser.error(f"--batch-size must be at least 1; got {options.batch_size}")
+    known_options.set_defaults(options, {"dims": [128, 256, 512]}, {"dims": [8, 16]})
+    known_options.check_positive(parser, options, "dims", "batch_size")
     if options.only_crops and (options.no_crops or options.plot or len(set(options.dims)) < 2):
         parser.error("--only-crops needs several --dims, and neither --no-crops nor --plot")
     if options.sample < 0:
         parser.error(f"--sample must not be negative; got {options.sample}")
     if options.naive_cap is not None and not options.naive_cap > 0:
         parser.error(f"--naive-cap must be positive; got {options.naive_cap}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch sees no GPU here")
-    if options.plot is not None:
-        _check_plot(parser, options.plot)
+    known_options.check_device(parser, options)
+    known_options.check_plot(parser, options.plot)
     return options
-
-
-def _check_plot(parser: argparse.ArgumentParser, path: Path) -> None:
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        parser.error(f"--plot must end in .png, .svg or .pdf; got {path.name}")
-    try:
-        import matplotlib  # noqa: F401  (found out now, not after the work)
-    except ImportError:
-        parser.error('--plot needs matplotlib: pip install "kgfast[bench]"')
 
 
 def _cap(options: argparse.Namespace) -> float | None:
@@ -310,10 +285,7 @@ def main() -> int:
         for note in notes(rows[-1], cap):
             out.print(f"- {note}", style="dim")
     _write(options.json, rows, crop_rows)
-    if options.plot is not None:
-        from pictures import draw_memory
-
-        draw_memory(rows, options.plot)
+    draw("draw_memory", rows, options.plot, out)
     if not all(row["check"]["equal"] for row in [*rows, *crop_rows]):
         out.print("\n[bold white on red] RANKS DIFFER FROM THE SPECIFICATION: this is a bug ")
         return 1

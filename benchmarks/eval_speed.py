@@ -13,50 +13,37 @@ differ). The roof is the bare register loop of the sweep, on as many threads.
 import argparse
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import peers
-import speed_tables as tables
 import torch
-from bench import (
+from torch import Tensor
+
+import kgfast
+from lib import eval_speed_tables as tables
+from lib.bench import (
     BATCH,
     Bench,
+    Contender,
+    checked,
     dot_work,
     embeddings,
     isas,
     kgfast_counts,
+    new_parser,
     rotate_model,
     rotate_work,
 )
-from common import (
-    QUICK_SIZES,
-    RESULTS,
-    Stopwatch,
-    Timing,
-    console,
-    facts,
-    machine_line,
-    machine_tag,
-    write_json,
-)
-from peers import Counts, Work
-from rich.console import Console
-from torch import Tensor
-
-import kgfast
+from lib.measure import SLOW_ROUNDS, Stopwatch, Timing
+from lib.peers import ranks as peers
+from lib.peers.ranks import Counts, Work
 
 SWEEP_BATCH = 1024
 DOT_DIMS = (200, 512)
 REFERENCE_QUERIES = 4  # checked against the specification
-SLOW_SECONDS, SLOW_ROUNDS = 3.0, 3  # a slower unit of work takes fewer turns
 PYKEEN_TRIPLES = (4, 12)  # the difference is what 8 triples cost, without what a call costs
-PEERS = ("compile", "eager", "keops", "pykeen")
 PYKEEN = "PyKEEN's evaluator, L2"
-
-Contender = Callable[[], Any]
 
 
 def rotate_section(bench: Bench) -> None:
@@ -77,7 +64,7 @@ def rotate_section(bench: Bench) -> None:
             what = {"dim": dim, "table": table, "batch": BATCH}
             race(bench, "rotate", contenders | built, what)
             check(bench, work, "rotate")
-            bench.add_missing("rotate", missing, **what)
+            bench.add_missing("rotate", missing, what)
     title = f"RotatE rank counts of {BATCH} queries"
     tables.print_race(bench.out, bench.rows, "rotate", title)
 
@@ -94,7 +81,7 @@ def single_section(bench: Bench) -> None:
         what = {"dim": dim, "table": table, "batch": 1}
         race(bench, "single", contenders | built, what)
         check(bench, work, "rotate")
-        bench.add_missing("single", missing, **what)
+        bench.add_missing("single", missing, what)
     tables.print_race(bench.out, bench.rows, "single", "RotatE rank counts of one query")
 
 
@@ -114,29 +101,12 @@ def dot_section(bench: Bench) -> None:
 def race(
     bench: Bench, section: str, contenders: Mapping[str, Contender], work: Mapping[str, Any]
 ) -> None:
-    """Warm up, take turns, compare the integers, keep a row for each contender."""
-    counts, few = {}, {}
-    for name, run in contenders.items():
-        counts[name] = run()
-        if bench.stopwatch.seconds(run) > SLOW_SECONDS:
-            few[name] = min(SLOW_ROUNDS, bench.options.rounds)
-    timings = bench.stopwatch.interleave(contenders, bench.options.rounds, few)
-    elements = work["batch"] * bench.graph.num_entities * work["dim"]
-    for name, timing in timings.items():
-        row = bench.add(
-            section,
-            name,
-            **work,
-            seconds=timing.as_dict(),
-            elements_per_s=elements / timing.median,
-            times_kgfast=timing.median / timings["kgfast"].median,
-            extrapolated=False,
-            **difference(counts[name], counts["kgfast"]),
-        )
+    """Let all take turns, and compare the integers."""
+    counts, rows = bench.race(section, contenders, work)
+    for name, row in rows.items():
+        row |= difference(counts[name], counts["kgfast"])
         if counts[name][1] is None:
             row["note"] = "counts the greater ones only"
-        if isinstance(contenders[name], peers.Chunked):
-            row["chunk"] = contenders[name].chunk  # type: ignore[attr-defined]
 
 
 def difference(counts: Counts, ours: Counts) -> dict[str, int]:
@@ -202,7 +172,6 @@ def roof_section(bench: Bench) -> None:
             elements_per_s=elements / sweep.median,
             roof_elements_per_s=loop.as_dict(),
             share_of_roof=elements / sweep.median / loop.median,
-            extrapolated=False,
         )
     tables.print_roof(bench.out, bench.rows)
 
@@ -252,7 +221,7 @@ def whole_section(bench: Bench) -> None:
         )
         if built:
             pykeen = built["pykeen"]
-            same = same_function(pykeen, bench.device)
+            same = pykeen.by_kgfast()
             contenders["kgfast, planted, L2"] = partial(kgfast.rank, same, test, known=known)
             few, more = PYKEEN_TRIPLES
             calls = {count: partial(pykeen.evaluate, count, few) for count in (few, more)}
@@ -264,20 +233,8 @@ def whole_section(bench: Bench) -> None:
         if calls:
             add_extrapolated(bench, work, calls_seconds, compared)
         if missing:
-            bench.add_missing("whole", {PYKEEN: missing["pykeen"]}, **work)
+            bench.add_missing("whole", {PYKEEN: missing["pykeen"]}, work)
     tables.print_whole(bench.out, bench.rows, 2 * len(test))
-
-
-def same_function(pykeen: peers.PyKEEN, device: str) -> kgfast.RotatE:
-    """PyKEEN's RotatE: interleaved rows, unit complex relations, Euclidean norm."""
-    model = kgfast.RotatE(
-        pykeen.entity,
-        pykeen.relation,
-        relation_format="complex",
-        norm="l2",
-        layout="interleaved",
-    )
-    return model.to(device)
 
 
 def compare_with_pykeen(pykeen: peers.PyKEEN, model: Any, known: Any) -> dict[str, int]:
@@ -321,7 +278,6 @@ def add_whole(bench: Bench, work: Mapping[str, int], timings: Mapping[str, Timin
             **work,
             seconds=timing.as_dict(),
             elements_per_s=speed,
-            extrapolated=False,
         )
 
 
@@ -352,66 +308,13 @@ def add_extrapolated(
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--dims", type=int, nargs="+", metavar="D", help="128 512 unless given")
-    parser.add_argument(
-        "--tables", nargs="+", choices=("random", "planted"), default=["random", "planted"]
-    )
-    parser.add_argument("--peers", nargs="*", choices=PEERS, help="all of them unless given")
-    parser.add_argument("--rounds", type=int, help="turns of each contender; 5 unless given")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--quick", action="store_true", help="a tiny graph, eager torch: seconds")
-    parser.add_argument("--json", type=Path, help="results/<machine>-eval-speed.json unless given")
-    parser.add_argument("--plot", type=Path, help="beside the JSON unless given")
-    options = parser.parse_args(arguments)
-    options.dims = options.dims or ([16] if options.quick else [128, 512])
-    options.rounds = (2 if options.quick else 5) if options.rounds is None else options.rounds
-    if options.peers is None:
-        options.peers = ["eager"] if options.quick else list(PEERS)
-    if min(options.dims) < 1:
-        parser.error(f"--dims must be at least 1; got {min(options.dims)}")
-    if options.rounds < 1:
-        parser.error(f"--rounds must be at least 1; got {options.rounds}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch sees no GPU here")
-    if not options.quick:  # a smoke test writes only what it is told to
-        name = f"{machine_tag(options.device)}-eval-speed.json"
-        options.json = options.json or RESULTS / name
-        options.plot = options.plot or options.json.with_suffix(".png")
-    return options
+    return checked(new_parser(__doc__, "eval-speed"), "eval-speed", arguments)
 
 
 def main() -> int:
     """Measure, print, write; 1 if a count of kgfast's differs from the specification."""
-    options = parse()
-    graph = kgfast.datasets.synthetic(*(QUICK_SIZES if options.quick else ()))
-    bench, about = (
-        Bench(options, console(), graph, Stopwatch(options.device)),
-        facts(options.device),
-    )
-    bench.out.print(machine_line(about), style="dim")
-    bench.out.print(f"{graph.num_entities:,} entities; {options.rounds} rounds\n", style="dim")
-    for section in (rotate_section, single_section, dot_section, roof_section, whole_section):
-        section(bench)
-        rows = [row | about for row in bench.rows]
-        if options.json is not None:  # after each: a run that is stopped keeps what there is
-            write_json(options.json, {"ratios": tables.ratios(rows), "rows": rows})
-    tables.print_ratios(bench.out, bench.rows)
-    if options.plot is not None:
-        _draw(rows, options.plot, bench.out)
-    if not all(row.get("equals_reference", True) for row in rows):
-        bench.out.print("[bold white on red] COUNTS DIFFER FROM THE SPECIFICATION: this is a bug ")
-        return 1
-    return 0
-
-
-def _draw(rows: list[dict[str, Any]], path: Path, out: Console) -> None:
-    try:
-        from pictures import draw_speed
-    except ImportError:
-        out.print('no picture: matplotlib is not installed (pip install "kgfast[bench]")')
-        return
-    draw_speed(rows, path)
+    sections = (rotate_section, single_section, dot_section, roof_section, whole_section)
+    return Bench.of("eval_speed", parse()).run(sections, tables.ratios, "draw_speed")
 
 
 if __name__ == "__main__":

@@ -137,7 +137,8 @@ def main() -> int:
         return 1
     os.environ |= environment()
     sys.path.insert(0, str(BUILD))
-    from common import machine_tag, write_json
+    from lib.machine import machine_tag
+    from lib.results import write_json
 
     tag = machine_tag("cuda")
     outcomes |= run(steps(tag), started + SECONDS)
@@ -217,7 +218,8 @@ def _stop(process: "subprocess.Popen[str]", patience: float) -> str:
 def _device() -> dict[str, Any]:
     """What the results depend on."""
     import torch
-    from common import machine, versions
+
+    from lib.machine import machine, versions
 
     query = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,memory.total"
     smi = shutil.which("nvidia-smi")

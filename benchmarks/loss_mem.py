@@ -19,27 +19,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import loss_peers as peers
 import torch
-from common import (
-    ChildDied,
-    PeakMemory,
-    Stopwatch,
-    Timing,
-    available_memory,
-    console,
-    facts,
-    human_bytes,
-    human_seconds,
-    in_child,
-    machine_line,
-    write_json,
-)
-from loss_peers import Run, Work
-from rich import box
 from rich.console import Console
 from rich.table import Table
-from speed_tables import LABELS
+
+from lib import options as known_options
+from lib.machine import available_memory, facts, machine_line
+from lib.measure import SLOW_SECONDS, ChildDied, PeakMemory, Stopwatch, Timing, in_child
+from lib.peers import losses as peers
+from lib.peers.losses import Run, Work
+from lib.results import draw, write_json
+from lib.tables import (
+    LABELS,
+    billions,
+    console,
+    human_bytes,
+    median,
+    new_table,
+    ratio_lines,
+    spread,
+    style_of,
+)
 
 BATCHES, ENTITIES, DIM = (256, 512, 1024), (10_000, 50_000), 200
 HEAD = (40_000, 50_011, 64)  # rows, outputs, width
@@ -62,7 +62,7 @@ GOALS = {
     ("bce dot", "eager"): ">= 1x",
     ("bce rotate", "eager"): ">= 10x",
 }
-ROUNDS, SLOW_SECONDS, SLOW_ROUNDS = 7, 3.0, 3
+ROUNDS = 7
 NAMES = LABELS | {"eager": "torch, eager", "kgfast": "kgfast"}
 
 
@@ -103,7 +103,8 @@ class Job:
 
 def measure(job: Job) -> dict[str, Any]:
     """Peak beyond operands and gradients, and seconds."""
-    torch._dynamo.config.cache_size_limit = 64
+    if job.contender == "compile":
+        torch._dynamo.config.cache_size_limit = 64
     work = job.work()
     run, parts = job.run(work)
     if job.contender == "compile":
@@ -191,7 +192,8 @@ def _measured(job: Job, dense_bytes: int) -> dict[str, Any]:
 
 def race(section: str, sizes: tuple[Any, ...], options: argparse.Namespace) -> list[dict[str, Any]]:
     """All contenders of one work in turns, in one process."""
-    torch._dynamo.config.cache_size_limit = 64
+    if options.compile:
+        torch._dynamo.config.cache_size_limit = 64
     score, batch, entities, dim, per_query = sizes
     work = Work.random(score, batch, entities, dim, options.device)
     parts = {}
@@ -207,13 +209,7 @@ def race(section: str, sizes: tuple[Any, ...], options: argparse.Namespace) -> l
             "eager": peers.chunk_of_rotate_bce(work),
         }
         parts["eager"] = entities / peers.rotate_chunk(work)
-    stopwatch = Stopwatch(options.device)
-    few = {}
-    for name, run in runs.items():
-        run()
-        if stopwatch.seconds(run) > SLOW_SECONDS:
-            few[name] = min(SLOW_ROUNDS, options.rounds)
-    timings = stopwatch.interleave(runs, options.rounds, few)
+    _, timings = Stopwatch(options.device).race(runs, options.rounds)
     whole = {name: timing.scaled(parts.get(name, 1.0)) for name, timing in timings.items()}
     pairs = batch * (per_query or entities)
     return [
@@ -235,16 +231,9 @@ def race(section: str, sizes: tuple[Any, ...], options: argparse.Namespace) -> l
     ]
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left")
-    return table
-
-
 def memory_table(rows: list[dict[str, Any]]) -> Table:
     """Bytes and seconds of the grid."""
-    table = _table(
+    table = new_table(
         "Forward and backward over all entities",
         *("", "batch x entities x dim", "dense, by formula", "peak beyond operands", "time"),
     )
@@ -262,49 +251,45 @@ def memory_table(rows: list[dict[str, Any]]) -> Table:
         formula = row["formula"].get("tensor", row["formula"]["dense"])
         cells = (row["note"], "") if row["seconds"] is None else _measured_cells(row)
         contender = NAMES[row["contender"]]
-        style = "bold green" if row["contender"] == "kgfast" else None
-        table.add_row(f"{name}: {contender}", shape, human_bytes(formula), *cells, style=style)
+        label = f"{name}: {contender}"
+        table.add_row(label, shape, human_bytes(formula), *cells, style=style_of(row))
     return table
 
 
 def _measured_cells(row: Mapping[str, Any]) -> tuple[str, str]:
-    mark = "~" if row["extrapolated"] else ""
     part = " (a part)" if row["extrapolated"] else ""
-    return human_bytes(row["bytes"]) + part, mark + human_seconds(row["seconds"]["median"])
+    return human_bytes(row["bytes"]) + part, median(row)
 
 
 def race_table(rows: list[dict[str, Any]]) -> Table:
     """Medians of the races."""
-    table = _table(
+    table = new_table(
         "Forward and backward, all contenders in turns",
         *("", "median", "min .. max", "elements/s", "x kgfast", "goal"),
     )
     for row in (row for row in rows if "times_kgfast" in row):
-        seconds = row["seconds"]
         table.add_row(
             f"{row['section']}: {NAMES[row['contender']]}",
-            ("~" if row["extrapolated"] else "") + human_seconds(seconds["median"]),
-            f"{human_seconds(seconds['min'])} .. {human_seconds(seconds['max'])}",
-            f"{row['elements_per_s'] / 1e9:.3g} G",
-            f"{row['times_kgfast']:.2f}",
+            *(median(row), spread(row["seconds"]), billions(row), f"{row['times_kgfast']:.2f}"),
             GOALS.get((row["section"], row["contender"]), ""),
-            style="bold green" if row["contender"] == "kgfast" else None,
+            style=style_of(row),
         )
     return table
 
 
 def ratios(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
     """What, measured, goal."""
-    return [
-        {
-            "what": f"{row['section']}, {row['score']}, {row['batch']} x {row['candidates']} x "
+    lines = [
+        (
+            f"{row['section']}, {row['score']}, {row['batch']} x {row['candidates']} x "
             f"{row['dim']}: kgfast against {NAMES[row['contender']]}",
-            "measured": f"{'~' if row['extrapolated'] else ''}{row['times_kgfast']:.1f}x",
-            "goal": GOALS.get((row["section"], row["contender"]), ""),
-        }
+            f"{'~' if row['extrapolated'] else ''}{row['times_kgfast']:.1f}x",
+            GOALS.get((row["section"], row["contender"]), ""),
+        )
         for row in rows
         if "times_kgfast" in row and row["contender"] != "kgfast"
     ]
+    return ratio_lines(lines)
 
 
 NOTES = (
@@ -317,24 +302,20 @@ NOTES = (
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser = known_options.new_parser(__doc__, quick="tiny shapes: a smoke test")
+    known_options.add_device(parser)
+    known_options.add_outputs(parser)
     parser.add_argument("--rounds", type=int, help=f"turns of a contender; {ROUNDS}, 2 if --quick")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: .png, .svg or .pdf")
     parser.add_argument("--no-compile", dest="compile", action="store_false", default=None)
-    parser.add_argument("--quick", action="store_true", help="tiny shapes: a smoke test")
     options = parser.parse_args(arguments)
-    if options.rounds is None:
-        options.rounds = 2 if options.quick else ROUNDS
-    if options.rounds < 1:
-        parser.error(f"--rounds must be at least 1; got {options.rounds}")
-    if options.compile is None:
-        options.compile = not options.quick
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch sees no GPU here")
-    if options.plot is not None and options.plot.suffix not in (".png", ".svg", ".pdf"):
-        parser.error(f"--plot must end in .png, .svg or .pdf; got {options.plot.name}")
+    known_options.set_defaults(
+        options,
+        whole={"rounds": ROUNDS, "compile": True},
+        quick={"rounds": 2, "compile": False},
+    )
+    known_options.check_positive(parser, options, "rounds")
+    known_options.check_device(parser, options)
+    known_options.check_plot(parser, options.plot)
     return options
 
 
@@ -361,10 +342,7 @@ def main() -> int:
     out.print(memory_table(rows), "")
     for note in NOTES:
         out.print(f"- {note}", style="dim")
-    if options.plot is not None:
-        from pictures import draw_losses
-
-        draw_losses(rows, options.plot)
+    draw("draw_losses", rows, options.plot, out)
     return 0
 
 

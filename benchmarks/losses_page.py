@@ -6,18 +6,17 @@
 One table a machine and benchmark: every row of loss_mem.py and topk_speed.py.
 """
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, human_bytes, human_seconds
-from readme_table import Rows, sources, update_page
-from speed_tables import LABELS
+from lib import pages
+from lib.pages import ROOT, machine_of, sources
+from lib.results import Rows, read_rows
+from lib.tables import LABELS, human_bytes, median
 
-PAGE = Path(__file__).parent.parent / "docs" / "losses.md"
+PAGE = ROOT / "docs" / "losses.md"
 TITLES = {
     "loss_mem": "Losses and sampled scores, forward and backward",
     "topk_speed": "Top-k",
@@ -41,15 +40,12 @@ CONTENDERS = LABELS | {
 }
 
 
-def pages(folder: Path) -> Iterator[tuple[str, Rows]]:
+def tables_of(folder: Path) -> Iterator[tuple[str, Rows]]:
     """Title and rows of each table."""
     for benchmark, title in TITLES.items():
         for path in sorted(folder.glob(f"*-{benchmark.replace('_', '-')}.json")):
-            rows = json.loads(path.read_text())["rows"]
-            if rows:
-                about = rows[0]["machine"]
-                threads = f", {about['threads']} threads" if about["device"] == "cpu" else ""
-                yield f"{title}: {about['name']}{threads}", rows
+            if rows := read_rows(path):
+                yield f"{title}: {machine_of(rows)}", rows
 
 
 def markdown(tables: Sequence[tuple[str, Rows]]) -> str:
@@ -80,29 +76,21 @@ def _line(row: Mapping[str, Any]) -> str:
     per_row = f" (of {row['entities']:,})" if columns != row["entities"] else ""
     shape = f"{row.get('batch', 1):,} x {columns:,}{per_row} x {row['dim']}"
     contender = CONTENDERS.get(row["contender"], row["contender"])
-    cells = [", ".join(what), shape, contender, *_measured(row)]
-    return "| " + " | ".join(cells) + " |"
+    return pages.row(", ".join(what), shape, contender, *_measured(row))
 
 
 def _measured(row: Mapping[str, Any]) -> tuple[str, str, str]:
     if not row["seconds"]:
         return row.get("note", ""), "", ""
-    mark = "~" if row["extrapolated"] else ""
     times = f"{row['times_kgfast']:.2f}x" if "times_kgfast" in row else ""
     memory = human_bytes(row["bytes"]) if "bytes" in row else ""
-    memory = f"({memory})" if memory and mark else memory
-    return mark + human_seconds(row["seconds"]["median"]), times, memory
+    memory = f"({memory})" if memory and row["extrapolated"] else memory
+    return median(row), times, memory
 
 
 def main() -> int:
-    """Update or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    table = markdown(list(pages(options.results)))
-    return update_page(options.page, table, Path(__file__).name, only_check=options.check)
+    """Update, print or check the page."""
+    return pages.main(__file__, __doc__, PAGE, lambda folder: markdown(list(tables_of(folder))))
 
 
 if __name__ == "__main__":

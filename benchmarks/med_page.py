@@ -7,29 +7,26 @@ One table a machine and benchmark: the sub-models of eval_mem.py and every row o
 train_memory.py and med_trials.py.
 """
 
-import argparse
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import eval_mem_crops
 import med_speed
 import med_trials
-from common import RESULTS, human_bytes, human_seconds
-from readme_table import Rows, sources, update_page
 
-PAGE = Path(__file__).parent.parent / "docs" / "med_rscf.md"
+from lib import eval_mem_crops, pages
+from lib.pages import ROOT, machine_of, sources
+from lib.results import Rows, read_rows
+from lib.tables import human_bytes, human_seconds
+
+PAGE = ROOT / "docs" / "med_rscf.md"
 
 
-def pages(folder: Path) -> Iterator[tuple[str, Rows]]:
+def tables_of(folder: Path) -> Iterator[tuple[str, Rows]]:
     """Kind and rows of each table."""
     for benchmark, files in FILES.items():
         for path in sorted(folder.glob(files)):
-            rows = [
-                row for row in json.loads(path.read_text())["rows"] if row["benchmark"] == benchmark
-            ]
+            rows = [row for row in read_rows(path) if row["benchmark"] == benchmark]
             if rows:
                 yield benchmark, rows
 
@@ -44,15 +41,14 @@ def markdown(tables: Sequence[tuple[str, Rows]]) -> str:
     return "\n".join([*parts, *sources([rows for _, rows in tables])])
 
 
-def _title(what: str, row: Mapping[str, Any]) -> str:
-    about, dims = row["machine"], ", ".join(map(str, row["dims"]))
-    threads = f", {about['threads']} threads" if about["device"] == "cpu" else ""
-    return f"### {what}, sub-models {dims}: {about['name']}{threads}"
+def _title(what: str, rows: Rows) -> str:
+    dims = ", ".join(map(str, rows[0]["dims"]))
+    return f"### {what}, sub-models {dims}: {machine_of(rows)}"
 
 
 def _evaluation(rows: Rows) -> Iterator[str]:
     graph = rows[0]["graph"]
-    yield _title("Evaluation", rows[0])
+    yield _title("Evaluation", rows)
     yield ""
     yield (
         f"{2 * graph['test_triples']:,} queries of each sub-model against {graph['entities']:,} "
@@ -66,15 +62,18 @@ def _evaluation(rows: Rows) -> Iterator[str]:
     for row in rows:
         ours = row["kgfast"]
         factor = human_bytes(ours["factor_bytes"]) if ours["factor_bytes"] else ""
-        yield (
-            f"| {eval_mem_crops.LABELS[row['way']]} | {human_bytes(row['formula']['bytes'])} "
-            f"| {human_bytes(max(0, ours['bytes']))} | {factor} "
-            f"| {human_seconds(ours['seconds'])} | {ours['seconds'] / widest:.2f}x |"
+        yield pages.row(
+            eval_mem_crops.LABELS[row["way"]],
+            human_bytes(row["formula"]["bytes"]),
+            human_bytes(max(0, ours["bytes"])),
+            factor,
+            human_seconds(ours["seconds"]),
+            f"{ours['seconds'] / widest:.2f}x",
         )
 
 
 def _training(rows: Rows) -> Iterator[str]:
-    yield _title("Training steps", rows[0])
+    yield _title("Training steps", rows)
     yield ""
     yield (
         "A pass each takes the way of models whose operands depend on the crop, over the distinct "
@@ -85,16 +84,18 @@ def _training(rows: Rows) -> Iterator[str]:
     yield "|---|---|---|---:|---:|"
     for row in rows:
         kind = row["negatives"].replace("_", " ")
-        yield (
-            f"| {med_speed.LABELS[row['model']]} "
-            f"| {row['batch']} x {row['negatives_per_triple']}, {kind} | {row['way']} "
-            f"| {human_seconds(row['seconds']['median'])} | {row['times_widest']:.2f}x |"
+        yield pages.row(
+            med_speed.LABELS[row["model"]],
+            f"{row['batch']} x {row['negatives_per_triple']}, {kind}",
+            row["way"],
+            human_seconds(row["seconds"]["median"]),
+            f"{row['times_widest']:.2f}x",
         )
 
 
 def _memory(rows: Rows) -> Iterator[str]:
     first = rows[0]
-    yield _title(f"Memory of {first['config']} in training", first)
+    yield _title(f"Memory of {first['config']} in training", rows)
     yield ""
     yield (
         f"On {first['graph']}; an evaluation is of {first['triples']:,} triples of the valid set, "
@@ -114,10 +115,12 @@ def _memory(rows: Rows) -> Iterator[str]:
     yield "| after step | held | at its peak | evaluation | a step |"
     yield "|---:|---:|---:|---:|---:|"
     for row in rows:
-        yield (
-            f"| {row['step']:,} | {human_bytes(row['resident_bytes'])} "
-            f"| + {human_bytes(max(0, row['peak_bytes']))} | {human_seconds(row['seconds'])} "
-            f"| {human_seconds(row['seconds_per_step'])} |"
+        yield pages.row(
+            f"{row['step']:,}",
+            human_bytes(row["resident_bytes"]),
+            f"+ {human_bytes(max(0, row['peak_bytes']))}",
+            human_seconds(row["seconds"]),
+            human_seconds(row["seconds_per_step"]),
         )
 
 
@@ -133,8 +136,7 @@ def _trials(rows: Rows) -> Iterator[str]:
     yield "| | narrowest | widest |"
     yield "|---|---:|---:|"
     for row in rows:
-        narrowest, widest = med_trials.ends(row)
-        yield f"| {row['trial']} | {narrowest} | {widest} |"
+        yield pages.row(row["trial"], *med_trials.ends(row))
 
 
 ROWS_SHOWN = 6  # of a run's evaluations; of more a sentence
@@ -153,14 +155,8 @@ TABLES = {
 
 
 def main() -> int:
-    """Update or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    table = markdown(list(pages(options.results)))
-    return update_page(options.page, table, Path(__file__).name, only_check=options.check)
+    """Update, print or check the page."""
+    return pages.main(__file__, __doc__, PAGE, lambda folder: markdown(list(tables_of(folder))))
 
 
 if __name__ == "__main__":

@@ -13,30 +13,23 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from bare_run import bare_run
-from common import (
-    QUICK_SIZES,
-    RESULTS,
-    Stopwatch,
-    console,
-    facts,
-    human_seconds,
-    machine_line,
-    machine_tag,
-    write_json,
-)
 from rich.console import Console
-from speed_tables import _table, spread
 
 from kgfast import MED, RSCF
 from kgfast.datasets import Dataset, synthetic
 from kgfast.models.base import Model
 from kgfast.training import Config, Trainer
 from kgfast.training.run import Run
+from lib import options as known_options
+from lib.bare_run import bare_run
+from lib.machine import facts, machine_line
+from lib.measure import Stopwatch
+from lib.options import QUICK_SIZES
+from lib.results import write_json
+from lib.tables import console, human_seconds, new_table, spread
 
 WARM_UP, STEPS = 2, 3  # of a turn
 GOAL = 1.25  # nested, as a multiple of the widest alone
@@ -118,7 +111,7 @@ def measure(options: argparse.Namespace, graph: Dataset) -> Iterator[dict[str, A
 def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
     """The rows as a table."""
     dims = ", ".join(map(str, rows[0]["dims"]))
-    table = _table(
+    table = new_table(
         f"MED training steps, sub-models {dims}",
         *("model", "negatives", "", "step", "min .. max", "x widest", "goal"),
     )
@@ -137,19 +130,16 @@ def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = known_options.new_parser(__doc__)
     parser.add_argument("--dims", type=int, nargs="+", metavar="D", help="128 256 512 unless given")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each")
-    parser.add_argument("--quick", action="store_true", help="a tiny graph: seconds")
-    parser.add_argument("--json", type=Path, help="results/cpu-med-speed.json unless given")
+    known_options.add_outputs(parser, "med-speed", plot=False)
     options = parser.parse_args(arguments)
-    options.dims = options.dims or ([4, 8, 16] if options.quick else [128, 256, 512])
-    if options.rounds < 1:
-        parser.error(f"--rounds must be at least 1; got {options.rounds}")
+    known_options.set_defaults(options, {"dims": [128, 256, 512]}, {"dims": [4, 8, 16]})
+    known_options.check_positive(parser, options, "rounds")
     if options.dims != sorted(set(options.dims)):
         parser.error(f"--dims must increase; got {options.dims}")
-    if not options.quick:  # a smoke test writes only what it is told to
-        options.json = options.json or RESULTS / f"{machine_tag('cpu')}-med-speed.json"
+    known_options.set_outputs(options, "med-speed")
     return options
 
 

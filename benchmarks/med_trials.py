@@ -11,15 +11,17 @@ how soon sub-models learn, not how far they come.
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from common import QUICK_SIZES, RESULTS, console, facts, machine_line, machine_tag, write_json
 from rich.console import Console
-from rich.table import Table
 
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
+from lib import options as known_options
+from lib.machine import facts, machine_line
+from lib.options import QUICK_SIZES
+from lib.results import write_json
+from lib.tables import console, new_table
 
 STEPS, WIDEST = 2000, 128
 SEVEN = (32, 48, 64, 80, 96, 112, 128)
@@ -87,10 +89,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
     """The rows as a table."""
     title = f"MRR on valid after {rows[0]['steps']:,} steps, {rows[0]['graph']}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    table.add_column("narrowest", justify="right")
-    table.add_column("widest", justify="right")
+    table = new_table(title, "", "narrowest", "widest")
     for row in rows:
         table.add_row(row["trial"], *ends(row))
     out.print(table)
@@ -104,15 +103,12 @@ def ends(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = known_options.new_parser(__doc__, quick="a synthetic graph: a smoke test")
     parser.add_argument("--data", metavar="DIR", help="a folder of WN18RR")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--quick", action="store_true", help="a synthetic graph: a smoke test")
+    known_options.add_outputs(parser, "med-trials", plot=False)
     options = parser.parse_args()
-    if (options.data is None) != options.quick:
-        parser.error("either --data or --quick")
-    if options.json is None and not options.quick:
-        options.json = RESULTS / f"{machine_tag('cpu')}-med-trials.json"
+    known_options.check_data(parser, options)
+    known_options.set_outputs(options, "med-trials")
     return options
 
 

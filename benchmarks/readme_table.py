@@ -8,33 +8,28 @@ A column per machine: the CPU first, then a GPU for each file that has one; with
 the GPU column is empty. Nothing is typed by hand, and what was extrapolated keeps its mark.
 """
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, human_bytes, human_seconds
-from speed_tables import LABELS, find
+from lib import pages
+from lib.pages import ROOT, machine_of, sources
+from lib.results import Rows, find, read_rows
+from lib.tables import LABELS, human_bytes, human_seconds
 
-README = Path(__file__).parent.parent / "README.md"
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-EMPTY = ""
+README = ROOT / "README.md"
 LEGEND = (
     "N = 40,943 entities; whole test set: 6,268 queries, filtered. Bold: kgfast, measured; in "
     "brackets, how many times as long its peers take. ~ extrapolated from a part of the work."
 )
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def read_results(folder: Path) -> list[Rows]:
     """The rows of each machine, the CPU first."""
     machines: dict[tuple[bool, str], list[Mapping[str, Any]]] = {}
     for path in [*sorted(folder.glob("*-eval-*.json")), *sorted(folder.glob("*-train-speed.json"))]:
-        rows = json.loads(path.read_text())["rows"]
-        for row in rows:
+        for row in read_rows(path):
             if row["benchmark"] == "eval_mem_crops":  # of docs/med_rscf.md
                 continue
             about = row["machine"]
@@ -51,27 +46,16 @@ def markdown(machines: Sequence[Rows]) -> str:
     lines = [dict(_measurements(rows)) for rows in machines]
     for line in lines:
         names += [name for name in line if name not in names]
-    header = [_column(rows, "CPU" if not index else "GPU") for index, rows in enumerate(machines)]
+    header = [
+        machine_of(rows) if rows else ("GPU" if index else "CPU")
+        for index, rows in enumerate(machines)
+    ]
     table = [
-        "| | " + " | ".join(header) + " |",
+        f"| {pages.row(*header)}",
         "|---|" + "---:|" * len(header),
-        *(
-            f"| {name} | " + " | ".join(line.get(name, EMPTY) for line in lines) + " |"
-            for name in names
-        ),
+        *(pages.row(name, *(line.get(name, "") for line in lines)) for name in names),
     ]
     return "\n".join([*table, "", LEGEND, *sources(machines)])
-
-
-def _column(rows: Rows, empty: str) -> str:
-    if not rows:
-        return empty
-    about = rows[0]["machine"]
-    return (
-        f"{about['name']}, {about['threads']} threads"
-        if about["device"] == "cpu"
-        else about["name"]
-    )
 
 
 def _measurements(rows: Rows) -> Iterator[tuple[str, str]]:
@@ -162,66 +146,9 @@ def _queries(batch: int) -> str:
     return "1 query" if batch == 1 else f"{batch} queries"
 
 
-def sources(machines: Sequence[Rows]) -> Iterator[str]:
-    """The commands, versions and dates."""
-    sources = {
-        (row["command"], row["machine"]["name"], row["date"][:10], _packages(row["versions"]))
-        for rows in machines
-        for row in rows
-    }
-    for command, name, date, packages in sorted(sources):
-        yield f"`{command}` on {name}, {date}: {packages}."
-
-
-def _packages(versions: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-
-
-def insert(page: str, table: str) -> str:
-    """The page with the table between its markers.
-
-    Raises
-    ------
-    ValueError
-        If the markers are missing or in the wrong order.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page must hold {BEGIN} and, after it, {END}")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
 def main() -> int:
-    """Update, print or check the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--print", action="store_true", help="instead of updating README.md")
-    parser.add_argument("--check", action="store_true", help="fail if README.md is out of date")
-    parser.add_argument("--readme", type=Path, default=README)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    table = markdown(read_results(options.results))
-    if options.print:
-        print(table)
-        return 0
-    return update_page(options.readme, table, Path(__file__).name, only_check=options.check)
-
-
-def update_page(path: Path, table: str, script: str, *, only_check: bool) -> int:
-    """Put the table into a page, or say that it is out of date; the exit code."""
-    try:
-        old = path.read_text()
-        new = insert(old, table)
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    if new == old:
-        return 0
-    if only_check:
-        print(f"{path.name} is out of date: run python benchmarks/{script}", file=sys.stderr)
-        return 1
-    path.write_text(new)
-    return 0
+    """Update, print or check the page."""
+    return pages.main(__file__, __doc__, README, lambda folder: markdown(read_results(folder)))
 
 
 if __name__ == "__main__":

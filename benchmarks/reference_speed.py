@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, console, facts, write_json
 from torch import Tensor
 
 import kgfast
+from lib.machine import facts
+from lib.results import RESULTS, write_json
+from lib.tables import console
 
 MODELS = {"RotatE": 200, "TransE": 200, "DistMult": 200, "ComplEx": 200}
 SIZE, QUICK_SIZE = (40_943, 11), (500, 3)

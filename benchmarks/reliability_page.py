@@ -6,17 +6,16 @@
 One table of all kinds of cases, with a column for every file: `make fuzz` and `make sanitize`.
 """
 
-import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS
-from readme_table import update_page
+from lib import pages
+from lib.pages import ROOT
 
-PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "reliability.md"
 TITLES = {
     "fuzz": "no sanitizer",
     "fuzz-sanitize-address": "AddressSanitizer, UBSan",
@@ -47,23 +46,19 @@ def markdown(results: Results) -> str:
     if not results:
         return "(no run of the attack is recorded yet: `make fuzz`, `make sanitize`)"
     heads = [TITLES[name] for name in results]
-    lines = [f"| cases | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    lines = [pages.row("cases", *heads), f"|---|{'---:|' * len(heads)}"]
     for group, title in GROUPS.items():
         counts = [_cases(found, group) for found in results.values()]
-        lines.append(_row(title, [f"{count:,}" if count else "" for count in counts]))
-    lines.append(_row("**all**", [f"**{found['cases']:,}**" for found in results.values()]))
+        lines.append(pages.row(title, *(f"{count:,}" if count else "" for count in counts)))
+    lines.append(pages.row("**all**", *(f"**{found['cases']:,}**" for found in results.values())))
     for count in COUNTS:
         found = [sum(kind[count] for kind in it["kinds"].values()) for it in results.values()]
-        lines.append(_row(f"**{count}**", [f"**{number:,}**" for number in found]))
+        lines.append(pages.row(f"**{count}**", *(f"**{number:,}**" for number in found)))
     return "\n".join([*lines, "", *(_source(found) for found in results.values())])
 
 
 def _cases(found: Mapping[str, Any], group: str) -> int:
     return sum(kind["cases"] for kind in found["kinds"].values() if kind["group"] == group)
-
-
-def _row(title: str, cells: Sequence[str]) -> str:
-    return f"| {title} | {' | '.join(cells)} |"
 
 
 def _source(found: Mapping[str, Any]) -> str:
@@ -76,14 +71,8 @@ def _source(found: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    """Update or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    table = markdown(read(options.results))
-    return update_page(options.page, table, Path(__file__).name, only_check=options.check)
+    """Update, print or check the page."""
+    return pages.main(__file__, __doc__, PAGE, lambda folder: markdown(read(folder)))
 
 
 if __name__ == "__main__":

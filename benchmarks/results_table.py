@@ -9,7 +9,6 @@ RUN is a folder that ``kgfast train`` has finished. What is copied is its result
 that its config changes, and its evaluations; a row exists only where such a file does.
 """
 
-import argparse
 import json
 import shlex
 import sys
@@ -18,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from common import RESULTS, human_seconds
-from readme_table import insert
 
-ROOT = Path(__file__).parent.parent
+from lib import pages
+from lib.pages import ROOT, packages
+from lib.results import RESULTS
+from lib.tables import human_seconds
+
 RUNS = RESULTS / "runs"
 PAGE = ROOT / "docs" / "results.md"
 CONFIGS = ROOT / "configs"
@@ -149,7 +150,7 @@ def _rows(run: Run) -> Iterator[str]:
     for dim, metrics in submodels.items():
         cells = [f"{metrics[it]:,.0f}" if it == "mr" else f"{metrics[it]:.3f}" for it in _METRICS]
         label = name if dim is None else f"{name}, dim {dim}"
-        yield f"| {label} | {' | '.join(cells)} | {_steps(run)} | {time} | {_goal(run)} |"
+        yield pages.row(label, *cells, _steps(run), time, _goal(run))
 
 
 def _steps(run: Run) -> str:
@@ -179,11 +180,10 @@ def _sources(runs: Sequence[Run]) -> Iterator[str]:
     )
     yield ""
     for run in runs:
-        packages = ", ".join(f"{name} {it}" for name, it in run["versions"].items() if it)
         note = f" ({run['note']})" if run.get("note") else ""
         threads = "1 thread" if run["threads"] == 1 else f"{run['threads']} threads"
         where = f"{run['machine']}, {threads}{note}"
-        yield f"- `{run['command']}` on {where}: {packages}"
+        yield f"- `{run['command']}` on {where}: {packages(run['versions'])}"
 
 
 def _curve(run: Run) -> str:
@@ -197,11 +197,9 @@ def _curve(run: Run) -> str:
 
 def main() -> int:
     """Add runs, then update or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = pages.new_parser(__doc__, PAGE)
     parser.add_argument("--add", type=Path, nargs="+", metavar="RUN", default=[])
     parser.add_argument("--note", help="of the runs that are added")
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--runs", type=Path, default=RUNS)
     options = parser.parse_args()
     try:
@@ -210,24 +208,7 @@ def main() -> int:
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    table = markdown(read_runs(options.runs))
-    return _update(options.page, table, only_check=options.check)
-
-
-def _update(page: Path, table: str, *, only_check: bool) -> int:
-    try:
-        old = page.read_text()
-        new = insert(old, table)
-    except (OSError, ValueError) as error:
-        print(f"{page}: {error}", file=sys.stderr)
-        return 1
-    if new == old:
-        return 0
-    if only_check:
-        print(f"{page} is out of date: run python benchmarks/results_table.py", file=sys.stderr)
-        return 1
-    page.write_text(new)
-    return 0
+    return pages.update(options, __file__, markdown(read_runs(options.runs)))
 
 
 if __name__ == "__main__":

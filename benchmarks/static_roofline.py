@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, console, facts, human_seconds, write_json
 from rich.table import Table
 
 from kgfast.kernels.scores import get_score
+from lib.machine import facts
+from lib.results import RESULTS, write_json
+from lib.tables import console, human_seconds
 
 SUM_BLOCK = 64  # features between two folds
 LANES, ROOTS = 128, 16  # a multiprocessor's lane instructions and square roots a clock
@@ -69,6 +71,7 @@ TEST_SETS = (
 
 
 def main() -> None:
+    """Compile, predict, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, default=RESULTS / "static-roofline.json")
     arguments = parser.parse_args()

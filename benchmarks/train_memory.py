@@ -16,28 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bare_run import bare_run
-from common import (
-    QUICK_SIZES,
-    RESULTS,
-    PeakMemory,
-    Stopwatch,
-    console,
-    facts,
-    human_bytes,
-    human_seconds,
-    machine_line,
-    machine_tag,
-    resident_bytes,
-    return_free_memory,
-    write_json,
-)
 
 import kgfast
 from kgfast.eval.ranks import Ranks
 from kgfast.training import Config, Trainer
+from lib import options as known_options
+from lib.bare_run import bare_run
+from lib.machine import facts, machine_line
+from lib.measure import PeakMemory, Stopwatch, resident_bytes, return_free_memory
+from lib.options import QUICK_SIZES
+from lib.pages import ROOT
+from lib.results import write_json
+from lib.tables import console, human_bytes, human_seconds
 
-CONFIG = Path(__file__).parent.parent / "configs" / "wn18rr" / "rotate_med_rscf.yaml"
+CONFIG = ROOT / "configs" / "wn18rr" / "rotate_med_rscf.yaml"
 QUICK = ("model.base_dim=16", "med.dims=[4,8,16]", "data.train_bs=64")
 
 
@@ -103,22 +95,18 @@ def measure(trainer: Watched, evaluations: int, every: int) -> list[dict[str, An
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = known_options.new_parser(__doc__, quick="a tiny model: a smoke test")
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--data", metavar="DIR", help="where the dataset of the config is")
     parser.add_argument("--evaluations", type=int, default=3)
     parser.add_argument("--every", type=int, default=20, help="steps between them")
     parser.add_argument("--triples", type=int, help="of the valid set; all unless given")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--quick", action="store_true", help="a tiny model: a smoke test")
+    known_options.add_device(parser)
+    known_options.add_outputs(parser, "train-memory", plot=False)
     options = parser.parse_args()
-    if min(options.evaluations, options.every, options.triples or 1) < 1:
-        parser.error("--evaluations, --every and --triples must be at least 1")
-    if (options.data is None) != options.quick:
-        parser.error("either --data or --quick")
-    if options.json is None and not options.quick:
-        options.json = RESULTS / f"{machine_tag(options.device)}-train-memory.json"
+    known_options.check_positive(parser, options, "evaluations", "every", "triples")
+    known_options.check_data(parser, options)
+    known_options.set_outputs(options, "train-memory")
     return options
 
 

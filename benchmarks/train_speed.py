@@ -16,30 +16,19 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from common import (
-    QUICK_SIZES,
-    RESULTS,
-    ChildDied,
-    PeakMemory,
-    Stopwatch,
-    Timing,
-    console,
-    facts,
-    human_bytes,
-    human_seconds,
-    in_child,
-    machine_line,
-    machine_tag,
-    write_json,
-)
-from peers import Missing
 from rich.console import Console
-from speed_tables import _table, spread
-from train_peers import CONTENDERS, Work, loss_difference, rows_at_once
+
+from lib import options as known_options
+from lib.machine import facts, machine_line
+from lib.measure import ChildDied, PeakMemory, Stopwatch, Timing, in_child
+from lib.options import QUICK_SIZES
+from lib.peers import Missing
+from lib.peers.steps import CONTENDERS, Work, loss_difference, rows_at_once
+from lib.results import draw, write_json
+from lib.tables import console, human_bytes, human_seconds, new_table, spread, style_of
 
 SIZES = (40_943, 11, 86_835, 0, 0)  # of WN18RR's training set
 TOLERANCE = 1e-4  # of losses in float32
@@ -113,21 +102,13 @@ def show(out: Console, rows: Sequence[Mapping[str, Any]], work: Work) -> None:
     title = (
         f"RotatE training steps, dim {work.dim}, {work.batch} triples x {work.negatives} negatives"
     )
-    table = _table(
+    table = new_table(
         title,
-        "",
-        "rows",
-        "step",
-        "min .. max",
-        "steps/s",
-        "triples/s",
-        "x kgfast",
-        "goal",
-        "memory",
+        *("", "rows", "step", "min .. max", "steps/s", "triples/s", "x kgfast", "goal", "memory"),
     )
     for row in rows:
         if row["seconds"] is None:
-            table.add_row(row["contender"], row["note"], style="dim")
+            table.add_row(row["contender"], row["note"], style=style_of(row))
             continue
         goal = GOALS.get(row["contender"])
         table.add_row(
@@ -140,37 +121,30 @@ def show(out: Console, rows: Sequence[Mapping[str, Any]], work: Work) -> None:
             f"{row['times_kgfast']:.1f}",
             "" if goal is None else f">= {goal}",
             human_bytes(row["memory"]["bytes"]),
-            style="bold green" if row["contender"] == "kgfast" else None,
+            style=style_of(row),
         )
     out.print(table)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = known_options.new_parser(__doc__)
     parser.add_argument("--dim", type=int, help="500 unless given")
     parser.add_argument("--batch", type=int, help="triples of a step; 512 unless given")
     parser.add_argument("--negatives", type=int, help="of each triple; 1024 unless given")
     peers = [name for name in CONTENDERS if name != "kgfast"]
-    parser.add_argument("--peers", nargs="*", choices=peers, help="all of them unless given")
+    parser.add_argument(
+        "--peers", nargs="*", choices=peers, default=peers, help="all of them unless given"
+    )
     parser.add_argument("--rounds", type=int, help="turns of each contender; 3 unless given")
     parser.add_argument("--threads", type=int, help="torch's unless given")
-    parser.add_argument("--quick", action="store_true", help="a tiny graph: seconds")
-    parser.add_argument("--json", type=Path, help="results/cpu-train-speed.json unless given")
-    parser.add_argument("--plot", type=Path, help="beside the JSON unless given")
+    known_options.add_outputs(parser, "train-speed")
     options = parser.parse_args(arguments)
-    quick = {"dim": 16, "batch": 64, "negatives": 32, "rounds": 2}
     whole = {"dim": 500, "batch": 512, "negatives": 1024, "rounds": 3}
-    for name, value in (quick if options.quick else whole).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} must be at least 1; got {getattr(options, name)}")
-    if options.peers is None:
-        options.peers = peers
-    if not options.quick:  # a smoke test writes only what it is told to
-        options.json = options.json or RESULTS / f"{machine_tag('cpu')}-train-speed.json"
-        options.plot = options.plot or options.json.with_suffix(".png")
+    quick = {"dim": 16, "batch": 64, "negatives": 32, "rounds": 2}
+    known_options.set_defaults(options, whole, quick)
+    known_options.check_positive(parser, options, *whole)
+    known_options.set_outputs(options, "train-speed")
     return options
 
 
@@ -188,21 +162,11 @@ def main() -> int:
     show(out, rows, work)
     if options.json is not None:
         write_json(options.json, {"rows": rows})
-    if options.plot is not None:
-        _draw(rows, options.plot, out)
+    draw("draw_training", rows, options.plot, out)
     if not (math.isfinite(difference) and difference < TOLERANCE):
         out.print(f"[bold white on red] THE LOSS DIFFERS BY {difference:.1e}: this is a bug ")
         return 1
     return 0
-
-
-def _draw(rows: list[dict[str, Any]], path: Path, out: Console) -> None:
-    try:
-        from train_pictures import draw_training
-    except ImportError:
-        out.print('no picture: matplotlib is not installed (pip install "kgfast[bench]")')
-        return
-    draw_training(rows, path)
 
 
 if __name__ == "__main__":

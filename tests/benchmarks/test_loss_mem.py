@@ -1,34 +1,16 @@
 """The benchmark of losses, in its smoke-test sizes."""
 
-import importlib
 import json
-import subprocess
-import sys
 
 import pytest
 
-from support.paths import BENCHMARKS
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Import a module of benchmarks/."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
+from support.scripts import run
 
 
 def test_loss_mem_writes_what_it_measured(tmp_path):
     pytest.importorskip("matplotlib")
     result, plot = tmp_path / "loss.json", tmp_path / "loss.svg"
-    done = subprocess.run(
-        [
-            *(sys.executable, str(BENCHMARKS / "loss_mem.py"), "--quick", "--rounds", "1"),
-            *("--json", str(result), "--plot", str(plot)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    done = run("loss_mem.py", "--quick", "--rounds", 1, "--json", result, "--plot", plot)
     assert done.returncode == 0, done.stderr
     content = json.loads(result.read_text())
     rows = content["rows"]
@@ -49,7 +31,7 @@ def test_loss_mem_writes_what_it_measured(tmp_path):
 
 
 def test_peers_compute_the_same(load):
-    peers = load("loss_peers")
+    peers = load("lib.peers.losses")
     for score in ("dot", "rotate"):
         work = peers.Work.random(score, 6, 20, 5, "cpu")
         ours = peers.kgfast_bce(work)
@@ -62,7 +44,7 @@ def test_peers_compute_the_same(load):
 
 
 def test_output_heads_are_the_same(load):
-    peers = load("loss_peers")
+    peers = load("lib.peers.losses")
     work = peers.Work.random("dot", 7, 30, 4, "cpu")
     work.smoothing = 0.1
     assert peers.kgfast_cross_entropy(work) == pytest.approx(peers.head_rows(work)(), rel=1e-5)
@@ -71,12 +53,12 @@ def test_output_heads_are_the_same(load):
 
 @pytest.mark.parametrize("per_query", [None, 3])
 def test_sampled_scores_are_the_same(load, per_query):
-    peers = load("loss_peers")
+    peers = load("lib.peers.losses")
     work = peers.Work.random("rotate", 6, 20, 5, "cpu")
-    runs = peers.sampled_contenders(work, per_query, compiled=False)
+    contenders = peers.sampled_contenders(work, per_query, compiled=False)
     found = {}
-    for name, run in runs.items():
-        found[name] = (run(), work.queries.grad.clone(), work.table.grad.clone())
+    for name, contender in contenders.items():
+        found[name] = (contender(), work.queries.grad.clone(), work.table.grad.clone())
     assert found["kgfast"][0] == pytest.approx(found["eager"][0], rel=1e-5)
     for a, b in zip(found["kgfast"][1:], found["eager"][1:], strict=True):
         assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
@@ -96,7 +78,7 @@ def test_loss_mem_refuses_bad_arguments(load, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_the_page_is_made_of_the_results(tmp_path):
+def test_the_page_is_made_of_the_results(call, tmp_path):
     seconds = {"min": 0.5, "median": 1.0, "max": 1.5}
     about = {
         "machine": {"device": "cpu", "name": "a machine", "threads": 3},
@@ -110,11 +92,10 @@ def test_the_page_is_made_of_the_results(tmp_path):
     (tmp_path / "cpu-loss-mem.json").write_text(json.dumps({"rows": [bce | about, race | about]}))
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- results:begin -->\n<!-- results:end -->\nafter\n")
-    command = [sys.executable, str(BENCHMARKS / "losses_page.py"), "--results", str(tmp_path)]
-    command += ["--page", str(page)]
-    assert subprocess.run([*command, "--check"]).returncode == 1
-    assert subprocess.run(command).returncode == 0
-    assert subprocess.run([*command, "--check"]).returncode == 0
+    arguments = ("losses_page.py", "--results", tmp_path, "--page", page)
+    assert call(*arguments, "--check").returncode == 1
+    assert call(*arguments).returncode == 0
+    assert call(*arguments, "--check").returncode == 0
     lines = page.read_text().splitlines()
     assert lines[0] == "before"
     assert lines[-1] == "after"

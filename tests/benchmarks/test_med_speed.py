@@ -1,28 +1,14 @@
 """med_speed.py and the page of its results, in their smoke-test sizes."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from support.paths import BENCHMARKS
-
-
-def run(script, *arguments):
-    """Run a script in a process of its own."""
-    return subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-
 
 @pytest.mark.slow
-def test_steps_are_timed_and_put_into_the_page(tmp_path):
+def test_steps_are_timed_and_put_into_the_page(call, tmp_path):
     results, page = tmp_path / "results", tmp_path / "page.md"
-    done = run("med_speed.py", "--quick", "--rounds", 1, "--json", results / "cpu-med-speed.json")
+    done = call("med_speed.py", "--quick", "--rounds", 1, "--json", results / "cpu-med-speed.json")
     assert done.returncode == 0, done.stderr
     rows = json.loads((results / "cpu-med-speed.json").read_text())["rows"]
     assert [(row["model"], row["negatives"], row["way"]) for row in rows] == [
@@ -39,7 +25,7 @@ def test_steps_are_timed_and_put_into_the_page(tmp_path):
         assert (row["times_widest"] == 1) == (row["way"] == "widest alone")
         assert {"command", "machine", "versions", "date"} <= row.keys()
     arguments = ("--quick", "--every", 2, "--json", results / "cpu-train-memory.json")
-    done = run("train_memory.py", *arguments)
+    done = call("train_memory.py", *arguments)
     assert done.returncode == 0, done.stderr
     rows = json.loads((results / "cpu-train-memory.json").read_text())["rows"]
     assert [row["step"] for row in rows] == [2, 4, 6]
@@ -47,19 +33,19 @@ def test_steps_are_timed_and_put_into_the_page(tmp_path):
         assert row["resident_bytes"] > 50 << 20
         assert list(row["mrr"]) == ["4", "8", "16"]
         assert min(row["seconds"], row["seconds_per_step"]) > 0
-    done = run("med_trials.py", "--quick", "--json", results / "cpu-med-trials.json")
+    done = call("med_trials.py", "--quick", "--json", results / "cpu-med-trials.json")
     assert done.returncode == 0, done.stderr
     rows = json.loads((results / "cpu-med-trials.json").read_text())["rows"]
     arguments = ("--quick", "--every", 1, "--evaluations", 7, "--triples", 9)
-    done = run("train_memory.py", *arguments, "--json", results / "cpu-train-memory-7.json")
+    done = call("train_memory.py", *arguments, "--json", results / "cpu-train-memory-7.json")
     assert done.returncode == 0, done.stderr
     assert [len(row["mrr"]) for row in rows] == [1, 2, 2, 2, 4, 7, 7, 7]
     assert all(0 < mrr < 1 for row in rows for mrr in row["mrr"].values())
     page.write_text("Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n")
     arguments = ("--results", results, "--page", page)
-    assert run("med_page.py", *arguments, "--check").returncode == 1
-    assert run("med_page.py", *arguments).returncode == 0
-    assert run("med_page.py", *arguments, "--check").returncode == 0
+    assert call("med_page.py", *arguments, "--check").returncode == 1
+    assert call("med_page.py", *arguments).returncode == 0
+    assert call("med_page.py", *arguments, "--check").returncode == 0
     assert "| RotatE | 64 x 32, shared | nested |" in page.read_text()
     assert "| RotatE + RSCF | 64 x 8, per row | nested |" in page.read_text()
     assert "| 4 sub-models, held at 0, 1/2, 1 | 0." in page.read_text()

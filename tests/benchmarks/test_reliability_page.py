@@ -1,12 +1,6 @@
 """docs/reliability.md says what the files of the attack say."""
 
-import sys
-
-from support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import reliability_page
+from support.paths import BENCHMARKS
 
 
 def result(cases, wrong=0):
@@ -27,8 +21,8 @@ def result(cases, wrong=0):
     }
 
 
-def test_a_column_for_every_file():
-    table = reliability_page.markdown(
+def test_a_column_for_every_file(load):
+    table = load("reliability_page").markdown(
         {"fuzz": result(1234, wrong=2), "fuzz-sanitize-thread": result(50)}
     )
     assert "| cases | no sanitizer | ThreadSanitizer |" in table
@@ -37,6 +31,6 @@ def test_a_column_for_every_file():
     assert "`python -m fuzz --cases 7`, seed 7, 2 min on a machine (2 cores), 2026-01-02" in table
 
 
-def test_the_page_is_up_to_date():
-    found = reliability_page.markdown(reliability_page.read(ROOT / "benchmarks" / "results"))
-    assert found in reliability_page.PAGE.read_text()
+def test_the_page_is_up_to_date(load):
+    page = load("reliability_page")
+    assert page.markdown(page.read(BENCHMARKS / "results")) in page.PAGE.read_text()

@@ -1,10 +1,8 @@
 """benchmarks/results_table.py: rows only of runs, nothing of the machine's folders, --check."""
 
 import doctest
-import importlib
 import json
-import sys
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 import yaml
@@ -15,20 +13,14 @@ TEST = {"mrr": 0.4712, "mr": 3340.4, "hits@1": 0.43, "hits@3": 0.49, "hits@10": 
 
 
 @pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("results_table")
+def script(load):
+    return load("results_table")
 
 
 @pytest.fixture
-def run(script, monkeypatch, capsys):
+def run(call):
     """Run the script with arguments."""
-
-    def run_with(*arguments):
-        monkeypatch.setattr(sys, "argv", ["results_table.py", *map(str, arguments)])
-        return SimpleNamespace(returncode=script.main(), stderr=capsys.readouterr().err)
-
-    return run_with
+    return partial(call, "results_table.py")
 
 
 @pytest.fixture

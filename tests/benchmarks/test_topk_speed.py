@@ -1,36 +1,15 @@
 """benchmarks/topk_speed.py in its smoke-test size, and its peers."""
 
-import importlib
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from support.paths import BENCHMARKS
 
-
-@pytest.fixture
-def load(monkeypatch):
-    """Import a module of benchmarks/."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
-
-
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(BENCHMARKS / "topk_speed.py"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-
-
-def test_topk_speed_compares_the_same_ids(tmp_path):
+def test_topk_speed_compares_the_same_ids(call, tmp_path):
     pytest.importorskip("matplotlib")
     result, picture = tmp_path / "topk.json", tmp_path / "topk.png"
-    done = run("--quick", "--json", result, "--plot", picture)
+    done = call("topk_speed.py", "--quick", "--json", result, "--plot", picture)
     assert done.returncode == 0, done.stderr
     content = json.loads(result.read_text())
     rows = content["rows"]
@@ -49,15 +28,15 @@ def test_topk_speed_compares_the_same_ids(tmp_path):
     assert sorted(tmp_path.iterdir()) == [result, picture]
 
 
-def test_it_writes_only_what_it_is_told_to(tmp_path):
-    done = run("--quick", "--peers", "--tables", "random", "-k", 3)
+def test_it_writes_only_what_it_is_told_to(call):
+    done = call("topk_speed.py", "--quick", "--peers", "--tables", "random", "-k", 3)
     assert done.returncode == 0, done.stderr
     assert "the 3 best of 128 queries" in done.stdout
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 23, 100])
 def test_chunks_of_rows_find_the_best_of_all(load, chunk):
-    peers = load("topk_peers")
+    peers = load("lib.peers.topk")
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(5, 6, generator=generator)
     table = torch.randn(23, 6, generator=generator)
@@ -74,14 +53,11 @@ def test_pykeen_answers_the_same_query(load):
     pytest.importorskip("pykeen")
     import kgfast
 
-    peers, topk_peers, bench = load("peers"), load("topk_peers"), load("bench")
+    peers, bench = load("lib.peers.topk"), load("lib.bench")
     graph = kgfast.datasets.synthetic(60, 3, 150, 10, 10)
     pykeen = peers.PyKEEN(graph, *bench.embeddings(graph, "planted", 4), "cpu")
-    model = kgfast.RotatE(
-        pykeen.entity, pykeen.relation, relation_format="complex", norm="l2", layout="interleaved"
-    )
-    top = kgfast.topk(model, heads=7, relations=1, k=5)
-    assert topk_peers.predict_target(pykeen, 7, 1, 5) == top.ids[0].tolist()
+    top = kgfast.topk(pykeen.by_kgfast(), heads=7, relations=1, k=5)
+    assert peers.predict_target(pykeen, 7, 1, 5) == top.ids[0].tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,18 @@
 """train_speed.py in its smoke-test size: equal work, equal losses, what it writes and refuses."""
 
-import importlib
 import json
-import sys
 
 import pytest
 import torch
 
-from support.paths import BENCHMARKS
 from support.sampled import threads
 
 
-@pytest.fixture
-def load(monkeypatch):
-    """Import a module of benchmarks/."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
-
-
-def test_train_speed_writes_what_it_measured(load, monkeypatch, tmp_path):
+def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     train_speed = load("train_speed")
     result, plot = tmp_path / "train.json", tmp_path / "train.svg"
-    words = ["--quick", "--threads", "1", "--json", str(result), "--plot", str(plot)]
+    words = ["--quick", "--threads", "1", "--json", result, "--plot", plot]
     in_child = train_speed.in_child
 
     def measured(function, name, *rest):
@@ -32,9 +22,8 @@ def test_train_speed_writes_what_it_measured(load, monkeypatch, tmp_path):
         )
 
     monkeypatch.setattr(train_speed, "in_child", measured)
-    monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / "train_speed.py"), *words])
     with threads(1):
-        assert train_speed.main() == 0
+        assert call("train_speed.py", *words).returncode == 0
     rows = json.loads(result.read_text())["rows"]
     names = ["kgfast", "plain torch", "plain torch, tuned", "pykeen"]
     assert [row["contender"] for row in rows] == names
@@ -54,20 +43,20 @@ def test_train_speed_writes_what_it_measured(load, monkeypatch, tmp_path):
 
 
 def test_a_part_fits_into_memory(load, monkeypatch):
-    train_peers = load("train_peers")
-    work = train_peers.Work((40_943, 11, 86_835, 0, 0), 500, 512, 1024)
-    monkeypatch.setattr(train_peers, "available_memory", lambda: 8 << 30)
+    peers = load("lib.peers.steps")
+    work = peers.Work((40_943, 11, 86_835, 0, 0), 500, 512, 1024)
+    monkeypatch.setattr(peers, "available_memory", lambda: 8 << 30)
     part = work.fitting("plain")
-    bytes_of = 4 * 1024 * 500 * train_peers._TENSORS["plain"]
+    bytes_of = 4 * 1024 * 500 * peers._TENSORS["plain"]
     assert part * bytes_of <= 0.6 * (8 << 30) < 2 * part * bytes_of
-    monkeypatch.setattr(train_peers, "available_memory", lambda: 0)
+    monkeypatch.setattr(peers, "available_memory", lambda: 0)
     assert work.fitting("pykeen") == 1
 
 
 def test_parts_of_a_batch_are_the_batch(load):
-    train_peers = load("train_peers")
-    work = train_peers.Work((60, 4, 150, 0, 0), 8, 32, 16)
-    whole, parts = train_peers.Plain(work, 32), train_peers.Plain(work, 5, is_tuned=True)
+    peers = load("lib.peers.steps")
+    work = peers.Work((60, 4, 150, 0, 0), 8, 32, 16)
+    whole, parts = peers.Plain(work, 32), peers.Plain(work, 5, is_tuned=True)
     assert parts.backward(1) == pytest.approx(whole.backward(1), rel=1e-5)
     torch.testing.assert_close(parts.model.entity.grad, whole.model.entity.grad)
     torch.testing.assert_close(parts.model.relation.grad, whole.model.relation.grad)
@@ -94,13 +83,13 @@ def test_a_slow_contender_has_one_turn(load, monkeypatch):
     assert timings["kgfast"].max == 40.0 / 3**3 / 10
 
 
-def test_train_speed_fails_loudly_when_the_loss_differs(load, monkeypatch, capsys):
+def test_train_speed_fails_loudly_when_the_loss_differs(call, load, monkeypatch):
     train_speed = load("train_speed")
-    monkeypatch.setattr(sys, "argv", ["train_speed.py", "--quick", "--peers"])
     monkeypatch.setattr(train_speed, "loss_difference", lambda work: 0.5)
     monkeypatch.setattr(train_speed, "measure", lambda options, work: [])
-    assert train_speed.main() == 1
-    assert "THE LOSS DIFFERS" in capsys.readouterr().out
+    done = call("train_speed.py", "--quick", "--peers")
+    assert done.returncode == 1
+    assert "THE LOSS DIFFERS" in done.stdout
 
 
 @pytest.mark.parametrize("option", ["--dim", "--batch", "--negatives", "--rounds"])

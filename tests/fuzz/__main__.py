@@ -105,13 +105,11 @@ def _print(tallies: dict[str, Tally], seconds: float) -> None:
 
 
 def _write(path: Path, attack: Attack, sanitizer: str | None, seconds: float) -> None:
-    import common
+    from lib.machine import facts
 
-    facts = common.facts("cpu")
-    words = [it for it in sys.argv[1:]]
     content = {
-        **facts,
-        "command": " ".join(["python -m fuzz", *words]),
+        **facts("cpu"),
+        "command": " ".join(["python -m fuzz", *sys.argv[1:]]),
         "sanitizer": sanitizer,
         "seed": attack.seed,
         "seconds": round(seconds, 1),

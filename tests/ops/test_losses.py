@@ -9,10 +9,9 @@ from kgfast import ops
 from kgfast.kernels import cpu, losses
 from kgfast.ops.dispatch import get_backend
 from support import oracles
-from support.paths import BENCHMARKS
+from support.memory import PeakMemory
 from support.problems import DTYPES, SCORES, cast, strided
 
-COMMON = BENCHMARKS / "common.py"
 EACH_SCORE = pytest.mark.parametrize("score", SCORES)
 POSITIVES = [[22, 3], [0], [5, 9, 5, 22], [3, 3], [1]]  # in no order, some twice
 TARGETS = [22, 0, 5, 3, 3]
@@ -324,9 +323,6 @@ def test_memory_stays_below_64_mib(loss, score, backend):
     """Dense scores alone would take 128 MiB (reference: 32), and as much again for gradients."""
     if backend == "cpu" and not cpu.is_available():
         pytest.skip("the extension is not built")
-    spec = importlib.util.spec_from_file_location("common", COMMON)
-    common = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(common)
     if backend == "cpu":
         batch, rows, dim, limit = 256, 131_072, 2, 64 << 20
     else:  # slow: a quarter of it, and float64
@@ -343,7 +339,7 @@ def test_memory_stays_below_64_mib(loss, score, backend):
 
     with ops.use_backend(backend):
         run(*operands(score, batch, batch, dim))  # what a first call imports is not counted
-        with common.PeakMemory("cpu") as peak:
+        with PeakMemory("cpu") as peak:
             run(*tensors)
     assert peak.bytes < sum(4 * it.numel() for it in tensors) + limit
 

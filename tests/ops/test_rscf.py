@@ -4,8 +4,6 @@ The oracle is the reference in float64, which tests/kernels/reference/test_rscf.
 dense complex arithmetic, and gradcheck here.
 """
 
-import importlib.util
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,11 +12,10 @@ from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import pairwise as cpu_pairwise
 from support import oracles
-from support.paths import BENCHMARKS
+from support.memory import PeakMemory
 from support.problems import cast, strided
 from support.sampled import assert_close, threads
 
-COMMON = BENCHMARKS / "common.py"
 SCORES = ("rscf_rotate", "rscf_l1", "rscf_l2")
 EACH_SCORE = pytest.mark.parametrize("score", SCORES)
 WITH_FACTOR = pytest.mark.parametrize("with_factor", [True, False], ids=["factor", "scale alone"])
@@ -294,14 +291,11 @@ def test_gradcheck(score, with_factor, index):
 @EITHER
 def test_memory_stays_below_64_mib(index):
     """A broadcast would hold 512 MiB of differences (pool), or gather 256 MiB (own rows)."""
-    spec = importlib.util.spec_from_file_location("common", COMMON)
-    common = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(common)
     batch, rows, dim = 256, 2048, 128
     given = operands("rscf_rotate", True, batch, rows, dim)
     if index is not None:
         index = torch.randint(rows, (batch, 1024))
-    with common.PeakMemory("cpu") as peak:
+    with PeakMemory("cpu") as peak:
         served(given, "rscf_rotate", index).sum().backward()
     results = 4 * batch * (rows if index is None else index.shape[1]) * 2  # and their gradient
     assert peak.bytes < results + sum(4 * it.numel() for it in given) + (64 << 20)

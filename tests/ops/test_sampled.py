@@ -8,10 +8,9 @@ import torch
 from kgfast import ops
 from kgfast.ops.dispatch import get_backend
 from support import oracles
-from support.paths import BENCHMARKS
+from support.memory import PeakMemory
 from support.problems import DTYPES, SCORES, cast, strided
 
-COMMON = BENCHMARKS / "common.py"
 CROPS = pytest.mark.parametrize("dims", [None, [3, 17, 8, 3]], ids=["full", "crops"])
 EACH_SCORE = pytest.mark.parametrize("score", SCORES)
 
@@ -330,14 +329,11 @@ def test_a_sparse_gradient_is_eager_only():
 @EITHER
 def test_memory_stays_below_64_mib(index, backend):
     """A broadcast would hold 512 MiB of differences (pool), or gather 256 MiB (own rows)."""
-    spec = importlib.util.spec_from_file_location("common", COMMON)
-    common = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(common)
     batch, rows, dim = (256, 2048, 128) if backend == "cpu" else (64, 1024, 64)
     tensors = operands("rotate", batch, rows, dim)
     if index is not None:
         index = torch.randint(rows, (batch, 1024 if backend == "cpu" else 128))
-    with common.PeakMemory("cpu") as peak:
+    with PeakMemory("cpu") as peak:
         served(tensors, "rotate", index).sum().backward()
     results = 4 * batch * (rows if index is None else index.shape[1]) * 2  # and their gradient
     own = results + sum(4 * it.numel() for it in tensors)

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import naive
 import torch
-from common import PeakMemory, Stopwatch, human_bytes, human_seconds, in_child
-from rich import box
 from rich.table import Table
 
 import kgfast
+from lib import naive
+from lib.measure import PeakMemory, Stopwatch, in_child
+from lib.tables import OURS, human_bytes, human_seconds, new_table
 
 FILTERED_FLOATS = 12  # of `with RSCF`, per pair and feature
 CHECKED = 2  # triples that the specification ranks too
@@ -152,11 +152,9 @@ def table(found: Sequence[Mapping[str, Any]]) -> Table:
     """All sub-models of the whole test set, filtered, both sides."""
     dims = ", ".join(str(dim) for dim in found[0]["dims"])
     title = f"Sub-models {dims}: the whole test set by each, both sides, filtered"
-    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    result.add_column("")
-    result.add_column(f"batch {found[0]['formula']['batch']}\nby formula", justify="right")
-    result.add_column("kgfast beyond\nthe tables", justify="right", style="bold green")
-    result.add_column("kgfast\ntime", justify="right", style="bold green")
+    result = new_table(title, "", f"batch {found[0]['formula']['batch']}\nby formula")
+    result.add_column("kgfast beyond\nthe tables", justify="right", style=OURS)
+    result.add_column("kgfast\ntime", justify="right", style=OURS)
     result.add_column("against the float64\nspecification", justify="right")
     for row in found:
         check = row["check"]

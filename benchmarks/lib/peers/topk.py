@@ -1,25 +1,21 @@
-"""What a user could try instead of kgfast's top-k: torch in chunks, torch.compile, KeOps, PyKEEN.
+"""The best k by torch in chunks, torch.compile, KeOps, PyKEEN.
 
-A peer that cannot run here raises `Missing`. Peers sort float32 scores: among scores closer than
-float32 tells they may choose others than kgfast. Chunk sizes are tried beforehand.
+All sort float32 scores: among scores closer than float32 tells they may choose others than kgfast.
 """
 
-import io
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from common import Stopwatch
-from peers import Missing, PyKEEN, rotate_scores
 from torch import Tensor
+
+from lib.peers import TRIED_ROWS, building, fastest, rotate_scores
+from lib.peers.ranks import PyKEEN
 
 Best = tuple[Tensor, Tensor]  # scores [B, k], ids [B, k]
 EAGER_CHUNKS = (8, 32, 64, 256)
 COMPILED_CHUNKS = (1024, 8192)
 QUERY_CHUNKS = (128, 512, 2048)  # of an output head
-_TRIED_ROWS = 4096  # of the table, when chunk sizes of eager code are tried
 
 
 @dataclass(frozen=True)
@@ -88,15 +84,15 @@ class ChunkedQueries:
 
 def eager(search: Search, block: Callable[..., Tensor] = score_block) -> ChunkedRows:
     """Plain torch, with the fastest chunk size."""
-    part = search.first_rows(min(_TRIED_ROWS, len(search.table)))
+    part = search.first_rows(min(TRIED_ROWS, len(search.table)))
     tried = [ChunkedRows(part, block, size) for size in EAGER_CHUNKS]
-    return ChunkedRows(search, block, _fastest(tried, search.device).chunk)
+    return ChunkedRows(search, block, fastest(tried, search.device).chunk)
 
 
 def eager_head(search: Search) -> ChunkedQueries:
     """Plain torch on an output head, with the fastest number of queries at a time."""
     few = Search(search.queries[: max(QUERY_CHUNKS)], search.table, search.k)
-    chunk = _fastest([ChunkedQueries(few, size) for size in QUERY_CHUNKS], search.device).chunk
+    chunk = fastest([ChunkedQueries(few, size) for size in QUERY_CHUNKS], search.device).chunk
     return ChunkedQueries(search, chunk)
 
 
@@ -105,19 +101,14 @@ def compiled(search: Search) -> ChunkedRows:
     torch._dynamo.reset()  # or it stops compiling after eight shapes
     block = torch.compile(score_block, dynamic=True)
     sizes = sorted({min(size, len(search.table)) for size in COMPILED_CHUNKS})
-    try:
-        return _fastest([ChunkedRows(search, block, size) for size in sizes], search.device)
-    except Exception as error:  # no C++ compiler, no Triton: whatever inductor lacks
-        raise Missing(f"does not compile here: {_first_line(error)}") from None
+    with building():
+        return fastest([ChunkedRows(search, block, size) for size in sizes], search.device)
 
 
 def keops(search: Search) -> Callable[[], Best]:
     """ArgKmin of a symbolic [B, N] matrix, and the scores of what it finds."""
-    try:
-        with redirect_stdout(io.StringIO()):  # where it reports that there is no GPU
-            from pykeops.torch import LazyTensor
-    except ImportError:
-        raise Missing("not installed") from None
+    with building():
+        from pykeops.torch import LazyTensor
     half = search.table.shape[1] // 2
     q_re, q_im = (LazyTensor(it.contiguous()[:, None]) for it in search.queries.split(half, 1))
     c_re, c_im = (LazyTensor(it.contiguous()[None]) for it in search.table.split(half, 1))
@@ -127,11 +118,8 @@ def keops(search: Search) -> Callable[[], Best]:
         ids = distance.argKmin(search.k, dim=1)
         return rotate_scores(search.queries[:, None], search.table[ids]), ids
 
-    try:
-        with redirect_stdout(io.StringIO()):  # where it reports what it compiles
-            run()
-    except Exception as error:
-        raise Missing(f"does not compile here: {_first_line(error)}") from None
+    with building():
+        run()
     return run
 
 
@@ -141,16 +129,3 @@ def predict_target(pykeen: PyKEEN, head: int, relation: int, k: int) -> list[int
 
     found = predict(model=pykeen.model, head=head, relation=relation)
     return found.df["tail_id"].head(k).tolist()  # type: ignore[no-any-return]
-
-
-def _fastest(tried: list[Any], device: str) -> Any:
-    stopwatch = Stopwatch(device)
-    contenders = {str(i): it for i, it in enumerate(tried)}
-    for run in contenders.values():
-        run()
-    seconds = stopwatch.interleave(contenders, rounds=2)
-    return min(enumerate(tried), key=lambda it: seconds[str(it[0])].min)[1]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:100]

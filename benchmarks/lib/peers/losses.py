@@ -1,4 +1,4 @@
-"""What losses over all candidates, and sampled scores, are compared with: dense or chunked torch.
+"""Losses over all candidates, and sampled scores, by dense or chunked torch.
 
 A peer is a forward and a backward, whose gradients go to ``queries.grad`` and ``table.grad``.
 """
@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from kgfast import ops
+from lib.peers import rotate_scores
 
+TINY = 1e-30  # the square root has no slope at 0
 CHUNK_BYTES = 1 << 28  # one [B, chunk, dim] float32 tensor of a peer that goes in chunks
 HEAD_ROWS = 1024  # rows of an output head whose logits a peer holds at once
 
@@ -102,15 +104,9 @@ def dense_bce(work: Work, compiled: bool = False) -> Run:
     return run
 
 
-def rotate_scores(queries: Tensor, table: Tensor) -> Tensor:
-    """``[B, N]`` scores through ``[B, N, D]`` tensors.
-
-    The root of a sum of squares, 1e-30 added so that its gradient exists: ``hypot`` and complex
-    ``abs`` take several times as long on a CPU.
-    """
-    (q_re, q_im), (c_re, c_im) = queries[:, None].chunk(2, -1), table.chunk(2, -1)
-    re, im = q_re - c_re, q_im - c_im
-    return -(re * re + im * im + 1e-30).sqrt().sum(-1)
+def pairwise_rotate(queries: Tensor, table: Tensor) -> Tensor:
+    """``[B, N]`` scores through ``[B, N, D]`` tensors."""
+    return rotate_scores(queries[:, None], table, TINY)
 
 
 def rotate_chunk(work: Work) -> int:
@@ -126,7 +122,7 @@ def chunk_of_rotate_bce(work: Work) -> Run:
 
     def run() -> float:
         work.forget()
-        scores = rotate_scores(work.queries, work.table[:size])
+        scores = pairwise_rotate(work.queries, work.table[:size])
         loss = functional.binary_cross_entropy_with_logits(scores, part, reduction="sum")
         loss.backward()
         return loss.item()
@@ -186,13 +182,13 @@ def sampled_contenders(work: Work, per_query: int | None, compiled: bool) -> dic
     columns = per_query or len(work.table)
     pairs = torch.randn(batch, columns, generator=generator).to(device)
     if per_query is None:
-        dense: Callable[[Tensor, Tensor], Tensor] = rotate_scores
+        dense: Callable[[Tensor, Tensor], Tensor] = pairwise_rotate
         ours = partial(ops.pairwise_scores, score="rotate")
     else:
         index = torch.randint(len(work.table), (batch, per_query), generator=generator).to(device)
 
         def dense(queries: Tensor, table: Tensor) -> Tensor:
-            return rotate_scores(queries, table[index])
+            return rotate_scores(queries[:, None], table[index], TINY)
 
         def ours(queries: Tensor, table: Tensor) -> Tensor:
             return ops.indexed_scores(queries, table, index, "rotate")

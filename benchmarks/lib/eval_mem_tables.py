@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from common import human_bytes, human_seconds
-from rich import box
 from rich.table import Table
+
+from lib.tables import OURS, human_bytes, human_seconds, new_table
 
 
 def memory_table(rows: list[dict[str, Any]]) -> Table:
     """Bytes beyond the inputs."""
     batch = rows[0]["formula"]["batch"]
-    table = _table("Memory beyond the inputs")
-    table.add_column("dim", justify="right")
-    table.add_column(f"one tensor\n\\[{batch}, N, dim] complex", justify="right")
-    for name in ("PyKEEN", "LibKGE", "official code"):
-        table.add_column(f"{name}\nby formula", justify="right")
-    table.add_column("official formula,\nmeasured", justify="right")
-    table.add_column("kgfast\nmeasured", justify="right", style="bold green")
+    libraries = [f"{name}\nby formula" for name in ("PyKEEN", "LibKGE", "official code")]
+    table = new_table(
+        "Memory beyond the inputs",
+        *("dim", f"one tensor\n\\[{batch}, N, dim] complex", *libraries),
+        "official formula,\nmeasured",
+    )
+    table.add_column("kgfast\nmeasured", justify="right", style=OURS)
     for row in rows:
         formula = row["formula"]
         table.add_row(
@@ -27,10 +27,6 @@ def memory_table(rows: list[dict[str, Any]]) -> Table:
             human_bytes(row["kgfast"]["bytes"]),
         )
     return table
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
 
 
 def _naive_memory(measured: Mapping[str, Any] | None) -> str:
@@ -43,14 +39,14 @@ def _naive_memory(measured: Mapping[str, Any] | None) -> str:
 
 def time_table(rows: list[dict[str, Any]]) -> Table:
     """Seconds of the whole test set, and what came out."""
-    table = _table("Time for the whole test set, both sides, filtered")
-    table.add_column("dim", justify="right")
-    table.add_column("naive\n(one batch x n)", justify="right")
-    table.add_column("kgfast\nmeasured", justify="right", style="bold green")
-    table.add_column("elements/s\n(N x dim x queries)", justify="right")
-    table.add_column("MRR\nfiltered", justify="right")
-    table.add_column("hits@10\nfiltered", justify="right")
-    table.add_column("against the float64\nspecification", justify="right")
+    title = "Time for the whole test set, both sides, filtered"
+    table = new_table(title, "dim", "naive\n(one batch x n)")
+    table.add_column("kgfast\nmeasured", justify="right", style=OURS)
+    for name in (
+        *("elements/s\n(N x dim x queries)", "MRR\nfiltered", "hits@10\nfiltered"),
+        "against the float64\nspecification",
+    ):
+        table.add_column(name, justify="right")
     for row in rows:
         ours = row["kgfast"]
         table.add_row(

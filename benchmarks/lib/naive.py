@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from common import PeakMemory, Stopwatch
 from torch import Tensor
+
+from lib.measure import PeakMemory, Stopwatch
 
 BATCH = 128  # queries, as in the reports of users who ran out of memory
 FLOATS_PER_ELEMENT = {"official": 7, "libkge": 5, "pykeen": 2}

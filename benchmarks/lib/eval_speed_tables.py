@@ -1,60 +1,18 @@
 """What eval_speed prints: a table per section, and the ratios beside the goals."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common import human_seconds
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-Rows = Sequence[Mapping[str, Any]]
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left")
-    return table
-
-
-LABELS = {"compile": "torch.compile", "eager": "torch, in chunks", "keops": "KeOps"}
+from lib.results import Rows, find
+from lib.tables import LABELS, billions, median, new_table, race_table, ratio_lines, spread
 
 
 def print_race(out: Console, rows: Rows, section: str, title: str) -> None:
-    """One line per contender, grouped by work."""
-    table = _table(
-        title, "", "table", "dim", "median", "min .. max", "elements/s", "x kgfast", "differ"
-    )
+    """One line per contender of a section."""
     rows = [row for row in rows if row["section"] == section]
-    for index, row in enumerate(rows):
-        is_first = index == 0 or (row["dim"], row["table"]) != (
-            rows[index - 1]["dim"],
-            rows[index - 1]["table"],
-        )
-        if is_first and index:
-            table.add_section()
-        name = LABELS.get(row["contender"], row["contender"])
-        what = (name, row["table"], str(row["dim"]))
-        style = "bold green" if row["contender"] == "kgfast" else None
-        if row["seconds"] is None:
-            table.add_row(*what, row["note"], style="dim")
-            continue
-        table.add_row(
-            *what,
-            human_seconds(row["seconds"]["median"]),
-            spread(row["seconds"]),
-            f"{row['elements_per_s'] / 1e9:.3g} G",
-            f"{row['times_kgfast']:.2f}",
-            _differs(row),
-            style=style,
-        )
-    out.print(table)
-
-
-def spread(seconds: Mapping[str, float]) -> str:
-    """The range of the rounds."""
-    return f"{human_seconds(seconds['min'])} .. {human_seconds(seconds['max'])}"
+    out.print(race_table(title, rows, LABELS, "differ", _differs))
 
 
 def _differs(row: Mapping[str, Any]) -> str:
@@ -71,7 +29,7 @@ def _differs(row: Mapping[str, Any]) -> str:
 def print_roof(out: Console, rows: Rows) -> None:
     """The sweep's share of the bare loop."""
     rows = [row for row in rows if row["section"] == "roof"]
-    table = _table(
+    table = new_table(
         f"The sweep of {rows[0]['batch']} queries against the bare register loop",
         *("", "dim", "sweep, elements/s", "bare loop", "min .. max", "share"),
     )
@@ -80,7 +38,7 @@ def print_roof(out: Console, rows: Rows) -> None:
         table.add_row(
             row["contender"],
             str(row["dim"]),
-            f"{row['elements_per_s'] / 1e9:.3g} G",
+            billions(row),
             f"{roof['median'] / 1e9:.3g} G",
             f"{roof['min'] / 1e9:.3g} .. {roof['max'] / 1e9:.3g} G",
             f"{row['share_of_roof']:.0%}",
@@ -94,7 +52,7 @@ def print_roof(out: Console, rows: Rows) -> None:
 
 def print_whole(out: Console, rows: Rows, queries: int) -> None:
     """Seconds of whole test sets."""
-    table = _table(
+    table = new_table(
         f"The whole test set, both sides, filtered: {queries:,} queries",
         *("", "dim", "median", "min .. max", "elements/s", ""),
     )
@@ -110,28 +68,19 @@ def print_whole(out: Console, rows: Rows, queries: int) -> None:
         table.add_row(
             row["contender"],
             str(row["dim"]),
-            ("~" if row["extrapolated"] else "") + human_seconds(row["seconds"]["median"]),
+            median(row),
             spread(row["seconds"]),
-            f"{row['elements_per_s'] / 1e9:.3g} G",
+            billions(row),
             "\n".join(notes),
             style=None if row["extrapolated"] else "green",
         )
     out.print(table)
 
 
-def find(rows: Rows, section: str, contender: str, **work: Any) -> Mapping[str, Any] | None:
-    """The row of a contender that was timed, or None."""
-    for row in rows:
-        named = row["section"] == section and row["contender"] == contender
-        if named and row["seconds"] and all(row[key] == value for key, value in work.items()):
-            return row
-    return None
-
-
 def ratios(rows: Rows) -> list[dict[str, str]]:
     """What the benchmark is for: what, measured, goal."""
     lines = [*_rotate_ratios(rows), *_roof_ratios(rows), *_dot_ratios(rows), *_whole_ratios(rows)]
-    return [dict(zip(("what", "measured", "goal"), line, strict=True)) for line in lines]
+    return ratio_lines(lines)
 
 
 def _rotate_ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
@@ -173,11 +122,3 @@ def _whole_ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
             ratio = row["seconds"]["median"] / ours["seconds"]["median"]
             name = f"whole test set, L2, dim {row['dim']}: kgfast against PyKEEN's evaluator"
             yield name, f"~{ratio:.0f}x", ""
-
-
-def print_ratios(out: Console, rows: Rows) -> None:
-    """The ratios, beside the goals."""
-    table = _table("Ratios of medians", "", "measured", "goal")
-    for line in ratios(rows):
-        table.add_row(*line.values())
-    out.print(table)

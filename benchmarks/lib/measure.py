@@ -1,17 +1,12 @@
-"""What every benchmark shares: facts of the machine, peak memory, child processes, interleaving.
+"""Peak memory, times in turns, and processes of their own.
 
-A row of a results file stands on its own: it says the command, the machine and its threads, the
-versions and the date. Memory is the peak beyond the inputs. Times are medians of rounds in which
-all contenders take turns, because a machine drifts.
+Memory is the peak beyond the inputs. Times are medians of rounds in which all contenders take
+turns, because a machine drifts.
 """
 
 import ctypes
 import gc
-import json
-import math
 import multiprocessing
-import os
-import platform
 import statistics
 import sys
 import threading
@@ -19,132 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
-QUICK_SIZES = (500, 6, 1200, 60, 60)  # of the synthetic graph of a smoke test
-RESULTS = Path(__file__).parent / "results"
+SLOW_SECONDS, SLOW_ROUNDS = 3.0, 3  # a slower unit of work takes fewer turns
 _L2_FLUSH_BYTES = 256 << 20
-_PACKAGES = ("torch", "numpy", "triton", "pykeen", "pykeops")
-
-
-def console() -> Console:
-    """A console that is wide enough for the tables where the output is not a terminal."""
-    return Console(width=None if sys.stdout.isatty() else 116, highlight=False)
-
-
-def facts(device: str) -> dict[str, Any]:
-    """Command, machine, versions and date, for every row."""
-    return {
-        "command": command(),
-        "machine": machine(device),
-        "versions": versions(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def command() -> str:
-    """The command line; of absolute paths only the last part, which is all that others can use."""
-    words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
-
-
-def machine(device: str) -> dict[str, Any]:
-    """What the timings depend on."""
-    found = {
-        "device": device,
-        "name": _cpu_name(),
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "isa": _isa(),
-        "memory_bytes": _meminfo("MemTotal"),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-    if device == "cuda":
-        found["name"] = torch.cuda.get_device_name()
-        found["device_memory_bytes"] = torch.cuda.get_device_properties(0).total_memory
-    return found
-
-
-def machine_tag(device: str) -> str:
-    """``cpu``, or the GPU's name as it can stand in a file name (``h100``)."""
-    if device == "cpu":
-        return "cpu"
-    words = torch.cuda.get_device_name().lower().replace("-", " ").split()
-    models = [word for word in words if any(letter.isdigit() for letter in word)]
-    return models[0] if models else "gpu"
-
-
-def machine_line(found: Mapping[str, Any]) -> str:
-    """One line about the machine and versions of `facts`."""
-    about, packages = found["machine"], found["versions"]
-    where = f"{about['name']}, {about['cores']} cores, {about['threads']} threads"
-    if about["isa"]:
-        where += f", {about['isa']}"
-    names = ", ".join(f"{name} {packages[name]}" for name in ("kgfast", "python", "torch"))
-    return f"{where}; {names}"
-
-
-def versions() -> dict[str, str | None]:
-    """Versions of kgfast, Python and the packages that are compared; None: not installed."""
-    import kgfast
-
-    found: dict[str, str | None] = {
-        "kgfast": kgfast.__version__,
-        "python": platform.python_version(),
-    }
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _isa() -> str | None:
-    from kgfast.kernels import cpu
-
-    return cpu.isa() if cpu.is_available() else None
-
-
-def available_memory() -> int:
-    """Bytes that this process may still take: of the system, or of its control group."""
-    available = _meminfo("MemAvailable") or 8 << 30
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = int((group / "memory.max").read_text())
-        available = min(available, limit - int((group / "memory.current").read_text()))
-    except (OSError, ValueError):  # no such group, or its limit is "max"
-        pass
-    return available
-
-
-def _meminfo(field: str) -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) << 10
-    except OSError:
-        pass
-    return None
 
 
 class PeakMemory:
@@ -361,42 +237,13 @@ class Stopwatch:
                     seconds[name].append(self.seconds(work))
         return {name: Timing.of(values) for name, values in seconds.items()}
 
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a results file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
-def finite(value: float) -> float | None:
-    """None for NaN, which JSON does not have."""
-    return value if math.isfinite(value) else None
-
-
-def human_bytes(count: float) -> str:
-    """Decimal units, three digits: ``21.5 GB``."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= 0.9995 * size:
-            return f"{_three_digits(count / size)} {unit}"
-    return f"{count:.0f} B"
-
-
-def human_seconds(seconds: float) -> str:
-    """Seconds below two minutes, then minutes: ``4.1 s``, ``29 min``."""
-    if seconds < 0.0995:
-        return f"{_three_digits(seconds * 1e3)} ms"
-    if seconds < 120:
-        return f"{seconds:.2f} s" if seconds < 0.995 else f"{_two_digits(seconds)} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def _two_digits(value: float) -> str:
-    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
-
-
-def _three_digits(value: float) -> str:
-    if value >= 99.95:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    def race(
+        self, contenders: Mapping[str, Callable[[], Any]], rounds: int
+    ) -> tuple[dict[str, Any], dict[str, Timing]]:
+        """What each contender returns, and its turns, of which a slow one takes fewer."""
+        answers, few = {}, {}
+        for name, work in contenders.items():
+            answers[name] = work()
+            if self.seconds(work) > SLOW_SECONDS:
+                few[name] = min(SLOW_ROUNDS, rounds)
+        return answers, self.interleave(contenders, rounds, few)

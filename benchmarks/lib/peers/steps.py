@@ -8,18 +8,12 @@ the batch that stay nearer to the cache, whose gradients add up, with a modulus 
 faster than the official code's norm of a stack of two. PyKEEN has the whole batch where it fits.
 """
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import torch
-from bare_run import bare_run
-from common import Stopwatch, available_memory
-from peers import Missing
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,6 +23,10 @@ from kgfast.training.leaves import Leaves
 from kgfast.training.negatives import Batches, Negatives
 from kgfast.training.run import Run
 from kgfast.training.steps import MODES
+from lib.bare_run import bare_run
+from lib.machine import available_memory
+from lib.measure import Stopwatch
+from lib.peers import Missing, quiet, silence_pykeen
 
 GAMMA, ALPHA, LR = 6.0, 0.5, 1e-3
 # [B, K, d] float32 tensors alive at the peak of a step: measured on small batches.
@@ -174,8 +172,7 @@ class Pykeen:
             from pykeen.triples import CoreTriplesFactory
         except ImportError:
             raise Missing("not installed") from None
-        for noisy in ("pykeen", "torch_max_mem"):
-            logging.getLogger(noisy).setLevel(logging.ERROR)
+        silence_pykeen()
         self._work, self.part = work, part
         graph = synthetic(*work.sizes)
         self._hrt = graph.train.hrt
@@ -200,7 +197,7 @@ class Pykeen:
 
     def steps(self, count: int) -> None:
         """Train an epoch of so many batches."""
-        with _quiet():
+        with quiet():
             self._loop.train(
                 self._factory(self._hrt[: count * self._work.batch]),
                 num_epochs=1,
@@ -244,15 +241,3 @@ def loss_difference(work: Work) -> float:
         ours = float(objective(Leaves(trainer.model), objective.batches.batch(0)))
     theirs = Plain(work, work.fitting("plain")).backward(0)
     return abs(ours - theirs) / abs(theirs)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without advice about memory that a CPU does not have."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

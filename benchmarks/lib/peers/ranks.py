@@ -1,29 +1,22 @@
-"""What a user could try instead of kgfast: torch, torch.compile, KeOps, PyKEEN's evaluator.
+"""Rank counts by torch, torch.compile, KeOps, and PyKEEN's evaluator.
 
-All count the same ranks; a peer that cannot run here raises `Missing`. Counts are float32, as a
-user would write them: they may differ from kgfast's where two scores are closer than float32
-tells. Chunk sizes are tried beforehand, so that every peer runs at its best.
+All count the same ranks, in float32, as a user would write them: they may differ from kgfast's
+where two scores are closer than float32 tells.
 """
 
-import io
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from common import Stopwatch
 from torch import Tensor
+
+import kgfast
+from lib.peers import TRIED_ROWS, Missing, building, fastest, quiet, rotate_scores, silence_pykeen
 
 Counts = tuple[Tensor, Tensor | None]  # greater [B], equal [B] or None: not counted
 EAGER_CHUNKS = (8, 16, 32, 64, 256)
 COMPILED_CHUNKS = (1024, 8192, 1 << 62)  # the last: the whole table
-_TRIED_ROWS = 4096  # of the table, when chunk sizes of eager code are tried
-
-
-class Missing(Exception):
-    """A peer cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +35,6 @@ class Work:
     def first_rows(self, count: int) -> "Work":
         """The same queries among the first rows."""
         return Work(self.queries, self.table[:count], self.targets.clamp(max=count - 1))
-
-
-def rotate_scores(queries: Tensor, rows: Tensor) -> Tensor:
-    """RotatE scores of broadcast rows ``re | im``."""
-    dim = rows.shape[-1] // 2
-    re = queries[..., :dim] - rows[..., :dim]
-    im = queries[..., dim:] - rows[..., dim:]
-    return -(re * re + im * im).sqrt().sum(-1)
 
 
 def count_block(
@@ -93,9 +78,9 @@ class Chunked:
 
 def eager(work: Work) -> Chunked:
     """Plain torch, with the fastest chunk size."""
-    part = work.first_rows(min(_TRIED_ROWS, len(work.table)))
-    chunk = _fastest([Chunked(part, count_block, size) for size in EAGER_CHUNKS], work.device)
-    return Chunked(work, count_block, chunk)
+    part = work.first_rows(min(TRIED_ROWS, len(work.table)))
+    tried = [Chunked(part, count_block, size) for size in EAGER_CHUNKS]
+    return Chunked(work, count_block, fastest(tried, work.device).chunk)
 
 
 def compiled(work: Work) -> Chunked:
@@ -103,22 +88,8 @@ def compiled(work: Work) -> Chunked:
     torch._dynamo.reset()  # or it stops compiling after eight shapes
     block = torch.compile(count_block, dynamic=False)
     sizes = sorted({min(size, len(work.table)) for size in COMPILED_CHUNKS})
-    try:
-        tried = [Chunked(work, block, size) for size in sizes]
-        chunk = _fastest(tried, work.device)
-    except Exception as error:  # no C++ compiler, no Triton: whatever inductor lacks
-        raise Missing(f"does not compile here: {_first_line(error)}") from None
-    return next(it for it in tried if it.chunk == chunk)
-
-
-def _fastest(tried: Sequence[Chunked], device: str) -> int:
-    stopwatch = Stopwatch(device)
-    seconds = stopwatch.interleave({str(i): it for i, it in enumerate(tried)}, rounds=4)
-    return min(enumerate(tried), key=lambda it: seconds[str(it[0])].min)[1].chunk
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:100]
+    with building():
+        return fastest([Chunked(work, block, size) for size in sizes], work.device)
 
 
 def matmul_compare(work: Work) -> Callable[[], Counts]:
@@ -138,11 +109,8 @@ def keops(work: Work) -> Callable[[], Counts]:
 
     (Counting the equal ones too would make KeOps evaluate every distance once more.)
     """
-    try:
-        with redirect_stdout(io.StringIO()):  # where it reports that there is no GPU
-            from pykeops.torch import LazyTensor
-    except ImportError:
-        raise Missing("not installed") from None
+    with building():
+        from pykeops.torch import LazyTensor
     dim = work.table.shape[1] // 2
     own = -rotate_scores(work.queries, work.table[work.targets])
     ids = torch.arange(len(work.table), device=work.device)
@@ -160,11 +128,8 @@ def keops(work: Work) -> Callable[[], Counts]:
         is_other = (candidate - target).square().sign()
         return (is_less * is_other).sum(1).flatten().long(), None
 
-    try:
-        with redirect_stdout(io.StringIO()):  # where it reports what it compiles
-            run()
-    except Exception as error:
-        raise Missing(f"does not compile here: {_first_line(error)}") from None
+    with building():
+        run()
     return run
 
 
@@ -177,8 +142,7 @@ class PyKEEN:
             from pykeen.triples import CoreTriplesFactory
         except ImportError:
             raise Missing("not installed") from None
-        for noisy in ("pykeen", "torch_max_mem"):
-            logging.getLogger(noisy).setLevel(logging.ERROR)
+        silence_pykeen()
         factory = CoreTriplesFactory(
             graph.train.hrt, num_entities=graph.num_entities, num_relations=graph.num_relations
         )
@@ -202,7 +166,7 @@ class PyKEEN:
         from pykeen.evaluation import RankBasedEvaluator
 
         evaluator = RankBasedEvaluator(filtered=True, clear_on_finalize=False)
-        with _quiet():
+        with quiet():
             evaluator.evaluate(
                 self.model,
                 self.test[:count],
@@ -212,19 +176,20 @@ class PyKEEN:
             )
         return evaluator
 
+    def by_kgfast(self) -> kgfast.RotatE:
+        """The same function: interleaved rows, unit complex relations, Euclidean norm."""
+        model = kgfast.RotatE(
+            self.entity,
+            self.relation,
+            relation_format="complex",
+            norm="l2",
+            layout="interleaved",
+        )
+        return model.to(self.model.device)
+
     @staticmethod
     def ranks(evaluator: Any, rank_type: str) -> Tensor:
         """Ranks ``[T, 2]`` of an evaluator: head, tail."""
         sides = [evaluator.ranks[side, rank_type] for side in ("head", "tail")]
         columns = [torch.cat([torch.as_tensor(part) for part in parts]) for parts in sides]
         return torch.stack(columns, 1).long()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings that memory on a CPU cannot be searched for."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)

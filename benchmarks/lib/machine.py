@@ -1,0 +1,123 @@
+"""What a row of a results file says of where it was measured: command, machine, versions, date."""
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("torch", "numpy", "triton", "pykeen", "pykeops")
+
+
+def facts(device: str) -> dict[str, Any]:
+    """Command, machine, versions and date, for every row."""
+    return {
+        "command": command(),
+        "machine": machine(device),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def command() -> str:
+    """The command line; of absolute paths only the last part, which is all that others can use."""
+    words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the timings depend on."""
+    found = {
+        "device": device,
+        "name": _cpu_name(),
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "isa": _isa(),
+        "memory_bytes": _meminfo("MemTotal"),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if device == "cuda":
+        found["name"] = torch.cuda.get_device_name()
+        found["device_memory_bytes"] = torch.cuda.get_device_properties(0).total_memory
+    return found
+
+
+def machine_tag(device: str) -> str:
+    """``cpu``, or the GPU's name as it can stand in a file name (``h100``)."""
+    if device == "cpu":
+        return "cpu"
+    words = torch.cuda.get_device_name().lower().replace("-", " ").split()
+    models = [word for word in words if any(letter.isdigit() for letter in word)]
+    return models[0] if models else "gpu"
+
+
+def machine_line(found: Mapping[str, Any]) -> str:
+    """One line about the machine and versions of `facts`."""
+    about, packages = found["machine"], found["versions"]
+    where = f"{about['name']}, {about['cores']} cores, {about['threads']} threads"
+    if about["isa"]:
+        where += f", {about['isa']}"
+    names = ", ".join(f"{name} {packages[name]}" for name in ("kgfast", "python", "torch"))
+    return f"{where}; {names}"
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of kgfast, Python and the packages that are compared; None: not installed."""
+    import kgfast
+
+    found: dict[str, str | None] = {
+        "kgfast": kgfast.__version__,
+        "python": platform.python_version(),
+    }
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _isa() -> str | None:
+    from kgfast.kernels import cpu
+
+    return cpu.isa() if cpu.is_available() else None
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take: of the system, or of its control group."""
+    available = _meminfo("MemAvailable") or 8 << 30
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = int((group / "memory.max").read_text())
+        available = min(available, limit - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):  # no such group, or its limit is "max"
+        pass
+    return available
+
+
+def _meminfo(field: str) -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return None

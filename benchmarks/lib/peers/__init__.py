@@ -1,0 +1,86 @@
+"""What a user could try instead of kgfast, at its best: a module for each work.
+
+A peer that cannot run here raises `Missing`. Chunk sizes are tried beforehand.
+"""
+
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from lib.measure import Stopwatch
+
+TRIED_ROWS = 4096  # of the table, when chunk sizes of eager code are tried
+
+
+class Missing(Exception):
+    """A peer cannot run here; the message says why."""
+
+
+class Tried(Protocol):
+    """A peer in one of several sizes."""
+
+    chunk: int
+
+    def __call__(self) -> object:
+        """Work once."""
+
+
+AnyTried = TypeVar("AnyTried", bound=Tried)
+
+
+def fastest(tried: Sequence[AnyTried], device: str) -> AnyTried:
+    """The one with the best turn of three, after a first that warms it up."""
+    contenders: dict[str, Callable[[], object]] = {str(i): it for i, it in enumerate(tried)}
+    for work in contenders.values():
+        work()
+    seconds = Stopwatch(device).interleave(contenders, rounds=3)
+    return min(enumerate(tried), key=lambda pair: seconds[str(pair[0])].min)[1]
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Importing or compiling a peer, which says nothing and may turn out to be missing here."""
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    except ImportError:
+        raise Missing("not installed") from None
+    except Exception as error:  # no C++ compiler, no Triton: whatever it lacks
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Missing(f"does not compile here: {first_line[:100]}") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without PyKEEN's advice about memory that a CPU does not have."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def silence_pykeen() -> None:
+    """Its loggers, for good."""
+    for noisy in ("pykeen", "torch_max_mem"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+
+
+def rotate_scores(queries: Tensor, rows: Tensor, tiny: float = 0.0) -> Tensor:
+    """RotatE scores of broadcast rows ``re | im``.
+
+    The root of a sum of squares, to which ``tiny`` is added where its gradient must exist at 0:
+    ``hypot`` and complex ``abs`` take several times as long on a CPU.
+    """
+    dim = rows.shape[-1] // 2
+    re = queries[..., :dim] - rows[..., :dim]
+    im = queries[..., dim:] - rows[..., dim:]
+    squares = re * re + im * im
+    return -(squares + tiny if tiny else squares).sqrt().sum(-1)

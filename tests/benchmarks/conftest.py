@@ -1,0 +1,39 @@
+"""The modules of benchmarks/, for tests that call them in their own process."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from support.paths import BENCHMARKS
+
+Load = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Import a module of benchmarks/: of a script, or of ``lib``."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def call(
+    load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., SimpleNamespace]:
+    """Run a script in this process: its exit code and what it says."""
+
+    def call_with(script: str, *arguments: object) -> SimpleNamespace:
+        main = load(script.removesuffix(".py")).main
+        monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / script), *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            code = main()
+        except SystemExit as end:
+            code = end.code
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err)
+
+    return call_with

@@ -1,0 +1,136 @@
+"""eval_mem.py in its smoke-test size: what it computes, writes and refuses."""
+
+import json
+import sys
+
+import pytest
+
+from support.scripts import run
+
+
+def write_graph(folder):
+    """Twelve entities in a ring, one relation, with a shortcut to test."""
+    names = [f"e{i}" for i in range(12)]
+    ring = "".join(f"{names[i]}\tnext\t{names[(i + 1) % 12]}\n" for i in range(12))
+    folder.mkdir()
+    (folder / "train.txt").write_text(ring)
+    (folder / "valid.txt").write_text("e0\tnext\te2\n")
+    (folder / "test.txt").write_text("e1\tnext\te3\ne4\tnext\te6\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_eval_mem_of_sub_models_alone(call, tmp_path):
+    result = tmp_path / "crops.json"
+    done = call("eval_mem.py", "--quick", "--only-crops", "--json", result)
+    assert done.returncode == 0, done.stderr
+    written = json.loads(result.read_text())
+    assert "conclusion" not in written
+    assert {row["benchmark"] for row in written["rows"]} == {"eval_mem_crops"}
+    done = call("eval_mem.py", "--quick", "--only-crops", "--no-crops")
+    assert done.returncode == 2
+    assert "--only-crops needs" in done.stderr
+
+
+def test_eval_mem_writes_what_it_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    result = tmp_path / "mem.json"
+    done = run("eval_mem.py", "--quick", "--json", result, "--plot", tmp_path / "mem.svg")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(result.read_text())["rows"]
+    rows, crops = rows[:2], rows[2:]
+    assert [row["dim"] for row in rows] == [8, 16]
+    ways = ["med", "med separate", "widest alone", "med + rscf", "rscf"]
+    assert [row["way"] for row in crops] == ways
+    for row in crops:
+        assert row["check"] == {"queries": 8, "differing": 0, "equal": True}
+        assert row["kgfast"]["bytes"] < 64 << 20
+    # 7 floats, of filtered candidates 12, a pair and feature
+    assert [row["formula"]["bytes"] for row in crops] == [28_672_000] * 3 + [49_152_000] * 2
+    for row in rows:
+        assert row["check"]["equal"]
+        assert row["check"]["queries"] == 16
+        assert row["kgfast"]["queries"] == 120
+        assert row["kgfast"]["mrr"] > 0.1
+        assert 0 < row["kgfast"]["bytes"] < 64 << 20
+        assert row["naive"]["agreeing_ranks"] >= 0.9 * row["naive"]["compared_ranks"]
+        assert row["command"].startswith("python benchmarks/eval_mem.py --quick --json mem.json")
+        assert {"machine", "versions", "date"} <= row.keys()
+    # 128 queries, 500 entities, 8 complex dimensions, 1320 known triples
+    assert rows[0]["formula"] == {
+        "batch": 128,
+        "tensor": 4_096_000,
+        "official": 14_336_000,
+        "libkge": 10_240_000,
+        "pykeen": 4_096_000 + 506_880,
+    }
+    assert "<svg" in (tmp_path / "mem.svg").read_text()
+    assert str(tmp_path) not in result.read_text()
+
+
+def test_eval_mem_says_that_the_table_of_a_real_dataset_is_random(call, tmp_path):
+    arguments = ("--data", write_graph(tmp_path / "ring"), "--dims", 4, "--no-naive")
+    done = call("eval_mem.py", *arguments, "--json", tmp_path / "mem.json")
+    assert done.returncode == 0, done.stderr
+    assert "RANDOM" in done.stdout
+    (row,) = json.loads((tmp_path / "mem.json").read_text())["rows"]
+    assert row["naive"] is None
+    assert row["embeddings"] == "random"
+    assert row["graph"]["known_triples"] == 15
+    assert row["check"] | {"seconds": 0} == {
+        "queries": 4,
+        "differing": 0,
+        "equal": True,
+        "seconds": 0,
+    }
+
+
+def test_eval_mem_fails_loudly_when_a_rank_differs(load, monkeypatch, capsys):
+    eval_mem = load("eval_mem")
+    monkeypatch.setattr(sys, "argv", ["eval_mem.py", "--quick", "--dims", "4", "--no-naive"])
+
+    def with_a_bug(function, job):
+        found = function(job)
+        found["check"] |= {"equal": False, "differing": 1}
+        return found
+
+    monkeypatch.setattr(eval_mem, "in_child", with_a_bug)
+    assert eval_mem.main() == 1
+    assert "RANKS DIFFER" in capsys.readouterr().out
+
+
+def test_eval_mem_survives_a_naive_batch_that_does_not_fit(load, monkeypatch):
+    eval_mem, measure = load("eval_mem"), load("lib.measure")
+    sizes = {"entities": 40_943, "known_triples": 1, "test_triples": 1}
+    job = eval_mem.Job(None, True, "cpu", 512, None, 0)
+    assert eval_mem._naive_row(job, sizes, 1e6, [])["batch"] == 0
+
+    def killed(*_):
+        raise measure.ChildDied("the process ended with exit code -9")
+
+    monkeypatch.setattr(eval_mem, "in_child", killed)
+    row = eval_mem._naive_row(job, sizes, 1e9, [])
+    assert (row["batch"], "exit code -9" in row["reason"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dims", "0"], "--dims must be at least 1; got 0"),
+        (["--batch-size", "0"], "--batch-size must be at least 1; got 0"),
+        (["--sample", "-1"], "--sample must not be negative; got -1"),
+        (["--naive-cap", "0"], "--naive-cap must be positive"),
+        (["--plot", "picture.jpeg"], "--plot must end in .png, .svg or .pdf"),
+    ],
+)
+def test_eval_mem_refuses_bad_arguments(load, capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_info:
+        load("eval_mem").parse(arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_eval_mem_names_a_missing_folder(call, tmp_path):
+    done = call("eval_mem.py", "--data", tmp_path / "nowhere", "--dims", 4)
+    assert done.returncode == 2
+    assert "nowhere" in done.stdout

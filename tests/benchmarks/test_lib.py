@@ -1,0 +1,74 @@
+"""What the benchmarks share: memory, processes, turns, formulas, and how numbers are shown."""
+
+import os
+
+import pytest
+import torch
+
+
+def test_peak_memory_sees_a_temporary(load):
+    measure = load("lib.measure")
+    with measure.PeakMemory("cpu") as peak:
+        torch.ones(25_000_000).sum()
+    assert 95e6 < peak.bytes < 120e6
+
+
+def test_peak_memory_by_sampling(load, monkeypatch):
+    measure = load("lib.measure")
+    monkeypatch.setattr(measure, "_reset_high_water_mark", lambda: False)
+    with measure.PeakMemory("cpu") as peak:
+        held = torch.ones(25_000_000)
+    assert held.sum() > 0
+    assert peak.method == "sampled RSS"
+    assert 95e6 < peak.bytes < 120e6
+
+
+def test_a_child_that_dies_is_reported(load):
+    measure = load("lib.measure")
+    with pytest.raises(measure.ChildDied, match="exit code 9"):
+        measure.in_child(os._exit, 9)
+    with pytest.raises(RuntimeError, match="ValueError: invalid literal"):
+        measure.in_child(int, "x")
+    assert measure.in_child(int, "7") == 7
+
+
+def test_contenders_take_turns(load):
+    stopwatch, calls = load("lib.measure").Stopwatch("cpu"), []
+    contenders = {name: lambda name=name: calls.append(name) for name in "ab"}
+    timings = stopwatch.interleave(contenders, 3, few={"b": 1})
+    assert "".join(calls) == "abaa"
+    assert (timings["a"].rounds, timings["b"].rounds) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00123, "1.23 ms"),
+        (0.0123, "12.3 ms"),
+        (0.25, "0.25 s"),
+        (3.04, "3.0 s"),
+        (10.2, "10 s"),
+        (1740, "29 min"),
+        (9000, "2.5 h"),
+    ],
+)
+def test_human_seconds(load, seconds, text):
+    assert load("lib.tables").human_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(999, "999 B"), (31_000_000, "31.0 MB"), (999_600, "1.00 MB"), (75.13e9, "75.1 GB")],
+)
+def test_human_bytes(load, count, text):
+    assert load("lib.tables").human_bytes(count) == text
+
+
+def test_the_headline_tensor_takes_21_gigabytes(load):
+    naive, tables = load("lib.naive"), load("lib.tables")
+    assert naive.tensor_bytes(128, 40_943, 512) == 21_465_923_584
+    assert tables.human_bytes(21_465_923_584) == "21.5 GB"
+    assert naive.formula_bytes("official", 128, 40_943, 512, 93_003) == 75_130_732_544
+    assert naive.formula_bytes("libkge", 128, 40_943, 512, 93_003) == 53_664_808_960
+    assert naive.formula_bytes("pykeen", 128, 40_943, 512, 93_003) == 21_501_636_736
+    assert naive.batch_that_fits(40_943, 512, 10e9) == 16
