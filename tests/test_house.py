@@ -1,0 +1,109 @@
+"""The house is as CONTRIBUTING.md draws it: its rooms, tests that mirror them, no circles."""
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+from support import arrows
+from support.paths import ROOT, TESTS
+
+ROOMS = ("kernels", "kgfast", "benchmarks", "tests", "tools")
+SOURCES = (".py", ".h", ".cpp")
+# Folders of tests/ that mirror none: what they hold is said in the map.
+OF_THEIR_OWN = {"support", "fuzz", "gpu"}
+# kgfast/eval/, which is ranking.py, ranks.py, prediction.py, predictions.py and batches.py so far.
+NOT_YET = {"eval"}
+# What is imported within a function, or for its type, because it would close a circle.
+DEFERRED = {("kgfast.training.config_checks", "kgfast.training.config")}
+
+
+def drawn() -> list[str]:
+    """The paths that the map names, folders with a slash at their end; patterns as they are."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    block = re.search(r"## The house\n\n((?:    .*\n)+)", text)
+    assert block is not None
+    found, folders = [], []
+    for line in block[1].splitlines():
+        indent = len(line) - len(line.lstrip())
+        folders = [(depth, folder) for depth, folder in folders if depth < indent]
+        parent = folders[-1][1] if folders else ""
+        names = re.split(r",\s", re.split(r"\s\s+", line.strip())[0])
+        found += [parent + name for name in names]
+        folders.append((indent, parent + names[-1]))
+    return found
+
+
+def folders_of(room: str) -> Iterator[Path]:
+    """Folders that hold sources, relative to the root."""
+    sources = (it for it in (ROOT / room).rglob("*") if it.suffix in SOURCES)
+    yield from sorted({it.parent.relative_to(ROOT) for it in sources})
+
+
+def test_the_map_names_what_exists():
+    for path in drawn():
+        assert list(ROOT.glob(path.removesuffix("/"))), f"the map names {path}, which is not there"
+        assert (ROOT / path).is_dir() or not path.endswith("/"), f"{path} is no folder"
+
+
+def test_everything_is_on_the_map():
+    names = drawn()
+    for room in ROOMS:
+        for folder in folders_of(room):
+            assert f"{folder.as_posix()}/" in names, f"the map lacks {folder}/"
+        for path in (ROOT / room).glob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            is_drawn = path.name.startswith("__") or any(fnmatch(name, it) for it in names)
+            assert is_drawn, f"the map lacks {name}"
+
+
+def test_tests_mirror_the_tree():
+    for folder in folders_of("tests"):
+        parts = folder.parts[1:]
+        if not parts or parts[0] in OF_THEIR_OWN | NOT_YET:
+            continue
+        places = ROOT.joinpath(*parts), ROOT.joinpath("kgfast", *parts)
+        assert any(place.is_dir() for place in places), f"{folder} mirrors nothing"
+    for name in OF_THEIR_OWN | NOT_YET:
+        assert (TESTS / name).is_dir(), f"{name}: no such folder of tests/"
+        assert not (ROOT / "kgfast" / name).exists(), f"{name} is a room now: tests/ mirrors it"
+
+
+def test_helpers_stand_in_support():
+    """Elsewhere in tests/ there are only tests, fixtures, and the attack."""
+    for path in TESTS.rglob("*.py"):
+        if path.relative_to(TESTS).parts[0] not in ("support", "fuzz"):
+            assert path.name == "conftest.py" or path.name.startswith("test_"), path
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    at_once, later = arrows.graphs(arrows.sources())
+    assert sum(map(len, at_once.values())) > 300, "imports are not found any more"
+    assert arrows.cycles(at_once) == []
+    del later["kgfast"]  # the face of the package, which loads what it is asked for
+    closing = {
+        (name, target)
+        for name, targets in later.items()
+        for target in targets
+        if name in arrows.reachable(at_once, target)
+    }
+    assert closing == DEFERRED
+
+
+def test_circles_are_seen(tmp_path):
+    texts = {
+        "p": "from p import a\n",
+        "p.a": "from . import b\ndef f():\n    import p.c\n",
+        "p.b": "import p.c\n",
+        "p.c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.a import f\n",
+    }
+    files = {}
+    for name, text in texts.items():
+        files[name] = tmp_path / ("__init__.py" if name == "p" else f"{name[2:]}.py")
+        files[name].write_text(text)
+    at_once, later = arrows.graphs(files)
+    assert at_once == {"p": {"p.a"}, "p.a": {"p.b"}, "p.b": {"p.c"}, "p.c": set()}
+    assert later == {"p": set(), "p.a": {"p.c"}, "p.b": set(), "p.c": {"p.a"}}
+    assert arrows.cycles(at_once) == []
+    together = {name: at_once[name] | later[name] for name in files}
+    assert arrows.cycles(together) == [["p.a", "p.b", "p.c"]]
