@@ -12,6 +12,7 @@ the memory. Latencies, caches and the time between launches are not modelled.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ from kgfast.kernels.scores import get_score
 from lib.machine import facts
 from lib.results import RESULTS, write_json
 from lib.tables import console, human_seconds
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+import aot
 
 SUM_BLOCK = 64  # features between two folds
 LANES, ROOTS = 128, 16  # a multiprocessor's lane instructions and square roots a clock
@@ -101,7 +105,7 @@ def launches(
     has_factor: bool = False,
 ) -> list[Any]:
     """What ``rank_counts`` would launch; the tables are never touched."""
-    from kgfast.kernels.triton import aot, rank
+    from kgfast.kernels.triton import rank
 
     facts_of = get_score(score)
     with aot.recorded(arch) as recorded:
@@ -120,8 +124,6 @@ def launches(
 
 def kernel_rows(arch: int) -> Iterator[dict[str, Any]]:
     """Each sweep, and the other kernels of rotate, as compiled for an architecture."""
-    from kgfast.kernels.triton import aot
-
     for score in SCORES:
         for batch, queries in BATCHES.items():
             seen = set()
@@ -148,8 +150,6 @@ def kernel_rows(arch: int) -> Iterator[dict[str, Any]]:
 
 def newer_rows(arch: int) -> Iterator[dict[str, Any]]:
     """The sweep of crops at once, and those of the filtering scores (their near loop)."""
-    from kgfast.kernels.triton import aot
-
     cases = [("rotate", False, CROPS), *((score, moved, None) for score, moved in FILTERED)]
     for score, has_factor, dims in cases:
         recorded = launches(score, 1000, 14_541, 100, arch, dims, has_factor)
@@ -203,8 +203,6 @@ def programs_resident(code: Any, warps: int) -> int:
 
 def predict(gpu: Gpu, test_set: TestSet) -> dict[str, Any]:
     """Seconds that a test set should take in one call, and the floor of its square roots."""
-    from kgfast.kernels.triton import aot
-
     recorded = launches("rotate", test_set.queries, test_set.entities, test_set.dim, gpu.arch)
     clocks_per_second = gpu.ghz * 1e9
     sweep_seconds = pack_seconds = 0.0

@@ -20,6 +20,8 @@ from kgfast.kernels.scores import SCORES, Moves, get_score
 pytest.importorskip("triton")
 from triton.compiler.errors import CompilationError
 
+import aot
+
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
 )
@@ -40,7 +42,7 @@ def recorded(
     has_factor: bool = False,
 ):
     """The launches of a small ``rank_counts``; 14,541 candidates, so that tails exist."""
-    from kgfast.kernels.triton import aot, rank
+    from kgfast.kernels.triton import rank
 
     rows, facts = 14_541, get_score(score)
     table = torch.empty(rows, 100 * facts.planes, dtype=dtype)
@@ -75,8 +77,6 @@ def elements_of(launch, lanes: int = 32) -> int:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
 def test_no_kernel_spills(score: str, arch: int) -> None:
-    from kgfast.kernels.triton import aot
-
     cases = [(torch.float32, False), (torch.float64, True)]  # without norms and bias, with both
     for batch, (dtype, options) in itertools.product(BATCHES, cases):
         for launch in recorded(score, batch, arch=arch, dtype=dtype, options=options):
@@ -90,8 +90,6 @@ def test_no_kernel_spills(score: str, arch: int) -> None:
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("options", [False, True])
 def test_the_rotate_loop_is_limited_by_the_square_root(arch, batch, options) -> None:
-    from kgfast.kernels.triton import aot
-
     launch = only(recorded("rotate", batch, arch=arch, options=options), "sweep")
     elements = elements_of(launch)
     code = aot.compile_for(launch, arch)
@@ -108,8 +106,6 @@ def test_the_rotate_loop_is_limited_by_the_square_root(arch, batch, options) -> 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_crops_are_swept_at_the_price_of_the_widest(arch) -> None:
-    from kgfast.kernels.triton import aot
-
     cases = itertools.product((100, 1000), ((torch.float32, False), (torch.float64, True)))
     for batch, (dtype, options) in cases:
         launches = recorded(
@@ -130,8 +126,6 @@ def test_crops_are_swept_at_the_price_of_the_widest(arch) -> None:
 
 @pytest.mark.parametrize("score", ["dot", "l2"])
 def test_crops_of_other_scores_do_not_spill(score) -> None:
-    from kgfast.kernels.triton import aot
-
     launches = recorded(score, 1000, arch=90, options=True, dims=[50, 100])
     code = aot.compile_for(only(launches, "sweep_crops"), 90)
     assert code.stack == 0
@@ -150,8 +144,6 @@ FILTERED = [  # score, whether there is a factor, most slots near and far
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("score", "has_factor", "most", "most_far"), FILTERED)
 def test_filtering_sweeps(arch, score, has_factor, most, most_far) -> None:
-    from kgfast.kernels.triton import aot
-
     cases = [(1000, torch.float32, False), (100, torch.float64, True)]
     for batch, dtype, options in cases[: 2 if arch == 90 else 1]:
         launches = recorded(
@@ -171,8 +163,6 @@ def test_filtering_sweeps(arch, score, has_factor, most, most_far) -> None:
 
 @pytest.mark.parametrize(("score", "most"), [("dot", 1.6), ("l1", 2.7), ("l2", 2.7)])
 def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
-    from kgfast.kernels.triton import aot
-
     launch = only(recorded(score, 1000, arch=90), "sweep")
     elements = elements_of(launch)
     inner = aot.compile_for(launch, 90).inner_loop(elements)
@@ -184,8 +174,6 @@ def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
 @pytest.mark.parametrize("score", ["rotate", "dot"])
 def test_warps_never_part_before_a_barrier(arch, score) -> None:
     """No branch may hang on a scalar that each warp loads for itself while others write it."""
-    from kgfast.kernels.triton import aot
-
     launches = recorded(score, 1000, arch=arch, dtype=torch.float64, options=True)
     for launch in launches:
         if launch.options["num_warps"] > 1:
@@ -194,8 +182,6 @@ def test_warps_never_part_before_a_barrier(arch, score) -> None:
 
 
 def test_panels_are_aligned_for_a_table_of_any_size() -> None:
-    from kgfast.kernels.triton import aot
-
     launch = only(recorded("rotate", 1000, arch=90), "sweep")
     packed = list(launch.args).index("packed")
     assert {(packed, i) for i in range(4)} <= set(aot.specialisation(launch).aligned)
@@ -203,8 +189,6 @@ def test_panels_are_aligned_for_a_table_of_any_size() -> None:
 
 
 def test_sizes_do_not_compile_a_kernel_anew() -> None:
-    from kgfast.kernels.triton import aot
-
     def keys(batch: int):
         return {
             (launch.name, str(aot.specialisation(launch)))
@@ -218,8 +202,6 @@ def test_sizes_do_not_compile_a_kernel_anew() -> None:
 @pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
-    from kgfast.kernels.triton import aot
-
     launches = recorded(score, 100, arch=arch, dtype=dtype, options=True)
     for name in ("score_targets", "rescore"):
         assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score in ("l2", "rotate"))
@@ -228,8 +210,6 @@ def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("score", ["rscf_rotate", "rscf_l1"])
 def test_canonical_turns_are_not_fused(arch, score) -> None:
-    from kgfast.kernels.triton import aot
-
     for dtype in (torch.float32, torch.float64):
         launches = recorded(score, 100, arch=arch, dtype=dtype, has_factor=True)
         for name in ("score_targets", "rescore"):
@@ -253,8 +233,6 @@ AMD_CASES = [
 
 @pytest.mark.parametrize(("score", "batch", "dtype"), AMD_CASES)
 def test_amd_code(score, batch, dtype) -> None:
-    from kgfast.kernels.triton import aot
-
     options = dtype == torch.float64  # with norms and bias, or without
     launches = recorded(score, batch, arch=0, dtype=dtype, options=options)
     codes = {launch.name: aot.compile_for(launch, "gfx942") for launch in launches}
@@ -274,8 +252,6 @@ def test_amd_code(score, batch, dtype) -> None:
 
 
 def test_amd_code_of_crops_and_filters() -> None:
-    from kgfast.kernels.triton import aot
-
     launches = recorded("rotate", 1000, arch=0, dims=[50, 100])
     launches += recorded("rscf_rotate", 1000, arch=0, dtype=torch.float64, has_factor=True)
     for launch in launches:
@@ -385,8 +361,6 @@ def test_a_score_is_known_by_its_facts(name) -> None:
 
 @pytest.mark.parametrize("name", ["sweep", "score_targets"])
 def test_a_term_that_nobody_wrote_does_not_compile(name) -> None:
-    from kgfast.kernels.triton import aot
-
     launch = only(recorded("l2", 1, arch=90), name)
     form = launch.args["FORM"]._replace(term=9)
     with pytest.raises(CompilationError) as error:

@@ -15,18 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kgfast.kernels.scores import get_score
 
 pytest.importorskip("triton")
+import aot
+
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
 )
 
 ARCHS = (80, 90, 100)
 BATCHES = (1, 100, 1000)  # one for each tile
-
-
-def launches_of(arch: int):
-    from kgfast.kernels.triton import aot
-
-    return aot.recorded(arch)
 
 
 def recorded(score: str, batch: int, *, arch: int, dtype=torch.float32, options: bool = False):
@@ -38,7 +34,7 @@ def recorded(score: str, batch: int, *, arch: int, dtype=torch.float32, options:
     bias = torch.empty(len(table), dtype=dtype) if options else None
     dims = [50, 100] if options else None
     index = torch.zeros(batch, 300 if options else 33, dtype=torch.int64)
-    with launches_of(arch) as launches:
+    with aot.recorded(arch) as launches:
         grad = pairwise.pairwise_scores(queries, table, score, bias, None, dims)
         pairwise.pairwise_backward(grad, queries, table, score, None, dims)
         grad = indexed.indexed_scores(queries, table, index, score, bias, None, dims)
@@ -53,8 +49,6 @@ def only(launches, name: str):
 
 def loop_of(launch, arch: int, elements: int):
     """Issue slots and square roots an element of the innermost loop."""
-    from kgfast.kernels.triton import aot
-
     code = aot.compile_for(launch, arch)
     inner = code.inner_loop(elements)
     assert inner["LDL"] == inner["STL"] == 0
@@ -72,13 +66,13 @@ CASES = {  # those that need most registers; other scores do less of the same
 
 @pytest.mark.parametrize(("arch", "has_factor"), [(80, True), (90, True), (100, False)])
 def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
-    from kgfast.kernels.triton import aot, indexed, pairwise, topk
+    from kgfast.kernels.triton import indexed, pairwise, topk
 
     facts = get_score("rscf_rotate")
     queries, table = torch.empty(1000, 100 * facts.query_planes(has_factor)), torch.empty(2041, 200)
     factor = torch.empty(2041, 100) if has_factor else None
     index = torch.zeros(1000, 33, dtype=torch.int64)
-    with launches_of(arch) as launches:
+    with aot.recorded(arch) as launches:
         grad = pairwise.pairwise_scores(queries, table, facts.name, None, factor)
         pairwise.pairwise_backward(grad, queries, table, facts.name, factor)
         grad = indexed.indexed_scores(queries, table, index, facts.name, None, factor)
@@ -95,8 +89,6 @@ def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("score", CASES)
 def test_no_kernel_spills(score: str, arch: int) -> None:
-    from kgfast.kernels.triton import aot
-
     names = set()
     for batch, dtype, options in CASES[score]:
         for launch in recorded(score, batch, arch=arch, dtype=dtype, options=options):
@@ -155,8 +147,6 @@ def test_gathers_are_limited_by_memory() -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("score", ["dot", "rotate"])
 def test_survivors_are_scored_without_fusion(arch, score) -> None:
-    from kgfast.kernels.triton import aot
-
     launch = only(recorded(score, 100, arch=arch, options=True), "score_survivors")
     ptx = aot.compile_for(launch, arch).ptx
     assert not re.search(r"\b(fma|mad)\.\S*f64", ptx)
@@ -165,8 +155,6 @@ def test_survivors_are_scored_without_fusion(arch, score) -> None:
 
 
 def test_sizes_do_not_compile_a_kernel_anew() -> None:
-    from kgfast.kernels.triton import aot
-
     def keys(batch: int):
         return {
             (launch.name, str(aot.specialisation(launch)))
@@ -177,8 +165,6 @@ def test_sizes_do_not_compile_a_kernel_anew() -> None:
 
 
 def test_amd_code() -> None:
-    from kgfast.kernels.triton import aot
-
     for launch in recorded("rotate", 1000, arch=0, options=True):
         if launch.name in OWN:
             try:
@@ -196,7 +182,7 @@ def test_the_host_never_waits_for_pairs(score) -> None:
     width = 4 * get_score(score).planes
     queries, table = torch.empty(5, width), torch.empty(300, width, dtype=torch.float16)
     index = torch.zeros(5, 7, dtype=torch.int64)
-    with launches_of(90), _NoReading():
+    with aot.recorded(90), _NoReading():
         grad = pairwise.pairwise_scores(queries, table, score, table[:, 0], None, [3, 4])
         pairwise.pairwise_backward(grad, queries, table, score, None, [3, 4])
         grad = indexed.indexed_scores(queries, table, index, score)

@@ -23,7 +23,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from .host import launch as launcher
+from kgfast.kernels.triton.host import launch as launcher
 
 _POINTERS = {
     torch.float64: "*fp64",
