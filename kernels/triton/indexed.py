@@ -45,8 +45,9 @@ def fill_indexed(out: Tensor, operands: Operands, index: Tensor) -> None:
             {
                 "views": views,
                 "index": plane_of(part),
-                "out": Out(out[:, :, first:], out.stride(1), order, len(operands.crops)),
+                "out": Out(out[:, :, first:], out.stride(1), order, None),
                 "num_candidates": part.shape[1],
+                "num_crops": len(operands.crops),
                 "FORM": form,
                 "TILE": Tile(GATHER_PAIRS, GATHER_FEATURES),
             },

@@ -1,31 +1,94 @@
 """Triton's interpreter, made quicker for tests."""
 
+import dataclasses
 import inspect
+from functools import cache
 from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language import core, semantic
+
+interpreter = triton.runtime.interpreter
 
 
 def quicken() -> None:
+    """Keep what the interpreter makes anew at every operation; a launch takes a third of its time.
+
+    Where Triton has not the internals that this knows, nothing changes.
+    """
+    if hasattr(interpreter.InterpretedFunction, "rewrite"):
+        _patch_once_a_launch()
+    if {"_get_np_dtype", "_validate_np_data_size"} <= vars(interpreter).keys():
+        _keep_types()
+        _compare_what_is_kept()
+
+
+def _patch_once_a_launch() -> None:
     """Patch ``triton.language`` once a launch, not again at every call of a nested function.
 
     A launch patches what its kernel sees and restores it; what only Triton's own library sees
-    (``triton.language.core``) stays patched. Takes 40 % off a launch; without the internals that
-    this knows, nothing changes.
+    (``triton.language.core``) stays patched.
     """
-    interpreter = triton.runtime.interpreter
-    patch, function = interpreter._patch_lang, interpreter.InterpretedFunction
-    if not hasattr(function, "rewrite"):
-        return
     patched = set()
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fn not in patched:
             modules = [value for value in self.fn.__globals__.values() if inspect.ismodule(value)]
             if tl not in modules:
-                patch(self.fn)
+                interpreter._patch_lang(self.fn)
             patched.add(self.fn)
         return self.rewrite()(*args, **kwargs)
 
-    function.__call__ = call
+    interpreter.InterpretedFunction.__call__ = call
+
+
+def _keep_types() -> None:
+    """Look up shapes and dtypes that occurred before; do not look for overflow of integers."""
+    of_any, of_scalar = interpreter._get_np_dtype, cache(interpreter._get_np_dtype)
+    no_shape, one = core.tuple([]), core.constexpr(1)
+
+    def np_dtype(dtype: Any) -> Any:
+        is_pointer = isinstance(dtype.scalar, tl.pointer_type)
+        return of_any(dtype) if is_pointer else of_scalar(dtype.scalar)
+
+    @cache
+    def shape_facts(sizes: tuple[int, ...]) -> tuple[Any, ...]:
+        assert sizes, "a block has an axis"
+        numel, shape = core.validate_block_shape(sizes), core.tuple(sizes)
+        constants = core.tuple([core.constexpr(size) for size in sizes])
+        return shape, numel, constants, core.constexpr(numel)
+
+    def make_block(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = tuple(getattr(size, "value", size) for size in shape)
+        self.shape, self.numel, *self.of_tensors = shape_facts(sizes)
+        self.element_ty, self.name = element_ty, f"<{sizes}, {element_ty}>"
+
+    def make_tensor(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = type.of_tensors if type.is_block() else (no_shape, one)
+
+    def fits(array: Any, dtype: Any) -> bool:
+        is_pointer = isinstance(dtype, tl.pointer_type)
+        return is_pointer or array.itemsize * 8 <= max(8, dtype.primitive_bitwidth)
+
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    interpreter._get_np_dtype, interpreter._validate_np_data_size = np_dtype, fits
+    core.block_type.__init__, core.tensor.__init__ = make_block, make_tensor
+
+
+def _compare_what_is_kept() -> None:
+    """Compare shapes and dtypes by identity first."""
+    true = core.constexpr(True)
+    same_dtype, same_tuple = core.dtype.__eq__, core.tuple.__eq__
+    broadcast = semantic.TritonSemantic.broadcast_impl_value
+
+    def broadcast_unless_same(self: Any, lhs: Any, rhs: Any) -> Any:
+        if lhs.shape is rhs.shape:
+            return lhs, rhs
+        return broadcast(self, lhs, rhs)
+
+    core.dtype.__eq__ = lambda self, other: self is other or same_dtype(self, other)
+    core.tuple.__eq__ = lambda self, other: true if self is other else same_tuple(self, other)
+    semantic.TritonSemantic.broadcast_impl_value = broadcast_unless_same

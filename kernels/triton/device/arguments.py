@@ -49,7 +49,7 @@ class Out(NamedTuple):
     ptr: Any
     row: int
     crops: Any  # [num_crops][2] width, first element in ``ptr``; widths do not fall; None: one
-    num_crops: int
+    num_crops: int | None  # None: an argument of the kernel
 
 
 class Form(NamedTuple):
