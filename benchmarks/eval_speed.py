@@ -189,7 +189,7 @@ def roof(isa: str, dim: int, seconds: float) -> float:
     from kgfast.kernels.cpu.views import score_code
     from kgfast.kernels.scores import get_score
 
-    code = score_code(get_score("rotate"))
+    code = score_code(get_score("rotate"), has_factor=False)
     speeds: list[float] = []
 
     def run() -> None:

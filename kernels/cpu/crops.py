@@ -1,11 +1,10 @@
 """Crop widths as the extension takes them: ascending, each once."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..scores import Score
+from ..operands import Operands
 
 
 @dataclass(frozen=True)
@@ -14,7 +13,7 @@ class Crops:
 
     Attributes
     ----------
-    given : list of int
+    asked : list of int
         As the caller ordered them, ``[C]``.
     distinct : list of int
         Ascending, each once.
@@ -26,34 +25,38 @@ class Crops:
         Whether results have a leading axis of crops.
     """
 
-    given: list[int]
+    asked: list[int]
     distinct: list[int]
     slots: list[int]
     covers_rows: bool
     has_axis: bool
 
     @classmethod
-    def of(cls, dims: Sequence[int] | None, score: Score, width: int) -> "Crops":
-        """The crops that ``dims`` names of rows of ``width`` stored reals."""
-        features = score.num_features(width)
-        given = [features] if dims is None else list(dims)
-        distinct = sorted(set(given))
-        slots = [given.index(dim) for dim in distinct]
-        return cls(given, distinct, slots, distinct[-1] == features, dims is not None)
+    def of(cls, operands: Operands) -> "Crops":
+        """The crops that operands ask for."""
+        asked = operands.crops
+        distinct = sorted(set(asked))
+        slots = [asked.index(dim) for dim in distinct]
+        covers_rows = distinct[-1] == operands.num_features
+        return cls(asked, distinct, slots, covers_rows, operands.dims is not None)
 
     def finish(self, scores: Tensor) -> Tensor:
         """Fill the places of repeated widths in ``[C, B, K]``; drop an axis nobody asked for."""
-        for place, dim in enumerate(self.given):
-            first = self.given.index(dim)
+        for place, dim in enumerate(self.asked):
+            first = self.asked.index(dim)
             if first != place:
                 scores[place] = scores[first]
         return scores if self.has_axis else scores[0]
 
     def arrange(self, counts: Tensor) -> list[Tensor]:
         """Counts ``[distinct, kinds, B]`` as a tensor of each kind, ``[C, B]`` or ``[B]``."""
-        places = [self.distinct.index(dim) for dim in self.given]
+        places = [self.distinct.index(dim) for dim in self.asked]
         columns = counts[places].transpose(0, 1)
         return [column.clone() if self.has_axis else column[0].clone() for column in columns]
+
+    def with_axis(self, grad: Tensor) -> Tensor:
+        """A gradient of scores as float32 ``[C, B, K]``."""
+        return (grad if self.has_axis else grad[None]).float()
 
     def gradient_like(self, rows: Tensor, count: int | None = None) -> Tensor:
         """Room for the gradient of ``count`` rows, zero where no crop reaches."""

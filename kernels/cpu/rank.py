@@ -4,59 +4,30 @@ Cost model: engine/sweep.h (per element of the widest crop), engine/canonical.h 
 pair). Memory: at most 24 MiB of panels over all threads and 12 MiB of packed queries.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from ..scores import get_score
-from . import extension, isa, threads
+from ..checks import Checks
+from ..operands import Counts, Known, Operands
+from . import extension
 from .crops import Crops
-from .views import address, bias_view, factor_view, query_view, raise_nonfinite, score_code, view_of
+from .views import address, machine, pointers_of, raise_nonfinite
 
 
-def rank_counts(
-    queries: Tensor,
-    candidates: Tensor,
-    targets: Tensor,
-    exclude_indptr: Tensor,
-    exclude_indices: Tensor,
-    score: str,
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-    candidate_ids: Tensor | None = None,
-    nan_worst: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The contract of :func:`kgfast.ops.rank_counts`; see there."""
-    facts = get_score(score)
-    crops = Crops.of(dims, facts, candidates.shape[1])
+def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
+    """The contract of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
+    crops, candidates = Crops.of(operands), operands.candidates
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
-    targets = targets.contiguous()
-    indptr, indices = exclude_indptr.contiguous(), exclude_indices.contiguous()
-    ids = None if candidate_ids is None else candidate_ids.contiguous()
-    ordered = None if ids is None else ids.sort().values
-    bad_rows = extension.rank_counts(
-        isa(),
-        score_code(facts, factor),
-        query_view(queries, facts, factor),
-        view_of(candidates, facts),
-        factor_view(factor),
-        len(queries),
-        len(candidates) if ids is None else len(ids),
-        crops.distinct,
-        facts.term_ulps,
-        address(targets),
-        address(indptr),
-        address(indices),
-        bias_view(bias, len(candidates)),
-        len(candidates),
-        None if ids is None else address(ids),
-        address(ordered),
-        nan_worst,
-        threads.count(),
-        address(counts),
+    targets, indptr, indices = (it.contiguous() for it in (targets, *known))
+    raise_nonfinite(
+        extension.rank_counts(
+            machine(),
+            pointers_of(operands, candidates.whole_bias),
+            crops.distinct,
+            (address(targets), address(candidates.sorted_ids)),
+            (address(indptr), address(indices)),
+            checks.allows_nan,
+            address(counts),
+        )
     )
-    raise_nonfinite(bad_rows)
-    greater, equal, greater_excluded, equal_excluded = crops.arrange(counts)
-    return greater, equal, greater_excluded, equal_excluded
+    return Counts(*crops.arrange(counts))

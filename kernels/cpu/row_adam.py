@@ -8,33 +8,19 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from ..backend import AdamStep
 from . import extension, threads
 from .views import address
 
 
-def row_adam(
-    tables: Sequence[Tensor],
-    ids: Tensor,
-    gradients: Tensor,
-    lr: float,
-    betas: Sequence[float],
-    eps: float,
-    weight_decay: float,
-    step: int,
-) -> None:
+def row_adam(tables: Sequence[Tensor], ids: Tensor, gradients: Tensor, step: AdamStep) -> None:
     """The contract of :func:`kgfast.ops.row_adam`; see there."""
     gradients = gradients.contiguous()
-    first, second = (1 - beta**step for beta in betas)
+    first, second = (1 - beta**step.number for beta in step.betas)
     extension.row_adam(
-        [address(table) for table in tables],
-        address(ids),
-        address(gradients),
-        gradients.shape[0],
-        gradients.shape[1],
-        list(betas),
-        lr / first,
-        1 / math.sqrt(second),
-        eps,
-        weight_decay,
         threads.count(),
+        [address(table) for table in tables],
+        (address(ids), address(gradients), *gradients.shape),
+        list(step.betas),
+        [step.lr / first, 1 / math.sqrt(second), step.eps, step.weight_decay],
     )

@@ -7,77 +7,24 @@ k is about as large as the table, or too large for those, all pairs get canonica
 16 k bytes a thread.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from ..scores import Score, get_score
-from . import extension, isa, threads
-from .views import address, bias_view, factor_view, query_view, raise_nonfinite, score_code, view_of
+from ..checks import Checks
+from ..operands import Known, Operands
+from . import extension
+from .views import address, machine, pointers_of, raise_nonfinite
 
 
-def topk(
-    queries: Tensor,
-    candidates: Tensor,
-    k: int,
-    exclude_indptr: Tensor | None = None,
-    exclude_indices: Tensor | None = None,
-    score: str = "dot",
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-    candidate_ids: Tensor | None = None,
-    nan_worst: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The contract of :func:`kgfast.kernels.reference.topk.topk`."""
-    facts = get_score(score)
-    crops = [facts.num_features(candidates.shape[1])] if dims is None else list(dims)
-    scores = queries.new_empty(len(crops), len(queries), k)
+def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
+    """The contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
+    queries, crops = operands.queries, operands.crops
+    scores = queries.new_empty((len(crops), len(queries), k))
     ids = queries.new_empty(scores.shape, dtype=torch.int64)
-    index = [
-        None if it is None else it.contiguous()
-        for it in (exclude_indptr, exclude_indices, candidate_ids)
-    ]
-    for dim, crop_scores, crop_ids in zip(crops, scores, ids, strict=True):
-        operands = queries, candidates, factor
-        _topk_crop(operands, facts, dim, bias, index, nan_worst, crop_scores, crop_ids)
-    return (scores[0], ids[0]) if dims is None else (scores, ids)
-
-
-def _topk_crop(
-    operands: tuple[Tensor, Tensor, Tensor | None],
-    facts: Score,
-    dim: int,
-    bias: Tensor | None,
-    index: list[Tensor | None],
-    nan_worst: bool,
-    scores: Tensor,
-    ids: Tensor,
-) -> None:
-    """One crop: fills ``scores`` and ``ids``, ``[B, k]``."""
-    queries, candidates, factor = operands
-    indptr, indices, subset = index
-    bad_rows = extension.topk(
-        isa(),
-        score_code(facts, factor),
-        query_view(queries, facts, factor),
-        view_of(candidates, facts),
-        factor_view(factor),
-        len(queries),
-        len(candidates) if subset is None else len(subset),
-        dim,
-        facts.term_ulps,
-        ids.shape[1],
-        address(indptr),
-        address(indices),
-        bias_view(bias, len(candidates)),
-        len(candidates),
-        address(subset),
-        nan_worst,
-        threads.count(),
-        queries.dtype == torch.float64,
-        address(scores),
-        address(ids),
-    )
-    raise_nonfinite(bad_rows)
+    pointers = pointers_of(operands, operands.candidates.whole_bias)
+    known = None if known is None else Known(*(it.contiguous() for it in known))
+    where = None if known is None else (address(known.indptr), address(known.indices))
+    for dim, best, best_ids in zip(crops, scores, ids, strict=True):
+        pair = address(best), address(best_ids)
+        raise_nonfinite(extension.topk(machine(), pointers, dim, k, where, checks.allows_nan, pair))
+    return (scores[0], ids[0]) if operands.dims is None else (scores, ids)

@@ -1,57 +1,91 @@
-"""Tensors as the extension sees them."""
+"""Tensors and operands as the extension sees them."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..checks import nonfinite_error
+from ..operands import Operands
 from ..scores import Score
+from . import isa, threads
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
-_SCORES = {"dot": 0, "l1": 1, "l2": 2, "rotate": 3, "rotate_interleaved": 3}
-_FILTERS = {"rscf_rotate": 4, "rscf_l1": 5, "rscf_l2": 6}  # without a factor: 3 more
-
-View = tuple[int, int, int, list[int], int]
 
 
-def score_code(score: Score, factor: Tensor | None = None) -> int:
-    """The extension's number for a score; layouts are in the views."""
-    if score.is_rscf:
-        return _FILTERS[score.name] + (3 if factor is None else 0)
-    return _SCORES[score.name]
+class View(NamedTuple):
+    """Rows of planes of features; strides and columns in elements."""
+
+    pointer: int
+    dtype: int
+    rows: int
+    row_stride: int
+    columns: list[int]
+    """First column of each plane."""
+    step: int
 
 
-def view_of(rows: Tensor, score: Score, planes: int | None = None) -> View:
-    """Pointer, dtype, row stride, column of each plane and column step of ``rows [R, G]``.
+class Pointers(NamedTuple):
+    """Operands, for ``as_operands`` of csrc/bind/python.h."""
 
-    ``planes``: of a row of so many; those of a candidate by default.
-    """
-    starts, step = score.columns(rows.shape[1], planes)
-    row_stride, column_stride = rows.stride()
-    return (
-        rows.data_ptr(),
-        _DTYPES[rows.dtype],
-        row_stride,
-        [start * column_stride for start in starts],
-        step * column_stride,
+    score: int
+    term_ulps: int
+    queries: View
+    table: View
+    factor: View | None
+    bias: View | None
+    ids: tuple[int, int, Tensor] | None
+    """Pointer and count, and what keeps them alive."""
+
+
+def machine() -> tuple[str, int]:
+    """The instruction set and the number of threads of a call."""
+    return isa(), threads.count()
+
+
+def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
+    """The operands, with a ``bias [N]`` as its consumer takes it; they must outlive the call."""
+    ids = None if operands.candidates.ids is None else operands.candidates.ids.contiguous()
+    return Pointers(
+        score_code(operands.score, has_factor=operands.has_factor),
+        operands.score.term_ulps,
+        query_view(operands.queries, operands),
+        table_view(operands.table, operands.score),
+        factor_view(operands.factor),
+        None if bias is None else factor_view(bias[None]),
+        None if ids is None else (address(ids), len(ids), ids),
     )
 
 
-def query_view(queries: Tensor, score: Score, factor: Tensor | None) -> View:
-    """The view of ``queries [B, F]``, which have planes of their own."""
-    return view_of(queries, score, score.query_planes(factor is not None))
+def score_code(score: Score, *, has_factor: bool) -> int:
+    """The extension's number for a score: an rscf score without a factor has one of its own."""
+    return score.code + 3 * (score.is_rscf and not has_factor)
+
+
+def query_view(queries: Tensor, operands: Operands) -> View:
+    """The view of ``queries [B, F]`` or their gradient, which have planes of their own."""
+    return _view(queries, operands.score, operands.query_planes)
+
+
+def table_view(rows: Tensor, score: Score) -> View:
+    """The view of ``rows [R, G]`` of a table or its gradient."""
+    return _view(rows, score, score.planes)
 
 
 def factor_view(factor: Tensor | None) -> View | None:
-    """The view of a ``factor [R, D]``."""
+    """The view of a ``factor [R, D]`` or its gradient."""
     if factor is None:
         return None
-    row_stride, column_stride = factor.stride()
-    return factor.data_ptr(), _DTYPES[factor.dtype], row_stride, [0], column_stride
+    row_stride, step = factor.stride()
+    return View(factor.data_ptr(), _DTYPES[factor.dtype], len(factor), row_stride, [0], step)
 
 
-def bias_view(bias: Tensor | None, count: int) -> View | None:
-    """The view of a ``bias [N]`` or ``[1]`` of ``count`` candidates, as one row."""
-    return None if bias is None else factor_view(bias.expand(count)[None])
+def _view(rows: Tensor, score: Score, planes: int) -> View:
+    starts, step = score.columns(rows.shape[1], planes)
+    row_stride, column_stride = rows.stride()
+    columns = [start * column_stride for start in starts]
+    dtype = _DTYPES[rows.dtype]
+    return View(rows.data_ptr(), dtype, len(rows), row_stride, columns, step * column_stride)
 
 
 def address(tensor: Tensor | None) -> int:

@@ -11,9 +11,7 @@ import torch
 
 from kgfast import ops
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import rank as cpu_rank
-from kgfast.kernels.cpu import topk as cpu_topk
-from support import oracles
+from support import flat, oracles
 from support.flat import reference
 from support.problems import DTYPES, SCORES, cast, no_known, table_of
 from support.processes import finish, run_script
@@ -70,8 +68,8 @@ def test_subnormals_where_the_band_and_the_survivors_overflow(isa, name, count):
     with ExitStack() as stack:
         stack.enter_context(threads(count))
         stack.enter_context(mode(name))
-        greater, equal, *_ = cpu_rank.rank_counts(queries, table, targets, *no_known(3), "l1")
-        found = cpu_topk.topk(queries, table, 700, score="l1")
+        greater, equal, *_ = flat.cpu.rank_counts(queries, table, targets, *no_known(3), "l1")
+        found = flat.cpu.topk(queries, table, 700, score="l1")
         scores = -table[best, 0]
     assert greater.tolist() == lower
     assert equal.tolist() == same
@@ -125,7 +123,7 @@ def test_factors_that_are_subnormal(score):
     expected = torch.stack(reference.rank_counts(*args, factor=factor))
     for name in MODES:
         with mode(name):
-            found = torch.stack(cpu_rank.rank_counts(*args, factor=factor))
+            found = torch.stack(flat.cpu.rank_counts(*args, factor=factor))
             again = torch.stack(reference.rank_counts(*args, factor=factor))
         assert torch.equal(found, expected), name
         assert torch.equal(again, expected), name

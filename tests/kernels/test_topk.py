@@ -13,12 +13,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu.rank import rank_counts
-from kgfast.kernels.cpu.topk import topk
 from kgfast.kernels.reference import tiles
 from kgfast.kernels.reference import topk as specification
-from support import oracles
+from support import flat, oracles
 from support.flat import reference
+from support.paths import TESTS
 from support.problems import SCORES, Problem, cast, no_known, problems, table_of
 
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -97,21 +96,21 @@ per_isa = settings(max_examples=80, suppress_health_check=[HealthCheck.function_
 @given(problem=problems(), k=st.sampled_from(COUNTS))
 @per_isa
 def test_the_cpu_equals_the_specification(isa, problem, k):
-    assert_same(run(topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
+    assert_same(run(flat.cpu.topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
 
 
 @needs_extension
 @given(problem=problems(many=True), k=st.sampled_from([1, 7, 100]))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_cpu_equals_the_specification_where_survivors_overflow(isa, problem, k):
-    assert_same(run(topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
+    assert_same(run(flat.cpu.topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
 
 
 @needs_extension
 @given(problem=problems(nonfinite=True), k=st.sampled_from(COUNTS))
 @per_isa
 def test_the_cpu_equals_the_specification_with_nan_and_infinities(isa, problem, k):
-    assert_same(run(topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
+    assert_same(run(flat.cpu.topk, problem, k), run(reference.topk, problem, k), f"k={k} {problem}")
 
 
 def clustered(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -132,7 +131,8 @@ def test_candidates_that_come_ever_closer(isa, score, k, dtype):
     table = clustered(1_500, 20, dtype)
     queries = table[[-1, 700]]
     assert_same(
-        topk(queries, table, k, score=score), reference.topk(queries, table, k, None, None, score)
+        flat.cpu.topk(queries, table, k, score=score),
+        reference.topk(queries, table, k, None, None, score),
     )
 
 
@@ -147,7 +147,7 @@ def test_rows_that_only_float64_tells_apart(isa, k):
         table = torch.cat([share * total, (1 - share) * total, torch.zeros(700, 2)], 1).float()
         queries = torch.zeros(1, 4)
         expected = reference.topk(queries, table, k, None, None, "rotate")
-        assert_same(topk(queries, table, k, score="rotate"), expected)
+        assert_same(flat.cpu.topk(queries, table, k, score="rotate"), expected)
 
 
 @needs_extension
@@ -158,7 +158,7 @@ def test_a_table_of_identical_rows(isa, score, k):
     table = torch.randn(1, 6, generator=generator).repeat(3_000, 1)
     queries = torch.randn(20, 6, generator=generator)
     indptr, indices = torch.arange(21), torch.arange(20)
-    scores, ids = topk(queries, table, k, indptr, indices, score)
+    scores, ids = flat.cpu.topk(queries, table, k, indptr, indices, score)
     for row in range(20):
         assert ids[row].tolist() == [n for n in range(k + 1) if n != row][:k]
     assert bool((scores == scores[:, :1]).all())
@@ -178,7 +178,7 @@ def wide_rows(score, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_rows_too_wide_for_one_panel(isa, score, dtype):
     queries, table, expected = wide_rows(score, dtype)
-    assert_same(topk(queries, table, 3, score=score), expected)
+    assert_same(flat.cpu.topk(queries, table, 3, score=score), expected)
 
 
 @needs_extension
@@ -192,8 +192,8 @@ def test_results_do_not_depend_on_threads_or_batches(isa, score, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        whole = topk(queries, table, 12, score=score)
-        parts = [topk(q, table, 12, score=score) for q in queries.split(5)]
+        whole = flat.cpu.topk(queries, table, 12, score=score)
+        parts = [flat.cpu.topk(q, table, 12, score=score) for q in queries.split(5)]
     finally:
         torch.set_num_threads(before)
     assert_same(whole, expected)
@@ -207,7 +207,7 @@ def test_more_queries_than_one_pass_holds(isa, score):
     generator = torch.Generator().manual_seed(4)
     table = torch.randn(700, 4, generator=generator)
     queries = torch.randn(6_000, 4, generator=generator)
-    scores, ids = topk(queries, table, 150, score=score)
+    scores, ids = flat.cpu.topk(queries, table, 150, score=score)
     some = torch.randint(6_000, (40,), generator=generator)
     assert_same(
         (scores[some], ids[some]), reference.topk(queries[some], table, 150, None, None, score)
@@ -221,9 +221,9 @@ def test_agrees_with_ranks(problem, k):
     """A candidate is in the top k exactly when fewer than k others come before it."""
     queries, table, targets, indptr, indices, score = problem.args
     kwargs = problem.kwargs
-    ids = run(topk, problem, k)[1].reshape(-1, len(queries), k)
+    ids = run(flat.cpu.topk, problem, k)[1].reshape(-1, len(queries), k)
     greater, _, greater_x, _ = (
-        it.reshape(-1, len(queries)) for it in rank_counts(*problem.args, **kwargs)
+        it.reshape(-1, len(queries)) for it in flat.cpu.rank_counts(*problem.args, **kwargs)
     )
     before = greater - greater_x
     subset = kwargs.get("candidate_ids", torch.arange(len(table)))
@@ -263,10 +263,12 @@ def test_excluding_is_removing_and_recomputing(problem, k):
     queries, table, indptr, indices, score = arguments(problem)
     kwargs = {key: value for key, value in problem.kwargs.items() if key != "candidate_ids"}
     subset = problem.kwargs.get("candidate_ids", torch.arange(len(table)))
-    scores, ids = run(topk, problem, k)
+    scores, ids = run(flat.cpu.topk, problem, k)
     for b in range(len(queries)):
         left = subset[~torch.isin(subset, indices[indptr[b] : indptr[b + 1]])]
-        alone = topk(queries[b : b + 1], table, k, score=score, candidate_ids=left, **kwargs)
+        alone = flat.cpu.topk(
+            queries[b : b + 1], table, k, score=score, candidate_ids=left, **kwargs
+        )
         assert_same(alone, (scores[..., b : b + 1, :], ids[..., b : b + 1, :]), problem)
 
 
@@ -282,8 +284,8 @@ def test_a_permuted_table_gives_the_same_scores(problem, k, seed):
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed))
     bias = problem.kwargs.get("bias")
     moved = bias if bias is None or len(bias) == 1 else bias[order]
-    scores, ids = topk(queries, table, k, score=score, bias=bias)
-    again, places = topk(queries, table[order], k, score=score, bias=moved)
+    scores, ids = flat.cpu.topk(queries, table, k, score=score, bias=bias)
+    again, places = flat.cpu.topk(queries, table[order], k, score=score, bias=moved)
     assert torch.equal(bits(scores), bits(again))
     mapped = torch.where(places < 0, places, order[places])
     for b in range(len(queries)):
@@ -298,7 +300,7 @@ def test_offsets_beyond_two_to_the_31(isa):
     table[:] = torch.randn(1_100, 4).half()
     queries = torch.randn(3, 4)
     for k in (2, 1_100):
-        found = topk(queries, table, k, score="rotate")
+        found = flat.cpu.topk(queries, table, k, score="rotate")
         assert_same(found, reference.topk(queries, table.clone(), k, None, None, "rotate"))
 
 
@@ -316,7 +318,9 @@ def test_views_are_read_in_place(isa, view):
         raw[2:] = table.flatten().view(torch.uint8)
         table = torch.frombuffer(raw.numpy().data, dtype=torch.float32, offset=2).view(300, 8)
     queries = torch.randn(5, 8, generator=generator)
-    assert_same(topk(queries, table, 4, score="l1"), reference.topk(queries, table, 4, score="l1"))
+    assert_same(
+        flat.cpu.topk(queries, table, 4, score="l1"), reference.topk(queries, table, 4, score="l1")
+    )
 
 
 @needs_extension
@@ -325,10 +329,10 @@ def test_the_first_row_that_is_not_finite_is_named(isa, k):
     table, queries = torch.randn(100, 5), torch.randn(4, 5)
     table[61, 3], table[17, 0] = float("inf"), float("nan")
     with pytest.raises(ValueError, match="candidates: row 17 holds a NaN or an infinity"):
-        topk(queries, table, k)
+        flat.cpu.topk(queries, table, k)
     queries[2, 1] = float("-inf")
     with pytest.raises(ValueError, match="queries: row 2 holds"):
-        topk(queries, table, k)
+        flat.cpu.topk(queries, table, k)
 
 
 @needs_extension
@@ -338,7 +342,7 @@ def test_flushed_denormals_change_nothing():
     expected = reference.topk(queries, table, 5, None, None, "l2")
     torch.set_flush_denormal(True)
     try:
-        assert_same(topk(queries, table, 5, score="l2"), expected)
+        assert_same(flat.cpu.topk(queries, table, 5, score="l2"), expected)
         assert_same(reference.topk(queries, table, 5, None, None, "l2"), expected)
     finally:
         torch.set_flush_denormal(False)
@@ -349,20 +353,21 @@ def test_workspace_is_bounded():
     """The peak of 2,000 queries on 60,000 rows, where [B, N] would take 480 MB."""
     script = """
         import resource, torch
-        from kgfast.kernels.cpu.topk import topk
+        from support.flat import cpu
         table, queries = torch.randn(60_000, 32), torch.randn(2_000, 32)
-        topk(queries[:8], table[:2_000], 3)
+        cpu.topk(queries[:8], table[:2_000], 3)
         peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before = peak()
-        topk(queries, table, 10)
-        topk(queries[:4], table, 20_000)
-        topk(queries[:2], table, 60_000)
+        cpu.topk(queries, table, 10)
+        cpu.topk(queries[:4], table, 20_000)
+        cpu.topk(queries[:2], table, 60_000)
         print(peak() - before)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
+        cwd=TESTS,
         env=os.environ | {"OMP_NUM_THREADS": "4"},
         check=True,
     )

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import pairwise as cpu_pairwise
-from support import oracles
+from kgfast.kernels.cpu import backward as cpu_backward
+from support import flat, oracles
 from support.memory import PeakMemory
 from support.problems import cast, strided
 from support.sampled import assert_close, threads
@@ -233,10 +233,10 @@ def test_queries_and_candidates_in_parts(score, dtype, monkeypatch):
     given = tuple(it.detach() for it in operands(score, True, 50, 300, 6))
     queries, table, factor = given[0], given[1].to(dtype), given[2].to(dtype)
     grad = torch.randn(50, 300, generator=torch.Generator().manual_seed(2))
-    whole = cpu_pairwise.pairwise_backward(grad, queries, table, score, factor)
-    monkeypatch.setattr(cpu_pairwise, "_ROWS", 16)
-    monkeypatch.setattr(cpu_pairwise, "_NORM_BYTES", 1)
-    parts = cpu_pairwise.pairwise_backward(grad, queries, table, score, factor)
+    whole = flat.cpu.pairwise_backward(grad, queries, table, score, factor)
+    monkeypatch.setattr(cpu_backward, "_ROWS", 16)
+    monkeypatch.setattr(cpu_backward, "_LENGTH_BYTES", 1)
+    parts = flat.cpu.pairwise_backward(grad, queries, table, score, factor)
     for part, full in zip(parts, whole, strict=True):
         assert part.dtype == full.dtype
         assert_close(part, full.double())

@@ -5,14 +5,17 @@ import sys
 import textwrap
 from typing import Any
 
+from .paths import TESTS
+
 
 def run_script(script: str, *prelude: str, **kwargs: Any) -> subprocess.Popen[str]:
-    """Start ``script``, indented as one likes, after the ``prelude``."""
+    """Start ``script``, indented as one likes, after the ``prelude``; it may import `support`."""
     return subprocess.Popen(
         [sys.executable, "-c", "\n".join(textwrap.dedent(part) for part in (*prelude, script))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=TESTS,
         **kwargs,
     )
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu.views import address, factor_view, query_view, score_code, view_of
+from kgfast.kernels.cpu.views import address, pointers_of
 from kgfast.kernels.reference import canonical as reference
-from kgfast.kernels.scores import get_score
+
+from .flat import operands_of
 
 
 def sweep_errors(
@@ -20,25 +21,21 @@ def sweep_errors(
     factor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sweep's distances, the canonical ones, and the claimed bound: ``[C, B, N]`` each."""
-    facts = get_score(score)
+    operands = operands_of(queries, table, score, factor=factor)
+    facts = operands.score
     shape = (len(widths), len(queries), len(table))
     values = torch.empty(shape, dtype=torch.float32)
     bounds = torch.empty(shape, dtype=torch.float64)
     targets = torch.zeros(len(queries), dtype=torch.int64)
     cpu.extension.sweep_errors(
         isa_name,
-        score_code(facts, factor),
-        query_view(queries, facts, factor),
-        view_of(table, facts),
-        factor_view(factor),
-        *shape[1:],
+        pointers_of(operands, None),
         widths,
-        facts.term_ulps,
         address(targets),
         address(values),
         address(bounds),
     )
-    planes = facts.query_planes(factor is not None)
+    planes = operands.query_planes
     exact = [
         -reference.canonical_scores(
             reference.crop(queries, facts, dim, planes)[:, None],

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import indexed
-from support import oracles
+from kgfast.kernels.operands import Need
+from support import flat, oracles
 from support.problems import SCORES
 from support.sampled import assert_close, dense, differentiable, make_sampled, threads
 
@@ -48,18 +48,19 @@ def test_scores_and_gradients(isa, seed):
     )
     float32 = dense(problem, problem.queries[:, None], problem.table.float()[index], chosen)
     given = (problem.queries, problem.table, index, problem.score)
-    scores = indexed.indexed_scores(*given, bias, dims=problem.dims)
+    scores = flat.cpu.indexed_scores(*given, bias, dims=problem.dims)
     assert scores.dtype == torch.float32
     assert_close(scores, exact.detach(), float32)
     grad = torch.randn(exact.shape, generator=generator)
     exact.backward(grad.double())
-    grad_queries, found, _ = indexed.indexed_backward(grad, *given, dims=problem.dims)
+    grad_queries, found, _ = flat.cpu.indexed_backward(grad, *given, dims=problem.dims)
     assert torch.equal(found[0], index.unique())
     assert_close(grad_queries, queries.grad)
     assert_close(dense_gradient(problem.table, found), table.grad)
-    written = indexed.indexed_backward_dense(grad, *given, dims=problem.dims)
-    assert torch.equal(written[0], grad_queries)
-    assert torch.equal(written[1], dense_gradient(problem.table, found))
+    operands = flat.operands_of(problem.queries, problem.table, problem.score, dims=problem.dims)
+    written = flat.cpu.backend.backward(operands, grad, index, need=Need(True, True))
+    assert torch.equal(written.queries, grad_queries)
+    assert torch.equal(written.table, dense_gradient(problem.table, found))
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -68,8 +69,8 @@ def test_bits_do_not_depend_on_threads(isa, score):
     results = []
     for count in (1, 2, 5, 1):
         with threads(count):
-            scores = indexed.indexed_scores(queries, table, index, score)
-            grad_queries, found, _ = indexed.indexed_backward(grad, queries, table, index, score)
+            scores = flat.cpu.indexed_scores(queries, table, index, score)
+            grad_queries, found, _ = flat.cpu.indexed_backward(grad, queries, table, index, score)
             results.append((scores, grad_queries, *found))
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
@@ -81,11 +82,11 @@ def test_bits_do_not_depend_on_threads(isa, score):
 def test_a_crop_has_the_bits_of_that_crop_alone(isa, score, dim):
     queries, table, index, _ = operands(score, 3, 9, 20, dim)
     dims = [dim, 64, 1, 100, 64, dim - 1, 65]
-    together = indexed.indexed_scores(queries, table, index, score, dims=dims)
+    together = flat.cpu.indexed_scores(queries, table, index, score, dims=dims)
     for place, width in enumerate(dims):
-        alone = indexed.indexed_scores(queries, table, index, score, dims=[width])
+        alone = flat.cpu.indexed_scores(queries, table, index, score, dims=[width])
         assert torch.equal(together[place], alone[0])
-    assert torch.equal(together[0], indexed.indexed_scores(queries, table, index, score))
+    assert torch.equal(together[0], flat.cpu.indexed_scores(queries, table, index, score))
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -94,8 +95,8 @@ def test_rows_wider_than_one_accumulator(isa, score):
     q, c = queries.double().requires_grad_(), table.double().requires_grad_()
     exact = oracles.dense_scores(q[:, None], c[index], score)
     exact.backward(grad.double())
-    assert_close(indexed.indexed_scores(queries, table, index, score), exact.detach())
-    grad_queries, found, _ = indexed.indexed_backward(grad, queries, table, index, score)
+    assert_close(flat.cpu.indexed_scores(queries, table, index, score), exact.detach())
+    grad_queries, found, _ = flat.cpu.indexed_backward(grad, queries, table, index, score)
     assert_close(grad_queries, q.grad)
     assert_close(dense_gradient(table, found), c.grad)
 
@@ -104,9 +105,9 @@ def test_rows_wider_than_one_accumulator(isa, score):
 def test_gradients_that_are_not_needed_change_nothing(isa, score):
     queries, table, index, grad = operands(score, 5, 7, 20, 30)
     given = (grad, queries, table, index, score)
-    both = indexed.indexed_backward(*given)
-    first = indexed.indexed_backward(*given, need=(True, False, False))
-    second = indexed.indexed_backward(*given, need=(False, True, False))
+    both = flat.cpu.indexed_backward(*given)
+    first = flat.cpu.indexed_backward(*given, need=(True, False, False))
+    second = flat.cpu.indexed_backward(*given, need=(False, True, False))
     assert first[1] is None
     assert second[0] is None
     assert torch.equal(first[0], both[0])
@@ -120,7 +121,7 @@ def test_one_row_named_by_every_pair(isa):
     q, c = queries.double().requires_grad_(), table.double().requires_grad_()
     x = q[:, None] - c[index]
     (-torch.linalg.vector_norm(x.unflatten(-1, (2, -1)), dim=-2).sum()).backward()
-    grad_queries, (ids, rows), _ = indexed.indexed_backward(grad, queries, table, index, "rotate")
+    grad_queries, (ids, rows), _ = flat.cpu.indexed_backward(grad, queries, table, index, "rotate")
     assert ids.tolist() == [0]
     assert_close(grad_queries, q.grad)
     assert_close(rows, c.grad)
@@ -130,7 +131,7 @@ def test_one_row_named_by_every_pair(isa):
 def test_a_nan_reaches_its_own_scores_only(isa, score):
     queries, table, index, _ = operands(score, 6, 11, 9, 40)
     table[4, 3] = float("nan")
-    bad = indexed.indexed_scores(queries, table, index, score).isnan()
+    bad = flat.cpu.indexed_scores(queries, table, index, score).isnan()
     assert torch.equal(bad, index == 4)
 
 
@@ -141,10 +142,10 @@ def test_offsets_beyond_two_to_the_31(isa):
     table[:] = torch.randn(1_100, 6).half()
     queries, index = torch.randn(2, 6), torch.tensor([[0, 1_099, 7], [1_098, 3, 1_099]])
     grad = torch.randn(2, 3)
-    scores = indexed.indexed_scores(queries, table, index, "rotate")
-    assert torch.equal(scores, indexed.indexed_scores(queries, table.clone(), index, "rotate"))
-    far = indexed.indexed_backward(grad, queries, table, index, "rotate")
-    near = indexed.indexed_backward(grad, queries, table.clone(), index, "rotate")
+    scores = flat.cpu.indexed_scores(queries, table, index, "rotate")
+    assert torch.equal(scores, flat.cpu.indexed_scores(queries, table.clone(), index, "rotate"))
+    far = flat.cpu.indexed_backward(grad, queries, table, index, "rotate")
+    near = flat.cpu.indexed_backward(grad, queries, table.clone(), index, "rotate")
     assert torch.equal(far[0], near[0])
     assert torch.equal(far[1][1], near[1][1])
 
@@ -152,6 +153,6 @@ def test_offsets_beyond_two_to_the_31(isa):
 def test_the_callers_floating_point_mode_survives(isa):
     queries, table, index, grad = operands("rotate", 5, 7, 20, 30)
     assert torch.set_flush_denormal(False)
-    indexed.indexed_scores(queries, table, index, "rotate")
-    indexed.indexed_backward(grad, queries, table, index, "rotate")
+    flat.cpu.indexed_scores(queries, table, index, "rotate")
+    flat.cpu.indexed_backward(grad, queries, table, index, "rotate")
     assert (torch.tensor(1e-310, dtype=torch.float64) * 1).item() != 0

@@ -1,6 +1,7 @@
 """Streamed losses on the CPU, for every instruction set of this machine."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,9 +12,12 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kgfast.kernels import cpu, streamed_losses
-from kgfast.kernels.cpu import losses
-from support import oracles
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu import backend
+from kgfast.kernels.cpu.passes import PASSES, LossPass
+from kgfast.kernels.losses import TORCH_PASSES
+from support import flat, oracles
+from support.paths import ROOT, TESTS
 from support.problems import SCORES
 from support.sampled import WELL_SPREAD, assert_close, dense, differentiable, make_sampled, threads
 
@@ -65,10 +69,10 @@ def test_bce(isa, seed, label_a):
     problem, positives, _, weights = problem_of(seed)
     label_c = (1 - label_a) / len(problem.table)
     given = (problem.queries, problem.table, problem.bias, *csr(positives), label_a, label_c)
-    rows, linear = losses.bce(*given, problem.score)
+    rows, linear = flat.cpu.bce(*given, problem.score)
     need = (True, True, problem.bias is not None)
-    gradients = losses.bce_backward(weights, *given, problem.score, need)
-    both = losses.bce_with_gradients(weights, *given, problem.score, need)
+    gradients = flat.cpu.bce_backward(weights, *given, problem.score, need=need)
+    both = flat.cpu.bce_with_gradients(weights, *given, problem.score, need=need)
     found = (*both[:2], *both[2])
     for once, twice in zip(found, (rows, linear, *gradients), strict=True):
         assert once is twice or torch.equal(once, twice)
@@ -85,9 +89,9 @@ def test_bce(isa, seed, label_a):
 def test_cross_entropy(isa, seed, smoothing):
     problem, _, targets, weights = problem_of(seed)
     given = (problem.queries, problem.table, problem.bias, targets, smoothing, problem.score)
-    rows, logsumexp, _ = losses.cross_entropy(*given)
+    rows, logsumexp, _ = flat.cpu.cross_entropy(*given)
     need = (True, True, problem.bias is not None)
-    gradients = losses.cross_entropy_backward(weights, logsumexp, *given, need)
+    gradients = flat.cpu.cross_entropy_backward(weights, logsumexp, *given, need)
 
     def loss(scores):
         return oracles.softmax_cross_entropy(scores, targets, smoothing)
@@ -105,14 +109,16 @@ def test_chunks_and_threads(isa, score, monkeypatch):
     given = (queries, table, None, *positives, 0.9, 1e-3, score)
 
     def results():
-        return losses.bce(*given)[0], *losses.bce_backward(weights, *given, (True, True, True))
+        return flat.cpu.bce(*given)[0], *flat.cpu.bce_backward(
+            weights, *given, need=(True, True, True)
+        )
 
     whole = results()
     for count in (1, 5):
         with threads(count):
             for a, b in zip(results(), whole, strict=True):
                 assert torch.equal(a, b)
-    monkeypatch.setattr(losses._Sweep, "scratch_scores", 20 * 64)
+    monkeypatch.setattr(backend, "_LOSS_SCRATCH", 20 * 64)
     for part, full in zip(results(), whole, strict=True):
         assert_close(part, full.double())
 
@@ -125,16 +131,16 @@ def test_blocks_of_queries(isa, score, monkeypatch):
     given, targets = (queries, table, torch.randn(50)), torch.arange(20)
 
     def results():
-        rows, logsumexp, _ = losses.cross_entropy(*given, targets, 0.1, score)
+        rows, logsumexp, _ = flat.cpu.cross_entropy(*given, targets, 0.1, score)
         return (
-            losses.bce(*given, *positives, 0.9, 1e-3, score)[0],
-            *losses.bce_backward(weights, *given, *positives, 0.9, 1e-3, score),
+            flat.cpu.bce(*given, *positives, 0.9, 1e-3, score)[0],
+            *flat.cpu.bce_backward(weights, *given, *positives, 0.9, 1e-3, score),
             rows,
-            *losses.cross_entropy_backward(weights, logsumexp, *given, targets, 0.1, score),
+            *flat.cpu.cross_entropy_backward(weights, logsumexp, *given, targets, 0.1, score),
         )
 
     whole = results()
-    monkeypatch.setattr(losses, "_ROWS", 7)
+    monkeypatch.setattr(backend, "_LOSS_QUERIES", 7)
     for part, full in zip(results(), whole, strict=True):
         assert_close(part, full.double())
 
@@ -162,7 +168,7 @@ def ulps(got, exact):
 
 
 def test_softplus_is_accurate(isa):
-    got = each_score(lambda x: losses._FUSED.bce_sums(x, 0.0)[0])
+    got = each_score(lambda x: PASSES.bce_sums(x, 0.0)[0])
     exact = SCORES_OF_EVERY_SIZE.double()
     exact = exact.clamp(min=0) + torch.log1p((-exact.abs()).exp())
     assert ulps(got, exact) <= 3
@@ -170,15 +176,21 @@ def test_softplus_is_accurate(isa):
 
 def test_sigmoid_is_accurate(isa):
     x = SCORES_OF_EVERY_SIZE[:, None].clone()
-    losses._FUSED.bce_slopes(x, 0.0, torch.ones(len(x)))
+    PASSES.bce_slopes(x, 0.0, torch.ones(len(x)))
     assert ulps(x[:, 0], SCORES_OF_EVERY_SIZE.double().sigmoid()) <= 3
 
 
 def test_exponential_is_accurate(isa):
     x = SCORES_OF_EVERY_SIZE[SCORES_OF_EVERY_SIZE <= 0][:, None].clone()
     exact, zeros = x[:, 0].double().exp(), torch.zeros(len(x))
-    losses._FUSED.softmax_slopes(x, zeros, torch.ones(len(x)), zeros)
+    PASSES.softmax_slopes(x, zeros, torch.ones(len(x)), zeros)
     assert ulps(x[:, 0], exact) <= 3
+
+
+def test_walks_are_numbered_as_in_the_extension():
+    header = (ROOT / "kernels/cpu/csrc/host/losses.h").read_text()
+    numbers = re.findall(r"^  (\w+) = (\d+),", header, re.MULTILINE)
+    assert {walk.name.lower(): walk.value for walk in LossPass} == {k: int(n) for k, n in numbers}
 
 
 @pytest.mark.parametrize("columns", [1, 7, 16, 1000, 5000])
@@ -186,7 +198,7 @@ def test_passes_are_those_of_torch_in_float64(isa, columns):
     float32 = torch.randn(5, columns, generator=torch.Generator().manual_seed(2)) * 4
     near, scale, share = float32.logsumexp(1), torch.rand(5), torch.rand(5)
     both = []
-    for passes, dtype in ((losses._FUSED, torch.float32), (streamed_losses.TORCH, torch.float64)):
+    for passes, dtype in ((PASSES, torch.float32), (TORCH_PASSES, torch.float64)):
         x = float32.to(dtype)
         slopes, softmax = x.clone(), x.clone()
         sums = passes.bce_sums(x.clone(), 0.25)
@@ -203,14 +215,14 @@ def test_passes_are_those_of_torch_in_float64(isa, columns):
 def test_nan_and_infinity_propagate(isa):
     x = torch.randn(3, 40)
     x[0, 33], x[1, 5] = float("nan"), float("inf")
-    sums, linear = losses._FUSED.bce_sums(x.clone(), 0.0)
+    sums, linear = PASSES.bce_sums(x.clone(), 0.0)
     assert linear.isfinite().tolist() == [False, False, True]
     assert sums[0].isnan()
     assert sums[1].isinf()
     assert sums[2].isfinite()
     zeros = torch.zeros(3, dtype=torch.float64)
     peak, mass = zeros - torch.inf, zeros.clone()
-    losses._FUSED.softmax_sums(x.clone(), peak, mass, zeros.clone())
+    PASSES.softmax_sums(x.clone(), peak, mass, zeros.clone())
     assert (peak + mass.log()).isfinite().tolist() == [False, False, True]
 
 
@@ -218,7 +230,7 @@ def test_nan_and_infinity_propagate(isa):
 def test_peak_memory_beyond_the_operands_and_gradients():
     script = """
         import torch
-        from kgfast.kernels.cpu import losses
+        from support.flat import cpu
         def resident(field):
             lines = open("/proc/self/status").read().splitlines()
             return next(int(l.split()[1]) for l in lines if l.startswith(field)) / 1024
@@ -226,8 +238,8 @@ def test_peak_memory_beyond_the_operands_and_gradients():
         targets = torch.arange(512)
         def run(table, score):
             given = (queries, table, None, targets, 0.1, score)
-            rows, logsumexp, _ = losses.cross_entropy(*given)
-            return losses.cross_entropy_backward(weights, logsumexp, *given, (True, True, False))
+            rows, logsumexp, _ = cpu.cross_entropy(*given)
+            return cpu.cross_entropy_backward(weights, logsumexp, *given, (True, True, False))
         for score in ("dot", "l2", "rotate"):
             run(table[:600], score)
             open("/proc/self/clear_refs", "w").write("5")
@@ -241,6 +253,7 @@ def test_peak_memory_beyond_the_operands_and_gradients():
         capture_output=True,
         text=True,
         timeout=120,
+        cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": "65536"},
     )
     peaks = [float(line) for line in done.stdout.split()]

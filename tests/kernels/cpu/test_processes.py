@@ -15,8 +15,8 @@ needs_linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="n
 PRELUDE = """
     import os, signal, sys, threading, time, torch
     torch.set_num_threads(3)
-    from kgfast.kernels.cpu.rank import rank_counts
-    from kgfast.kernels.cpu.topk import topk
+    from support.flat import cpu
+    rank_counts, topk = cpu.rank_counts, cpu.topk
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 
     def known(batch):

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import rank as cpu_rank
 from kgfast.kernels.scores import get_score
+from support import flat
 from support.flat import reference
 from support.problems import SCORES, TABLES, cast, make_problem, no_known, problems, table_of
 from support.processes import run_script
@@ -26,7 +26,7 @@ once_per_isa = settings(
 
 def assert_same(problem) -> None:
     expected = reference.rank_counts(*problem.args, **problem.kwargs)
-    counted = cpu_rank.rank_counts(*problem.args, **problem.kwargs)
+    counted = flat.cpu.rank_counts(*problem.args, **problem.kwargs)
     for name, a, b in zip(
         ("greater", "equal", "x greater", "x equal"), expected, counted, strict=True
     ):
@@ -62,9 +62,9 @@ def test_counts_do_not_depend_on_threads_or_batches(isa, score, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        whole = torch.stack(cpu_rank.rank_counts(queries, table, targets, *no_known(37), score))
+        whole = torch.stack(flat.cpu.rank_counts(queries, table, targets, *no_known(37), score))
         parts = [
-            torch.stack(cpu_rank.rank_counts(q, table, t, *no_known(len(t)), score))
+            torch.stack(flat.cpu.rank_counts(q, table, t, *no_known(len(t)), score))
             for q, t in zip(queries.split(5), targets.split(5), strict=True)
         ]
     finally:
@@ -78,7 +78,7 @@ def test_a_table_of_identical_rows_overflows_the_band(isa, score):
     table = torch.randn(1, 6).repeat(3_000, 1)  # 20 x 3,000 undecided pairs, 8,192 fit
     targets = torch.arange(20)
     queries = torch.randn(20, 6)
-    greater, equal, *_ = cpu_rank.rank_counts(queries, table, targets, *no_known(20), score)
+    greater, equal, *_ = flat.cpu.rank_counts(queries, table, targets, *no_known(20), score)
     assert greater.tolist() == [0] * 20
     assert equal.tolist() == [2_999] * 20
 
@@ -99,7 +99,7 @@ def wide_rows(score, dtype):
 def test_rows_too_wide_for_one_panel(isa, score, dtype):
     """Features that come in several blocks, with queries that are abandoned on the way."""
     args, expected = wide_rows(score, dtype)
-    for a, b in zip(expected, cpu_rank.rank_counts(*args), strict=True):
+    for a, b in zip(expected, flat.cpu.rank_counts(*args), strict=True):
         assert torch.equal(a, b)
 
 
@@ -129,8 +129,8 @@ def test_crops_of_one_sweep_equal_those_alone(isa, score, dtype):
     queries = queries if dtype == torch.float64 else queries.float()
     dims = [130, 7, 64, 200, 130, 65, 128]
     args = (queries, table, targets, *known_of(21, 300), score)
-    nested = torch.stack(cpu_rank.rank_counts(*args, dims=dims), 1)
-    alone = [torch.stack(cpu_rank.rank_counts(*args, dims=[dim]), 1)[0] for dim in dims]
+    nested = torch.stack(flat.cpu.rank_counts(*args, dims=dims), 1)
+    alone = [torch.stack(flat.cpu.rank_counts(*args, dims=[dim]), 1)[0] for dim in dims]
     assert torch.equal(nested, torch.stack(alone))
     assert torch.equal(nested, torch.stack(reference.rank_counts(*args, dims=dims), 1))
 
@@ -148,7 +148,7 @@ def test_crops_that_end_in_several_panels(isa, score):
     """Rows too wide for one panel; float64 has norms, which are known only at the end."""
     for dtype in (torch.float32, torch.float64):
         args, dims, expected = wide_crops(score, dtype)
-        for a, b in zip(expected, cpu_rank.rank_counts(*args, dims=dims), strict=True):
+        for a, b in zip(expected, flat.cpu.rank_counts(*args, dims=dims), strict=True):
             assert torch.equal(a, b)
 
 
@@ -157,7 +157,7 @@ def test_a_target_may_be_nan_in_one_crop_only(isa):
     table[3, 9] = float("nan")
     args = (torch.randn(2, 12), table, torch.tensor([3, 4]), *no_known(2), "l1")
     kwargs = {"dims": [12, 5], "nan_worst": True}
-    nested = cpu_rank.rank_counts(*args, **kwargs)
+    nested = flat.cpu.rank_counts(*args, **kwargs)
     assert nested[0][0, 0] == 99
     for a, b in zip(reference.rank_counts(*args, **kwargs), nested, strict=True):
         assert torch.equal(a, b)
@@ -206,7 +206,7 @@ def test_offsets_beyond_two_to_the_31(isa):
     queries, targets = torch.randn(3, 4), torch.tensor([0, 1_099, 7])
     args = (queries, table, targets, *no_known(3), "rotate")
     packed = (queries, table.clone(), targets, *no_known(3), "rotate")
-    for a, b in zip(reference.rank_counts(*packed), cpu_rank.rank_counts(*args), strict=True):
+    for a, b in zip(reference.rank_counts(*packed), flat.cpu.rank_counts(*args), strict=True):
         assert torch.equal(a, b)
 
 
@@ -218,7 +218,7 @@ def test_queries_of_signs_are_grouped_as_fast_as_others():
     for queries in (others, others.sign()):
         args = (queries, others[:8], torch.zeros(len(queries), dtype=torch.int64))
         start = time.process_time()
-        cpu_rank.rank_counts(*args, *no_known(len(queries)), "dot")
+        flat.cpu.rank_counts(*args, *no_known(len(queries)), "dot")
         seconds.append(time.process_time() - start)
     assert seconds[1] < 20 * seconds[0]  # 140 times, if each is held to half of the others
 
@@ -230,7 +230,7 @@ def test_flushed_denormals_do_not_change_a_rank(isa):
     expected = reference.rank_counts(*args)
     assert torch.set_flush_denormal(True)
     try:
-        counted = cpu_rank.rank_counts(*args)
+        counted = flat.cpu.rank_counts(*args)
     finally:
         torch.set_flush_denormal(False)
     assert expected[0].sum() > 0
@@ -241,7 +241,7 @@ def test_flushed_denormals_do_not_change_a_rank(isa):
 def test_the_callers_floating_point_mode_survives(isa):
     assert torch.set_flush_denormal(False)
     problem = make_problem(1)
-    cpu_rank.rank_counts(*problem.args, **problem.kwargs)
+    flat.cpu.rank_counts(*problem.args, **problem.kwargs)
     assert (torch.tensor(1e-310, dtype=torch.float64) * 1).item() != 0
 
 
@@ -250,7 +250,7 @@ def test_peak_memory_beyond_the_inputs():
     process = run_script(
         """
         import torch
-        from kgfast.kernels.cpu.rank import rank_counts
+        from support.flat import cpu
         def resident(field):
             lines = open("/proc/self/status").read().splitlines()
             return next(int(l.split()[1]) for l in lines if l.startswith(field)) / 1024
@@ -259,10 +259,10 @@ def test_peak_memory_beyond_the_inputs():
         for batch, rows, width in [(4096, 2_000, 1_024), (64, 200_000, 64)]:
             table, queries = torch.randn(rows, width), torch.randn(batch, width)
             targets = torch.arange(batch) % rows
-            rank_counts(queries[:2], table[:100], targets[:2] * 0, *known(2), "rotate")
+            cpu.rank_counts(queries[:2], table[:100], targets[:2] * 0, *known(2), "rotate")
             open("/proc/self/clear_refs", "w").write("5")
             before = resident("VmRSS")
-            rank_counts(queries, table, targets, *known(batch), "rotate")
+            cpu.rank_counts(queries, table, targets, *known(batch), "rotate")
             print(resident("VmHWM") - before)
         """,
         env={**os.environ, "OMP_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": "65536"},

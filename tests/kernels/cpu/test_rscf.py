@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu.rank import rank_counts
-from kgfast.kernels.cpu.topk import topk
 from kgfast.kernels.scores import get_score
+from support import flat
 from support.flat import reference
 from support.problems import DIMS, DTYPES, QUERIES, ROWS, Problem, cast, no_known, strided, table_of
 from support.sweeps import sweep_errors
@@ -93,7 +92,7 @@ def problems(nonfinite: bool = False) -> st.SearchStrategy[Problem]:
 
 def assert_same_counts(problem: Problem) -> None:
     expected = reference.rank_counts(*problem.args, **problem.kwargs)
-    counted = rank_counts(*problem.args, **problem.kwargs)
+    counted = flat.cpu.rank_counts(*problem.args, **problem.kwargs)
     assert torch.equal(torch.stack(counted), torch.stack(expected)), problem
 
 
@@ -117,7 +116,7 @@ def test_topk_equals_the_reference(isa, problem, k):
     queries, table, _, indptr, indices, score = problem.args
     args = (queries, table, k, indptr, indices, score)
     expected = reference.topk(*args, **problem.kwargs)
-    found = topk(*args, **problem.kwargs)
+    found = flat.cpu.topk(*args, **problem.kwargs)
     assert torch.equal(found[1], expected[1]), problem
     assert torch.equal(found[0].nan_to_num(7.0), expected[0].nan_to_num(7.0)), problem
 
@@ -135,7 +134,7 @@ def test_sines_are_those_of_the_reference(isa, dim):
     queries = torch.randn(1, 5 * dim, generator=generator, dtype=torch.float64)
     queries[:, 4 * dim :] = 1.0
     for k in (rows, 5):
-        found = topk(queries, table, k, score="rscf_rotate", factor=phases)
+        found = flat.cpu.topk(queries, table, k, score="rscf_rotate", factor=phases)
         expected = reference.topk(queries, table, k, score="rscf_rotate", factor=phases)
         assert torch.equal(found[0], expected[0])
         assert torch.equal(found[1], expected[1])
@@ -177,8 +176,10 @@ def test_crops_of_one_sweep_equal_those_alone(isa, score, has_factor):
     dims = [130, 7, 64, 200, 130, 65]
     known = torch.arange(22) * 3, torch.arange(63) * 7 % 300
     args = (queries, table, targets, *known, score)
-    nested = torch.stack(rank_counts(*args, factor=factor, dims=dims), 1)
-    alone = [torch.stack(rank_counts(*args, factor=factor, dims=[dim]), 1)[0] for dim in dims]
+    nested = torch.stack(flat.cpu.rank_counts(*args, factor=factor, dims=dims), 1)
+    alone = [
+        torch.stack(flat.cpu.rank_counts(*args, factor=factor, dims=[dim]), 1)[0] for dim in dims
+    ]
     assert torch.equal(nested, torch.stack(alone))
     assert torch.equal(
         nested, torch.stack(reference.rank_counts(*args, factor=factor, dims=dims), 1)
@@ -246,7 +247,9 @@ def test_a_phase_without_a_sine_is_a_nan_even_where_it_hardly_matters(isa):
     args = (queries, table, torch.tensor([1, 2, 3]), *no_known(3), "rscf_rotate")
     expected = reference.rank_counts(*args, factor=factor, nan_worst=True)
     assert 0 < int(expected[0][0]) < 199
-    for a, b in zip(expected, rank_counts(*args, factor=factor, nan_worst=True), strict=True):
+    for a, b in zip(
+        expected, flat.cpu.rank_counts(*args, factor=factor, nan_worst=True), strict=True
+    ):
         assert torch.equal(a, b)
 
 
@@ -263,7 +266,7 @@ def test_products_of_flushed_numbers_decide_nothing(isa, score, size, has_factor
     args = (queries, table, torch.arange(4), *no_known(4), score)
     expected = reference.rank_counts(*args, factor=factor)
     assert 0 < int(expected[0].sum()) < 4 * 299
-    for a, b in zip(expected, rank_counts(*args, factor=factor), strict=True):
+    for a, b in zip(expected, flat.cpu.rank_counts(*args, factor=factor), strict=True):
         assert torch.equal(a, b)
 
 
@@ -272,7 +275,7 @@ def test_a_table_of_identical_rows_overflows_the_band(isa, score):
     planes = get_score(score).planes
     table = torch.randn(1, 6 * planes).repeat(3_000, 1)
     queries, factor = torch.randn(20, 6 * (2 * planes + 1)), torch.randn(1, 6).repeat(3_000, 1)
-    greater, equal, *_ = rank_counts(
+    greater, equal, *_ = flat.cpu.rank_counts(
         queries, table, torch.arange(20), *no_known(20), score, factor=factor
     )
     assert greater.tolist() == [0] * 20
@@ -289,7 +292,7 @@ def test_queries_that_differ_in_one_plane_are_not_merged(isa):
     args = (queries, table, torch.full((6,), 7), *no_known(6), "rscf_rotate")
     expected = reference.rank_counts(*args, factor=factor)
     assert len(set(expected[0].tolist())) > 3
-    for a, b in zip(expected, rank_counts(*args, factor=factor), strict=True):
+    for a, b in zip(expected, flat.cpu.rank_counts(*args, factor=factor), strict=True):
         assert torch.equal(a, b)
 
 
@@ -302,15 +305,15 @@ def test_what_is_not_finite_is_named(isa, score, dtype):
     factor[31, 2] = float("nan")
     for k in (3, 100):
         with pytest.raises(ValueError, match="factor: row 31 holds a NaN or an infinity"):
-            topk(queries, table, k, score=score, factor=factor)
+            flat.cpu.topk(queries, table, k, score=score, factor=factor)
     args = (queries, table, torch.zeros(5, dtype=torch.int64), *no_known(5), score)
     with pytest.raises(ValueError, match="factor: row 31 holds a NaN or an infinity"):
-        rank_counts(*args, factor=factor)
-    rank_counts(*args, factor=factor, dims=[2])  # column 2 takes no part
+        flat.cpu.rank_counts(*args, factor=factor)
+    flat.cpu.rank_counts(*args, factor=factor, dims=[2])  # column 2 takes no part
     factor[31, 2] = 1.0
     queries[4, -1] = float("inf")
     with pytest.raises(ValueError, match="queries: row 4 holds"):
-        rank_counts(*args, factor=factor)
+        flat.cpu.rank_counts(*args, factor=factor)
 
 
 @cache  # the specification, feature by feature, takes seconds
@@ -330,4 +333,4 @@ def wide_rows(score):
 def test_features_in_several_blocks(isa, score):
     """Rows too wide for one panel of the widest instruction set, angles of all sizes."""
     args, given, expected = wide_rows(score)
-    assert torch.equal(torch.stack(rank_counts(*args, **given)), expected)
+    assert torch.equal(torch.stack(flat.cpu.rank_counts(*args, **given)), expected)

@@ -10,7 +10,7 @@
 #include "host/fpmode.h"
 #include "host/job.h"
 #include "host/load.h"
-#include "scores/rscf.h"
+#include "scores/scores.h"
 
 namespace kgfast {
 namespace {
@@ -25,9 +25,9 @@ inline void canonical_terms(const SweepJob& job, Pair pair, int64_t feature, int
   for (int plane = 0; plane < Q; ++plane)
     load_doubles(job.query, pair.query, plane, feature, count, q + plane * kTermBlock);
   for (int plane = 0; plane < rows; ++plane)
-    load_doubles(job.table, pair.candidate, plane, feature, count, c + plane * kTermBlock);
+    load_doubles(job.rows.view, pair.candidate, plane, feature, count, c + plane * kTermBlock);
   if (Score::has_factor)
-    load_doubles(job.factor, pair.candidate, 0, feature, count, c + rows * kTermBlock);
+    load_doubles(job.rows.factor, pair.candidate, 0, feature, count, c + rows * kTermBlock);
   for (int64_t i = 0; i < count; ++i) {
     double qi[Q], ci[P];
 #pragma GCC unroll 5
@@ -63,7 +63,7 @@ inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* 
                              int64_t count, double* scratch, double* out) {
   const FloatMode mode(FloatMode::kIeee);
   std::memset(scratch, 0, sizeof(double) * kPairBlock * kTermBlock);
-  with_swept(job.score, [&](auto score) {
+  with_score(job.score, [&](auto score) {
     for (int64_t p = 0; p < count; p += kPairBlock) {
       const int64_t block = count - p < kPairBlock ? count - p : kPairBlock;
       canonical_block<decltype(score)>(job, features, pairs + p, block, scratch, out + p);
@@ -71,16 +71,16 @@ inline void canonical_scores(const SweepJob& job, int64_t features, const Pair* 
   });
 }
 
-// Decides the collected pairs one by one, crop by crop; a query's own target never counts.
-__attribute__((noinline)) void decide_band(const SweepJob& job, Worker& worker) {
+// Counts the collected pairs one by one, crop by crop; a query's own target never counts.
+__attribute__((noinline)) void rescore_band(const SweepJob& job, Worker& worker) {
   const FloatMode mode(FloatMode::kIeee);  // a sweep whose band is full calls it in its own
   for (int64_t crop = 0; crop < job.num_crops; ++crop) {
-    const int64_t first_slot = crop * job.num_rows;
+    const int64_t first_slot = crop * job.query.count;
     Pair pairs[kPairBlock];
     int64_t count = 0;
     for (int64_t p = 0; p < worker.band_size; ++p) {
       const int64_t row = worker.band[p].query - first_slot;
-      const bool chosen = 0 <= row && row < job.num_rows;
+      const bool chosen = 0 <= row && row < job.query.count;
       if (chosen && worker.band[p].candidate != job.targets[row])
         pairs[count++] = {row, worker.band[p].candidate};
       if (count < kPairBlock && (p + 1 < worker.band_size || !count)) continue;

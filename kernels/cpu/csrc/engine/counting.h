@@ -41,8 +41,8 @@ struct Counting {
   using Job = SweepJob;
   using Keeper = Worker;
   static float limit(const SweepJob& job, int64_t crop, int64_t position, float norm) {
-    const Reach& it = job.reaches[crop * job.num_queries + position];
-    return total_of<Score>(it.reach + it.slope * norm);
+    const Reach& farthest = job.reaches[crop * job.num_queries + position];
+    return total_of<Score>(farthest.reach + farthest.slope * norm);
   }
   static void take(const SweepJob& job, const PanelFacts& facts, int64_t crop, const V* totals,
                    int64_t position, float /*limit*/, Worker& worker) {
@@ -50,7 +50,7 @@ struct Counting {
     for (int b = 0; b < Score::vectors; ++b) distances[b] = Score::finish(totals[b]);
     const int64_t* first = job.first_threshold + crop * job.num_queries + position;
     for (int64_t i = first[0]; i < first[1]; ++i) {
-      if (worker.band_size + kMaxLanes > worker.band_capacity) decide_band(job, worker);
+      if (worker.band_size + kMaxLanes > worker.band_capacity) rescore_band(job, worker);
       classify<Score>(job, facts, crop, distances, job.thresholds[i], worker);
     }
   }

@@ -1,4 +1,4 @@
-// The gradients of indexed scores: each row sums what its partners pull at it, features in lanes.
+// The gradients of indexed scores: each row sums what its partners add to it, features in lanes.
 //
 // Cost model: memory, and the instructions that pairwise_backward.h counts, twice: a row is read once per pair
 // for the queries' gradient, and once for its own, with the queries that name it.
@@ -11,24 +11,26 @@
 #include <tuple>
 #include <utility>
 
-#include "host/fpmode.h"
-#include "host/indexed.h"
 #include "engine/indexed_rows.h"
 #include "engine/load_rows.h"
+#include "host/backward.h"
+#include "host/fpmode.h"
 #include "scores/precise.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int64_t kPullPairs = 64;
+constexpr int64_t kPairsPerSum = 64;
 
-// One row and those that pull at it: a query and its candidates, or a candidate and its queries.
+// One row of which the gradient is taken: a query with its candidates, or a candidate with its
+// queries, which are its partners.
 struct Anchor {
   const float* values;  // [planes][padded]
   float* sums;          // likewise: its gradient
 };
 
-// What partners pull with from `feature` on; `grad[r]` points at the gradient of crop 0.
+// What partners' terms are multiplied with from `feature` on; `at[r]` points at the gradient of
+// crop 0.
 template <class Score, int R>
 inline void partner_coefficients(const ScoreGradient& grad, const float* const (&at)[R],
                                  int64_t feature, V (&out)[R]) {
@@ -36,29 +38,29 @@ inline void partner_coefficients(const ScoreGradient& grad, const float* const (
     float sum = 0.0f;
     for (int64_t crop = 0; crop < grad.num_crops; ++crop)
       if (grad.widths[crop] > feature) sum += at[r][crop * grad.crop_stride];
-    out[r] = Simd::set1(sum * Score::pull_scale);
+    out[r] = Simd::set1(sum * Score::grad_scale);
   }
 }
 
-// R partners pull at a vector of the anchor, whose gradient is `sums`.
+// R partners add to a vector of the anchor's gradient, `sums`.
 template <class Score, bool AnchorIsQuery, bool Near, int R, int Theirs>
-inline V pull_anchor(const V (&g)[R], const V* own, const V (&others)[R][Theirs], V* sums) {
+inline V add_partners(const V (&g)[R], const V* own, const V (&others)[R][Theirs], V* sums) {
   V unused[Theirs], worst = Simd::zero();
   for (V& v : unused) v = Simd::zero();
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     if (AnchorIsQuery)
-      pull_term<Score, Near>(g[r], own, others[r], sums, unused, &worst);
+      backward_term<Score, Near>(g[r], own, others[r], sums, unused, &worst);
     else
-      pull_term<Score, Near>(g[r], others[r], own, unused, sums, &worst);
+      backward_term<Score, Near>(g[r], others[r], own, unused, sums, &worst);
   }
   return worst;
 }
 
 // Features [i, stop) of the reader's run, which begins at `run`.
 template <class Score, bool AnchorIsQuery, int R, class Reader>
-inline void pull_run(const Reader& rows, const V (&g)[R], int64_t run, int64_t i, int64_t stop,
-                     int64_t padded, const Anchor& anchor) {
+inline void backward_run(const Reader& rows, const V (&g)[R], int64_t run, int64_t i,
+                         int64_t stop, int64_t padded, const Anchor& anchor) {
   constexpr int W = Simd::W;
   constexpr int P = AnchorIsQuery ? Score::query_planes : Score::row_planes;
   constexpr int T = AnchorIsQuery ? Score::row_planes : Score::query_planes;
@@ -78,10 +80,10 @@ inline void pull_run(const Reader& rows, const V (&g)[R], int64_t run, int64_t i
       for (int p = 0; p < T; ++p)
         others[r][p] = left < W ? load_part(rows.at[r][p] + i, left)
                                 : Simd::load(rows.at[r][p] + i);
-    const V worst = pull_anchor<Score, AnchorIsQuery, true>(g, own, others, sums);
+    const V worst = add_partners<Score, AnchorIsQuery, true>(g, own, others, sums);
     if (Score::has_phase && !all_near(worst)) {
       std::copy(before, before + P, sums);
-      pull_anchor<Score, AnchorIsQuery, false>(g, own, others, sums);
+      add_partners<Score, AnchorIsQuery, false>(g, own, others, sums);
     }
 #pragma GCC unroll 5
     for (int p = 0; p < P; ++p) {
@@ -97,10 +99,10 @@ inline void pull_run(const Reader& rows, const V (&g)[R], int64_t run, int64_t i
   }
 }
 
-// R partners, whose gradients of crop 0 stand at `grads`, pull at the anchor.
+// R partners, whose gradients of crop 0 stand at `grads`, add to the anchor's gradient.
 template <class Score, bool AnchorIsQuery, int R, class Reader>
-void pull_partners(const IndexedPullJob& job, Reader& rows, const float* const (&grads)[R],
-                   const Anchor& anchor) {
+void backward_partners(const IndexedBackwardJob& job, Reader& rows,
+                       const float* const (&grads)[R], const Anchor& anchor) {
   const int64_t padded = padded_features(job.num_features);
   const int64_t* width = job.widths;
   V g[R];
@@ -110,7 +112,7 @@ void pull_partners(const IndexedPullJob& job, Reader& rows, const float* const (
     rows.load(run, count);
     for (int64_t at = 0; at < count;) {
       const int64_t stop = std::min(count, *width - run);
-      pull_run<Score, AnchorIsQuery>(rows, g, run, at, stop, padded, anchor);
+      backward_run<Score, AnchorIsQuery>(rows, g, run, at, stop, padded, anchor);
       at = stop;
       if (run + at < *width || run + at == job.num_features) continue;
       partner_coefficients<Score>(job.grad, grads, *width++, g);
@@ -119,7 +121,7 @@ void pull_partners(const IndexedPullJob& job, Reader& rows, const float* const (
 }
 
 // `count` floats of the anchor's gradient go to a second level and begin anew.
-inline void fold(int64_t count, float* sums, float* totals) {
+inline void carry(int64_t count, float* sums, float* totals) {
   for (int64_t i = 0; i < count; i += Simd::W) {
     Simd::store(totals + i, Simd::add(Simd::load(totals + i), Simd::load(sums + i)));
     Simd::store(sums + i, Simd::zero());
@@ -130,30 +132,30 @@ inline const float* gradient_at(const ScoreGradient& grad, int64_t row, int64_t 
   return grad.data + row * grad.row_stride + column * grad.column_stride;
 }
 
-// What a pull needs beside the anchor's values: its sums, and their second level.
+// Floats of an anchor's values, of its sums, and of their second level.
 template <class Score>
-inline int64_t pull_scratch(int64_t features) {
+inline int64_t backward_scratch(int64_t features) {
   return 3 * query_floats<Score>(features);  // a row has no more planes
 }
 
-// Partners [i, i + R) pull.
+// Partners [i, i + R).
 template <class Score, bool AnchorIsQuery, int R, bool Turned, class Partner>
-void pull_some(const IndexedPullJob& job, const Rows& others, int64_t i, Partner partner,
-               const Anchor& anchor) {
+void backward_some(const IndexedBackwardJob& job, const Rows& others, int64_t i, Partner partner,
+                   const Anchor& anchor) {
   constexpr int T = AnchorIsQuery ? Score::row_planes : Score::query_planes;
   int64_t ids[R];
   const float* grads[R];
   for (int r = 0; r < R; ++r) std::tie(ids[r], grads[r]) = partner(i + r);
   RowReader<Score, T, R, Turned> rows(others, ids);
-  pull_partners<Score, AnchorIsQuery>(job, rows, grads, anchor);
+  backward_partners<Score, AnchorIsQuery>(job, rows, grads, anchor);
 }
 
-// `count` partners pull at the anchor, [planes][padded] at the beginning of the scratch;
+// `count` partners add to the anchor's gradient; its values, [planes][padded], begin the scratch;
 // `partner(i)` names the i-th: its row of `others` and its gradient. Many rows have one only, so
 // what is left of kRows comes one by one. Returns the sums.
 template <class Score, bool AnchorIsQuery, bool Turned = false, class Partner>
-float* pull_all(const IndexedPullJob& job, const Rows& others, int64_t count, Partner partner,
-                float* scratch) {
+float* backward_all(const IndexedBackwardJob& job, const Rows& others, int64_t count,
+                    Partner partner, float* scratch) {
   const int64_t floats = padded_features(job.num_features) *
                          (AnchorIsQuery ? Score::query_planes : Score::row_planes);
   float *sums = scratch + floats, *totals = scratch + 2 * floats;
@@ -161,19 +163,20 @@ float* pull_all(const IndexedPullJob& job, const Rows& others, int64_t count, Pa
   std::memset(sums, 0, sizeof(float) * 2 * floats);
   for (int64_t i = 0; i < count;) {
     if (!Turned && count - i >= kRows) {
-      pull_some<Score, AnchorIsQuery, Turned ? 1 : kRows, Turned>(job, others, i, partner, anchor);
+      backward_some<Score, AnchorIsQuery, Turned ? 1 : kRows, Turned>(job, others, i, partner,
+                                                                      anchor);
       i += kRows;
     } else {
-      pull_some<Score, AnchorIsQuery, 1, Turned>(job, others, i++, partner, anchor);
+      backward_some<Score, AnchorIsQuery, 1, Turned>(job, others, i++, partner, anchor);
     }
-    if (i % kPullPairs == 0) fold(floats, sums, totals);
+    if (i % kPairsPerSum == 0) carry(floats, sums, totals);
   }
-  fold(floats, sums, totals);
+  carry(floats, sums, totals);
   return totals;
 }
 
 template <class Score>
-void pull_query(const IndexedPullJob& job, int64_t row, float* scratch) {
+void backward_query(const IndexedBackwardJob& job, int64_t row, float* scratch) {
   constexpr int P = Score::query_planes;
   const FloatMode mode(FloatMode::kFlush);
   const int64_t padded = padded_features(job.num_features);
@@ -182,31 +185,32 @@ void pull_query(const IndexedPullJob& job, int64_t row, float* scratch) {
     return std::make_pair(index[k], gradient_at(job.grad, row, k));
   };
   load_query<Score>(job.query, row, job.num_features, 1.0f, scratch);
-  float* sums = pull_all<Score, true>(job, job.rows, job.per_query, partner, scratch);
+  float* sums = backward_all<Score, true>(job, job.rows, job.per_query, partner, scratch);
   turn_gradient<Score>(scratch + (P - 1) * padded, sums, padded, padded);
   for (int p = 0; p < P; ++p)
     store_floats(job.grad_query, row, p, 0, job.num_features, sums + p * padded);
 }
 
 template <class Score>
-void pull_id(const IndexedPullJob& job, int64_t position, float* scratch) {
+void backward_row(const IndexedBackwardJob& job, int64_t position, float* scratch) {
   constexpr int P = Score::query_planes, R = Score::row_planes;
   const FloatMode mode(FloatMode::kFlush);
   const int64_t padded = padded_features(job.num_features);
-  const int64_t count = job.first[position + 1] - job.first[position];
-  const int64_t* order = job.order + job.first[position];
+  const RowGroups& groups = job.groups;
+  const int64_t count = groups.first[position + 1] - groups.first[position];
+  const int64_t* order = groups.order + groups.first[position];
   const auto partner = [&](int64_t i) {
     const int64_t row = order[i] / job.per_query;
     return std::make_pair(row, gradient_at(job.grad, row, order[i] % job.per_query));
   };
-  load_row(job.rows, R, job.ids[position], job.num_features, scratch);
+  load_row(job.rows, R, groups.ids[position], job.num_features, scratch);
   Rows queries{job.query, {}, P};
   if (job.turned) queries = float_rows(job.turned, P, padded);
   const bool turn = Score::has_phase && !job.turned;
   const float* sums =
-      turn ? pull_all<Score, false, Score::has_phase>(job, queries, count, partner, scratch)
-           : pull_all<Score, false>(job, queries, count, partner, scratch);
-  const int64_t to = job.whole_table ? job.ids[position] : position;
+      turn ? backward_all<Score, false, Score::has_phase>(job, queries, count, partner, scratch)
+           : backward_all<Score, false>(job, queries, count, partner, scratch);
+  const int64_t to = groups.whole_table ? groups.ids[position] : position;
   for (int p = 0; p < R; ++p)
     store_plane(job.grad_rows, to, p, 0, job.num_features, sums + p * padded);
 }

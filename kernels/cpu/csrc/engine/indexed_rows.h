@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "host/fpmode.h"
-#include "host/indexed.h"
 #include "engine/load_rows.h"
+#include "host/fpmode.h"
+#include "host/scores.h"
 #include "scores/precise.h"
 
 namespace kgfast {
@@ -175,7 +175,7 @@ inline void add_whole(PairSums<Score, A>& sums, const float* query, int64_t padd
 
 // Writes the scores of A queries with kRows rows, of which `valid` exist, where a crop ends.
 template <class Score, int A>
-inline void write_indexed(const IndexedJob& job, const PairSums<Score, A>& sums,
+inline void write_indexed(const ScoresJob& job, const PairSums<Score, A>& sums,
                           const int64_t* ids, int valid, float* out) {
   alignas(64) float distances[Simd::W < kRows ? kRows : Simd::W] = {};
   for (int a = 0; a < A; ++a, out += job.per_query) {
@@ -189,10 +189,10 @@ inline void write_indexed(const IndexedJob& job, const PairSums<Score, A>& sums,
 // kRows rows, which stand for `ids`, against A queries. `out`: where the scores of the first query
 // go, in crop slot 0.
 template <class Score, int A, class Reader>
-void score_rows(const IndexedJob& job, const float* query, Reader& rows, const int64_t* ids,
+void score_rows(const ScoresJob& job, const float* query, Reader& rows, const int64_t* ids,
                 int valid, float* out) {
   const int64_t padded = padded_features(job.num_features);
-  const int64_t matrix = job.num_queries * job.per_query;
+  const int64_t matrix = job.query.count * job.per_query;
   PairSums<Score, A> totals, sums;
   totals.clear();
   sums.clear();
@@ -202,7 +202,7 @@ void score_rows(const IndexedJob& job, const float* query, Reader& rows, const i
     const int64_t count = std::min(kRun, job.num_features - run);
     rows.load(run, count);
     for (int64_t i = 0; i < count;) {
-      const int64_t end = job.widths[crop] - run;
+      const int64_t end = job.crops.widths[crop] - run;
       const int64_t whole = std::min(count, end) / Simd::W * Simd::W;
       add_whole(sums, query + run, padded, rows, i, whole, near);
       i = whole;
@@ -210,8 +210,8 @@ void score_rows(const IndexedJob& job, const float* query, Reader& rows, const i
       PairSums<Score, A> ended = sums;
       if (end > i) ended.add_part(query + run, padded, rows, i, end - i);
       ended.add(totals);
-      write_indexed(job, ended, ids, valid, out + job.slots[crop++] * matrix);
-      if (crop == job.num_widths) return;
+      write_indexed(job, ended, ids, valid, out + job.crops.slots[crop++] * matrix);
+      if (crop == job.crops.count) return;
     }
     if ((run + kRun) % (64 * Simd::W)) continue;
     totals.add(sums);
@@ -220,7 +220,7 @@ void score_rows(const IndexedJob& job, const float* query, Reader& rows, const i
 }
 
 template <class Score>
-void score_query(const IndexedJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
+void score_query(const ScoresJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
   const FloatMode mode(FloatMode::kFlush);
   load_query<Score>(job.query, row, job.num_features, Score::query_sign, scratch);
   const int64_t* index = job.index + row * job.per_query;
@@ -236,14 +236,14 @@ void score_query(const IndexedJob& job, int64_t row, int64_t first, int64_t last
 
 // Queries of a tile and, where rows are not plain float32, a copy of those that are.
 template <class Score>
-inline int64_t block_scratch(const IndexedJob& job, int64_t rows) {
+inline int64_t block_scratch(const ScoresJob& job, int64_t rows) {
   const int64_t padded = padded_features(job.num_features);
   const int64_t copied = is_direct(job.rows) ? 0 : rows * Score::row_planes * padded;
   return kTile * query_floats<Score>(job.num_features) + copied;
 }
 
 template <class Score, int A>
-void score_tile(const IndexedJob& job, int64_t row, const Rows& rows, int64_t begins, int64_t first,
+void score_tile(const ScoresJob& job, int64_t row, const Rows& rows, int64_t begins, int64_t first,
                 int64_t last, float* queries) {
   for (int a = 0; a < A; ++a)
     load_query<Score>(job.query, row + a, job.num_features, Score::query_sign,
@@ -262,7 +262,7 @@ void score_tile(const IndexedJob& job, int64_t row, const Rows& rows, int64_t be
 }
 
 template <class Score>
-void score_block(const IndexedJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
+void score_block(const ScoresJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
                  float* scratch) {
   constexpr int R = Score::row_planes;
   const FloatMode mode(FloatMode::kFlush);

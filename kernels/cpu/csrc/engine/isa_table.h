@@ -5,11 +5,11 @@
 #include "engine/indexed_backward.h"
 #include "engine/indexed_rows.h"
 #include "engine/loss_row.h"
-#include "engine/pairwise_sweep.h"
 #include "engine/pairwise_backward.h"
-#include "scores/precise.h"
+#include "engine/pairwise_sweep.h"
 #include "engine/sweep.h"
 #include "engine/topk_sweep.h"
+#include "scores/precise.h"
 
 namespace kgfast {
 namespace {
@@ -49,26 +49,69 @@ float bare_loop(const float* panel, const float* tile, int64_t features, int64_t
   return total;
 }
 
-inline const PairwiseKernels* pairwise_kernels() {
-  static const PairwiseKernels kernels = {
-      [](ScoreId id) {
-        return with_precise(id, [](auto score) {
+inline const ScoresKernels* scores_kernels() {
+  static const ScoresKernels kernels = {
+      [](const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
+        with_precise(job.sweep.score, [&](auto score) {
           using Score = decltype(score);
-          return PullShape{Simd::W, kBlocks<Score>,
-                           kBlocks<Score> * Score::query_planes * Simd::W};
+          if constexpr (!Score::is_rscf) score_panel<Score>(job, panel, first, last, worker);
         });
       },
-      [](const PairwiseJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
-        with_score(job.sweep.score, [&](auto score) {
-          pairwise_panel<Precise<decltype(score)>>(job, panel, first, last, worker);
+      [](ScoreId id, int64_t features) {
+        return with_precise(id,
+                            [=](auto score) { return query_floats<decltype(score)>(features); });
+      },
+      [](const ScoresJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
+        with_precise(job.score, [&](auto score) {
+          score_query<decltype(score)>(job, row, first, last, scratch);
         });
       },
-      [](const PullJob& job, int64_t span, int64_t stripe, PullWorker& worker) {
+      [](const ScoresJob& job, int64_t rows) {
+        return with_precise(
+            job.score, [&](auto score) { return block_scratch<decltype(score)>(job, rows); });
+      },
+      [](const ScoresJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
+         float* scratch) {
+        with_precise(job.score, [&](auto score) {
+          using Score = decltype(score);
+          if constexpr (Score::is_rscf)  // the others have panels
+            score_block<Score>(job, row, end, first, last, scratch);
+        });
+      },
+  };
+  return &kernels;
+}
+
+inline const BackwardKernels* backward_kernels() {
+  static const BackwardKernels kernels = {
+      [](ScoreId id) {
+        return with_precise(id, [](auto score) { return span_shape<decltype(score)>(); });
+      },
+      [](const PairwiseBackwardJob& job, int64_t span, int64_t stripe, BackwardWorker& worker) {
+        with_precise(job.score, [&](auto score) {
+          backward_span<decltype(score)>(job, span, stripe, worker);
+        });
+      },
+      [](const PairwiseBackwardJob& job, int64_t span) {
+        with_precise(job.score, [&](auto score) { add_stripes<decltype(score)>(job, span); });
+      },
+      [](ScoreId id, int64_t features) {
+        return with_precise(
+            id, [=](auto score) { return backward_scratch<decltype(score)>(features); });
+      },
+      [](const IndexedBackwardJob& job, int64_t row, float* out) {
+        const FloatMode mode(FloatMode::kFlush);
+        with_precise(job.score, [&](auto score) {
+          load_query<decltype(score)>(job.query, row, job.num_features, 1.0f, out);
+        });
+      },
+      [](const IndexedBackwardJob& job, int64_t row, float* scratch) {
         with_precise(job.score,
-                     [&](auto score) { pull<decltype(score)>(job, span, stripe, worker); });
+                     [&](auto score) { backward_query<decltype(score)>(job, row, scratch); });
       },
-      [](const PullJob& job, int64_t span) {
-        with_precise(job.score, [&](auto score) { reduce_stripes<decltype(score)>(job, span); });
+      [](const IndexedBackwardJob& job, int64_t position, float* scratch) {
+        with_precise(job.score,
+                     [&](auto score) { backward_row<decltype(score)>(job, position, scratch); });
       },
   };
   return &kernels;
@@ -76,58 +119,10 @@ inline const PairwiseKernels* pairwise_kernels() {
 
 inline const TopkKernels* topk_kernels() {
   static const TopkKernels kernels = {[](const TopkJob& job, int64_t panel, TopkWorker& worker) {
-    with_swept(job.score, [&](auto score) {
+    with_score(job.score, [&](auto score) {
       sweep_panel<Keeping<decltype(score)>>(job, panel, worker);
     });
   }};
-  return &kernels;
-}
-
-inline const IndexedKernels* indexed_kernels() {
-  static const IndexedKernels kernels = {
-      [](ScoreId id, int64_t features) {
-        return with_precise(id,
-                            [=](auto score) { return query_floats<decltype(score)>(features); });
-      },
-      [](ScoreId id, int64_t features) {
-        return with_precise(id,
-                            [=](auto score) { return pull_scratch<decltype(score)>(features); });
-      },
-      [](ScoreId id) {
-        return with_precise(id, [](auto score) { return bool{decltype(score)::has_phase}; });
-      },
-      [](const IndexedJob& job, int64_t rows) {
-        return with_precise(
-            job.score, [&](auto score) { return block_scratch<decltype(score)>(job, rows); });
-      },
-      [](const IndexedJob& job, int64_t row, int64_t first, int64_t last, float* scratch) {
-        with_precise(job.score, [&](auto score) {
-          score_query<decltype(score)>(job, row, first, last, scratch);
-        });
-      },
-      [](const IndexedJob& job, int64_t row, int64_t end, int64_t first, int64_t last,
-         float* scratch) {
-        with_precise(job.score, [&](auto score) {
-          using Score = decltype(score);
-          if constexpr (Score::query_planes > Score::row_planes)  // the others have panels
-            score_block<Score>(job, row, end, first, last, scratch);
-        });
-      },
-      [](const IndexedPullJob& job, int64_t row, float* out) {
-        const FloatMode mode(FloatMode::kFlush);
-        with_precise(job.score, [&](auto score) {
-          load_query<decltype(score)>(job.query, row, job.num_features, 1.0f, out);
-        });
-      },
-      [](const IndexedPullJob& job, int64_t row, float* scratch) {
-        with_precise(job.score,
-                     [&](auto score) { pull_query<decltype(score)>(job, row, scratch); });
-      },
-      [](const IndexedPullJob& job, int64_t position, float* scratch) {
-        with_precise(job.score,
-                     [&](auto score) { pull_id<decltype(score)>(job, position, scratch); });
-      },
-  };
   return &kernels;
 }
 
@@ -135,38 +130,31 @@ inline Isa make_isa(const char* name) {
   Isa isa;
   isa.name = name;
   isa.sqrt_error = Simd::sqrt_error;
-  isa.lanes = [](ScoreId id) {
-    return with_swept(id, [](auto score) { return lanes_of<decltype(score)>(); });
+  isa.facts = [](ScoreId id) {
+    return with_score(id, [](auto score) { return facts_of<decltype(score)>(); });
   };
-  isa.tile_queries = [](ScoreId id) {
-    return with_swept(id, [](auto score) { return int{decltype(score)::tile_queries}; });
-  };
-  isa.pack_queries = [](const SweepJob& job, float* out) {
-    const QueryShape shape =
-        with_swept(job.score, [](auto score) { return query_shape<decltype(score)>(); });
-    pack_queries(job, shape, out);
-  };
+  isa.pack_queries = pack_queries;
   isa.sweep_panel = [](const SweepJob& job, int64_t panel, Worker& worker) {
-    with_swept(job.score, [&](auto score) {
+    with_score(job.score, [&](auto score) {
       sweep_panel<Counting<decltype(score)>>(job, panel, worker);
     });
   };
-  isa.decide_band = decide_band;
+  isa.rescore_band = rescore_band;
   isa.canonical = canonical_scores;
   isa.sweep_values = [](const SweepJob& job, int64_t panel, Worker& worker, float* out) {
     RecordWorker recorder{worker, out};
-    with_swept(job.score, [&](auto score) {
+    with_score(job.score, [&](auto score) {
       sweep_panel<Recording<decltype(score)>>(job, panel, recorder);
     });
   };
   isa.bare_loop = [](ScoreId id, const float* panel, const float* tile, int64_t features,
                      int64_t repeats) {
-    return with_swept(id, [&](auto score) {
+    return with_score(id, [&](auto score) {
       return bare_loop<decltype(score)>(panel, tile, features, repeats);
     });
   };
-  isa.pairwise = pairwise_kernels();
-  isa.indexed = indexed_kernels();
+  isa.scores = scores_kernels();
+  isa.backward = backward_kernels();
   static const LossKernels losses = {run_loss_row};
   isa.losses = &losses;
   isa.topk = topk_kernels();

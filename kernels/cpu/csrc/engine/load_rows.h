@@ -1,7 +1,6 @@
 // Reading and writing runs of features of one plane of rows with a factor.
 #pragma once
 #include "host/load.h"
-#include "host/rows.h"
 #include "host/store.h"
 
 namespace kgfast {

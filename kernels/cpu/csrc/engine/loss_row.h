@@ -13,7 +13,7 @@
 
 #include "host/fpmode.h"
 #include "host/losses.h"
-#include "scores/scores.h"
+#include "scores/common.h"
 
 namespace kgfast {
 namespace {

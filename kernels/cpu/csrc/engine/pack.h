@@ -6,49 +6,27 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/load_rows.h"
 #include "host/fpmode.h"
 #include "host/job.h"
-#include "host/load.h"
-#include "scores/rscf.h"
+#include "scores/common.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int64_t kPackBlock = 64;  // features converted at a time
 constexpr int kMaxLanes = 64;
-
-template <class Score>
-constexpr int lanes_of() {
-  return Score::vectors * Simd::W;
-}
-
-// How a score's panels are laid out, [feature][planes][lanes]; packing is compiled once for all.
-struct PanelShape {
-  int planes, lanes;
-  bool has_factor, has_angles;
-  float factor_origin;
-
-  int table_planes() const { return planes - has_factor; }
-};
-
-template <class Score>
-constexpr PanelShape panel_shape() {
-  float origin = 0.0f;
-  if constexpr (Score::has_factor) origin = Score::factor_origin;
-  return {Score::planes, lanes_of<Score>(), Score::has_factor, Score::has_angles, origin};
-}
 
 inline int64_t candidate_of(const SweepJob& job, int64_t position) {
   return job.candidate_ids ? job.candidate_ids[position] : position;
 }
 
-inline void accumulate_norm(int norm, const float* packed, int64_t count, int lanes,
+inline void accumulate_norm(Norm norm, const float* packed, int64_t count, int lanes,
                             float* lane_norm) {
   for (int lane = 0; lane < lanes; lane += Simd::W) {
     V sum = Simd::load(lane_norm + lane);
     for (int64_t i = 0; i < count; ++i) {
       const V x = Simd::load(packed + i * lanes + lane);
-      sum = norm == 1 ? Simd::add(sum, Simd::abs(x)) : Simd::fma(x, x, sum);
+      sum = norm == Norm::magnitudes ? Simd::add(sum, Simd::abs(x)) : Simd::fma(x, x, sum);
     }
     Simd::store(lane_norm + lane, sum);
   }
@@ -75,15 +53,14 @@ inline bool row_has_nonfinite(const View& view, int64_t row, int planes, int64_t
 }
 
 // Notes the lowest row of a panel that holds a number that is not finite.
-inline void find_nonfinite(const SweepJob& job, const PanelShape& shape, int64_t first, int valid,
-                           Worker& worker) {
+inline void find_nonfinite(const SweepJob& job, int64_t first, int valid, Worker& worker) {
   for (int lane = 0; lane < valid; ++lane) {
     const int64_t row = candidate_of(job, first + lane);
     if (row < worker.bad_candidate &&
-        row_has_nonfinite(job.table, row, shape.table_planes(), job.num_features))
+        row_has_nonfinite(job.rows.view, row, job.rows.planes, job.num_features))
       worker.bad_candidate = row;
-    if (shape.has_factor && row < worker.bad_factor &&
-        row_has_nonfinite(job.factor, row, 1, job.num_features))
+    if (job.facts.has_factor && row < worker.bad_factor &&
+        row_has_nonfinite(job.rows.factor, row, 1, job.num_features))
       worker.bad_factor = row;
   }
 }
@@ -99,12 +76,12 @@ inline void transpose_rows(const float* const* rows, int64_t width, int64_t stri
 
 // Turns the factors b of a panel into b - 1, and notes the largest of every feature; a NaN, which
 // makes every sum a NaN, is none.
-inline void find_angles(const PanelShape& shape, int64_t count, int64_t stride, Worker& worker) {
+inline void find_angles(const ScoreFacts& facts, int64_t count, int64_t stride, Worker& worker) {
   for (int64_t k = 0; k < count; ++k) {
-    float* factor = worker.panel + (k * shape.planes + shape.planes - 1) * shape.lanes;
+    float* factor = worker.panel + (k * facts.planes + facts.planes - 1) * facts.lanes;
     V most = Simd::zero();
-    for (int lane = 0; lane < shape.lanes; lane += Simd::W) {
-      const V x = Simd::sub(Simd::load(factor + lane), Simd::set1(shape.factor_origin));
+    for (int lane = 0; lane < facts.lanes; lane += Simd::W) {
+      const V x = Simd::sub(Simd::load(factor + lane), Simd::set1(facts.factor_origin));
       Simd::store(factor + lane, x);
       most = Simd::max(Simd::abs(x), most);
     }
@@ -118,15 +95,11 @@ inline void find_angles(const PanelShape& shape, int64_t count, int64_t stride, 
 
 // Writes features [feature, feature + count) of one panel as [feature][plane][lane], W rows at a
 // time so that few streams are read at once. Lanes past the last candidate repeat it.
-__attribute__((noinline)) void pack_panel(const SweepJob& job, const PanelShape& shape,
-                                          int64_t first, int valid, int64_t feature,
-                                          int64_t count, Worker& worker) {
+__attribute__((noinline)) void pack_panel(const SweepJob& job, int64_t first, int valid,
+                                          int64_t feature, int64_t count, Worker& worker) {
   constexpr int W = Simd::W;
-  const int L = shape.lanes, P = shape.planes, table_planes = shape.table_planes();
-  const auto is_direct = [](const View& view) {
-    return view.dtype == DType::f32 && view.step == 1;
-  };
-  const bool direct = is_direct(job.table) && (!shape.has_factor || is_direct(job.factor));
+  const int L = job.facts.lanes, P = job.facts.planes, row_planes = job.rows.planes;
+  const bool direct = is_direct(job.rows);
   alignas(64) float converted[W * kPackBlock];
   const float* rows[W];
   int64_t ids[W];
@@ -135,8 +108,8 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const PanelShape&
     for (int i = 0; i < W; ++i)
       ids[i] = candidate_of(job, first + (lane + i < valid ? lane + i : valid - 1));
     for (int plane = 0; plane < P; ++plane) {
-      const View& view = plane < table_planes ? job.table : job.factor;
-      const int from = plane < table_planes ? plane : 0;
+      const View& view = plane < row_planes ? job.rows.view : job.rows.factor;
+      const int from = plane < row_planes ? plane : 0;
       float* out = worker.panel + plane * L + lane;
       if (direct) {
         for (int i = 0; i < W; ++i) rows[i] = run_at<float>(view, ids[i], from, feature);
@@ -154,82 +127,58 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const PanelShape&
     }
   }
   if (direct) bad = has_nonfinite(worker.panel, count * P * L);
-  if (bad) find_nonfinite(job, shape, first, valid, worker);
-  if (shape.has_angles) find_angles(shape, count, job.angle_stride, worker);
+  if (bad) find_nonfinite(job, first, valid, worker);
+  if (job.facts.has_phase) find_angles(job.facts, count, job.angle_stride, worker);
 }
 
 // An upper bound on the norm of every candidate of a panel.
 inline float panel_norm(const SweepJob& job, int lanes, const float* lane_norm) {
-  if (!job.norm) return 0.0f;
+  if (job.norm == Norm::none) return 0.0f;
   float largest = 0.0f;
   for (int lane = 0; lane < lanes; ++lane) {
     if (!(lane_norm[lane] <= largest)) largest = lane_norm[lane];  // keeps a NaN
   }
   const float bound = largest * job.norm_inflation + job.norm_floor;
-  return job.norm == 1 ? bound : std::sqrt(bound) * (1.0f + 0x1p-20f);
-}
-
-// How a score's queries are laid out, [tile][feature][planes][tile queries].
-struct QueryShape {
-  int planes, tile_queries;
-  float sign;
-  void (*prepare)(double (*run)[kPackBlock], int64_t count);  // nullptr where nothing is to be done
-};
-
-template <class Score>
-void prepare_run(double (*run)[kPackBlock], int64_t count) {
-  constexpr int P = Score::query_planes;
-  for (int64_t i = 0; i < count; ++i) {
-    double q[P];
-    for (int plane = 0; plane < P; ++plane) q[plane] = run[plane][i];
-    Score::prepare(q);
-    for (int plane = 0; plane < P; ++plane) run[plane][i] = q[plane];
-  }
-}
-
-template <class Score>
-constexpr QueryShape query_shape() {
-  QueryShape shape{Score::query_planes, Score::tile_queries, Score::query_sign, nullptr};
-  if constexpr (Score::has_angles) shape.prepare = prepare_run<Score>;
-  return shape;
+  return job.norm == Norm::magnitudes ? bound : std::sqrt(bound) * (1.0f + 0x1p-20f);
 }
 
 // Runs of the planes of a query as the sweep takes them.
-inline void load_query(const SweepJob& job, const QueryShape& shape, int64_t row, int64_t feature,
-                       int64_t count, float (*run)[kPackBlock]) {
-  if (!shape.prepare) {
-    for (int plane = 0; plane < shape.planes; ++plane)
+inline void load_query(const SweepJob& job, int64_t row, int64_t feature, int64_t count,
+                       float (*run)[kPackBlock]) {
+  const int planes = job.facts.query_planes;
+  if (!job.facts.prepare) {
+    for (int plane = 0; plane < planes; ++plane)
       load_floats(job.query, row, plane, feature, count, run[plane]);
     return;
   }
   double exact[kMaxPlanes][kPackBlock];
-  for (int plane = 0; plane < shape.planes; ++plane)
+  for (int plane = 0; plane < planes; ++plane)
     load_doubles(job.query, row, plane, feature, count, exact[plane]);
-  shape.prepare(exact, count);
-  for (int plane = 0; plane < shape.planes; ++plane)
+  job.facts.prepare(exact, count);
+  for (int plane = 0; plane < planes; ++plane)
     for (int64_t i = 0; i < count; ++i) run[plane][i] = static_cast<float>(exact[plane][i]);
 }
 
-// The last tile repeats its last query. The angles of tiles, if the score has some, follow.
-inline void pack_queries(const SweepJob& job, const QueryShape& shape, float* out) {
-  const int64_t Q = shape.tile_queries, P = shape.planes;
-  const bool has_angles = shape.prepare != nullptr;
+// The last tile repeats its last query. The angles of tiles follow, of a score with phases.
+inline void pack_queries(const SweepJob& job, float* out) {
+  const int64_t Q = job.facts.tile_queries, P = job.facts.query_planes;
+  const bool has_phase = job.facts.has_phase;
   const FloatMode mode(FloatMode::kIeee);
   float run[kMaxPlanes][kPackBlock];
   const int64_t tiles = (job.num_queries + Q - 1) / Q, last = job.num_queries - 1;
   float* angles = out + tiles * job.num_features * P * Q;
-  for (int64_t i = 0; has_angles && i < tiles * job.angle_stride; ++i) angles[i] = 0.0f;
+  for (int64_t i = 0; has_phase && i < tiles * job.angle_stride; ++i) angles[i] = 0.0f;
   for (int64_t position = 0; position < tiles * Q; ++position) {
     const int64_t row = job.query_ids[position < last ? position : last];
     float* to = out + position / Q * job.num_features * P * Q + position % Q;
     for (int64_t k = 0; k < job.num_features; k += kPackBlock) {
       const int64_t left = job.num_features - k;
       const int64_t width = left < kPackBlock ? left : kPackBlock;
-      load_query(job, shape, row, k, width, run);
+      load_query(job, row, k, width, run);
       for (int64_t plane = 0; plane < P; ++plane)
         for (int64_t i = 0; i < width; ++i)
-          to[((k + i) * P + plane) * Q] = shape.sign * run[plane][i];
-      for (int64_t i = 0; has_angles && i < width; ++i) {
+          to[((k + i) * P + plane) * Q] = job.facts.query_sign * run[plane][i];
+      for (int64_t i = 0; has_phase && i < width; ++i) {
         float& most = angles[position / Q * job.angle_stride + k + i];
         if (std::fabs(run[P - 1][i]) > most) most = std::fabs(run[P - 1][i]);
       }

@@ -1,4 +1,5 @@
-// The backward of pairwise scores: features in lanes, each pair pulls at its query and candidate.
+// The backward of pairwise scores: features in lanes, each pair adds to its query's and its
+// candidate's gradient.
 //
 // Cost model (rotate, AVX-512): per vector of 16 elements 2 sub, 2 fma, rsqrt14 (3 operations) and
 // its Newton step (4 with the coefficient), 4 fma: 15 on two ports, 7.5 cycles, 8.1 measured, and
@@ -15,20 +16,25 @@
 #include <algorithm>
 #include <cstring>
 
-#include "host/fpmode.h"
 #include "engine/load_rows.h"
-#include "host/pairwise.h"
+#include "host/backward.h"
+#include "host/fpmode.h"
 #include "scores/precise.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int64_t kPullQueries = 32, kPullCandidates = 32, kPullSum = 64;
+constexpr int64_t kTileQueries = 32, kTileCandidates = 32, kTileSum = 64;
 constexpr int kSpan = 64;  // floats of a query, where they make a vector of each plane
 
 template <class Score>
 constexpr int kBlocks =  // of a span
     Score::query_planes * Simd::W < kSpan ? kSpan / (Score::query_planes * Simd::W) : 1;
+
+template <class Score>
+constexpr SpanShape span_shape() {
+  return {Simd::W, kBlocks<Score>, kBlocks<Score> * Score::query_planes * Simd::W};
+}
 
 // One feature block of a row as [planes][W], padded with zeros.
 template <int planes>
@@ -39,9 +45,9 @@ inline void load_block(const Rows& rows, int64_t row, const FeatureBlock& block,
   }
 }
 
-// The same of gradients, where they are wanted.
+// The same of gradients, where they are asked for.
 template <int planes>
-inline void load_wanted(const Rows& rows, int64_t row, const FeatureBlock& block, float* out) {
+inline void load_gradient(const Rows& rows, int64_t row, const FeatureBlock& block, float* out) {
   for (int p = 0; p < planes; ++p)
     if ((p < rows.planes ? rows.view : rows.factor).data)
       load_plane(rows, row, p, block.feature, block.count, out + p * Simd::W);
@@ -56,14 +62,14 @@ inline void store_block(const Rows& rows, int64_t row, const FeatureBlock& block
 
 // A query, which a score with phases turns beforehand, and its gradient, which is turned back.
 template <class Score>
-inline void load_query_block(const PullJob& job, int64_t row, const FeatureBlock& block,
+inline void load_query_block(const PairwiseBackwardJob& job, int64_t row, const FeatureBlock& block,
                              float* out) {
   load_block<Score::query_planes>({job.query, {}, Score::query_planes}, row, block, out);
   turn_query<Score>(out, Simd::W, Simd::W);
 }
 
 template <class Score>
-inline void store_query_block(const PullJob& job, int64_t row, const FeatureBlock& block,
+inline void store_query_block(const PairwiseBackwardJob& job, int64_t row, const FeatureBlock& block,
                               const float* from) {
   constexpr int P = Score::query_planes;
   float turned[P * Simd::W];
@@ -81,51 +87,71 @@ inline void add_floats(float* sums, const float* terms, int64_t count) {  // a m
     Simd::store(sums + i, Simd::add(Simd::load(sums + i), Simd::load(terms + i)));
 }
 
-// What a pair's features from `feature` on are pulled with: the sum over the crops that have them.
-inline void load_coefficients(const ScoreGradient& grad, int64_t feature, float scale, int64_t row,
-                              int64_t rows, int64_t column, int64_t columns,
-                              float (&out)[kPullQueries][kPullCandidates]) {
+// Queries [row, row + rows) with candidates [column, column + columns).
+struct PairTile {
+  int64_t row, rows, column, columns;
+};
+
+// What the gradients of a pair's features from `feature` on are multiplied with: the sum over the
+// crops that have them.
+inline void load_coefficients(const ScoreGradient& grad, int64_t feature, float scale,
+                              const PairTile& tile,
+                              float (&out)[kTileQueries][kTileCandidates]) {
   std::memset(out, 0, sizeof out);
   for (int64_t crop = 0; crop < grad.num_crops; ++crop) {
     if (grad.widths[crop] <= feature) continue;
-    for (int64_t i = 0; i < rows; ++i) {
-      const float* from = grad.data + crop * grad.crop_stride + (row + i) * grad.row_stride +
-                          column * grad.column_stride;
-      if (grad.column_stride == 1) {
+    const int64_t columns = tile.columns, step = grad.column_stride;
+    for (int64_t i = 0; i < tile.rows; ++i) {
+      const float* from = grad.data + crop * grad.crop_stride + (tile.row + i) * grad.row_stride +
+                          tile.column * step;
+      if (step == 1) {
         for (int64_t j = 0; j < columns; ++j) out[i][j] += scale * from[j];
       } else {
-        for (int64_t j = 0; j < columns; ++j) out[i][j] += scale * from[j * grad.column_stride];
+        for (int64_t j = 0; j < columns; ++j) out[i][j] += scale * from[j * step];
       }
     }
   }
 }
 
-// Whether all phases of a group with `rows` queries are near.
+// Which gradients are asked for, one at least.
+struct Need {
+  bool queries, rows;
+  int index() const { return queries + queries * rows; }  // rows, queries, both
+};
+
+// What a group of candidates and `rows` queries have in one feature block.
+struct Group {
+  const float* queries;
+  float* sums;  // the queries' gradients
+  int64_t rows;
+  const float (*coefficients)[kTileCandidates];
+  int64_t first;  // column of the group's coefficients
+  const float* candidates;
+  float* totals;  // the candidates' gradients
+};
+
+// Whether all phases of a group are near.
 template <class Score>
-inline bool group_is_near(const float* queries, int64_t rows, const float* candidates) {
+inline bool group_is_near(const Group& group) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes;
   V largest = Simd::zero(), spread = Simd::zero();
-  for (int64_t i = 0; i < rows; ++i)
-    largest = Simd::max(largest, Simd::abs(Simd::load(queries + (i * P + P - 1) * W)));
+  for (int64_t i = 0; i < group.rows; ++i)
+    largest = Simd::max(largest, Simd::abs(Simd::load(group.queries + (i * P + P - 1) * W)));
   for (int j = 0; j < Score::group; ++j) {
-    const V b = Simd::load(candidates + (j * R + R - 1) * W);
+    const V b = Simd::load(group.candidates + (j * R + R - 1) * W);
     spread = Simd::max(spread, Simd::abs(Simd::sub(b, Simd::set1(1.0f))));
   }
   return all_near(phase_square(largest, spread));
 }
 
-// The gradients that are wanted, one at least.
-struct Wanted {
-  bool queries, rows;
-  int index() const { return queries + queries * rows; }  // rows, queries, both
-};
-
 // A group of candidates against `rows` queries.
 template <class Score, bool Q, bool C, bool Near>
-void pull_group(const float* queries, float* sums, int64_t rows,
-                const float (*coefficients)[kPullCandidates], int64_t first,
-                const float* candidates, float* totals) {
+void backward_group(const Group& group) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes, G = Score::group;
+  const float *const queries = group.queries, *const candidates = group.candidates;
+  float *const sums = group.sums, *const totals = group.totals;
+  const float(*const coefficients)[kTileCandidates] = group.coefficients;
+  const int64_t rows = group.rows, first = group.first;
   V c[G][R], dc[G][R], unused = Simd::zero();
 #pragma GCC unroll 8
   for (int j = 0; j < G; ++j)
@@ -143,7 +169,7 @@ void pull_group(const float* queries, float* sums, int64_t rows,
     }
 #pragma GCC unroll 8
     for (int j = 0; j < G; ++j)
-      pull_term<Score, Near>(Simd::set1(coefficients[i][first + j]), q, c[j], dq, dc[j], &unused);
+      backward_term<Score, Near>(Simd::set1(coefficients[i][first + j]), q, c[j], dq, dc[j], &unused);
 #pragma GCC unroll 5
     for (int p = 0; Q && p < P; ++p) Simd::store(sums + (i * P + p) * W, dq[p]);
   }
@@ -158,7 +184,7 @@ void pull_group(const float* queries, float* sums, int64_t rows,
 
 inline void prefetch_coefficients(const ScoreGradient& grad, int64_t row, int64_t end,
                                   int64_t column) {
-  for (int64_t i = row; i < std::min(row + kPullQueries, end); ++i)
+  for (int64_t i = row; i < std::min(row + kTileQueries, end); ++i)
     __builtin_prefetch(grad.data + i * grad.row_stride + column * grad.column_stride, 0, 2);
 }
 
@@ -168,124 +194,122 @@ struct Span {
   int64_t count;
 };
 
-inline Span span_of(const PullJob& job, int64_t index) {
+inline Span span_of(const PairwiseBackwardJob& job, int64_t index) {
   const int64_t first = index * job.num_blocks / job.num_spans;
   return {job.blocks + first, (index + 1) * job.num_blocks / job.num_spans - first};
 }
 
-// The same where Q and C, whether the gradients of queries and of candidates are wanted, and
+// The same where Q and C, whether the gradients of queries and of candidates are asked for, and
 // whether all phases are near are known at run time only.
 template <class Score>
-inline void pull_wanted(const Wanted& wanted, const float* queries, float* sums, int64_t rows,
-                        const float (*coefficients)[kPullCandidates], int64_t first,
-                        const float* candidates, float* totals) {
-  using Pull = void (*)(const float*, float*, int64_t, const float (*)[kPullCandidates], int64_t,
-                        const float*, float*);
-  constexpr Pull nears[] = {pull_group<Score, false, true, true>,
-                            pull_group<Score, true, false, true>,
-                            pull_group<Score, true, true, true>};
-  Pull pull = nears[wanted.index()];
+inline void backward_group_of(const Need& need, const Group& group) {
+  using Backward = void (*)(const Group&);
+  constexpr Backward nears[] = {backward_group<Score, false, true, true>,
+                                backward_group<Score, true, false, true>,
+                                backward_group<Score, true, true, true>};
+  Backward backward = nears[need.index()];
   if constexpr (Score::has_phase) {
-    constexpr Pull anys[] = {pull_group<Score, false, true, false>,
-                             pull_group<Score, true, false, false>,
-                             pull_group<Score, true, true, false>};
-    if (!group_is_near<Score>(queries, rows, candidates)) pull = anys[wanted.index()];
+    constexpr Backward anys[] = {backward_group<Score, false, true, false>,
+                                 backward_group<Score, true, false, false>,
+                                 backward_group<Score, true, true, false>};
+    if (!group_is_near<Score>(group)) backward = anys[need.index()];
   }
-  pull(queries, sums, rows, coefficients, first, candidates, totals);
+  backward(group);
 }
 
-// Up to kPullCandidates candidates against all queries.
+// Up to kTileCandidates candidates against all queries.
 template <class Score>
-void pull_candidates(const PullJob& job, const Wanted& wanted, const Span& span, int64_t first,
-                     int64_t count, PullWorker& worker) {
+void backward_candidates(const PairwiseBackwardJob& job, const Need& need, const Span& span,
+                         int64_t first, int64_t count, BackwardWorker& worker) {
   constexpr int W = Simd::W, P = Score::query_planes, R = Score::row_planes;
-  constexpr int64_t size = kPullCandidates * R * W;  // of one feature block
+  constexpr int64_t size = kTileCandidates * R * W;  // of one feature block
   alignas(64) float candidates[kBlocks<Score> * size], totals[kBlocks<Score> * size];
-  alignas(64) float coefficients[kPullQueries][kPullCandidates];
+  alignas(64) float coefficients[kTileQueries][kTileCandidates];
   std::memset(candidates, 0, sizeof candidates);
   std::memset(totals, 0, sizeof totals);
   for (int64_t n = 0; n < span.count; ++n)
     for (int64_t j = 0; j < count; ++j) {
       const int64_t at = n * size + j * R * W;
       load_block<R>(job.rows, first + j, span.blocks[n], candidates + at);
-      if (wanted.rows && job.add_to_rows)
-        load_wanted<R>(job.grad_rows, first + j, span.blocks[n], totals + at);
+      if (need.rows && job.adds_to_rows)
+        load_gradient<R>(job.grad_rows, first + j, span.blocks[n], totals + at);
     }
-  for (int64_t row = 0; row < job.num_queries; row += kPullQueries) {
-    const int64_t rows = std::min(kPullQueries, job.num_queries - row);
+  for (int64_t row = 0; row < job.query.count; row += kTileQueries) {
+    const int64_t rows = std::min(kTileQueries, job.query.count - row);
     for (int64_t n = 0; n < span.count; ++n) {
       if (n == 0 || span.blocks[n].begins_crop)
-        load_coefficients(job.grad, span.blocks[n].feature, Score::pull_scale, row, rows, first,
-                          count, coefficients);
-      if (n == 0) prefetch_coefficients(job.grad, row + kPullQueries, job.num_queries, first);
-      const float* queries = worker.queries + (n * job.num_queries + row) * P * W;
-      float* sums = worker.sums + (n * job.num_queries + row) * P * W;
+        load_coefficients(job.grad, span.blocks[n].feature, Score::grad_scale,
+                          {row, rows, first, count}, coefficients);
+      if (n == 0) prefetch_coefficients(job.grad, row + kTileQueries, job.query.count, first);
+      const float* queries = worker.queries + (n * job.query.count + row) * P * W;
+      float* sums = worker.sums + (n * job.query.count + row) * P * W;
       for (int64_t j = 0; j < count; j += Score::group) {
         const int64_t at = n * size + j * R * W;
-        pull_wanted<Score>(wanted, queries, sums, rows, coefficients, j, candidates + at,
-                           totals + at);
+        backward_group_of<Score>(need, {queries, sums, rows, coefficients, j, candidates + at,
+                                        totals + at});
       }
     }
   }
-  for (int64_t n = 0; wanted.rows && n < span.count; ++n)
+  for (int64_t n = 0; need.rows && n < span.count; ++n)
     for (int64_t j = 0; j < count; ++j)
       store_block<R>(job.grad_rows, first + j, span.blocks[n], totals + n * size + j * R * W);
 }
 
 template <class Score>
-inline void store_queries(const PullJob& job, const Span& span, const float* from) {
+inline void store_queries(const PairwiseBackwardJob& job, const Span& span, const float* from) {
   constexpr int64_t size = Score::query_planes * Simd::W;
-  for (int64_t row = 0; row < job.num_queries; ++row)
+  for (int64_t row = 0; row < job.query.count; ++row)
     for (int64_t n = 0; n < span.count; ++n)
       store_query_block<Score>(job, row, span.blocks[n],
-                               from + (n * job.num_queries + row) * size);
+                               from + (n * job.query.count + row) * size);
 }
 
 template <class Score>
-inline float* part_of(const PullJob& job, int64_t index, int64_t stripe) {
+inline float* part_of(const PairwiseBackwardJob& job, int64_t index, int64_t stripe) {
   constexpr int64_t floats = kBlocks<Score> * Score::query_planes * Simd::W;
-  return job.parts + (index * job.num_stripes + stripe) * job.num_queries * floats;
+  return job.parts + (index * job.num_stripes + stripe) * job.query.count * floats;
 }
 
 template <class Score>
-void pull(const PullJob& job, int64_t index, int64_t stripe, PullWorker& worker) {
+void backward_span(const PairwiseBackwardJob& job, int64_t index, int64_t stripe,
+                   BackwardWorker& worker) {
   constexpr int64_t size = Score::query_planes * Simd::W;
-  const Wanted wanted{job.grad_query.data != nullptr,
-                      job.grad_rows.view.data || job.grad_rows.factor.data};
+  const Need need{job.grad_query.data != nullptr,
+                  job.grad_rows.view.data || job.grad_rows.factor.data};
   const FloatMode mode(FloatMode::kFlush);
   const Span span = span_of(job, index);
-  const int64_t numbers = span.count * job.num_queries * size;
-  const bool partial = wanted.queries && job.num_stripes > 1;
+  const int64_t numbers = span.count * job.query.count * size;
+  const bool partial = need.queries && job.num_stripes > 1;
   float* totals = partial ? part_of<Score>(job, index, stripe) : worker.totals;
-  for (int64_t row = 0; row < job.num_queries; ++row)
+  for (int64_t row = 0; row < job.query.count; ++row)
     for (int64_t n = 0; n < span.count; ++n)
       load_query_block<Score>(job, row, span.blocks[n],
-                              worker.queries + (n * job.num_queries + row) * size);
-  if (wanted.queries) {
+                              worker.queries + (n * job.query.count + row) * size);
+  if (need.queries) {
     std::memset(worker.sums, 0, sizeof(float) * numbers);
     std::memset(totals, 0, sizeof(float) * numbers);
   }
   const int64_t begin = stripe * job.stripe;
-  const int64_t end = std::min(begin + job.stripe, job.num_candidates);
-  for (int64_t first = begin; first < end; first += kPullCandidates) {
-    const int64_t next = std::min(first + kPullCandidates, end);
-    prefetch_coefficients(job.grad, 0, job.num_queries, first);
-    pull_candidates<Score>(job, wanted, span, first, next - first, worker);
-    if (!wanted.queries || ((next - begin) % kPullSum != 0 && next != end)) continue;
+  const int64_t end = std::min(begin + job.stripe, job.rows.view.count);
+  for (int64_t first = begin; first < end; first += kTileCandidates) {
+    const int64_t next = std::min(first + kTileCandidates, end);
+    prefetch_coefficients(job.grad, 0, job.query.count, first);
+    backward_candidates<Score>(job, need, span, first, next - first, worker);
+    if (!need.queries || ((next - begin) % kTileSum != 0 && next != end)) continue;
     add_floats(totals, worker.sums, numbers);
     std::memset(worker.sums, 0, sizeof(float) * numbers);
   }
-  if (wanted.queries && !partial) store_queries<Score>(job, span, totals);
+  if (need.queries && !partial) store_queries<Score>(job, span, totals);
 }
 
 template <class Score>
-void reduce_stripes(const PullJob& job, int64_t index) {
+void add_stripes(const PairwiseBackwardJob& job, int64_t index) {
   const FloatMode mode(FloatMode::kFlush);
   const Span span = span_of(job, index);
   float* first = part_of<Score>(job, index, 0);
   for (int64_t stripe = 1; stripe < job.num_stripes; ++stripe)
     add_floats(first, part_of<Score>(job, index, stripe),
-               span.count * job.num_queries * Score::query_planes * Simd::W);
+               span.count * job.query.count * Score::query_planes * Simd::W);
   store_queries<Score>(job, span, first);
 }
 

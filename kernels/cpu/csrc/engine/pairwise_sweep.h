@@ -7,22 +7,22 @@
 // Crops: the sums run over blocks of 64 features from feature 0. Where a crop ends inside a block,
 // total + sum is written and the sum goes on, so a crop's score has the bits of that crop alone.
 #pragma once
-#include "host/fpmode.h"
 #include "engine/pack.h"
-#include "host/pairwise.h"
-#include "scores/precise.h"
 #include "engine/sweep.h"
+#include "host/fpmode.h"
+#include "host/scores.h"
+#include "scores/precise.h"
 
 namespace kgfast {
 namespace {
 
 // Writes the scores of Q queries of a tile with one panel: bias - distance.
 template <class Score, int Q>
-inline void write_scores(const PairwiseJob& job, const PanelFacts& facts, int64_t position,
+inline void write_scores(const PanelJob& job, const PanelFacts& facts, int64_t position,
                          int64_t slot, const V (&totals)[Q][Score::vectors]) {
   constexpr int W = Simd::W;
   for (int a = 0; a < Q && position + a < job.sweep.num_queries; ++a) {
-    const int64_t row = slot * job.all_queries + job.sweep.query_ids[position + a];
+    const int64_t row = slot * job.sweep.query.count + job.sweep.query_ids[position + a];
     float* out = job.out + row * job.sweep.num_candidates + facts.first;
     for (int b = 0; b < Score::vectors && b * W < facts.valid; ++b) {
       const V score = Simd::sub(Simd::load(facts.bias + b * W), Score::finish(totals[a][b]));
@@ -39,7 +39,7 @@ inline void write_scores(const PairwiseJob& job, const PanelFacts& facts, int64_
 
 // Features [feature, feature + count) of Q queries; `feature` is a multiple of kSumBlock.
 template <class Score, int Q>
-void score_tile(const PairwiseJob& job, const PanelFacts& facts, int64_t position,
+void score_tile(const PanelJob& job, const PanelFacts& facts, int64_t position,
                 int64_t feature, int64_t count, Worker& worker) {
   constexpr int L = lanes_of<Score>(), B = Score::vectors, P = Score::planes;
   constexpr int T = Score::tile_queries;
@@ -49,7 +49,7 @@ void score_tile(const PairwiseJob& job, const PanelFacts& facts, int64_t positio
   const float* queries = sweep.packed_queries +
                          position / T * sweep.num_features * P * T + position % T;
   int64_t crop = 0;
-  while (job.widths[crop] <= feature) ++crop;
+  while (job.crops.widths[crop] <= feature) ++crop;
   V totals[Q][B];
   for (int a = 0; a < Q; ++a)
     for (int b = 0; b < B; ++b)
@@ -60,15 +60,15 @@ void score_tile(const PairwiseJob& job, const PanelFacts& facts, int64_t positio
     for (auto& row : sums)
       for (V& sum : row) sum = Simd::zero();
     for (int64_t at = block; at < block_end;) {
-      const int64_t stop = std::min(block_end, job.widths[crop]);
+      const int64_t stop = std::min(block_end, job.crops.widths[crop]);
       accumulate<Score, Q>(worker.panel + (at - feature) * P * L, queries + at * P * T, stop - at,
                            sums);
       at = stop;
-      if (at < job.widths[crop]) continue;
+      if (at < job.crops.widths[crop]) continue;
       V ended[Q][B];
       for (int a = 0; a < Q; ++a)
         for (int b = 0; b < B; ++b) ended[a][b] = Simd::add(totals[a][b], sums[a][b]);
-      write_scores<Score, Q>(job, facts, position, job.slots[crop++], ended);
+      write_scores<Score, Q>(job, facts, position, job.crops.slots[crop++], ended);
     }
     for (int a = 0; a < Q; ++a)
       for (int b = 0; b < B; ++b) totals[a][b] = Simd::add(totals[a][b], sums[a][b]);
@@ -80,15 +80,14 @@ void score_tile(const PairwiseJob& job, const PanelFacts& facts, int64_t positio
 
 // One panel with the queries at positions [first, last) of the pass; `first` begins a tile.
 template <class Score>
-void pairwise_panel(const PairwiseJob& job, int64_t panel, int64_t first, int64_t last,
-                    Worker& worker) {
+void score_panel(const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
   constexpr int T = Score::tile_queries;
   const FloatMode ieee(FloatMode::kIeee);
   const PanelFacts facts = panel_facts(job.sweep, lanes_of<Score>(), panel);
   const int64_t features = job.sweep.num_features;
   for (int64_t feature = 0; feature < features; feature += job.sweep.features_per_block) {
     const int64_t count = std::min(job.sweep.features_per_block, features - feature);
-    pack_panel(job.sweep, panel_shape<Score>(), facts.first, facts.valid, feature, count, worker);
+    pack_panel(job.sweep, facts.first, facts.valid, feature, count, worker);
     const FloatMode flush(FloatMode::kFlush);
     for (int64_t position = first; position < last; position += T) {
       const int64_t left = last - position;

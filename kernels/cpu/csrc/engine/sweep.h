@@ -11,9 +11,9 @@
 #pragma once
 #include <cfloat>
 
+#include "engine/pack.h"
 #include "host/fpmode.h"
 #include "host/job.h"
-#include "engine/pack.h"
 #include "scores/scores.h"
 
 namespace kgfast {
@@ -46,14 +46,14 @@ inline void accumulate(const float* panel, const float* tile, int64_t count,
 // Where a block stands of which a tile sweeps a panel.
 struct BlockPlace {
   const float *panel, *tile;                // of the first feature
-  const float *panel_angles, *tile_angles;  // likewise, if the score has angles
+  const float *panel_angles, *tile_angles;  // likewise, of a score with phases
 
   template <class Score>
   BlockPlace at(int64_t k) const {
     return {panel + k * Score::planes * lanes_of<Score>(),
             tile + k * Score::query_planes * Score::tile_queries,
-            Score::has_angles ? panel_angles + k : nullptr,
-            Score::has_angles ? tile_angles + k : nullptr};
+            Score::has_phase ? panel_angles + k : nullptr,
+            Score::has_phase ? tile_angles + k : nullptr};
   }
 };
 
@@ -106,7 +106,7 @@ __attribute__((noinline)) bool run_tile(const BlockPlace& place, int64_t count,
 #pragma GCC unroll 4
       for (int b = 0; b < B; ++b) sums[a][b] = Simd::zero();
     const BlockPlace here = place.at<Score>(k);
-    if constexpr (Score::has_angles)
+    if constexpr (Score::has_phase)
       accumulate_turned<Score, Q>(here, width, sums);
     else
       accumulate<Score, Q>(here.panel, here.tile, width, sums);
@@ -114,7 +114,7 @@ __attribute__((noinline)) bool run_tile(const BlockPlace& place, int64_t count,
     for (int a = 0; a < Q; ++a)
 #pragma GCC unroll 4
       for (int b = 0; b < B; ++b) totals[a][b] = Simd::add(totals[a][b], sums[a][b]);
-    if (Score::monotone && k + width < count && all_past<Score, Q>(totals, limits)) return false;
+    if (is_monotone<Score> && k + width < count && all_past<Score, Q>(totals, limits)) return false;
   }
   return true;
 }
@@ -131,9 +131,7 @@ struct PanelFacts {
 // A limit on distances in the units of totals, which are squares for l2; a NaN stays one.
 template <class Score>
 inline float total_of(float limit) {
-  constexpr bool squares = Score::id == ScoreId::l2 || Score::id == ScoreId::rscf_l2 ||
-                           Score::id == ScoreId::scaled_l2;
-  if (!squares) return limit;
+  if (Score::terms != Terms::squares) return limit;
   return limit < 0.0f ? -1.0f : limit * limit * (1.0f + 0x1p-20f);
 }
 
@@ -155,7 +153,7 @@ __attribute__((noinline)) PanelFacts panel_facts(const SweepJob& job, int L, int
 template <class Consumer, int Q>
 inline void find_limits(const typename Consumer::Job& job, const PanelFacts& facts, int64_t crop,
                         int64_t position, float* limits) {
-  for (int a = 0; Consumer::Score::monotone && a < Q; ++a) {
+  for (int a = 0; is_monotone<typename Consumer::Score> && a < Q; ++a) {
     const int64_t query = position + a < job.num_queries ? position + a : job.num_queries - 1;
     limits[a] = facts.norm_is_known ? Consumer::limit(job, crop, query, facts.norm) : FLT_MAX;
   }
@@ -182,13 +180,13 @@ void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int6
       job.packed_queries +
           (tile * job.num_features + feature) * Score::query_planes * T + position % T,
       worker.panel_angles,
-      Score::has_angles ? job.tile_angles + tile * job.angle_stride + feature : nullptr};
+      Score::has_phase ? job.tile_angles + tile * job.angle_stride + feature : nullptr};
   bool alive = true;
   for (int64_t at = feature; at < end;) {
     const int64_t crop_end = job.crops[crop].end, stop = crop_end < end ? crop_end : end;
     float limits[Q];
     find_limits<Consumer, Q>(job, facts, crop, position, limits);
-    alive = !(Score::monotone && at > feature && all_past<Score, Q>(totals, limits)) &&
+    alive = !(is_monotone<Score> && at > feature && all_past<Score, Q>(totals, limits)) &&
             run_tile<Score, Q>(place.at<Score>(at - feature), stop - at, limits, totals);
     if (!alive) break;
     for (int a = 0; stop == crop_end && a < Q && position + a < job.num_queries; ++a)
@@ -220,15 +218,15 @@ void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int
 }
 
 // Norms of a panel's candidates in the crops that end in a block of features, from `crop` on.
-__attribute__((noinline)) void find_norms(const SweepJob& job, const PanelShape& shape,
-                                          int64_t feature, int64_t count, int64_t crop,
-                                          Worker& worker, float* lane_norm) {
+__attribute__((noinline)) void find_norms(const SweepJob& job, int64_t feature, int64_t count,
+                                          int64_t crop, Worker& worker, float* lane_norm) {
   const int64_t end = feature + count;
-  for (int64_t at = feature; job.norm && at < end;) {
+  const int planes = job.facts.planes, lanes = job.facts.lanes;
+  for (int64_t at = feature; job.norm != Norm::none && at < end;) {
     const int64_t crop_end = job.crops[crop].end, stop = crop_end < end ? crop_end : end;
-    accumulate_norm(job.norm, worker.panel + (at - feature) * shape.planes * shape.lanes,
-                    (stop - at) * shape.planes, shape.lanes, lane_norm);
-    if (stop == crop_end) worker.norms[crop++] = panel_norm(job, shape.lanes, lane_norm);
+    accumulate_norm(job.norm, worker.panel + (at - feature) * planes * lanes,
+                    (stop - at) * planes, lanes, lane_norm);
+    if (stop == crop_end) worker.norms[crop++] = panel_norm(job, lanes, lane_norm);
     at = stop;
   }
 }
@@ -236,18 +234,17 @@ __attribute__((noinline)) void find_norms(const SweepJob& job, const PanelShape&
 template <class Consumer>
 void sweep_panel(const typename Consumer::Job& job, int64_t panel,
                  typename Consumer::Keeper& worker) {
-  constexpr PanelShape shape = panel_shape<typename Consumer::Score>();
   const FloatMode mode(FloatMode::kIeee);
-  PanelFacts facts = panel_facts(job, shape.lanes, panel);
+  PanelFacts facts = panel_facts(job, lanes_of<typename Consumer::Score>(), panel);
   alignas(64) float lane_norm[kMaxLanes] = {};
-  for (int64_t crop = 0; !job.norm && crop < job.num_crops; ++crop) worker.norms[crop] = 0.0f;
+  for (int64_t crop = 0; job.norm == Norm::none && crop < job.num_crops; ++crop) worker.norms[crop] = 0.0f;
   int64_t crop = 0;
   for (int64_t feature = 0; feature < job.num_features; feature += job.features_per_block) {
     const int64_t left = job.num_features - feature;
     const int64_t count = left < job.features_per_block ? left : job.features_per_block;
-    pack_panel(job, shape, facts.first, facts.valid, feature, count, worker);
-    find_norms(job, shape, feature, count, crop, worker, lane_norm);
-    facts.norm_is_known = !job.norm || count == left;
+    pack_panel(job, facts.first, facts.valid, feature, count, worker);
+    find_norms(job, feature, count, crop, worker, lane_norm);
+    facts.norm_is_known = job.norm == Norm::none || count == left;
     facts.norm = facts.norm_is_known ? worker.norms[job.num_crops - 1] : 0.0f;
     sweep_block<Consumer>(job, facts, feature, count, crop, worker);
     while (crop < job.num_crops && job.crops[crop].end <= feature + count) ++crop;

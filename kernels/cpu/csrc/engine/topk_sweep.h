@@ -31,7 +31,7 @@ struct Keeping {
 
   static void take(const TopkJob& job, const PanelFacts& facts, int64_t /*crop*/, const V* totals,
                    int64_t position, float past, TopkWorker& worker) {
-    if (Score::monotone && lanes_past<Score>(totals, past)) return;
+    if (is_monotone<Score> && lanes_past<Score>(totals, past)) return;
     V distances[Score::vectors];
     for (int b = 0; b < Score::vectors; ++b) distances[b] = Score::finish(totals[b]);
     const uint64_t open = undecided(job, facts, distances, position);

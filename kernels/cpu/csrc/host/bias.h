@@ -11,10 +11,10 @@ namespace {
 
 class Bias {
  public:
-  // `view` is one row of `count` numbers, or has no data where there is no bias.
-  Bias(const View& view, int64_t count)
-      : count_(view.data ? count : 0), exact_(count_), rounded_(count_) {
-    if (count_) load_doubles(view, 0, 0, 0, count_, exact_.data);
+  explicit Bias(const Operands& operands)
+      : count_(operands.bias_view.data ? operands.rows.view.count : 0), exact_(count_),
+        rounded_(count_) {
+    if (count_) load_doubles(operands.bias_view, 0, 0, 0, count_, exact_.data);
     for (int64_t i = 0; i < count_; ++i) {
       const double x = exact_.data[i], size = std::fabs(x);
       rounded_.data[i] = static_cast<float>(x);
@@ -28,7 +28,7 @@ class Bias {
     job.bias_exact = exact_.data;
     job.bias_max = static_cast<float>(largest_);
   }
-  double magnitude() const { return magnitude_; }  // the largest |bias|; NaN if one is
+  double magnitude() const { return magnitude_; }  // the largest |bias|, or 0; NaN if one is
 
  private:
   const int64_t count_;

@@ -7,11 +7,48 @@
 
 namespace kgfast {
 
-// Of the rscf scores, those with a factor, then those without one.
-enum class ScoreId : int {
-  dot = 0, l1 = 1, l2 = 2, rotate = 3,
-  rscf_rotate = 4, rscf_l1 = 5, rscf_l2 = 6,
-  scaled_rotate = 7, scaled_l1 = 8, scaled_l2 = 9,
+// Score.code of kernels/scores.py, 3 more for an rscf score without a factor. Which functor has it
+// is said in scores/ alone.
+enum class ScoreId : int {};
+
+[[noreturn]] void throw_unknown_score(ScoreId score);
+
+// What a score sums. Other than products they are a distance's, so that sums only grow; of squares
+// the root is taken at the end.
+enum class Terms : int { products, magnitudes, squares, moduli };
+
+constexpr int64_t kPackBlock = 64;  // features converted at a time
+
+// What is known of a score at run time: its functor says so, of the sweep's tiles as well.
+struct ScoreFacts {
+  Terms terms;
+  int planes, query_planes;  // of a candidate in a panel, its factor included, and of a query
+  int lanes, tile_queries;   // candidates of a panel, queries of a tile
+  bool is_rscf;              // queries bring a scale of the candidate, and a factor may move them
+  bool has_factor;
+  bool has_phase;        // the factor turns queries: tiles and panels hold their largest angles
+  float factor_origin;   // panels hold the factor less this
+  float query_sign;      // tiles hold queries times this
+  // What packing does to `count` features of a query; nullptr: nothing.
+  void (*prepare)(double (*run)[kPackBlock], int64_t count);
+};
+
+// Queries and candidates, which Python has checked.
+struct Operands {
+  ScoreId score;
+  int term_ulps;  // see kernels/scores.py
+  View query;
+  Rows rows;                     // of the table, and their factor
+  View bias_view;                // one row of a number for each row of the table, or no data
+  const int64_t* candidate_ids;  // [M] or nullptr: all rows
+  bool has_subset;               // whether there are ids; an empty subset has no memory
+  int64_t num_candidates;        // M
+};
+
+// Known answers of each query; no memory where there are none.
+struct Known {
+  const int64_t* indptr;  // [B + 1]
+  const int64_t* indices;
 };
 
 struct Pair {
@@ -43,17 +80,14 @@ struct Reach {
   float slope;
 };
 
-struct SweepJob {
-  ScoreId score;
-  int planes, query_planes;  // of a candidate in a panel, its factor included, and of a query
-  View table, query;
-  View factor;  // of one plane; no data where there is none
+enum class Norm : int { none, magnitudes, euclidean };
+
+struct SweepJob : Operands {
+  ScoreFacts facts;
   double factor_reach, factor_largest;  // largest |b - origin|, rounding included, and largest |b|
   const float* bias;  // [N] or nullptr
   float bias_max;
   const double* bias_exact;         // [N] or nullptr
-  const int64_t* candidate_ids;     // [M] or nullptr: all rows
-  int64_t num_candidates;           // M
   int64_t num_features;             // of the widest crop
   const Crop* crops;                // [C], ascending
   int64_t num_crops;                // C
@@ -61,22 +95,21 @@ struct SweepJob {
   const int64_t* query_ids;         // [Q]: distinct rows of the query table, in sweep order
   int64_t num_queries;              // Q
   const float* packed_queries;      // [tiles][features][query planes][tile_queries]
-  const float* tile_angles;         // [tiles][angle_stride]: largest |a|, if the score has angles
+  const float* tile_angles;         // [tiles][angle_stride]: largest |a|, of a score with phases
   int64_t angle_stride;             // a few more than the features, as those are read by vectors
   const Threshold* thresholds;      // of query i in crop c: first_threshold[c * Q + i] .. [.. + 1]
   const int64_t* first_threshold;   // [C * Q + 1]
   const Reach* reaches;             // [C][Q]
   const int64_t* targets;           // [B], by query row
   const double* target_scores;      // [C][B], by slot
-  int64_t num_rows;                 // B
-  int norm;  // 0: none, 1: sum of magnitudes, 2: Euclidean
+  Norm norm;                        // of candidates, that the bound asks for
   float norm_inflation;
   float norm_floor;
 };
 
 struct Worker {
   float* panel;    // [features_per_block][planes][lanes]
-  float* panel_angles;  // [angle_stride]: largest |b - 1|, if the score has angles
+  float* panel_angles;  // [angle_stride]: largest |b - 1|, of a score with phases
   float* totals;   // [tiles][tile_queries][lanes], used when features come in several blocks
   uint8_t* alive;  // [tiles], likewise
   float* norms;    // [C]: of the present panel
@@ -97,8 +130,8 @@ struct SweepStatus {
   bool interrupted = false;
 };
 
-struct PairwiseKernels;  // pairwise.h
-struct IndexedKernels;   // indexed.h
+struct ScoresKernels;    // scores.h
+struct BackwardKernels;  // backward.h
 struct LossKernels;      // losses.h
 struct TopkKernels;      // topk.h
 
@@ -106,13 +139,12 @@ struct TopkKernels;      // topk.h
 struct Isa {
   const char* name;
   double sqrt_error;  // relative error of the sweep's square root
-  int (*lanes)(ScoreId);
-  int (*tile_queries)(ScoreId);
+  ScoreFacts (*facts)(ScoreId);
   // Packs the queries of job.query_ids as [tile][feature][plane][query]; their angles follow.
   void (*pack_queries)(const SweepJob&, float* out);
   void (*sweep_panel)(const SweepJob&, int64_t panel, Worker&);
-  // Decides worker.band by canonical scores, and empties it.
-  void (*decide_band)(const SweepJob&, Worker&);
+  // Counts the pairs of worker.band by their canonical scores, and empties it.
+  void (*rescore_band)(const SweepJob&, Worker&);
   // Canonical scores of pairs, of their first `features` features, in `out`.
   void (*canonical)(const SweepJob&, int64_t features, const Pair*, int64_t count, double* scratch,
                     double* out);
@@ -121,8 +153,8 @@ struct Isa {
   // Runs the bare register loop over one resident panel and tile: the roof of the sweep.
   float (*bare_loop)(ScoreId, const float* panel, const float* tile, int64_t features,
                      int64_t repeats);
-  const PairwiseKernels* pairwise;
-  const IndexedKernels* indexed;
+  const ScoresKernels* scores;
+  const BackwardKernels* backward;
   const LossKernels* losses;
   const TopkKernels* topk;
 };

@@ -1,8 +1,6 @@
 // The elementwise passes of streamed losses over one scratch of scores.
 #pragma once
-#include <cstdint>
-
-#include "host/job.h"
+#include "host/execution.h"
 
 namespace kgfast {
 
@@ -16,6 +14,7 @@ struct LossTile {
   const float* share;        // [rows]
 };
 
+// As kernels/cpu/passes.py has it.
 enum class LossPass : int {
   softplus_sums = 0,   // a += sum softplus(x), b += sum x
   sigmoid_slopes = 1,  // x = scale (sigmoid(x) - constant)
@@ -31,6 +30,6 @@ struct LossKernels {
   void (*row)(LossPass, const LossTile&, int64_t row);
 };
 
-void loss_pass(const Isa& isa, LossPass pass, const LossTile& tile, int threads);
+void loss_pass(const Execution& execution, LossPass pass, const LossTile& tile);
 
 }  // namespace kgfast

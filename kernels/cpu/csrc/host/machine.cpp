@@ -3,10 +3,16 @@
 
 #include <chrono>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "host/buffer.h"
 
 namespace kgfast {
+
+void throw_unknown_score(ScoreId score) {
+  throw std::invalid_argument("no kernels of score " + std::to_string(static_cast<int>(score)));
+}
 
 const Isa* find_isa(const char* name) {
   const bool any = name == nullptr || *name == '\0';
@@ -23,7 +29,8 @@ const Isa* find_isa(const char* name) {
 
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {
   const int64_t planes = kMaxPlanes;  // as many as any score has
-  const int64_t lanes = isa.lanes(score), queries = isa.tile_queries(score);
+  const ScoreFacts facts = isa.facts(score);
+  const int64_t lanes = facts.lanes, queries = facts.tile_queries;
   Buffer<float> panel(features * planes * lanes), tile(features * planes * queries);
   for (int64_t i = 0; i < features * planes * lanes; ++i) panel.data[i] = 0.01f * (i % 97);
   for (int64_t i = 0; i < features * planes * queries; ++i) tile.data[i] = -0.01f * (i % 89);

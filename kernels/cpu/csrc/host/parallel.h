@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "host/buffer.h"
+#include "host/execution.h"
 #include "host/pool.h"
 #include "host/tasks.h"
 
@@ -25,6 +27,17 @@ bool parallel(int threads, int64_t count, const std::function<bool()>& interrupt
               }
             });
   return tasks.stopped();
+}
+
+// Runs body(task, scratch) for every task, on as many threads as have work; true if interrupted.
+template <class Body>
+bool parallel_with_scratch(const Execution& execution, int64_t count, int64_t floats, Body body) {
+  const int threads =
+      static_cast<int>(std::clamp<int64_t>(count, 1, std::max(execution.threads, 1)));
+  Buffer<float> scratch(threads * floats);
+  return parallel(threads, count, execution.interrupted, [&](int worker, int64_t task) {
+    body(task, scratch.data + worker * floats);
+  });
 }
 
 }  // namespace kgfast

@@ -33,30 +33,37 @@ struct PassPlan {
 };
 
 // Sizes, from `threads` wanted and at most `max_queries` a pass; sets job.features_per_block.
-inline PassPlan plan_passes(const Isa& isa, SweepJob& job, int64_t num_queries, int threads,
-                            int64_t max_queries = kQueriesPerPass) {
-  const int64_t lanes = isa.lanes(job.score), tile = isa.tile_queries(job.score);
+inline PassPlan plan_passes(SweepJob& job, int threads, int64_t max_queries = kQueriesPerPass) {
+  const int64_t lanes = job.facts.lanes, tile = job.facts.tile_queries;
   PassPlan plan{};
   plan.panels = (job.num_candidates + lanes - 1) / lanes;
   plan.threads =
       static_cast<int>(std::clamp<int64_t>(threads, 1, std::max<int64_t>(plan.panels, 1)));
-  const int64_t feature_bytes = job.planes * lanes * static_cast<int64_t>(sizeof(float));
+  const int64_t feature_bytes = job.facts.planes * lanes * static_cast<int64_t>(sizeof(float));
   const int64_t panel_bytes = std::min(kPanelBytes, kScratchBytes / 2 / plan.threads);
   const int64_t block = std::max<int64_t>(64, panel_bytes / feature_bytes / 64 * 64);
   job.features_per_block = std::min(job.num_features, block);
-  const int64_t row_bytes = job.num_features * job.query_planes * sizeof(float);
+  const int64_t row_bytes = job.num_features * job.facts.query_planes * sizeof(float);
   const bool blocked = job.features_per_block < job.num_features;
   int64_t queries = std::min(kPackedQueryBytes / std::max<int64_t>(1, row_bytes), max_queries);
   if (blocked)
     queries = std::min<int64_t>(queries, kScratchBytes / 2 / plan.threads /
                                              (lanes * sizeof(float)));
   plan.queries = std::max<int64_t>(tile, queries / tile * tile);
-  const int64_t per_pass = std::min(plan.queries, num_queries + tile);
-  plan.panel_floats = job.features_per_block * job.planes * lanes;
+  const int64_t per_pass = std::min(plan.queries, job.query.count + tile);
+  plan.panel_floats = job.features_per_block * job.facts.planes * lanes;
   plan.total_floats = blocked ? per_pass * lanes : 0;
   plan.tiles = per_pass / tile + 1;
   job.angle_stride = (job.num_features + 127) / 64 * 64;
   return plan;
+}
+
+// A sweep of operands, of which no crop, no query and no bias is known yet.
+inline SweepJob begin_sweep(const Isa& isa, const Operands& operands) {
+  SweepJob job{};
+  static_cast<Operands&>(job) = operands;
+  job.facts = isa.facts(operands.score);
+  return job;
 }
 
 inline bool is_ok(const SweepStatus& status) {
@@ -89,9 +96,9 @@ class PackedQueries {
  public:
   // Packs the queries of job.query_ids; the memory is kept for the next pass.
   void pack(const Isa& isa, SweepJob& job) {
-    const int64_t tile = isa.tile_queries(job.score);
+    const int64_t tile = job.facts.tile_queries;
     const int64_t padded = (job.num_queries + tile - 1) / tile * tile;
-    const int64_t planes = padded * job.num_features * job.query_planes;
+    const int64_t planes = padded * job.num_features * job.facts.query_planes;
     const int64_t floats = planes + padded / tile * job.angle_stride;
     if (!packed_ || floats > floats_) {
       packed_ = std::make_unique<Buffer<float>>(floats);
@@ -116,20 +123,20 @@ inline float round_up(double x) {
 }
 
 // The bound of a crop that ends at a feature.
-inline ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop, int term_ulps) {
+inline ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop) {
   int64_t folds = 0;
   for (int64_t c = 0, at = 0; c <= crop; ++c)
     for (; at < job.crops[c].end; ++folds)  // as sweep_tile and run_tile cut them
       at = std::min({at + 64, job.crops[c].end,
                      (at / job.features_per_block + 1) * job.features_per_block});
-  const bool rounded = job.table.dtype == DType::f64 || job.query.dtype == DType::f64;
-  return error_bound(job.score, job.crops[crop].end, folds, term_ulps, isa.sqrt_error, rounded);
+  const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
+  return error_bound(job.facts, job.crops[crop].end, folds, job.term_ulps, isa.sqrt_error, rounded);
 }
 
 // What the norms of candidates need, of every crop.
 inline void set_norm(SweepJob& job, const ErrorBound& bound) {
   job.norm = bound.norm;
-  const double terms = static_cast<double>(job.num_features) * job.planes;
+  const double terms = static_cast<double>(job.num_features) * job.facts.planes;
   job.norm_inflation = round_up(1.0 + (terms + 16.0) * 0x1p-22);
   job.norm_floor = round_up(terms * 0x1p-124);
 }
@@ -148,7 +155,7 @@ inline bool has_nonfinite(const SweepJob& job, const View& view, int planes, int
 template <class Body>
 void read_query(const SweepJob& job, int64_t features, int64_t query, Body body) {
   double run[64];
-  for (int plane = 0; plane < job.query_planes; ++plane)
+  for (int plane = 0; plane < job.facts.query_planes; ++plane)
     for (int64_t k = 0; k < features; k += 64) {
       const int64_t width = std::min<int64_t>(64, features - k);
       load_doubles(job.query, query, plane, k, width, run);
@@ -156,28 +163,27 @@ void read_query(const SweepJob& job, int64_t features, int64_t query, Body body)
     }
 }
 
-inline int table_planes(const SweepJob& job) { return job.planes - (job.factor.data != nullptr); }
-
 // Notes what rows that take part hold that is not finite.
 inline void check_query(const SweepJob& job, int64_t query, int64_t* bad) {
-  if (query < *bad && has_nonfinite(job, job.query, job.query_planes, query)) *bad = query;
+  if (query < *bad && has_nonfinite(job, job.query, job.facts.query_planes, query)) *bad = query;
 }
 
 inline void check_candidate(const SweepJob& job, int64_t row, int64_t* bad, int64_t* bad_factor) {
-  if (row < *bad && has_nonfinite(job, job.table, table_planes(job), row)) *bad = row;
-  if (job.factor.data && row < *bad_factor && has_nonfinite(job, job.factor, 1, row))
-    *bad_factor = row;
+  if (row < *bad && has_nonfinite(job, job.rows.view, job.rows.planes, row)) *bad = row;
+  const View& factor = job.rows.factor;
+  if (factor.data && row < *bad_factor && has_nonfinite(job, factor, 1, row)) *bad_factor = row;
 }
 
 // An upper bound on the norm of a query that `bound` asks for.
-inline double query_norm(const SweepJob& job, int64_t features, int norm, int64_t query) {
+inline double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query) {
+  const bool of_magnitudes = norm == Norm::magnitudes;
   double sum = 0.0;
   read_query(job, features, query, [&](int, int64_t, int64_t width, const double* run) {
-    for (int64_t i = 0; i < width; ++i) sum += norm == 1 ? std::fabs(run[i]) : run[i] * run[i];
+    for (int64_t i = 0; i < width; ++i) sum += of_magnitudes ? std::fabs(run[i]) : run[i] * run[i];
     return true;
   });
   // Squares of float64 values may underflow; the floor is far below anything that matters.
-  return (norm == 1 ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;
+  return (of_magnitudes ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;
 }
 
 // What a query of an rscf score contributes to the error: for rscf_rotate
@@ -186,51 +192,55 @@ inline double query_norm(const SweepJob& job, int64_t features, int norm, int64_
 // Infinite where a phase may be too large for a sine, or a scale is so small that it is flushed.
 inline double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
                          int64_t query) {
-  const bool has_factor = job.factor.data != nullptr, turns = table_planes(job) == 2;
-  const bool squares = job.score == ScoreId::rscf_l2 || job.score == ScoreId::scaled_l2;
+  const bool has_factor = job.facts.has_factor, is_complex = job.rows.planes == 2;
+  const bool squares = job.facts.terms == Terms::squares;
   double norm = 0.0, shift = 0.0, largest = 0.0, others = 0.0;
   bool flushes = false;
   for (int64_t k = 0; k < features; k += 64) {
     double run[kMaxPlanes][64];  // q, then w, then a
     const int64_t width = std::min<int64_t>(64, features - k);
-    for (int plane = 0; plane < job.query_planes; ++plane)
+    for (int plane = 0; plane < job.facts.query_planes; ++plane)
       load_doubles(job.query, query, plane, k, width, run[plane]);
     for (int64_t i = 0; i < width; ++i) {
-      const double re = run[0][i], im = turns ? run[1][i] : 0.0;
+      const double re = run[0][i], im = is_complex ? run[1][i] : 0.0;
       const double q = std::sqrt(re * re + im * im);
-      const double a = has_factor ? std::fabs(run[job.query_planes - 1][i]) : 0.0;
+      const double a = has_factor ? std::fabs(run[job.facts.query_planes - 1][i]) : 0.0;
       norm += squares ? q * q : q;
-      shift += squares ? a * a : turns ? q * a : a;
+      shift += squares ? a * a : is_complex ? q * a : a;
       largest = std::max(largest, a);
       others += a + job.factor_largest;
-      for (int plane = turns ? 2 : 1; plane < (turns ? 4 : 2); ++plane) {
+      for (int plane = job.rows.planes; plane < 2 * job.rows.planes; ++plane) {
         const double w = std::fabs(run[plane][i]);
         flushes |= 0.0 < w && w < 0x1p-125;
         others += w;
       }
     }
   }
-  if (flushes || (turns && !(largest * (job.factor_largest + 1.0) <= 0x1p20))) return INFINITY;
+  if (flushes || (is_complex && !(largest * (job.factor_largest + 1.0) <= 0x1p20))) return INFINITY;
   if (squares) norm = std::sqrt(norm), shift = std::sqrt(shift);
   shift *= job.factor_reach;
   return (bound.per_query * norm + bound.per_shift * shift + 0x1p-125 * others) * (1.0 + 1e-6);
 }
 
+// base + slope * norm of the candidate.
+struct AbsoluteError {
+  float base, slope;
+};
+
 // The absolute error of a query's comparisons with numbers up to `magnitude`, over so many
-// features: base + slope * norm of the candidate.
-inline void absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
-                           int64_t query, double magnitude, float* base, float* slope) {
+// features.
+inline AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
+                                    int64_t query, double magnitude) {
   constexpr double u = 0x1p-24;
   double constant = bound.absolute + 4.0 * u * magnitude + 0x1p-120, per_norm = 0.0;
-  if (bound.query_norm == 3) {
+  if (job.facts.is_rscf) {
     constant += rscf_error(job, features, bound, query);
-  } else if (bound.query_norm) {
-    const double norm = query_norm(job, features, bound.query_norm, query);
+  } else if (bound.norm != Norm::none) {
+    const double norm = query_norm(job, features, bound.norm, query);
     constant += bound.per_query * norm;
     per_norm = bound.per_pair * norm + bound.per_norm;
   }
-  *base = round_up(constant * (1.0 + 8.0 * u));
-  *slope = round_up(per_norm * (1.0 + 8.0 * u));
+  return {round_up(constant * (1.0 + 8.0 * u)), round_up(per_norm * (1.0 + 8.0 * u))};
 }
 
 // How far the factors of candidates are from their origin, and how large they are; rounding to
@@ -238,10 +248,11 @@ inline void absolute_error(const SweepJob& job, int64_t features, const ErrorBou
 inline bool find_factor_reach(SweepJob& job, int threads,
                               const std::function<bool()>& interrupted) {
   constexpr int64_t rows_per_task = 256;
+  const View& factor = job.rows.factor;
   job.factor_reach = job.factor_largest = 0.0;
-  if (!job.factor.data) return false;
+  if (!factor.data) return false;
   const int64_t tasks = (job.num_candidates + rows_per_task - 1) / rows_per_task;
-  const float origin = job.score == ScoreId::rscf_rotate ? 1.0f : 0.0f;
+  const float origin = job.facts.factor_origin;
   std::vector<float> reach(tasks, 0.0f), largest(tasks, 0.0f);
   const bool stopped = parallel(threads, tasks, interrupted, [&](int, int64_t task) {
     const int64_t end = std::min((task + 1) * rows_per_task, job.num_candidates);
@@ -250,7 +261,7 @@ inline bool find_factor_reach(SweepJob& job, int threads,
     for (int64_t i = task * rows_per_task; i < end; ++i)
       for (int64_t k = 0; k < job.num_features; k += 256) {
         const int64_t width = std::min<int64_t>(256, job.num_features - k);
-        load_floats(job.factor, job.candidate_ids ? job.candidate_ids[i] : i, 0, k, width, run);
+        load_floats(factor, job.candidate_ids ? job.candidate_ids[i] : i, 0, k, width, run);
         for (int64_t j = 0; j < width; ++j) {
           const uint32_t size = bit_cast<uint32_t>(run[j]) & 0x7FFFFFFF;
           const uint32_t distance = bit_cast<uint32_t>(run[j] - origin) & 0x7FFFFFFF;
@@ -267,15 +278,16 @@ inline bool find_factor_reach(SweepJob& job, int threads,
   }
   constexpr double u = 0x1p-24;
   job.factor_largest *= 1.0 + 2.0 * u;
-  const bool rounded = job.factor.dtype == DType::f64;
+  const bool rounded = factor.dtype == DType::f64;
   job.factor_reach = job.factor_reach * (1.0 + 2.0 * u) + (rounded ? job.factor_largest : 0.0);
   return stopped;
 }
 
 // The known answers of a query, ascending, each once.
-inline std::vector<int64_t> sorted_known(const int64_t* indptr, const int64_t* indices,
-                                         int64_t query) {
-  std::vector<int64_t> ids(indices + indptr[query], indices + indptr[query + 1]);
+inline std::vector<int64_t> sorted_known(const Known& known, int64_t query) {
+  if (!known.indptr) return {};
+  std::vector<int64_t> ids(known.indices + known.indptr[query],
+                           known.indices + known.indptr[query + 1]);
   if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "host/bias.h"
 #include "host/passes.h"
 
 namespace kgfast {
@@ -18,7 +19,7 @@ constexpr int kKinds = 4;  // of counts: greater, equal, and both of the exclude
 // A worker and the memory that it points into.
 struct OwnedWorker : WorkerMemory {
   OwnedWorker(const PassPlan& plan, const SweepJob& job)
-      : WorkerMemory(plan, job), slots(job.num_crops * job.num_rows), band(kBandCapacity),
+      : WorkerMemory(plan, job), slots(job.num_crops * job.query.count), band(kBandCapacity),
         counts(kKinds * slots, 0) {
     lend(worker);
     worker.band = band.data;
@@ -38,22 +39,25 @@ struct OwnedWorker : WorkerMemory {
 
 class Ranking {
  public:
-  Ranking(const Isa& isa, RankRequest& request, const std::function<bool()>& interrupted)
-      : isa_(isa), request_(request), job_(request.job), interrupted_(interrupted),
-        target_scores_(request.widths.size() * job_.num_rows) {
+  Ranking(const Execution& execution, const RankRequest& request)
+      : execution_(execution), isa_(execution.isa), request_(request),
+        job_(begin_sweep(isa_, request.operands)), bias_(request.operands),
+        target_scores_(request.widths.size() * job_.query.count) {
+    bias_.lend(job_);
+    job_.targets = request.targets;
     for (const int64_t width : request.widths) crops_.push_back({width, 0.0f});
     job_.crops = crops_.data();
     job_.num_crops = static_cast<int64_t>(crops_.size());
     job_.num_features = crops_.back().end;
     job_.target_scores = target_scores_.data();
     check_finite_ = !request.nan_worst;
-    plan_ = plan_passes(isa, job_, job_.num_rows, request.threads);
+    plan_ = plan_passes(job_, execution.threads);
     for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
-      bounds_.push_back(crop_bound(isa, job_, crop, request.term_ulps));
+      bounds_.push_back(crop_bound(isa_, job_, crop));
       crops_[crop].rel = round_up(bounds_[crop].rel);
     }
     set_norm(job_, bounds_.back());
-    status_.interrupted = find_factor_reach(job_, plan_.threads, interrupted);
+    status_.interrupted = find_factor_reach(job_, plan_.threads, execution.interrupted);
     for (int i = 0; i < plan_.threads; ++i)
       workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_));
   }
@@ -61,7 +65,7 @@ class Ranking {
   SweepStatus count() {
     if (is_ok(status_)) score_targets();
     if (is_ok(status_)) find_order();
-    if (is_ok(status_) && check_finite_ && swept_.empty() && job_.num_rows) check_candidates();
+    if (is_ok(status_) && check_finite_ && swept_.empty() && job_.query.count) check_candidates();
     for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
       sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
     if (is_ok(status_)) exclude();
@@ -71,16 +75,16 @@ class Ranking {
 
   void errors(float* values, double* bounds) {
     score_targets();
-    for (int64_t query = 0; query < job_.num_rows; ++query)
+    for (int64_t query = 0; query < job_.query.count; ++query)
       groups_.push_back({query}), swept_.push_back(query);
     prepare_pass(0, swept_.size());
-    const int64_t lanes = isa_.lanes(job_.score), rows = workers_[0]->slots;
+    const int64_t lanes = job_.facts.lanes, rows = workers_[0]->slots;
     std::vector<float> tile(rows * lanes);
     for (int64_t panel = 0; panel < plan_.panels; ++panel) {
       isa_.sweep_values(job_, panel, workers_[0]->worker, tile.data());
       for (int64_t row = 0; row < rows; ++row) {
         const Threshold& t = thresholds_[row];
-        const int64_t crop = row / job_.num_rows;
+        const int64_t crop = row / job_.query.count;
         const float norm = workers_[0]->worker.norms[crop];
         for (int64_t n = panel * lanes; n < std::min((panel + 1) * lanes, job_.num_candidates);
              ++n) {
@@ -97,9 +101,9 @@ class Ranking {
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
-    status_.interrupted |= kgfast::parallel(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
-      body(*workers_[i], task);
-    });
+    status_.interrupted |= kgfast::parallel(
+        plan_.threads, count, execution_.interrupted,
+        [&](int i, int64_t task) { body(*workers_[i], task); });
     if (!check_finite_) return;
     for (const auto& owned : workers_) {
       status_.bad_query = std::min(status_.bad_query, owned->bad_query);
@@ -110,7 +114,7 @@ class Ranking {
 
   void score_targets() {
     constexpr int64_t block = 64;
-    const int64_t count = job_.num_rows;
+    const int64_t count = job_.query.count;
     parallel((count + block - 1) / block, [&](OwnedWorker& owned, int64_t task) {
       Pair pairs[block];
       const int64_t first = task * block, size = std::min(block, count - first);
@@ -131,13 +135,13 @@ class Ranking {
   // The widest crop says who is close, for its limit is the last to be passed.
   void find_order() {
     group_equal_queries();
-    const int64_t widest = (job_.num_crops - 1) * job_.num_rows;
+    const int64_t widest = (job_.num_crops - 1) * job_.query.count;
     std::vector<double> reach(groups_.size(), INFINITY);  // the lowest target score
     for (size_t g = 0; g < groups_.size(); ++g) {
       bool needed = false;  // a target whose score is NaN needs no sweep
       for (const int64_t query : groups_[g]) {
         for (int64_t crop = 0; crop < job_.num_crops; ++crop)
-          needed |= !std::isnan(target_scores_[crop * job_.num_rows + query]);
+          needed |= !std::isnan(target_scores_[crop * job_.query.count + query]);
         const double score = target_scores_[widest + query];
         if (!std::isnan(score)) reach[g] = std::min(reach[g], score);
       }
@@ -159,8 +163,8 @@ class Ranking {
   }
 
   void group_equal_queries() {
-    std::vector<std::pair<uint64_t, int64_t>> rows(job_.num_rows);
-    for (int64_t query = 0; query < job_.num_rows; ++query)
+    std::vector<std::pair<uint64_t, int64_t>> rows(job_.query.count);
+    for (int64_t query = 0; query < job_.query.count; ++query)
       rows[query] = {hash_of(query), query};
     std::sort(rows.begin(), rows.end());
     size_t run = 0;  // first group of the present hash
@@ -208,7 +212,7 @@ class Ranking {
     for (int64_t crop = 0; crop < job_.num_crops; ++crop)
       for (size_t i = first; i < first + count; ++i) {
         for (const int64_t query : groups_[swept_[i]])
-          if (!std::isnan(target_scores_[crop * job_.num_rows + query]))
+          if (!std::isnan(target_scores_[crop * job_.query.count + query]))
             thresholds_.push_back(threshold(crop, query));
         first_threshold_.push_back(static_cast<int64_t>(thresholds_.size()));
       }
@@ -222,13 +226,11 @@ class Ranking {
   }
 
   Threshold threshold(int64_t crop, int64_t query) const {
-    const int64_t slot = crop * job_.num_rows + query;
+    const int64_t slot = crop * job_.query.count + query;
     const double target = target_scores_[slot];
-    const double bias = job_.bias ? request_.bias_magnitude : 0.0;
-    Threshold result{slot, static_cast<float>(-target), 0.0f, 0.0f};
-    absolute_error(job_, crops_[crop].end, bounds_[crop], query, std::fabs(target) + bias,
-                   &result.base, &result.slope);
-    return result;
+    const AbsoluteError error = absolute_error(job_, crops_[crop].end, bounds_[crop], query,
+                                               std::fabs(target) + bias_.magnitude());
+    return {slot, static_cast<float>(-target), error.base, error.slope};
   }
 
   // tau + 1.25 err with the largest bias, the largest over a query's targets and the crops to come.
@@ -237,15 +239,15 @@ class Ranking {
     reaches_.assign(job_.num_crops * count, {-FLT_MAX, 0.0f});
     for (int64_t crop = job_.num_crops - 1; crop >= 0; --crop)
       for (size_t i = 0; i < count; ++i) {
-        Reach& it = reaches_[crop * count + i];
-        if (crop + 1 < job_.num_crops) it = reaches_[(crop + 1) * count + i];
+        Reach& farthest = reaches_[crop * count + i];
+        if (crop + 1 < job_.num_crops) farthest = reaches_[(crop + 1) * count + i];
         const int64_t* first = &first_threshold_[crop * count + i];
         for (int64_t t = first[0]; t < first[1]; ++t) {
           const float tau = thresholds_[t].minus_target + (job_.bias ? job_.bias_max : 0.0f);
           const double error = static_cast<double>(crops_[crop].rel) * std::fabs(tau);
           const float reach = round_up(tau + 1.25 * (error + thresholds_[t].base));
-          it.reach = std::isnan(reach) ? INFINITY : std::max(it.reach, reach);
-          it.slope = std::max(it.slope, 1.25f * thresholds_[t].slope);
+          farthest.reach = std::isnan(reach) ? INFINITY : std::max(farthest.reach, reach);
+          farthest.slope = std::max(farthest.slope, 1.25f * thresholds_[t].slope);
         }
       }
   }
@@ -255,7 +257,7 @@ class Ranking {
     parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
       isa_.sweep_panel(job_, panel, owned.worker);
     });
-    for (const auto& owned : workers_) isa_.decide_band(job_, owned->worker);
+    for (const auto& owned : workers_) isa_.rescore_band(job_, owned->worker);
   }
 
   // Known answers are scored once for all targets of a query that have the same ones.
@@ -272,7 +274,7 @@ class Ranking {
     std::vector<double> scores;
     for (const int64_t query : group) {
       const std::vector<int64_t> ids = excluded_ids(query);
-      const int64_t slot = crop * job_.num_rows + query;
+      const int64_t slot = crop * job_.query.count + query;
       if (std::isnan(target_scores_[slot])) {
         worker.greater[slot] += count_others(ids, query);
         continue;
@@ -306,8 +308,7 @@ class Ranking {
 
   // Known answers of a query that are candidates, each once.
   std::vector<int64_t> excluded_ids(int64_t query) const {
-    std::vector<int64_t> ids =
-        sorted_known(request_.exclude_indptr, request_.exclude_indices, query);
+    std::vector<int64_t> ids = sorted_known(request_.known, query);
     ids.erase(
         std::remove_if(ids.begin(), ids.end(), [&](int64_t id) { return !is_candidate(id); }),
         ids.end());
@@ -315,7 +316,7 @@ class Ranking {
   }
 
   void collect() {
-    const int64_t rows = job_.num_rows, slots = job_.num_crops * rows;
+    const int64_t rows = job_.query.count, slots = job_.num_crops * rows;
     for (int64_t kind = 0; kind < kKinds; ++kind)
       for (int64_t slot = 0; slot < slots; ++slot) {
         int64_t sum = 0;
@@ -328,13 +329,14 @@ class Ranking {
 
   bool is_candidate(int64_t id) const {
     const int64_t* subset = request_.sorted_candidate_ids;
-    return !request_.has_subset || std::binary_search(subset, subset + job_.num_candidates, id);
+    return !job_.has_subset || std::binary_search(subset, subset + job_.num_candidates, id);
   }
 
+  const Execution& execution_;
   const Isa& isa_;
-  RankRequest& request_;
+  const RankRequest& request_;
   SweepJob job_;
-  const std::function<bool()>& interrupted_;
+  const Bias bias_;
   PassPlan plan_;
   bool check_finite_ = true;
   std::vector<Crop> crops_;
@@ -352,15 +354,13 @@ class Ranking {
 
 }  // namespace
 
-SweepStatus rank_counts(const Isa& isa, RankRequest& request,
-                        const std::function<bool()>& interrupted) {
-  return Ranking(isa, request, interrupted).count();
+SweepStatus rank_counts(const Execution& execution, const RankRequest& request) {
+  return Ranking(execution, request).count();
 }
 
-void sweep_errors(const Isa& isa, RankRequest& request, float* values, double* bounds) {
-  const std::function<bool()> never = [] { return false; };
-  request.threads = 1;
-  Ranking(isa, request, never).errors(values, bounds);
+void sweep_errors(const Isa& isa, const RankRequest& request, float* values, double* bounds) {
+  const Execution alone{isa, 1, [] { return false; }};
+  Ranking(alone, request).errors(values, bounds);
 }
 
 }  // namespace kgfast

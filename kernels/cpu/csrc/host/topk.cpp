@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "host/bias.h"
 #include "host/passes.h"
 
 namespace kgfast {
@@ -31,26 +32,28 @@ struct OwnedTopkWorker : WorkerMemory {
 
 class Topk {
  public:
-  Topk(const Isa& isa, TopkRequest& request, const std::function<bool()>& interrupted)
-      : isa_(isa), request_(request), interrupted_(interrupted),
-        kept_(std::min(request.k, request.job.num_candidates)) {
-    static_cast<SweepJob&>(job_) = request.job;
-    crop_.end = job_.num_features;
+  Topk(const Execution& execution, const TopkRequest& request)
+      : execution_(execution), isa_(execution.isa), request_(request),
+        num_queries_(request.operands.query.count), bias_(request.operands),
+        kept_(std::min(request.k, request.operands.num_candidates)) {
+    static_cast<SweepJob&>(job_) = begin_sweep(isa_, request.operands);
+    bias_.lend(job_);
+    crop_.end = job_.num_features = request.num_features;
     job_.crops = &crop_;
     job_.num_crops = 1;
-    job_.isa = &isa;
+    job_.isa = &isa_;
     job_.k = kept_;
     job_.capacity = kept_ + std::max<int64_t>(kept_, 16);
   }
 
   SweepStatus run() {
-    if (!request_.num_queries) return status_;
+    if (!num_queries_) return status_;
     if (!request_.nan_worst) check_queries();
     if (!is_ok(status_)) return status_;
-    const int64_t threads = std::max(request_.threads, 1);
+    const int64_t threads = std::max(execution_.threads, 1);
     const int64_t fit =
         kSurvivorBytes / static_cast<int64_t>(sizeof(Survivor)) / threads / job_.capacity;
-    const bool sweeps = fit >= isa_.tile_queries(job_.score) && job_.capacity < job_.num_candidates;
+    const bool sweeps = fit >= job_.facts.tile_queries && job_.capacity < job_.num_candidates;
     if (sweeps)
       run_passes(fit);
     else
@@ -60,23 +63,22 @@ class Topk {
 
  private:
   void check_queries() {
-    for (int64_t query = 0; query < request_.num_queries; ++query)
+    for (int64_t query = 0; query < num_queries_; ++query)
       check_query(job_, query, &status_.bad_query);
   }
 
   void run_passes(int64_t fit) {
-    plan_ = plan_passes(isa_, job_, request_.num_queries, request_.threads,
-                        std::min(fit, kQueriesPerPass));
-    bound_ = crop_bound(isa_, job_, 0, request_.term_ulps);
+    plan_ = plan_passes(job_, execution_.threads, std::min(fit, kQueriesPerPass));
+    bound_ = crop_bound(isa_, job_, 0);
     crop_.rel = round_up(bound_.rel);
     set_norm(job_, bound_);
-    status_.interrupted = find_factor_reach(job_, plan_.threads, interrupted_);
-    const int64_t queries = std::min(plan_.queries, request_.num_queries);
+    status_.interrupted = find_factor_reach(job_, plan_.threads, execution_.interrupted);
+    const int64_t queries = std::min(plan_.queries, num_queries_);
     for (int i = 0; i < plan_.threads; ++i)
       workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, job_, queries, job_.capacity));
-    for (int64_t first = 0; is_ok(status_) && first < request_.num_queries;
+    for (int64_t first = 0; is_ok(status_) && first < num_queries_;
          first += plan_.queries) {
-      prepare_pass(first, std::min(plan_.queries, request_.num_queries - first));
+      prepare_pass(first, std::min(plan_.queries, num_queries_ - first));
       parallel(plan_.panels, [&](OwnedTopkWorker& owned, int64_t panel) {
         isa_.topk->sweep_panel(job_, panel, owned.worker);
       });
@@ -87,9 +89,9 @@ class Topk {
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
-    status_.interrupted |= kgfast::parallel(plan_.threads, count, interrupted_, [&](int i, int64_t task) {
-      body(*workers_[i], task);
-    });
+    status_.interrupted |= kgfast::parallel(
+        plan_.threads, count, execution_.interrupted,
+        [&](int i, int64_t task) { body(*workers_[i], task); });
     if (request_.nan_worst) return;
     for (const auto& owned : workers_) {
       status_.bad_candidate = std::min(status_.bad_candidate, owned->worker.bad_candidate);
@@ -105,10 +107,12 @@ class Topk {
     limits_.assign(count, std::numeric_limits<float>::infinity());
     known_.clear();
     first_known_.assign(1, 0);
-    const double bias = job_.bias ? request_.bias_magnitude : 0.0;
     for (int64_t i = 0; i < count; ++i) {
-      absolute_error(job_, job_.num_features, bound_, first + i, bias, &base_[i], &slope_[i]);
-      const std::vector<int64_t> ids = known_ids(first + i);
+      const AbsoluteError error =
+          absolute_error(job_, job_.num_features, bound_, first + i, bias_.magnitude());
+      base_[i] = error.base;
+      slope_[i] = error.slope;
+      const std::vector<int64_t> ids = sorted_known(request_.known, first + i);
       known_.insert(known_.end(), ids.begin(), ids.end());
       first_known_.push_back(static_cast<int64_t>(known_.size()));
     }
@@ -121,11 +125,6 @@ class Topk {
     job_.known = known_.data();
     job_.first_known = first_known_.data();
     packed_.pack(isa_, job_);
-  }
-
-  std::vector<int64_t> known_ids(int64_t query) const {
-    if (!request_.exclude_indptr) return {};
-    return sorted_known(request_.exclude_indptr, request_.exclude_indices, query);
   }
 
   // Canonical scores of what is left, and their order.
@@ -165,8 +164,8 @@ class Topk {
                        [](const Survivor& a, const Survivor& b) { return a.high < b.high; });
       limit = left[kept_ - 1].high;
     }
-    for (const Survivor& it : left)
-      if (!(it.low > limit)) pairs.push_back({rows_[position], it.candidate});
+    for (const Survivor& survivor : left)
+      if (!(survivor.low > limit)) pairs.push_back({rows_[position], survivor.candidate});
   }
 
   // Sorts the candidates of a query and writes the first k.
@@ -177,7 +176,7 @@ class Topk {
       const int64_t at = query * request_.k + i;
       const double score = i < count ? scored[i].score : -INFINITY;
       request_.ids[at] = i < count ? scored[i].candidate : -1;
-      if (request_.wide_scores)
+      if (job_.query.dtype == DType::f64)
         static_cast<double*>(request_.scores)[at] = score;
       else
         static_cast<float*>(request_.scores)[at] = static_cast<float>(score);
@@ -188,14 +187,14 @@ class Topk {
   void score_everything() {
     const int64_t bytes = (kept_ + 2 * kChunk) * static_cast<int64_t>(sizeof(Scored));
     const int threads = static_cast<int>(
-        std::clamp<int64_t>(std::min<int64_t>(kChunkBytes / bytes, request_.num_queries), 1,
-                            std::max(request_.threads, 1)));
-    status_.interrupted = kgfast::parallel(threads, request_.num_queries, interrupted_,
+        std::clamp<int64_t>(std::min<int64_t>(kChunkBytes / bytes, num_queries_), 1,
+                            std::max(execution_.threads, 1)));
+    status_.interrupted = kgfast::parallel(threads, num_queries_, execution_.interrupted,
                                            [&](int, int64_t query) { score_query(query); });
   }
 
   void score_query(int64_t query) {
-    const std::vector<int64_t> known = known_ids(query);
+    const std::vector<int64_t> known = sorted_known(request_.known, query);
     std::vector<Scored> best;
     std::vector<Pair> pairs;
     std::vector<double> scores, scratch(kCanonicalScratch);
@@ -219,11 +218,13 @@ class Topk {
     write(query, best);
   }
 
+  const Execution& execution_;
   const Isa& isa_;
-  TopkRequest& request_;
+  const TopkRequest& request_;
+  const int64_t num_queries_;
+  const Bias bias_;
   TopkJob job_{};
   Crop crop_{};
-  const std::function<bool()>& interrupted_;
   const int64_t kept_;  // k, or all candidates
   PassPlan plan_{};
   ErrorBound bound_{};
@@ -236,8 +237,8 @@ class Topk {
 
 }  // namespace
 
-SweepStatus topk(const Isa& isa, TopkRequest& request, const std::function<bool()>& interrupted) {
-  return Topk(isa, request, interrupted).run();
+SweepStatus topk(const Execution& execution, const TopkRequest& request) {
+  return Topk(execution, request).run();
 }
 
 }  // namespace kgfast

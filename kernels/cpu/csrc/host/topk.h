@@ -1,8 +1,6 @@
 // The best k candidates of every query on the CPU, for one crop: sweep, survivors, exact order.
 #pragma once
-#include <functional>
-
-#include "host/job.h"
+#include "host/execution.h"
 
 namespace kgfast {
 
@@ -47,21 +45,15 @@ struct Scored {
 bool is_better(const Scored& a, const Scored& b);
 
 struct TopkRequest {
-  SweepJob job;  // score, planes, table, query, bias, candidate_ids, num_features
-  int64_t num_queries;
+  Operands operands;
+  int64_t num_features;
   int64_t k;
-  const int64_t* exclude_indptr;   // [B + 1], or nullptr: none
-  const int64_t* exclude_indices;
-  double bias_magnitude;  // largest |bias|
-  int term_ulps;          // of the score, see kernels/scores.py
-  int threads;
+  Known known;
   bool nan_worst;
-  bool wide_scores;  // float64 results
-  void* scores;      // [B, k]
-  int64_t* ids;      // [B, k]
+  void* scores;  // [B, k] of the queries' dtype
+  int64_t* ids;  // [B, k]
 };
 
-// `interrupted` is asked now and then, by the calling thread only, whether to give up.
-SweepStatus topk(const Isa& isa, TopkRequest& request, const std::function<bool()>& interrupted);
+SweepStatus topk(const Execution& execution, const TopkRequest& request);
 
 }  // namespace kgfast

@@ -87,7 +87,7 @@ void compress(const TopkJob& job, int64_t position, TopkWorker& worker) {
     lower_limit(job, position, first[job.k - 1].high);
   }
   const float limit = limit_of(job, position);
-  last = std::remove_if(first, last, [&](const Survivor& it) { return it.low > limit; });
+  last = std::remove_if(first, last, [&](const Survivor& survivor) { return survivor.low > limit; });
   worker.counts[position] = last - first;
   if (last - first > (job.k + job.capacity) / 2) resolve(job, position, worker);
 }

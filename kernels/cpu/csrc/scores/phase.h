@@ -6,7 +6,7 @@
 //
 // Cost model: Near 10 instructions a vector, else 38; without fma those are some hundred.
 #pragma once
-#include "scores/scores.h"
+#include "scores/common.h"
 
 namespace kgfast {
 namespace {

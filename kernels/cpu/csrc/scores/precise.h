@@ -1,32 +1,37 @@
 // The scores as pairwise and indexed ones take them: as precise as float32 allows, as nothing
-// decides their pairs afterwards. They say how many planes either side has; an rscf score's
-// (rscf_precise.h) differ.
+// decides their pairs afterwards. They say how many planes either side has, the factor included; an
+// rscf score's (rscf_precise.h) differ.
 #pragma once
-#include "scores/scores.h"
 #include "scores/rscf_precise.h"
+#include "scores/scores.h"
 
 namespace kgfast {
 namespace {
 
 template <class Score>
 struct Precise : Score {
-  static constexpr bool monotone = false;  // nothing is abandoned
-  static constexpr int query_planes = Score::planes, row_planes = Score::planes;
-  static constexpr int group = (Simd::W == 16 ? 8 : 4) / Score::planes;  // candidates of a pull
-  static constexpr bool has_phase = false;
+  static_assert(Score::terms != Terms::moduli, "the sweep's square root is not precise enough");
+  static_assert(!Score::is_rscf, "an rscf score has gradients of a scale and of a factor, too");
+  static constexpr int row_planes = Score::planes;
+  static constexpr int group = (Simd::W == 16 ? 8 : 4) / Score::planes;  // candidates of a backward
 };
 
 template <>
 struct Precise<Rotate> : Rotate {
-  static constexpr bool monotone = false;
-  static constexpr int query_planes = 2, row_planes = 2, group = Simd::W == 16 ? 4 : 2;
-  static constexpr bool has_phase = false;
+  static constexpr int row_planes = 2, group = Simd::W == 16 ? 4 : 2;
   static V add(V sum, const V* q, const V* c) {
     const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
     return Simd::add_two_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   static V finish(V sum) { return Simd::mul(sum, Simd::set1(0.5f)); }
 };
+
+template <bool Factor>
+struct Precise<SweptRotate<Factor>> : RscfRotate<Factor> {};
+template <bool Factor>
+struct Precise<SweptL1<Factor>> : RscfL1<Factor> {};
+template <bool Factor>
+struct Precise<SweptL2<Factor>> : RscfL2<Factor> {};
 
 // One feature's share of a score. Of phases, those beyond kNear need Near = false; `worst`, which
 // says so, keeps their largest square.
@@ -39,11 +44,11 @@ inline V add_term(V sum, const V* q, const V* c, V* worst) {
 }
 
 template <class Score, bool Near>
-inline void pull_term(V g, const V* q, const V* c, V* dq, V* dc, V* worst) {
+inline void backward_term(V g, const V* q, const V* c, V* dq, V* dc, V* worst) {
   if constexpr (Score::has_phase)
-    Score::template pull<Near>(g, q, c, dq, dc, worst);
+    Score::template backward<Near>(g, q, c, dq, dc, worst);
   else
-    Score::pull(g, q, c, dq, dc);
+    Score::backward(g, q, c, dq, dc);
 }
 
 // Turns whole vectors of a query [planes][stride], where the score does that beforehand.
@@ -75,18 +80,7 @@ inline bool all_near(V worst) { return !Simd::less(Simd::set1(kNearSquare), wors
 
 template <class F>
 inline auto with_precise(ScoreId id, F&& call) {
-  switch (id) {
-    case ScoreId::dot: return call(Precise<Dot>{});
-    case ScoreId::l1: return call(Precise<L1>{});
-    case ScoreId::l2: return call(Precise<L2>{});
-    case ScoreId::rotate: return call(Precise<Rotate>{});
-    case ScoreId::rscf_rotate: return call(RscfRotate<true>{});
-    case ScoreId::rscf_l1: return call(RscfL1<true>{});
-    case ScoreId::rscf_l2: return call(RscfL2<true>{});
-    case ScoreId::scaled_rotate: return call(RscfRotate<false>{});
-    case ScoreId::scaled_l1: return call(RscfL1<false>{});
-    default: return call(RscfL2<false>{});
-  }
+  return with_score(id, [&](auto score) { return call(Precise<decltype(score)>{}); });
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 // b is near 1, so e^{iab} = e^{ia} e^{ia(b-1)}: packing turns the query by e^{ia} and stores b - 1,
 // and the angle x = a (b - 1) of a block of features says how many terms its sine and cosine need.
 #pragma once
-#include "scores/scores.h"
+#include "scores/common.h"
 #include "scores/trig.h"
 
 namespace kgfast {
@@ -53,13 +53,12 @@ inline Turn turn_by(V x) {
 // Planes: [q re, q im, w re, w im, a] and [c re, c im, b - 1]. 17 instructions and a reciprocal
 // square root while angles are small, 22 up to half a turn, 26 beyond; 6 without a factor.
 template <bool Factor>
-struct SweptRotate {
-  static constexpr ScoreId id = Factor ? ScoreId::rscf_rotate : ScoreId::scaled_rotate;
-  static constexpr int planes = Factor ? 3 : 2, query_planes = Factor ? 5 : 4;
-  static constexpr bool has_factor = Factor, has_angles = Factor;
-  static constexpr int tile_queries = 4, vectors = 2;
-  static constexpr float query_sign = 1.0f, factor_origin = 1.0f;
-  static constexpr bool monotone = true;
+struct SweptRotate : RealRows {
+  static constexpr ScoreId id{Factor ? 4 : 7};
+  static constexpr Terms terms = Terms::moduli;
+  static constexpr int planes = Factor ? 3 : 2, query_planes = Factor ? 5 : 4, vectors = 2;
+  static constexpr bool is_rscf = true, has_factor = Factor, has_phase = Factor;
+  static constexpr float factor_origin = 1.0f;
 
   static V add_modulus(V sum, V re, V im, const V* q, const V* c) {
     const V x = Simd::minus_product(q[2], c[0], re), y = Simd::minus_product(q[3], c[1], im);
@@ -107,12 +106,9 @@ struct Within : Score {
 
 // What rscf_l1 and rscf_l2 share, e = q + a b - w c. Planes: [q, w, a] and [c, b].
 template <bool Factor>
-struct SweptReal {
+struct SweptReal : RealRows {
   static constexpr int planes = Factor ? 2 : 1, query_planes = Factor ? 3 : 2;
-  static constexpr bool has_factor = Factor, has_angles = false;
-  static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
-  static constexpr float query_sign = 1.0f, factor_origin = 0.0f;
-  static constexpr bool monotone = true;
+  static constexpr bool is_rscf = true, has_factor = Factor;
 
   static V difference(const V* q, const V* c) {
     if constexpr (Factor) return Simd::minus_product(q[1], c[0], Simd::fma(q[2], c[1], q[0]));
@@ -128,7 +124,8 @@ struct SweptReal {
 template <bool Factor>
 struct SweptL1 : SweptReal<Factor> {
   using Base = SweptReal<Factor>;
-  static constexpr ScoreId id = Factor ? ScoreId::rscf_l1 : ScoreId::scaled_l1;
+  static constexpr ScoreId id{Factor ? 5 : 8};
+  static constexpr Terms terms = Terms::magnitudes;
   static V add(V sum, const V* q, const V* c) {
     return Simd::add(sum, Simd::abs(Base::difference(q, c)));
   }
@@ -143,7 +140,8 @@ struct SweptL1 : SweptReal<Factor> {
 template <bool Factor>
 struct SweptL2 : SweptReal<Factor> {
   using Base = SweptReal<Factor>;
-  static constexpr ScoreId id = Factor ? ScoreId::rscf_l2 : ScoreId::scaled_l2;
+  static constexpr ScoreId id{Factor ? 6 : 9};
+  static constexpr Terms terms = Terms::squares;
   static V add(V sum, const V* q, const V* c) {
     const V x = Base::difference(q, c);
     return Simd::fma(x, x, sum);
@@ -155,20 +153,6 @@ struct SweptL2 : SweptReal<Factor> {
   }
   static double score(double sum) { return -std::sqrt(sum); }
 };
-
-// As ranking and top-k sweep.
-template <class F>
-inline auto with_swept(ScoreId id, F&& call) {
-  switch (id) {
-    case ScoreId::rscf_rotate: return call(SweptRotate<true>{});
-    case ScoreId::rscf_l1: return call(SweptL1<true>{});
-    case ScoreId::rscf_l2: return call(SweptL2<true>{});
-    case ScoreId::scaled_rotate: return call(SweptRotate<false>{});
-    case ScoreId::scaled_l1: return call(SweptL1<false>{});
-    case ScoreId::scaled_l2: return call(SweptL2<false>{});
-    default: return with_score(id, call);
-  }
-}
 
 }  // namespace
 }  // namespace kgfast

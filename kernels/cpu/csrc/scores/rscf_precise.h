@@ -9,18 +9,18 @@
 // 10, turning 4, the rest 10 of which rsqrt14 3, so 24 against 10 of rotate; without a factor 10.
 // The gradient is 39 against 15.
 #pragma once
+#include "scores/common.h"
 #include "scores/phase.h"
-#include "scores/scores.h"
 
 namespace kgfast {
 namespace {
 
 template <bool Factor>
-struct RscfRotate {
+struct RscfRotate : RealRows {
   static constexpr int query_planes = Factor ? 5 : 4, row_planes = Factor ? 3 : 2;
   static constexpr int group = Simd::W == 16 ? 2 : 1;
-  static constexpr bool has_phase = Factor;
-  static constexpr float query_sign = 1.0f, pull_scale = 0.5f;  // `pull` doubles
+  static constexpr bool is_rscf = true, has_phase = Factor;
+  static constexpr float grad_scale = 0.5f;  // `backward` doubles
 
   template <bool Near>
   static V add(V sum, const V* q, const V* c, V* worst) {
@@ -37,21 +37,21 @@ struct RscfRotate {
   static V finish(V sum) { return Simd::mul(sum, Simd::set1(0.5f)); }
 
   template <bool Near>
-  static void pull(V g, const V* q, const V* c, V* dq, V* dc, V* worst) {
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc, V* worst) {
     const Phasor turn = phasor_of_row<Near>(q[4], c[2], worst);
     const V re = Simd::product_minus(q[0], turn.cosine, Simd::mul(q[1], turn.sine));
     const V im = Simd::fma(q[0], turn.sine, Simd::mul(q[1], turn.cosine));
     V x = Simd::minus_product(q[2], c[0], re), y = Simd::minus_product(q[3], c[1], im);
-    pull_scales(g, q, c, &x, &y, dq, dc);
+    backward_scales(g, q, c, &x, &y, dq, dc);
     dq[0] = Simd::minus_product(x, turn.cosine, Simd::minus_product(y, turn.sine, dq[0]));
     dq[1] = Simd::fma(x, turn.sine, Simd::minus_product(y, turn.cosine, dq[1]));
     const V phase = Simd::product_minus(x, im, Simd::mul(y, re));
     dq[4] = Simd::fma(phase, c[2], dq[4]);
     dc[2] = Simd::fma(phase, q[4], dc[2]);
   }
-  static void pull(V g, const V* q, const V* c, V* dq, V* dc) {
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
     V x = Simd::minus_product(q[2], c[0], q[0]), y = Simd::minus_product(q[3], c[1], q[1]);
-    pull_scales(g, q, c, &x, &y, dq, dc);
+    backward_scales(g, q, c, &x, &y, dq, dc);
     dq[0] = Simd::sub(dq[0], x);
     dq[1] = Simd::sub(dq[1], y);
   }
@@ -74,7 +74,7 @@ struct RscfRotate {
     return Simd::add_two_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   // The gradients of w and c; leaves (x, y) g over their modulus.
-  static void pull_scales(V g, const V* q, const V* c, V* x, V* y, V* dq, V* dc) {
+  static void backward_scales(V g, const V* q, const V* c, V* x, V* y, V* dq, V* dc) {
     const V by = Simd::two_over_sqrt(
         g, Simd::fma(*x, *x, Simd::fma(*y, *y, Simd::set1(kTiny))));
     *x = Simd::mul(by, *x);
@@ -88,17 +88,16 @@ struct RscfRotate {
 
 // What rscf_l1 and rscf_l2 share: e = q + a b - w c, and where its gradient goes.
 template <bool Factor>
-struct RscfReal {
+struct RscfReal : RealRows {
   static constexpr int query_planes = Factor ? 3 : 2, row_planes = Factor ? 2 : 1;
+  static constexpr bool is_rscf = true;
   static constexpr int group = Simd::W == 16 ? 4 : 2;
-  static constexpr bool has_phase = false;
-  static constexpr float query_sign = 1.0f, pull_scale = 1.0f;
 
   static V difference(const V* q, const V* c) {
     if constexpr (Factor) return Simd::minus_product(q[1], c[0], Simd::fma(q[2], c[1], q[0]));
     return Simd::minus_product(q[1], c[0], q[0]);
   }
-  static void pull_by(V x, const V* q, const V* c, V* dq, V* dc) {
+  static void backward_by(V x, const V* q, const V* c, V* dq, V* dc) {
     dq[0] = Simd::sub(dq[0], x);
     dq[1] = Simd::fma(x, c[0], dq[1]);
     dc[0] = Simd::fma(x, q[1], dc[0]);
@@ -116,8 +115,8 @@ struct RscfL1 : RscfReal<Factor> {
     return Simd::add(sum, Simd::abs(Base::difference(q, c)));
   }
   static V finish(V sum) { return sum; }
-  static void pull(V g, const V* q, const V* c, V* dq, V* dc) {
-    Base::pull_by(Simd::signed_by(g, Base::difference(q, c)), q, c, dq, dc);
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
+    Base::backward_by(Simd::signed_by(g, Base::difference(q, c)), q, c, dq, dc);
   }
 };
 
@@ -129,8 +128,8 @@ struct RscfL2 : RscfReal<Factor> {
     return Simd::fma(x, x, sum);
   }
   static V finish(V sum) { return Simd::sqrt(sum); }
-  static void pull(V g, const V* q, const V* c, V* dq, V* dc) {  // g: already over the norm
-    Base::pull_by(Simd::mul(g, Base::difference(q, c)), q, c, dq, dc);
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {  // g: already over the norm
+    Base::backward_by(Simd::mul(g, Base::difference(q, c)), q, c, dq, dc);
   }
 };
 

@@ -1,32 +1,26 @@
 // One functor per score: the equation, the tile that holds it in registers, one line of float32
-// for the sweep, one of float64 for the canonical score, and the gradient of the score, which `pull`
-// adds to dq and dc; its g is the score's gradient times `pull_scale`. The engines never change.
+// for the sweep, one of float64 for the canonical score, and the gradient of the score, which
+// `backward` adds to dq and dc; its g is the score's gradient times `grad_scale`. The engines never
+// change, and what the hosts must know of a score follows from what its functor says (facts_of).
 //
 // A sweep accumulates a *distance*, lower is better, so that one comparison serves every score;
 // `dot` sweeps the negated query.
 #pragma once
-#include <cmath>
-
-#include "host/job.h"
+#include "scores/common.h"
+#include "scores/rscf.h"
 
 namespace kgfast {
 namespace {
 
-using V = Simd::V;
-
-// Squares get this added, so that a square root by reciprocal never meets zero: 2^-62 a modulus.
-constexpr float kTiny = 0x1p-124f;
-
 // - sum_d q_d c_d.  1 instruction an element; 24 accumulators hide the latency of fma.
-struct Dot {
-  static constexpr ScoreId id = ScoreId::dot;
-  static constexpr int planes = 1, query_planes = 1, tile_queries = Simd::W == 16 ? 8 : 4;
-  static constexpr int vectors = Simd::W == 16 ? 3 : 2;
-  static constexpr float query_sign = -1.0f, pull_scale = 1.0f;
-  static constexpr bool monotone = false, has_factor = false, has_angles = false;
+struct Dot : RealRows {
+  static constexpr ScoreId id{0};
+  static constexpr Terms terms = Terms::products;
+  static constexpr int tile_queries = Simd::W == 16 ? 8 : 4, vectors = Simd::W == 16 ? 3 : 2;
+  static constexpr float query_sign = -1.0f;
   static V add(V sum, const V* q, const V* c) { return Simd::fma(q[0], c[0], sum); }
   static V finish(V sum) { return sum; }
-  static void pull(V g, const V* q, const V* c, V* dq, V* dc) {
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
     dq[0] = Simd::fma(g, c[0], dq[0]);
     dc[0] = Simd::fma(g, q[0], dc[0]);
   }
@@ -35,17 +29,14 @@ struct Dot {
 };
 
 // sum_d |q_d - c_d|.  3 instructions.
-struct L1 {
-  static constexpr ScoreId id = ScoreId::l1;
-  static constexpr int planes = 1, query_planes = 1;
-  static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
-  static constexpr float query_sign = 1.0f, pull_scale = 1.0f;
-  static constexpr bool monotone = true, has_factor = false, has_angles = false;
+struct L1 : RealRows {
+  static constexpr ScoreId id{1};
+  static constexpr Terms terms = Terms::magnitudes;
   static V add(V sum, const V* q, const V* c) {
     return Simd::add(sum, Simd::abs(Simd::sub(q[0], c[0])));
   }
   static V finish(V sum) { return sum; }
-  static void pull(V g, const V* q, const V* c, V* dq, V* dc) {
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
     const V w = Simd::signed_by(g, Simd::sub(q[0], c[0]));
     dq[0] = Simd::sub(dq[0], w);
     dc[0] = Simd::add(dc[0], w);
@@ -55,18 +46,15 @@ struct L1 {
 };
 
 // sqrt(sum_d (q_d - c_d)^2).  2 instructions; the root once a pair.
-struct L2 {
-  static constexpr ScoreId id = ScoreId::l2;
-  static constexpr int planes = 1, query_planes = 1;
-  static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
-  static constexpr float query_sign = 1.0f, pull_scale = 1.0f;
-  static constexpr bool monotone = true, has_factor = false, has_angles = false;
+struct L2 : RealRows {
+  static constexpr ScoreId id{2};
+  static constexpr Terms terms = Terms::squares;
   static V add(V sum, const V* q, const V* c) {
     const V x = Simd::sub(q[0], c[0]);
     return Simd::fma(x, x, sum);
   }
   static V finish(V sum) { return Simd::sqrt(sum); }
-  static void pull(V g, const V* q, const V* c, V* dq, V* dc) {  // g: already over the norm
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {  // g: already over the norm
     const V x = Simd::sub(q[0], c[0]);
     dq[0] = Simd::minus_product(g, x, dq[0]);
     dc[0] = Simd::fma(g, x, dc[0]);
@@ -79,18 +67,17 @@ struct L2 {
 };
 
 // sum_k |q_k - c_k|, complex.  5 instructions and a reciprocal square root.
-struct Rotate {
-  static constexpr ScoreId id = ScoreId::rotate;
+struct Rotate : RealRows {
+  static constexpr ScoreId id{3};
+  static constexpr Terms terms = Terms::moduli;
   static constexpr int planes = 2, query_planes = 2;
-  static constexpr int tile_queries = 4, vectors = Simd::W == 16 ? 4 : 2;
-  static constexpr float query_sign = 1.0f, pull_scale = 0.5f;  // `pull` doubles
-  static constexpr bool monotone = true, has_factor = false, has_angles = false;
+  static constexpr float grad_scale = 0.5f;  // `backward` doubles
   static V add(V sum, const V* q, const V* c) {
     const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
     return Simd::add_sqrt(sum, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
   }
   static V finish(V sum) { return sum; }
-  static void pull(V g, const V* q, const V* c, V* dq, V* dc) {
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
     const V x = Simd::sub(q[0], c[0]), y = Simd::sub(q[1], c[1]);
     const V w =
         Simd::two_over_sqrt(g, Simd::fma(x, x, Simd::fma(y, y, Simd::set1(kTiny))));
@@ -106,14 +93,48 @@ struct Rotate {
   static double score(double sum) { return -sum; }
 };
 
+template <class Score, class... Others, class F>
+inline auto with_one_of(ScoreId id, F&& call) {
+  if (id == Score::id) return call(Score{});
+  if constexpr (sizeof...(Others) > 0)
+    return with_one_of<Others...>(id, call);
+  else
+    throw_unknown_score(id);
+}
+
+// Calls with the functor of a score, as ranking and top-k sweep it.
 template <class F>
 inline auto with_score(ScoreId id, F&& call) {
-  switch (id) {
-    case ScoreId::dot: return call(Dot{});
-    case ScoreId::l1: return call(L1{});
-    case ScoreId::l2: return call(L2{});
-    default: return call(Rotate{});
+  return with_one_of<Dot, L1, L2, Rotate, SweptRotate<true>, SweptL1<true>, SweptL2<true>,
+                     SweptRotate<false>, SweptL1<false>, SweptL2<false>>(id, call);
+}
+
+template <class Score>
+void prepare_run(double (*run)[kPackBlock], int64_t count) {
+  constexpr int P = Score::query_planes;
+  for (int64_t i = 0; i < count; ++i) {
+    double q[P];
+    for (int plane = 0; plane < P; ++plane) q[plane] = run[plane][i];
+    Score::prepare(q);
+    for (int plane = 0; plane < P; ++plane) run[plane][i] = q[plane];
   }
+}
+
+template <class Score>
+constexpr ScoreFacts facts_of() {
+  ScoreFacts facts{};
+  facts.terms = Score::terms;
+  facts.planes = Score::planes;
+  facts.query_planes = Score::query_planes;
+  facts.lanes = lanes_of<Score>();
+  facts.tile_queries = Score::tile_queries;
+  facts.is_rscf = Score::is_rscf;
+  facts.has_factor = Score::has_factor;
+  facts.has_phase = Score::has_phase;
+  facts.factor_origin = Score::factor_origin;
+  facts.query_sign = Score::query_sign;
+  if constexpr (Score::has_phase) facts.prepare = prepare_run<Score>;
+  return facts;
 }
 
 }  // namespace

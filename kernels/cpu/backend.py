@@ -1,0 +1,71 @@
+"""The CPU backend: C++ kernels behind the protocol that all backends have.
+
+Losses take twice the cost of the scores of all pairs and once that of their gradients, and one
+walk over the scores each (engine/loss_row.h).
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..backend import AdamStep, Adversarial, Backend, Into, LossPlan, Passes
+from ..checks import Checks
+from ..operands import Counts, Gradients, Known, Need, Operands
+from .backward import indexed_backward, pairwise_backward
+from .passes import ADVERSARIAL, PASSES
+from .rank import rank_counts
+from .row_adam import row_adam
+from .scores import scores
+from .topk import topk
+
+_LOSS_SCRATCH = 1 << 21  # scores: 8 MiB
+_LOSS_QUERIES = 4096  # swept together, so that chunks of candidates stay wide
+
+
+class _Cpu:
+    """See :class:`kgfast.kernels.backend.Backend`."""
+
+    name = "cpu"
+    defers_checks = False
+    passes: Passes = PASSES
+    adversarial: Adversarial | None = ADVERSARIAL
+    row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = staticmethod(
+        row_adam
+    )
+
+    def rank_counts(
+        self, operands: Operands, targets: Tensor, known: Known, checks: Checks
+    ) -> Counts:
+        return rank_counts(operands, targets, known, checks)
+
+    def topk(
+        self, operands: Operands, k: int, known: Known | None, checks: Checks
+    ) -> tuple[Tensor, Tensor]:
+        return topk(operands, k, known, checks)
+
+    def scores(
+        self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
+    ) -> Tensor:
+        return scores(operands, index, out)
+
+    def backward(
+        self,
+        operands: Operands,
+        grad: Tensor,
+        index: Tensor | None = None,
+        *,
+        need: Need,
+        rows_only: bool = False,
+        into: Into | None = None,
+    ) -> Gradients:
+        if index is None:
+            return pairwise_backward(operands, grad, need, into)
+        return indexed_backward(operands, grad, index, need, rows_only=rows_only)
+
+    def loss_plan(self, operands: Operands) -> LossPlan:
+        in_blocks = operands.table.dtype == torch.float32
+        return LossPlan(_LOSS_SCRATCH, torch.float32, _LOSS_QUERIES if in_blocks else None)
+
+
+BACKEND: Backend = _Cpu()

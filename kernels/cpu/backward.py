@@ -1,0 +1,172 @@
+"""Gradients of scores on the CPU.
+
+Cost model: engine/pairwise_backward.h; with an index engine/indexed_backward.h. Memory beyond
+operands and results: 24 MiB of feature blocks and 16 MiB of the stripes' partial gradients, for
+roots 8 MiB of lengths, once more; with an index three rows a thread, for the gradient of the table
+the order of the index, two words a pair, and of ``rscf_rotate`` at most 24 MiB of turned queries.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..backend import Into
+from ..operands import Gradients, Need, Operands
+from . import extension
+from .crops import Crops
+from .scores import scores
+from .views import View, address, factor_view, machine, pointers_of, query_view, table_view
+
+_LENGTH_BYTES = 2 << 20
+_ROWS = 4096  # queries whose feature blocks a worker holds at once
+
+
+def pairwise_backward(operands: Operands, grad: Tensor, need: Need, into: Into | None) -> Gradients:
+    """The gradients of the scores of all pairs."""
+    crops = Crops.of(operands)
+    grad = crops.with_axis(grad)
+    sums = _room(operands, crops, need) if into is None else Gradients(into.queries, into.table)
+    adds_to_table = into is not None and into.adds_to_table
+    for place, columns in enumerate(_columns(operands, grad)):
+        of_queries = sums.queries
+        if of_queries is not None and (into is not None or place > 0):
+            of_queries = crops.gradient_like(operands.queries)
+        part = Gradients(of_queries, _rows(sums.table, columns), _rows(sums.factor, columns))
+        _backward_of_rows(operands.of_rows(columns), grad[:, :, columns], part, adds_to_table)
+        if sums.queries is not None and of_queries is not None and of_queries is not sums.queries:
+            sums.queries.add_(of_queries)
+    return sums
+
+
+def _room(operands: Operands, crops: Crops, need: Need, count: int | None = None) -> Gradients:
+    """Room for the gradients that are needed; for those of ``count`` rows."""
+    factor = operands.factor
+    return Gradients(
+        crops.gradient_like(operands.queries) if need.queries else None,
+        crops.gradient_like(operands.table, count) if need.table else None,
+        crops.gradient_like(factor, count) if need.factor and factor is not None else None,
+    )
+
+
+def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
+    return None if tensor is None else tensor[rows]
+
+
+def _columns(operands: Operands, grad: Tensor) -> Iterator[slice]:
+    """Candidates that are served at once: all, unless lengths or a float32 copy must stay small."""
+    table, factor = operands.table, operands.factor
+    count, step = len(table), max(1, len(table))
+    if operands.score.root:
+        step = min(step, max(64, _LENGTH_BYTES // (4 * grad[..., :1].numel() or 1) // 64 * 64))
+    if operands.num_queries > _ROWS and _is_summed_apart(table, factor):
+        width = table.shape[1] + (0 if factor is None else factor.shape[1])
+        step = min(step, max(64, _LENGTH_BYTES // (4 * width) // 64 * 64))
+    for first in range(0, max(1, count), step):
+        yield slice(first, first + step)
+
+
+def _is_summed_apart(*rows: Tensor | None) -> bool:
+    """Whether gradients of parts cannot be added where they belong."""
+    return any(part is not None and part.dtype != torch.float32 for part in rows)
+
+
+def _backward_of_rows(
+    operands: Operands, grad: Tensor, gradients: Gradients, adds_to_table: bool
+) -> None:
+    """Fill the gradients from ``grad [C, B, K]``; of more than ``_ROWS`` queries, part by part."""
+    operands = operands.without_bias()
+    grad = _over_lengths(operands, grad, None)
+    of_rows = gradients.table, gradients.factor
+    targets = of_rows
+    if operands.num_queries > _ROWS and _is_summed_apart(*of_rows):
+        targets = _zeros_for(gradients.table), _zeros_for(gradients.factor)
+    for first in range(0, max(1, operands.num_queries), _ROWS):
+        rows = slice(first, first + _ROWS)
+        block, part = grad[:, rows], operands.of_queries(rows)
+        extension.pairwise_backward(
+            machine(),
+            pointers_of(part, None),
+            part.crops,
+            (address(block), *block.stride()),
+            _views(part, Gradients(_rows(gradients.queries, rows), *targets)),
+            adds_to_table or first > 0,
+        )
+    if targets is not of_rows:
+        for gradient, target in zip(of_rows, targets, strict=True):
+            if gradient is not None and target is not None:
+                gradient.copy_(target)
+
+
+def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor:
+    """The gradient of scores, over the length where a root follows the sum; 0 where it is 0."""
+    if not operands.score.root:
+        return grad
+    values = scores(operands, index, None).view(grad.shape)
+    return torch.where(values == 0, 0.0, -grad / values)
+
+
+def _zeros_for(gradient: Tensor | None) -> Tensor | None:
+    """Float32 that a gradient is summed in."""
+    return None if gradient is None else torch.zeros_like(gradient, dtype=torch.float32)
+
+
+def _views(
+    operands: Operands, gradients: Gradients
+) -> tuple[View | None, View | None, View | None]:
+    of_queries, of_table = gradients.queries, gradients.table
+    return (
+        None if of_queries is None else query_view(of_queries, operands),
+        None if of_table is None else table_view(of_table, operands.score),
+        factor_view(gradients.factor),
+    )
+
+
+def indexed_backward(
+    operands: Operands, grad: Tensor, index: Tensor, need: Need, *, rows_only: bool
+) -> Gradients:
+    """The gradients of the scores of the pairs that an index names.
+
+    Those of the whole table are written where they belong: rows beside them would take as much
+    memory again.
+    """
+    operands = operands.without_bias()
+    crops, groups = Crops.of(operands), None
+    if need.table or need.factor:
+        groups = _grouped(index)
+    if groups is None or rows_only:
+        gradients = _room(operands, crops, need, None if groups is None else len(groups[0]))
+    else:
+        gradients = _zeros(operands, crops, need)
+    grad = _over_lengths(operands, crops.with_axis(grad), index)
+    where = None
+    if groups is not None:
+        ids, order, first = (address(part) for part in groups)
+        where = (ids, order, first, len(groups[0]), not rows_only)
+    extension.indexed_backward(
+        machine(),
+        pointers_of(operands, None),
+        crops.asked,
+        (address(grad), *grad.stride()),
+        _views(operands, gradients),
+        (address(index), index.shape[1]),
+        where,
+    )
+    return gradients if groups is None or not rows_only else gradients._replace(ids=groups[0])
+
+
+def _grouped(index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct ids, the positions of each in a fixed order, and where those of an id begin."""
+    ordered, order = index.flatten().sort(stable=True)
+    ids, counts = ordered.unique_consecutive(return_counts=True)
+    return ids, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def _zeros(operands: Operands, crops: Crops, need: Need) -> Gradients:
+    """Gradients of the whole table and factor, of which only some rows are written."""
+    table, factor = operands.table, operands.factor
+    return Gradients(
+        crops.gradient_like(operands.queries) if need.queries else None,
+        table.new_zeros(table.shape) if need.table else None,
+        factor.new_zeros(factor.shape) if need.factor and factor is not None else None,
+    )

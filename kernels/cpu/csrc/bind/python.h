@@ -1,0 +1,107 @@
+// What the bindings of every consumer share: Python's views, pointers and interrupts. Python has
+// checked everything that they are given, made the outputs and sorted the crops.
+#pragma once
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind/unlocked.h"
+#include "host/execution.h"
+#include "host/machine.h"
+
+namespace kgfast {
+namespace {
+
+namespace py = pybind11;
+
+using MaybeTuple = std::optional<py::tuple>;
+using Widths = std::vector<int64_t>;
+using Machine = std::pair<std::string, int>;  // instruction set, threads
+
+template <class T>
+T* pointer(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+template <class T>
+T* pointer(const py::handle& address) {
+  return pointer<T>(address.cast<uintptr_t>());
+}
+
+int planes_in(const py::tuple& view) { return static_cast<int>(py::len(view[4])); }
+
+// (pointer, dtype, rows, row stride, column starts, column step), strides in elements
+View as_view(const py::tuple& spec) {
+  View view;
+  view.data = pointer<const char>(spec[0]);
+  view.dtype = static_cast<DType>(spec[1].cast<int>());
+  view.count = spec[2].cast<int64_t>();
+  view.row_stride = spec[3].cast<int64_t>();
+  const auto starts = spec[4].cast<std::vector<int64_t>>();
+  for (size_t plane = 0; plane < starts.size() && plane < kMaxPlanes; ++plane)
+    view.start[plane] = starts[plane];
+  view.step = spec[5].cast<int64_t>();
+  return view;
+}
+
+View as_view_if(const py::handle& spec) {
+  return spec.is_none() ? View{} : as_view(spec.cast<py::tuple>());
+}
+
+// (score, its term_ulps, queries, table, factor or None, bias or None, (ids, their count) or None)
+Operands as_operands(const py::tuple& spec) {
+  Operands operands{};
+  const auto table = spec[3].cast<py::tuple>();
+  operands.score = static_cast<ScoreId>(spec[0].cast<int>());
+  operands.term_ulps = spec[1].cast<int>();
+  operands.query = as_view(spec[2].cast<py::tuple>());
+  operands.rows = {as_view(table), as_view_if(spec[4]), planes_in(table)};
+  operands.bias_view = as_view_if(spec[5]);
+  operands.num_candidates = operands.rows.view.count;
+  operands.has_subset = !spec[6].is_none();
+  if (operands.has_subset) {
+    const auto ids = spec[6].cast<py::tuple>();
+    operands.candidate_ids = pointer<const int64_t>(ids[0]);
+    operands.num_candidates = ids[1].cast<int64_t>();
+  }
+  return operands;
+}
+
+// (indptr, indices), or None
+Known as_known(const MaybeTuple& spec) {
+  if (!spec) return {};
+  return {pointer<const int64_t>((*spec)[0]), pointer<const int64_t>((*spec)[1])};
+}
+
+const Isa& isa_named(const std::string& name) {
+  const Isa* isa = find_isa(name.c_str());
+  if (!isa) throw std::invalid_argument("no such instruction set here: " + name);
+  return *isa;
+}
+
+// Runs body(execution) without Python's lock.
+template <class Body>
+auto compute(const Machine& machine, Body body) {
+  const Isa& isa = isa_named(machine.first);
+  Unlocked unlocked(machine.second);
+  return body(Execution{isa, machine.second, unlocked.interrupted()});
+}
+
+void stop_if(bool was_interrupted) {
+  if (was_interrupted) throw py::error_already_set();
+}
+
+// First bad rows of queries, candidates and factor, -1 where there is none.
+py::tuple bad_rows(const SweepStatus& status) {
+  stop_if(status.interrupted);
+  const auto row = [](int64_t bad) { return bad == INT64_MAX ? int64_t{-1} : bad; };
+  return py::make_tuple(row(status.bad_query), row(status.bad_candidate), row(status.bad_factor));
+}
+
+}  // namespace
+}  // namespace kgfast

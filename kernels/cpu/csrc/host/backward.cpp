@@ -1,0 +1,106 @@
+#include "host/backward.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "host/parallel.h"
+#include "host/scores.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kScratchBytes = 24 << 20;  // of all workers together
+constexpr int64_t kPartBytes = 16 << 20;     // of the stripes' gradients
+constexpr int64_t kSpanTasks = 48;           // enough to keep many threads busy to the end
+constexpr int64_t kIdsPerTask = 32;
+constexpr int64_t kTurnedBytes = 24 << 20;
+
+// Blocks of at most `width` features, none across the end of a crop.
+std::vector<FeatureBlock> feature_blocks(const ScoreGradient& grad, int64_t width) {
+  std::vector<int64_t> ends(grad.widths, grad.widths + grad.num_crops);
+  std::sort(ends.begin(), ends.end());
+  std::vector<FeatureBlock> blocks;
+  int64_t feature = 0;
+  for (const int64_t end : ends)
+    for (bool begins = true; feature < end; begins = false) {
+      blocks.push_back({feature, std::min(width, end - feature), begins});
+      feature += blocks.back().count;
+    }
+  return blocks;
+}
+
+// Spans, and stripes where spans are few: by the shape alone, so that threads change no sum.
+void plan(PairwiseBackwardJob& job, int64_t blocks_per_span, int64_t part_bytes) {
+  job.num_spans = divide_up(job.num_blocks, blocks_per_span);
+  const int64_t most = std::min(divide_up(job.rows.view.count, 256),
+                                kPartBytes / std::max<int64_t>(job.num_spans * part_bytes, 1));
+  const int64_t stripes = std::clamp<int64_t>(divide_up(kSpanTasks, job.num_spans), 1,
+                                              std::max<int64_t>(most, 1));
+  job.stripe = std::max<int64_t>(divide_up(divide_up(job.rows.view.count, stripes), 64), 1) * 64;
+  job.num_stripes = std::max<int64_t>(1, divide_up(job.rows.view.count, job.stripe));
+}
+
+bool backward_of_queries(const Execution& execution, const IndexedBackwardJob& job) {
+  const BackwardKernels& kernels = *execution.isa.backward;
+  return parallel_with_scratch(
+      execution, job.query.count, kernels.scratch(job.score, job.num_features),
+      [&](int64_t row, float* scratch) { kernels.query(job, row, scratch); });
+}
+
+bool backward_of_rows(const Execution& execution, IndexedBackwardJob& job) {
+  const BackwardKernels& kernels = *execution.isa.backward;
+  const int64_t floats = execution.isa.scores->query_floats(job.score, job.num_features);
+  const bool turns = execution.isa.facts(job.score).has_phase &&
+                     job.query.count * floats * int64_t{sizeof(float)} <= kTurnedBytes;
+  Buffer<float> turned(turns ? job.query.count * floats : 0);
+  if (turns) {  // once, as each of their rows takes them so
+    job.turned = turned.data;
+    if (parallel(execution.threads, job.query.count, execution.interrupted,
+                 [&](int, int64_t row) { kernels.turn(job, row, turned.data + row * floats); }))
+      return true;
+  }
+  return parallel_with_scratch(
+      execution, divide_up(job.groups.count, kIdsPerTask),
+      kernels.scratch(job.score, job.num_features), [&](int64_t task, float* scratch) {
+        const int64_t end = std::min((task + 1) * kIdsPerTask, job.groups.count);
+        for (int64_t id = task * kIdsPerTask; id < end; ++id) kernels.row(job, id, scratch);
+      });
+}
+
+}  // namespace
+
+bool pairwise_backward(const Execution& execution, PairwiseBackwardJob& job) {
+  const BackwardKernels& kernels = *execution.isa.backward;
+  const SpanShape shape = kernels.span_shape(job.score);
+  const std::vector<FeatureBlock> blocks = feature_blocks(job.grad, shape.width);
+  const int64_t numbers = job.query.count * shape.floats;
+  job.blocks = blocks.data();
+  job.num_blocks = static_cast<int64_t>(blocks.size());
+  plan(job, shape.blocks, numbers * sizeof(float));
+  const bool partial = job.grad_query.data && job.num_stripes > 1;
+  Buffer<float> parts(partial ? job.num_spans * job.num_stripes * numbers : 0);
+  job.parts = parts.data;
+
+  const int64_t tasks = job.num_spans * job.num_stripes;
+  const int64_t fit = kScratchBytes / std::max<int64_t>(3 * numbers * sizeof(float), 1);
+  const int threads = static_cast<int>(
+      std::clamp<int64_t>(std::min(fit, tasks), 1, std::max(execution.threads, 1)));
+  Buffer<float> scratch(threads * 3 * numbers);
+  const bool stopped =
+      parallel(threads, tasks, execution.interrupted, [&](int index, int64_t task) {
+        float* own = scratch.data + index * 3 * numbers;
+        BackwardWorker worker{own, own + numbers, own + 2 * numbers};
+        kernels.span(job, task / job.num_stripes, task % job.num_stripes, worker);
+      });
+  if (stopped || !partial) return stopped;
+  return parallel(threads, job.num_spans, execution.interrupted,
+                  [&](int, int64_t span) { kernels.add_stripes(job, span); });
+}
+
+bool indexed_backward(const Execution& execution, IndexedBackwardJob& job) {
+  if (job.grad_query.data && backward_of_queries(execution, job)) return true;
+  const bool has_rows = job.grad_rows.view.data || job.grad_rows.factor.data;
+  return has_rows && backward_of_rows(execution, job);
+}
+
+}  // namespace kgfast

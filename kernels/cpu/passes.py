@@ -1,0 +1,115 @@
+"""What losses do to scores on the CPU, each one walk over them.
+
+Cost model: engine/loss_row.h. Everything that is large runs on the threads of the extension: after
+an operator of torch its own threads spin for a while, on the cores that the next kernel needs.
+Memory beyond operands and results: some numbers a row.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..backend import Adversarial, Passes
+from . import extension
+from .views import address, machine
+
+_LOWEST = torch.finfo(torch.float32).min
+
+
+class LossPass(IntEnum):
+    """The walks, as csrc/host/losses.h has them."""
+
+    SOFTPLUS_SUMS = 0
+    SIGMOID_SLOPES = 1
+    EXP_SUMS = 2
+    SOFTMAX_SLOPES = 3
+    ADVERSARIAL_SUMS = 4
+    ADVERSARIAL_SLOPES = 5
+    SOFTPLUS_SUMS_SIGMOID_SLOPES = 6
+
+
+class _Factors(NamedTuple):
+    """Float32 numbers of each row."""
+
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+    share: Tensor | None = None
+
+
+_NO_FACTORS = _Factors()
+
+
+def _walk(
+    walk: LossPass,
+    scores: Tensor,
+    sums: tuple[Tensor, ...] = (),
+    factors: _Factors = _NO_FACTORS,
+    constant: float = 0.0,
+) -> None:
+    """One walk over contiguous ``scores``; ``sums`` are float64 numbers of each row."""
+    factors = _Factors(*(None if row is None else row.contiguous() for row in factors))
+    extension.loss_pass(
+        machine(),
+        walk,
+        (address(scores), *scores.shape),
+        [address(row) for row in (*sums, None, None, None)[:3]],
+        [address(row) for row in factors],
+        constant,
+    )
+
+
+class _FusedPasses:
+    """See :class:`kgfast.kernels.backend.Passes`."""
+
+    def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
+        softplus, linear = _row_sums(scores, 2)
+        _walk(LossPass.SOFTPLUS_SUMS, scores, (softplus, linear))
+        return softplus - label_c * linear if label_c else softplus, linear
+
+    def bce_slopes(self, scores: Tensor, label_c: float, scale: Tensor) -> None:
+        _walk(LossPass.SIGMOID_SLOPES, scores, (), _Factors(scale=scale), label_c)
+
+    def bce_both(self, scores: Tensor, label_c: float, scale: Tensor) -> tuple[Tensor, Tensor]:
+        softplus, linear = _row_sums(scores, 2)
+        factors = _Factors(scale=scale)
+        _walk(LossPass.SOFTPLUS_SUMS_SIGMOID_SLOPES, scores, (softplus, linear), factors, label_c)
+        return softplus - label_c * linear if label_c else softplus, linear
+
+    def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
+        peak.clamp_(min=_LOWEST)  # of scores that are all -inf: a finite peak
+        _walk(LossPass.EXP_SUMS, scores, (peak, mass, linear))
+
+    def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
+        _walk(LossPass.SOFTMAX_SLOPES, scores, (), _Factors(near, scale, share))
+
+
+class _FusedAdversarial:
+    """See :class:`kgfast.kernels.backend.Adversarial`."""
+
+    def rows(self, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+        peaks, masses, totals = _row_sums(scores, 3)
+        _walk(
+            LossPass.ADVERSARIAL_SUMS,
+            scores.contiguous(),
+            (peaks, masses, totals),
+            constant=alpha,
+        )
+        return (totals / masses).float(), peaks.float(), masses.float()
+
+    def backward(
+        self, grad_rows: Tensor, scores: Tensor, peaks: Tensor, masses: Tensor, alpha: float
+    ) -> Tensor:
+        slopes = scores.clone(memory_format=torch.contiguous_format)
+        factors = _Factors(shift=peaks, scale=grad_rows / masses)
+        _walk(LossPass.ADVERSARIAL_SLOPES, slopes, (), factors, alpha)
+        return slopes
+
+
+def _row_sums(scores: Tensor, count: int) -> tuple[Tensor, ...]:
+    return scores.new_zeros((count, len(scores)), dtype=torch.float64).unbind()
+
+
+PASSES: Passes = _FusedPasses()
+ADVERSARIAL: Adversarial = _FusedAdversarial()

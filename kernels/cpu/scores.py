@@ -1,0 +1,33 @@
+"""Scores on the CPU: of all pairs, or of those that an index names, gathered inside the kernel.
+
+Cost model: engine/pairwise_sweep.h; with an index, and of the rscf scores, engine/indexed_rows.h.
+Memory beyond operands and results: at most 12 MiB of packed queries and 24 MiB of panels; with an
+index three rows a thread.
+"""
+
+import torch
+from torch import Tensor
+
+from ..operands import Operands
+from . import extension
+from .crops import Crops
+from .views import address, machine, pointers_of
+
+
+def scores(operands: Operands, index: Tensor | None, out: Tensor | None) -> Tensor:
+    """The contract of :meth:`kgfast.kernels.backend.Backend.scores`."""
+    crops = Crops.of(operands)
+    if out is None:
+        pairs = (operands.num_queries, operands.candidates.num_rows)
+        shape = (len(crops.asked), *(pairs if index is None else index.shape))
+        out = operands.table.new_empty(shape, dtype=torch.float32)
+    else:
+        out = out[None]
+    extension.scores(
+        machine(),
+        pointers_of(operands, operands.candidates.float_bias),
+        (crops.distinct, crops.slots),
+        None if index is None else (address(index), index.shape[1]),
+        address(out),
+    )
+    return crops.finish(out)
