@@ -1,7 +1,5 @@
 """bce and cross_entropy: values, gradients, and their contract with torch."""
 
-import importlib.util
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """pairwise_scores and indexed_scores: values, gradients, and their contract with torch."""
 
-import importlib.util
-
 import pytest
 import torch
 
