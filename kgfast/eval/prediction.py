@@ -114,8 +114,10 @@ def topk(
         progress_bar(progress, "predicting", len(anchors)) as advance,
     ):
         ids = as_candidate_ids(candidate_ids, names[0])
-        prepared = prepared_candidates(model, candidates_at(model, side, dims), ids)
-        search = _Search(model, side, name, k, known, prepared, dims, pad)
+        width = None if dims is None else operator_width(model, dims)
+        crop = None if width is None else (width,)
+        prepared = prepared_candidates(model, candidates_at(model, side, dims), ids, crop)
+        search = _Search(model, side, name, k, known, prepared, dims, crop, pad)
         check_k(k, search.num_candidates if len(anchors) and not pad else None)
         parts = []
         for first in range(0, max(1, len(anchors)), size):
@@ -164,14 +166,9 @@ class _Search:
     k: int
     known: KnownTriples | None
     prepared: Prepared
-    dim: int | None
+    dim: int | None  # the crop of the model
+    crop: tuple[int] | None  # that of the operator
     pad: bool
-
-    @property
-    def crop(self) -> tuple[int] | None:
-        """The crop of the operator."""
-        width = None if self.dim is None else operator_width(self.model, self.dim)
-        return None if width is None else (width,)
 
     @property
     def device(self) -> torch.device:

@@ -18,9 +18,8 @@ def serves_adversarial(scores: Tensor) -> bool:
 
     It does float32 where the backend fuses this loss; elsewhere torch's own operators do.
     """
-    if scores.dtype != torch.float32 or not scores.numel():
-        return False
-    return get_backend(common.chosen_backend(scores)).adversarial is not None
+    fits = scores.dtype == torch.float32 and scores.numel() > 0
+    return fits and common.offers(scores.device, "adversarial")
 
 
 def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from kgfast.ops.dispatch import backend_for
+from kgfast.ops.dispatch import backend_for, find_backend, get_backend
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -33,8 +33,14 @@ def _backend_name(device: torch.device) -> str:
     return backend_for(device)
 
 
+def offers(device: torch.device, kernel: str) -> bool:
+    """Whether the backend that serves a device has an optional kernel; compiled as above."""
+    return getattr(get_backend(find_backend(device)[0]), kernel) is not None
+
+
 # All that torch.compiler.assume_constant_result does, but that imports the compiler: 2 s.
 _backend_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
+offers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:

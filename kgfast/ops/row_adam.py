@@ -20,7 +20,7 @@ _TABLES = ("the table", "first moments", "second moments")
 def serves_row_adam(table: Tensor) -> bool:
     """Whether :func:`row_adam` takes this table: contiguous float32 where the extension serves."""
     fits = table.dtype == torch.float32 and table.ndim == 2 and table.is_contiguous()
-    return fits and get_backend(common.chosen_backend(table)).row_adam is not None
+    return fits and common.offers(table.device, "row_adam")
 
 
 def row_adam(
