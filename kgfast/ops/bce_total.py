@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from kgfast.kernels.losses import Labels, LossNeed
 from kgfast.ops import differentiable as common
@@ -67,19 +68,61 @@ def bce_total(
     check_operands(queries, candidates, score, bias, None, None)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
     tensors = (queries, candidates, bias)
-    need = [
-        torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
-        for tensor in tensors
-    ]
-    arguments = (*tensors, positive_indptr, positive_indices, label_a, label_c, score)
-    is_half = any(tensor is not None and tensor.dtype not in _FULL for tensor in tensors)
+    has_gradients = torch.is_grad_enabled()
+    need = [has_gradients and part is not None and part.requires_grad for part in tensors]
+    labels = positive_indptr, positive_indices, float(label_a), float(label_c), score
+    is_half = any(part is not None and part.dtype not in _FULL for part in tensors)
     if is_half or not any(need) or not len(queries):
-        return bce(*arguments).sum() / divisor
-    labels = (float(label_a), float(label_c), score, float(divisor))
-    result: tuple[Tensor, ...] = torch.ops.kgfast.bce_total(
-        *arguments[:5], *labels, common.chosen_backend(queries), need
-    )
-    return result[0]
+        return bce(queries, candidates, bias, *labels).sum() / divisor
+    options = *labels, float(divisor), common.chosen_backend(queries), need
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        result: tuple[Tensor, ...] = torch.ops.kgfast.bce_total(*tensors, *options)
+        return result[0]
+    total: Tensor = _Total.apply(*tensors, options)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _Total(Function):
+    """The operator, whose gradients the backward hands on as they are, without a second copy.
+
+    They are new tensors that only this function has. A second backward through a graph that was
+    retained sweeps again, as the first one gave them away.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        candidates: Tensor,
+        bias: Tensor | None,
+        options: tuple[Any, ...],
+    ) -> Tensor:
+        total, *gradients = torch.ops.kgfast.bce_total(queries, candidates, bias, *options)
+        indptr, indices, *ctx.options = options
+        ctx.save_for_backward(queries, candidates, bias, indptr, indices)
+        ctx.gradients = gradients
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        *tensors, indptr, indices = ctx.saved_tensors  # raises where one was changed meanwhile
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            with torch.no_grad():
+                arguments = (*tensors, indptr, indices, *ctx.options)
+                _, *gradients = torch.ops.kgfast.bce_total(*arguments)
+        if torch.is_grad_enabled():  # create_graph: this operator refuses a second derivative
+            gradients = torch.ops.kgfast.bce_total_backward(grad_total, *gradients, *tensors)
+        elif not _is_one(grad_total):
+            for gradient in gradients:
+                gradient.mul_(grad_total)
+        needed = zip(gradients, ctx.needs_input_grad, strict=False)
+        return *(gradient if need else None for gradient, need in needed), None
+
+
+def _is_one(grad: Tensor) -> bool:
+    """Whether a gradient is 1, where that can be told without waiting for a device."""
+    return type(grad) is Tensor and grad.device.type == "cpu" and grad.item() == 1
 
 
 @operator("bce_total")

@@ -48,7 +48,8 @@ def collected_scores(operands: Operands, index: Tensor, collect: Collect) -> Ten
     bias, dims = operands.bias, operands.dims
     check_operands(queries, table, operands.score.name, bias, None, dims, table_name="table")
     check_row_index(index, queries, table)
-    scores: Tensor = _Collected.apply(queries, bias, operands, index, collect)
+    arguments = queries, bias, operands, index, collect
+    scores: Tensor = _Collected.apply(*arguments)  # type: ignore[no-untyped-call]
     return scores
 
 

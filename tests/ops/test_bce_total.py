@@ -1,12 +1,16 @@
 """bce_total: the bits of bce and of its backward, from one sweep."""
 
+import importlib.util
+
 import pytest
 import torch
 
 from kgfast import ops
 from kgfast.kernels import losses
+from support.paths import BENCHMARKS
 from support.problems import SCORES
 
+COMMON = BENCHMARKS / "common.py"
 POSITIVES = torch.tensor([0, 2, 3, 7, 9]), torch.tensor([22, 3, 0, 5, 9, 5, 22, 1, 4])
 LABELS = (0.9, 0.1 / 23)
 EACH_SCORE = pytest.mark.parametrize("score", SCORES)
@@ -115,6 +119,79 @@ def test_an_empty_batch():
     total = ops.bce_total(queries[:0], table, bias, *none, 1.0, 0.0, "dot")
     assert total.item() == 0
     assert not any(bool(it.any()) for it in gradients(total, [queries, table, bias]))
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (0.3, 1.0), (1.0, 0.3), (0.3, 4.0)])
+@pytest.mark.usefixtures("backend")
+def test_a_graph_that_is_retained_gives_the_same_gradients_again(factors):
+    tensors = operands("rotate")
+    total = total_of(tensors, "rotate")
+    results = []
+    for factor in factors:
+        results.append(torch.autograd.grad(factor * total, tensors, retain_graph=True))
+        expected = gradients(factor * total_of(tensors, "rotate"), tensors)
+        assert all(torch.equal(*pair) for pair in zip(results[-1], expected, strict=True))
+    kept = [it.clone() for it in results[0]]
+    for one in results[1]:
+        one.zero_()  # it shares nothing with what the first one gave
+    assert all(torch.equal(*pair) for pair in zip(results[0], kept, strict=True))
+
+
+@pytest.mark.usefixtures("backend")
+def test_part_of_the_gradients_and_then_the_rest():
+    tensors = operands("rotate")
+    total = total_of(tensors, "rotate")
+    first = torch.autograd.grad(total, tensors[1], retain_graph=True)
+    rest = torch.autograd.grad(total, [tensors[0], tensors[2]])
+    expected = gradients(total_of(tensors, "rotate"), tensors)
+    found = (rest[0], *first, rest[1])
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.usefixtures("backend")
+def test_two_losses_of_one_table_add_up():
+    tensors = operands("rotate")
+    (total_of(tensors, "rotate") + total_of(tensors, "rotate", 3.0)).backward()
+    alone = gradients(total_of(tensors, "rotate"), tensors)
+    third = gradients(total_of(tensors, "rotate", 3.0), tensors)
+    for tensor, one, other in zip(tensors, alone, third, strict=True):
+        assert torch.equal(tensor.grad, one + other)
+
+
+def test_a_graph_that_is_freed_has_no_second_backward():
+    tensors = operands("dot")
+    total = total_of(tensors, "dot")
+    total.backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        total.backward()
+
+
+def test_what_was_changed_since_the_forward_has_no_gradient():
+    tensors = operands("dot")
+    total = total_of(tensors, "dot")
+    with torch.no_grad():
+        tensors[1].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+@pytest.mark.usefixtures("backend")
+def test_the_gradient_of_the_table_is_held_once():
+    """A table of 64 MiB has a gradient of 64 MiB, and there is no second one."""
+    generator = torch.Generator().manual_seed(0)
+    rows, width = 1 << 18, 64
+    table = torch.randn(rows, width, generator=generator).requires_grad_()
+    queries = torch.randn(4, width, generator=generator).requires_grad_()
+    labels = (torch.arange(5), torch.arange(4), 1.0, 0.0, "dot")
+    ops.bce_total(queries, table[:8], None, *labels).backward()
+    table.grad = None
+    spec = importlib.util.spec_from_file_location("common", COMMON)
+    common = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(common)
+    with common.PeakMemory("cpu") as peak:
+        ops.bce_total(queries, table, None, *labels, float(rows)).backward()
+    assert peak.bytes < 1.5 * table.nbytes
+    assert table.grad is not None
 
 
 def test_there_is_no_second_derivative(backend):
