@@ -109,7 +109,7 @@ def train(
     """Train a model, and rank the test set at the end."""
     with _errors_in_a_line(debug):
         from kgfast.training import Config, RunFolder, Trainer
-        from kgfast.training.config_names import choose
+        from kgfast.training.config.names import choose
 
         chosen = choose(config, model, data)
         checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])

@@ -12,7 +12,7 @@ import yaml
 from kgfast import safe_yaml
 from kgfast.datasets import load
 from kgfast.training import Config
-from kgfast.training.config_files import assign, nested
+from kgfast.training.config.files import assign, nested
 from support.data_folders import mutated
 from support.paths import ROOT
 

@@ -21,8 +21,8 @@ from pydantic.fields import FieldInfo
 
 from kgfast.training import Config
 from kgfast.training.config import may_change
-from kgfast.training.config_files import IGNORED
-from kgfast.training.config_names import packaged_configs
+from kgfast.training.config.files import IGNORED
+from kgfast.training.config.names import packaged_configs
 
 PAGE = Path(__file__).parent.parent / "docs" / "config.md"
 INTRO = """# Configs

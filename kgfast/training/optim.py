@@ -21,7 +21,7 @@ from kgfast.training.row_gradients import RowGradients, add_to, merge
 from kgfast.training.state import check_tensors
 
 if TYPE_CHECKING:
-    from kgfast.training.config_sections import OptimConfig
+    from kgfast.training.config.sections import OptimConfig
 
 _BLOCK = {"cpu": 1 << 16}  # numbers at once: with gradient, states and copies 1.5 MiB
 _BLOCK_ELSEWHERE = 1 << 26

@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kgfast.training.config_sections import SchedConfig
+    from kgfast.training.config.sections import SchedConfig
 
 _LOWER_IS_BETTER = ("mr", "amr")
 

@@ -16,7 +16,7 @@ from kgfast.training.regularizers import Regularizer
 
 if TYPE_CHECKING:
     from kgfast.training.config import Config
-    from kgfast.training.config_sections import LossConfig
+    from kgfast.training.config.sections import LossConfig
 
 _SUBMODELS = 4  # of mix(), beside the sides (0, 1), the negatives (2) and dropout (3)
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from kgfast.training import Config
-from kgfast.training.config import _keys
-from kgfast.training.config_names import packaged_configs
+from kgfast.training.config.names import packaged_configs
+from kgfast.training.config.schema import _keys
 from support.paths import ROOT
 
 

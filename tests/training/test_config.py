@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgfast.training import Config
-from kgfast.training.config_files import IGNORED
+from kgfast.training.config.files import IGNORED
 
 BASE = {
     "dataset": {"name": "wn18rr"},

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from kgfast.cli import app
 from kgfast.training import Config, RunFolder
-from kgfast.training.config_fields import ModelName
-from kgfast.training.config_names import choose, find_config, packaged_configs
+from kgfast.training.config.fields import ModelName
+from kgfast.training.config.names import choose, find_config, packaged_configs
 from support.paths import ROOT
 
 MODELS = typing.get_args(typing.get_args(ModelName)[0])

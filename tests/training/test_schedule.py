@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kgfast.training.config_sections import SchedConfig
+from kgfast.training.config.sections import SchedConfig
 from kgfast.training.schedule import Patience, Schedule, gain
 
 

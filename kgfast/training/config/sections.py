@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kgfast.training.config_fields import (
+from kgfast.training.config.fields import (
     Columns,
     Count,
     CountOrZero,

@@ -1,9 +1,4 @@
-"""The config of a run: what a YAML file may say, checked before anything is read or allocated.
-
-The keys are those that people's configs use today, plus what this trainer adds. Values are checked
-strictly, because a misspelt key or a number that YAML read as text otherwise shows up as a bad MRR
-hours later.
-"""
+"""The whole config: its sections together, read, checked, compared and written."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +8,16 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from kgfast import safe_yaml
-from kgfast.training.config_checks import problems
-from kgfast.training.config_errors import describe
-from kgfast.training.config_fields import (
+from kgfast.training.config.checks import problems
+from kgfast.training.config.errors import describe
+from kgfast.training.config.fields import (
     Count,
     CountOrZero,
     Word,
 )
-from kgfast.training.config_files import assign, drop_ignored, nested, read_yaml
-from kgfast.training.config_names import find_config
-from kgfast.training.config_sections import (
+from kgfast.training.config.files import assign, drop_ignored, nested, read_yaml
+from kgfast.training.config.names import find_config
+from kgfast.training.config.sections import (
     DataConfig,
     DatasetConfig,
     LossConfig,
