@@ -26,7 +26,7 @@ from lib.tables import console, print_ratios
 BATCH = 128
 PEERS = ("compile", "eager", "keops", "pykeen")
 
-Contender = Callable[[], Any]
+Contender = Callable[..., Any]
 
 
 def new_parser(doc: str | None, name: str) -> Parser:
@@ -104,8 +104,9 @@ class Bench:
             for name, timing in timings.items()
         }
         for name, row in rows.items():
-            if hasattr(contenders[name], "chunk"):
-                row["chunk"] = contenders[name].chunk
+            chunk = getattr(contenders[name], "chunk", None)
+            if chunk is not None:
+                row["chunk"] = chunk
         return answers, rows
 
     def add_timed(

@@ -159,7 +159,7 @@ def _child_context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "kgfast"])
+    context.set_forkserver_preload(["torch", "kgfast.ops", "kgfast.models"])
     return context
 
 

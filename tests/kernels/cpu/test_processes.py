@@ -185,7 +185,7 @@ def test_interrupts_while_threads_that_sweep_are_joined():
 @needs_linux
 @pytest.mark.parametrize(
     ("rows", "k", "batch"),
-    [(150_000, 120_000, 3), (20_000, 4_000, 48)],
+    [(75_000, 60_000, 3), (20_000, 4_000, 24)],
     ids=["k like the table", "a table of like rows"],
 )
 def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
@@ -203,7 +203,7 @@ def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
         table = torch.zeros({rows}, 1)
         greater(), topk(table[:4], table[:4000], 3)  # the pool is there
         ends = set()
-        for spare in range(1 << 20, 100 << 20, 5 << 20):
+        for spare in range(1 << 19, 50 << 20, 5 << 19):
             limit(size() + spare)
             try:
                 assert topk(table[:{batch}], table, {k})[1][-1, -1] == {k} - 1
