@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kgfast import MED, RSCF, Ranks, ops
+from kgfast import MED, RSCF, Ranks
 from kgfast.datasets import synthetic
+from kgfast.ops.dispatch import get_backend
 from kgfast.plots import plot
 from kgfast.training import Config, Trainer
 from kgfast.training.logs import read_rows
@@ -121,21 +122,21 @@ def test_interrupted_and_resumed_is_bit_equal(model, tmp_path, monkeypatch):
 
 
 def test_plain_sub_models_come_from_one_pass(monkeypatch):
-    asked = []
-    for name in ("pairwise_scores", "indexed_scores", "rank_counts"):
-        inner = getattr(ops, name)
+    asked, kind = [], type(get_backend("cpu"))
+    for name in ("scores", "rank_counts"):
+        inner = getattr(kind, name)
 
-        def watched(*args, inner=inner, name=name, **kwargs):
-            asked.append((name, kwargs.get("dims")))
-            return inner(*args, **kwargs)
+        def watched(backend, operands, *args, inner=inner, name=name, **kwargs):
+            is_indexed = name == "scores" and args[:1] not in ((), (None,))
+            asked.append((name, is_indexed, operands.dims))
+            return inner(backend, operands, *args, **kwargs)
 
-        monkeypatch.setattr(ops, name, watched)
+        monkeypatch.setattr(kind, name, watched)
     trainer_of(config_of(steps=1, med={"submodels_per_step": 3})).fit()
-    assert [it for it in asked if it[0] != "rank_counts"] == [
-        ("indexed_scores", DIMS),
-        ("pairwise_scores", DIMS),
-    ]
-    assert {tuple(dims) for name, dims in asked if name == "rank_counts"} == {tuple(DIMS)}
+    dims = tuple(DIMS)
+    swept = [call for call in asked if call[0] == "scores"]
+    assert swept == [("scores", True, dims), ("scores", False, dims)]
+    assert {call for call in asked if call[0] == "rank_counts"} == {("rank_counts", False, dims)}
 
 
 def test_the_model_is_what_the_config_says():
