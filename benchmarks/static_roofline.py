@@ -21,7 +21,10 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from kgfast.kernels.checks import Checks
+from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
+from kgfast.kernels.triton.backend import BACKEND
 from lib.machine import facts
 from lib.results import RESULTS, write_json
 from lib.tables import console, human_seconds
@@ -101,23 +104,21 @@ def launches(
     entities: int,
     dim: int,
     arch: int,
-    dims: Sequence[int] | None = None,
+    dims: tuple[int, ...] | None = None,
     has_factor: bool = False,
 ) -> list[Any]:
     """What ``rank_counts`` would launch; the tables are never touched."""
-    from kgfast.kernels.triton import rank
-
     facts_of = get_score(score)
     with aot.recorded(arch) as recorded:
-        rank.rank_counts(
-            torch.empty(queries, dim * facts_of.query_planes(has_factor)),
-            torch.empty(entities, dim * facts_of.planes),
-            torch.zeros(queries, dtype=torch.int64),
-            torch.arange(queries + 1),
-            torch.zeros(queries, dtype=torch.int64),
-            score,
-            factor=torch.empty(entities, dim) if has_factor else None,
-            dims=dims,
+        factor = torch.empty(entities, dim) if has_factor else None
+        candidates = Prepared(torch.empty(entities, dim * facts_of.planes), facts_of, None, factor)
+        rows = torch.empty(queries, dim * facts_of.query_planes(has_factor))
+        targets = torch.zeros(queries, dtype=torch.int64)
+        BACKEND.rank_counts(
+            Operands(rows, candidates, dims),
+            targets,
+            Known(torch.arange(queries + 1), targets),
+            Checks(deferred=True),
         )
     return recorded
 
@@ -153,7 +154,7 @@ def newer_rows(arch: int) -> Iterator[dict[str, Any]]:
     cases = [("rotate", False, CROPS), *((score, moved, None) for score, moved in FILTERED)]
     for score, has_factor, dims in cases:
         recorded = launches(score, 1000, 14_541, 100, arch, dims, has_factor)
-        launch = next(it for it in recorded if it.name.startswith("sweep"))
+        launch = next(launch for launch in recorded if launch.name.startswith("sweep"))
         code = aot.compile_for(launch, arch)
         warps = launch.options["num_warps"]
         yield {
@@ -181,7 +182,9 @@ def sweep_facts(launch: Any, code: Any, loops_beside: int = 0) -> dict[str, Any]
     inner = code.inner_loop(elements)
     first = next(i for i, loop in enumerate(code.loops) if loop is inner)
     beside = code.loops[first + 1 : first + 1 + loops_beside]
-    fold = next(it for it in code.loops[first + 1 + loops_beside :] if it.total() > inner.total())
+    fold = next(
+        loop for loop in code.loops[first + 1 + loops_beside :] if loop.total() > inner.total()
+    )
     slots = inner.total() / elements
     around = fold.total() - inner.total() - sum(loop.total() for loop in beside)
     with_fold = slots + around / (elements * SUM_BLOCK)
@@ -208,10 +211,10 @@ def predict(gpu: Gpu, test_set: TestSet) -> dict[str, Any]:
     sweep_seconds = pack_seconds = 0.0
     for launch in recorded:
         if launch.name == "sweep":
-            found = sweep_facts(launch, aot.compile_for(launch, gpu.arch))
-            per_element = max(found["roots"] / ROOTS, found["slots_with_fold"] / LANES)
+            sweep = sweep_facts(launch, aot.compile_for(launch, gpu.arch))
+            per_element = max(sweep["roots"] / ROOTS, sweep["slots_with_fold"] / LANES)
             programs = -(-launch.grid[0] * launch.grid[1] // gpu.multiprocessors)
-            elements = found["tile"][0] * found["tile"][1] * test_set.dim
+            elements = sweep["tile"][0] * sweep["tile"][1] * test_set.dim
             sweep_seconds += programs * elements * per_element / clocks_per_second
         if launch.name == "pack":
             moved = launch.args["count"] * test_set.dim * 2 * (4 + 4)  # read and written

@@ -8,9 +8,9 @@ from ..checks import Checks
 from ..losses import TORCH_PASSES
 from ..operands import Counts, Gradients, Known, Need, Operands
 from . import pairwise
-from .indexed import backward_of_indexed, score_indexed
-from .rank import count_ranks
-from .topk import find_best
+from .indexed import indexed_gradients, indexed_scores
+from .rank import rank_counts
+from .topk import topk
 
 
 class Triton(Backend):
@@ -24,21 +24,21 @@ class Triton(Backend):
         self, operands: Operands, targets: Tensor, known: Known, checks: Checks
     ) -> Counts:
         """Ranks, whose one wait is for the checks and the sizes of all bands."""
-        return count_ranks(operands, targets, known, checks)
+        return rank_counts(operands, targets, known, checks)
 
     def topk(
         self, operands: Operands, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
         """The best, whose first wait is for the checks, too."""
-        return find_best(operands, k, known, checks)
+        return topk(operands, k, known, checks)
 
     def scores(
         self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
     ) -> Tensor:
         """Float32 scores of all pairs, or of those of an index."""
         if index is None:
-            return pairwise.score_all(operands, out)
-        return score_indexed(operands, index)
+            return pairwise.all_scores(operands, out)
+        return indexed_scores(operands, index)
 
     def backward(
         self,
@@ -52,8 +52,8 @@ class Triton(Backend):
     ) -> Gradients:
         """Gradients in float32 sums, each in its operand's dtype; two runs give equal bits."""
         if index is None:
-            return pairwise.backward_of_all(operands, grad, need, into)
-        return backward_of_indexed(operands, grad, index, need, rows_only=rows_only)
+            return pairwise.all_gradients(operands, grad, need, into)
+        return indexed_gradients(operands, grad, index, need, rows_only=rows_only)
 
     def loss_plan(self, operands: Operands) -> LossPlan:
         """Chunks of candidates for all queries, whose scores stay in the L2 cache."""

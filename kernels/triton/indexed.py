@@ -4,13 +4,10 @@ Memory: 8 MiB of extra rows for lists that are cut, and O(index) words. The host
 backward for the table, for the number of its distinct rows.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from ..operands import Gradients, Need, Operands, Prepared
-from ..scores import get_score
+from ..operands import Gradients, Need, Operands
 from .device.arguments import Out, Tile
 from .device.gather import gather_scores
 from .host import configs
@@ -22,7 +19,7 @@ from .host.widths import crop_order, over_norms, segments
 GATHER_PAIRS, GATHER_FEATURES = 16, 64
 
 
-def score_indexed(operands: Operands, index: Tensor) -> Tensor:
+def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
     """Scores of the pairs that ``index [B, K]`` names: its shape, with ``dims`` ``[C, B, K]``."""
     shape, device = (len(operands.crops), *index.shape), operands.table.device
     out = torch.empty(shape, dtype=torch.float32, device=device)
@@ -55,10 +52,10 @@ def fill_indexed(out: Tensor, operands: Operands, index: Tensor) -> None:
         )
 
 
-def backward_of_indexed(
+def indexed_gradients(
     operands: Operands, grad: Tensor, index: Tensor, need: Need, *, rows_only: bool
 ) -> Gradients:
-    """The gradients of :func:`score_indexed`; see ``Backend.backward`` for ``rows_only``."""
+    """The gradients of :func:`indexed_scores`; see ``Backend.backward`` for ``rows_only``."""
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, K]
     by_query: ListGradients | None = None
@@ -84,38 +81,3 @@ def backward_of_indexed(
         return gradients
     gradients = Gradients(gradients.queries, by_row.grad, by_row.grad_factor, by_row.lists.ids)
     return gradients if rows_only else gradients.spread(operands, need)
-
-
-def indexed_scores(
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor,
-    score: str,
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-) -> Tensor:
-    """The contract of :func:`kgfast.ops.indexed_scores`; see there."""
-    prepared = Prepared(table, get_score(score), bias, factor)
-    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
-    return score_indexed(operands, index)
-
-
-def indexed_backward(
-    grad: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor,
-    score: str,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-    need: tuple[bool, bool, bool] = (True, True, True),
-) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
-    """Gradient of the queries, ``(ids [U] ascending, rows [U, G])`` of the table, the factor's."""
-    prepared = Prepared(table, get_score(score), None, factor)
-    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
-    grads = backward_of_indexed(operands, grad, index, Need(*need), rows_only=True)
-    of_table = None
-    if grads.ids is not None and grads.table is not None:
-        of_table = grads.ids, grads.table
-    return grads.queries, of_table, grads.factor

@@ -13,14 +13,13 @@ Cost model of such a loss (rotate, d features, sm_90): 7.0 d issue slots a pair 
 twice 9.2 d backward; about ten passes over the scratch beside that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from ..backend import Into
-from ..operands import Gradients, Need, Operands, Prepared
-from ..scores import get_score
+from ..operands import Gradients, Need, Operands
 from .device.arguments import Out, Tile
 from .device.score_tiles import Panels, score_tiles
 from .host import configs
@@ -45,7 +44,7 @@ BLOCK_PAIRS = 1 << 21  # of one block of coefficients, or of the scores of a los
 _LEAST_COLUMNS = 512  # of a block, if there are so many
 
 
-def score_all(operands: Operands, out: Tensor | None = None) -> Tensor:
+def all_scores(operands: Operands, out: Tensor | None = None) -> Tensor:
     """Scores of all pairs ``[B, N]``, with ``dims`` ``[C, B, N]``; in ``out`` where it is given."""
     queries, shape = operands.queries, (operands.num_queries, operands.candidates.num_rows)
     if out is None:
@@ -122,10 +121,10 @@ def _gather_all(out: Tensor, operands: Operands) -> None:
     fill_indexed(out, operands, index.expand(out.shape[1:]))
 
 
-def backward_of_all(
+def all_gradients(
     operands: Operands, grad: Tensor, need: Need, into: Into | None = None
 ) -> Gradients:
-    """The gradients of :func:`score_all`: float32 sums, each in its input's dtype."""
+    """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype."""
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, N]
     num_queries, num_rows = grad.shape[1:]
@@ -189,31 +188,3 @@ def _block_backward(operands: Operands, grad: Tensor, into: Accumulators, arch: 
         grad = over_norms(grad, norms.neg_())
     for part in segments(grad, operands.crops):
         add_gradients(operands, Slopes(*part), into, arch)
-
-
-def pairwise_scores(
-    queries: Tensor,
-    candidates: Tensor,
-    score: str,
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-) -> Tensor:
-    """The contract of :func:`kgfast.ops.pairwise_scores`; see there."""
-    prepared = Prepared(candidates, get_score(score), bias, factor)
-    return score_all(Operands(queries, prepared, None if dims is None else tuple(dims)))
-
-
-def pairwise_backward(
-    grad: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    score: str,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-    need: tuple[bool, bool, bool] = (True, True, True),
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of queries, candidates and factor; float32 sums, each in its input's dtype."""
-    prepared = Prepared(candidates, get_score(score), None, factor)
-    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
-    return backward_of_all(operands, grad, Need(*need))[:3]

@@ -15,8 +15,7 @@ from itertools import accumulate
 from torch import Tensor
 
 from ..checks import Checks
-from ..operands import Counts, Known, Operands, Prepared
-from ..scores import get_score
+from ..operands import Counts, Known, Operands
 from .host import configs
 from .host import launch as launcher
 from .host.batch import Batch, sorted_rows
@@ -27,37 +26,7 @@ from .host.status import Report, Status
 _BANDS = 8  # of a crop a multiple: cursors then lie a constant alignment apart
 
 
-def rank_counts(
-    queries: Tensor,
-    candidates: Tensor,
-    targets: Tensor,
-    exclude_indptr: Tensor,
-    exclude_indices: Tensor,
-    score: str,
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-    candidate_ids: Tensor | None = None,
-    nan_worst: bool = False,
-    checks: Checks | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The contract of :func:`kgfast.ops.rank_counts`; see there.
-
-    ``checks`` that were kept are read together with the sizes of the bands.
-
-    Raises
-    ------
-    ValueError
-        Besides, if the tensors are on a device that the kernels do not serve.
-    """
-    checks = checks or Checks(deferred=False)
-    checks.allows_nan = nan_worst
-    prepared = Prepared(candidates, get_score(score), bias, factor, candidate_ids)
-    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
-    return count_ranks(operands, targets, Known(exclude_indptr, exclude_indices), checks)
-
-
-def count_ranks(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
+def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
     """The contract of ``Backend.rank_counts``."""
     crops, count = operands.crops, len(targets)
     padded = count + count % 2  # every row on a boundary of 16 bytes
@@ -101,7 +70,7 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
     ]
     nest = Nest(crops, nested) if nested else None
     capacity = nest.capacity if nest else len(scratch.band)
-    jobs = [_Job(*its, capacity) for its in zip(crops, blocks, starts, strict=True)]
+    jobs = [_Job(*parts, capacity) for parts in zip(crops, blocks, starts, strict=True)]
     if nest:
         _enqueue_nest(nest, jobs, status)
     for job in jobs:

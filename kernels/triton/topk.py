@@ -13,15 +13,13 @@ of survivors: one block serves 1024 queries and 40,943 candidates, k = 5. A bloc
 than the band holds is swept again in parts, of which the last always fits.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..checks import Checks, nonfinite_error
+from ..checks import Checks
 from ..operands import Known, Operands, Prepared
-from ..scores import get_score
 from .device.arguments import Tile
 from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
 from .device.sweep import Packed, Tally, collect
@@ -29,6 +27,7 @@ from .host import bounds, configs, layout
 from .host import launch as launcher
 from .host.batch import Batch
 from .host.layout import Selection
+from .host.status import Status
 from .host.views import are_rounded, form_of, packed_planes, views_of
 from .pairwise import BLOCK_PAIRS, fill_scores
 
@@ -38,35 +37,11 @@ STRIPE = 4096  # candidates that give the first limits
 STRIPE_BYTES = 16 << 20  # of their rows
 MOST_QUERIES = 1024  # of a pass: the band then holds a column of tiles
 _LANE = 0xFFFFFFFF
-_NO_ROW = 2**63 - 1
+_LARGEST = 2**63 - 1
 _MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
 
 
-def topk(
-    queries: Tensor,
-    candidates: Tensor,
-    k: int,
-    exclude_indptr: Tensor | None = None,
-    exclude_indices: Tensor | None = None,
-    score: str = "dot",
-    bias: Tensor | None = None,
-    factor: Tensor | None = None,
-    dims: Sequence[int] | None = None,
-    candidate_ids: Tensor | None = None,
-    nan_worst: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The contract of :func:`kgfast.ops.topk`; see there."""
-    prepared = Prepared(candidates, get_score(score), bias, factor, candidate_ids)
-    operands = Operands(queries, prepared, None if dims is None else tuple(dims))
-    known = None
-    if exclude_indptr is not None and exclude_indices is not None:
-        known = Known(exclude_indptr, exclude_indices)
-    return find_best(operands, k, known, Checks(deferred=False, allows_nan=nan_worst))
-
-
-def find_best(
-    operands: Operands, k: int, known: Known | None, checks: Checks
-) -> tuple[Tensor, Tensor]:
+def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
     """The contract of ``Backend.topk``."""
     queries = operands.queries
     shape = (len(operands.crops), len(queries), k)
@@ -112,9 +87,8 @@ class _Job:
         )
         self.form = form_of(operands, self.bound.norm)
         self.band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=self.device)
-        # One read: a spare, the least bad query, candidate and factor, the size of the band.
-        self.words = torch.full((5,), _NO_ROW, dtype=torch.int64, device=self.device)
-        self.cursor = self.words[4:].zero_()
+        self.status = Status(1, self.device)
+        self.cursor = self.status.cursor(0)
         # 16 queries: 7.9 slots an element of rotate; with 32, or uncapped, ptxas spills scalars.
         lanes, num_warps = 32 if batch.arch else 64, 4 if batch.num_queries >= 256 else 1
         cap = configs.RSCF_REGISTERS if self.form.is_rscf else 128
@@ -129,14 +103,9 @@ class _Job:
 
     def read(self) -> int:
         """Wait for the size of the band; raise for rows that are bad, kept checks first."""
-        _, bad_query, bad_candidate, bad_factor, size = self.checks.read(self.words)
-        if bad_query != _NO_ROW:
-            raise nonfinite_error("queries", bad_query)
-        if bad_candidate != _NO_ROW:
-            raise nonfinite_error("candidates", bad_candidate)
-        if bad_factor != _NO_ROW:
-            raise nonfinite_error("factor", bad_factor)
-        return size
+        report = self.status.read(self.checks)
+        report.raise_if_bad()
+        return report.sizes[0]
 
 
 class _Pass:
@@ -156,7 +125,7 @@ class _Pass:
             self.order = self.order[by_limit]
             operands, dim = job.batch.operands, job.dim
             selection, queries = Selection(count, self.order), slice(first, first + count)
-            status = None if job.batch.allows_nan else job.words[1:2]
+            status = None if job.batch.allows_nan else job.status.rows
             self.packed = layout.pack_queries(
                 operands, selection, dim, job.tile.queries, status=status
             )
@@ -238,7 +207,7 @@ class _Pass:
         job, tile, norm = self.job, self.job.tile, self.job.bound.norm
         operands, ids = job.batch.operands, job.batch.sorted_ids
         selection = Selection(stop - first, None if ids is None else ids[first:stop], first)
-        status = None if job.batch.allows_nan else job.words[2:]
+        status = None if job.batch.allows_nan else job.status.rows[1:]
         panels = layout.pack_candidates(
             operands, selection, job.dim, tile.candidates, status=status, is_less_one=True
         )
@@ -284,7 +253,7 @@ class _Pass:
             {
                 "views": views_of(batch.operands),
                 "survivors": Survivors(pairs, self.order, batch.sorted_ids, self.limits, scores),
-                "p_status": None if job.fits or batch.allows_nan else job.words[1:],
+                "p_status": None if job.fits or batch.allows_nan else job.status.rows,
                 "count": len(pairs),
                 "num_features": job.dim,
                 "FORM": form_of(batch.operands),
@@ -337,5 +306,5 @@ def _first_of(candidates: Prepared, count: int) -> Prepared:
 def _keys(scores: Tensor) -> Tensor:
     """Integers in the order of the scores, zeros equal, NaN below every number."""
     bits = (scores + 0.0).view(torch.int64)
-    ordered = bits ^ ((bits >> 63) & _NO_ROW)
+    ordered = bits ^ ((bits >> 63) & _LARGEST)
     return torch.where(scores.isnan(), _NAN, ordered)

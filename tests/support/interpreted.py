@@ -7,12 +7,12 @@ import sys
 import pytest
 
 
-def run_interpreted(path: str) -> None:
-    """Run the cases of a file whose names hold ``triton``, with ``TRITON_INTERPRET=1``."""
+def run_interpreted(path: str, cases: str = "triton") -> None:
+    """Run the cases of a file that ``-k`` selects, with ``TRITON_INTERPRET=1``."""
     pytest.importorskip("triton")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=900"]
     done = subprocess.run(
-        [*command, path, "-k", "triton"],
+        [*command, path, "-k", cases],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 from kgfast.kernels.scores import get_score
-from support.flat import reference
+from support.flat import reference, triton
 from support.interpreter import quicken
 from support.problems import SCORES
 
@@ -38,7 +38,6 @@ def compare(
     **options: object,
 ) -> None:
     """Assert that both backends return the same integers."""
-    from kgfast.kernels.triton.rank import rank_counts
 
     def there(value: object) -> object:
         if not isinstance(value, Tensor):
@@ -52,10 +51,10 @@ def compare(
     args = [queries, candidates, targets, indptr, indices]
     expected = reference.rank_counts(*args, score, **options)
     moved = {name: there(value) for name, value in options.items()}
-    found = rank_counts(*(there(value) for value in args), score, **moved)
-    for x, y in zip(expected, found, strict=True):
+    actual = triton.rank_counts(*(there(value) for value in args), score, **moved)
+    for x, y in zip(expected, actual, strict=True):
         assert x.dtype == y.dtype == torch.int64
-        assert torch.equal(x, y.cpu()), (expected, found)
+        assert torch.equal(x, y.cpu()), (expected, actual)
 
 
 def known_ids(num_queries: int, num_entities: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

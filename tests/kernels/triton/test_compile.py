@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import SCORES, Moves, get_score
+from support.flat import triton
+from support.triton_code import ARCHS, BATCHES, on_each_arch, only
 
 pytest.importorskip("triton")
 from triton.compiler.errors import CompilationError
@@ -26,8 +28,6 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
 )
 
-ARCHS = (80, 90, 100)
-BATCHES = (1, 100, 1000)  # one for each tile
 SUM_BLOCK = 64
 
 
@@ -42,14 +42,12 @@ def recorded(
     has_factor: bool = False,
 ):
     """The launches of a small ``rank_counts``; 14,541 candidates, so that tails exist."""
-    from kgfast.kernels.triton import rank
-
     rows, facts = 14_541, get_score(score)
     table = torch.empty(rows, 100 * facts.planes, dtype=dtype)
     width = 100 * facts.query_planes(has_factor)
     queries = torch.empty(batch, width, dtype=max(dtype, torch.float32, key=lambda d: d.itemsize))
     with aot.recorded(arch) as launches:
-        rank.rank_counts(
+        triton.rank_counts(
             queries,
             table,
             torch.zeros(batch, dtype=torch.int64),
@@ -64,18 +62,13 @@ def recorded(
     return launches
 
 
-def only(launches, name: str):
-    return next(launch for launch in launches if launch.name == name)
-
-
 def elements_of(launch, lanes: int = 32) -> int:
     """Elements that a thread accumulates per feature."""
     threads = lanes * launch.options["num_warps"]
     return int(launch.args["TILE"].rows) * int(launch.args["TILE"].lanes) // threads
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "l1", "l2", "dot"))
 def test_no_kernel_spills(score: str, arch: int) -> None:
     cases = [(torch.float32, False), (torch.float64, True)]  # without norms and bias, with both
     for batch, (dtype, options) in itertools.product(BATCHES, cases):
@@ -141,9 +134,9 @@ FILTERED = [  # score, whether there is a factor, most slots near and far
 ]
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(("score", "has_factor", "most", "most_far"), FILTERED)
-def test_filtering_sweeps(arch, score, has_factor, most, most_far) -> None:
+@pytest.mark.parametrize(("arch", "case"), on_each_arch(*FILTERED))
+def test_filtering_sweeps(arch, case) -> None:
+    score, has_factor, most, most_far = case
     cases = [(1000, torch.float32, False), (100, torch.float64, True)]
     for batch, dtype, options in cases[: 2 if arch == 90 else 1]:
         launches = recorded(
@@ -170,8 +163,7 @@ def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
     assert not any("MUFU" in name for name in inner)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("score", ["rotate", "dot"])
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot"))
 def test_warps_never_part_before_a_barrier(arch, score) -> None:
     """No branch may hang on a scalar that each warp loads for itself while others write it."""
     launches = recorded(score, 1000, arch=arch, dtype=torch.float64, options=True)
@@ -198,8 +190,7 @@ def test_sizes_do_not_compile_a_kernel_anew() -> None:
     assert keys(1000) == keys(1024) == keys(999)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate"])
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "l1", "l2", "dot"))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
     launches = recorded(score, 100, arch=arch, dtype=dtype, options=True)
@@ -207,8 +198,7 @@ def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
         assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score in ("l2", "rotate"))
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("score", ["rscf_rotate", "rscf_l1"])
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rscf_rotate", "rscf_l1"))
 def test_canonical_turns_are_not_fused(arch, score) -> None:
     for dtype in (torch.float32, torch.float64):
         launches = recorded(score, 100, arch=arch, dtype=dtype, has_factor=True)
@@ -227,7 +217,8 @@ def assert_unfused(ptx: str, has_root: bool) -> None:
 
 AMD_CASES = [
     *(("rotate", batch, torch.float64) for batch in BATCHES),
-    *((score, 1000, torch.float32) for score in ("dot", "l1", "l2", "rotate")),
+    *((score, 1000, torch.float32) for score in ("dot", "rotate")),
+    *(pytest.param(score, 1000, torch.float32, marks=pytest.mark.slow) for score in ("l1", "l2")),
 ]
 
 
@@ -258,7 +249,9 @@ def test_amd_code_of_crops_and_filters() -> None:
         code = aot.compile_for(launch, "gfx942")
         assert code.stack == 0, launch.name
         assert code.registers <= 256, launch.name
-    asm = aot.compile_for(next(it for it in launches[::-1] if it.name == "rescore"), "gfx942").asm
+    asm = aot.compile_for(
+        next(launch for launch in launches[::-1] if launch.name == "rescore"), "gfx942"
+    ).asm
     assert len(re.findall(r"\bv_fma\w*_f64", asm["amdgcn"])) == 7  # of the root
 
 
@@ -355,8 +348,8 @@ def test_a_score_is_known_by_its_facts(name) -> None:
 
     facts, same = get_score(name), dataclasses.replace(get_score(name), name="mine", code=9)
     assert views.term_of(facts) == views.term_of(same)
-    expected, found = (bounds.error_bound(it, 100, False, (), True) for it in (facts, same))
-    assert found == expected
+    expected, actual = (bounds.error_bound(score, 100, False, (), True) for score in (facts, same))
+    assert actual == expected
 
 
 @pytest.mark.parametrize("name", ["sweep", "score_targets"])

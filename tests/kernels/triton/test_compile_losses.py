@@ -13,6 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgfast.kernels.scores import get_score
+from support.flat import triton
+from support.triton_code import ARCHS, on_each_arch, only
 
 pytest.importorskip("triton")
 import aot
@@ -21,30 +23,21 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
 )
 
-ARCHS = (80, 90, 100)
-BATCHES = (1, 100, 1000)  # one for each tile
-
 
 def recorded(score: str, batch: int, *, arch: int, dtype=torch.float32, options: bool = False):
     """Launches of every operator; sizes that no tile divides."""
-    from kgfast.kernels.triton import indexed, pairwise, topk
-
     width = 100 * get_score(score).planes
     queries, table = torch.empty(batch, width), torch.empty(2_041, width, dtype=dtype)
     bias = torch.empty(len(table), dtype=dtype) if options else None
     dims = [50, 100] if options else None
     index = torch.zeros(batch, 300 if options else 33, dtype=torch.int64)
     with aot.recorded(arch) as launches:
-        grad = pairwise.pairwise_scores(queries, table, score, bias, None, dims)
-        pairwise.pairwise_backward(grad, queries, table, score, None, dims)
-        grad = indexed.indexed_scores(queries, table, index, score, bias, None, dims)
-        indexed.indexed_backward(grad, queries, table, index, score, None, dims)
-        topk.topk(queries, table, 5, score=score, bias=bias, dims=dims)
+        grad = triton.pairwise_scores(queries, table, score, bias, None, dims)
+        triton.pairwise_backward(grad, queries, table, score, None, dims)
+        grad = triton.indexed_scores(queries, table, index, score, bias, None, dims)
+        triton.indexed_backward(grad, queries, table, index, score, None, dims)
+        triton.topk(queries, table, 5, score=score, bias=bias, dims=dims)
     return launches
-
-
-def only(launches, name: str):
-    return next(launch for launch in launches if launch.name == name)
 
 
 def loop_of(launch, arch: int, elements: int):
@@ -66,18 +59,16 @@ CASES = {  # those that need most registers; other scores do less of the same
 
 @pytest.mark.parametrize(("arch", "has_factor"), [(80, True), (90, True), (100, False)])
 def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
-    from kgfast.kernels.triton import indexed, pairwise, topk
-
     facts = get_score("rscf_rotate")
     queries, table = torch.empty(1000, 100 * facts.query_planes(has_factor)), torch.empty(2041, 200)
     factor = torch.empty(2041, 100) if has_factor else None
     index = torch.zeros(1000, 33, dtype=torch.int64)
     with aot.recorded(arch) as launches:
-        grad = pairwise.pairwise_scores(queries, table, facts.name, None, factor)
-        pairwise.pairwise_backward(grad, queries, table, facts.name, factor)
-        grad = indexed.indexed_scores(queries, table, index, facts.name, None, factor)
-        indexed.indexed_backward(grad, queries, table, index, facts.name, factor)
-        topk.topk(queries, table, 5, score=facts.name, factor=factor)
+        grad = triton.pairwise_scores(queries, table, facts.name, None, factor)
+        triton.pairwise_backward(grad, queries, table, facts.name, factor)
+        grad = triton.indexed_scores(queries, table, index, facts.name, None, factor)
+        triton.indexed_backward(grad, queries, table, index, facts.name, factor)
+        triton.topk(queries, table, 5, score=facts.name, factor=factor)
     for launch in launches:
         assert aot.compile_for(launch, arch).stack == 0, launch.name
     names = {launch.name for launch in launches}
@@ -86,8 +77,7 @@ def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
     assert sides == {False, True}
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("score", CASES)
+@pytest.mark.parametrize(("arch", "score"), on_each_arch(*CASES))
 def test_no_kernel_spills(score: str, arch: int) -> None:
     names = set()
     for batch, dtype, options in CASES[score]:
@@ -144,8 +134,7 @@ def test_gathers_are_limited_by_memory() -> None:
             assert roots == 1
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("score", ["dot", "rotate"])
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("dot", "rotate"))
 def test_survivors_are_scored_without_fusion(arch, score) -> None:
     launch = only(recorded(score, 100, arch=arch, options=True), "score_survivors")
     ptx = aot.compile_for(launch, arch).ptx
@@ -177,16 +166,14 @@ def test_amd_code() -> None:
 
 @pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
 def test_the_host_never_waits_for_pairs(score) -> None:
-    from kgfast.kernels.triton import indexed, pairwise
-
     width = 4 * get_score(score).planes
     queries, table = torch.empty(5, width), torch.empty(300, width, dtype=torch.float16)
     index = torch.zeros(5, 7, dtype=torch.int64)
     with aot.recorded(90), _NoReading():
-        grad = pairwise.pairwise_scores(queries, table, score, table[:, 0], None, [3, 4])
-        pairwise.pairwise_backward(grad, queries, table, score, None, [3, 4])
-        grad = indexed.indexed_scores(queries, table, index, score)
-        indexed.indexed_backward(grad, queries, table, index, score, need=(True, False, False))
+        grad = triton.pairwise_scores(queries, table, score, table[:, 0], None, [3, 4])
+        triton.pairwise_backward(grad, queries, table, score, None, [3, 4])
+        grad = triton.indexed_scores(queries, table, index, score)
+        triton.indexed_backward(grad, queries, table, index, score, need=(True, False, False))
 
 
 class _NoReading(TorchDispatchMode):
@@ -210,6 +197,6 @@ def test_gradients_fill_the_machine_in_bounded_scratch(rows, others) -> None:
     programs = -(-rows // 16) * (512 // 32)
     target = accumulator.splits(programs, others)
     assert target.numel() * 4 <= max(gradients.PARTIAL_BYTES, grad.numel() * 4)
-    wanted = min(2000, programs * (others // 128 or 1))  # warps; a split has 64 rows at least
+    least = min(2000, programs * (others // 128 or 1))  # warps; a split has 64 rows at least
     room = gradients.PARTIAL_BYTES // (8 * grad.numel())
-    assert len(target) * programs >= min(wanted, programs * max(1, room))
+    assert len(target) * programs >= min(least, programs * max(1, room))

@@ -4,50 +4,28 @@ As in test_rank.py, the classes run in a subprocess with ``TRITON_INTERPRET=1`` 
 is no GPU: ``TRITON_INTERPRET=1 pytest tests/kernels/triton/test_losses.py`` shows them one by one.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from kgfast.kernels.scores import get_score
-from support.flat import reference
+from support.flat import reference, triton
+from support.interpreted import run_interpreted
 from support.problems import SCORES
 
 pytest.importorskip("triton")
 
-from support.interpreter import quicken
+from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = not INTERPRETED and torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-CAN_RUN = INTERPRETED or ON_GPU  # else the classes are left to the subprocess
-on_gpu = pytest.mark.gpu if ON_GPU else lambda item: item
-if INTERPRETED:
-    quicken()
-few = settings(
-    max_examples=6,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 LAYOUTS = [score for score in SCORES if score != "rotate_interleaved"]  # one of each kernel
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.parametrize("group", ["TestPairwise", "TestIndexed", "TestLosses"])
 def test_in_the_interpreter(group: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, __file__, "-k", group],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    run_interpreted(__file__, group)
 
 
 def rows(score: str, count: int, dim: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -68,15 +46,15 @@ def exact(value):
     return value.double().cpu() if torch.is_tensor(value) and value.is_floating_point() else value
 
 
-def assert_close(found: Tensor | None, expected: Tensor | None, rel: float = 1e-5) -> None:
+def assert_close(actual: Tensor | None, expected: Tensor | None, rel: float = 1e-5) -> None:
     """Within ``rel`` of the largest number of a row."""
     if expected is None:
-        assert found is None
+        assert actual is None
         return
-    assert found is not None
-    assert found.shape == expected.shape
+    assert actual is not None
+    assert actual.shape == expected.shape
     scale = expected.abs().amax(-1, keepdim=True) if expected.numel() else expected
-    error = (found.double().cpu() - expected.double().cpu()).abs()
+    error = (actual.double().cpu() - expected.double().cpu()).abs()
     assert bool((error <= rel * scale + 1e-30).all()), float((error / scale).max())
 
 
@@ -86,23 +64,21 @@ def narrow_bits(dtype: torch.dtype) -> float:
 
 
 def check_pairwise(queries, candidates, score, bias=None, dims=None, runs=2) -> None:
-    from kgfast.kernels.triton.pairwise import pairwise_backward, pairwise_scores
-
-    scores = pairwise_scores(queries, candidates, score, bias, None, dims)
+    scores = triton.pairwise_scores(queries, candidates, score, bias, None, dims)
     assert scores.dtype == torch.float32
     operands = exact(queries), exact(candidates), score
     assert_close(scores, reference.pairwise_scores(*operands, exact(bias), None, dims))
     grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    found = pairwise_backward(grad, queries, candidates, score, None, dims)
+    actual = triton.pairwise_backward(grad, queries, candidates, score, None, dims)
     expected = reference.pairwise_backward(exact(grad), *operands, None, dims)
-    assert found[0].dtype == queries.dtype
-    assert found[1].dtype == candidates.dtype
-    assert_close(found[0], expected[0])
-    assert_close(found[1], expected[1], narrow_bits(candidates.dtype))
+    assert actual[0].dtype == queries.dtype
+    assert actual[1].dtype == candidates.dtype
+    assert_close(actual[0], expected[0])
+    assert_close(actual[1], expected[1], narrow_bits(candidates.dtype))
     for _ in range(1, runs):
-        again = pairwise_backward(grad, queries, candidates, score, None, dims)
-        assert all(torch.equal(a, b) for a, b in zip(found[:2], again[:2], strict=True))
-        assert found[2] is again[2] is None  # no factor
+        again = triton.pairwise_backward(grad, queries, candidates, score, None, dims)
+        assert all(torch.equal(a, b) for a, b in zip(actual[:2], again[:2], strict=True))
+        assert actual[2] is again[2] is None  # no factor
 
 
 @on_gpu
@@ -111,7 +87,7 @@ class TestPairwise:
 
     @given(
         score=st.sampled_from(list(SCORES)),
-        shape=st.tuples(st.integers(1, 20), st.integers(1, 70), st.integers(1, 9)),
+        shape=st.tuples(st.integers(1, 20), st.integers(1, 70), st.integers(1, 5)),
         dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
         has_bias=st.booleans(),
         has_dims=st.booleans(),
@@ -143,28 +119,23 @@ class TestPairwise:
 
     @pytest.mark.parametrize("score", LAYOUTS)
     def test_a_crop_is_the_cropped_table(self, score) -> None:
-        from kgfast.kernels.triton.pairwise import pairwise_scores
-
         q, c = operands(score, 4, 40, 80)
-        crops = pairwise_scores(q, c, score, dims=[80, 64, 70])
+        crops = triton.pairwise_scores(q, c, score, dims=[80, 64, 70])
         for dim, scores in zip([80, 64, 70], crops, strict=True):
-            q_crop, c_crop = (reference_crop(it, score, dim) for it in (q, c))
-            assert torch.equal(pairwise_scores(q_crop, c_crop, score, dims=[dim])[0], scores)
+            q_crop, c_crop = (reference_crop(side, score, dim) for side in (q, c))
+            assert torch.equal(triton.pairwise_scores(q_crop, c_crop, score, dims=[dim])[0], scores)
             if score != "dot":  # which is a GEMM without crops
-                assert torch.equal(pairwise_scores(q_crop, c_crop, score), scores)
+                assert torch.equal(triton.pairwise_scores(q_crop, c_crop, score), scores)
 
     @pytest.mark.parametrize("score", ["l1", "l2", "rotate"])
     def test_no_gradient_where_rows_are_equal(self, score) -> None:
-        from kgfast.kernels.triton.indexed import indexed_backward
-        from kgfast.kernels.triton.pairwise import pairwise_backward
-
         q = rows(score, 2, 3, 0)
         grad = torch.ones(2, 2, device=DEVICE)
         same = q[:1].repeat(2, 1)
-        for result in pairwise_backward(grad, same, same.clone(), score)[:2]:
+        for result in triton.pairwise_backward(grad, same, same.clone(), score)[:2]:
             assert torch.equal(result, torch.zeros_like(q))
         index = torch.tensor([[0, 0], [1, 1]], device=DEVICE)
-        grad_queries, (_, grad_rows), _ = indexed_backward(grad, q, q.clone(), index, score)
+        grad_queries, (_, grad_rows), _ = triton.indexed_backward(grad, q, q.clone(), index, score)
         assert not grad_queries.any()
         assert not grad_rows.any()
 
@@ -181,18 +152,15 @@ class TestPairwise:
         "need", [(True, False, False), (False, True, False), (False, False, False)]
     )
     def test_only_what_is_needed(self, need) -> None:
-        from kgfast.kernels.triton.indexed import indexed_backward
-        from kgfast.kernels.triton.pairwise import pairwise_backward
-
         q, c = operands("rotate", 2, 5, 3)
         grad = torch.ones(2, 5, device=DEVICE)
-        both = pairwise_backward(grad, q, c, "rotate")
-        found = pairwise_backward(grad, q, c, "rotate", need=need)
-        for is_needed, a, b in zip(need, found, both, strict=True):
+        both = triton.pairwise_backward(grad, q, c, "rotate")
+        actual = triton.pairwise_backward(grad, q, c, "rotate", need=need)
+        for is_needed, a, b in zip(need, actual, both, strict=True):
             assert torch.equal(a, b) if is_needed else a is None
         index = torch.arange(5, device=DEVICE).repeat(2, 1)
-        found = indexed_backward(grad, q, c, index, "rotate", need=need)
-        assert [it is not None for it in found] == list(need)
+        actual = triton.indexed_backward(grad, q, c, index, "rotate", need=need)
+        assert [part is not None for part in actual] == list(need)
 
     def test_rows_too_long_for_the_scratch(self, monkeypatch) -> None:
         from kgfast.kernels.triton import pairwise
@@ -201,26 +169,22 @@ class TestPairwise:
         check_pairwise(*operands("rotate", 3, 20, 4), "rotate", None, [2, 4])
 
     def test_autocast_leaves_products_alone(self) -> None:
-        from kgfast.kernels.triton.pairwise import pairwise_backward, pairwise_scores
-
         q, c = operands("dot", 3, 20, 8)
-        expected = pairwise_scores(q, c, "dot")
+        expected = triton.pairwise_scores(q, c, "dot")
         with torch.autocast(DEVICE, torch.bfloat16):
-            assert torch.equal(pairwise_scores(q, c, "dot"), expected)
-            gradients = pairwise_backward(expected, q, c, "dot")
-        plain = pairwise_backward(expected, q, c, "dot")
+            assert torch.equal(triton.pairwise_scores(q, c, "dot"), expected)
+            gradients = triton.pairwise_backward(expected, q, c, "dot")
+        plain = triton.pairwise_backward(expected, q, c, "dot")
         assert all(torch.equal(a, b) for a, b in zip(gradients[:2], plain[:2], strict=True))
 
     @pytest.mark.parametrize(("queries", "others"), [(0, 3), (3, 0), (0, 0)])
     def test_nothing_to_score(self, queries, others) -> None:
-        from kgfast.kernels.triton.pairwise import pairwise_backward, pairwise_scores
-
         q, c = rows("rotate", queries, 2, 0), rows("rotate", others, 2, 1)
-        grad = pairwise_scores(q, c, "rotate")
+        grad = triton.pairwise_scores(q, c, "rotate")
         assert grad.shape == (queries, others)
-        found = pairwise_backward(grad, q, c, "rotate")
-        for result, it in zip(found[:2], (q, c), strict=True):
-            assert torch.equal(result, torch.zeros_like(it))
+        actual = triton.pairwise_backward(grad, q, c, "rotate")
+        for result, side in zip(actual[:2], (q, c), strict=True):
+            assert torch.equal(result, torch.zeros_like(side))
 
 
 def reference_crop(values: Tensor, score: str, dim: int) -> Tensor:
@@ -230,21 +194,19 @@ def reference_crop(values: Tensor, score: str, dim: int) -> Tensor:
 
 
 def check_indexed(queries, table, index, score, bias=None, dims=None) -> None:
-    from kgfast.kernels.triton.indexed import indexed_backward, indexed_scores
-
-    scores = indexed_scores(queries, table, index, score, bias, None, dims)
+    scores = triton.indexed_scores(queries, table, index, score, bias, None, dims)
     operands = exact(queries), exact(table), index.cpu(), score
     assert_close(scores, reference.indexed_scores(*operands, exact(bias), None, dims))
     grad = torch.randn(scores.shape, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    found = indexed_backward(grad, queries, table, index, score, None, dims)
+    actual = triton.indexed_backward(grad, queries, table, index, score, None, dims)
     expected = reference.indexed_backward(exact(grad), *operands, None, dims)
-    assert found[1][1].dtype == table.dtype
-    assert torch.equal(found[1][0].cpu(), expected[1][0])
-    assert_close(found[0], expected[0])
-    assert_close(found[1][1], expected[1][1], narrow_bits(table.dtype))
-    again = indexed_backward(grad, queries, table, index, score, None, dims)
-    assert torch.equal(found[0], again[0])
-    assert torch.equal(found[1][1], again[1][1])
+    assert actual[1][1].dtype == table.dtype
+    assert torch.equal(actual[1][0].cpu(), expected[1][0])
+    assert_close(actual[0], expected[0])
+    assert_close(actual[1][1], expected[1][1], narrow_bits(table.dtype))
+    again = triton.indexed_backward(grad, queries, table, index, score, None, dims)
+    assert torch.equal(actual[0], again[0])
+    assert torch.equal(actual[1][1], again[1][1])
 
 
 def random_index(queries: int, count: int, num_entities: int) -> Tensor:
@@ -278,13 +240,14 @@ class TestIndexed:
     @pytest.mark.parametrize("score", LAYOUTS)
     def test_rows_that_no_pair_names_do_not_matter(self, score) -> None:
         """Not even the first one, which lanes past the end of a list once read."""
-        from kgfast.kernels.triton.indexed import indexed_backward
 
         q, table = operands(score, 3, 9, 5)
         q[0], table[0] = torch.nan, torch.inf
         index = 1 + random_index(3, 5, 8)
         grad = rows("l1", 3, 5, 2)
-        grad_queries, (_, grad_rows), _ = indexed_backward(grad[1:], q[1:], table, index[1:], score)
+        grad_queries, (_, grad_rows), _ = triton.indexed_backward(
+            grad[1:], q[1:], table, index[1:], score
+        )
         assert grad_queries.isfinite().all()
         assert grad_rows.isfinite().all()
 
@@ -306,22 +269,19 @@ class TestIndexed:
         check_indexed(q, table, random_index(1, 1, 31).expand(3, 4), "dot")
 
     def test_it_scores_as_pairwise_does(self) -> None:
-        from kgfast.kernels.triton.indexed import indexed_scores
-        from kgfast.kernels.triton.pairwise import pairwise_scores
-
         q, table = operands("l2", 3, 20, 6)
         index = torch.arange(20, device=DEVICE).repeat(3, 1)
-        assert_close(indexed_scores(q, table, index, "l2"), pairwise_scores(q, table, "l2"))
+        assert_close(
+            triton.indexed_scores(q, table, index, "l2"), triton.pairwise_scores(q, table, "l2")
+        )
 
     @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
     def test_nothing_to_score(self, shape) -> None:
-        from kgfast.kernels.triton.indexed import indexed_backward, indexed_scores
-
         q, table = rows("rotate", shape[0], 2, 0), rows("rotate", 5, 2, 1)
         index = torch.empty(shape, dtype=torch.int64, device=DEVICE)
-        grad = indexed_scores(q, table, index, "rotate")
+        grad = triton.indexed_scores(q, table, index, "rotate")
         assert grad.shape == shape
-        grad_queries, (ids, grad_rows), _ = indexed_backward(grad, q, table, index, "rotate")
+        grad_queries, (ids, grad_rows), _ = triton.indexed_backward(grad, q, table, index, "rotate")
         assert torch.equal(grad_queries, torch.zeros_like(q))
         assert ids.shape == (0,)
         assert grad_rows.shape == (0, 4)
@@ -347,14 +307,12 @@ class TestLosses:
 
     @pytest.fixture(autouse=True)
     def small_chunks(self, monkeypatch) -> None:
-        from kgfast.kernels.triton import losses
+        from kgfast.kernels.triton import pairwise
 
-        monkeypatch.setattr(losses._Sweep, "scratch_scores", 200)
+        monkeypatch.setattr(pairwise, "BLOCK_PAIRS", 200)
 
-    @pytest.mark.parametrize("score", LAYOUTS)
+    @pytest.mark.parametrize("score", ["dot", "l2", "rotate"])  # a GEMM, a root, neither
     def test_bce(self, score) -> None:
-        from kgfast.kernels.triton import losses
-
         q, c = operands(score, 4, 90, 6)
         bias = rows("l1", 90, 1, 3)[:, 0]
         indptr = torch.tensor([0, 2, 5, 6, 10], device=DEVICE)
@@ -363,51 +321,47 @@ class TestLosses:
         index = indptr.cpu(), indices.cpu()
         grad = rows("l1", 4, 1, 4)[:, 0]
         for b in (bias, None):
-            row_losses, linear = losses.bce(q, c, b, indptr, indices, *labels)
+            row_losses, linear = triton.bce(q, c, b, indptr, indices, *labels)
             assert row_losses.dtype == torch.float32
             inputs = exact(q), exact(c), exact(b)
             expected = reference.bce(*inputs, *index, *labels)
             assert_close(row_losses, expected[0])
             assert_close(linear, expected[1])
             need = True, True, b is not None
-            found = losses.bce_backward(grad, q, c, b, indptr, indices, *labels, need)
-            expected = reference.bce_backward(exact(grad), *inputs, *index, *labels, need)
-            for x, y in zip(found, expected, strict=True):
+            actual = triton.bce_backward(grad, q, c, b, indptr, indices, *labels, need=need)
+            expected = reference.bce_backward(exact(grad), *inputs, *index, *labels, need=need)
+            for x, y in zip(actual, expected, strict=True):
                 assert_close(x, y)
-            again = losses.bce_backward(grad, q, c, b, indptr, indices, *labels, need)
-            assert all(x is y or torch.equal(x, y) for x, y in zip(found, again, strict=True))
-            both = losses.bce_with_gradients(grad, q, c, b, indptr, indices, *labels, need)
+            again = triton.bce_backward(grad, q, c, b, indptr, indices, *labels, need=need)
+            assert all(x is y or torch.equal(x, y) for x, y in zip(actual, again, strict=True))
+            both = triton.bce_with_gradients(grad, q, c, b, indptr, indices, *labels, need=need)
             assert torch.equal(both[0], row_losses)
-            assert all(x is y or torch.equal(x, y) for x, y in zip(found, both[2], strict=True))
+            assert all(x is y or torch.equal(x, y) for x, y in zip(actual, both[2], strict=True))
 
-    @pytest.mark.parametrize("score", LAYOUTS)
+    @pytest.mark.parametrize("score", ["dot", "l2", "rotate"])  # a GEMM, a root, neither
     def test_cross_entropy(self, score) -> None:
-        from kgfast.kernels.triton import losses
-
         q, c = operands(score, 4, 90, 6, torch.bfloat16)
         bias = rows("l1", 90, 1, 3)[:, 0]
         targets = torch.tensor([3, 89, 0, 3], device=DEVICE)
-        found = losses.cross_entropy(q, c, bias, targets, 0.1, score)
+        actual = triton.cross_entropy(q, c, bias, targets, 0.1, score)
         inputs = exact(q), exact(c), exact(bias), targets.cpu(), 0.1, score
         expected = reference.cross_entropy(*inputs)
-        for x, y in zip(found, expected, strict=True):
+        for x, y in zip(actual, expected, strict=True):
             assert_close(x, y)
         grad = rows("l1", 4, 1, 4)[:, 0]
-        gradients = losses.cross_entropy_backward(grad, found[1], q, c, bias, targets, 0.1, score)
+        gradients = triton.cross_entropy_backward(grad, actual[1], q, c, bias, targets, 0.1, score)
         references = reference.cross_entropy_backward(exact(grad), expected[1], *inputs)
         assert gradients[1].dtype == torch.bfloat16
         for x, y, rel in zip(gradients, references, (1e-5, 8e-3, 1e-5), strict=True):
             assert_close(x, y, rel)
-        again = losses.cross_entropy_backward(grad, found[1], q, c, bias, targets, 0.1, score)
+        again = triton.cross_entropy_backward(grad, actual[1], q, c, bias, targets, 0.1, score)
         assert all(torch.equal(x, y) for x, y in zip(gradients, again, strict=True))
 
     def test_only_what_is_needed(self) -> None:
-        from kgfast.kernels.triton import losses
-
         q, c = operands("l1", 2, 9, 3)
         targets = torch.tensor([1, 8], device=DEVICE)
-        _, lse, _ = losses.cross_entropy(q, c, None, targets, 0.0, "l1")
+        _, lse, _ = triton.cross_entropy(q, c, None, targets, 0.0, "l1")
         grad = torch.ones(2, device=DEVICE)
         need = False, True, False
-        found = losses.cross_entropy_backward(grad, lse, q, c, None, targets, 0.0, "l1", need)
-        assert [it is not None for it in found] == list(need)
+        actual = triton.cross_entropy_backward(grad, lse, q, c, None, targets, 0.0, "l1", need)
+        assert [part is not None for part in actual] == list(need)

@@ -1,9 +1,5 @@
 """The sweep of the Triton backend errs by no more than its bound; run as test_rank.py is."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +7,7 @@ from hypothesis import strategies as st
 
 from kgfast.kernels.scores import get_score
 from support.flat import canonical_scores
+from support.interpreted import run_interpreted
 
 pytest.importorskip("triton")
 
@@ -21,15 +18,7 @@ from support.triton_sweep import swept_distances
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(600)
 def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, __file__, "-k", "TestBound"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    run_interpreted(__file__, "TestBound")
 
 
 @on_gpu
@@ -60,10 +49,10 @@ class TestBound:
             values = values[:1] + 1e-5 * values
         values = (values * scale).to(torch.float64 if is_double else torch.float32)
         queries, candidates = values[:num_queries].to(DEVICE), values[num_queries:].to(DEVICE)
-        found, allowed = swept_distances(score, queries, candidates)
-        wanted = -canonical_scores(queries[:, None], candidates[None], score)
-        finite = found.isfinite()
-        excess = (found.double() - wanted).abs() - allowed(wanted)
+        actual, allowed = swept_distances(score, queries, candidates)
+        canonical = -canonical_scores(queries[:, None], candidates[None], score)
+        finite = actual.isfinite()
+        excess = (actual.double() - canonical).abs() - allowed(canonical)
         assert not bool((excess[finite] > 0).any())
         if scale == 1.0 and not is_double:
             assert bool(finite.all())

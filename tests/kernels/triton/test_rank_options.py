@@ -1,9 +1,5 @@
 """Options, views and bad input of the Triton backend's ranks; run as test_rank.py is."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +8,8 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.kernels.scores import get_score
+from support.flat import triton
+from support.interpreted import run_interpreted
 from support.problems import SCORES
 
 pytest.importorskip("triton")
@@ -32,15 +30,7 @@ from support.triton_ranks import (
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(600)
 def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, __file__, "-k", "TestOptions or TestOperator"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    run_interpreted(__file__, "TestOptions or TestOperator")
 
 
 @on_gpu
@@ -137,16 +127,15 @@ class TestOptions:
 
     def test_numbers_that_are_not_finite_in_long_rows(self, monkeypatch) -> None:
         from kgfast.kernels.triton.host import configs
-        from kgfast.kernels.triton.rank import rank_counts
 
         monkeypatch.setattr(configs, "PACKED_BYTES", 64)
         candidates = torch.ones(50, 160, device=DEVICE)
         candidates[3:] = 9.0  # all lose after 64 features
         candidates[40, 75] = torch.nan
         none = torch.zeros(2, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
-        index = (torch.zeros(1, dtype=torch.int64), *none)
+        index = [part.to(DEVICE) for part in (torch.zeros(1, dtype=torch.int64), *none)]
         with pytest.raises(ValueError, match="candidates: row 40 holds"):
-            rank_counts(candidates[:1], candidates, *(it.to(DEVICE) for it in index), "rotate")
+            triton.rank_counts(candidates[:1], candidates, *index, "rotate")
 
     def test_larger_tiles(self) -> None:
         candidates = table("rotate", 300, 2, torch.float32, 0, 2.0)
@@ -175,8 +164,6 @@ class TestOptions:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
     def test_numbers_that_are_not_finite(self, dtype, value) -> None:
-        from kgfast.kernels.triton.rank import rank_counts
-
         none = torch.zeros(4, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
         none = tuple(tensor.to(DEVICE) for tensor in none)
         targets = torch.tensor([0, 1, 2], device=DEVICE)
@@ -185,14 +172,14 @@ class TestOptions:
         bad, bad_query = good.clone(), queries.clone()
         bad[7, 3] = bad[8, 0] = bad_query[1, 2] = value
         with pytest.raises(ValueError, match="queries: row 1 holds"):
-            rank_counts(bad_query, bad, targets, *none, "rotate")
+            triton.rank_counts(bad_query, bad, targets, *none, "rotate")
         with pytest.raises(ValueError, match="candidates: row 7 holds"):
-            rank_counts(queries, bad, targets, *none, "rotate")
+            triton.rank_counts(queries, bad, targets, *none, "rotate")
         subset = torch.tensor([0, 3], device=DEVICE)
-        rank_counts(queries, bad, targets, *none, "rotate", candidate_ids=subset)
+        triton.rank_counts(queries, bad, targets, *none, "rotate", candidate_ids=subset)
         with pytest.raises(ValueError, match="candidates: row 7 holds"):  # a target outside it
-            rank_counts(queries, bad, targets + 5, *none, "rotate", candidate_ids=subset)
-        rank_counts(queries, bad, targets, *none, "rotate", dims=[1], candidate_ids=subset)
+            triton.rank_counts(queries, bad, targets + 5, *none, "rotate", candidate_ids=subset)
+        triton.rank_counts(queries, bad, targets, *none, "rotate", dims=[1], candidate_ids=subset)
 
     def test_other_devices_are_refused(self) -> None:
         from kgfast.kernels.triton.host.launch import architecture
@@ -248,9 +235,9 @@ class TestOperator:
         with ops.use_backend("reference"), pytest.raises(ValueError, match=r"\w") as expected:
             ops.rank_counts(*arguments, "rotate", dims=dims, **options)
         moved = {name: value.to(DEVICE) for name, value in options.items()}
-        with ops.use_backend("triton"), pytest.raises(ValueError, match=r"\w") as found:
-            ops.rank_counts(*(it.to(DEVICE) for it in arguments), "rotate", dims=dims, **moved)
-        assert str(found.value) == str(expected.value)
+        with ops.use_backend("triton"), pytest.raises(ValueError, match=r"\w") as actual:
+            ops.rank_counts(*(part.to(DEVICE) for part in arguments), "rotate", dims=dims, **moved)
+        assert str(actual.value) == str(expected.value)
 
     @pytest.mark.parametrize("dims", [None, [1, 2]])
     def test_an_empty_subset(self, dims) -> None:

@@ -4,64 +4,41 @@ As in test_rank.py, the class runs in a subprocess with ``TRITON_INTERPRET=1`` w
 no GPU.
 """
 
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from kgfast.kernels.scores import get_score
-from support.flat import reference
+from support.flat import reference, triton
+from support.interpreted import run_interpreted
 from support.problems import cast, make_problem, table_of
 
 pytest.importorskip("triton")
 
-from support.interpreter import quicken
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = not INTERPRETED and torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
-CAN_RUN = INTERPRETED or ON_GPU  # else the class is left to the subprocess
-on_gpu = pytest.mark.gpu if ON_GPU else lambda item: item
-if INTERPRETED:
-    quicken()
-few = settings(
-    max_examples=4,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 def test_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, __file__, "-k", "TestTopk"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    run_interpreted(__file__, "TestTopk")
 
 
 def compare(queries: Tensor, candidates: Tensor, k: int, *args: object, **options: object) -> None:
     """Assert that both backends return the same; twice, as survivors come in any order."""
-    from kgfast.kernels.triton.topk import topk
 
     def there(value: object) -> object:
         return value.to(DEVICE) if isinstance(value, Tensor) else value
 
     scores, ids = reference.topk(queries, candidates, k, *args, **options)
     moved = {name: there(value) for name, value in options.items()}
-    found = topk(*(there(it) for it in (queries, candidates, k, *args)), **moved)
-    assert torch.equal(found[1].cpu(), ids)
-    assert found[0].dtype == scores.dtype
-    assert torch.equal(found[0].cpu().nan_to_num(7.0), scores.nan_to_num(7.0))
+    actual = triton.topk(*(there(part) for part in (queries, candidates, k, *args)), **moved)
+    assert torch.equal(actual[1].cpu(), ids)
+    assert actual[0].dtype == scores.dtype
+    assert torch.equal(actual[0].cpu().nan_to_num(7.0), scores.nan_to_num(7.0))
 
 
 def rows(score: str, count: int, dim: int, seed: int, kind: str = "normal") -> Tensor:
@@ -157,13 +134,13 @@ class TestTopk:
         queries, table = rows("l1", 3, 66, 1).to(DEVICE), rows("l1", 30, 66, 0).to(DEVICE)
         table[20, 65] = torch.inf
         with pytest.raises(ValueError, match="candidates: row 20 holds a NaN or an infinity"):
-            topk.topk(queries, table, 2, score="l1")
+            triton.topk(queries, table, 2, score="l1")
         ids = torch.tensor([4, 20, 9], device=DEVICE)
         with pytest.raises(ValueError, match="candidates: row 20 holds"):
-            topk.topk(queries, table, 2, score="l1", candidate_ids=ids)
+            triton.topk(queries, table, 2, score="l1", candidate_ids=ids)
         queries[2, 1] = torch.nan
         with pytest.raises(ValueError, match="queries: row 2 holds"):
-            topk.topk(queries, table, 2, score="l1")
+            triton.topk(queries, table, 2, score="l1")
         compare(queries.cpu(), table.cpu(), 29, score="l1", nan_worst=True)
 
     def test_a_bad_row_of_a_later_block(self, monkeypatch) -> None:
@@ -173,7 +150,7 @@ class TestTopk:
         queries, table = rows("l1", 3, 2, 1).to(DEVICE), rows("l1", 150, 2, 0).to(DEVICE)
         table[140, 1] = torch.nan
         with pytest.raises(ValueError, match="candidates: row 140 holds"):
-            topk.topk(queries, table, 2, score="l1")
+            triton.topk(queries, table, 2, score="l1")
 
     def test_the_order_of_scores(self) -> None:
         from kgfast.kernels.triton.topk import _MISSING, _keys
