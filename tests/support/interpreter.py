@@ -5,11 +5,9 @@ import inspect
 from functools import cache
 from typing import Any
 
-import triton
 import triton.language as tl
 from triton.language import core, semantic
-
-interpreter = triton.runtime.interpreter
+from triton.runtime import interpreter
 
 
 def quicken() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import kgfast
+from kgfast.eval import ranking
 from kgfast.ops import rank as rank_operator
 from support.waits import PretendDevice
 
@@ -75,8 +76,8 @@ def test_rank_does_not_wait_between_batches(
     monkeypatch, known_on, has_subset, batch_size, make
 ) -> None:
     """The host copies the ids of a group of batches there, and its counts back."""
-    monkeypatch.setattr(kgfast.eval.ranking, "_GROUP", 50)
-    monkeypatch.setattr(kgfast.eval.ranking, "_PINNING", ("meta",))
+    monkeypatch.setattr(ranking, "_GROUP", 50)
+    monkeypatch.setattr(ranking, "_PINNING", ("meta",))
     triples = torch.randint(7, (100, 3))
     known = None if known_on is None else kgfast.KnownTriples(triples)
     with PretendDevice() as device:
