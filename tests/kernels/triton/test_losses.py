@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kgfast.kernels.backend import Into
+from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.flat import reference, triton
 from support.interpreted import run_interpreted
@@ -161,6 +163,21 @@ class TestPairwise:
         index = torch.arange(5, device=DEVICE).repeat(2, 1)
         actual = triton.indexed_backward(grad, q, c, index, "rotate", need=need)
         assert [part is not None for part in actual] == list(need)
+
+    @pytest.mark.parametrize("score", ["dot", "l2"])
+    @pytest.mark.parametrize("adds_to_table", [False, True])
+    def test_gradients_go_where_a_loss_collects_them(self, score, adds_to_table) -> None:
+        """Those of queries are added, those of the table written, unless they are added, too."""
+        q, c = operands(score, 3, 70, 4)
+        grad = rows("l1", 3, 70, 2)
+        of_queries, of_table, _ = triton.pairwise_backward(grad, q, c, score)
+        into = Into(torch.ones_like(q), torch.full_like(c, 2.0), adds_to_table)
+        problem = Operands(q, Prepared(c, get_score(score), torch.ones(70, device=DEVICE)))
+        made = triton.backend.backward(problem, grad, need=Need(True, True), into=into)
+        assert made.queries is into.queries
+        assert made.table is into.table
+        assert_close(into.queries, of_queries + 1)
+        assert_close(into.table, of_table + 2 * adds_to_table)
 
     def test_rows_too_long_for_the_scratch(self, monkeypatch) -> None:
         from kgfast.kernels.triton import pairwise

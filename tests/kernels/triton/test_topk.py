@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kgfast.kernels.checks import Checks
+from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.flat import reference, triton
 from support.interpreted import run_interpreted
@@ -142,6 +144,19 @@ class TestTopk:
         with pytest.raises(ValueError, match="queries: row 2 holds"):
             triton.topk(queries, table, 2, score="l1")
         compare(queries.cpu(), table.cpu(), 29, score="l1", nan_worst=True)
+
+    @pytest.mark.parametrize("count", [0, 2])
+    def test_kept_checks_are_read_first(self, count) -> None:
+        def refuse() -> None:
+            raise ValueError("what was kept")
+
+        checks = Checks(deferred=True)
+        checks.keep(torch.zeros(1, dtype=torch.bool, device=DEVICE), refuse)
+        table = rows("l1", 30, 3, 0).to(DEVICE)
+        table[20] = torch.nan
+        operands = Operands(table[:count], Prepared(table, get_score("l1")))
+        with pytest.raises(ValueError, match="what was kept"):
+            triton.backend.topk(operands, 2, None, checks)
 
     def test_a_bad_row_of_a_later_block(self, monkeypatch) -> None:
         from kgfast.kernels.triton import topk
