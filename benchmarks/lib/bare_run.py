@@ -1,19 +1,11 @@
 """The run of a trainer whose steps a benchmark makes itself."""
 
 from kgfast.training import Trainer
-from kgfast.training.run import Run
+from kgfast.training.run import Job, Run
 
 
 def bare_run(trainer: Trainer) -> Run:
     """A run in training mode, without a folder, progress and evaluations of its own."""
-    run = Run(
-        trainer.config,
-        trainer.dataset,
-        trainer.model,
-        trainer.evaluate,
-        folder=None,
-        progress=False,
-        resume=False,
-    )
+    run = Run(Job(trainer.config, trainer.dataset, trainer.model, trainer.evaluate))
     trainer.model.train()
     return run

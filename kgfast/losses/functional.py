@@ -81,7 +81,7 @@ def bce(
     check_model(model)
     a, c = smoothed_labels(label_smoothing, smoothing_style, model.num_entities)
     queries, candidates = _queries(model, anchors, relations, side)
-    given = {
+    arguments = {
         **_all_candidates(with_gamma(candidates, model, queries.dtype), "bce"),
         **_csr(positives, queries),
         "label_a": a,
@@ -89,10 +89,10 @@ def bce(
         "score": model.score,
     }
     if reduction == "none" or not len(queries):
-        rows = ops.bce(queries, **given)
+        rows = ops.bce(queries, **arguments)
         return _reduced(rows, len(rows) * len(candidates.table), reduction)
     divisor = len(queries) * len(candidates.table) if reduction == "mean" else 1
-    return ops.bce_total(queries, **given, divisor=divisor)
+    return ops.bce_total(queries, **arguments, divisor=divisor)
 
 
 def cross_entropy(

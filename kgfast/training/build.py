@@ -1,16 +1,14 @@
 """What a config stands for: its dataset, its model, its device."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kgfast import datasets
 from kgfast.datasets import Dataset
 from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, Model, RotatE, TransE
+from kgfast.training.config import Config
 from kgfast.training.negatives import mix
-
-if TYPE_CHECKING:
-    from kgfast.training.config import Config
 
 _MODELS: dict[str, Any] = {
     "rotate": RotatE,
@@ -35,7 +33,7 @@ _OPTIONS = {
 _SEEDS = {"model": -1, "range": -2, "filters": -3}  # beside those of steps, which are not negative
 
 
-def load_dataset(config: "Config") -> Dataset:
+def load_dataset(config: Config) -> Dataset:
     """The dataset of a config.
 
     Raises
@@ -43,38 +41,38 @@ def load_dataset(config: "Config") -> Dataset:
     FileNotFoundError, ValueError
         If there is none, or a file of it is malformed.
     """
-    wanted = config.dataset
-    return datasets.load(wanted.folder(), wanted.name, columns=wanted.columns)
+    source = config.dataset
+    return datasets.load(source.folder(), source.name, columns=source.columns)
 
 
-def build_model(config: "Config", num_entities: int, num_relations: int) -> Model:
+def build_model(config: Config, num_entities: int, num_relations: int) -> Model:
     """A fresh model, trainable, on the CPU; the same one for the same config."""
-    wanted = config.model
-    options = {name: getattr(wanted, name) for name in _OPTIONS.get(wanted.name, ())}
-    if wanted.norm is not None:
-        options["norm"] = wanted.norm
-    model: Model = _MODELS[wanted.name].init(
+    section = config.model
+    options = {name: getattr(section, name) for name in _OPTIONS.get(section.name, ())}
+    if section.norm is not None:
+        options["norm"] = section.norm
+    model: Model = _MODELS[section.name].init(
         num_entities,
         num_relations,
-        wanted.base_dim,
+        section.base_dim,
         seed=mix(config.seed, _SEEDS["model"]),
         **options,
     )
-    if wanted.init_range is not None:
+    if section.init_range is not None:
         generator = torch.Generator().manual_seed(mix(config.seed, _SEEDS["range"]))
         with torch.no_grad():
             for table in (model.entity, model.relation):
-                table.uniform_(-wanted.init_range, wanted.init_range, generator=generator)
+                table.uniform_(-section.init_range, section.init_range, generator=generator)
     return _wrapped(model, config)
 
 
-def _wrapped(model: Model, config: "Config") -> Model:
+def _wrapped(model: Model, config: Config) -> Model:
     """The model, filtered and croppable as the config says."""
-    wanted, med = config.model, config.med
-    if wanted.use_rscf:
-        filters_relations = wanted.rscf_relation_transform
+    section, med = config.model, config.med
+    if section.use_rscf:
+        filters_relations = section.rscf_relation_transform
         if filters_relations is None:
-            filters_relations = wanted.name in ("rotate", "transe")
+            filters_relations = section.name in ("rotate", "transe")
         model = RSCF(model, filters_relations, seed=mix(config.seed, _SEEDS["filters"]))
     if med is None or not med.enabled:
         return model
@@ -90,7 +88,7 @@ def _wrapped(model: Model, config: "Config") -> Model:
     )
 
 
-def device_of(config: "Config") -> torch.device:
+def device_of(config: Config) -> torch.device:
     """The device of a config; ``auto`` is a GPU where there is one.
 
     Raises

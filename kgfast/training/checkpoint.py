@@ -114,11 +114,11 @@ def load(path: str | os.PathLike[str]) -> State:
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
     if version != _WITHOUT_CHECKSUM:
-        found = _checksum(header[_KEY], tensors)
-        if header.get(_CHECKSUM) != found:
+        checksum = _checksum(header[_KEY], tensors)
+        if header.get(_CHECKSUM) != checksum:
             raise ValueError(
                 f"{path}: damaged: its checksum is {header.get(_CHECKSUM)}, that of its content "
-                f"{found}"
+                f"{checksum}"
             )
     return tensors, meta
 
@@ -126,8 +126,8 @@ def load(path: str | os.PathLike[str]) -> State:
 def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     """The format version and the meta."""
     try:
-        found = json.loads(header[_KEY])
-        version, meta = found["version"], found["meta"]
+        kept = json.loads(header[_KEY])
+        version, meta = kept["version"], kept["meta"]
         if type(version) is not int or version < 1 or not isinstance(meta, dict):
             raise TypeError
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -169,7 +169,7 @@ def write_beside(path: Path, write: Callable[[Path], object]) -> None:
 def set_aside(path: Path) -> Path:
     """Rename what cannot be read to a free name, ``<name>.broken`` or so; returns it."""
     names = (path.with_name(f"{path.name}.broken{'' if i == 1 else i}") for i in count(1))
-    aside = next(it for it in names if not os.path.lexists(it))
+    aside = next(name for name in names if not os.path.lexists(name))
     os.rename(path, aside)
     return aside
 
@@ -187,7 +187,7 @@ def _os_error(error: Exception, path: Path) -> OSError:
     """The failure as an OSError about the path: safetensors has its own class."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None:
-        found = re.search(r"os error (\d+)|code: (\d+)", str(error))
-        number = int(found[1] or found[2]) if found else errno.EIO
+        code = re.search(r"os error (\d+)|code: (\d+)", str(error))
+        number = int(code[1] or code[2]) if code else errno.EIO
     reason = os.strerror(number) if number != errno.EIO else str(error)
     return OSError(number, f"cannot write a checkpoint: {reason}; the old one is intact", str(path))

@@ -32,10 +32,10 @@ def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
 
 def describe(model: nn.Module, dataset: Dataset) -> str:
     """What is wrong with the tables, in a clause."""
-    found = first_bad_row(model)
-    if found is None:
+    bad_row = first_bad_row(model)
+    if bad_row is None:
         return "all tables are finite, so the loss overflowed: try a lower optim.lr"
-    table, row = found[0].rpartition(".")[2], found[1]
+    table, row = bad_row[0].rpartition(".")[2], bad_row[1]
     names = {"entity": dataset.entities, "relation": dataset.relations}.get(table)
     name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
     return (

@@ -92,7 +92,9 @@ def _to_npy(run: LoadedRun, out: Path) -> None:
 
 
 def _to_safetensors(run: LoadedRun, out: Path) -> None:
-    state = {name: it.cpu().contiguous().clone() for name, it in run.model.state_dict().items()}
+    state = {
+        name: tensor.cpu().contiguous().clone() for name, tensor in run.model.state_dict().items()
+    }
     save_file(state, out / "model.safetensors", {"format": "pt"})
     _write_json(out / "config.json", _described(run, run.model))
     _write_names(run, out)
@@ -110,7 +112,7 @@ def _to_official(run: LoadedRun, out: Path) -> None:
             )
     if isinstance(model, TransE) and model.score != "l1":
         raise ValueError(f"TransE with norm='l2' does not fit {theirs}: its TransE is the L1 norm")
-    entity, relation = (_single(it, model, theirs) for it in (model.entity, model.relation))
+    entity, relation = (_single(table, model, theirs) for table in (model.entity, model.relation))
     if isinstance(model, RotatE | ComplEx) and model.layout == "interleaved":
         entity = join(split(entity, "interleaved"), "halves")
         if isinstance(model, ComplEx):
@@ -166,7 +168,7 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
         _refuse_norm(model, "l2", "PyKEEN: its RotatE is the L2 norm of the whole vector")
     if isinstance(model, DistMult | ComplEx):
         options["regularizer"] = None  # else it has tensors in the state dict
-    entity, relation = (_single(it, model, "PyKEEN") for it in (model.entity, model.relation))
+    entity, relation = (_single(table, model, "PyKEEN") for table in (model.entity, model.relation))
     if isinstance(model, RotatE | ComplEx):
         entity = join(split(entity, model.layout), "interleaved")
         if isinstance(model, ComplEx) or model.relation_format == "complex":
@@ -248,7 +250,7 @@ def _described(run: LoadedRun, model: Model) -> dict[str, Any]:
         "dim": model.dim,
         "num_entities": model.num_entities,
         "num_relations": model.num_relations,
-        **{it: getattr(innermost, it) for it in _OPTIONS if hasattr(innermost, it)},
+        **{key: getattr(innermost, key) for key in _OPTIONS if hasattr(innermost, key)},
         **({} if dims is None else {"dims": dims, "crop": run.model.crop}),
         "config": run.config.to_dict(),
     }
@@ -273,7 +275,7 @@ def _write_names(run: LoadedRun, out: Path) -> None:
 def _write_dict(path: Path, names: Vocabulary, target: str) -> None:
     """Lines of id, tab and name."""
     for name in names:
-        if not name or name != name.strip() or any(it in name for it in "\t\n\r"):
+        if not name or name != name.strip() or any(mark in name for mark in "\t\n\r"):
             raise ValueError(
                 f"the name {shown(name)} does not fit {target}: its lines are split at tabs and "
                 "stripped"

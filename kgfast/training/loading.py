@@ -230,7 +230,7 @@ def _sizes(run: RunFolder, config: Config, state: Mapping[str, Tensor]) -> tuple
     """Numbers of entities and relations by the tables, where nobody has their names."""
     rows = {}
     for name in ("entity", "relation"):
-        tables = [it for key, it in state.items() if f".{key}".endswith(f".{name}")]
+        tables = [table for key, table in state.items() if f".{key}".endswith(f".{name}")]
         if len(tables) != 1 or tables[0].ndim != 2:
             raise ValueError(f"{run.path}: the checkpoint does not fit the model: no {name} table")
         rows[name] = len(tables[0])

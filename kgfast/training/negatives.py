@@ -118,7 +118,7 @@ class Batches:
         seed: int,
         weights: Tensor | None = None,
     ) -> None:
-        if not all(len(it) for it in rows.values()):
+        if not all(len(part) for part in rows.values()):
             raise ValueError("there are no training triples")
         self._rows, self._weights = rows, weights
         self._batch_size, self._seed = batch_size, seed
@@ -175,7 +175,7 @@ class Batches:
         """Epoch, side, and position among the batches of the side."""
         total = self.per_epoch
         epoch, within = divmod(number, total)
-        heads, heads_after = (it * self._count("head") // total for it in (within, within + 1))
+        heads, heads_after = (n * self._count("head") // total for n in (within, within + 1))
         if heads_after > heads:
             return epoch, "head", heads
         return epoch, "tail", within - heads

@@ -68,7 +68,7 @@ def load_official(folder: str | os.PathLike[str]) -> Model:
         raise ValueError(f"{path}: model {name:.60} is not available; known: {', '.join(_MODELS)}")
     state, source = _state(folder)
     gamma = _number(path, state.get("gamma", config["gamma"]))
-    entity, relation = (state[it] for it in _TABLES)
+    entity, relation = (state[name] for name in _TABLES)
     for what, table in (("entity", entity), ("relation", relation)):
         _check_shape(source, what, table, config, dim)
         _check_rows(source, what, table, _count(path, config, f"n{what}", least=0))
@@ -189,9 +189,9 @@ def _check_rows(source: Path, what: str, table: Tensor, rows: int) -> None:
 def _check_range(source: Path, state: Mapping[str, Tensor], gamma: float, dim: int) -> None:
     """The unit of the phases is computed from gamma and dim: the stored one must be the same."""
     expected = (gamma + EPSILON) / dim
-    found = float(state.get("embedding_range", expected))
-    if not math.isclose(found, expected, rel_tol=1e-5):
+    own_range = float(state.get("embedding_range", expected))
+    if not math.isclose(own_range, expected, rel_tol=1e-5):
         raise ValueError(
             f"{source}: embedding_range must be (gamma + 2) / hidden_dim = {expected:g}; got "
-            f"{found:g}"
+            f"{own_range:g}"
         )

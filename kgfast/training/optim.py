@@ -10,18 +10,16 @@ rows go through in blocks that stay in the cache.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from kgfast import ops
+from kgfast.training.config.sections import OptimConfig
 from kgfast.training.row_gradients import RowGradients, add_to, merge
 from kgfast.training.state import check_tensors
-
-if TYPE_CHECKING:
-    from kgfast.training.config.sections import OptimConfig
 
 _BLOCK = {"cpu": 1 << 16}  # numbers at once: with gradient, states and copies 1.5 MiB
 _BLOCK_ELSEWHERE = 1 << 26
@@ -216,14 +214,19 @@ class Optimizer:
     """
 
     def __init__(
-        self, model: nn.Module, config: "OptimConfig", *, lazy: bool, scaled: bool = False
+        self, model: nn.Module, config: OptimConfig, *, lazy: bool, scaled: bool = False
     ) -> None:
         self._config = config
-        self._named = {name: it for name, it in model.named_parameters() if it.requires_grad}
-        self._entity_name = next(it for it in self._named if f".{it}".endswith(".entity"))
+        self._named = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        self._entity_name = next(name for name in self._named if f".{name}".endswith(".entity"))
         self._entity = self._named[self._entity_name]
         self._rows = self._row_optimizer() if lazy and config.name.startswith("row_") else None
-        dense = [it for it in self._named.values() if self._rows is None or it is not self._entity]
+        named = self._named.values()
+        dense = [each for each in named if self._rows is None or each is not self._entity]
         self._dense = self._dense_optimizer(dense)
         self._parts: list[RowGradients] = []
         self.scaler = LossScaler(scaled)
@@ -268,8 +271,9 @@ class Optimizer:
     def step(self, step: int, lr: float) -> None:
         """Apply the gradients of the parameters and of the rows, and forget them."""
         rows = self._gathered_rows()
-        gradients = [it.grad for it in self._named.values() if it.grad is not None]
-        gradients += [it.rows for it in rows]
+        named = self._named.values()
+        gradients = [parameter.grad for parameter in named if parameter.grad is not None]
+        gradients += [part.rows for part in rows]
         if self._ready(gradients):
             for group in self._dense.param_groups:
                 group["lr"] = lr
@@ -309,14 +313,14 @@ class Optimizer:
 
         Always the same names: a parameter that had no gradient yet has the state it begins with.
         """
-        found = {
+        states = {
             f"{name}.{key}": value
             for name, parameter in self._named.items()
             if not self._has_rows(name)
             for key, value in self._dense_state(parameter).items()
         }
-        states = {} if self._rows is None else self._rows.states
-        return found | {f"{self._entity_name}.{key}": value for key, value in states.items()}
+        rows = {} if self._rows is None else self._rows.states
+        return states | {f"{self._entity_name}.{key}": value for key, value in rows.items()}
 
     def check(self, tensors: Mapping[str, Tensor], *, complete: bool = True) -> None:
         """That the tensors of a checkpoint fit; changes nothing.
@@ -371,4 +375,4 @@ class Optimizer:
         if not moments:
             return {}
         step = torch.zeros((), dtype=torch.float32, device=parameter.device)
-        return {"step": step} | {it: torch.zeros_like(parameter) for it in moments}
+        return {"step": step} | {name: torch.zeros_like(parameter) for name in moments}

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,8 +41,30 @@ _KNOWS_ITS_GRAPH = "graph"  # of the meta: checkpoints of an earlier kgfast lack
 Metrics = dict[str, float]
 
 
+@dataclass(frozen=True)
+class Job:
+    """What a run trains, how, on what, and what ranks a split of that."""
+
+    config: Config
+    dataset: Dataset
+    model: Model
+    evaluate: Callable[[str], Ranks | dict[int, Ranks]]
+
+
 class Run:
-    """One run of a trainer; its arguments are the trainer's, and the graph that its folder keeps.
+    """One run of a trainer.
+
+    Parameters
+    ----------
+    job : Job
+    folder : RunFolder, optional
+        Where its logs and checkpoints go; nowhere without one.
+    graph : RunGraph, optional
+        That the folder keeps.
+    progress : bool
+        Show it.
+    resume : bool
+        Go on from the newest checkpoint of the folder, if there is one.
 
     Attributes
     ----------
@@ -60,32 +83,30 @@ class Run:
 
     def __init__(
         self,
-        config: Config,
-        dataset: Dataset,
-        model: Model,
-        evaluate: Callable[[str], Ranks | dict[int, Ranks]],
+        job: Job,
         *,
-        folder: RunFolder | None,
+        folder: RunFolder | None = None,
         graph: RunGraph | None = None,
-        progress: bool,
-        resume: bool,
+        progress: bool = False,
+        resume: bool = False,
     ) -> None:
+        config, dataset, model = job.config, job.dataset, job.model
         self._config, self._dataset, self._model = config, dataset, model
-        self._graph = graph
-        self._evaluate, self._folder, self._shows_progress = evaluate, folder, progress
+        self._evaluate, self._folder, self._graph = job.evaluate, folder, graph
+        self._shows_progress = progress
         _check_sizes(model, dataset)
         device = model.entity.device
-        wanted, metric = config.train, config.train.save_best_metric
+        train, metric = config.train, config.train.save_best_metric
         triples = dataset.train.hrt.to(device)
         sides: tuple[Side, ...] = SIDES
         if model.has_inverses:  # then queries of both sides share a batch, and its statistics
             triples, sides = with_inverses(triples, model.num_relations), ("tail",)
         self._generator = torch.Generator(device)
-        self._objective = MODES[wanted.mode](config, triples, dataset.num_entities, sides)
-        batches = (wanted.epochs or 0) * self._objective.batches.per_epoch
-        self.steps = wanted.steps or math.ceil(batches / wanted.accumulate)
+        self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides)
+        batches = (train.epochs or 0) * self._objective.batches.per_epoch
+        self.steps = train.steps or math.ceil(batches / train.accumulate)
         self._optimizer = Optimizer(
-            model, config.optim, lazy=self._objective.lazy, scaled=wanted.amp == "fp16"
+            model, config.optim, lazy=self._objective.lazy, scaled=train.amp == "fp16"
         )
         # Then no operator of torch is large, but for the products that make filters and the loss of
         # sub-models.
@@ -96,7 +117,7 @@ class Run:
             and not isinstance(model, MED)
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
-        stop = wanted.early_stopping
+        stop = train.early_stopping
         self._patience = None if stop is None else Patience(metric, stop.patience, stop.min_delta)
         self.state = State()
         self.resumed = self._resume() if resume else False
@@ -107,21 +128,21 @@ class Run:
 
     def train(self) -> bool:
         """Make the steps that are left; False if it was interrupted."""
-        state, wanted = self.state, self._config.train
+        state, train = self.state, self._config.train
         self._model.train()
         with Interrupts() as interrupts, self._logs() as logs, self._bar() as bar:
             while state.step < self.steps and not (state.stopped_early or self._is_out_of_time()):
                 self.make_step()
                 is_last = state.step == self.steps or self._is_out_of_time()
-                if is_last or state.step % wanted.log_every == 0:
+                if is_last or state.step % train.log_every == 0:
                     bar.update(state.step, self._log_loss(logs))
                 else:
                     bar.update(state.step)
-                evaluates = is_last or _is_due(state.step, wanted.eval_every)
+                evaluates = is_last or _is_due(state.step, train.eval_every)
                 if evaluates and len(self._dataset.valid):
                     self._validate(logs, bar)
                 ends = is_last or state.stopped_early or interrupts.requested
-                if ends or _is_due(state.step, wanted.save_every, or_if=evaluates):
+                if ends or _is_due(state.step, train.save_every, or_if=evaluates):
                     self._save()
                 if interrupts.requested and not (is_last or state.stopped_early):
                     return False
@@ -157,7 +178,7 @@ class Run:
         self.state.seconds_evaluating += time.perf_counter() - start
         if isinstance(ranks, Ranks):
             return ranks.metrics(), {}
-        submodels = {str(dim): it.metrics() for dim, it in ranks.items()}
+        submodels = {str(dim): of_dim.metrics() for dim, of_dim in ranks.items()}
         return submodels[str(max(ranks))], submodels
 
     def make_step(self) -> None:
@@ -198,7 +219,7 @@ class Run:
     def _dropout_of(self, number: int) -> Iterator[None]:
         """Let dropout draw from the run's own generator, seeded with the number of the batch."""
         self._generator.manual_seed(mix(self._config.seed, number, _DROPOUT))
-        layers = [it for it in self._model.modules() if isinstance(it, Dropout)]
+        layers = [layer for layer in self._model.modules() if isinstance(layer, Dropout)]
         for layer in layers:
             layer.generator = self._generator
         try:
@@ -289,10 +310,10 @@ class Run:
 
     def _resume(self) -> bool:
         """Go on from the newest state of the folder; False if there is none."""
-        found = None if self._folder is None else self._folder.load_last(self._check)
-        if found is None:
+        checkpoint = None if self._folder is None else self._folder.load_last(self._check)
+        if checkpoint is None:
             return False
-        tensors, meta = found
+        tensors, meta = checkpoint
         changed = Config.from_dict(meta["config"]).training_differences(self._config)
         if changed:
             raise ValueError(
@@ -309,12 +330,12 @@ class Run:
         self.state = State.of(meta["state"], complete=complete)
         return True
 
-    def _check(self, found: Checkpoint) -> None:
+    def _check(self, checkpoint: Checkpoint) -> None:
         """Raise a ValueError unless this run can go on from a checkpoint; changes nothing.
 
         One of another config passes: none of the folder can be gone on with then.
         """
-        tensors, meta = found
+        tensors, meta = checkpoint
         complete = _KNOWS_ITS_GRAPH in meta
         config = meta.get("config")
         if not isinstance(config, dict):
@@ -352,9 +373,9 @@ class Run:
 def _check_sizes(model: Model, dataset: Dataset) -> None:
     """That a model has a row for each name of a dataset."""
     for what in ("entities", "relations"):
-        has, wanted = (getattr(it, f"num_{what}") for it in (model, dataset))
-        if has != wanted:
-            raise ValueError(f"the model has {has:,} {what}, dataset {dataset.name} {wanted:,}")
+        own, others = (getattr(holder, f"num_{what}") for holder in (model, dataset))
+        if own != others:
+            raise ValueError(f"the model has {own:,} {what}, dataset {dataset.name} {others:,}")
 
 
 def _is_due(step: int, every: int, *, or_if: bool = False) -> bool:

@@ -59,7 +59,7 @@ class RunFolder:
 
     def holds_a_run(self) -> bool:
         """Whether there is a state to resume, or a result that a new run would overwrite."""
-        return any(it.exists() for it in (*self._states, self.result))
+        return any(path.exists() for path in (*self._states, self.result))
 
     @property
     def _states(self) -> tuple[Path, ...]:
@@ -90,11 +90,12 @@ class RunFolder:
         """Write ``step_<n>`` and delete all but the newest ``keep`` of them."""
         self._make()
         save(self.path / f"step_{step}.safetensors", tensors, meta)
-        found = [match for it in self.path.iterdir() if (match := _STEP.fullmatch(it.name))]
-        whole = sorted((it for it in found if not it["scratch"]), key=lambda it: int(it["step"]))
+        matches = [match for path in self.path.iterdir() if (match := _STEP.fullmatch(path.name))]
+        whole = [match for match in matches if not match["scratch"]]
+        whole.sort(key=lambda match: int(match["step"]))
         for match in whole[: max(0, len(whole) - keep)]:
             (self.path / match[0]).unlink()
-        for match in found:
+        for match in matches:
             if match["scratch"]:  # a kill left it
                 shutil.rmtree(self.path / match[0])
 

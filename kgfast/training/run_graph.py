@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class RunGraph:
             parts = [name.encode("utf-8", "surrogatepass") for name in names]
             joined = np.frombuffer(bytearray(b"".join(parts)), np.uint8)
             tensors[f"{what}.text"] = torch.from_numpy(joined)
-            ends = np.cumsum([len(it) for it in parts], dtype=np.int64)
+            ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
             tensors[f"{what}.ends"] = torch.from_numpy(ends)
         is_small = max(len(self.entities), len(self.relations)) <= torch.iinfo(torch.int32).max
         dtype = torch.int32 if is_small else torch.int64
@@ -108,7 +109,7 @@ class RunGraph:
         """
         tensors, meta = load(path)
         try:
-            entities, relations = (_vocabulary(tensors, it) for it in ("entities", "relations"))
+            entities, relations = (_vocabulary(tensors, what) for what in ("entities", "relations"))
             splits = {
                 name: Triples(tensors[name], entities=entities, relations=relations).hrt
                 for name in SPLITS
@@ -157,18 +158,17 @@ class RunGraph:
     def dataset(self, name: str) -> Dataset:
         """The graph as a dataset."""
         train, valid, test = (
-            Triples(self.splits[it], entities=self.entities, relations=self.relations)
-            for it in SPLITS
+            Triples(self.splits[name], entities=self.entities, relations=self.relations)
+            for name in SPLITS
         )
         return Dataset(name, train, valid, test, self.entities, self.relations)
 
     def _is(self, dataset: Dataset) -> bool:
         """Whether a dataset has the ids and the order of the run already."""
-        return (
-            dataset.entities == self.entities
-            and dataset.relations == self.relations
-            and all(torch.equal(getattr(dataset, it).hrt.cpu(), self.splits[it]) for it in SPLITS)
-        )
+        if (dataset.entities, dataset.relations) != (self.entities, self.relations):
+            return False
+        rows = ((getattr(dataset, name).hrt.cpu(), own) for name, own in self.splits.items())
+        return all(torch.equal(*pair) for pair in rows)
 
     def _other_triples(self, dataset: Dataset) -> list[str]:
         """What differs between the splits of the run and those of a dataset with its names."""
@@ -181,15 +181,15 @@ class RunGraph:
             here, there = self.splits[split].numpy(), np.stack(columns, axis=1)
             if np.array_equal(_sorted(here), _sorted(there)):
                 continue
-            for what, found in (
+            for what, rows in (
                 ("lacks", _beyond(here, there)),
                 ("has beyond those of the run", _beyond(there, here)),
             ):
-                if len(found):
-                    triples = [self._named(row) for row in found[:_FIRST].tolist()]
+                if len(rows):
+                    triples = [self._named(row) for row in rows[:_FIRST].tolist()]
                     problems.append(
-                        f"{split} {what} {len(found):,} triple{'s'[: len(found) != 1]}: "
-                        + _listed(triples, len(found))
+                        f"{split} {what} {len(rows):,} triple{'s'[: len(rows) != 1]}: "
+                        + _listed(triples, len(rows))
                     )
         return problems
 
@@ -202,13 +202,11 @@ class RunGraph:
 def _vocabulary(tensors: Mapping[str, Tensor], what: str) -> Vocabulary:
     """The names that a file holds, end to end."""
     text = tensors[f"{what}.text"].numpy().tobytes()
-    ends = tensors[f"{what}.ends"].tolist()
-    starts = [0, *ends[:-1]]
-    if ends != sorted(ends) or (ends[-1] if ends else 0) != len(text) or any(it < 0 for it in ends):
+    edges = [0, *tensors[f"{what}.ends"].tolist()]
+    if edges != sorted(edges) or edges[-1] != len(text):
         raise ValueError(f"the ends of the names of {what} are not those of their text")
     return Vocabulary(
-        text[start:end].decode("utf-8", "surrogatepass")
-        for start, end in zip(starts, ends, strict=False)
+        text[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise(edges)
     )
 
 
@@ -217,14 +215,14 @@ def _other_names(one: str, many: str, here: Vocabulary, there: Vocabulary) -> li
     if here == there:
         return []
     problems = []
-    for what, found in (
-        ("lacks", [it for it in here if it not in there]),
-        ("has beyond those of the run", [it for it in there if it not in here]),
+    for what, names in (
+        ("lacks", [name for name in here if name not in there]),
+        ("has beyond those of the run", [name for name in there if name not in here]),
     ):
-        if found:
-            noun = one if len(found) == 1 else many
-            names = [shown(it) for it in found[:_FIRST]]
-            problems.append(f"it {what} {len(found):,} {noun}: {_listed(names, len(found))}")
+        if names:
+            noun = one if len(names) == 1 else many
+            first = [shown(name) for name in names[:_FIRST]]
+            problems.append(f"it {what} {len(names):,} {noun}: {_listed(first, len(names))}")
     return problems
 
 
@@ -258,9 +256,8 @@ def _with_length(name: str) -> bytes:
 
 def _hashes(names: Iterable[str]) -> NDArray[Any]:
     """A 64-bit hash of each name."""
-    parts = [
-        hashlib.blake2b(it.encode("utf-8", "surrogatepass"), digest_size=8).digest() for it in names
-    ]
+    encoded = (name.encode("utf-8", "surrogatepass") for name in names)
+    parts = [hashlib.blake2b(text, digest_size=8).digest() for text in encoded]
     return np.frombuffer(b"".join(parts), dtype="<u8").astype(_WORD)
 
 

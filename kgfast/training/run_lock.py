@@ -72,7 +72,7 @@ def _whose(folder: Path, text: bytes) -> str:
     """The message about a lock that is held."""
     try:
         holder: dict[str, Any] = dict(json.loads(text))
-        host, process, since = (str(holder[it])[:80] for it in ("host", "process", "since"))
+        host, process, since = (str(holder[key])[:80] for key in ("host", "process", "since"))
     except (KeyError, TypeError, ValueError, RecursionError):
         host, process, since = "unknown", "unknown", "unknown"
     who = f"process {process} on host {host}, since {since}"

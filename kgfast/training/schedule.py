@@ -1,10 +1,9 @@
 """The learning rate of a step, and the patience with evaluations that bring nothing."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from kgfast.training.config.sections import SchedConfig
+from kgfast.training.config.sections import SchedConfig
 
 _LOWER_IS_BETTER = ("mr", "amr")
 
@@ -77,7 +76,7 @@ class Schedule:
         What plateau looks at.
     """
 
-    def __init__(self, config: "SchedConfig", lr: float, steps: int, metric: str = "mrr") -> None:
+    def __init__(self, config: SchedConfig, lr: float, steps: int, metric: str = "mrr") -> None:
         self._config, self._lr, self._steps = config, lr, steps
         self._patience = Patience(metric, config.patience) if config.name == "plateau" else None
         self._reductions = 0

@@ -71,14 +71,14 @@ class State(BaseModel):
             raise ValueError(f"{where}: {first['msg']}; got {first['input']!r:.60}") from None
 
 
-def check_like(name: str, found: Any, own: Mapping[str, Any] | None) -> None:
+def check_like(name: str, held: Any, own: Mapping[str, Any] | None) -> None:
     """That what a checkpoint holds of an object has the keys and types of the object's own state.
 
     Parameters
     ----------
     name : str
         What to call it.
-    found : object
+    held : object
         From the checkpoint.
     own : mapping, optional
         Of numbers, or None where a number may come yet; None where the run has no such object.
@@ -88,21 +88,21 @@ def check_like(name: str, found: Any, own: Mapping[str, Any] | None) -> None:
     ValueError
         If it does not.
     """
-    if own is None or found is None:
-        if found is not own:
+    if own is None or held is None:
+        if held is not own:
             raise ValueError(f"{name} must be {'missing' if own is None else 'there'}")
         return
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{name} must be a mapping; got {found!r:.60}")
-    check_names(name, found, set(own))
+    if not isinstance(held, Mapping):
+        raise ValueError(f"{name} must be a mapping; got {held!r:.60}")
+    check_names(name, held, set(own))
     for key, value in own.items():
         allowed = (int,) if type(value) is int else (int, float)
-        it = found[key]
-        if not (type(it) in allowed or (it is None and value is None)):
-            raise ValueError(f"{name}.{key} must be a number; got {it!r:.60}")
+        number = held[key]
+        if not (type(number) in allowed or (number is None and value is None)):
+            raise ValueError(f"{name}.{key} must be a number; got {number!r:.60}")
 
 
-def check_tensors(name: str, found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+def check_tensors(name: str, held: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """That tensors have exactly the names, shapes and dtypes of those that they will replace.
 
     Raises
@@ -110,8 +110,8 @@ def check_tensors(name: str, found: Mapping[str, Tensor], own: Mapping[str, Tens
     ValueError
         Naming the first that does not.
     """
-    check_names(name, found, set(own))
-    for key, tensor in found.items():
+    check_names(name, held, set(own))
+    for key, tensor in held.items():
         if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
             raise ValueError(
                 f"{name}.{key} must be {own[key].dtype} {list(own[key].shape)}; got "
@@ -119,7 +119,7 @@ def check_tensors(name: str, found: Mapping[str, Tensor], own: Mapping[str, Tens
             )
 
 
-def check_names(name: str, found: Mapping[str, Any], expected: set[str]) -> None:
+def check_names(name: str, held: Mapping[str, Any], expected: set[str]) -> None:
     """That a mapping has exactly the keys that are expected.
 
     Raises
@@ -127,7 +127,7 @@ def check_names(name: str, found: Mapping[str, Any], expected: set[str]) -> None
     ValueError
         Naming the first that is missing or unknown.
     """
-    for key in sorted(expected - set(found)):
+    for key in sorted(expected - set(held)):
         raise ValueError(f"{name}.{key} is missing")
-    for key in sorted(set(found) - expected):
+    for key in sorted(set(held) - expected):
         raise ValueError(f"{name}.{key} is not known; known: {', '.join(sorted(expected)) or '-'}")

@@ -1,7 +1,7 @@
 """What a step computes: the loss of a batch, in three modes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -10,13 +10,10 @@ from kgfast.graph import KnownTriples
 from kgfast.losses import med_of
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
+from kgfast.training.config import Config, LossConfig
 from kgfast.training.leaves import Leaves, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
-
-if TYPE_CHECKING:
-    from kgfast.training.config import Config
-    from kgfast.training.config.sections import LossConfig
 
 _SUBMODELS = 4  # of mix(), beside the sides (0, 1), the negatives (2) and dropout (3)
 
@@ -39,7 +36,7 @@ class Objective:
     lazy: bool
     batches: Batches
 
-    def __init__(self, config: "Config") -> None:
+    def __init__(self, config: Config) -> None:
         self._loss = config.loss
         name, weight = config.regularizer.name, config.regularizer.weight
         self._regularizer = None if name == "none" else Regularizer(name, weight)
@@ -66,7 +63,7 @@ class NegativeSampling(Objective):
     lazy = True
 
     def __init__(
-        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
         super().__init__(config)
         data, self._seed = config.data, config.seed
@@ -113,7 +110,7 @@ class OneVsAll(Objective):
     lazy = False
 
     def __init__(
-        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
         super().__init__(config)
         self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, sides=sides)
@@ -145,7 +142,7 @@ class KvsAll(Objective):
     lazy = False
 
     def __init__(
-        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
         super().__init__(config)
         self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
@@ -167,7 +164,7 @@ class MakeObjective(Protocol):
     """
 
     def __call__(
-        self, config: "Config", hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> Objective:
         """Make it."""
         ...
@@ -210,7 +207,7 @@ class _Gathered:
 
 
 def _bce(
-    loss: "LossConfig",
+    loss: LossConfig,
     model: _Gathered,
     anchors: Tensor,
     batch: Batch,

@@ -15,7 +15,7 @@ from kgfast.models import MED, Model
 from kgfast.training.build import build_model, device_of, load_dataset
 from kgfast.training.config import Config
 from kgfast.training.provenance import provenance
-from kgfast.training.run import Run
+from kgfast.training.run import Job, Run
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import SPLITS, RunGraph
 
@@ -57,9 +57,10 @@ class Result:
             f"{made} in {self.seconds_training:,.1f} s, {best}; "
             f"evaluations took {self.seconds_evaluating:,.1f} s"
         )
-        rows = {name: it for name, it in (("valid", self.valid), ("test", self.test)) if it}
+        both = {"valid": self.valid, "test": self.test}
+        rows = {name: metrics for name, metrics in both.items() if metrics}
         if self.test_of_submodels:
-            rows = {f"test, {dim}": it for dim, it in self.test_of_submodels.items()}
+            rows = {f"test, {dim}": metrics for dim, metrics in self.test_of_submodels.items()}
         return f"{head}\n{table_of(rows)}" if rows else head
 
 
@@ -164,10 +165,7 @@ class Trainer:
         with alone, _threads(self.config.threads):
             graph = self._graph_of_the_run(resume, trust_data)
             run = Run(
-                self.config,
-                self.dataset,
-                self.model,
-                self.evaluate,
+                Job(self.config, self.dataset, self.model, self.evaluate),
                 folder=self.folder,
                 graph=graph,
                 progress=self.progress,

@@ -262,19 +262,11 @@ class TestMeta:
             {"a": [1]},
             "é" * 99,
         ]
-        from kgfast.training.run import Run
+        from kgfast.training.run import Job, Run
         from kgfast.training.run_graph import RunGraph
 
-        run = Run(
-            trainer.config,
-            trainer.dataset,
-            trainer.model,
-            trainer.evaluate,
-            folder=None,
-            graph=RunGraph.of(trainer.dataset),
-            progress=False,
-            resume=False,
-        )
+        job = Job(trainer.config, trainer.dataset, trainer.model, trainer.evaluate)
+        run = Run(job, graph=RunGraph.of(trainer.dataset))
         run._check((tensors, meta))
         for _ in range(400):
             try:

@@ -1,10 +1,9 @@
 """What no single key of a config can know: which values do not fit each other."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from kgfast.training.config import Config
+from kgfast.training.config.sections import Sections
 
 _LOSSES = {
     "negative": ("nssa", "margin", "logistic"),
@@ -23,7 +22,7 @@ _OF_CONVE = (
 )
 
 
-def problems(config: "Config") -> Iterator[str]:
+def problems(config: Sections) -> Iterator[str]:
     """A line per contradiction, each beginning with a dotted key and a colon."""
     yield from _of_the_model(config)
     yield from _of_rscf(config)
@@ -34,7 +33,7 @@ def problems(config: "Config") -> Iterator[str]:
     yield from _of_the_optimizer(config)
 
 
-def _of_rscf(config: "Config") -> Iterator[str]:
+def _of_rscf(config: Sections) -> Iterator[str]:
     model, mode = config.model, config.train.mode
     if not model.use_rscf:
         if model.rscf_relation_transform is not None:
@@ -57,7 +56,7 @@ def _of_rscf(config: "Config") -> Iterator[str]:
         yield "model.norm: must be modulus for rotate with model.use_rscf; got l2"
 
 
-def _of_med(config: "Config") -> Iterator[str]:
+def _of_med(config: Sections) -> Iterator[str]:
     med = config.med
     if med is None or not med.enabled:
         return
@@ -85,7 +84,7 @@ def _of_med(config: "Config") -> Iterator[str]:
         yield "data.subsampling: the loss of med has weights of its own; leave it out"
 
 
-def _of_the_model(config: "Config") -> Iterator[str]:
+def _of_the_model(config: Sections) -> Iterator[str]:
     model = config.model
     allowed = _NORMS.get(model.name, ())
     if model.norm is not None and model.norm not in allowed:
@@ -109,11 +108,11 @@ def _of_the_model(config: "Config") -> Iterator[str]:
         )
 
 
-def _of_the_run(config: "Config") -> Iterator[str]:
+def _of_the_run(config: Sections) -> Iterator[str]:
     train = config.train
     if (train.epochs is None) == (train.steps is None):
-        given = "neither" if train.epochs is None else "both: set one of them to null"
-        yield f"train.epochs: exactly one of train.epochs and train.steps must be set; got {given}"
+        which = "neither" if train.epochs is None else "both: set one of them to null"
+        yield f"train.epochs: exactly one of train.epochs and train.steps must be set; got {which}"
     if not train.eval_every:
         if train.early_stopping is not None:
             yield "train.early_stopping: needs evaluations; set train.eval_every"
@@ -123,7 +122,7 @@ def _of_the_run(config: "Config") -> Iterator[str]:
         yield "train.keep: needs train.save_every"
 
 
-def _of_the_mode(config: "Config") -> Iterator[str]:
+def _of_the_mode(config: Sections) -> Iterator[str]:
     mode = config.train.mode
     if mode != "negative":
         keys = ("neg_size", "negatives", "filter_negatives", "subsampling")
@@ -136,7 +135,7 @@ def _of_the_mode(config: "Config") -> Iterator[str]:
         yield "train.mode: must be kvsall or 1vsall for conve; got negative"
 
 
-def _of_the_loss(config: "Config") -> Iterator[str]:
+def _of_the_loss(config: Sections) -> Iterator[str]:
     loss = config.loss
     if loss.name != "nssa" and _changed(loss, ("alpha",)):
         yield f"loss.alpha: only nssa has it; loss.name is {loss.name}"
@@ -154,7 +153,7 @@ def _of_the_loss(config: "Config") -> Iterator[str]:
         )
 
 
-def _of_the_optimizer(config: "Config") -> Iterator[str]:
+def _of_the_optimizer(config: Sections) -> Iterator[str]:
     optim, sched = config.optim, config.sched
     if "adam" not in optim.name and _changed(optim, ("betas",)):
         yield f"optim.betas: only adam has them; optim.name is {optim.name}"

@@ -56,10 +56,10 @@ def find_config(name: str | os.PathLike[str]) -> Path:
     except OSError:  # longer than any file's name
         pass
     packaged = packaged_configs()
-    wanted = path.as_posix().removeprefix("./").removeprefix("configs/").removesuffix(_SUFFIX)
-    if wanted in packaged:
-        return packaged[wanted]
-    raise FileNotFoundError(f"{_said(name)}: no such config file{_instead(wanted, packaged)}")
+    plain_name = path.as_posix().removeprefix("./").removeprefix("configs/").removesuffix(_SUFFIX)
+    if plain_name in packaged:
+        return packaged[plain_name]
+    raise FileNotFoundError(f"{_said(name)}: no such config file{_instead(plain_name, packaged)}")
 
 
 def packaged_configs() -> dict[str, Path]:
@@ -113,7 +113,7 @@ def choose(
     if folder.name in ("", ".."):
         folder = folder.resolve()
     values = {"dataset.root": str(folder.parent), "dataset.name": folder.name}
-    overrides = [f"{key}={json.dumps(it, ensure_ascii=False)}" for key, it in values.items()]
+    overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return Chosen(path, overrides, f"{folder.name}-{path.stem}")
 
 
@@ -129,18 +129,18 @@ def _default_of(model: str) -> Path:
     return defaults[model.lower()]
 
 
-def _instead(wanted: str, packaged: dict[str, Path]) -> str:
+def _instead(plain_name: str, packaged: dict[str, Path]) -> str:
     """What to say of a name that is not among those of the package."""
-    whole = did_you_mean(wanted, packaged)
+    whole = did_you_mean(plain_name, packaged)
     if whole:
         return f", nor one of the package{whole}"
-    within = [it for it in packaged if it.partition("/")[2] == wanted]
+    within = [name for name in packaged if name.partition("/")[2] == plain_name]
     if not within:  # a slip in the second part alone: rotate_fst
-        last = nearest_names(wanted, {it.partition("/")[2] for it in packaged}, 1)
-        within = [it for it in packaged if [it.partition("/")[2]] == last]
+        last = nearest_names(plain_name, {name.partition("/")[2] for name in packaged}, 1)
+        within = [name for name in packaged if [name.partition("/")[2]] == last]
     if within:
         return f", nor one of the package; did you mean {' or '.join(map(shown, within[:3]))}?"
-    folders = ", ".join(sorted({it.partition("/")[0] for it in packaged}))
+    folders = ", ".join(sorted({name.partition("/")[0] for name in packaged}))
     return f", nor one of the package (in {folders})"
 
 

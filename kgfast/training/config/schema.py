@@ -3,32 +3,16 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError, model_validator
 
 from kgfast import safe_yaml
 from kgfast.training.config.checks import problems
 from kgfast.training.config.errors import describe
-from kgfast.training.config.fields import (
-    Count,
-    CountOrZero,
-    Word,
-)
 from kgfast.training.config.files import assign, drop_ignored, nested, read_yaml
 from kgfast.training.config.names import find_config
-from kgfast.training.config.sections import (
-    DataConfig,
-    DatasetConfig,
-    LossConfig,
-    MedConfig,
-    ModelConfig,
-    OptimConfig,
-    RegularizerConfig,
-    SchedConfig,
-    Section,
-    TrainConfig,
-)
+from kgfast.training.config.sections import Sections
 
 # What may change when a run is resumed.
 _FREE_OF_TRAIN = ("max_minutes", "eval_every", "save_every", "log_every", "keep", "out_dir")
@@ -38,7 +22,7 @@ _FREE = frozenset(
 )
 
 
-class Config(Section):
+class Config(Sections):
     """The config of a run.
 
     Attributes
@@ -62,24 +46,11 @@ class Config(Section):
     (1024, 'row_adam')
     """
 
-    seed: CountOrZero = 0
-    device: Annotated[str, Word, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    threads: Count | None = None
-    dataset: DatasetConfig
-    model: ModelConfig
-    med: MedConfig | None = None
-    train: TrainConfig
-    data: DataConfig = DataConfig()
-    loss: LossConfig = LossConfig()
-    regularizer: RegularizerConfig = RegularizerConfig()
-    optim: OptimConfig
-    sched: SchedConfig = SchedConfig()
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        found = list(problems(self))
-        if found:
-            raise ValueError("\n".join(found))
+        lines = list(problems(self))
+        if lines:
+            raise ValueError("\n".join(lines))
         return self
 
     @classmethod
@@ -120,10 +91,10 @@ class Config(Section):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            found = describe(error, list(_keys(cls)))
+            problems_by_key = describe(error, list(_keys(cls)))
         lines = [
-            f"{'--set: ' if any(_within(key, it) for it in overridden) else source}{message}"
-            for key, message in found
+            f"{'--set: ' if any(_within(key, other) for other in overridden) else source}{message}"
+            for key, message in problems_by_key
         ]
         raise ValueError("\n".join(lines))
 
@@ -171,14 +142,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """The dotted names of everything that may be set."""
     for name, field in section.model_fields.items():
-        inner = [
-            it
-            for it in (field.annotation, *getattr(field.annotation, "__args__", ()))
-            if isinstance(it, type) and issubclass(it, BaseModel)
-        ]
         yield prefix + name
-        for it in inner:
-            yield from _keys(it, f"{prefix}{name}.")
+        for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _keys(kind, f"{prefix}{name}.")
 
 
 def _within(key: str, changed: str) -> bool:

@@ -63,7 +63,8 @@ class DatasetConfig(Section):
         root = Path(self.root).expanduser()
         if root.is_dir():
             # The very name first: beside data/FB15K there may be another data/fb15k.
-            for child in sorted(root.iterdir(), key=lambda it: (it.name != self.name, it.name)):
+            own_first = sorted(root.iterdir(), key=lambda path: (path.name != self.name, path.name))
+            for child in own_first:
                 if child.name.casefold() == self.name.casefold() and child.is_dir():
                     return child
             if any(root.glob("*train*")) or (root / "dataset.yaml").is_file():
@@ -326,3 +327,23 @@ class SchedConfig(Section):
     milestones: list[Annotated[Number, Field(gt=0, lt=1)]] = []
     factor: Annotated[Number, Field(gt=0, lt=1)] = 0.1
     patience: Count = 5
+
+
+class Sections(Section):
+    """All sections, and the keys that are in none; what contradicts each other is for the checks.
+
+    What the keys mean stands at :class:`kgfast.training.Config`.
+    """
+
+    seed: CountOrZero = 0
+    device: Annotated[str, Word, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    threads: Count | None = None
+    dataset: DatasetConfig
+    model: ModelConfig
+    med: MedConfig | None = None
+    train: TrainConfig
+    data: DataConfig = DataConfig()
+    loss: LossConfig = LossConfig()
+    regularizer: RegularizerConfig = RegularizerConfig()
+    optim: OptimConfig
+    sched: SchedConfig = SchedConfig()
