@@ -226,10 +226,9 @@ class _GradientSums:
         queries, table = operands.queries, operands.table
         of_bias = _result_dtype(operands)
         self.queries = queries.new_zeros(queries.shape, dtype=plan.dtype) if need.queries else None
-        empty = torch.empty if operands.num_queries else torch.zeros  # chunks fill the whole
-        self.table = (
-            empty(table.shape, dtype=table.dtype, device=table.device) if need.table else None
-        )
+        self.table = table.new_empty(table.shape) if need.table else None
+        if self.table is not None and not operands.num_queries:
+            self.table.zero_()  # else chunks fill the whole
         self.bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None
 
     def into(self, rows: slice, chunk: slice) -> Into:

@@ -199,7 +199,8 @@ def crop(rows: Tensor, score: Score, dim: int | None, planes: int | None = None)
 
     ``planes``: of rows of so many; those of a candidate by default.
     """
-    if dim is None:
+    planes = planes or score.planes
+    if dim in (None, rows.shape[-1] // planes):
         return rows
     starts, step = score.columns(rows.shape[-1], planes)
     if step == 1:

@@ -91,8 +91,8 @@ def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Check
     indptr = checked_indptr(checks, known.indptr, len(indices))
     if not checks.allows_nan:
         require_moves(checks, operands)
-    backend = get_backend(backend_for(operands.table.device))
-    return backend.rank_counts(operands, targets, Known(indptr, indices), checks)
+    with _serving(operands, backend_for(operands.table.device)) as chosen:
+        return chosen.rank_counts(operands, targets, Known(indptr, indices), checks)
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
@@ -102,8 +102,8 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
         check_indptr(known.indptr, len(known.indices))
     if not checks.allows_nan:
         require_moves(checks, operands)
-    backend = get_backend(backend_for(operands.table.device))
-    return backend.topk(operands, k, known, checks)
+    with _serving(operands, backend_for(operands.table.device)) as chosen:
+        return chosen.topk(operands, k, known, checks)
 
 
 def scores(
