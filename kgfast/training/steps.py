@@ -10,7 +10,8 @@ from kgfast.graph import KnownTriples
 from kgfast.losses import med_of
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
-from kgfast.training.config import Config, LossConfig
+from kgfast.training.config import Config
+from kgfast.training.config.sections import LossConfig
 from kgfast.training.leaves import Leaves, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer

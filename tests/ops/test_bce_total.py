@@ -1,16 +1,13 @@
 """bce_total: the bits of bce and of its backward, from one sweep."""
 
-import importlib.util
-
 import pytest
 import torch
 
 from kgfast import ops
 from kgfast.kernels import losses
-from support.paths import BENCHMARKS
+from support.memory import PeakMemory
 from support.problems import SCORES
 
-COMMON = BENCHMARKS / "common.py"
 POSITIVES = torch.tensor([0, 2, 3, 7, 9]), torch.tensor([22, 3, 0, 5, 9, 5, 22, 1, 4])
 LABELS = (0.9, 0.1 / 23)
 EACH_SCORE = pytest.mark.parametrize("score", SCORES)
@@ -185,10 +182,7 @@ def test_the_gradient_of_the_table_is_held_once():
     labels = (torch.arange(5), torch.arange(4), 1.0, 0.0, "dot")
     ops.bce_total(queries, table[:8], None, *labels).backward()
     table.grad = None
-    spec = importlib.util.spec_from_file_location("common", COMMON)
-    common = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(common)
-    with common.PeakMemory("cpu") as peak:
+    with PeakMemory("cpu") as peak:
         ops.bce_total(queries, table, None, *labels, float(rows)).backward()
     assert peak.bytes < 1.5 * table.nbytes
     assert table.grad is not None

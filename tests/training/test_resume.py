@@ -1,11 +1,7 @@
 """A run that is killed, and resumed, ends bit-equal to one that nobody touched."""
 
 import errno
-import json
 import random
-import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -16,6 +12,7 @@ from kgfast.training import Config, Trainer, checkpoint
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
+from support.killed_runs import run_and_kill
 
 STEPS = 60
 GRAPH = (200, 6, 700, 40, 40)
@@ -81,25 +78,6 @@ COMBINATIONS = {
         "optim": {"name": "adagrad", "lr": 0.05},
     },
 }
-# The child kills itself, from another thread: whatever the trainer is in the middle of then.
-CHILD = """
-import json, os, signal, sys, threading, time
-from kgfast.datasets import synthetic
-from kgfast.training import Config, Trainer
-from kgfast.training.run import Run
-
-graph, config, folder, moment, seconds = json.loads(sys.argv[1])
-step = Run._step
-def watched(self, number):
-    if number == moment:
-        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    return step(self, number)
-Run._step = watched
-
-trainer = Trainer(Config.from_dict(config), folder, dataset=synthetic(*graph), progress=False)
-trainer.fit(resume=True)
-time.sleep(60)  # where the end came sooner
-"""
 
 
 def values_of(name):
@@ -117,19 +95,6 @@ def trainer_of(name, folder):
     return Trainer(config, folder, dataset=synthetic(*GRAPH), progress=False)
 
 
-def run_and_kill(name, folder, moment, seconds):
-    """Run in a process of its own, killed so long after it began a step."""
-    given = [GRAPH, values_of(name), str(folder), moment, seconds]
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(given)],
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert read_rows(folder)[-1]["step"] >= moment
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_killed_and_resumed_is_bit_equal(name, tmp_path):
     straight = trainer_of(name, tmp_path / "straight")
@@ -137,7 +102,8 @@ def test_killed_and_resumed_is_bit_equal(name, tmp_path):
     pick, killed = random.Random(), tmp_path / "killed"
     moments = sorted(pick.sample(range(6, STEPS - 6), 2))
     for moment in moments:
-        run_and_kill(name, killed, moment, pick.uniform(0, 0.02))
+        run_and_kill(GRAPH, values_of(name), killed, moment, pick.uniform(0, 0.02))
+        assert read_rows(killed)[-1]["step"] >= moment
     resumed = trainer_of(name, killed)
     again = resumed.fit(resume=True)
     expected, found = (

@@ -9,32 +9,5 @@ each other, :mod:`schema` the whole; :mod:`names`, :mod:`files` and :mod:`errors
 """
 
 from kgfast.training.config.schema import Config, may_change
-from kgfast.training.config.sections import (
-    DataConfig,
-    DatasetConfig,
-    EarlyStoppingConfig,
-    LossConfig,
-    MedConfig,
-    ModelConfig,
-    OptimConfig,
-    RegularizerConfig,
-    SchedConfig,
-    Section,
-    TrainConfig,
-)
 
-__all__ = [
-    "Config",
-    "DataConfig",
-    "DatasetConfig",
-    "EarlyStoppingConfig",
-    "LossConfig",
-    "MedConfig",
-    "ModelConfig",
-    "OptimConfig",
-    "RegularizerConfig",
-    "SchedConfig",
-    "Section",
-    "TrainConfig",
-    "may_change",
-]
+__all__ = ["Config", "may_change"]

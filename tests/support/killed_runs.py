@@ -1,0 +1,46 @@
+"""Runs in processes of their own that are killed in the middle of a step.
+
+They are forked from a server that has loaded the trainer: loading takes longer than such a run.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from kgfast.datasets import synthetic
+from kgfast.training import Config, Trainer
+from kgfast.training.run import Run
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload([__name__])
+
+
+def run_and_kill(
+    graph: tuple[int, ...], values: dict[str, Any], folder: Path, moment: int, seconds: float
+) -> None:
+    """Go on with a run until it is killed, so long after it began a step."""
+    child = _PROCESSES.Process(target=_killed, args=(graph, values, folder, moment, seconds))
+    child.start()
+    child.join(200)
+    assert child.exitcode == -signal.SIGKILL
+
+
+def _killed(
+    graph: tuple[int, ...], values: dict[str, Any], folder: Path, moment: int, seconds: float
+) -> None:
+    """The child kills itself, from another thread: whatever the trainer is in the middle of."""
+    step = Run._step
+
+    def watched(self: Run, number: int) -> float:
+        if number == moment:
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return step(self, number)
+
+    Run._step = watched  # type: ignore[method-assign]
+    trainer = Trainer(Config.from_dict(values), folder, dataset=synthetic(*graph), progress=False)
+    trainer.fit(resume=True)
+    time.sleep(60)  # where the end came sooner
