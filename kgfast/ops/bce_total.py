@@ -97,6 +97,7 @@ class _Total(Function):
         bias: Tensor | None,
         options: tuple[Any, ...],
     ) -> Tensor:
+        total: Tensor
         total, *gradients = torch.ops.kgfast.bce_total(queries, candidates, bias, *options)
         indptr, indices, *ctx.options = options
         ctx.save_for_backward(queries, candidates, bias, indptr, indices)
@@ -104,7 +105,7 @@ class _Total(Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, indptr, indices = ctx.saved_tensors  # raises where one was changed meanwhile
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:

@@ -16,7 +16,7 @@ from kgfast.training import Config, Trainer
 from kgfast.training.run import Run
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([__name__])
+_PROCESSES.set_forkserver_preload(["kgfast.training.trainer"])
 
 
 def run_and_kill(
