@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from kgfast.graph import KnownTriples, Vocabulary, ids_or_names
 from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import Names
-from kgfast.kernels.checks import Checks
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.scores import SCORES, get_score
@@ -52,7 +51,10 @@ def prepared_candidates(
     score = get_score(model.score)
     prepared = Prepared(table, score, candidates.bias, candidates.factor, ids)
     check_candidates(prepared, dims)
-    return run.prepare(prepared, Checks(deferred=False, allows_nan=allows_nan))
+    checks = run.checks_for(table.device, allows_nan=allows_nan)
+    prepared = run.prepare(prepared, checks)
+    checks.read()  # waits for the device once
+    return prepared
 
 
 def _query_bytes(model: Any) -> int:

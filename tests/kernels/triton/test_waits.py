@@ -72,15 +72,15 @@ def test_no_queries_still_read_the_checks(launches) -> None:
 @pytest.mark.parametrize("has_subset", [False, True])
 @pytest.mark.parametrize("batch_size", [5, 20])
 @pytest.mark.parametrize("make", [kgfast.TransE, kgfast.RotatE], ids=["transe", "rotate"])
-def test_rank_does_not_wait_between_batches(
-    monkeypatch, known_on, has_subset, batch_size, make
+def test_rank_waits_once_a_batch(
+    monkeypatch, launches, known_on, has_subset, batch_size, make
 ) -> None:
-    """The host copies the ids of a group of batches there, and its counts back."""
-    monkeypatch.setattr(ranking, "_GROUP", 50)
+    """Beside that the host copies the ids of a group of batches there, and its counts back."""
+    monkeypatch.setattr(ranking, "_GROUP", 20)
     monkeypatch.setattr(ranking, "_PINNING", ("meta",))
-    triples = torch.randint(7, (100, 3))
+    triples = torch.randint(7, (40, 3))
     known = None if known_on is None else kgfast.KnownTriples(triples)
-    with PretendDevice() as device:
+    with PretendDevice(1) as device:
         width = 4 if make is kgfast.TransE else 2
         model = make(torch.empty(7, 4, device="meta"), torch.empty(7, width, device="meta"))
         subset = torch.arange(5, device="meta") if has_subset else None
@@ -90,7 +90,10 @@ def test_rank_does_not_wait_between_batches(
         ranks = kgfast.rank(
             model, triples, known=known, candidate_ids=subset, batch_size=batch_size
         )
-    groups = 2 * -(-100 // (50 // batch_size * batch_size))  # of both sides
+    groups = 2 * -(-40 // (20 // batch_size * batch_size))  # of both sides
+    of_groups = groups * (2 if known_on == "meta" else 1)
+    batches = 2 * 40 // batch_size
+    of_sides = 2 * has_subset  # whether its ids are good
     once = int(has_subset)  # how many candidates there are
-    assert device.waits == {"device to host": groups * (2 if known_on == "meta" else 1) + once}
-    assert len(ranks.greater) == 100
+    assert device.waits == {"device to host": batches + of_groups + of_sides + once}
+    assert len(ranks.greater) == 40
