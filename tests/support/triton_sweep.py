@@ -12,7 +12,7 @@ from support.triton_ranks import CAN_RUN, DEVICE
 
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
     """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
-    from kgfast.kernels.triton.device.arguments import Tile
+    from kgfast.kernels.triton.device.arguments import Norm, Tile
     from kgfast.kernels.triton.host.batch import Batch
     from kgfast.kernels.triton.host.configs import plan
     from kgfast.kernels.triton.host.crop import Block, Crop, Scratch
@@ -48,7 +48,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
         dim,
         out.stride(0),
         1.0001 * moves,
-        FORM=form_of(operands, 3 if has_factor else 0),
+        FORM=form_of(operands, Norm.FACTOR if has_factor else Norm.NONE),
         TILE=Tile(cut.tile.queries, cut.tile.candidates),
         num_warps=cut.tile.num_warps,
     )
@@ -63,7 +63,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
             rows = thresholds(bound, zeros, None, None, query_sizes(operands, dim)).double()
             norms = 0.0 if factor is None else (factor.double() - 1).abs().amax(1) + 2.0**-100
             return bound.rel * distance.abs() + rows[1][:, None] + rows[2][:, None] * norms
-        order = bound.norm or 1
+        order = int(bound.norm) or 1
         q_norm, c_norm = q.norm(order, 1)[:, None], c.norm(order, 1)[None]
         of_norms = (bound.per_query + bound.per_pair * c_norm) * q_norm + bound.per_norm * c_norm
         return bound.rel * distance.abs() + bound.absolute + of_norms

@@ -4,10 +4,26 @@ Arguments travel as named tuples of pointers and strides; what is not given is N
 is compiled for, its :class:`Form` and its tile, travels as a constant.
 """
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+
+
+class Norm(IntEnum):
+    """What a bound needs to know of every candidate."""
+
+    NONE = 0
+    SUM = 1  # of magnitudes
+    EUCLIDEAN = 2
+    FACTOR = 3  # the largest |b - 1| of its factor
+
+
+NO_NORM: tl.constexpr = tl.constexpr(Norm.NONE.value)
+SUM_NORM: tl.constexpr = tl.constexpr(Norm.SUM.value)
+EUCLIDEAN_NORM: tl.constexpr = tl.constexpr(Norm.EUCLIDEAN.value)
+FACTOR_NORM: tl.constexpr = tl.constexpr(Norm.FACTOR.value)
 
 
 class Rows(NamedTuple):
@@ -53,7 +69,7 @@ class Out(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What the kernels of a score are compiled for; :func:`host.forms.form_of` makes it."""
+    """What the kernels of a score are compiled for; :func:`host.views.form_of` makes it."""
 
     term: int  # terms.PRODUCT, ...
     planes: int  # of a candidate
@@ -61,7 +77,7 @@ class Form(NamedTuple):
     is_rscf: bool  # the query brings a scale of the candidate, and may be moved
     has_factor: bool  # it is moved by a of the query times b of the factor
     has_bias: bool = False
-    norm: int = 0  # that the bound needs, as bounds.ErrorBound.norm
+    norm: int = 0  # of Norm: that the bound needs
 
 
 class Tile(NamedTuple):

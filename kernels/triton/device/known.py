@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Views, find_last_not_above, load_as
+from .arguments import FACTOR_NORM, NO_NORM, SUM_NORM, Views, find_last_not_above, load_as
 from .pack import largest_of, norm_above
 from .sweep import classify
 from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
@@ -39,15 +39,15 @@ class Index(NamedTuple):
 @triton.jit
 def norm_of_pairs(norm, c, mask, FORM: tl.constexpr):
     """``norm [P]``, as pack.norm_above takes it, with one step of features of the candidates."""
-    if FORM.norm == 3:
+    if FORM.norm == FACTOR_NORM:
         move = tl.where(mask, tl.abs(c.b.to(tl.float64) - 1.0), 0.0)
         norm = tl.maximum(norm, largest_of(move))
     else:
         re = tl.abs(c.re.to(tl.float64))
-        norm += tl.sum(re if FORM.norm == 1 else re * re, 1)
+        norm += tl.sum(re if FORM.norm == SUM_NORM else re * re, 1)
         if FORM.planes == 2:
             im = tl.abs(c.im.to(tl.float64))
-            norm += tl.sum(im if FORM.norm == 1 else im * im, 1)
+            norm += tl.sum(im if FORM.norm == SUM_NORM else im * im, 1)
     return norm
 
 
@@ -68,7 +68,7 @@ def sweep_pairs(views, query, candidate, m_pair, num_features, FORM: tl.constexp
         q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
         c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
         total = add_term(total, q, c, FORM, stored_move(FORM))
-        if FORM.norm > 0:
+        if FORM.norm != NO_NORM:
             norm = norm_of_pairs(norm, c, mask, FORM)
     distance = distance_of(tl.sum(total, 1), FORM)
     if FORM.term == PRODUCT:
@@ -107,7 +107,7 @@ def count_known(
     distance, norm = sweep_pairs(views, query, candidate, keep, num_features, FORM)
     tau = tl.load(index.thresholds + query)
     absolute = tl.load(index.thresholds + num_queries + query)
-    if FORM.norm > 0:
+    if FORM.norm != NO_NORM:
         norm = norm_above(norm, FORM.norm)
         if FORM.has_factor:  # rows as they are stored: the move is a b, not a (b - 1)
             norm += 1.0

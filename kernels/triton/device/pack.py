@@ -13,7 +13,16 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import is_finite, load_as, note_bad_rows, widen
+from .arguments import (
+    EUCLIDEAN_NORM,
+    FACTOR_NORM,
+    NO_NORM,
+    SUM_NORM,
+    is_finite,
+    load_as,
+    note_bad_rows,
+    widen,
+)
 
 PACK_ROWS, PACK_FEATURES = 16, 32  # of one program's tile
 ROWS: tl.constexpr = tl.constexpr(PACK_ROWS)
@@ -86,7 +95,7 @@ def describe(
     count,
     num_features,
     p_out,  # [panels][2][lanes of a panel] bias, norm
-    NORM: tl.constexpr,  # as bounds.ErrorBound.norm
+    NORM: tl.constexpr,  # of Norm
     PANEL: tl.constexpr,
 ):
     """The bias of ``ROWS`` rows, rounded, and an upper bound on their norm."""
@@ -97,7 +106,7 @@ def describe(
     p_lanes += (o_first % PANEL.lanes) + tl.arange(0, ROWS)
     if bias is not None:
         tl.store(p_lanes, load_as(bias.ptr + rows * bias.step, None, tl.float32))
-    if NORM > 0:
+    if NORM != NO_NORM:
         total = tl.zeros((ROWS,), tl.float64)
         table = lanes.rows
         p_rows = table.ptr + rows[:, None] * table.row
@@ -107,11 +116,11 @@ def describe(
             for plane in tl.static_range(PLANES):
                 o_column = plane * table.plane + k.to(tl.int64) * table.step
                 values = load_as(p_rows + o_column[None, :], m_feature, tl.float64)
-                if NORM == 3:
+                if NORM == FACTOR_NORM:
                     move = tl.where(m_feature, tl.abs(values - 1.0), 0.0)
                     total = tl.maximum(total, largest_of(move))
                 else:
-                    total += tl.sum(tl.abs(values) if NORM == 1 else values * values, 1)
+                    total += tl.sum(tl.abs(values) if NORM == SUM_NORM else values * values, 1)
         tl.store(p_lanes + PANEL.lanes, norm_above(total, NORM))
 
 
@@ -125,6 +134,6 @@ def largest_of(moves):
 def norm_above(total, NORM: tl.constexpr):
     """A float32 that is not below the norm whose float64 sum is ``total``."""
     norm = total
-    if NORM == 2:
+    if NORM == EUCLIDEAN_NORM:
         norm = tl.sqrt(norm)
     return (norm * (1.0 + 9.5367431640625e-07) + 7.888609052210118e-31).to(tl.float32)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import candidate_planes, query_planes, threshold_rows
+from .arguments import NO_NORM, candidate_planes, query_planes, threshold_rows
 from .moves import FAR, NEAR, NEAREST, STILL
 from .terms import MODULUS, PRODUCT, Candidate, Query, add_term, distance_of
 
@@ -114,7 +114,7 @@ def extremes(p_lanes, p_widest, FORM: tl.constexpr, TILE: tl.constexpr):
     if FORM.has_bias:
         highest_bias = tl.max(tl.load(p_lanes + o_lane), 0)
     largest_norm = 0.0
-    if FORM.norm > 0:
+    if FORM.norm != NO_NORM:
         largest_norm = tl.max(tl.load(p_widest + TILE.lanes + o_lane), 0)
     return highest_bias, largest_norm
 
@@ -158,7 +158,7 @@ def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl
             threshold = tl.load(p_threshold)
             tau = threshold + highest_bias
             err = packed.rel * tl.abs(tau) + tl.load(p_threshold + M)
-            if FORM.norm > 0:
+            if FORM.norm != NO_NORM:
                 err += tl.load(p_threshold + 2 * M) * largest_norm
             limit = of_squares(tau + 1.25 * err, FORM)
             limit = tl.where(threshold == threshold, limit, -1.0)
@@ -189,7 +189,7 @@ def judge(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr)
     tau = tl.load(p_threshold)[:, None]
     valid = (tau == tau) & (lane < num_candidates)[None, :]
     absolute = tl.load(p_threshold + M)[:, None]
-    if FORM.norm > 0:
+    if FORM.norm != NO_NORM:
         norm = tl.load(packed.lanes + N + o_lane)[None, :]
         absolute += tl.load(p_threshold + 2 * M)[:, None] * norm
     if FORM.has_bias:

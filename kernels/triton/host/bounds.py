@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...scores import Moves, Score
+from ..device.arguments import Norm
 from .views import MAGNITUDE, PRODUCT, SQUARE, term_of
 
 UNIT = 2.0**-24
@@ -48,7 +49,7 @@ class ErrorBound:
     per_query: float = 0.0
     per_pair: float = 0.0
     per_norm: float = 0.0
-    norm: int = 0  # 0: no norm is needed, 1: sum of magnitudes, 2: Euclidean, 3: of the factor
+    norm: Norm = Norm.NONE
     per_move: float = 0.0
 
 
@@ -83,13 +84,14 @@ def error_bound(
             per_query=math.sqrt(d) * 2.0**-125,  # flushed denormals
             per_pair=(gamma + (3 * UNIT if rounded_inputs else 0) + canonical) * (1 + 2.0**-10),
             per_norm=math.sqrt(d) * 2.0**-125,
-            norm=2,
+            norm=Norm.EUCLIDEAN,
         )
-    norm = 1
+    norm = Norm.SUM
     if term == MAGNITUDE:
         rel, absolute = gamma + canonical, d * 2.0**-124
     elif term == SQUARE:  # of the squares; the root halves it and adds its own
-        rel, absolute, norm = gamma + SQRT_ERROR + canonical, math.sqrt(d) * 2.0**-61, 2
+        rel, absolute = gamma + SQRT_ERROR + canonical, math.sqrt(d) * 2.0**-61
+        norm = Norm.EUCLIDEAN
     else:
         rel, absolute = (1 + SQRT_ERROR) * (1 + gamma) - 1 + canonical, d * 2.0**-61
     if not rounded_inputs:
@@ -117,7 +119,7 @@ def _rscf_bound(score: Score, d: float, gamma: float, has_factor: bool) -> Error
         absolute,
         per_query,
         per_norm=d * VANISHED,
-        norm=3 if has_factor else 0,
+        norm=Norm.FACTOR if has_factor else Norm.NONE,
         per_move=per_move,
     )
 

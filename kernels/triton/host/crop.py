@@ -162,7 +162,7 @@ class Crop:
 
     def describe_candidates(self, block: Block, tile: configs.Tile, lanes: Tensor) -> None:
         """Write the biases and the norms of a block."""
-        selection, norm = self._selection(block), self.form.norm
+        selection, norm = self._selection(block), self.bound.norm
         layout.describe_candidates(
             self.batch.operands, selection, self.dim, tile.candidates, norm, lanes
         )
@@ -219,7 +219,7 @@ class Crop:
         self.counts[0].index_add_(0, queries, greater[: block.num_queries].long())
 
     def rescore(self, block: Block, cursor: Tensor, pairs: Tensor | None = None) -> None:
-        """Decide a sweep's band, unless it overflowed."""
+        """Rescore a sweep's band, unless it overflowed."""
         pairs, selection = self.band if pairs is None else pairs, self._selection(block)
         order = self.order[block.first_query :]
         self._rescore(
@@ -227,7 +227,7 @@ class Crop:
         )
 
     def rescore_all(self, first: int, count: int, cursor: Tensor) -> None:
-        """Decide ``count`` pairs without a sweep, in the order of the whole score matrix."""
+        """Rescore ``count`` pairs without a sweep, in the order of the whole score matrix."""
         device = self.batch.device
         pairs = torch.arange(first, first + count, dtype=torch.int64, device=device)
         queries = pairs.div(self.batch.num_candidates, rounding_mode="floor")

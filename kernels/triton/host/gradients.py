@@ -19,9 +19,7 @@ from .views import PRODUCT, form_of, plane_of, queries_of, rows_of, term_of, vie
 
 PARTIAL_BYTES = 8 << 20
 MATMUL_BYTES = 8 << 20  # a chunk of rows converted for a GEMM
-BACKWARD_PROGRAMS = (
-    4096  # warps that fill a machine: the other side is split until there are as many
-)
+BACKWARD_PROGRAMS = 4096  # warps that fill a machine: into as many the other side is split
 BACKWARD_ROWS, RSCF_QUERIES, RSCF_CANDIDATES = 16, 4, 8  # of a program
 LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
 PIECE_PAIRS = 256  # of a list, at least

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...operands import Operands
-from ..device.arguments import Lanes, Rows
+from ..device.arguments import Lanes, Norm, Rows
 from ..device.moved_queries import describe_moves, pack_moved
 from ..device.pack import PACK_FEATURES, PACK_ROWS, Panel, describe, pack
 from . import launch as launcher
@@ -124,7 +124,7 @@ def describe_candidates(
     selection: Selection,
     dim: int,
     width: int,
-    norm: int,
+    norm: Norm,
     out: Tensor | None = None,
 ) -> Tensor:
     """The bias of every lane and an upper bound on its norm: ``[panels][2][width]``, flat.
@@ -141,7 +141,7 @@ def describe_candidates(
     return out
 
 
-def query_norms(operands: Operands, selection: Selection, dim: int, norm: int) -> Tensor | None:
+def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) -> Tensor | None:
     """Upper bounds on the norms of queries ``[count]``, if the bound needs them."""
     if not norm or operands.score.is_rscf:
         return None
@@ -214,7 +214,7 @@ def _describe(
     selection: Selection,
     features: int,
     panel: Panel,
-    norm: int,
+    norm: Norm,
     out: Tensor,
     bias: Tensor | None,
 ) -> None:
@@ -227,7 +227,7 @@ def _describe(
             "count": selection.size,
             "num_features": features,
             "p_out": out,
-            "NORM": norm,
+            "NORM": norm.value,
             "PANEL": panel,
         },
         num_warps=4,

@@ -78,7 +78,7 @@ class Nest:
         self.thresholds = rows.permute(2, 0, 1, 3).contiguous()
 
     def rescore(self, block: Block, cursors: Sequence[Tensor]) -> None:
-        """Decide the bands of a sweep, but those that overflowed."""
+        """Rescore the bands of a sweep, but those that overflowed."""
         for crop, band, cursor in zip(self.crops, self.bands, cursors, strict=True):
             crop.rescore(block, cursor, band)
 

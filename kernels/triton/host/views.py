@@ -6,7 +6,7 @@ from torch import Tensor
 from ...operands import Operands
 from ...scores import Moves, Score
 from ..device import terms
-from ..device.arguments import Form, Rows, Vector, Views
+from ..device.arguments import Form, Norm, Rows, Vector, Views
 
 PRODUCT: int = terms.PRODUCT.value
 MAGNITUDE: int = terms.MAGNITUDE.value
@@ -38,11 +38,11 @@ def term_of(score: Score) -> int:
     return term
 
 
-def form_of(operands: Operands, norm: int = 0) -> Form:
+def form_of(operands: Operands, norm: Norm = Norm.NONE) -> Form:
     """What kernels are compiled for; layouts are in the strides. ``norm``: that a bound needs."""
     score, has_factor = operands.score, operands.has_factor
     term, has_bias = term_of(score), operands.bias is not None
-    return Form(term, score.planes, score.root, score.is_rscf, has_factor, has_bias, norm)
+    return Form(term, score.planes, score.root, score.is_rscf, has_factor, has_bias, norm.value)
 
 
 def views_of(operands: Operands) -> Views:
