@@ -1,6 +1,7 @@
 """Valid calls of the losses of models against dense formulas: values and all gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ def sampled(case: Case) -> None:
     replaced = hrt[:, None].repeat(1, columns, 1)
     replaced[..., 2 if side == "tail" else 0] = negatives
 
+    cancelling: dict[str, float] = {}
+
     def definition(tables: dict[str, Tensor]) -> Tensor:
         dims = drawn.dims if name == "med" else [None]
         found = [
@@ -49,12 +52,12 @@ def sampled(case: Case) -> None:
             for dim in dims or [None]
         ]
         if name == "med":
-            return _med(drawn, tables, found, mask)
+            return _med(drawn, tables, found, mask, cancelling)
         return formula(*found[0], mask, reduction)
 
     with anywhere(case):
         loss = getattr(kgfast.losses, name)(model, hrt, negatives, **given)
-    _compare(name, drawn, loss, definition)
+    _compare(name, drawn, loss, definition, cancelling)
 
 
 def whole(case: Case) -> None:
@@ -98,8 +101,13 @@ def whole(case: Case) -> None:
 
 
 def _compare(
-    name: str, drawn: Drawn, loss: Tensor, definition: Callable[[dict[str, Tensor]], Tensor]
+    name: str,
+    drawn: Drawn,
+    loss: Tensor,
+    definition: Callable[[dict[str, Tensor]], Tensor],
+    cancelling: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
+    """Values, and gradients by the tables' names; in some of these numbers so large cancel."""
     exact, plain = (models.tables_of(drawn, it) for it in (torch.float64, torch.float32))
     right, rough = definition(exact), definition(plain)
     expect(bool(right.isfinite().all()), "the formula is not finite")
@@ -113,7 +121,9 @@ def _compare(
         got = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
         close = f"{name}: gradient of {table}"
         right_grad, rough_grad = exact[table].grad, plain[table].grad
-        dense.close(close, got, right_grad, rough_grad, largest=_spread(rough))
+        remains = dense.CANCELLING * 2.0**-24 * cancelling.get(table, 0.0)
+        spread = _spread(rough)
+        dense.close(close, got, right_grad, rough_grad, largest=spread, remains=remains)
 
 
 def _spread(loss: Tensor) -> float:
@@ -162,9 +172,30 @@ def _reduced(rows: Tensor, count: Any, reduction: str) -> Tensor:
 
 
 def _med(
-    drawn: Drawn, tables: dict[str, Tensor], found: list[tuple[Tensor, Tensor]], mask: Any
+    drawn: Drawn,
+    tables: dict[str, Tensor],
+    found: list[tuple[Tensor, Tensor]],
+    mask: Any,
+    cancelling: dict[str, float],
 ) -> Tensor:
     """The loss of docs/med_rscf.md, with softmax weights of positives and ``exp`` of sub-models."""
+
+    def chances(name: str, sign: float, scores: Tensor) -> Tensor:
+        """Softmax weights ``q``, by a scale ``w`` whose gradient is ``sum s q (g - sum q g)``.
+
+        However small that is, the numbers in it are as large as ``sum |s q g|``: q in float32 adds
+        up to 1 but for its roundings. The backward pass notes how large they are.
+        """
+        weights = (sign * tables[name] * scores).softmax(0)
+
+        def note(gradient: Tensor) -> None:
+            size = float((scores * weights.detach() * gradient).abs().sum())
+            cancelling[name] = cancelling.get(name, 0.0) + size
+
+        if weights.requires_grad and weights.dtype == torch.float64:
+            weights.register_hook(note)
+        return weights
+
     kept = torch.ones_like(found[0][1], dtype=torch.bool) if mask is None else mask
     total: Any = 0.0
     for place, (positive, negative) in enumerate(found):
@@ -175,8 +206,8 @@ def _med(
             smaller = found[place - 1]
             mutual = _huber(smaller[0] - positive).mean()
             mutual = mutual + _huber(smaller[1] - negative)[kept].sum() / max(1, int(kept.sum()))
-            p = (-tables["w1"] * smaller[0].detach()).softmax(0)
-            q = (tables["w2"] * smaller[1].detach())[kept].softmax(0)
+            p = chances("w1", -1.0, smaller[0].detach())
+            q = chances("w2", 1.0, smaller[1].detach()[kept])
             improving = (p * log_right).sum() + (q * log_wrong[kept]).sum()
             total = total + mutual
         share = (drawn.dims or [1])[place] / (drawn.dims or [1])[-1]
