@@ -44,8 +44,8 @@ def read_raw_udd(
         warnings.warn(f"{folder.root}: the importance of edges is not used", stacklevel=3)
     order = columns or _order(splits[0], entities, relations)
     rows = []
-    for file, columns in splits:
-        head, relation, tail = (columns[order.index(letter)] for letter in "hrt")
+    for file, fields in splits:
+        head, relation, tail = (fields[order.index(letter)] for letter in "hrt")
         rows.append(ids_of_names(file, (head, relation, tail), entities, relations))
     return entities, relations, rows
 
