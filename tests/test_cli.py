@@ -146,6 +146,15 @@ class TestTrain:
         assert ends[0].keys() == ends[1].keys()
         assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
+    def test_a_finished_run_stays_as_it_is(self, config, tmp_path):
+        words = ["train", "-c", config, "--run", tmp_path / "run"]
+        first = run(*words)
+        before = (tmp_path / "run" / "result.json").read_bytes()
+        again = run(*words, "--resume")
+        assert (again.exit_code, again.stdout) == (0, first.stdout)
+        assert again.stderr == f"{tmp_path / 'run'} was finished already: it stays as it is\n"
+        assert (tmp_path / "run" / "result.json").read_bytes() == before
+
 
 class TestErrors:
     def test_no_config(self, tmp_path):

@@ -131,7 +131,7 @@ class Run:
         state, train = self.state, self._config.train
         self._model.train()
         with Interrupts() as interrupts, self._logs() as logs, self._bar() as bar:
-            while state.step < self.steps and not (state.stopped_early or self._is_out_of_time()):
+            while not self.is_over():
                 self.make_step()
                 is_last = state.step == self.steps or self._is_out_of_time()
                 if is_last or state.step % train.log_every == 0:
@@ -141,12 +141,17 @@ class Run:
                 evaluates = is_last or _is_due(state.step, train.eval_every)
                 if evaluates and len(self._dataset.valid):
                     self._validate(logs, bar)
-                ends = is_last or state.stopped_early or interrupts.requested
-                if ends or _is_due(state.step, train.save_every, or_if=evaluates):
+                ends = self.is_over()  # the evaluation may have taken what time was left
+                saves = ends or interrupts.requested
+                if saves or _is_due(state.step, train.save_every, or_if=evaluates):
                     self._save()
-                if interrupts.requested and not (is_last or state.stopped_early):
+                if interrupts.requested and not ends:
                     return False
         return True
+
+    def is_over(self) -> bool:
+        """Whether no step is left: all are made, it stopped early, or its time is up."""
+        return self.state.step >= self.steps or self.state.stopped_early or self._is_out_of_time()
 
     def _is_out_of_time(self) -> bool:
         minutes, state = self._config.train.max_minutes, self.state

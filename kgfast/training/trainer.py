@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from pydantic import TypeAdapter
 
 from kgfast.datasets import Dataset
 from kgfast.eval.ranking import rank
@@ -142,7 +143,8 @@ class Trainer:
         resume : bool
             Go on from the newest checkpoint of the run folder, if there is one. What comes out is
             bit-equal to an uninterrupted run with as many threads. The data must be the graph that
-            the run began with; the order of its names and of its lines does not matter.
+            the run began with; the order of its names and of its lines does not matter. A run that
+            has nothing left to do stays as it is, and what its result says is returned.
         trust_data : bool
             Resume a run of an earlier kgfast, which did not keep its graph: the data are taken for
             the ones it began with.
@@ -174,6 +176,11 @@ class Trainer:
             folder = self.folder
             if folder and graph and not (run.resumed and folder.graph.exists()):
                 folder.write_graph(graph)
+            if folder and (before := _result_of_before(folder, run)):
+                if self.progress:
+                    print(f"{folder.path} was finished already: it stays as it is", file=sys.stderr)
+                run.load_best()
+                return before
             if not run.train():
                 print(run.interruption(), file=sys.stderr)
                 raise KeyboardInterrupt
@@ -231,6 +238,18 @@ class Trainer:
             of_graph = {} if graph is None else {"graph": graph.fingerprint}
             self.folder.write_result(vars(result) | of_graph | provenance(self.device))
         return result
+
+
+def _result_of_before(folder: RunFolder, run: Run) -> Result | None:
+    """What a folder says that came of its run; None where the run goes on, or has yet to say it."""
+    if not run.is_over():
+        return None
+    try:
+        result = TypeAdapter(Result).validate_python(folder.read_result())
+    except (FileNotFoundError, ValueError):
+        return None
+    # A run that went on after its time was up, and was killed at the end, has that of the time.
+    return result if result.steps == run.state.step else None
 
 
 def ranks_of(

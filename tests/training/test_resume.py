@@ -193,10 +193,32 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(tmp_path):
     assert torch.equal(resumed.model.entity, straight.model.entity)
 
 
-def test_resuming_a_finished_run_changes_nothing(tmp_path):
+@pytest.mark.parametrize("name", ["rotate, row_adam", "margin, sgd, plateau, bf16, stopping"])
+def test_resuming_a_finished_run_changes_nothing(name, tmp_path):
+    first = trainer_of(name, tmp_path)
+    result = first.fit()
+    assert result.stopped_early == ("stopping" in name)
+    before = content(tmp_path)
+    assert {"best.safetensors", "metrics.csv", "metrics.jsonl", "result.json"} <= before.keys()
+    again = trainer_of(name, tmp_path)
+    assert again.fit(resume=True) == result
+    assert content(tmp_path) == before
+    assert all(
+        torch.equal(tensor, again.model.state_dict()[key])
+        for key, tensor in first.model.state_dict().items()
+    )
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"steps": 60, "test": {"mrr": "high"}}'])
+def test_a_result_that_says_nothing_is_written_anew(text, tmp_path):
     name = "rotate, row_adam"
-    first = trainer_of(name, tmp_path).fit()
-    before = (tmp_path / "last.safetensors").read_bytes()
-    again = trainer_of(name, tmp_path).fit(resume=True)
-    assert (tmp_path / "last.safetensors").read_bytes() == before
-    assert again.test == first.test
+    result = trainer_of(name, tmp_path).fit()
+    (tmp_path / "result.json").write_text(text)
+    assert trainer_of(name, tmp_path).fit(resume=True).test == result.test
+    assert json.loads((tmp_path / "result.json").read_text())["test"] == result.test
+
+
+def content(folder):
+    """Every file but the lock, and when it was written."""
+    files = [it for it in folder.rglob("*") if it.is_file() and it.name != ".lock"]
+    return {it.name: (it.read_bytes(), it.stat().st_mtime_ns) for it in files}

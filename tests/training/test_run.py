@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from kgfast import ops
-from kgfast.training import Config, Trainer
+from kgfast.training import Config, RunFolder, Trainer
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
 from support.small_runs import GRAPH, trainer_of
@@ -152,13 +152,39 @@ def test_a_run_ends_when_its_time_is_up(tmp_path, monkeypatch):
     assert not result.stopped_early
     assert "6 steps of 20 (out of time)" in repr(result)
     assert result.test["mrr"] > 0
-    again = trainer_of(tmp_path, train=train).fit(resume=True)
-    assert (again.steps, again.test) == (6, result.test)  # its time is up still
+    before = (tmp_path / "result.json").read_bytes()
+    assert trainer_of(tmp_path, train=train).fit(resume=True) == result  # its time is up still
+    assert (tmp_path / "result.json").read_bytes() == before
     monkeypatch.undo()
-    resumed = trainer_of(tmp_path, train={"steps": 20, "max_minutes": 100})
-    assert resumed.fit(resume=True).steps == 20
+    longer = {"steps": 20, "max_minutes": 100}
+
+    def killed(self, result):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_result", killed)
+        with pytest.raises(MemoryError):
+            trainer_of(tmp_path, train=longer).fit(resume=True)
+    assert (tmp_path / "result.json").read_bytes() == before  # that of 6 steps
+    assert trainer_of(tmp_path, train=longer).fit(resume=True).steps == 20
+    assert json.loads((tmp_path / "result.json").read_text())["steps"] == 20
     state = load_file(tmp_path / "last.safetensors")
     assert torch.equal(state["model.entity"], straight.model.entity)
+
+
+def test_an_evaluation_that_takes_the_rest_of_the_time_ends_the_run_saved(tmp_path, monkeypatch):
+    evaluated = Run.evaluated
+
+    def slow(self, split):
+        self.state.seconds_evaluating += 40
+        return evaluated(self, split)
+
+    monkeypatch.setattr(Run, "evaluated", slow)
+    train = {"steps": 20, "eval_every": 4, "save_every": 10, "max_minutes": 1}
+    result = trainer_of(tmp_path, train=train).fit()
+    assert result.steps == 8
+    assert RunFolder(tmp_path).load_last()[1]["step"] == 8
+    assert trainer_of(tmp_path, train=train).fit(resume=True) == result
 
 
 def test_a_second_interrupt_stops_at_once(monkeypatch):
