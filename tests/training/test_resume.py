@@ -1,6 +1,7 @@
 """A run that is killed, and resumed, ends bit-equal to one that nobody touched."""
 
 import errno
+import json
 import random
 
 import pytest
