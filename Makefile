@@ -25,12 +25,12 @@ demo: $(VENV)/.package
 	$(PY) benchmarks/eval_mem.py
 
 test: $(VENV)/.complete
-	$(PY) -m pytest -n 2 -m "not slow"
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow"
 
 # With what is long and rare, and with the kernels of machines without AVX2, which are built for it.
 test-all: $(VENV)/.complete
 	KGFAST_BUILD_BASELINE=1 $(PY) setup.py --quiet build_ext --inplace --force
-	$(PY) -m pytest -n 2
+	$(PY) -m pytest -n 2 --dist worksteal
 
 # The attack (docs/reliability.md): `make fuzz SEED=7 CASES=2000`, `MINUTES=5`, `KINDS=valid,rank`;
 # a failing case says how it runs alone: CASE='rank:12' SEED=7.
