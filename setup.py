@@ -25,7 +25,10 @@ else:
     ParallelCompile("KGFAST_BUILD_JOBS").install()
 
 SOURCES = Path("kernels/cpu/csrc")
-COMMON_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+COMMON_FLAGS = [
+    *("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+    "-Werror=switch",  # what is said of each kind of terms, or of passes, is said of all
+]
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],

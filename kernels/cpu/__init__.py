@@ -48,15 +48,15 @@ def isa() -> str:
     ValueError
         If ``KGFAST_CPU_ISA`` names one that does not exist or that this machine or build lacks.
     """
-    wanted = os.environ.get("KGFAST_CPU_ISA", "")
-    if wanted and wanted not in ISAS:
-        raise ValueError(f"KGFAST_CPU_ISA must be one of {', '.join(ISAS)}; got {wanted!r}")
-    found = extension.find_isa(wanted)
-    if not found and wanted == "baseline":
+    name = os.environ.get("KGFAST_CPU_ISA", "")
+    if name and name not in ISAS:
+        raise ValueError(f"KGFAST_CPU_ISA must be one of {', '.join(ISAS)}; got {name!r}")
+    best = extension.find_isa(name)
+    if not best and name == "baseline":
         raise ValueError(f"KGFAST_CPU_ISA=baseline: this build has no such kernels; {_BASELINE}")
-    if not found:
-        raise ValueError(f"KGFAST_CPU_ISA={wanted}: this machine does not have it")
-    return str(found)
+    if not best:
+        raise ValueError(f"KGFAST_CPU_ISA={name}: this machine does not have it")
+    return str(best)
 
 
 def available_isas() -> list[str]:

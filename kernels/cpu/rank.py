@@ -18,7 +18,7 @@ def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Check
     """The contract of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     crops, candidates = Crops.of(operands), operands.candidates
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
-    targets, indptr, indices = (it.contiguous() for it in (targets, *known))
+    targets, indptr, indices = (ids.contiguous() for ids in (targets, *known))
     raise_nonfinite(
         extension.rank_counts(
             machine(),

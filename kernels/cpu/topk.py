@@ -22,8 +22,10 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
     scores = queries.new_empty((len(crops), len(queries), k))
     ids = queries.new_empty(scores.shape, dtype=torch.int64)
     pointers = pointers_of(operands, operands.candidates.whole_bias)
-    known = None if known is None else Known(*(it.contiguous() for it in known))
-    where = None if known is None else (address(known.indptr), address(known.indices))
+    where = None
+    if known is not None:
+        known = Known(known.indptr.contiguous(), known.indices.contiguous())
+        where = address(known.indptr), address(known.indices)
     for dim, best, best_ids in zip(crops, scores, ids, strict=True):
         pair = address(best), address(best_ids)
         raise_nonfinite(extension.topk(machine(), pointers, dim, k, where, checks.allows_nan, pair))

@@ -1,5 +1,6 @@
 """The CPU backend against the specification, for every instruction set of this machine."""
 
+import dataclasses
 import os
 import time
 from functools import cache
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
+from kgfast.kernels.checks import Checks
+from kgfast.kernels.cpu.backend import BACKEND
+from kgfast.kernels.operands import Known, Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support import flat
 from support.flat import reference
@@ -271,3 +275,19 @@ def test_peak_memory_beyond_the_inputs():
     peaks = [float(line) for line in output.split()]
     assert len(peaks) == 2, errors
     assert max(peaks) <= 64
+
+
+def test_a_score_without_kernels_is_an_error(isa):
+    score = dataclasses.replace(get_score("l2"), code=99)
+    operands = Operands(torch.ones(1, 2), Prepared(torch.ones(3, 2), score))
+    known, checks = Known(*no_known(1)), Checks(deferred=False)
+    calls = (
+        lambda: BACKEND.rank_counts(operands, torch.tensor([0]), known, checks),
+        lambda: BACKEND.topk(operands, 1, None, checks),
+        lambda: BACKEND.scores(operands),
+        lambda: BACKEND.scores(operands, torch.tensor([[0]])),
+        lambda: BACKEND.backward(operands, torch.ones(1, 3), need=Need(True, True)),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match="no kernels of score 99"):
+            call()

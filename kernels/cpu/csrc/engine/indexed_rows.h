@@ -36,7 +36,7 @@ inline int64_t query_floats(int64_t features) {
 }
 
 // R rows, one run of features at a time: in place where they are plain float32. Turned: they are
-// queries that a score with phases wants turned.
+// queries of a score with phases, which are turned once they are read.
 template <class Score, int P, int R = kRows, bool Turned = false>
 struct RowReader {
   const Rows& view;

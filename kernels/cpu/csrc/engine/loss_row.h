@@ -127,7 +127,7 @@ inline float highest_of_row(const float* x, int64_t count) {
   return highest;
 }
 
-// The running highest score and the sum of exponentials below it; a NaN comes by the sum.
+// The running highest score and the sum of exponentials below it. A NaN is in the sum alone.
 inline void sum_exponentials(const float* x, int64_t count, double* peak, double* mass,
                              double* linear) {
   const double highest = std::max<double>(*peak, highest_of_row(x, count));

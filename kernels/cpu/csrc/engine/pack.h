@@ -94,11 +94,13 @@ inline void find_angles(const ScoreFacts& facts, int64_t count, int64_t stride, 
 }
 
 // Writes features [feature, feature + count) of one panel as [feature][plane][lane], W rows at a
-// time so that few streams are read at once. Lanes past the last candidate repeat it.
-__attribute__((noinline)) void pack_panel(const SweepJob& job, int64_t first, int valid,
-                                          int64_t feature, int64_t count, Worker& worker) {
+// time so that few streams are read at once. Lanes past the last candidate repeat it. The facts are
+// the caller's constant, not those of the job: the compiler makes fixed strides of them.
+__attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts& facts,
+                                          int64_t first, int valid, int64_t feature,
+                                          int64_t count, Worker& worker) {
   constexpr int W = Simd::W;
-  const int L = job.facts.lanes, P = job.facts.planes, row_planes = job.rows.planes;
+  const int L = facts.lanes, P = facts.planes, row_planes = P - facts.has_factor;
   const bool direct = is_direct(job.rows);
   alignas(64) float converted[W * kPackBlock];
   const float* rows[W];
@@ -128,7 +130,7 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, int64_t first, in
   }
   if (direct) bad = has_nonfinite(worker.panel, count * P * L);
   if (bad) find_nonfinite(job, first, valid, worker);
-  if (job.facts.has_phase) find_angles(job.facts, count, job.angle_stride, worker);
+  if (facts.has_phase) find_angles(facts, count, job.angle_stride, worker);
 }
 
 // An upper bound on the norm of every candidate of a panel.

@@ -62,15 +62,15 @@ inline void store_block(const Rows& rows, int64_t row, const FeatureBlock& block
 
 // A query, which a score with phases turns beforehand, and its gradient, which is turned back.
 template <class Score>
-inline void load_query_block(const PairwiseBackwardJob& job, int64_t row, const FeatureBlock& block,
-                             float* out) {
+inline void load_query_block(const PairwiseBackwardJob& job, int64_t row,
+                             const FeatureBlock& block, float* out) {
   load_block<Score::query_planes>({job.query, {}, Score::query_planes}, row, block, out);
   turn_query<Score>(out, Simd::W, Simd::W);
 }
 
 template <class Score>
-inline void store_query_block(const PairwiseBackwardJob& job, int64_t row, const FeatureBlock& block,
-                              const float* from) {
+inline void store_query_block(const PairwiseBackwardJob& job, int64_t row,
+                              const FeatureBlock& block, const float* from) {
   constexpr int P = Score::query_planes;
   float turned[P * Simd::W];
   std::memcpy(turned, from, sizeof turned);
@@ -169,7 +169,8 @@ void backward_group(const Group& group) {
     }
 #pragma GCC unroll 8
     for (int j = 0; j < G; ++j)
-      backward_term<Score, Near>(Simd::set1(coefficients[i][first + j]), q, c[j], dq, dc[j], &unused);
+      backward_term<Score, Near>(Simd::set1(coefficients[i][first + j]), q, c[j], dq, dc[j],
+                                 &unused);
 #pragma GCC unroll 5
     for (int p = 0; Q && p < P; ++p) Simd::store(sums + (i * P + p) * W, dq[p]);
   }

@@ -82,12 +82,13 @@ void score_tile(const PanelJob& job, const PanelFacts& facts, int64_t position,
 template <class Score>
 void score_panel(const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
   constexpr int T = Score::tile_queries;
+  constexpr ScoreFacts shape = facts_of<Score>();
   const FloatMode ieee(FloatMode::kIeee);
   const PanelFacts facts = panel_facts(job.sweep, lanes_of<Score>(), panel);
   const int64_t features = job.sweep.num_features;
   for (int64_t feature = 0; feature < features; feature += job.sweep.features_per_block) {
     const int64_t count = std::min(job.sweep.features_per_block, features - feature);
-    pack_panel(job.sweep, facts.first, facts.valid, feature, count, worker);
+    pack_panel(job.sweep, shape, facts.first, facts.valid, feature, count, worker);
     const FloatMode flush(FloatMode::kFlush);
     for (int64_t position = first; position < last; position += T) {
       const int64_t left = last - position;

@@ -5,9 +5,9 @@
 // are then folded into totals, which keeps the error bound short and is where a tile is abandoned.
 // A panel is packed once and stays in the second-level cache while every tile sweeps it.
 //
-// What becomes of the totals is a consumer's: `limit` is a total past which a query wants no more of
-// a panel, in a crop and those after it, `take` receives the totals of one query where a crop ends
-// (counting.h, topk_sweep.h). So nested crops cost one sweep over the widest.
+// A consumer says what becomes of the totals (counting.h, topk_sweep.h): past its `limit` a query
+// needs no more of a panel, in a crop and those after it, and its `take` receives the totals of one
+// query where a crop ends. So nested crops cost one sweep over the widest.
 #pragma once
 #include <cfloat>
 
@@ -160,7 +160,7 @@ inline void find_limits(const typename Consumer::Job& job, const PanelFacts& fac
 }
 
 // Sub-tile of Q queries from `position` on: sweeps one block of features and decides every crop
-// where it ends, until no later one can want anything of this panel.
+// where it ends, until no later one needs anything of this panel.
 template <class Consumer, int Q>
 void sweep_tile(const typename Consumer::Job& job, const PanelFacts& facts, int64_t position,
                 int64_t feature, int64_t count, int64_t crop,
@@ -218,10 +218,11 @@ void sweep_block(const typename Consumer::Job& job, const PanelFacts& facts, int
 }
 
 // Norms of a panel's candidates in the crops that end in a block of features, from `crop` on.
-__attribute__((noinline)) void find_norms(const SweepJob& job, int64_t feature, int64_t count,
-                                          int64_t crop, Worker& worker, float* lane_norm) {
+__attribute__((noinline)) void find_norms(const SweepJob& job, const ScoreFacts& facts,
+                                          int64_t feature, int64_t count, int64_t crop,
+                                          Worker& worker, float* lane_norm) {
   const int64_t end = feature + count;
-  const int planes = job.facts.planes, lanes = job.facts.lanes;
+  const int planes = facts.planes, lanes = facts.lanes;
   for (int64_t at = feature; job.norm != Norm::none && at < end;) {
     const int64_t crop_end = job.crops[crop].end, stop = crop_end < end ? crop_end : end;
     accumulate_norm(job.norm, worker.panel + (at - feature) * planes * lanes,
@@ -234,16 +235,18 @@ __attribute__((noinline)) void find_norms(const SweepJob& job, int64_t feature, 
 template <class Consumer>
 void sweep_panel(const typename Consumer::Job& job, int64_t panel,
                  typename Consumer::Keeper& worker) {
+  constexpr ScoreFacts shape = facts_of<typename Consumer::Score>();
   const FloatMode mode(FloatMode::kIeee);
-  PanelFacts facts = panel_facts(job, lanes_of<typename Consumer::Score>(), panel);
+  PanelFacts facts = panel_facts(job, shape.lanes, panel);
   alignas(64) float lane_norm[kMaxLanes] = {};
-  for (int64_t crop = 0; job.norm == Norm::none && crop < job.num_crops; ++crop) worker.norms[crop] = 0.0f;
+  if (job.norm == Norm::none)
+    for (int64_t crop = 0; crop < job.num_crops; ++crop) worker.norms[crop] = 0.0f;
   int64_t crop = 0;
   for (int64_t feature = 0; feature < job.num_features; feature += job.features_per_block) {
     const int64_t left = job.num_features - feature;
     const int64_t count = left < job.features_per_block ? left : job.features_per_block;
-    pack_panel(job, facts.first, facts.valid, feature, count, worker);
-    find_norms(job, feature, count, crop, worker, lane_norm);
+    pack_panel(job, shape, facts.first, facts.valid, feature, count, worker);
+    find_norms(job, shape, feature, count, crop, worker, lane_norm);
     facts.norm_is_known = job.norm == Norm::none || count == left;
     facts.norm = facts.norm_is_known ? worker.norms[job.num_crops - 1] : 0.0f;
     sweep_block<Consumer>(job, facts, feature, count, crop, worker);

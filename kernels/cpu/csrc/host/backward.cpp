@@ -83,8 +83,7 @@ bool pairwise_backward(const Execution& execution, PairwiseBackwardJob& job) {
 
   const int64_t tasks = job.num_spans * job.num_stripes;
   const int64_t fit = kScratchBytes / std::max<int64_t>(3 * numbers * sizeof(float), 1);
-  const int threads = static_cast<int>(
-      std::clamp<int64_t>(std::min(fit, tasks), 1, std::max(execution.threads, 1)));
+  const int threads = threads_for(std::min(fit, tasks), execution.threads);
   Buffer<float> scratch(threads * 3 * numbers);
   const bool stopped =
       parallel(threads, tasks, execution.interrupted, [&](int index, int64_t task) {

@@ -73,8 +73,8 @@ struct Threshold {
   float slope;
 };
 
-// What no total of a crop, or of a later one, wants to reach: a total past
-// reach + slope * panel norm of the widest crop cannot change a count any more.
+// A total of a crop past reach + slope * panel norm of the widest crop cannot change a count any
+// more, there or in a later crop.
 struct Reach {
   float reach;
   float slope;

@@ -32,13 +32,12 @@ struct PassPlan {
   int64_t tiles;
 };
 
-// Sizes, from `threads` wanted and at most `max_queries` a pass; sets job.features_per_block.
+// Cuts the work for at most so many threads and queries of a pass; sets job.features_per_block.
 inline PassPlan plan_passes(SweepJob& job, int threads, int64_t max_queries = kQueriesPerPass) {
   const int64_t lanes = job.facts.lanes, tile = job.facts.tile_queries;
   PassPlan plan{};
-  plan.panels = (job.num_candidates + lanes - 1) / lanes;
-  plan.threads =
-      static_cast<int>(std::clamp<int64_t>(threads, 1, std::max<int64_t>(plan.panels, 1)));
+  plan.panels = divide_up(job.num_candidates, lanes);
+  plan.threads = threads_for(plan.panels, threads);
   const int64_t feature_bytes = job.facts.planes * lanes * static_cast<int64_t>(sizeof(float));
   const int64_t panel_bytes = std::min(kPanelBytes, kScratchBytes / 2 / plan.threads);
   const int64_t block = std::max<int64_t>(64, panel_bytes / feature_bytes / 64 * 64);
@@ -91,13 +90,28 @@ struct WorkerMemory {
   int64_t bad_query = INT64_MAX;
 };
 
+// Runs body(worker, task) for every task, on all threads, and notes the rows that hold what is not
+// finite, where those are errors.
+template <class Owned, class Body>
+void sweep_tasks(const Execution& execution, std::vector<std::unique_ptr<Owned>>& workers,
+                 int64_t count, SweepStatus* status, bool checks_finite, Body body) {
+  status->interrupted |= parallel(static_cast<int>(workers.size()), count, execution.interrupted,
+                                  [&](int i, int64_t task) { body(*workers[i], task); });
+  for (size_t i = 0; checks_finite && i < workers.size(); ++i) {
+    const Worker& worker = workers[i]->worker;
+    status->bad_query = std::min(status->bad_query, workers[i]->bad_query);
+    status->bad_candidate = std::min(status->bad_candidate, worker.bad_candidate);
+    status->bad_factor = std::min(status->bad_factor, worker.bad_factor);
+  }
+}
+
 // The packed queries of one pass.
 class PackedQueries {
  public:
   // Packs the queries of job.query_ids; the memory is kept for the next pass.
   void pack(const Isa& isa, SweepJob& job) {
     const int64_t tile = job.facts.tile_queries;
-    const int64_t padded = (job.num_queries + tile - 1) / tile * tile;
+    const int64_t padded = divide_up(job.num_queries, tile) * tile;
     const int64_t planes = padded * job.num_features * job.facts.query_planes;
     const int64_t floats = planes + padded / tile * job.angle_stride;
     if (!packed_ || floats > floats_) {
@@ -251,14 +265,13 @@ inline bool find_factor_reach(SweepJob& job, int threads,
   const View& factor = job.rows.factor;
   job.factor_reach = job.factor_largest = 0.0;
   if (!factor.data) return false;
-  const int64_t tasks = (job.num_candidates + rows_per_task - 1) / rows_per_task;
+  const int64_t tasks = divide_up(job.num_candidates, rows_per_task);
   const float origin = job.facts.factor_origin;
   std::vector<float> reach(tasks, 0.0f), largest(tasks, 0.0f);
-  const bool stopped = parallel(threads, tasks, interrupted, [&](int, int64_t task) {
-    const int64_t end = std::min((task + 1) * rows_per_task, job.num_candidates);
+  const auto find = [&](int, int64_t first, int64_t last) {
     float run[256];
     uint32_t most = 0, farthest = 0;  // bits of magnitudes are ordered as they are
-    for (int64_t i = task * rows_per_task; i < end; ++i)
+    for (int64_t i = first; i < last; ++i)
       for (int64_t k = 0; k < job.num_features; k += 256) {
         const int64_t width = std::min<int64_t>(256, job.num_features - k);
         load_floats(factor, job.candidate_ids ? job.candidate_ids[i] : i, 0, k, width, run);
@@ -269,9 +282,11 @@ inline bool find_factor_reach(SweepJob& job, int threads,
           farthest = std::max(farthest, size < 0x7F800000 ? distance : 0);
         }
       }
-    largest[task] = bit_cast<float>(most);
-    reach[task] = bit_cast<float>(farthest);
-  });
+    largest[first / rows_per_task] = bit_cast<float>(most);
+    reach[first / rows_per_task] = bit_cast<float>(farthest);
+  };
+  const bool stopped =
+      parallel_parts(threads, job.num_candidates, rows_per_task, interrupted, find);
   for (int64_t task = 0; task < tasks; ++task) {
     job.factor_largest = std::max<double>(job.factor_largest, largest[task]);
     job.factor_reach = std::max<double>(job.factor_reach, reach[task]);

@@ -50,7 +50,7 @@ class Ranking {
     job_.num_crops = static_cast<int64_t>(crops_.size());
     job_.num_features = crops_.back().end;
     job_.target_scores = target_scores_.data();
-    check_finite_ = !request.nan_worst;
+    checks_finite_ = !request.nan_worst;
     plan_ = plan_passes(job_, execution.threads);
     for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
       bounds_.push_back(crop_bound(isa_, job_, crop));
@@ -65,7 +65,7 @@ class Ranking {
   SweepStatus count() {
     if (is_ok(status_)) score_targets();
     if (is_ok(status_)) find_order();
-    if (is_ok(status_) && check_finite_ && swept_.empty() && job_.query.count) check_candidates();
+    if (is_ok(status_) && checks_finite_ && swept_.empty() && job_.query.count) check_candidates();
     for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
       sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
     if (is_ok(status_)) exclude();
@@ -101,21 +101,13 @@ class Ranking {
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
-    status_.interrupted |= kgfast::parallel(
-        plan_.threads, count, execution_.interrupted,
-        [&](int i, int64_t task) { body(*workers_[i], task); });
-    if (!check_finite_) return;
-    for (const auto& owned : workers_) {
-      status_.bad_query = std::min(status_.bad_query, owned->bad_query);
-      status_.bad_candidate = std::min(status_.bad_candidate, owned->worker.bad_candidate);
-      status_.bad_factor = std::min(status_.bad_factor, owned->worker.bad_factor);
-    }
+    sweep_tasks(execution_, workers_, count, &status_, checks_finite_, body);
   }
 
   void score_targets() {
     constexpr int64_t block = 64;
     const int64_t count = job_.query.count;
-    parallel((count + block - 1) / block, [&](OwnedWorker& owned, int64_t task) {
+    parallel(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
       Pair pairs[block];
       const int64_t first = task * block, size = std::min(block, count - first);
       for (int64_t i = 0; i < size; ++i) {
@@ -155,7 +147,7 @@ class Ranking {
   void check_candidates() {
     constexpr int64_t block = 256;
     const int64_t count = job_.num_candidates;
-    parallel((count + block - 1) / block, [&](OwnedWorker& owned, int64_t task) {
+    parallel(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
       for (int64_t i = task * block; i < std::min((task + 1) * block, count); ++i)
         check_candidate(job_, job_.candidate_ids ? job_.candidate_ids[i] : i,
                         &owned.worker.bad_candidate, &owned.worker.bad_factor);
@@ -338,7 +330,7 @@ class Ranking {
   SweepJob job_;
   const Bias bias_;
   PassPlan plan_;
-  bool check_finite_ = true;
+  bool checks_finite_ = true;
   std::vector<Crop> crops_;
   std::vector<ErrorBound> bounds_;
   std::vector<double> target_scores_;  // [C][B]
@@ -359,7 +351,7 @@ SweepStatus rank_counts(const Execution& execution, const RankRequest& request) 
 }
 
 void sweep_errors(const Isa& isa, const RankRequest& request, float* values, double* bounds) {
-  const Execution alone{isa, 1, [] { return false; }};
+  const Execution alone{isa, 1, never};
   Ranking(alone, request).errors(values, bounds);
 }
 

@@ -32,11 +32,8 @@ void update_row(const RowAdamJob& job, int64_t position) {
 }  // namespace
 
 void row_adam(const RowAdamJob& job, int threads) {
-  const std::function<bool()> never = [] { return false; };  // milliseconds
-  parallel(threads, divide_up(job.count, kRowsPerTask), never, [&](int, int64_t task) {
-    const int64_t end = std::min((task + 1) * kRowsPerTask, job.count);
-    for (int64_t position = task * kRowsPerTask; position < end; ++position)
-      update_row(job, position);
+  parallel_parts(threads, job.count, kRowsPerTask, never, [&](int, int64_t first, int64_t last) {
+    for (int64_t position = first; position < last; ++position) update_row(job, position);
   });
 }
 

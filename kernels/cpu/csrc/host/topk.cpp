@@ -89,14 +89,7 @@ class Topk {
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
-    status_.interrupted |= kgfast::parallel(
-        plan_.threads, count, execution_.interrupted,
-        [&](int i, int64_t task) { body(*workers_[i], task); });
-    if (request_.nan_worst) return;
-    for (const auto& owned : workers_) {
-      status_.bad_candidate = std::min(status_.bad_candidate, owned->worker.bad_candidate);
-      status_.bad_factor = std::min(status_.bad_factor, owned->worker.bad_factor);
-    }
+    sweep_tasks(execution_, workers_, count, &status_, !request_.nan_worst, body);
   }
 
   void prepare_pass(int64_t first, int64_t count) {
@@ -129,7 +122,7 @@ class Topk {
 
   // Canonical scores of what is left, and their order.
   void finish_pass() {
-    const int64_t tasks = (job_.num_queries + kQueriesPerTask - 1) / kQueriesPerTask;
+    const int64_t tasks = divide_up(job_.num_queries, kQueriesPerTask);
     parallel(tasks, [&](OwnedTopkWorker& owned, int64_t task) {
       const int64_t first = task * kQueriesPerTask;
       const int64_t last = std::min(first + kQueriesPerTask, job_.num_queries);
@@ -186,9 +179,8 @@ class Topk {
   // For k of the size of the table: canonical scores of every pair, a query at a time.
   void score_everything() {
     const int64_t bytes = (kept_ + 2 * kChunk) * static_cast<int64_t>(sizeof(Scored));
-    const int threads = static_cast<int>(
-        std::clamp<int64_t>(std::min<int64_t>(kChunkBytes / bytes, num_queries_), 1,
-                            std::max(execution_.threads, 1)));
+    const int threads =
+        threads_for(std::min(kChunkBytes / bytes, num_queries_), execution_.threads);
     status_.interrupted = kgfast::parallel(threads, num_queries_, execution_.interrupted,
                                            [&](int, int64_t query) { score_query(query); });
   }

@@ -2,7 +2,7 @@
 //
 // b is near 1, so a query is turned by e^{ia} once, and then for each row by y = a (b - 1): where
 // |y| < pi/4 no right angles are taken off (Near). The other way gives the same bits there, so that
-// which way other lanes want changes nothing.
+// a lane has the same result whichever way its neighbours need.
 //
 // Cost model: Near 10 instructions a vector, else 38; without fma those are some hundred.
 #pragma once
