@@ -56,10 +56,14 @@ def check(problem, loss, weights, rows, gradients):
     assert rows.dtype == torch.float32
     exact = dense_loss(problem, loss, weights, torch.float64)
     float32 = dense_loss(problem, loss, weights, torch.float32)
-    for got, wanted, dense32 in zip((rows, *gradients), exact, float32, strict=True):
-        assert (got is None) == (wanted is None)
+    # A loss is a difference of numbers as large as a score, which is taken in float64.
+    queries, table = differentiable(problem)
+    largest = dense(problem, queries[:, None], table, problem.bias).abs().max().item()
+    assert_close(rows, exact[0], float32[0], remains=1e-15 + 8 * 2.0**-53 * largest)
+    for got, right, dense32 in zip(gradients, exact[1:], float32[1:], strict=True):
+        assert (got is None) == (right is None)
         if got is not None:
-            assert_close(got, wanted, dense32)
+            assert_close(got, right, dense32)
 
 
 @given(seed=st.integers(0, 2**31 - 1), label_a=st.sampled_from([1.0, 0.9]))
@@ -85,6 +89,7 @@ def test_bce(isa, seed, label_a):
 
 @given(seed=st.integers(0, 2**31 - 1), smoothing=st.sampled_from([0.0, 0.1]))
 @example(seed=0, smoothing=0.1)
+@example(seed=1262, smoothing=0.1)  # one candidate: all of the loss cancels
 @some
 def test_cross_entropy(isa, seed, smoothing):
     problem, _, targets, weights = problem_of(seed)
