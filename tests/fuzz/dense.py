@@ -4,6 +4,7 @@ Float64 says what is right; the same formula in float32 says how far rounding al
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -94,6 +95,44 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
     return (chances * softplus(scores)).sum(-1)
 
 
+@dataclass(frozen=True)
+class OfScores:
+    """A formula in which the scores of tensors go through an exponential.
+
+    Attributes
+    ----------
+    scores
+        Of the tensors.
+    rows
+        What comes of them.
+    """
+
+    scores: Formula
+    rows: Formula
+
+    def __call__(self, *tensors: Tensor | None) -> Tensor:
+        return self.rows(self.scores(*tensors))
+
+    def largest(self, *tensors: Tensor | None) -> float:
+        """The largest magnitude of a score."""
+        found = self.scores(*tensors).detach()
+        return float(found.abs().max()) if found.numel() else 0.0
+
+    def cancelling(self, grad: Tensor, *tensors: Tensor | None) -> list[float]:
+        """How large the numbers are that add up to the gradient of each tensor.
+
+        That of a score in cross entropy is ``p - y``, which adds up to 0 over the candidates.
+        """
+        leaves = [None if it is None else _leaf(it, it.requires_grad, None) for it in tensors]
+        found = self.scores(*leaves)
+        own = found.detach().requires_grad_()
+        self.rows(own).backward(grad)
+        if found.requires_grad and own.grad is not None:
+            found.backward(own.grad.abs())
+        grads = [None if it is None else it.grad for it in leaves]
+        return [0.0 if it is None or not it.numel() else float(it.abs().max()) for it in grads]
+
+
 def check(
     name: str,
     call: Formula,
@@ -101,7 +140,6 @@ def check(
     tensors: Sequence[Tensor | None],
     needs: Sequence[bool],
     grad_of: Callable[[tuple[int, ...]], Tensor],
-    largest: float = 0.0,
 ) -> None:
     """Compare a call with its formula, both given ``tensors``: values and gradients.
 
@@ -114,11 +152,15 @@ def check(
     found, wanted, plain = call(*own), formula(*double), formula(*single)
     grad = grad_of(tuple(wanted.shape))
     precise = own[0] is not None and own[0].dtype == torch.float64
+    largest = formula.largest(*double) if isinstance(formula, OfScores) else 0.0
     # A loss is a difference of numbers as large as a score, which is taken in float64.
     close(name, found, wanted, plain, precise, largest, remains=CANCELLING * 2.0**-53 * largest)
     if not any(needs):
         return
     expect(found.requires_grad, f"{name} does not require a gradient")
+    cancelling = [0.0] * len(double)
+    if isinstance(formula, OfScores):
+        cancelling = formula.cancelling(grad, *double)
     for result in (found, wanted, plain):
         if result.requires_grad:
             result.backward(grad.to(result.dtype))
@@ -129,6 +171,11 @@ def check(
         got = mine.grad.to_dense() if mine.grad.is_sparse else mine.grad
         expect(got.dtype == mine.dtype, f"{name}: gradient {place} is {got.dtype}")
         none = torch.zeros_like(right)
+        # Those of the numbers, and those of the exponents that they come from.
+        roundings = CANCELLING * (1 + largest) * (2.0**-53 if precise else 2.0**-24)
+        remains = roundings * cancelling[place]
+        if mine.numel() == 1:  # a sum of all gradients that come in, which float32 has rounded
+            remains += _relative(precise, largest) * float(grad.abs().sum())
         close(
             f"{name}: gradient {place}",
             got,
@@ -136,8 +183,7 @@ def check(
             none if rough.grad is None else rough.grad,
             precise,
             largest,
-            # One number is a sum of all gradients that come in, which float32 has rounded.
-            cancels=float(grad.abs().sum()) if mine.numel() == 1 else 0.0,
+            remains,
         )
 
 
@@ -155,14 +201,13 @@ def close(
     plain: Tensor,
     precise: bool = False,
     largest: float = 0.0,
-    cancels: float = 0.0,
     remains: float = 0.0,
 ) -> None:
     """Within 1e-5 of the largest number, four times plain float32's error, and the last roundings.
 
     Where scores go through an exponential, an error of ``16 u`` of the ``largest`` of them is one
-    of the result. ``cancels`` is the sum of magnitudes of what cancels in it; ``remains`` is what
-    the roundings of numbers that cancel leave of them, where the result may be smaller than that.
+    of the result. ``remains`` is what the roundings of numbers that cancel leave of them: the
+    result may be smaller than that.
     """
     expect(
         found.shape == exact.shape, f"{name}: shape {list(found.shape)}, not {list(exact.shape)}"
@@ -174,10 +219,10 @@ def close(
     # A gradient is rounded, and once more when it is scaled by one that is rounded itself.
     eps = 2 * info.eps if rounds else 0.0
     smallest = SMALLEST + (info.tiny * info.eps if rounds else 0.0)
-    relative = 1e-12 if precise else RELATIVE + 16 * 2.0**-24 * largest
     exact, found, plain = (it.detach().double() for it in (exact, found, plain))
     rough = 0.0 if precise else float((plain - exact).abs().max())
-    allowed = relative * (float(exact.abs().max()) + cancels) + smallest + 4 * rough + remains
+    relative = _relative(precise, largest) * float(exact.abs().max())
+    allowed = relative + smallest + 4 * rough + remains
     error = (found - exact).abs() - eps * exact.abs()
     where = int(error.argmax())
     expect(
@@ -185,3 +230,7 @@ def close(
         f"{name}: {found.flatten()[where]:.6g}, the formula says {exact.flatten()[where]:.6g}; "
         f"allowed is {allowed:.2g}",
     )
+
+
+def _relative(precise: bool, largest: float) -> float:
+    return 1e-12 if precise else RELATIVE + 16 * 2.0**-24 * largest

@@ -46,8 +46,7 @@ def losses(case: Case) -> None:
     case.note(loss=name)
     with anywhere(case):
         call, formula = _loss(case, operands, name)
-        given = _grads(case, operands, factor=False)
-        dense.check(name, call, formula, *given, largest=_largest(operands))
+        dense.check(name, call, formula, *_grads(case, operands, factor=False))
 
 
 def adversarial(case: Case) -> None:
@@ -126,8 +125,7 @@ def in_state(case: Case) -> None:
         return found.clone() if found.is_inference() else found
 
     with anywhere(case):
-        largest = _largest(operands) if is_loss else 0.0
-        dense.check(kind, within, formula, tensors, needs, grad_of, largest)
+        dense.check(kind, within, formula, tensors, needs, grad_of)
 
 
 def _differentiable(case: Case, scores: tuple[str, ...] | None = None) -> Operands:
@@ -155,13 +153,6 @@ def _grads(case: Case, operands: Operands, factor: bool = True) -> tuple[Any, An
     ]
     case.note(needs=needs)
     return tensors, needs, lambda shape: case.normal(*shape)
-
-
-def _largest(operands: Operands) -> float:
-    """The largest magnitude of a score."""
-    pairs = operands.queries.double()[:, None], operands.table.double()[None], operands.score
-    found = dense.scores(*pairs, None if operands.bias is None else operands.bias.double())
-    return float(found.abs().max()) if found.numel() else 0.0
 
 
 def _stacked(operands: Operands, of_crop: Any) -> Tensor:
@@ -200,17 +191,20 @@ def _indexed(operands: Operands, index: Tensor, sparse: bool) -> tuple[Any, Any]
 
 def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
     rows, batch, score = len(operands.table), len(operands.queries), operands.score
+
+    def scores(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
+        return dense.scores(queries[:, None], table[None], score, bias)
+
     if name == "cross_entropy":
         targets, smoothing = case.ids(rows, batch), case.choice((0.0, 0.1, 0.9))
 
         def call(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
             return ops.cross_entropy(queries, table, bias, targets, smoothing, score)
 
-        def formula(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
-            found = dense.scores(queries[:, None], table[None], score, bias)
+        def of_scores(found: Tensor) -> Tensor:
             return dense.cross_entropy_rows(found, targets, smoothing)
 
-        return call, formula
+        return call, dense.OfScores(scores, of_scores)
     indptr, indices, positives = csr(case, batch, rows, least=1)
     a, c = case.choice(((1.0, 0.0), (0.9, 0.01), (-0.5, 0.3)))
     labels = indptr, indices, a, c, score
@@ -221,12 +215,11 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
             return ops.bce_total(queries, table, bias, *labels, divisor=divisor)
         return ops.bce(queries, table, bias, *labels)
 
-    def formula_bce(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
-        found = dense.scores(queries[:, None], table[None], score, bias)
+    def bce_of_scores(found: Tensor) -> Tensor:
         rows = dense.bce_rows(found, positives, a, c)
         return rows.sum() / divisor if divisor else rows
 
-    return call_bce, formula_bce
+    return call_bce, dense.OfScores(scores, bce_of_scores)
 
 
 def _adam(
