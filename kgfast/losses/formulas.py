@@ -97,7 +97,7 @@ def margin(
     margin : float
         Finite.
     reduction : {"mean", "sum", "none"}
-        Mean or sum over pairs, or the rows' sums.
+        Mean or sum over pairs, or the rows' sums; 0 where no pair takes part.
 
     Returns
     -------
@@ -118,7 +118,10 @@ def margin(
     check_bounded("margin", margin)
     check_reduction(reduction)
     terms = (margin - positive[..., None] + negative).relu()
-    return _summed(_masked(terms, mask).sum(-1), _count(negative, mask), reduction)
+    pairs = _count(negative, mask)
+    # Of no pair at all the mean is 0, not 0 / 0.
+    least = pairs.clamp_min(1) if isinstance(pairs, Tensor) else max(pairs, 1)
+    return _summed(_masked(terms, mask).sum(-1), least, reduction)
 
 
 def logistic(

@@ -1,6 +1,6 @@
 """Valid calls of the losses of models against dense formulas: values and all gradients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +41,7 @@ def sampled(case: Case) -> None:
     replaced[..., 2 if side == "tail" else 0] = negatives
 
     cancelling: dict[str, float] = {}
+    scores: list[Tensor] = []
 
     def definition(tables: dict[str, Tensor]) -> Tensor:
         dims = drawn.dims if name == "med" else [None]
@@ -51,13 +52,15 @@ def sampled(case: Case) -> None:
             )
             for dim in dims or [None]
         ]
+        if not scores:  # of the float64 tables, which come first
+            scores.extend(it for pair in found for it in pair)
         if name == "med":
             return _med(drawn, tables, found, mask, cancelling)
         return formula(*found[0], mask, reduction)
 
     with anywhere(case):
         loss = getattr(kgfast.losses, name)(model, hrt, negatives, **given)
-    _compare(name, drawn, loss, definition, cancelling)
+    _compare(name, drawn, loss, definition, (scores, cancelling))
 
 
 def whole(case: Case) -> None:
@@ -105,13 +108,18 @@ def _compare(
     drawn: Drawn,
     loss: Tensor,
     definition: Callable[[dict[str, Tensor]], Tensor],
-    cancelling: Mapping[str, float] = MappingProxyType({}),
+    noted: tuple[Sequence[Tensor], Mapping[str, float]] = ((), MappingProxyType({})),
 ) -> None:
-    """Values, and gradients by the tables' names; in some of these numbers so large cancel."""
+    """Values, and gradients by the tables' names.
+
+    ``noted`` are the exact scores, whose gradients may cancel in those of tables, and how large
+    numbers are that cancel in the gradients of some tables.
+    """
     exact, plain = (models.tables_of(drawn, it) for it in (torch.float64, torch.float32))
     right, rough = definition(exact), definition(plain)
     expect(bool(right.isfinite().all()), "the formula is not finite")
     dense.close(name, loss, right, rough)
+    sizes = _sizes(right, exact, noted[0])
     for result in (loss, right, rough):
         result.sum().backward()
     for table, parameter in models.parameters_of(drawn).items():
@@ -121,9 +129,28 @@ def _compare(
         got = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
         close = f"{name}: gradient of {table}"
         right_grad, rough_grad = exact[table].grad, plain[table].grad
-        remains = dense.CANCELLING * 2.0**-24 * cancelling.get(table, 0.0)
+        size = sizes.get(table, 0.0) + noted[1].get(table, 0.0)
+        remains = dense.CANCELLING * 2.0**-24 * size
         spread = _spread(rough)
         dense.close(close, got, right_grad, rough_grad, largest=spread, remains=remains)
+
+
+def _sizes(
+    loss: Tensor, tables: Mapping[str, Tensor], scores: Sequence[Tensor]
+) -> dict[str, float]:
+    """How large the numbers are that scores add to the gradient of each table."""
+    of_scores = torch.autograd.grad(loss.sum(), scores, retain_graph=True) if scores else ()
+    leaves = {name: it for name, it in tables.items() if it.requires_grad}
+    if not of_scores:
+        return {}
+    grads = torch.autograd.grad(
+        scores, list(leaves.values()), [it.abs() for it in of_scores],
+        retain_graph=True, allow_unused=True,
+    )  # fmt: skip
+    return {
+        name: 0.0 if it is None else float(it.abs().max())
+        for name, it in zip(leaves, grads, strict=True)
+    }
 
 
 def _spread(loss: Tensor) -> float:
@@ -152,7 +179,7 @@ def _sampled(case: Case, name: str, batch: int) -> tuple[dict[str, Any], Any]:
         def margin(positive: Tensor, negative: Tensor, mask: Any, reduction: str) -> Tensor:
             terms = (width - positive[:, None] + negative).relu()
             kept = torch.ones_like(terms) if mask is None else mask.to(terms.dtype)
-            return _reduced((terms * kept).sum(-1), kept.sum(), reduction)
+            return _reduced((terms * kept).sum(-1), kept.sum().clamp_min(1), reduction)
 
         return {"margin": width}, margin
 

@@ -91,6 +91,11 @@ def test_masked_negatives_take_no_part(formula):
     assert not negative.grad[:, [1, 3]].any()
     mask[1] = False  # a row without negatives
     assert formula(positive, negative, mask=mask).isfinite()
+    negative.grad = None
+    loss = formula(positive, negative, mask=torch.zeros_like(mask))
+    loss.backward()
+    assert loss.isfinite()
+    assert not negative.grad.any()
 
 
 @FORMULAS
