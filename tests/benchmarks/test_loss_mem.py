@@ -7,6 +7,7 @@ import pytest
 from support.scripts import run
 
 
+@pytest.mark.slow
 def test_loss_mem_writes_what_it_measured(tmp_path):
     pytest.importorskip("matplotlib")
     result, plot = tmp_path / "loss.json", tmp_path / "loss.svg"

@@ -8,6 +8,7 @@ import torch
 from support.sampled import threads
 
 
+@pytest.mark.slow
 def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     train_speed = load("train_speed")

@@ -6,19 +6,14 @@ from typing import Any
 
 import pytest
 
-ARCHS = (80, 90, 100)
+ARCHS = [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in (80, 90, 100)]
 BATCHES = (1, 100, 1000)  # one for each tile
 
 
 def on_each_arch(*cases: Any) -> Iterator[Any]:
-    """Each architecture with each case, a score or what begins with one.
-
-    Long and rare is what does less of the same than rotate.
-    """
-    for arch, case in itertools.product(ARCHS, cases):
-        score = case if isinstance(case, str) else case[0]
-        is_rare = arch != 90 and not score.endswith("rotate")
-        yield pytest.param(arch, case, marks=pytest.mark.slow if is_rare else ())
+    """Each architecture with each case; compiling for others than sm_90 is long and rare."""
+    for arch, case in itertools.product((80, 90, 100), cases):
+        yield pytest.param(arch, case, marks=() if arch == 90 else pytest.mark.slow)
 
 
 def only(launches: Sequence[Any], name: str) -> Any:

@@ -57,7 +57,7 @@ CASES = {  # those that need most registers; other scores do less of the same
 }
 
 
-@pytest.mark.parametrize(("arch", "has_factor"), [(80, True), (90, True), (100, False)])
+@pytest.mark.parametrize(("arch", "has_factor"), on_each_arch(True, False))
 def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
     facts = get_score("rscf_rotate")
     queries, table = torch.empty(1000, 100 * facts.query_planes(has_factor)), torch.empty(2041, 200)
@@ -153,6 +153,7 @@ def test_sizes_do_not_compile_a_kernel_anew() -> None:
     assert keys(1000) == keys(1024) == keys(999)
 
 
+@pytest.mark.slow
 def test_amd_code() -> None:
     for launch in recorded("rotate", 1000, arch=0, options=True):
         if launch.name in OWN:
