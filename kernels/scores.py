@@ -18,6 +18,31 @@ from dataclasses import dataclass
 from enum import Enum
 
 
+class Term(Enum):
+    """What one feature adds to the sum of a score.
+
+    A sum of products is the score. Every other sum is a distance between the query and the
+    candidate: it only grows, and the score is minus it, or minus its root.
+
+    Attributes
+    ----------
+    number : int
+        What Triton's kernels know it by.
+    planes : int
+        Stored reals per feature: 1 for real rows, 2 for complex ones.
+    root : bool
+        The square root of the sum is taken.
+    """
+
+    PRODUCT = 0, 1, False  # q c
+    MAGNITUDE = 1, 1, False  # |q - c|
+    SQUARE = 2, 1, True  # (q - c)^2
+    MODULUS = 3, 2, False  # |q - c|, complex
+
+    def __init__(self, number: int, planes: int, root: bool) -> None:
+        self.number, self.planes, self.root = number, planes, root
+
+
 class Moves(Enum):
     """How ``a b`` moves the query of a score."""
 
@@ -35,19 +60,15 @@ class Score:
     name : str
         The name that operators take.
     code : int
-        The extension's number (``ScoreId`` in csrc/scores); layouts are in the views.
+        The extension's number, its functor's ``id`` in csrc/scores: positive, but for ``dot``.
+        Layouts share it.
     equation : str
         Score of query ``q`` and candidate ``c``; higher is better.
-    planes : int
-        Stored reals per feature: 1 for real rows, 2 for complex ones.
+    term : Term
+        What one feature adds.
     term_ulps : int
         Rounding errors, in units of ``u = 2**-24``, that one float32 term carries beyond those of
         the accumulation. Derivations: docs/exactness.md.
-    monotone : bool
-        The score is the negative of a sum that only grows: a distance. Otherwise it is the sum
-        itself, of products.
-    root : bool
-        The square root of the sum is taken.
     moves : Moves
         How a factor moves the query; other than ``NONE`` for the ``rscf_*`` scores.
     interleaved : bool
@@ -57,12 +78,30 @@ class Score:
     name: str
     code: int
     equation: str
-    planes: int
+    term: Term
     term_ulps: int
-    monotone: bool = True
-    root: bool = False
     moves: Moves = Moves.NONE
     interleaved: bool = False
+
+    def __post_init__(self) -> None:
+        moves = {Moves.NONE: True, Moves.SHIFT: self.planes == 1, Moves.PHASE: self.planes == 2}
+        if not moves.get(self.moves) or (self.is_rscf and not self.monotone):
+            raise ValueError(f"score: no queries of {self.name!r} move so: {self.equation}")
+
+    @property
+    def planes(self) -> int:
+        """Stored reals per feature of a candidate."""
+        return self.term.planes
+
+    @property
+    def root(self) -> bool:
+        """Whether the square root of the sum is taken."""
+        return self.term.root
+
+    @property
+    def monotone(self) -> bool:
+        """Whether the score is minus a sum that only grows, or minus its root."""
+        return self.term is not Term.PRODUCT
 
     @property
     def is_rscf(self) -> bool:
@@ -97,16 +136,16 @@ _ROTATE = "- sum_k abs(q_k - c_k), complex"
 SCORES: dict[str, Score] = {
     score.name: score
     for score in (
-        Score("dot", 0, "sum_d q_d c_d", planes=1, term_ulps=2, monotone=False),
-        Score("l1", 1, "- sum_d abs(q_d - c_d)", planes=1, term_ulps=2),
-        Score("l2", 2, "- sqrt(sum_d (q_d - c_d)^2)", planes=1, term_ulps=4, root=True),
-        Score("rotate", 3, _ROTATE, planes=2, term_ulps=4),
-        Score("rotate_interleaved", 3, _ROTATE, planes=2, term_ulps=4, interleaved=True),
+        Score("dot", 0, "sum_d q_d c_d", Term.PRODUCT, term_ulps=2),
+        Score("l1", 1, "- sum_d abs(q_d - c_d)", Term.MAGNITUDE, term_ulps=2),
+        Score("l2", 2, "- sqrt(sum_d (q_d - c_d)^2)", Term.SQUARE, term_ulps=4),
+        Score("rotate", 3, _ROTATE, Term.MODULUS, term_ulps=4),
+        Score("rotate_interleaved", 3, _ROTATE, Term.MODULUS, term_ulps=4, interleaved=True),
         Score(
             "rscf_rotate",
             4,
             "- sum_k abs(q_k exp(i a_k b_k) - w_k * c_k), w_k * c_k by parts",
-            planes=2,
+            Term.MODULUS,
             term_ulps=4,
             moves=Moves.PHASE,
         ),
@@ -114,7 +153,7 @@ SCORES: dict[str, Score] = {
             "rscf_l1",
             5,
             "- sum_d abs(q_d + a_d b_d - w_d c_d)",
-            planes=1,
+            Term.MAGNITUDE,
             term_ulps=2,
             moves=Moves.SHIFT,
         ),
@@ -122,9 +161,8 @@ SCORES: dict[str, Score] = {
             "rscf_l2",
             6,
             "- sqrt(sum_d (q_d + a_d b_d - w_d c_d)^2)",
-            planes=1,
+            Term.SQUARE,
             term_ulps=4,
-            root=True,
             moves=Moves.SHIFT,
         ),
     )

@@ -1,5 +1,6 @@
 """Tensors and operands as the extension sees them."""
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from ..checks import nonfinite_error
 from ..operands import Operands
 from ..scores import Score
-from . import isa, threads
+from . import extension, isa, threads
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 
@@ -58,8 +59,25 @@ def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:
-    """The extension's number for a score: an rscf score without a factor has one of its own."""
-    return score.code + 3 * (score.is_rscf and not has_factor)
+    """The extension's number for a score: an rscf score without a factor has one of its own.
+
+    Raises
+    ------
+    ValueError
+        If the extension has no functor of that number.
+    """
+    code = -score.code if score.is_rscf and not has_factor else score.code
+    if not _has_functor(code):
+        raise ValueError(
+            f"score: the cpu backend has no kernels for {score.name!r}: {score.equation}. "
+            f'Use kgfast.use_backend("reference")'
+        )
+    return code
+
+
+@cache
+def _has_functor(code: int) -> bool:
+    return extension.has_score(isa(), code)
 
 
 def query_view(queries: Tensor, operands: Operands) -> View:

@@ -1,6 +1,7 @@
 """Canonical scores, the ones that ranks are defined by, and their slopes: float64, term by term.
 
-A score is added here in :func:`term` and :func:`slopes`; everything else derives from its facts.
+A term is added here in :func:`_length` and :func:`_length_slopes`; everything else derives from the
+facts of a score.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..scores import Moves, Score
+from ..scores import Moves, Score, Term
 from .trig import cos_sin
 
 
@@ -117,10 +118,30 @@ def term(score: Score, q: list[Tensor], c: list[Tensor]) -> Tensor:
     """One feature's share of a score; every operation rounds on its own."""
     if not score.monotone:
         return q[0] * c[0]
-    x = _differences(score, q, c)
-    if len(x) == 2:
+    return _length(score, _differences(score, q, c))
+
+
+def _length(score: Score, x: list[Tensor]) -> Tensor:
+    """What a feature adds to a distance, of the parts of its difference."""
+    if score.term is Term.MAGNITUDE:
+        return x[0].abs()
+    if score.term is Term.SQUARE:
+        return x[0] * x[0]
+    if score.term is Term.MODULUS:
         return rounded_sqrt(x[0] * x[0] + x[1] * x[1])
-    return x[0] * x[0] if score.root else x[0].abs()
+    raise ValueError(f"score: the reference has no term of {score.name!r}: {score.equation}")
+
+
+def _length_slopes(score: Score, x: list[Tensor]) -> list[Tensor]:
+    """Derivatives of :func:`_length` by each of the parts; half of them where the root is taken."""
+    if score.term is Term.MAGNITUDE:
+        return [x[0].sign()]
+    if score.term is Term.SQUARE:
+        return x
+    if score.term is Term.MODULUS:
+        modulus = _length(score, x)
+        return [_over(part, modulus) for part in x]
+    raise ValueError(f"score: the reference has no slopes of {score.name!r}: {score.equation}")
 
 
 def _differences(score: Score, q: list[Tensor], c: list[Tensor]) -> list[Tensor]:
@@ -146,12 +167,7 @@ def slopes(place: int, score: Score, q: list[Tensor], c: list[Tensor]) -> list[T
     """Derivative of one feature's term by each plane of an operand (root: times the norm)."""
     if not score.monotone:
         return c if place == 0 else q
-    x = _differences(score, q, c)
-    if len(x) == 2:
-        modulus = term(score, q, c)
-        x = [_over(part, modulus) for part in x]
-    elif not score.root:
-        x = [x[0].sign()]
+    x = _length_slopes(score, _differences(score, q, c))
     if not score.is_rscf:
         return x if place == 0 else [-part for part in x]
     if place == 1:

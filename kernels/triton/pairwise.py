@@ -35,7 +35,7 @@ from .host.gradients import (
     zero_gradient,
 )
 from .host.layout import Selection, pack_candidates, pack_stored_queries
-from .host.views import PRODUCT, form_of, packed_planes, vector_of
+from .host.views import form_of, packed_planes, vector_of
 from .host.widths import crop_order, over_norms, segments
 from .indexed import fill_indexed
 
@@ -60,7 +60,7 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
     if not out.numel():
         return
     form, dims, crops = form_of(operands), operands.dims, operands.crops
-    if form.term == PRODUCT and dims is None:
+    if not operands.score.monotone and dims is None:
         _multiply(out[0], operands)
         return
     tile = _tile_for(operands.num_queries, arch, form.is_rscf, has_crops=dims is not None)

@@ -4,18 +4,15 @@ import pytest
 import torch
 
 from kgfast import ops
+from kgfast.kernels.scores import get_score
 from support.problems import DTYPES, SCORES
 
 SHAPES = [(1, 5, 3), (64, 999, 100), (300, 1500, 65)]
 
 
-def planes_of(score):
-    return 2 if score.startswith("rotate") else 1
-
-
 def make(score, batch, rows, dim, dtype=torch.float32, device="cuda"):
     generator = torch.Generator().manual_seed(0)
-    width = dim * planes_of(score)
+    width = dim * get_score(score).planes
     table = torch.randn(rows, width, generator=generator).to(dtype)
     queries = torch.randn(batch, width, generator=generator)
     queries[0] = table[-1].float()

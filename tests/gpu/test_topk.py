@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kgfast import ops
+from kgfast.kernels.scores import get_score
 from support.flat import reference
 from support.problems import DTYPES, SCORES, make_problem
 
@@ -32,7 +33,7 @@ def test_ids_equal_the_reference_on_the_cpu(seed, nonfinite):
 
 def problem_on_gpu(score, dtype=torch.float32, rows=14_541, batch=300, dim=48):
     generator = torch.Generator().manual_seed(0)
-    width = dim * (2 if score.startswith("rotate") else 1)
+    width = dim * get_score(score).planes
     table = torch.randn(rows, width, generator=generator).to(dtype)
     queries = torch.randn(batch, width, generator=generator)
     queries = queries.double() if dtype == torch.float64 else queries

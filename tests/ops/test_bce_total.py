@@ -5,6 +5,7 @@ import torch
 
 from kgfast import ops
 from kgfast.kernels import losses
+from kgfast.kernels.scores import get_score
 from support.memory import PeakMemory
 from support.problems import SCORES
 
@@ -17,7 +18,7 @@ BIASES = pytest.mark.parametrize("bias_shape", [(23,), (1,), None], ids=["own", 
 def operands(score, bias_shape=(23,), dtype=torch.float32):
     """Queries, table and bias that require gradients."""
     generator = torch.Generator().manual_seed(1)
-    width = 34 if score.startswith("rotate") else 17
+    width = 17 * get_score(score).planes
     shapes = [(4, width), (23, width), *([bias_shape] if bias_shape else [])]
     made = [torch.randn(*shape, generator=generator, dtype=dtype) / 3 for shape in shapes]
     return [it.requires_grad_() for it in made] + [None] * (3 - len(made))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kgfast import ops
+from kgfast.kernels.scores import get_score
 from kgfast.ops.collected import collected_scores
 from kgfast.ops.run import operands_of
 from support.problems import SCORES
@@ -14,7 +15,7 @@ ROWS, DIM = 23, 17
 def tensors_of(score):
     """Queries, table and bias that require gradients, and an index with duplicates."""
     generator = torch.Generator().manual_seed(1)
-    width = 2 * DIM if score.startswith("rotate") else DIM
+    width = DIM * get_score(score).planes
     shapes = (5, width), (ROWS, width), (ROWS,)
     made = [torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes]
     return *made, torch.randint(ROWS, (5, 7), generator=generator)

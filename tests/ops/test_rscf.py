@@ -13,11 +13,10 @@ from kgfast.kernels import cpu
 from kgfast.kernels.cpu import backward as cpu_backward
 from support import flat, oracles
 from support.memory import PeakMemory
-from support.problems import cast, strided
+from support.problems import RSCF_SCORES, cast, strided
 from support.sampled import assert_close, threads
 
-SCORES = ("rscf_rotate", "rscf_l1", "rscf_l2")
-EACH_SCORE = pytest.mark.parametrize("score", SCORES)
+EACH_SCORE = pytest.mark.parametrize("score", RSCF_SCORES)
 WITH_FACTOR = pytest.mark.parametrize("with_factor", [True, False], ids=["factor", "scale alone"])
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 

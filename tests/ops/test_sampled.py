@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kgfast import ops
+from kgfast.kernels.scores import get_score
 from kgfast.ops.dispatch import get_backend
 from support import oracles
 from support.memory import PeakMemory
@@ -16,7 +17,7 @@ EACH_SCORE = pytest.mark.parametrize("score", SCORES)
 def operands(score: str, batch: int = 5, rows: int = 23, dim: int = 17) -> list[torch.Tensor]:
     """Float32 queries, table and bias that require gradients; a query equals a row."""
     generator = torch.Generator().manual_seed(1)
-    width = 2 * dim if score.startswith("rotate") else dim
+    width = dim * get_score(score).planes
     shapes = (batch, width), (rows, width), (rows,)
     tensors = [torch.randn(*shape, generator=generator) for shape in shapes]
     if batch and rows:

@@ -34,9 +34,11 @@ def canonical(
             total += abs(q[0] - c[0])
         elif score == "l2":
             total += (q[0] - c[0]) * (q[0] - c[0])
-        else:
+        elif score.startswith("rotate"):
             re, im = q[0] - c[0], q[1] - c[1]
             total += math.sqrt(re * re + im * im)
+        else:
+            raise ValueError(score)
     if score == "l2":
         total = math.sqrt(total)
     value = total if score == "dot" else -total
@@ -98,8 +100,10 @@ def dense_scores(
         result = (q * c).sum((-1, -2))
     elif score == "l2":
         result = -torch.linalg.vector_norm(q - c, dim=(-1, -2))
-    else:
+    elif score == "l1" or score.startswith("rotate"):
         result = -torch.linalg.vector_norm(q - c, dim=-2).sum(-1)
+    else:
+        raise ValueError(score)
     return result if bias is None else result + bias
 
 

@@ -8,9 +8,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kgfast.kernels.scores import get_score
+from kgfast.kernels import scores
 
-SCORES = ("dot", "l1", "l2", "rotate", "rotate_interleaved")
+SCORES = tuple(name for name, score in scores.SCORES.items() if not score.is_rscf)
+RSCF_SCORES = tuple(name for name, score in scores.SCORES.items() if score.is_rscf)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 TABLES = (
     *("normal", "grid", "tiny", "huge", "same", "close", "cauchy", "zero", "lognormal"),
@@ -92,7 +93,7 @@ def make_problem(seed: int, nonfinite: bool = False, many: bool = False) -> Prob
     if many:
         kind = pick.choice(["subnormal", "subnormal", "grid", "same", "zero"])
         dim, rows, batch = pick.randint(1, 3), pick.randint(10_000, 20_000), pick.randint(2, 4)
-    width = dim * (2 if score.startswith("rotate") else 1)
+    width = dim * scores.get_score(score).planes
     pool = table_of(kind, rows + batch, width, generator, dtype)
     table = cast(pool[:rows], dtype)
     query_dtype = torch.float64 if dtype == torch.float64 else torch.float32
@@ -140,7 +141,7 @@ def rscf_problem(
     """Arguments of ``rank_counts``: ties, large angles, a factor far from 1, tails, options."""
     pick, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     batch, rows, dim = pick.choice([1, 3, 5]), pick.choice([5, 30, 70]), pick.choice([1, 3, 66])
-    planes, has_factor = get_score(score).planes, pick.random() < 0.75
+    planes, has_factor = scores.get_score(score).planes, pick.random() < 0.75
     dtype = pick.choice([torch.float32, torch.float16, torch.float64])
     grid, reach = pick.choice([0, 2]), pick.choice([0.3, 3.0, 1000.0, 1e-42])
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kgfast.kernels.scores import get_score
 from support import oracles
 from support.problems import DIMS, DTYPES, SCORES, cast, strided, table_of
 
@@ -40,7 +41,7 @@ def make_sampled(seed: int, rows: int, kinds: Sequence[str] = KINDS) -> Sampled:
     pick, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     score, kind, dtype = pick.choice(SCORES), pick.choice(kinds), pick.choice(DTYPES)
     dim, count, batch = pick.choice(DIMS), pick.randint(1, rows), pick.randint(1, 70)
-    width = dim * (2 if score.startswith("rotate") else 1)
+    width = dim * get_score(score).planes
     pool = table_of(kind, count + batch, width, generator)
     table = cast(pool[:count], dtype)
     if dtype == torch.float64:  # read as float32: else the gradient at q = c would be ill-posed

@@ -12,7 +12,7 @@ import triton.language as tl
 from .arguments import is_finite, note_bad_rows, query_planes
 from .moves import canonical_cos_sin
 from .pack import FEATURES, ROWS, rows_of
-from .terms import MODULUS, SQUARE, load_query
+from .terms import SQUARE, load_query
 
 LEAST_NORMAL: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
 
@@ -23,7 +23,7 @@ def moved_by_one(q, FORM: tl.constexpr):
     re = q.re
     im = q.im
     if FORM.has_factor:
-        if FORM.term == MODULUS:
+        if FORM.planes == 2:
             cosine, sine = canonical_cos_sin(q.a)
             re = q.re * cosine - q.im * sine
             im = q.re * sine + q.im * cosine
@@ -79,7 +79,7 @@ def sizes_of(q, FORM: tl.constexpr):
         vanishes |= (w_im > 0.0) & (w_im < LEAST_NORMAL)
         w += w_im
     w = tl.where(vanishes, float("inf"), w)
-    if FORM.term == MODULUS:
+    if FORM.planes == 2:
         size = tl.abs(q.re) + tl.abs(q.im)
         move = size * a
     else:

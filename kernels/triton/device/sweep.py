@@ -22,7 +22,7 @@ import triton.language as tl
 
 from .arguments import NO_NORM, candidate_planes, query_planes, threshold_rows
 from .moves import FAR, NEAR, NEAREST, STILL
-from .terms import MODULUS, PRODUCT, Candidate, Query, add_term, distance_of
+from .terms import PRODUCT, Candidate, Query, add_term, distance_of
 
 SUM_BLOCK: tl.constexpr = tl.constexpr(64)  # features per short accumulator; bounds.py counts it
 HUGE: tl.constexpr = tl.constexpr(3.4028234663852886e38)  # the largest finite float32
@@ -94,7 +94,7 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
 @triton.jit
 def add_swept(part, tile, first, stop, is_near, FORM: tl.constexpr, TILE: tl.constexpr):
     """As ``add_packed``, of queries that are moved: the cheaper loop where every phase is near."""
-    if FORM.has_factor and FORM.term == MODULUS:
+    if FORM.has_factor and FORM.planes == 2:
         if is_near:
             part = add_packed(part, tile, first, stop, FORM, NEAR, TILE)
         else:

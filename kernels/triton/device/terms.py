@@ -4,7 +4,7 @@ A sweep accumulates a *distance*, lower is better, so that one comparison serves
 ``dot`` the packed queries are negated. Every kernel that scores calls these.
 
 The candidate of an ``rscf_*`` score is scaled by ``w`` of the query, and the query may move:
-``q e^{iab} - w c`` where terms are moduli, ``q + a b - w c`` elsewhere (moves.py).
+``q e^{iab} - w c`` where rows are complex, ``q + a b - w c`` elsewhere (moves.py).
 
 Cost model (issue slots an element, without loads): dot 1, l1 2, l2 2, rotate 6: two subtractions,
 a product, a fused multiply-add, one square root (``MUFU.SQRT``) and an addition. rscf_rotate: 8
@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from ...scores import Term
 from .arguments import load_as
 from .moves import PLAIN, STILL, canonical_cos_sin, move_cos_sin
 
-PRODUCT: tl.constexpr = tl.constexpr(0)  # q c
-MAGNITUDE: tl.constexpr = tl.constexpr(1)  # |q - c|
-SQUARE: tl.constexpr = tl.constexpr(2)  # (q - c)^2
-MODULUS: tl.constexpr = tl.constexpr(3)  # |q - c|, complex
+PRODUCT: tl.constexpr = tl.constexpr(Term.PRODUCT.number)
+MAGNITUDE: tl.constexpr = tl.constexpr(Term.MAGNITUDE.number)
+SQUARE: tl.constexpr = tl.constexpr(Term.SQUARE.number)
+MODULUS: tl.constexpr = tl.constexpr(Term.MODULUS.number)
+WRITTEN = Term.PRODUCT, Term.MAGNITUDE, Term.SQUARE, Term.MODULUS  # the host refuses others
 
 LEAST_NORMAL: tl.constexpr = tl.constexpr(1.1754943508222875e-38)
 
@@ -97,7 +99,7 @@ def difference(q, c, FORM: tl.constexpr, MOVE: tl.constexpr):
     re = q.re
     im = q.im
     if MOVE != STILL:
-        if FORM.term == MODULUS:
+        if FORM.planes == 2:
             cosine, sine = move_cos_sin(q.a, c.b, MOVE)
             re = q.re * cosine - q.im * sine
             im = q.re * sine + q.im * cosine
@@ -150,7 +152,7 @@ def canonical_term(q, c, FORM: tl.constexpr):
     re = q.re
     im = q.im
     if FORM.has_factor:
-        if FORM.term == MODULUS:
+        if FORM.planes == 2:
             cosine, sine = canonical_cos_sin(q.a * c.b)
             re = q.re * cosine - q.im * sine
             im = q.re * sine + q.im * cosine
@@ -236,7 +238,7 @@ def minus_slopes_of_rscf(weight, q, c, FORM: tl.constexpr, OF_QUERIES: tl.conste
     """As :func:`minus_slopes`, of a score that scales the candidate and may move the query."""
     re = q.re
     im = q.im
-    is_phase: tl.constexpr = FORM.has_factor and FORM.term == MODULUS
+    is_phase: tl.constexpr = FORM.has_factor and FORM.planes == 2
     if is_phase:
         cosine, sine = move_cos_sin(q.a, c.b, PLAIN)
         re = q.re * cosine - q.im * sine

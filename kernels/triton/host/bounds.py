@@ -18,9 +18,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ...scores import Moves, Score
+from ...scores import Score, Term
 from ..device.arguments import Norm
-from .views import MAGNITUDE, PRODUCT, SQUARE, term_of
+from .views import term_of
 
 UNIT = 2.0**-24
 SUM_BLOCK = 64  # as in device/sweep.py and known.py
@@ -31,6 +31,7 @@ SHIFTED_ULPS, TURNED_ULPS = 10, 32  # of the query's size: shifted or not moved 
 SHIFT_ULPS, PHASE_ULPS = 20, 16  # of |a| (|b - 1| + 1), or of the phase times the query's size
 VANISHED = 2.0**-124  # four numbers below float32's smallest normal one
 LEAST = 2.0**-120  # above all that denormals can take from a threshold
+_BOUNDED = Term.PRODUCT, Term.MAGNITUDE, Term.SQUARE, Term.MODULUS  # a bound is derived of these
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,19 @@ def error_bound(
 ) -> ErrorBound:
     """The bound of a score; ``rounded_inputs``: float64 operands are rounded before the sweep.
 
-    ``ends``: of the crops that are swept with it.
+    ``ends``: of the crops that are swept with it. The bound of a term for which none has been
+    derived is infinite: every pair is decided by its canonical score.
     """
     d, term = float(num_features), term_of(score)
+    if term not in _BOUNDED:
+        return ErrorBound(rel=0.0, absolute=math.inf)
     folds = num_folds(num_features, ends)
     if score.is_rscf:
         steps = min(d, SUM_BLOCK) + folds + score.term_ulps + SCALE_ULPS
         return _rscf_bound(score, d, _gamma(steps), has_factor)
     gamma = _gamma(min(d, SUM_BLOCK) + folds + score.term_ulps)
     canonical = (d + 8) * 2.0**-52
-    if term == PRODUCT:
+    if term is Term.PRODUCT:
         return ErrorBound(
             rel=8 * UNIT,
             absolute=d * 2.0**-124,
@@ -87,9 +91,9 @@ def error_bound(
             norm=Norm.EUCLIDEAN,
         )
     norm = Norm.SUM
-    if term == MAGNITUDE:
+    if term is Term.MAGNITUDE:
         rel, absolute = gamma + canonical, d * 2.0**-124
-    elif term == SQUARE:  # of the squares; the root halves it and adds its own
+    elif term is Term.SQUARE:  # of the squares; the root halves it and adds its own
         rel, absolute = gamma + SQRT_ERROR + canonical, math.sqrt(d) * 2.0**-61
         norm = Norm.EUCLIDEAN
     else:
@@ -107,11 +111,11 @@ def _gamma(steps: float) -> float:
 def _rscf_bound(score: Score, d: float, gamma: float, has_factor: bool) -> ErrorBound:
     """Of an rscf score, whether or not its operands are rounded before the sweep."""
     canonical = (d + 24) * 2.0**-52
-    if term_of(score) == MAGNITUDE:
+    if score.term is Term.MAGNITUDE:
         rel, absolute = gamma + canonical, d * 2.0**-120
     else:
         rel, absolute = gamma + SQRT_ERROR * (1 + gamma) + canonical, d * 2.0**-61
-    is_phase = score.moves is Moves.PHASE and has_factor
+    is_phase = score.planes == 2 and has_factor
     per_query = (TURNED_ULPS if is_phase else SHIFTED_ULPS) * UNIT * (1 + gamma)
     per_move = (PHASE_ULPS if is_phase else SHIFT_ULPS) * UNIT * (1 + gamma) if has_factor else 0.0
     return ErrorBound(

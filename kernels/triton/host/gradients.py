@@ -15,7 +15,7 @@ from . import launch as launcher
 from .configs import MAX_GRID, RSCF_REGISTERS
 from .layout import pack_weights
 from .lists import PairLists, lists_of_ids, lists_of_queries
-from .views import PRODUCT, form_of, plane_of, queries_of, rows_of, term_of, views_of
+from .views import form_of, plane_of, queries_of, rows_of, views_of
 
 PARTIAL_BYTES = 8 << 20
 MATMUL_BYTES = 8 << 20  # a chunk of rows converted for a GEMM
@@ -88,7 +88,7 @@ def row_cap(operands: Operands) -> int:
 
 def add_gradients(operands: Operands, slopes: Slopes, into: Accumulators, arch: int) -> None:
     """Add the gradients of a block, all pairs of its queries and candidates, without a bias."""
-    if term_of(operands.score) == PRODUCT:
+    if not operands.score.monotone:
         _add_by_matmul(operands, slopes, into)
         return
     if into.queries is not None:

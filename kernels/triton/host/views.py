@@ -4,45 +4,33 @@ import torch
 from torch import Tensor
 
 from ...operands import Operands
-from ...scores import Moves, Score
+from ...scores import Score, Term
 from ..device import terms
 from ..device.arguments import Form, Norm, Rows, Vector, Views
 
-PRODUCT: int = terms.PRODUCT.value
-MAGNITUDE: int = terms.MAGNITUDE.value
-SQUARE: int = terms.SQUARE.value
-MODULUS: int = terms.MODULUS.value
-_TERMS = {  # of a score that is (monotone, a root), by its planes
-    ((False, False), 1): PRODUCT,
-    ((True, False), 1): MAGNITUDE,
-    ((True, True), 1): SQUARE,
-    ((True, False), 2): MODULUS,
-}
-_MOVED = {Moves.SHIFT: (MAGNITUDE, SQUARE), Moves.PHASE: (MODULUS,)}
 
-
-def term_of(score: Score) -> int:
-    """What a feature adds to the sum, of the numbers in device/terms.py.
+def term_of(score: Score) -> Term:
+    """What a feature adds to the sum.
 
     Raises
     ------
     ValueError
-        If the kernels have no such sum, or no such move of its queries.
+        If no kernel has it.
     """
-    term = _TERMS.get(((score.monotone, score.root), score.planes))
-    if term is None or (score.is_rscf and term not in _MOVED.get(score.moves, ())):
+    if score.term not in terms.WRITTEN:
         raise ValueError(
             f"score: the triton backend has no kernels for {score.name!r}: {score.equation}. "
             f'Use kgfast.use_backend("reference")'
         )
-    return term
+    return score.term
 
 
 def form_of(operands: Operands, norm: Norm = Norm.NONE) -> Form:
     """What kernels are compiled for; layouts are in the strides. ``norm``: that a bound needs."""
     score, has_factor = operands.score, operands.has_factor
     term, has_bias = term_of(score), operands.bias is not None
-    return Form(term, score.planes, score.root, score.is_rscf, has_factor, has_bias, norm.value)
+    facts = term.number, term.planes, term.root, score.is_rscf
+    return Form(*facts, has_factor, has_bias, norm.value)
 
 
 def views_of(operands: Operands) -> Views:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Need
+from kgfast.kernels.scores import get_score
 from support import flat, oracles
 from support.problems import SCORES
 from support.sampled import assert_close, dense, differentiable, make_sampled, threads
@@ -17,7 +18,7 @@ some = settings(max_examples=25, suppress_health_check=[HealthCheck.function_sco
 
 def operands(score, batch, per_query, rows, dim, dtype=torch.float32):
     generator = torch.Generator().manual_seed(4)
-    width = dim * (2 if score.startswith("rotate") else 1)
+    width = dim * get_score(score).planes
     queries = torch.randn(batch, width, generator=generator)
     table = torch.randn(rows, width, generator=generator).to(dtype)
     index = torch.randint(rows, (batch, per_query), generator=generator)

@@ -189,7 +189,7 @@ def test_the_error_bound_is_never_exceeded(isa, seed, score, kind, dtype, dim):
     assert bool(((values - exact).abs() <= bounds)[decided].all())
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate", "rotate_interleaved"])
 def test_the_error_bound_says_something(isa, score):
     """A bound of infinity would pass the test above; two pairs in a hundred may stay open."""
     generator = torch.Generator().manual_seed(5)

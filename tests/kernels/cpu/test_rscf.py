@@ -12,12 +12,22 @@ from kgfast.kernels import cpu
 from kgfast.kernels.scores import get_score
 from support import flat
 from support.flat import reference
-from support.problems import DIMS, DTYPES, QUERIES, ROWS, Problem, cast, no_known, strided, table_of
+from support.problems import (
+    DIMS,
+    DTYPES,
+    QUERIES,
+    ROWS,
+    RSCF_SCORES,
+    Problem,
+    cast,
+    no_known,
+    strided,
+    table_of,
+)
 from support.sweeps import sweep_errors
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 
-SCORES = ("rscf_rotate", "rscf_l1", "rscf_l2")
 KINDS = ("normal", "grid", "tiny", "huge", "same", "close", "zero", "lognormal")
 SPREADS = ("unit", "wild", "one", "zero", "doubles")
 SCALES = (0.3, 3.0, 40.0, 1e4)
@@ -52,7 +62,7 @@ def make_problem(seed: int, nonfinite: bool = False) -> Problem:
     """One random problem; its factor is among the keywords."""
     pick = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    score, kind, dtype = pick.choice(SCORES), pick.choice(KINDS), pick.choice(DTYPES)
+    score, kind, dtype = pick.choice(RSCF_SCORES), pick.choice(KINDS), pick.choice(DTYPES)
     dim, rows, batch = pick.choice(DIMS), pick.choice(ROWS), pick.choice(QUERIES)
     spread, scale = pick.choice(SPREADS), pick.choice(SCALES)
     has_factor = pick.random() < 0.7
@@ -168,7 +178,7 @@ def clustered_problem(score, has_factor, dim, rows, batch):
     return queries.float(), table.float(), targets, factor.float() if has_factor else None
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 @pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "no factor"])
 def test_crops_of_one_sweep_equal_those_alone(isa, score, has_factor):
     """On a table that is mostly abandoned, with ties; in any order, at ends that blocks lack."""
@@ -189,7 +199,7 @@ def test_crops_of_one_sweep_equal_those_alone(isa, score, has_factor):
 
 @given(
     seed=st.integers(0, 2**31 - 1),
-    score=st.sampled_from(SCORES),
+    score=st.sampled_from(RSCF_SCORES),
     kind=st.sampled_from([*KINDS, "cauchy"]),
     spread=st.sampled_from([None, *SPREADS]),
     scale=st.sampled_from([0.1, 0.9, *SCALES, 1e5]),
@@ -212,7 +222,7 @@ def test_the_error_bound_is_never_exceeded(isa, seed, score, kind, spread, scale
     assert bool(((values - exact).abs() <= bounds)[decided].all())
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 @pytest.mark.parametrize("spread", [None, "unit", "wild"])
 def test_the_error_bound_says_something(isa, score, spread):
     """Two pairs in a hundred may stay open."""
@@ -253,7 +263,7 @@ def test_a_phase_without_a_sine_is_a_nan_even_where_it_hardly_matters(isa):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 @pytest.mark.parametrize("size", [1e-39, 1e37], ids=["tiny scales", "huge scales"])
 @pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "no factor"])
 def test_products_of_flushed_numbers_decide_nothing(isa, score, size, has_factor):
@@ -270,7 +280,7 @@ def test_products_of_flushed_numbers_decide_nothing(isa, score, size, has_factor
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 def test_a_table_of_identical_rows_overflows_the_band(isa, score):
     planes = get_score(score).planes
     table = torch.randn(1, 6 * planes).repeat(3_000, 1)
@@ -297,7 +307,7 @@ def test_queries_that_differ_in_one_plane_are_not_merged(isa):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 def test_what_is_not_finite_is_named(isa, score, dtype):
     planes = get_score(score).planes
     table, factor = torch.randn(100, 4 * planes), torch.ones(100, 4, dtype=dtype)

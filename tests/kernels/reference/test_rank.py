@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from kgfast.kernels.reference.canonical import rounded_sqrt
 from support import oracles
 from support.flat import canonical_scores, reference
-from support.problems import no_known, problems
+from support.problems import SCORES, no_known, problems
 
 
 def lists_of(indptr: torch.Tensor, indices: torch.Tensor) -> list[list[int]]:
@@ -48,7 +48,7 @@ def test_counts_equal_the_oracle(problem):
         assert counts.tolist() == [list(it) for it in expected]
 
 
-@pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate", "rotate_interleaved"])
+@pytest.mark.parametrize("score", SCORES)
 def test_scores_are_those_of_the_oracle_to_the_last_bit(score):
     generator = torch.Generator().manual_seed(3)
     queries = torch.randn(4, 66, generator=generator)

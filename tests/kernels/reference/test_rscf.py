@@ -5,9 +5,9 @@ import torch
 
 from kgfast.kernels.reference import scores
 from support.flat import reference
+from support.problems import RSCF_SCORES
 
 D, B, N = 5, 4, 9
-SCORES = ("rscf_rotate", "rscf_l1", "rscf_l2")
 
 
 def operands(score, with_factor, seed=0):
@@ -43,7 +43,7 @@ def dense(score, queries, table, factor, dim):
 
 @pytest.mark.parametrize("dims", [None, [3, 1, 5, 3]], ids=["full", "crops"])
 @pytest.mark.parametrize("with_factor", [True, False], ids=["factor", "scale alone"])
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 def test_pairwise(score, with_factor, dims, monkeypatch):
     monkeypatch.setattr(scores, "_TILE", 7)
     queries, table, factor = operands(score, with_factor)
@@ -61,7 +61,7 @@ def test_pairwise(score, with_factor, dims, monkeypatch):
 
 @pytest.mark.parametrize("dims", [None, [3, 1, 5, 3]], ids=["full", "crops"])
 @pytest.mark.parametrize("with_factor", [True, False], ids=["factor", "scale alone"])
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 def test_indexed(score, with_factor, dims, monkeypatch):
     monkeypatch.setattr(scores, "_GATHERED", 7)
     queries, table, factor = operands(score, with_factor)
@@ -87,7 +87,7 @@ def test_indexed(score, with_factor, dims, monkeypatch):
         torch.testing.assert_close(whole, expected[2])
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 def test_ranks_follow_the_dense_scores(score):
     queries, table, factor = (it.detach() for it in operands(score, True))
     targets = torch.tensor([0, 3, 8, 2])

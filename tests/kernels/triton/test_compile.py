@@ -14,8 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgfast.kernels.operands import Operands, Prepared
-from kgfast.kernels.scores import SCORES, Moves, get_score
+from kgfast.kernels.scores import SCORES, get_score
 from support.flat import triton
 from support.triton_code import ARCHS, BATCHES, on_each_arch, only
 
@@ -319,29 +318,6 @@ def test_the_bound_is_that_of_the_cpu_where_roots_are_exact() -> None:
     bound = error_bound(get_score("rotate"), 512, rounded_inputs=False)
     assert bound.rel == pytest.approx((64 + 8 + 4 + 8) * UNIT + SQRT_ERROR, rel=1e-4)
     assert error_bound(get_score("l1"), 10**10, rounded_inputs=False).rel == math.inf
-
-
-UNWRITTEN = {
-    "three planes": {"planes": 3},
-    "complex products": {"planes": 2, "monotone": False, "root": False},
-    "a root of moduli": {"planes": 2},
-    "a root of products": {"monotone": False},
-    "a real score with a phase": {"moves": Moves.PHASE},
-    "a move that nobody wrote": {"moves": "elsewhere"},
-}
-
-
-@pytest.mark.parametrize("facts", UNWRITTEN.values(), ids=UNWRITTEN)
-def test_a_score_that_nobody_wrote_raises(facts) -> None:
-    """On the host before anything is launched; a kernel: see the next test."""
-    from kgfast.kernels.triton.host import bounds, views
-
-    unknown = dataclasses.replace(get_score("l2"), name="mine", **facts)
-    operands = Operands(torch.empty(1, 6), Prepared(torch.empty(2, 6), unknown))
-    with pytest.raises(ValueError, match=r"score: .*'mine'"):
-        views.form_of(operands)
-    with pytest.raises(ValueError, match=r"score: .*'mine'"):
-        bounds.error_bound(unknown, 100, rounded_inputs=False)
 
 
 @pytest.mark.parametrize("name", SCORES)

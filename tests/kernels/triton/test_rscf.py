@@ -14,14 +14,12 @@ from kgfast.kernels.scores import get_score
 from support.flat import canonical_scores, reference
 from support.flat import triton as kernels
 from support.interpreted import run_interpreted
-from support.problems import rscf_problem
+from support.problems import RSCF_SCORES, rscf_problem
 
 triton = pytest.importorskip("triton")
 tl = triton.language
 
 from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, on_gpu  # noqa: E402
-
-SCORES = ("rscf_rotate", "rscf_l1", "rscf_l2")
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
@@ -65,7 +63,7 @@ def assert_close(actual: Tensor | None, expected: Tensor | None, rel: float = 1e
 
 
 @on_gpu
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 class TestRanks:
     __test__ = CAN_RUN
 
@@ -136,7 +134,7 @@ class TestRanks:
 
 @on_gpu
 @pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "scale alone"])
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", RSCF_SCORES)
 class TestGradients:
     __test__ = CAN_RUN
 
@@ -188,7 +186,7 @@ class TestGradients:
 class TestBound:
     __test__ = CAN_RUN
 
-    @pytest.mark.parametrize("score", SCORES)
+    @pytest.mark.parametrize("score", RSCF_SCORES)
     @pytest.mark.parametrize(
         ("reach", "spread"), [(3.0, 0.1), (3.0, 2.0), (3e4, 0.5), (5.0, 0.0), (None, 0.0)]
     )

@@ -21,7 +21,7 @@ from support.problems import cast, make_problem, table_of
 
 pytest.importorskip("triton")
 
-from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
+from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, PLAIN_SCORES, few, on_gpu
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
@@ -63,7 +63,7 @@ class TestTopk:
         known = (indptr, indices) if pick.random() < 0.7 else (None, None)
         compare(queries, candidates, k, *known, score, **problem.kwargs)
 
-    @pytest.mark.parametrize("score", ["dot", "l1", "l2", "rotate"])
+    @pytest.mark.parametrize("score", PLAIN_SCORES)
     @pytest.mark.parametrize("kind", ["grid", "same", "close", "huge", "tiny"])
     def test_adversarial_tables(self, score, kind) -> None:
         known = torch.tensor([0, 3, 3]), torch.tensor([5, 0, 5])

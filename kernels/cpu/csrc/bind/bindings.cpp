@@ -14,6 +14,15 @@ double py_roof(const std::string& isa, int score, int64_t features, double secon
   return roof(kernels, static_cast<ScoreId>(score), features, seconds);
 }
 
+bool has_score(const std::string& isa, int score) {
+  try {
+    isa_named(isa).facts(static_cast<ScoreId>(score));
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+  return true;
+}
+
 std::string py_find_isa(const std::string& name) {
   const Isa* isa = find_isa(name.c_str());
   return isa ? isa->name : "";
@@ -30,5 +39,6 @@ PYBIND11_MODULE(_cpu, module) {
   kgfast::bind_scores(module);
   kgfast::bind_losses(module);
   module.def("roof", &kgfast::py_roof);
+  module.def("has_score", &kgfast::has_score);
   module.def("find_isa", &kgfast::py_find_isa);
 }

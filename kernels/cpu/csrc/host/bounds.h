@@ -46,6 +46,9 @@ inline ErrorBound error_bound(const ScoreFacts& facts, int64_t features, int64_t
       bound.rel += (1.0 + sqrt_error) * (1.0 + gamma) - 1.0 + canonical;
       bound.absolute = d * 0x1p-61;
       break;
+    case Terms::others:  // none is derived: canonical scores decide all pairs
+      bound.absolute = INFINITY;
+      return bound;
   }
   if (facts.is_rscf) {  // |w c| <= |e| + |q e^{iab}| or |e| + |q| + |a b|
     bound.rel += 8.0 * u;

@@ -7,15 +7,15 @@
 
 namespace kgfast {
 
-// Score.code of kernels/scores.py, 3 more for an rscf score without a factor. Which functor has it
-// is said in scores/ alone.
+// Score.code of kernels/scores.py, its negative for an rscf score without a factor. Which functor
+// has it is said in scores/ alone.
 enum class ScoreId : int {};
 
 [[noreturn]] void throw_unknown_score(ScoreId score);
 
 // What a score sums. Other than products they are a distance's, so that sums only grow; of squares
-// the root is taken at the end.
-enum class Terms : int { products, magnitudes, squares, moduli };
+// the root is taken at the end. Of others no bound is derived: their sweep decides nothing.
+enum class Terms : int { products, magnitudes, squares, moduli, others };
 
 constexpr int64_t kPackBlock = 64;  // features converted at a time
 

@@ -54,7 +54,7 @@ inline Turn turn_by(V x) {
 // square root while angles are small, 22 up to half a turn, 26 beyond; 6 without a factor.
 template <bool Factor>
 struct SweptRotate : RealRows {
-  static constexpr ScoreId id{Factor ? 4 : 7};
+  static constexpr ScoreId id{Factor ? 4 : -4};
   static constexpr Terms terms = Terms::moduli;
   static constexpr int planes = Factor ? 3 : 2, query_planes = Factor ? 5 : 4, vectors = 2;
   static constexpr bool is_rscf = true, has_factor = Factor, has_phase = Factor;
@@ -124,7 +124,7 @@ struct SweptReal : RealRows {
 template <bool Factor>
 struct SweptL1 : SweptReal<Factor> {
   using Base = SweptReal<Factor>;
-  static constexpr ScoreId id{Factor ? 5 : 8};
+  static constexpr ScoreId id{Factor ? 5 : -5};
   static constexpr Terms terms = Terms::magnitudes;
   static V add(V sum, const V* q, const V* c) {
     return Simd::add(sum, Simd::abs(Base::difference(q, c)));
@@ -140,7 +140,7 @@ struct SweptL1 : SweptReal<Factor> {
 template <bool Factor>
 struct SweptL2 : SweptReal<Factor> {
   using Base = SweptReal<Factor>;
-  static constexpr ScoreId id{Factor ? 6 : 9};
+  static constexpr ScoreId id{Factor ? 6 : -6};
   static constexpr Terms terms = Terms::squares;
   static V add(V sum, const V* q, const V* c) {
     const V x = Base::difference(q, c);

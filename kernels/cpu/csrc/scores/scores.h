@@ -95,6 +95,7 @@ struct Rotate : RealRows {
 
 template <class Score, class... Others, class F>
 inline auto with_one_of(ScoreId id, F&& call) {
+  static_assert(((Score::id != Others::id) && ...), "two functors have one number");
   if (id == Score::id) return call(Score{});
   if constexpr (sizeof...(Others) > 0)
     return with_one_of<Others...>(id, call);
