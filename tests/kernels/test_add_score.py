@@ -1,0 +1,165 @@
+"""The steps of CONTRIBUTING.md add a score: a copy of the tree in which they are followed works."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgfast.kernels import cpu
+from support.paths import ROOT
+
+COPIED = ("benchmarks", "configs", "kernels", "kgfast", "tests", "tools")
+RUN = (
+    "tests/kernels/test_scores.py",
+    "tests/kernels/reference/test_rank.py",
+    "tests/kernels/reference/test_losses.py",
+    "tests/kernels/test_topk.py",
+    "tests/kernels/cpu/test_rank.py",
+    "tests/kernels/cpu/test_pairwise.py",
+    "tests/kernels/cpu/test_indexed.py",
+    "tests/kernels/triton/test_rank.py",
+    "tests/kernels/triton/test_topk.py",
+    "tests/kernels/triton/test_losses.py",
+    "tests/ops/test_bce_total.py",
+)
+
+# File by file what stands in it and what is written after that: - sum_d (q_d - c_d)^4.
+EDITS = {
+    "kernels/scores.py": {
+        "    MODULUS = 3, 2, False  # |q - c|, complex\n": """\
+    FOURTH = 4, 1, False
+""",
+        "    for score in (\n": """\
+        Score("fourth", 7, "- sum_d (q_d - c_d)^4", Term.FOURTH, term_ulps=4),
+""",
+    },
+    "kernels/reference/canonical.py": {
+        "        return x[0].abs()\n": """\
+    if score.term is Term.FOURTH:
+        square = x[0] * x[0]
+        return square * square
+""",
+        "        return [x[0].sign()]\n": """\
+    if score.term is Term.FOURTH:
+        return [4 * x[0] * x[0] * x[0]]
+""",
+    },
+    "kernels/cpu/csrc/scores/scores.h": {
+        "  static double score(double sum) { return sum; }\n};\n\n": """\
+struct Fourth : RealRows {
+  static constexpr ScoreId id{7};
+  static constexpr Terms terms = Terms::others;
+  static V add(V sum, const V* q, const V* c) {
+    const V x = Simd::sub(q[0], c[0]), square = Simd::mul(x, x);
+    return Simd::fma(square, square, sum);
+  }
+  static V finish(V sum) { return sum; }
+  static void backward(V g, const V* q, const V* c, V* dq, V* dc) {
+    const V x = Simd::sub(q[0], c[0]);
+    const V w = Simd::mul(Simd::mul(Simd::set1(4.0f), g), Simd::mul(x, Simd::mul(x, x)));
+    dq[0] = Simd::sub(dq[0], w);
+    dc[0] = Simd::add(dc[0], w);
+  }
+  static double term(const double* q, const double* c) {
+    const double x = q[0] - c[0], square = x * x;
+    return square * square;
+  }
+  static double score(double sum) { return -sum; }
+};
+
+""",
+        "with_one_of<Dot, ": "Fourth, ",
+    },
+    "kernels/triton/device/terms.py": {
+        "MODULUS: tl.constexpr = tl.constexpr(Term.MODULUS.number)\n": """\
+FOURTH: tl.constexpr = tl.constexpr(Term.FOURTH.number)
+""",
+        "WRITTEN = ": "Term.FOURTH, ",
+        "            term = tl.abs(x)\n": """\
+        elif FORM.term == FOURTH:
+            term = x * x * (x * x)
+""",
+        "        term = tl.abs(re - c_re)\n": """\
+    elif FORM.term == FOURTH:
+        x = re - c_re
+        term = x * x * (x * x)
+""",
+        """\
+        u = tl.where(x > 0, weight, tl.where(x < 0, -weight, 0.0))
+        v = u
+""": """\
+    elif FORM.term == FOURTH:
+        u = 4 * weight * (x * x * x)
+        v = u
+""",
+    },
+    "tests/support/oracles.py": {
+        "            total += abs(q[0] - c[0])\n": """\
+        elif score == "fourth":
+            square = (q[0] - c[0]) * (q[0] - c[0])
+            total += square * square
+""",
+        "        result = (q * c).sum((-1, -2))\n": """\
+    elif score == "fourth":
+        result = -((q - c) ** 4).sum((-1, -2))
+""",
+    },
+}
+
+
+def steps() -> list[str]:
+    """The files that the steps begin with."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text.split("## Add a score\n")[1].split("\n## ")[0]
+    return re.findall(r"^\d\. `([\w/.]+)`", section, re.MULTILINE)
+
+
+def test_the_steps_are_those_followed_here():
+    assert steps() == list(EDITS)
+    assert len(EDITS) <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+def test_a_score_that_was_added_is_served_by_every_backend(tmp_path):
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "results")
+    for name in COPIED:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in steps():
+        write(tmp_path / name, EDITS[name])
+    env = dict(os.environ)
+    if shutil.which("ccache") and "CC" not in env:
+        env |= {"CC": "ccache gcc", "CXX": "ccache g++", "CCACHE_NOHASHDIR": "1"}
+    python(tmp_path, env, "setup.py", "--quiet", "build", "--build-lib", "lib")
+    env |= {"PYTHONPATH": str(tmp_path / "lib"), "TRITON_INTERPRET": "1"}
+    command = ["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]  # -P: not the copy's sources
+    python(tmp_path, env, *command, "-k", "fourth", *RUN)
+
+
+def write(path: Path, edits: dict[str, str]) -> None:
+    """Write after each of what stands in a file what belongs there."""
+    text = path.read_text()
+    for place, addition in edits.items():
+        assert text.count(place) == 1, f"{path.name}: {place}"
+        text = text.replace(place, place + addition)
+    path.write_text(text)
+
+
+def python(folder: Path, env: dict[str, str], *arguments: str) -> None:
+    """Run Python in a folder, and show what it says where it fails."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
