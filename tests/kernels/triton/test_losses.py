@@ -49,7 +49,7 @@ def exact(value):
 
 
 def assert_close(actual: Tensor | None, expected: Tensor | None, rel: float = 1e-5) -> None:
-    """Within ``rel`` of the largest number: one that cancelled may be far smaller than its terms."""
+    """Within ``rel`` of the largest number: one that cancelled may be far below its terms."""
     if expected is None:
         assert actual is None
         return
