@@ -33,7 +33,9 @@ EDITS = {
         "    MODULUS = 3, 2, False  # |q - c|, complex\n": """\
     FOURTH = 4, 1, False
 """,
-        "    for score in (\n": """\
+        """\
+        Score("l1", 1, "- sum_d abs(q_d - c_d)", Term.MAGNITUDE, term_ulps=2),
+""": """\
         Score("fourth", 7, "- sum_d (q_d - c_d)^4", Term.FOURTH, term_ulps=4),
 """,
     },

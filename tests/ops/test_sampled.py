@@ -9,6 +9,7 @@ from kgfast.ops.dispatch import get_backend
 from support import oracles
 from support.memory import PeakMemory
 from support.problems import DTYPES, SCORES, cast, strided
+from support.sampled import assert_close
 
 CROPS = pytest.mark.parametrize("dims", [None, [3, 17, 8, 3]], ids=["full", "crops"])
 EACH_SCORE = pytest.mark.parametrize("score", SCORES)
@@ -114,10 +115,7 @@ def test_tables_of_any_dtype_and_stride(score, dtype, layout):
         wanted = torch.autograd.grad(expected.square().sum(), exact)
         for tensor, gradient, right in zip(given, gradients, wanted, strict=True):
             assert gradient.dtype == tensor.dtype
-            rounding = torch.finfo(dtype).eps * right.abs().max()
-            assert (gradient.double() - right).abs().max() <= max(
-                rounding, 1e-5 * right.abs().max()
-            )
+            assert_close(gradient, right)
 
 
 @EITHER

@@ -76,6 +76,7 @@ def assert_close(
     assert torch.equal(got[beyond], exact[beyond].to(got.dtype))
     got, exact = got.masked_fill(beyond, 0.0), exact.masked_fill(beyond, 0.0)
     rounding = 0.0 if got.dtype == torch.float32 else torch.finfo(got.dtype).eps
+    remains += rounding * torch.finfo(got.dtype).smallest_normal  # the step of subnormal numbers
     allowed = (1e-5 * exact.abs().max() + remains).expand(exact.shape)
     if dense is not None:
         dense = dense.masked_fill(beyond, 0.0)
