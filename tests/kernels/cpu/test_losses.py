@@ -63,7 +63,9 @@ def check(problem, loss, weights, rows, gradients):
     for got, right, dense32 in zip(gradients, exact[1:], float32[1:], strict=True):
         assert (got is None) == (right is None)
         if got is not None:
-            assert_close(got, right, dense32)
+            # Scores are float32: their rounding is an error of the exponents in a probability.
+            remains = 1e-15 + 2 * 2.0**-24 * largest * right.abs().max().item()
+            assert_close(got, right, dense32, remains=remains)
 
 
 @given(seed=st.integers(0, 2**31 - 1), label_a=st.sampled_from([1.0, 0.9]))
@@ -90,6 +92,7 @@ def test_bce(isa, seed, label_a):
 @given(seed=st.integers(0, 2**31 - 1), smoothing=st.sampled_from([0.0, 0.1]))
 @example(seed=0, smoothing=0.1)
 @example(seed=1262, smoothing=0.1)  # one candidate: all of the loss cancels
+@example(seed=195535304, smoothing=0.0)  # scores of 300, whose roundings are 1e-5 of a probability
 @some
 def test_cross_entropy(isa, seed, smoothing):
     problem, _, targets, weights = problem_of(seed)
