@@ -15,6 +15,7 @@ from kgfast.eval.ranks import Ranks, table_of
 from kgfast.models import MED, Model
 from kgfast.training.build import build_model, device_of, load_dataset
 from kgfast.training.config import Config
+from kgfast.training.divergence import first_bad_row
 from kgfast.training.provenance import provenance
 from kgfast.training.run import Job, Run
 from kgfast.training.run_folder import RunFolder
@@ -176,15 +177,20 @@ class Trainer:
             folder = self.folder
             if folder and graph and not (run.resumed and folder.graph.exists()):
                 folder.write_graph(graph)
-            if folder and (before := _result_of_before(folder, run)):
-                if self.progress:
-                    print(f"{folder.path} was finished already: it stays as it is", file=sys.stderr)
+            before = _result_of_before(folder, run) if folder else None
+            if folder and before:
                 run.load_best()
-                return before
+                if first_bad_row(self.model) is None:  # else ranking names what is wrong
+                    self._say(f"{folder.path} was finished already: it stays as it is")
+                    return before
             if not run.train():
                 print(run.interruption(), file=sys.stderr)
                 raise KeyboardInterrupt
             return self._finish(run, graph)
+
+    def _say(self, line: str) -> None:
+        if self.progress:
+            print(line, file=sys.stderr)
 
     def _graph_of_the_run(self, resume: bool, trust_data: bool) -> RunGraph | None:
         """The graph that the run folder keeps or will keep; the dataset is read through it."""

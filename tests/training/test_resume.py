@@ -210,6 +210,19 @@ def test_resuming_a_finished_run_changes_nothing(name, tmp_path):
     )
 
 
+def test_the_tables_of_a_finished_run_are_looked_at(tmp_path):
+    name = "rotate, row_adam"
+    trainer_of(name, tmp_path).fit()
+    result = (tmp_path / "result.json").read_bytes()
+    for state in ("best.safetensors", "last.safetensors"):
+        tensors, meta = load(tmp_path / state)
+        tensors["model.relation"][1, 0] = torch.nan
+        checkpoint.save(tmp_path / state, tensors, meta)
+    with pytest.raises(ValueError, match="holds a NaN or an infinity"):
+        trainer_of(name, tmp_path).fit(resume=True)
+    assert (tmp_path / "result.json").read_bytes() == result
+
+
 @pytest.mark.parametrize("text", ["{", "{}", '{"steps": 60, "test": {"mrr": "high"}}'])
 def test_a_result_that_says_nothing_is_written_anew(text, tmp_path):
     name = "rotate, row_adam"
