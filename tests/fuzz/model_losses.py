@@ -129,7 +129,7 @@ def _compare(
         got = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
         close = f"{name}: gradient of {table}"
         right_grad, rough_grad = exact[table].grad, plain[table].grad
-        size = sizes.get(table, 0.0) + noted[1].get(table, 0.0)
+        size = sum(it.get(table, 0.0) for it in (sizes, noted[1], drawn.cancelling))
         remains = dense.CANCELLING * 2.0**-24 * size
         spread = _spread(rough)
         dense.close(close, got, right_grad, rough_grad, largest=spread, remains=remains)

@@ -1,6 +1,7 @@
 """Random models of every kind, and the scores of triples by dense formulas in any precision."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ _DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.fl
 _VALUES = ("normal", "normal", "grid", "few", "lognormal")
 
 
+Note = Callable[[Tensor], None]
+
+
 @dataclass
 class Drawn:
     """A model and how it was made."""
@@ -26,6 +30,7 @@ class Drawn:
     rscf: bool = False
     dims: list[int] | None = None  # of MED
     split: bool = False
+    cancelling: dict[str, float] = field(default_factory=dict)  # in gradients: how large
 
     @property
     def base(self) -> Any:
@@ -203,16 +208,38 @@ def _filtered(
         rows = cropped(drawn, tables[name].T, wide[0], dim).T
         return cropped(drawn, rows, wide[1], dim)
 
-    def normal(rows: Tensor) -> Tensor:
-        norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-        return rows / norms.clamp_min(1e-12) + 1
+    def normal(name: str, inputs: Tensor, first: str, second: str) -> tuple[Tensor, Note]:
+        """Rows of length 1, plus 1; their slope takes its part along the row from a gradient.
 
-    scale = normal(relation @ crop("A1", "relation", "entity"))
+        However small what is left, the numbers in it are as large as both: the second result notes
+        how large, of what the backward pass of the exact formula brings.
+        """
+        rows = inputs @ crop(name, first, second)
+        norms = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_min(1e-12)
+        unit = rows / norms
+
+        def note(gradient: Tensor) -> None:
+            along = (gradient * unit.detach()).abs().sum(-1, keepdim=True)
+            size = (gradient.abs().amax(-1, keepdim=True) + along) / norms.detach()
+            size = size * inputs.detach().abs().amax(-1, keepdim=True)
+            drawn.cancelling[name] = drawn.cancelling.get(name, 0.0) + float(size.sum())
+
+        return unit + 1, note
+
+    def watched(product: Tensor, other: Tensor, note: Note) -> Tensor:
+        """A product with a scale: what one entity brings may cancel what the other does."""
+        if product.requires_grad and product.dtype == torch.float64:
+            product.register_hook(lambda gradient: note(gradient * other.detach()))
+        return product
+
+    scale, note = normal("A1", relation, "relation", "entity")
     if "A2" in tables:
-        of_head = normal(head @ crop("A2", "entity", "relation"))
-        of_tail = normal(tail @ crop("A3", "entity", "relation"))
-        relation = of_head * of_tail * relation
-    return scale * head, relation, scale * tail
+        of_head, note_head = normal("A2", head, "entity", "relation")
+        of_tail, note_tail = normal("A3", tail, "entity", "relation")
+        moved = of_head * of_tail * relation
+        watched(moved, of_tail * relation, note_head)
+        relation = watched(moved, of_head * relation, note_tail)
+    return watched(scale * head, head, note), relation, watched(scale * tail, tail, note)
 
 
 def parameters_of(drawn: Drawn) -> dict[str, Tensor]:
