@@ -15,7 +15,7 @@ BACKENDS = ("reference", "cpu", "triton")
 _BACKEND_OF = {"cpu": "cpu", "cuda": "triton"}  # ROCm calls itself cuda
 
 # The lowest of benchmarks/results/cpu-reference-speed.json, rounded down.
-TIMES_SLOWER = 150
+TIMES_SLOWER = 50
 _WITHOUT = {
     "cpu": f"until then CPU tensors are ranked about {TIMES_SLOWER} times slower",
     "triton": "until then the slow reference serves GPUs",
