@@ -23,7 +23,7 @@ _LOSS_SCRATCH = 1 << 21  # scores: 8 MiB
 _LOSS_QUERIES = 4096  # swept together, so that chunks of candidates stay wide
 
 
-class _Cpu:
+class _Cpu(Backend):
     """See :class:`kgfast.kernels.backend.Backend`."""
 
     name = "cpu"

@@ -146,7 +146,7 @@ def indexed_backward(
     extension.indexed_backward(
         machine(),
         pointers_of(operands, None),
-        crops.asked,
+        crops.widths,
         (address(grad), *grad.stride()),
         _views(operands, gradients),
         (address(index), index.shape[1]),

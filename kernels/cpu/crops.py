@@ -13,7 +13,7 @@ class Crops:
 
     Attributes
     ----------
-    asked : list of int
+    widths : list of int
         As the caller ordered them, ``[C]``.
     distinct : list of int
         Ascending, each once.
@@ -25,7 +25,7 @@ class Crops:
         Whether results have a leading axis of crops.
     """
 
-    asked: list[int]
+    widths: list[int]
     distinct: list[int]
     slots: list[int]
     covers_rows: bool
@@ -34,23 +34,23 @@ class Crops:
     @classmethod
     def of(cls, operands: Operands) -> "Crops":
         """The crops that operands ask for."""
-        asked = operands.crops
-        distinct = sorted(set(asked))
-        slots = [asked.index(dim) for dim in distinct]
+        widths = operands.crops
+        distinct = sorted(set(widths))
+        slots = [widths.index(dim) for dim in distinct]
         covers_rows = distinct[-1] == operands.num_features
-        return cls(asked, distinct, slots, covers_rows, operands.dims is not None)
+        return cls(widths, distinct, slots, covers_rows, operands.dims is not None)
 
     def finish(self, scores: Tensor) -> Tensor:
         """Fill the places of repeated widths in ``[C, B, K]``; drop an axis nobody asked for."""
-        for place, dim in enumerate(self.asked):
-            first = self.asked.index(dim)
+        for place, dim in enumerate(self.widths):
+            first = self.widths.index(dim)
             if first != place:
                 scores[place] = scores[first]
         return scores if self.has_axis else scores[0]
 
     def arrange(self, counts: Tensor) -> list[Tensor]:
         """Counts ``[distinct, kinds, B]`` as a tensor of each kind, ``[C, B]`` or ``[B]``."""
-        places = [self.distinct.index(dim) for dim in self.asked]
+        places = [self.distinct.index(dim) for dim in self.widths]
         columns = counts[places].transpose(0, 1)
         return [column.clone() if self.has_axis else column[0].clone() for column in columns]
 

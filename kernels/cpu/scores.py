@@ -19,7 +19,7 @@ def scores(operands: Operands, index: Tensor | None, out: Tensor | None) -> Tens
     crops = Crops.of(operands)
     if out is None:
         pairs = (operands.num_queries, operands.candidates.num_rows)
-        shape = (len(crops.asked), *(pairs if index is None else index.shape))
+        shape = (len(crops.widths), *(pairs if index is None else index.shape))
         out = operands.table.new_empty(shape, dtype=torch.float32)
     else:
         out = out[None]

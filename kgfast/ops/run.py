@@ -170,7 +170,7 @@ def _zeros(like: Tensor) -> Tensor:
 
 def bce(operands: Operands, labels: Labels, *, backend: str | None = None) -> BceRows:
     """The contract of :func:`kgfast.ops.bce`."""
-    check_labels(operands, labels)
+    _check_label_values(operands, labels)
     with _serving(operands, backend) as chosen:
         result = losses.bce(chosen, operands, labels)
         check_scores(result.linear, operands)
@@ -199,7 +199,7 @@ def bce_with_gradients(
     backend: str | None = None,
 ) -> tuple[BceRows, LossGradients]:
     """:func:`bce` and its gradients, of scores that are swept once."""
-    check_labels(operands, labels)
+    _check_label_values(operands, labels)
     with _serving(operands, backend) as chosen:
         rows, gradients = losses.bce_with_gradients(chosen, operands, labels, grad_rows, need)
         check_scores(rows.linear, operands)
@@ -227,7 +227,7 @@ def cross_entropy_gradients(
         return losses.cross_entropy_gradients(chosen, operands, made_of, need)
 
 
-def check_labels(operands: Operands, labels: Labels) -> None:
+def _check_label_values(operands: Operands, labels: Labels) -> None:
     """Check the values of labels: every row has a positive, ids are in range, none is masked."""
     count = operands.candidates.num_rows
     check_indptr(labels.indptr, len(labels.indices), "positive")

@@ -1,7 +1,7 @@
 """Which architectures Triton's kernels are compiled for, and how tests pick a launch."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,10 +10,12 @@ ARCHS = [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for ar
 BATCHES = (1, 100, 1000)  # one for each tile
 
 
-def on_each_arch(*cases: Any) -> Iterator[Any]:
+def on_each_arch(*cases: Any) -> list[Any]:
     """Each architecture with each case; compiling for others than sm_90 is long and rare."""
-    for arch, case in itertools.product((80, 90, 100), cases):
-        yield pytest.param(arch, case, marks=() if arch == 90 else pytest.mark.slow)
+    return [
+        pytest.param(arch, case, marks=() if arch == 90 else pytest.mark.slow)
+        for arch, case in itertools.product((80, 90, 100), cases)
+    ]
 
 
 def only(launches: Sequence[Any], name: str) -> Any:
