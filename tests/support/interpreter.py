@@ -2,7 +2,11 @@
 
 import dataclasses
 import inspect
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from random import Random
 from typing import Any
 
 import triton.language as tl
@@ -90,3 +94,28 @@ def _compare_what_is_kept() -> None:
     core.dtype.__eq__ = lambda self, other: self is other or same_dtype(self, other)
     core.tuple.__eq__ = lambda self, other: true if self is other else same_tuple(self, other)
     semantic.TritonSemantic.broadcast_impl_value = broadcast_unless_same
+
+
+@contextmanager
+def shuffled_programs(seed: int) -> Iterator[None]:
+    """Within, the programs of every launch run in another order, which the seed chooses."""
+    builder, random = interpreter.interpreter_builder, Random(seed)
+    set_dim, set_index = builder.set_grid_dim, builder.set_grid_idx
+    dims, places = (1, 1, 1), iter([0])
+
+    def set_grid_dim(*sizes: int) -> None:
+        nonlocal dims, places
+        dims = sizes
+        places = iter(random.sample(range(math.prod(sizes)), math.prod(sizes)))
+        set_dim(*sizes)
+
+    def set_grid_index(*_: int) -> None:
+        rest, z = divmod(next(places), dims[2])
+        x, y = divmod(rest, dims[1])
+        set_index(x, y, z)
+
+    builder.set_grid_dim, builder.set_grid_idx = set_grid_dim, set_grid_index
+    try:
+        yield
+    finally:
+        builder.set_grid_dim, builder.set_grid_idx = set_dim, set_index

@@ -15,9 +15,12 @@ from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.flat import reference, triton
 from support.interpreted import run_interpreted
+from support.interpreter import shuffled_programs
 from support.problems import SCORES
 
 pytest.importorskip("triton")
+
+from triton.runtime import interpreter
 
 from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
 
@@ -128,6 +131,25 @@ class TestPairwise:
             assert torch.equal(triton.pairwise_scores(q_crop, c_crop, score, dims=[dim])[0], scores)
             if score != "dot":  # which is a GEMM without crops
                 assert torch.equal(triton.pairwise_scores(q_crop, c_crop, score), scores)
+
+    @pytest.mark.skipif(not INTERPRETED, reason="a GPU orders programs as it likes")
+    def test_programs_in_any_order(self, monkeypatch) -> None:
+        """Gradients have the same bits; the interpreter is asked whether the order was another."""
+        q, c = operands("rotate", 17, 40, 2)
+        grad = rows("l1", 17, 40, 2)
+        builder, places = interpreter.interpreter_builder, []
+        set_index = builder.set_grid_idx
+        monkeypatch.setattr(
+            builder, "set_grid_idx", lambda *at: (places.append(at), set_index(*at))
+        )
+        made = triton.pairwise_backward(grad, q, c, "rotate")
+        in_order = places.copy()
+        places.clear()
+        with shuffled_programs(1):
+            again = triton.pairwise_backward(grad, q, c, "rotate")
+        assert all(torch.equal(a, b) for a, b in zip(made[:2], again[:2], strict=True))
+        assert sorted(places) == sorted(in_order)
+        assert places != in_order
 
     @pytest.mark.parametrize("score", [score for score in LAYOUTS if score != "dot"])
     def test_no_gradient_where_rows_are_equal(self, score) -> None:
