@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from kgfast.models import (
         MED,
         RSCF,
+        BlockScorer,
         Candidates,
         ComplEx,
         ConvE,
         DistMult,
         Model,
+        Reciprocal,
         RotatE,
         TransE,
     )
@@ -37,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MED",
     "RSCF",
+    "BlockScorer",
     "Candidates",
     "ComplEx",
     "ConvE",
@@ -45,6 +48,7 @@ __all__ = [
     "Model",
     "Predictions",
     "Ranks",
+    "Reciprocal",
     "RotatE",
     "TransE",
     "Triples",
@@ -67,7 +71,8 @@ _HOMES = {
     "eval.ranks": ("Ranks",),
     "graph": ("KnownTriples", "Triples", "Vocabulary"),
     "models": (
-        *("MED", "RSCF", "Candidates", "ComplEx", "ConvE", "DistMult", "Model", "RotatE", "TransE"),
+        *("MED", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE", "DistMult", "Model"),
+        *("Reciprocal", "RotatE", "TransE"),
     ),
     "ops": ("use_backend",),
     "training.loading": ("load_run",),

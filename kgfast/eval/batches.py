@@ -13,11 +13,18 @@ from kgfast.graph.named import Names
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.scores import SCORES, get_score
-from kgfast.models.base import Candidates
+from kgfast.models.base import Candidates, check_model
+from kgfast.models.relations import is_in_blocks
 from kgfast.ops import run
 from kgfast.ops.checks import check_candidates
 
 _QUERY_BYTES = 8 << 20  # of one batch of queries
+
+
+def check_rankable(model: Any) -> None:
+    """That a model has what rank() and topk() read of it."""
+    if not is_in_blocks(model):
+        check_model(model, "dim")
 
 
 def check_known(known: KnownTriples | None) -> None:
@@ -27,7 +34,9 @@ def check_known(known: KnownTriples | None) -> None:
 
 
 def checked_batch_size(batch_size: int | None, model: Any) -> int:
-    """The number of queries a batch: as given, or within 8 MiB."""
+    """The number of queries a batch: as given, or within 8 MiB, or as a function gets them."""
+    if batch_size is None and is_in_blocks(model):
+        return int(model.batch_size)
     if batch_size is None:
         return max(64, min(4096, _QUERY_BYTES // _query_bytes(model)))
     if isinstance(batch_size, bool) or not hasattr(batch_size, "__index__"):
@@ -126,6 +135,6 @@ def _modules_of(model: Any) -> list[nn.Module]:
     for value in getattr(model, "__dict__", {}).values():
         held = value.values() if isinstance(value, dict) else value
         for part in held if isinstance(value, (list, tuple, dict)) else (value,):
-            if isinstance(part, nn.Module):
-                modules |= {id(module): module for module in part.modules()}
+            if isinstance(part, nn.Module) or hasattr(part, "in_blocks"):
+                modules |= {id(module): module for module in _modules_of(part)}
     return list(modules.values())

@@ -10,15 +10,18 @@ from kgfast.eval.batches import (
     as_candidate_ids,
     check_known,
     check_names,
+    check_rankable,
     checked_batch_size,
     evaluating,
     prepared_candidates,
 )
+from kgfast.eval.blocks import BlockPool, Queries
 from kgfast.eval.predictions import Predictions
 from kgfast.graph import KnownTriples, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Operands, Prepared
-from kgfast.models.base import Side, candidates_at, check_model, operator_width, queries_at
+from kgfast.models.base import Side, candidates_at, operator_width, queries_at
+from kgfast.models.relations import blocks_at
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
 from kgfast.ops.differentiable import full_precision
@@ -31,7 +34,7 @@ def topk(
     *,
     heads: Any = None,
     tails: Any = None,
-    relations: Any,
+    relations: Any = None,
     k: int,
     known: KnownTriples | None = None,
     candidate_ids: Any = None,
@@ -41,7 +44,7 @@ def topk(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> Predictions:
-    """Find the ``k`` best tails of (head, relation, ?), or heads of (?, relation, tail), exactly.
+    """Find the ``k`` best tails of (head, relation, ?), exactly, or heads, or relations.
 
     Scores of all entities are never stored, so memory stays below 64 MiB beyond the model's tables
     and the result. Equal scores are ordered by the lowest id, on every backend and device.
@@ -51,16 +54,16 @@ def topk(
     model : Model
         As :func:`kgfast.rank` takes it. Evaluated under ``no_grad`` in eval mode, which is
         restored.
-    heads, tails : int, sequence of int or Tensor, or names
-        Exactly one of them: ``heads`` asks for tails, ``tails`` for heads.
-    relations : int, sequence of int or Tensor, or names
-        Of the same length; a single one goes with every head or tail, and the other way round.
+    heads, relations, tails : int, sequence of int or Tensor, or names
+        Exactly two of them: what is not given is predicted. Of the same length; a single one goes
+        with all of the other.
     k : int
         How many answers, at most the number of candidates.
     known : KnownTriples, optional
         Triples whose answers are left out, so that what is predicted is new.
     candidate_ids : tensor or sequence of int, optional
-        Unique entity ids, or names: answer with these only, which saves the work of the others.
+        Unique ids, or names, of entities, or of relations where these are predicted: answer with
+        these only, which saves the work of the others.
     dims : int, optional
         Crop width: answers of a sub-model of croppable embeddings.
     pad : bool
@@ -84,6 +87,8 @@ def topk(
     ValueError, TypeError
         For arguments that do not fit the model or each other; the message names the first
         offending query.
+    NotImplementedError
+        For relations, of a model that has no scores for them.
 
     Examples
     --------
@@ -94,18 +99,19 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
-    check_model(model, "dim")
+    check_rankable(model)
     check_known(known)
-    if (heads is None) == (tails is None):
-        raise ValueError("exactly one of heads and tails must be given; the other is predicted")
+    side = _predicted(heads, relations, tails)
     names = names_of(vocabulary)
     check_names(names, model)
-    side: Side = "head" if heads is None else "tail"
     name = "tails" if heads is None else "heads"
-    anchors, relation_ids = _broadcast(
-        name,
-        _ids(name, tails if heads is None else heads, model.num_entities, names[0]),
-        _ids("relations", relations, model.num_relations, names[1]),
+    entities = _ids(name, tails if heads is None else heads, model.num_entities, names[0])
+    if side == "relation":
+        others = _ids("tails", tails, model.num_entities, names[0])
+    else:
+        others = _ids("relations", relations, model.num_relations, names[1])
+    anchors, others = _broadcast(
+        name, entities, others, "tails" if side == "relation" else "relations"
     )
     size = checked_batch_size(batch_size, model)
     with (
@@ -113,22 +119,43 @@ def topk(
         torch.no_grad(),
         progress_bar(progress, "predicting", len(anchors)) as advance,
     ):
-        ids = as_candidate_ids(candidate_ids, names[0])
+        ids = as_candidate_ids(candidate_ids, names[1 if side == "relation" else 0])
         width = None if dims is None else operator_width(model, dims)
         crop = None if width is None else (width,)
-        prepared = prepared_candidates(model, candidates_at(model, side, dims), ids, crop)
-        search = _Search(model, side, name, k, known, prepared, dims, crop, pad)
+        pool = candidate_pool(model, side, ids, dims, crop)
+        search = _Search(model, side, name, k, known, pool, dims, crop, pad)
         check_k(k, search.num_candidates if len(anchors) and not pad else None)
         parts = []
         for first in range(0, max(1, len(anchors)), size):
             rows = slice(first, first + size)
-            parts.append(search.run(first, anchors[rows], relation_ids[rows]))
+            parts.append(search.run(first, anchors[rows], others[rows]))
             advance(len(anchors[rows]))
     scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
     device = ids.device
-    return Predictions(
-        scores, ids, anchors.to(device), relation_ids.to(device), side, vocabulary=names
-    )
+    return Predictions(scores, ids, anchors.to(device), others.to(device), side, vocabulary=names)
+
+
+def _predicted(heads: Any, relations: Any, tails: Any) -> Side:
+    """What is not given of the three."""
+    if relations is None:
+        if heads is None or tails is None:
+            raise ValueError(
+                "two of heads, relations and tails must be given; the third is predicted"
+            )
+        return "relation"
+    if (heads is None) == (tails is None):
+        raise ValueError("exactly one of heads and tails must be given; the other is predicted")
+    return "head" if heads is None else "tail"
+
+
+def candidate_pool(
+    model: Any, side: Side, ids: Tensor | None, dim: int | None, crop: tuple[int] | None
+) -> Prepared | BlockPool:
+    """The checked candidates of a side: a table, or blocks of scores."""
+    scorer = blocks_at(model, side, dim)
+    if scorer is not None:
+        return BlockPool.of(scorer, side, ids)
+    return prepared_candidates(model, candidates_at(model, side, dim), ids, crop)
 
 
 def _ids(name: str, values: Any, count: int, names: Vocabulary | None) -> Tensor:
@@ -144,11 +171,11 @@ def _ids(name: str, values: Any, count: int, names: Vocabulary | None) -> Tensor
     return ids
 
 
-def _broadcast(name: str, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
+def _broadcast(name: str, anchors: Tensor, relations: Tensor, other: str) -> tuple[Tensor, Tensor]:
     """Both with one axis of the same length."""
     if anchors.ndim and relations.ndim and len(anchors) != len(relations):
         raise ValueError(
-            f"{name} and relations must have one length; got {len(anchors)} and {len(relations)}"
+            f"{name} and {other} must have one length; got {len(anchors)} and {len(relations)}"
         )
     length = max(anchors.numel(), relations.numel())
     if 0 in (anchors.numel(), relations.numel()):
@@ -165,7 +192,7 @@ class _Search:
     name: str  # of the argument that the anchors are
     k: int
     known: KnownTriples | None
-    prepared: Prepared
+    pool: Prepared | BlockPool
     dim: int | None  # the crop of the model
     crop: tuple[int] | None  # that of the operator
     pad: bool
@@ -173,33 +200,47 @@ class _Search:
     @property
     def device(self) -> torch.device:
         """Where the candidates are."""
-        return self.prepared.table.device
+        if isinstance(self.pool, BlockPool):
+            return self.pool.scorer.device
+        return self.pool.table.device
 
     @property
     def num_candidates(self) -> int:
         """How many there are before known answers are left out."""
-        return self.prepared.num_candidates
+        return self.pool.num_candidates
 
     def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""
         anchors, relations = anchors.to(self.device), relations.to(self.device)
-        queries = queries_at(self.model, anchors, relations, self.side, self.dim)
-        queries = full_precision(queries)
         known = None
         if self.known is not None:
             known = Known(*self.known.exclude(anchors, relations, self.side))
-        check_queries(queries, self.prepared)
-        operands = Operands(queries, self.prepared, self.crop)
-        try:
-            scores, ids = run.topk(operands, self.k, known, run.checks_for(self.device))
-        except NonFiniteError:
-            self._check_queries(queries, first, anchors, relations)
-            raise
-        if self.crop is not None:
-            scores, ids = scores[0], ids[0]
+        if isinstance(self.pool, BlockPool):
+            scores, ids = self.pool.topk(Queries(anchors, relations), self.k, known)
+        else:
+            scores, ids = self._swept(self.pool, first, (anchors, relations), known)
         if not self.pad:
             self._check_full(ids, first, anchors, relations)
         return scores, ids
+
+    def _swept(
+        self, pool: Prepared, first: int, asked: tuple[Tensor, Tensor], known: Known | None
+    ) -> tuple[Tensor, Tensor]:
+        """Those of queries against a table."""
+        queries = full_precision(queries_at(self.model, *asked, self.side, self.dim))
+        check_queries(queries, pool)
+        operands = Operands(queries, pool, self.crop)
+        try:
+            scores, ids = run.topk(operands, self.k, known, run.checks_for(self.device))
+        except NonFiniteError:
+            self._check_queries(queries, first, *asked)
+            raise
+        return (scores, ids) if self.crop is None else (scores[0], ids[0])
+
+    def _of_query(self, row: int, anchor: Tensor, other: Tensor) -> str:
+        """A query in words."""
+        what = "tail" if self.side == "relation" else "relation"
+        return f"{self.name}[{row}] = {int(anchor)} with {what} {int(other)}"
 
     def _check_queries(
         self, queries: Tensor, first: int, anchors: Tensor, relations: Tensor
@@ -209,9 +250,9 @@ class _Search:
         if len(bad):
             row = int(bad[0])
             raise ValueError(
-                f"{self.name}[{first + row}] = {int(anchors[row])} with relation "
-                f"{int(relations[row])}: the query holds a NaN or an infinity, from the embeddings "
-                f"of its entity or relation or from what filters them"
+                f"{self._of_query(first + row, anchors[row], relations[row])}: the query holds a "
+                f"NaN or an infinity, from the embeddings of its entity or relation or from what "
+                f"filters them"
             )
 
     def _check_full(self, ids: Tensor, first: int, anchors: Tensor, relations: Tensor) -> None:
@@ -220,7 +261,6 @@ class _Search:
             row = int(short[0])
             raise ValueError(
                 f"k must be at most the number of candidates left to each query: "
-                f"{self.name}[{first + row}] = {int(anchors[row])} with relation "
-                f"{int(relations[row])} has {int((ids[row] >= 0).sum())}, k is {self.k} (pad=True "
-                f"fills the rest with id -1)"
+                f"{self._of_query(first + row, anchors[row], relations[row])} has "
+                f"{int((ids[row] >= 0).sum())}, k is {self.k} (pad=True fills the rest with id -1)"
             )

@@ -24,10 +24,13 @@ class Predictions:
         ``[B, k]``, from best to worst; float32, float64 for float64 tables. -inf where there was
         no candidate left.
     ids : Tensor
-        int64 ``[B, k]``, the entities of these scores; -1 where there was none.
-    anchors, relations : Tensor
-        int64 ``[B]``: the queries.
-    side : {"head", "tail"}
+        int64 ``[B, k]``, the entities (of side ``"relation"``, the relations) of these scores; -1
+        where there was none.
+    heads, relations, tails : Tensor or None
+        int64 ``[B]``: the queries; None of what is predicted.
+    anchors : Tensor
+        int64 ``[B]``: the heads, or the tails where heads are predicted.
+    side : {"head", "relation", "tail"}
         What is predicted.
 
     Examples
@@ -46,14 +49,29 @@ class Predictions:
         scores: Tensor,
         ids: Tensor,
         anchors: Tensor,
-        relations: Tensor,
-        side: Literal["head", "tail"],
+        others: Tensor,
+        side: Literal["head", "relation", "tail"],
         *,
         vocabulary: Any = None,
     ) -> None:
         self.scores, self.ids, self.side = scores, ids, side
-        self.anchors, self.relations = anchors, relations
+        self.anchors, self._others = anchors, others
         self._vocabularies = names_of(vocabulary)
+
+    @property
+    def heads(self) -> Tensor | None:
+        """The heads of the queries, where they are not predicted."""
+        return None if self.side == "head" else self.anchors
+
+    @property
+    def relations(self) -> Tensor | None:
+        """The relations of the queries, where they are not predicted."""
+        return None if self.side == "relation" else self._others
+
+    @property
+    def tails(self) -> Tensor | None:
+        """The tails of the queries, where they are not predicted."""
+        return {"head": self.anchors, "relation": self._others}.get(self.side)
 
     @property
     def k(self) -> int:
@@ -72,7 +90,7 @@ class Predictions:
             self.scores[index],
             self.ids[index],
             self.anchors[index],
-            self.relations[index],
+            self._others[index],
             self.side,
             vocabulary=self._vocabularies,
         )
@@ -83,7 +101,7 @@ class Predictions:
             self.scores.to(device),
             self.ids.to(device),
             self.anchors.to(device),
-            self.relations.to(device),
+            self._others.to(device),
             self.side,
             vocabulary=self._vocabularies,
         )
@@ -97,7 +115,7 @@ class Predictions:
             Names of entities and relations; each may be None.
         """
         return Predictions(
-            self.scores, self.ids, self.anchors, self.relations, self.side, vocabulary=vocabulary
+            self.scores, self.ids, self.anchors, self._others, self.side, vocabulary=vocabulary
         )
 
     def to_frame(self, vocabulary: Any = None) -> "DataFrame":
@@ -118,13 +136,19 @@ class Predictions:
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         is_answer = self.ids >= 0
         query, place = is_answer.nonzero(as_tuple=True)
-        anchors = _named(self.anchors[query], names[0])
-        answers = _named(self.ids[is_answer], names[0])
-        heads, tails = (anchors, answers) if self.side == "tail" else (answers, anchors)
+        triples = {
+            name: _named(
+                self.ids[is_answer] if given is None else given[query],
+                names[1 if name == "relation" else 0],
+            )
+            for name, given in (
+                ("head", self.heads),
+                ("relation", self.relations),
+                ("tail", self.tails),
+            )
+        }
         columns = {
-            "head": heads,
-            "relation": _named(self.relations[query], names[1]),
-            "tail": tails,
+            **triples,
             "rank": (place + 1).tolist(),
             "score": self.scores[is_answer].cpu().numpy(),
         }
@@ -175,15 +199,20 @@ class Predictions:
 
     def _answers(self, row: int, most: int) -> list[tuple[Any, float]]:
         is_answer = self.ids[row, :most] >= 0
-        names = _named(self.ids[row, :most][is_answer], self._vocabularies[0])
+        vocabulary = self._vocabularies[1 if self.side == "relation" else 0]
+        names = _named(self.ids[row, :most][is_answer], vocabulary)
         return list(zip(names, self.scores[row, :most][is_answer].tolist(), strict=True))
 
     def _question(self, row: int, width: int | None = None) -> str:
-        (anchor,) = _named(self.anchors[row : row + 1], self._vocabularies[0])
-        (relation,) = _named(self.relations[row : row + 1], self._vocabularies[1])
-        if width is not None:
-            anchor, relation = shortened(str(anchor), width), shortened(str(relation), width)
-        return f"({anchor}, {relation}, ?)" if self.side == "tail" else f"(?, {relation}, {anchor})"
+        parts = []
+        for given, names in (
+            (self.heads, self._vocabularies[0]),
+            (self.relations, self._vocabularies[1]),
+            (self.tails, self._vocabularies[0]),
+        ):
+            (name,) = ("?",) if given is None else _named(given[row : row + 1], names)
+            parts.append(str(name) if width is None else shortened(str(name), width))
+        return f"({', '.join(parts)})"
 
 
 def _answer(entity: Any, score: float) -> str:

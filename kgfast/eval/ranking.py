@@ -11,10 +11,12 @@ from kgfast.eval.batches import (
     as_candidate_ids,
     check_known,
     check_names,
+    check_rankable,
     checked_batch_size,
     evaluating,
     prepared_candidates,
 )
+from kgfast.eval.blocks import BlockPool, Queries
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.named import Names
@@ -22,13 +24,15 @@ from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Operands
 from kgfast.models.base import (
     SIDES,
+    SIDES_AND_RELATIONS,
     Side,
     candidates_at,
-    check_model,
     is_nested,
     operator_width,
     queries_at,
 )
+from kgfast.models.blocks import BlockScorer
+from kgfast.models.relations import blocks_at
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
 from kgfast.progress import progress_bar
@@ -78,7 +82,7 @@ def rank(
     vocabulary: Any = None,
     progress: bool = False,
 ) -> Ranks | GroupedRanks:
-    """Rank the true entity of every triple among all candidates, exactly.
+    """Rank the true entity, or relation, of every triple among all candidates, exactly.
 
     Scores are never stored: they are compared and counted where they arise, so memory stays below
     64 MiB beyond the model's tables. The integers are those of the float64 specification
@@ -88,16 +92,17 @@ def rank(
     ----------
     model : Model
         Any object with ``score``, ``num_entities``, ``num_relations``, ``dim``, ``queries`` and
-        ``candidates`` as :class:`kgfast.Model` has them. Evaluated under ``no_grad`` in eval mode,
-        which is restored.
+        ``candidates`` as :class:`kgfast.Model` has them, or a :class:`kgfast.BlockScorer`.
+        Evaluated under ``no_grad`` in eval mode, which is restored.
     triples : Triples, Tensor, array, sequence or Dataset
         int64 ``[T, 3]``, (h, r, t), or rows of names; an object with such ``mapped_triples``; of a
         dataset its test split. May be empty and may repeat triples.
     known : KnownTriples, optional
         Triples to filter by (train, valid and test); None: filtered ranks equal raw ones. By
         default those of all splits where a dataset is ranked, and else None.
-    sides : sequence of {"head", "tail"}
-        What to predict.
+    sides : sequence of {"head", "relation", "tail"}
+        What to predict. Relations are ranked among all relations, and filtered by (h, t); their
+        metrics stand apart from those of entities.
     candidate_ids : tensor or sequence of int, optional
         Unique entity ids, or names: rank among these only, which saves the work of the others. A
         target outside is ranked against them.
@@ -106,7 +111,7 @@ def rank(
         sweep over the widest where crops are prefixes of the model's rows.
     batch_size : int, optional
         Triples a batch. The default keeps a batch of queries within 8 MiB; results do not depend
-        on it.
+        on it, but for those of a function that scores by the batch.
     nan : {"error", "worst"}
         What a NaN or an infinity in the embeddings gets: an error that names the row, or the worst
         rank.
@@ -125,6 +130,8 @@ def rank(
     ------
     ValueError, TypeError
         For arguments that do not fit the model; the message names the first offending row.
+    NotImplementedError
+        For relations, of a model that has no scores for them.
 
     Examples
     --------
@@ -134,7 +141,7 @@ def rank(
     >>> ranks.side("tail").realistic.tolist()
     [[1.0], [1.5]]
     """
-    check_model(model, "dim")
+    check_rankable(model)
     filtering = _known_of(known, triples)
     if _is_dataset(triples):
         vocabulary = triples if vocabulary is None else vocabulary
@@ -196,10 +203,12 @@ def _known_of(known: KnownTriples | Literal["dataset"] | None, triples: Any) -> 
 
 def _check_choices(sides: Sequence[Side], nan: str) -> None:
     if isinstance(sides, str) or not sides or len(set(sides)) != len(sides):
-        raise ValueError(f"sides must be distinct names of {SIDES}, in a tuple; got {sides!r}")
+        raise ValueError(
+            f"sides must be distinct names of {SIDES_AND_RELATIONS}, in a tuple; got {sides!r}"
+        )
     for side in sides:
-        if side not in SIDES:
-            raise ValueError(f"sides must be of 'head' and 'tail'; got {side!r}")
+        if side not in SIDES_AND_RELATIONS:
+            raise ValueError(f"sides must be of 'head', 'relation' and 'tail'; got {side!r}")
     if nan not in ("error", "worst"):
         raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
 
@@ -267,15 +276,21 @@ class _Side:
         self.dims = [width for width in crops.values() if width is not None] or None
         # Queries and candidates of several crops are those of the whole model.
         self.dim = next(iter(crops)) if len(crops) == 1 else None
+        self.subset = None if side == "relation" else plan.candidate_ids
+        self.pools = _block_pools(self, crops)
+        if self.pools:
+            self.device, self.sorted_ids = self.pools[0].scorer.device, self.pools[0].ids
+            return
         candidates = candidates_at(plan.model, side, self.dim)
         self.device = candidates.table.device
         self.prepared = prepared_candidates(
             plan.model,
             candidates,
-            plan.candidate_ids,
+            self.subset,
             self.dims,
             allows_nan=plan.nan_worst,
         )
+        self.sorted_ids = self.prepared.sorted_ids
 
     def count(self, batches: list[Tensor], advance: Any) -> Tensor:
         """The four counts of every triple and its known answers, ``[5, C, G]`` on the host."""
@@ -302,6 +317,12 @@ class _Side:
     ) -> None:
         """Fill ``counts [5, C, B]``."""
         anchors, relations, targets = _roles(hrt, self.side)
+        counts[4] = _count_excluded(*index, targets, self.sorted_ids)
+        if self.pools:
+            asked = Queries(anchors, relations)
+            for crop, pool in enumerate(self.pools):
+                counts[:4, crop] = torch.stack(pool.counts(asked, targets, Known(*index)))
+            return
         queries = queries_at(self.plan.model, anchors, relations, self.side, self.dim)
         check_queries(queries, self.prepared)
         checks = run.checks_for(self.device, allows_nan=self.plan.nan_worst)
@@ -315,7 +336,6 @@ class _Side:
             raise
         for row, values in zip(counts, result, strict=False):
             row.copy_(values.reshape(row.shape))
-        counts[4] = _count_excluded(*index, targets, self.prepared.sorted_ids)
 
     def _num_answers(self, hrt: Tensor, sizes: Sequence[int]) -> list[int | None]:
         """The known answers of each batch; None where they are counted on the host anyway."""
@@ -340,9 +360,22 @@ class _Side:
         return _moved(indptr, self.device), _moved(indices, self.device)
 
 
+def _block_pools(one_side: _Side, crops: _Crops) -> list[BlockPool]:
+    """The candidates of each crop, of a side that is scored in blocks; else none."""
+    plan = one_side.plan
+    scorers = [blocks_at(plan.model, one_side.side, dim) for dim in crops]
+    return [
+        BlockPool.of(scorer, one_side.side, one_side.subset, nan_worst=plan.nan_worst)
+        for scorer in scorers
+        if isinstance(scorer, BlockScorer)
+    ]
+
+
 def _roles(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
-    """Anchors, relations and targets of triples ``[3, B]``."""
+    """Anchors, relations and targets of triples ``[3, B]``; of side relation, head, tail and it."""
     heads, relations, tails = hrt
+    if side == "relation":
+        return heads, tails, relations
     return (heads, relations, tails) if side == "tail" else (tails, relations, heads)
 
 
@@ -355,8 +388,8 @@ def _moved(values: Tensor, device: torch.device) -> Tensor:
 
 def _groups(plan: _Plan, side: Side) -> Iterator[list[Tensor]]:
     """Rows of the triples in batches; equal queries stand together, as they share a sweep."""
-    anchors = plan.hrt[:, 0 if side == "tail" else 2]
-    order = (plan.hrt[:, 1] * plan.model.num_entities + anchors).argsort(stable=True)
+    anchors, others, _ = _roles(plan.hrt.T, side)
+    order = (others * plan.model.num_entities + anchors).argsort(stable=True)
     batches = list(order.split(plan.batch_size)) if len(order) else []
     step = max(1, _GROUP // plan.batch_size)
     for first in range(0, len(batches), step):
@@ -397,9 +430,11 @@ def _contains(sorted_ids: Tensor, ids: Tensor) -> Tensor:
 def _num_candidates(plan: _Plan) -> Tensor:
     """Raw number of candidates, the target included, ``[T, S]``."""
     shape = (len(plan.hrt), len(plan.sides))
-    if plan.candidate_ids is None:
-        return torch.full(shape, plan.model.num_entities, dtype=torch.int64, device="cpu")
-    columns = [2 if side == "tail" else 0 for side in plan.sides]
-    subset = plan.candidate_ids.cpu()
-    outside = ~torch.isin(plan.hrt[:, columns], subset)
-    return len(subset) + outside.long()
+    total = torch.full(shape, plan.model.num_entities, dtype=torch.int64, device="cpu")
+    if plan.candidate_ids is not None:
+        columns = [SIDES_AND_RELATIONS.index(side) for side in plan.sides]
+        subset = plan.candidate_ids.cpu()
+        total = len(subset) + (~torch.isin(plan.hrt[:, columns], subset)).long()
+    if "relation" in plan.sides:
+        total[:, plan.sides.index("relation")] = plan.model.num_relations
+    return total

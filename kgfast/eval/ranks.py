@@ -30,8 +30,9 @@ class Ranks:
     ----------
     greater, equal, num_candidates : Tensor
         int64 ``[T, S]``; ``num_candidates`` counts the target.
-    sides : tuple of {"head", "tail"}
-        The columns.
+    sides : tuple of {"head", "relation", "tail"}
+        The columns. Metrics are those of the entities' sides, or of relations where there is no
+        other: they are never pooled.
     triples : Tensor
         int64 ``[T, 3]``.
     raw : Ranks
@@ -51,7 +52,7 @@ class Ranks:
         greater: Tensor,
         equal: Tensor,
         num_candidates: Tensor,
-        sides: Sequence[Literal["head", "tail"]],
+        sides: Sequence[Literal["head", "relation", "tail"]],
         triples: Tensor,
         *,
         raw: "Ranks | None" = None,
@@ -117,11 +118,13 @@ class Ranks:
         """Share of ranks of at most ``k``."""
         if k < 1:
             raise ValueError(f"k must be at least 1; got {k}")
-        ranks = self.ranks(rank_type)
+        ranks = self.ranks(rank_type)[:, self._pooled_columns]
         return float((ranks <= k).double().mean()) if ranks.numel() else float("nan")
 
     def metrics(self, rank_type: RankType = "realistic") -> dict[str, float]:
-        """All metrics over the sides; NaN where there are no triples.
+        """All metrics over the sides, head and tail if relations are ranked too.
+
+        NaN where there are no triples.
 
         Returns
         -------
@@ -130,12 +133,13 @@ class Ranks:
             rank over its expectation under random scores, ``amri``: ``1 - (MR - 1) / E[MR - 1]``
             (Berrendorf et al. 2020, eqs. 5 and 6).
         """
-        ranks = self.ranks(rank_type).flatten()
+        columns = self._pooled_columns
+        ranks = self.ranks(rank_type)[:, columns].flatten()
         if not len(ranks):
             names = ("mrr", "mr", "median_rank", *(f"hits@{k}" for k in _HITS), "amr", "amri")
             return dict.fromkeys(names, float("nan"))
         mean = float(ranks.mean())
-        expected = float((self.num_candidates.double() + 1).mean()) / 2
+        expected = float((self.num_candidates[:, columns].double() + 1).mean()) / 2
         return {
             "mrr": float(ranks.reciprocal().mean()),
             "mr": mean,
@@ -145,7 +149,18 @@ class Ranks:
             "amri": 1 - (mean - 1) / (expected - 1) if expected > 1 else float("nan"),
         }
 
-    def side(self, side: Literal["head", "tail"]) -> "Ranks":
+    @property
+    def _pooled_columns(self) -> list[int]:
+        """The columns that metrics are made of."""
+        entities = [column for column, side in enumerate(self.sides) if side != "relation"]
+        return entities or list(range(len(self.sides)))
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks that metrics are made of."""
+        return len(self) * len(self._pooled_columns)
+
+    def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":
         """One side of the ranks."""
         if side not in self.sides:
             raise ValueError(f"side must be one of {', '.join(self.sides)}; got {side!r}")
@@ -160,7 +175,8 @@ class Ranks:
             ``relation``: by relation id, or name where the triples had a vocabulary.
             ``cardinality``: by 1-1, 1-N, N-1, N-N of the relation in the known triples (Bordes et
             al. 2013; threshold 1.5). ``frequency``: by how many known triples the target takes part
-            in, in decades; here a triple's sides may fall into different groups.
+            in, in decades; here a triple's sides may fall into different groups, and relations are
+            left out where entities are ranked.
 
         Raises
         ------
@@ -198,9 +214,12 @@ class Ranks:
         }
 
     def _by_frequency(self, known: KnownTriples) -> dict[Any, "Ranks"]:
-        frequency = known.entity_frequency()
-        columns = [2 if side == "tail" else 0 for side in self.sides]
-        targets = self.triples[:, columns]
+        own = self._part(columns=self._pooled_columns)
+        if own.sides == ("relation",):
+            frequency = known.relation_frequency()
+        else:
+            frequency = known.entity_frequency()
+        targets = self.triples[:, [("head", "relation", "tail").index(it) for it in own.sides]]
         seen = targets < len(frequency)
         counts = torch.zeros_like(targets)
         counts[seen] = frequency[targets[seen]]
@@ -209,7 +228,7 @@ class Ranks:
         decade = torch.bucketize(counts, bounds, right=True)  # 0 for 0, 1 for 1 .. 9
         decades: list[int] = decade.unique().tolist()
         return {
-            "0" if digits == 0 else f"{10 ** (digits - 1)}-{10**digits - 1}": self._pooled(
+            "0" if digits == 0 else f"{10 ** (digits - 1)}-{10**digits - 1}": own._pooled(
                 decade == digits
             )
             for digits in decades
@@ -284,7 +303,7 @@ class Ranks:
         rows: dict[str, dict[str, float]] = {
             side: self._part(columns=[column]).metrics() for column, side in enumerate(self.sides)
         }
-        return rows | {"both": self.metrics()} if len(self.sides) > 1 else rows
+        return rows | {"both": self.metrics()} if len(self._pooled_columns) > 1 else rows
 
     def __repr__(self) -> str:
         return f"{self._title()}\n{table_of(self._rows())}"
@@ -303,7 +322,7 @@ class GroupedRanks(dict[Any, Ranks]):
     def metrics(self) -> dict[Any, dict[str, float]]:
         """The metrics of every group, with the number of ranks as ``count``."""
         return {
-            name: {"count": float(ranks.greater.numel()), **ranks.metrics()}
+            name: {"count": float(ranks.num_ranks), **ranks.metrics()}
             for name, ranks in self.items()
         }
 

@@ -13,7 +13,7 @@ from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import check_same_names, names_of, with_names
 from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
 
-Side = Literal["head", "tail"]
+Side = Literal["head", "relation", "tail"]
 Cardinality = Literal["1-1", "1-N", "N-1", "N-N"]
 IntArray = npt.NDArray[np.int64]
 
@@ -21,8 +21,9 @@ IntArray = npt.NDArray[np.int64]
 class KnownTriples:
     """The known triples, deduplicated and indexed both ways, for filtering.
 
-    Two CSR indices: the known tails of each (h, r) and the known heads of each (r, t). Memory goes
-    with the number of triples, not with the size of the id space.
+    Two CSR indices: the known tails of each (h, r) and the known heads of each (r, t); a third, the
+    known relations of each (h, t), is made when it is first asked for. Memory goes with the number
+    of triples, not with the size of the id space.
 
     Parameters
     ----------
@@ -68,6 +69,7 @@ class KnownTriples:
         self._tails = _build_index(rows, num_entities, num_relations)
         unique = self._tails.triples()
         self._heads = _build_index([unique[:, ::-1]], num_entities, num_relations)
+        self._relations: _Index | None = None
 
     @property
     def num_triples(self) -> int:
@@ -102,7 +104,8 @@ class KnownTriples:
             Integer `[B]`, on any device. An unseen pair has no known answers.
         side
             What is predicted. `"tail"`: anchors are heads, the answers the known tails of (h, r);
-            `"head"`: anchors are tails, the answers the known heads of (r, t).
+            `"head"`: anchors are tails, the answers the known heads of (r, t). `"relation"`:
+            anchors are heads, `relations` holds tails, the answers the known relations of (h, t).
         num_answers
             The sum of `counts` of these queries, if it is at hand: an index on a GPU then answers
             without making the host wait.
@@ -119,7 +122,7 @@ class KnownTriples:
         TypeError
             If anchors or relations are not integers.
         ValueError
-            If side is neither, or anchors and relations are not of one shape `[B]`.
+            If side is none of these, or anchors and relations are not of one shape `[B]`.
 
         Examples
         --------
@@ -211,6 +214,16 @@ class KnownTriples:
             self._num_entities
         )
 
+    def relation_frequency(self) -> Tensor:
+        """Return the number of triples of each relation, int64 `[largest relation + 1]`.
+
+        Examples
+        --------
+        >>> KnownTriples([(0, 0, 1), (0, 2, 3)]).relation_frequency()
+        tensor([1, 0, 1])
+        """
+        return self._tails.per_relation()[0]
+
     def to(self, device: torch.device | str) -> "KnownTriples":
         """Return the same index held on a device.
 
@@ -223,6 +236,7 @@ class KnownTriples:
         moved._num_entities = self._num_entities
         moved._tails = self._tails.to(device)
         moved._heads = self._heads.to(device)
+        moved._relations = None if self._relations is None else self._relations.to(device)
         return moved
 
     def __len__(self) -> int:
@@ -235,9 +249,24 @@ class KnownTriples:
         )
 
     def _index(self, side: Side) -> "_Index":
+        if side == "relation":
+            return self._of_pairs()
         if side not in ("head", "tail"):
-            raise ValueError(f"side must be 'head' or 'tail', got {side!r}")
+            raise ValueError(f"side must be 'head', 'relation' or 'tail', got {side!r}")
         return self._tails if side == "tail" else self._heads
+
+    def _of_pairs(self) -> "_Index":
+        """The relations of each (h, t); made once, for all who ask."""
+        if self._relations is None:
+            size = self._num_entities
+            if size * size > INT64_MAX:
+                raise ValueError(
+                    f"ids are too large to index by (h, t): {size} entities squared pass 2**63 - 1"
+                )
+            rows = self._tails.to("cpu").triples()[:, [0, 2, 1]]
+            index = _build_index([rows], size, size, self._tails.num_others)
+            self._relations = index.to(self.device)
+        return self._relations
 
 
 def _sets(triples: tuple[Any, ...]) -> Iterator[Any]:
@@ -264,13 +293,13 @@ def _is_set(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Index:
-    """CSR from pairs, packed as anchor * num_relations + relation, to ids."""
+    """CSR from pairs, packed as anchor * num_others + relation (or other), to ids."""
 
     pairs: Tensor  # int64 [P], ascending
     indptr: Tensor  # int64 [P + 1]
     indices: Tensor  # int32 or int64 [T], ascending within a pair
-    num_entities: int
-    num_relations: int
+    num_anchors: int
+    num_others: int
 
     def slices(self, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Return start and end of each query's ids, int64 `[B]` each; equal where it is unseen."""
@@ -278,9 +307,9 @@ class _Index:
         anchors = anchors.to(self.pairs.device, torch.int64)
         relations = relations.to(self.pairs.device, torch.int64)
         # Ids out of range are unseen, too, and packing them would collide with other pairs.
-        inside = (anchors >= 0) & (anchors < self.num_entities)
-        inside &= (relations >= 0) & (relations < self.num_relations)
-        packed = torch.where(inside, anchors * self.num_relations + relations, -1)
+        inside = (anchors >= 0) & (anchors < self.num_anchors)
+        inside &= (relations >= 0) & (relations < self.num_others)
+        packed = torch.where(inside, anchors * self.num_others + relations, -1)
         starts_at = torch.searchsorted(self.pairs, packed)
         ends_at = torch.searchsorted(self.pairs, packed, right=True)
         return self.indptr[starts_at], self.indptr[ends_at]
@@ -290,21 +319,21 @@ class _Index:
         pairs = np.repeat(self.pairs.numpy(), np.diff(self.indptr.numpy()))
         rows = np.empty((len(pairs), 3), np.int64)
         if len(pairs):
-            np.floor_divide(pairs, self.num_relations, out=rows[:, 0])
-            np.remainder(pairs, self.num_relations, out=rows[:, 1])
+            np.floor_divide(pairs, self.num_others, out=rows[:, 0])
+            np.remainder(pairs, self.num_others, out=rows[:, 1])
         rows[:, 2] = self.indices.numpy()
         return rows
 
     def per_relation(self) -> tuple[Tensor, Tensor]:
-        """Return the number of triples and of pairs of each relation, int64 `[num_relations]`."""
-        relations = self.pairs % max(self.num_relations, 1)
-        triples = torch.zeros(self.num_relations, dtype=torch.int64, device=self.pairs.device)
+        """Return the number of triples and of pairs of each relation, int64 `[num_others]`."""
+        relations = self.pairs % max(self.num_others, 1)
+        triples = torch.zeros(self.num_others, dtype=torch.int64, device=self.pairs.device)
         triples.index_add_(0, relations, self.indptr.diff())
-        return triples, torch.bincount(relations, minlength=self.num_relations)
+        return triples, torch.bincount(relations, minlength=self.num_others)
 
     def per_anchor(self, size: int) -> Tensor:
         """Return the number of triples of each anchor, int64 `[size]`."""
-        anchors = self.pairs // max(self.num_relations, 1)
+        anchors = self.pairs // max(self.num_others, 1)
         triples = torch.zeros(size, dtype=torch.int64, device=self.pairs.device)
         return triples.index_add_(0, anchors, self.indptr.diff())
 
@@ -313,37 +342,43 @@ class _Index:
             self.pairs.to(device),
             self.indptr.to(device),
             self.indices.to(device),
-            self.num_entities,
-            self.num_relations,
+            self.num_anchors,
+            self.num_others,
         )
 
 
-def _build_index(rows: list[IntArray], num_entities: int, num_relations: int) -> _Index:
-    """Sort rows (anchor, relation, id) `[T, 3]`, drop duplicates, and cut them into pairs."""
-    pairs, ids = _sorted_unique(rows, num_entities, num_relations)
+def _build_index(
+    rows: list[IntArray], num_anchors: int, num_others: int, num_ids: int | None = None
+) -> _Index:
+    """Sort rows (anchor, relation, id) `[T, 3]`, drop duplicates, and cut them into pairs.
+
+    Ids are as many as anchors where they are not said to be others.
+    """
+    num_ids = num_anchors if num_ids is None else num_ids
+    pairs, ids = _sorted_unique(rows, num_anchors, num_others, num_ids)
     starts = np.flatnonzero(_differs_from_previous(pairs))
     indptr = np.append(starts, len(pairs)).astype(np.int64, copy=False)
-    narrow = np.int32 if num_entities <= 2**31 else np.int64
+    narrow = np.int32 if num_ids <= 2**31 else np.int64
     return _Index(
         torch.from_numpy(pairs[starts]),
         torch.from_numpy(indptr),
         torch.from_numpy(ids.astype(narrow, copy=False)),
-        num_entities,
-        num_relations,
+        num_anchors,
+        num_others,
     )
 
 
 def _sorted_unique(
-    rows: list[IntArray], num_entities: int, num_relations: int
+    rows: list[IntArray], num_anchors: int, num_others: int, num_ids: int
 ) -> tuple[IntArray, IntArray]:
     """Return packed pairs and ids of the distinct rows, sorted by pair, then id."""
-    if num_entities * num_relations * num_entities <= INT64_MAX:
+    if num_anchors * num_others * num_ids <= INT64_MAX:
         # One int64 holds the whole row: a plain sort, many times faster than an argsort.
-        keys = np.concatenate([_packed(part, num_relations, num_entities) for part in rows])
+        keys = np.concatenate([_packed(part, num_others, num_ids) for part in rows])
         keys.sort()
         keys = keys[_differs_from_previous(keys)]
-        return np.divmod(keys, max(num_entities, 1))
-    pairs = np.concatenate([_packed(part, num_relations) for part in rows])
+        return np.divmod(keys, max(num_ids, 1))
+    pairs = np.concatenate([_packed(part, num_others) for part in rows])
     ids = np.concatenate([part[:, 2] for part in rows])
     order = np.lexsort((ids, pairs))
     pairs, ids = pairs[order], ids[order]

@@ -15,8 +15,12 @@ from torch import Tensor, nn
 
 from kgfast.models.tables import Table, held_table
 
-Side = Literal["head", "tail"]
-SIDES: tuple[Side, Side] = ("head", "tail")
+Side = Literal["head", "relation", "tail"]  # what is predicted
+SIDES: tuple[Side, Side] = (
+    "head",
+    "tail",
+)  # of entities: what is asked for unless told
+SIDES_AND_RELATIONS: tuple[Side, Side, Side] = ("head", "relation", "tail")
 
 # Features made at once. On the CPU so few that temporaries stay in the cache and below the size at
 # which torch starts its threads: their barriers cost more than the work, and far more on a machine
@@ -68,10 +72,15 @@ class Model(nn.Module):
         A name from :data:`kgfast.kernels.scores.SCORES`.
     dim : int
         Features of a full-width row: complex dimensions for complex models.
+    scores_relations : bool
+        Whether the score compares a query of head and tail with relations: then :meth:`queries` and
+        :meth:`candidates` serve the side ``"relation"``. Else relations are ranked by the scores of
+        their triples (:mod:`kgfast.models.relations`).
     """
 
     score: str
     dim: int
+    scores_relations: bool = False
     entity: nn.Parameter
     relation: nn.Parameter
 
@@ -114,10 +123,13 @@ class Model(nn.Module):
 
         Parameters
         ----------
-        side : {"head", "tail"}
+        side : {"head", "tail"}, or "relation" where :attr:`scores_relations`
         dims : int, optional
             Crop width, for models whose candidates depend on it.
         """
+        if side == "relation":
+            self._check_side(side)
+            return Candidates(self.relation)
         return Candidates(self.entity)
 
     def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
@@ -132,8 +144,9 @@ class Model(nn.Module):
         Parameters
         ----------
         anchors, relations : Tensor
-            ``[B]`` int64: heads and relations for side ``tail``, tails and relations for ``head``.
-        side : {"head", "tail"}
+            ``[B]`` int64: heads and relations for side ``tail``, tails and relations for ``head``,
+            heads and tails for ``relation``.
+        side : {"head", "tail"}, or "relation" where :attr:`scores_relations`
             What is predicted.
         dims : int, optional
             Crop width, for models whose queries depend on it; rows stay full-width.
@@ -144,8 +157,7 @@ class Model(nn.Module):
             ``[B, F]`` float32, float64 for a float64 table: products in float64, rounded once;
             where gradients flow, products in float32.
         """
-        if side not in SIDES:
-            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        self._check_side(side)
         dtype = torch.float64 if self.entity.dtype == torch.float64 else torch.float32
         if torch.is_grad_enabled():  # writing into slices would copy their gradients
             return self._queries(anchors, relations, side, dims).to(dtype)
@@ -157,6 +169,11 @@ class Model(nn.Module):
             rows = slice(i, i + step)
             result[rows] = self._queries(anchors[rows], relations[rows], side, dims)
         return result
+
+    def _check_side(self, side: Side) -> None:
+        """That queries and candidates serve it."""
+        if side not in SIDES and not (side == "relation" and self.scores_relations):
+            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         """Queries of a few rows, in the precision of :func:`query_rows`."""
@@ -234,13 +251,14 @@ def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
     TypeError
         If it returns something else.
     ValueError
-        If there is not one row per entity; ``num_entities`` is what ranks are counted against.
+        If there is not one row per entity (for side ``"relation"``: per relation), as many as ranks
+        are counted against.
     """
     own = () if dim is None or is_nested(model) else (dim,)
-    return _one_per_entity(model.candidates(side, *own), model, side)
+    return _one_each(model.candidates(side, *own), model, side)
 
 
-def _one_per_entity(candidates: Any, model: Any, side: Side) -> Candidates:
+def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
     """What a model returned as candidates, if it is that."""
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
     if not (
@@ -250,10 +268,12 @@ def _one_per_entity(candidates: Any, model: Any, side: Side) -> Candidates:
             f"model.candidates({side!r}) must be kgfast.Candidates or a table [N, G]; got "
             f"{type(candidates).__name__}"
         )
-    if candidates.table.ndim != 2 or len(candidates.table) != model.num_entities:
+    one, many = ("relation", "relations") if side == "relation" else ("entity", "entities")
+    count = getattr(model, f"num_{many}")
+    if candidates.table.ndim != 2 or len(candidates.table) != count:
         raise ValueError(
-            f"model.candidates({side!r}) must have one row per entity: num_entities is "
-            f"{model.num_entities}, the table has shape {list(candidates.table.shape)}"
+            f"model.candidates({side!r}) must have one row per {one}: num_{many} is "
+            f"{count}, the table has shape {list(candidates.table.shape)}"
         )
     return cast(Candidates, candidates)
 
@@ -300,8 +320,7 @@ def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidate
     """:meth:`Model.candidates_of`, of any model."""
     if hasattr(model, "candidates_of"):
         return [
-            _one_per_entity(candidates, model, side)
-            for candidates in model.candidates_of(side, dims)
+            _one_each(candidates, model, side) for candidates in model.candidates_of(side, dims)
         ]
     return [candidates_at(model, side, dim) for dim in dims]
 

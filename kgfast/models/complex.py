@@ -29,6 +29,7 @@ class ComplEx(Model):
     """
 
     score = "dot"
+    scores_relations = True
 
     def __init__(self, entity: Table, relation: Table, *, layout: Layout | None = None) -> None:
         layout = layout_of(layout, entity, relation)
@@ -57,8 +58,11 @@ class ComplEx(Model):
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         anchor = split(query_rows(self.entity, anchors), self.layout)
-        relation = split(query_rows(self.relation, relations), self.layout)
-        product = anchor.times(relation if side == "tail" else relation.conj())
+        if side == "relation":  # Re(h r conj(t)) is the dot product of r and conj(h) t
+            product = anchor.conj().times(split(query_rows(self.entity, relations), self.layout))
+        else:
+            relation = split(query_rows(self.relation, relations), self.layout)
+            product = anchor.times(relation if side == "tail" else relation.conj())
         if dims is not None and self.layout == "halves":
             inside = torch.arange(self.dim, dtype=torch.int64, device=product.re.device) < dims
             product = Complex(product.re * inside, product.im * inside)

@@ -23,6 +23,7 @@ class DistMult(Model):
     """
 
     score = "dot"
+    scores_relations = True
 
     def __init__(self, entity: Table, relation: Table) -> None:
         super().__init__(entity, relation)
@@ -41,7 +42,8 @@ class DistMult(Model):
         return cls(entity, relation).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
-        return query_rows(self.entity, anchors) * query_rows(self.relation, relations)
+        others = self.entity if side == "relation" else self.relation
+        return query_rows(self.entity, anchors) * query_rows(others, relations)
 
 
 def xavier_normal(shapes: list[tuple[int, int]], seed: int | None) -> list[Tensor]:

@@ -29,6 +29,8 @@ class TransE(Model):
     tensor([[1.]])
     """
 
+    scores_relations = True
+
     def __init__(
         self,
         entity: Table,
@@ -66,5 +68,7 @@ class TransE(Model):
         return cls(entity, relation, gamma=gamma, norm=norm).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        if side == "relation":
+            return query_rows(self.entity, relations) - query_rows(self.entity, anchors)
         anchor, relation = query_rows(self.entity, anchors), query_rows(self.relation, relations)
         return anchor + relation if side == "tail" else anchor - relation

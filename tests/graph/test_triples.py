@@ -193,8 +193,8 @@ def test_many_triples(count) -> None:
 def test_known_triples_refuse_bad_queries() -> None:
     known = KnownTriples([(0, 0, 1)])
     one = torch.tensor([0])
-    with pytest.raises(ValueError, match="side must be 'head' or 'tail', got 'relation'"):
-        known.exclude(one, one, "relation")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="side must be 'head', 'relation' or 'tail', got 'tails'"):
+        known.exclude(one, one, "tails")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"anchors must be integers, got dtype torch\.float32"):
         known.exclude(one.float(), one, "tail")
     with pytest.raises(ValueError, match=r"one shape \[B\], got \[1\] and \[2\]"):

@@ -1,0 +1,206 @@
+"""Any scorer as a model: a function that scores queries with a block of candidates."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from kgfast.models.base import SIDES_AND_RELATIONS, Side
+
+BlockFunction = Callable[[Tensor, Tensor, Side, Tensor], Tensor]
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_BLOCK, _BATCH = 1024, 64  # a function may hold [batch, block, features]: 32 MiB for 128 of them
+
+
+class BlockScorer:
+    """A model that is only a function: :func:`kgfast.rank` and :func:`kgfast.topk` take it as any.
+
+    Candidates are streamed in blocks, whose borders depend on the number of candidates (or their
+    list, ascending) and ``block`` alone, and counted as those of every model are. Ranks are exact
+    with respect to the scores that the function returns: the target's score is the one of the block
+    that holds it, and scores of every dtype are compared as float64.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(anchors, relations, side, candidate_ids)`` with int64 ``[B]``, ``[B]`` and ``[C]``
+        returns the scores ``[B, C]``: float16, bfloat16, float32 or float64, higher is better.
+        Anchors are heads for side ``"tail"`` and tails for ``"head"``. For side ``"relation"``,
+        which only relation ranking asks for, they are heads, the second argument holds tails, and
+        candidates are relations. It is called without gradients, and may be called twice with a
+        block.
+    num_entities, num_relations : int
+    block : int
+        Candidates a block.
+    batch_size : int
+        Queries that the function gets at once, if the caller does not say: part of the definition
+        where scores depend on what else is in the batch.
+    nan : {"error", "worst"}
+        What a NaN among the scores gets: an error that names the block, or the last place.
+        Infinities are scores.
+    sides : sequence of {"head", "relation", "tail"}, optional
+        The sides that the function serves, so that it is never asked for another one.
+    device : torch.device or str
+        Where the function gets its ids, and where its scores have to be.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For an argument that is none of these, and, when it is used, for scores of another shape,
+        dtype or device, and NaN; the message names the block. What the function raises is passed
+        on, with a note that names the block.
+
+    Examples
+    --------
+    >>> position = torch.tensor([0.0, 1.0, 3.0])
+    >>> def nearest(anchors, relations, side, candidate_ids):
+    ...     return -(position[anchors, None] - position[candidate_ids]).abs()
+    >>> from kgfast import rank
+    >>> scorer = BlockScorer(nearest, num_entities=3, num_relations=1)
+    >>> rank(scorer, [(0, 0, 1)]).realistic.tolist()
+    [[2.0, 2.0]]
+    """
+
+    dim = 1  # it has no features to crop
+    is_in_blocks = True
+
+    def __init__(
+        self,
+        fn: BlockFunction,
+        num_entities: int,
+        num_relations: int,
+        *,
+        block: int = _BLOCK,
+        batch_size: int = _BATCH,
+        nan: Literal["error", "worst"] = "error",
+        sides: Sequence[Side] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(f"fn must be callable; got {type(fn).__name__}")
+        if nan not in ("error", "worst"):
+            raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
+        if sides is not None and (isinstance(sides, str) or set(sides) - set(SIDES_AND_RELATIONS)):
+            raise ValueError(f"sides must be some of {SIDES_AND_RELATIONS}; got {sides!r}")
+        self.fn, self.nan = fn, nan
+        self.num_entities = _count("num_entities", num_entities)
+        self.num_relations = _count("num_relations", num_relations)
+        self.block, self.batch_size = _count("block", block), _count("batch_size", batch_size)
+        self.sides = None if sides is None else tuple(sides)
+        self.device = torch.device(device)
+        self._owner = getattr(fn, "__self__", None)  # whose modules are set to eval mode
+
+    def crop_width(self, dim: int) -> int | None:
+        """A function has no crops."""
+        raise ValueError("dims: a BlockScorer has no crops")
+
+    def in_blocks(self, side: Side, dims: int | None = None) -> "BlockScorer":
+        """What scores a side; see :func:`kgfast.models.relations.blocks_at`."""
+        if self.sides is not None and side not in self.sides:
+            raise NotImplementedError(
+                f"{_name(self.fn)} of this BlockScorer scores {', '.join(self.sides)}, not {side}"
+            )
+        return self
+
+    def num_candidates(self, side: Side) -> int:
+        """Candidates of a side."""
+        return self.num_relations if side == "relation" else self.num_entities
+
+    def block_at(self, number: int, side: Side, ids: Tensor | None = None) -> "Block":
+        """One of the blocks of a side's candidates, or of a list ``[M]`` that ascends."""
+        first = number * self.block
+        if ids is not None:
+            return Block(number, first, side, ids[first : first + self.block])
+        end = min(first + self.block, self.num_candidates(side))
+        own = torch.arange(first, end, dtype=torch.int64, device=self.device)
+        return Block(number, first, side, own)
+
+    def scores(
+        self, anchors: Tensor, relations: Tensor, block: "Block", *, allows_nan: bool = False
+    ) -> Tensor:
+        """What the function returns for a block, checked, ``[B, C]``."""
+        shape = (len(anchors), len(block.ids))
+        if not shape[0] * shape[1]:
+            return torch.empty(shape, dtype=torch.float32, device=self.device)
+        try:
+            scores = self.fn(anchors, relations, block.side, block.ids)
+        except Exception as error:
+            error.add_note(f"raised by {_name(self.fn)} for {block} of {shape[0]} queries")
+            raise
+        self._check(scores, shape, block)
+        scores = scores.detach()
+        if not allows_nan and self.nan == "error" and bool(scores.isnan().any()):
+            row, column = scores.isnan().nonzero()[0].tolist()
+            second = "tail" if block.side == "relation" else "relation"
+            raise ValueError(
+                f"{_name(self.fn)}: NaN for {block}: the score of candidate "
+                f"{int(block.ids[column])} for anchor {int(anchors[row])} and {second} "
+                f'{int(relations[row])} (nan="worst" ranks it last)'
+            )
+        return scores
+
+    def _check(self, scores: Any, shape: tuple[int, int], block: "Block") -> None:
+        name = _name(self.fn)
+        if not isinstance(scores, Tensor):
+            raise TypeError(f"{name} must return a tensor; got {type(scores).__name__} for {block}")
+        if scores.shape != shape:
+            raise ValueError(
+                f"{name} must return scores of shape {list(shape)}; got {list(scores.shape)} for "
+                f"{block}"
+            )
+        if scores.dtype not in _DTYPES:
+            raise TypeError(
+                f"{name} must return float16, bfloat16, float32 or float64; got {scores.dtype} for "
+                f"{block}"
+            )
+        if scores.device.type != self.device.type:
+            raise ValueError(
+                f"{name} must return scores on {self.device}, where it got its ids; got "
+                f"{scores.device} for {block} (BlockScorer(..., device=) says where)"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"BlockScorer({_name(self.fn)}, num_entities={self.num_entities}, "
+            f"num_relations={self.num_relations}, block={self.block})"
+        )
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some of the candidates of a side.
+
+    Attributes
+    ----------
+    number : int
+    first : int
+        The place of its first candidate among all, or in the list of them.
+    side : {"head", "relation", "tail"}
+    ids : Tensor
+        int64 ``[C]``, ascending.
+    """
+
+    number: int
+    first: int
+    side: Side
+    ids: Tensor
+
+    def __str__(self) -> str:
+        span = f"{int(self.ids[0])} .. {int(self.ids[-1])}" if len(self.ids) else "none"
+        return f"block {self.number} of the {self.side} side (candidates {span})"
+
+
+def _count(name: str, value: int) -> int:
+    """A number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int; got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1; got {value}")
+    return value
+
+
+def _name(fn: Any) -> str:
+    """What to call a function in messages."""
+    return str(getattr(fn, "__qualname__", type(fn).__qualname__))

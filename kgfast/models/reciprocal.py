@@ -1,0 +1,156 @@
+"""Models with inverse relations, which predict heads as the tails of an inverse."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from kgfast.models.base import SIDES, Candidates, Side, candidates_at, check_model, queries_at
+from kgfast.models.blocks import BlockScorer
+from kgfast.models.relations import blocks_at, is_in_blocks
+
+_ORDERS = ("interleaved", "appended")
+# What is the model's own, whatever its relations mean.
+_OF_THE_MODEL = {
+    *("score", "dim", "nested", "crop_width", "entity", "gamma", "layout"),
+    *("training", "eval", "train", "batch_size", "block", "nan", "device"),
+}
+
+
+class Reciprocal:
+    """A model whose relations come with their inverses: heads are the tails of an inverse relation.
+
+    The head query of (h, r, t) is the tail query (t, inverse of r), as Lacroix et al. (2018, arXiv
+    1806.07297) train. Ranks and predictions are exact, as the model's own tails are; relations that
+    are inverses are no candidates where relations are ranked.
+
+    Parameters
+    ----------
+    model : Model or BlockScorer
+        Any model of :func:`kgfast.rank`; its ``num_relations`` counts the inverses.
+    order : {"interleaved", "appended"}
+        Where the inverse of relation r is: at 2r + 1, and r itself at 2r (PyKEEN), or at r + R
+        (LibKGE).
+
+    Attributes
+    ----------
+    num_relations : int
+        Relations without their inverses.
+
+    Raises
+    ------
+    ValueError
+        For an odd number of relations, an unknown order, and a model that knows its inverses
+        already.
+    TypeError
+        For an object that is no model.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kgfast import DistMult, rank
+    >>> model = Reciprocal(DistMult.init(5, 4, dim=3, seed=0))
+    >>> model.num_relations, model.relation_ids(torch.tensor([0, 1]), "head").tolist()
+    (2, [1, 3])
+    """
+
+    has_inverses = True
+
+    def __init__(
+        self, model: Any, order: Literal["interleaved", "appended"] = "interleaved"
+    ) -> None:
+        if order not in _ORDERS:
+            raise ValueError(f"order must be one of {', '.join(_ORDERS)}; got {order!r}")
+        if not is_in_blocks(model):
+            check_model(model, "dim")
+        if getattr(model, "has_inverses", False):
+            raise ValueError(f"{type(model).__name__} knows its inverse relations already")
+        if model.num_relations % 2 or not model.num_relations:
+            raise ValueError(
+                f"model must have as many inverse relations as relations: {type(model).__name__} "
+                f"has {model.num_relations} relations"
+            )
+        self.model, self.order = model, order
+
+    def __getattr__(self, name: str) -> Any:
+        """What is the model's own."""
+        if name in _OF_THE_MODEL:
+            return getattr(self.__dict__["model"], name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def is_in_blocks(self) -> bool:
+        """Whether the model is a function that scores blocks of candidates."""
+        return is_in_blocks(self.model)
+
+    @property
+    def num_entities(self) -> int:
+        """Entities of the model."""
+        return int(self.model.num_entities)
+
+    @property
+    def num_relations(self) -> int:
+        """Relations without their inverses."""
+        return int(self.model.num_relations) // 2
+
+    def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
+        """The model's ids of relations: for heads, of their inverses."""
+        if self.order == "interleaved":
+            return 2 * relations + 1 if side == "head" else 2 * relations
+        return relations + self.num_relations if side == "head" else relations
+
+    def with_entity(self, entity: Tensor) -> "Reciprocal":
+        """As :meth:`Model.with_entity`."""
+        return Reciprocal(self.model.with_entity(entity), self.order)
+
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
+    ) -> Tensor:
+        """As :meth:`Model.queries`: those of the model, for tails of a relation or its inverse."""
+        if side == "relation":
+            return queries_at(self.model, anchors, relations, side, dims)
+        if side not in SIDES:
+            raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+        return queries_at(self.model, anchors, self.relation_ids(relations, side), "tail", dims)
+
+    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
+        """As :meth:`Model.candidates`: tails on both sides; relations without their inverses."""
+        if side != "relation":
+            return candidates_at(self.model, "tail", dims)
+        whole = candidates_at(self.model, "relation", dims)
+        rows = slice(0, None, 2) if self.order == "interleaved" else slice(self.num_relations)
+        bias, factor = whole.bias, whole.factor
+        if bias is not None and len(bias) == len(whole.table):
+            bias = bias[rows]
+        return replace(
+            whole,
+            table=whole.table[rows],
+            bias=bias,
+            factor=None if factor is None else factor[rows],
+        )
+
+    def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
+        """What scores a side in blocks, if the model is scored so."""
+        inner = blocks_at(self.model, "tail" if side == "head" else side, dims)
+        if inner is None:
+            return None
+        fn, num_entities, num_relations = inner.fn, self.num_entities, self.num_relations
+
+        def scores(anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+            if side == "relation":
+                return fn(anchors, relations, side, self.relation_ids(ids, "tail"))
+            return fn(anchors, self.relation_ids(relations, side), "tail", ids)
+
+        scores.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
+        return BlockScorer(
+            scores,
+            num_entities,
+            num_relations,
+            block=inner.block,
+            batch_size=inner.batch_size,
+            nan=inner.nan,
+            device=inner.device,
+        )
+
+    def __repr__(self) -> str:
+        return f"Reciprocal({type(self.model).__name__}, order={self.order!r})"

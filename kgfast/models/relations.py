@@ -1,0 +1,102 @@
+"""What scores a side of a model: its queries and candidates, or blocks of scores.
+
+Relations are candidates of the model's score where it has queries for them. Else the score of a
+relation is the canonical score of the triple's tail, of all relations of a query in blocks.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.reference.canonical import crop_scores
+from kgfast.kernels.scores import get_score
+from kgfast.models.base import Model, Side, candidates_at, operator_width, queries_at
+from kgfast.models.blocks import BlockScorer
+
+_BLOCK, _BATCH = 256, 256
+_FEATURES = 1 << 20  # of the queries made at once: 8 MiB in float64
+
+
+def blocks_at(model: Any, side: Side, dim: int | None) -> BlockScorer | None:
+    """What scores a side in blocks; None where its queries and candidates do.
+
+    A model that is scored in blocks has a method ``in_blocks(side, dims)``, which returns either.
+
+    Raises
+    ------
+    NotImplementedError
+        For relations, of a model that has no queries for them; it names the model.
+    """
+    if hasattr(model, "in_blocks"):
+        blocks: BlockScorer | None = model.in_blocks(side, dim)
+        return blocks
+    if side != "relation":
+        return None
+    if isinstance(model, Model):
+        return None if model.scores_relations else _triple_scores(model, dim)
+    _check_serves_relations(model)
+    return None
+
+
+def is_in_blocks(model: Any) -> bool:
+    """Whether a model has no queries at all: it is scored in blocks on every side."""
+    return bool(getattr(model, "is_in_blocks", False))
+
+
+def _check_serves_relations(model: Any) -> None:
+    """That a model of another class has relations as candidates, and not entities by mistake."""
+    name = type(model).__name__
+    advice = (
+        'queries(heads, tails, "relation") and candidates("relation") make it, or '
+        "kgfast.BlockScorer around a function that scores relations"
+    )
+    try:
+        candidates = model.candidates("relation")
+    except Exception as error:
+        raise NotImplementedError(f"{name} ranks no relations: {advice}") from error
+    table, entities = (getattr(it, "table", it) for it in (candidates, model.candidates("tail")))
+    if isinstance(table, Tensor) and isinstance(entities, Tensor):
+        same = table.data_ptr() == entities.data_ptr() and table.shape == entities.shape
+        if same and len(table):
+            raise NotImplementedError(
+                f'{name} ranks no relations: candidates("relation") are entities; {advice}'
+            )
+
+
+def _triple_scores(model: Model, dim: int | None) -> BlockScorer:
+    """Canonical tail scores of a model's triples, as scores of their relations."""
+    candidates = candidates_at(model, "tail", dim)
+    table, score = candidates.table, get_score(model.score)
+    width = None if dim is None else operator_width(model, dim)
+    crop = score.num_features(table.shape[1]) if width is None else width
+
+    def of_triples(heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        queries = queries_at(model, heads, relations, "tail", dim)
+        factor = None if candidates.factor is None else candidates.factor[tails]
+        scores = crop_scores(queries, table[tails], score, [crop], factor)[0]
+        if candidates.bias is None:
+            return scores
+        return scores + candidates.bias.expand(len(table))[tails].double()
+
+    def scores(heads: Tensor, tails: Tensor, side: Side, ids: Tensor) -> Tensor:
+        """``[B, C]``: relation after relation, as models make their queries."""
+        count = len(heads)
+        triples = ids.repeat_interleave(count), heads.repeat(len(ids)), tails.repeat(len(ids))
+        step = max(1, _FEATURES // max(1, table.shape[1]))
+        parts = [
+            of_triples(heads, relations, tails)
+            for relations, heads, tails in zip(*(it.split(step) for it in triples), strict=True)
+        ]
+        return torch.cat(parts).view(len(ids), count).T
+
+    scores.__qualname__ = f"{type(model).__name__} of triples"
+    return BlockScorer(
+        scores,
+        model.num_entities,
+        model.num_relations,
+        block=_BLOCK,
+        batch_size=_BATCH,
+        sides=("relation",),
+        device=table.device,
+    )

@@ -1,0 +1,257 @@
+"""BlockScorer: ranks and predictions of any function, as those of the model it stands for."""
+
+import pytest
+import torch
+
+import kgfast
+from kgfast import BlockScorer, DistMult, KnownTriples, rank, topk
+from support.ranked_models import MODELS, random_triples
+from support.scorers import Recorded, as_blocks
+
+N, R = 23, 3
+FIELDS = ("greater", "equal", "num_candidates")
+
+
+def assert_same_ranks(one, other):
+    for field in FIELDS:
+        assert torch.equal(getattr(one, field), getattr(other, field)), field
+        assert torch.equal(getattr(one.raw, field), getattr(other.raw, field)), field
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "batch_size"),
+    [*zip(MODELS, (1, 7, 22, 23, 100, 5, 11, 8), (64, 5, 64, 1, 64, 12, 11, 64), strict=True)],
+)
+def test_ranks_are_those_of_the_model(name, block, batch_size):
+    model, triples = MODELS[name](N, R, 4, block), random_triples(12, N, R, block)
+    known = KnownTriples(triples, random_triples(60, N, R, 1))
+    scorer = as_blocks(model, block=block, batch_size=batch_size)
+    assert_same_ranks(rank(scorer, triples, known=known), rank(model, triples, known=known))
+    ids = torch.randperm(N, generator=torch.Generator().manual_seed(0))[:9]
+    asked = {"known": known, "candidate_ids": ids}
+    assert_same_ranks(rank(scorer, triples, **asked), rank(model, triples, **asked))
+
+
+@pytest.mark.parametrize("block", [1, 4, 100])
+@pytest.mark.parametrize("ids", [None, [20, 3, 4, 11, 0, 7, 9, 1]])
+def test_answers_are_those_of_the_model(block, ids):
+    model, triples = MODELS["rotate"](N, R, 4, 0).double(), random_triples(12, N, R)
+    scorer = as_blocks(model, block=block, batch_size=5)
+    known = KnownTriples(random_triples(80, N, R, 1))
+    asked = {"relations": triples[:, 1], "k": 10, "known": known, "candidate_ids": ids}
+    for side, column in (("heads", 0), ("tails", 2)):
+        one = topk(scorer, **{side: triples[:, column]}, **asked, pad=True)
+        other = topk(model, **{side: triples[:, column]}, **asked, pad=True)
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.scores, other.scores)
+
+
+def test_ties_nan_and_infinities_are_numbers_as_everywhere():
+    inf, nan = float("inf"), float("nan")
+    rows = torch.tensor([[1.0, 1.0, nan, inf, -inf, 0.0]]).repeat(6, 1)
+    scorer = BlockScorer(Recorded(rows), 6, 1, block=2, nan="worst")
+    tails = rank(scorer, [(0, 0, tail) for tail in range(6)], sides=("tail",))
+    assert tails.greater.flatten().tolist() == [1, 1, 5, 0, 4, 3]
+    assert tails.equal.flatten().tolist() == [1, 1, 0, 0, 0, 0]
+    top = topk(scorer, heads=0, relations=0, k=6)
+    assert top.ids.tolist() == [[3, 0, 1, 5, 4, 2]]
+    assert top.scores[0, :5].tolist() == [inf, 1.0, 1.0, 0.0, -inf]
+
+
+def test_scores_are_compared_as_float64():
+    """What float32 cannot tell apart, and what float16 cannot."""
+    close = 1 + torch.tensor([0.0, 2.0**-40, 2.0**-12], dtype=torch.float64)
+    for dtype, greater in ((torch.float64, 2), (torch.float32, 1), (torch.float16, 0)):
+        scorer = BlockScorer(Recorded(close.to(dtype).repeat(3, 1)), 3, 1, block=1)
+        ranks = rank(scorer, [(0, 0, 0)], sides=("tail",))
+        assert (ranks.greater.item(), ranks.equal.item()) == (greater, 2 - greater)
+
+
+def test_the_borders_of_blocks_depend_on_the_candidates_alone():
+    function = Recorded(torch.randn(N, N, generator=torch.Generator().manual_seed(0)))
+    triples = random_triples(9, N, 1)
+    borders = set()
+    for batch_size in (None, 1, 4):
+        scorer = BlockScorer(function, N, 1, block=10)
+        rank(scorer, triples, batch_size=batch_size)
+        topk(scorer, heads=[0, 1], relations=0, k=2, batch_size=batch_size)
+        borders |= {tuple(ids) for _, _, ids in function.calls}
+    assert borders == {tuple(range(0, 10)), tuple(range(10, 20)), tuple(range(20, 23))}
+    function.calls.clear()
+    rank(scorer, [(0, 0, 22)], sides=("tail",), candidate_ids=[9, 2, 5])
+    listed = {tuple(ids) for _, _, ids in function.calls}
+    assert listed == {(2, 5, 9), (20, 21, 22)}  # the target is scored where it stands among all
+
+
+def test_the_target_has_the_score_of_its_block():
+    """A function whose scores depend on the block: each is compared as it was returned."""
+
+    def by_block(anchors, relations, side, candidate_ids):
+        return -candidate_ids.float().expand(len(anchors), -1) + 100 * (len(candidate_ids) == 2)
+
+    scorer = BlockScorer(by_block, 5, 1, block=3)  # 0 -1 -2 | 97 96
+    ranks = rank(scorer, [(0, 0, 3), (0, 0, 0)], sides=("tail",))
+    assert ranks.optimistic.flatten().tolist() == [1, 3]
+
+
+def test_batches_are_those_that_are_asked_for():
+    function = Recorded(torch.zeros(N, N))
+    triples = torch.tensor([[h, 0, 0] for h in range(10)])
+    scorer = BlockScorer(function, N, 1, batch_size=4)
+    for asked, sizes in ((None, {4, 2}), (3, {3, 1}), (100, {4, 2})):
+        function.calls.clear()
+        rank(scorer, triples, sides=("tail",), batch_size=asked)
+        assert {len(anchors) for anchors, _, _ in function.calls} == sizes
+
+
+def test_blocks_are_asked_for_once_where_there_is_room(monkeypatch):
+    function = Recorded(torch.zeros(N, N))
+    scorer = BlockScorer(function, N, 1, block=5)
+    triples = random_triples(20, N, 1)
+    rank(scorer, triples, sides=("tail",))
+    assert len(function.calls) == 5
+    monkeypatch.setattr("kgfast.eval.blocks._KEPT", 0)
+    function.calls.clear()
+    again = rank(scorer, triples, sides=("tail",))
+    assert 5 < len(function.calls) <= 10
+    assert torch.equal(again.equal, torch.full_like(again.equal, N - 1))
+
+
+def test_metrics_breakdowns_and_evaluation_mode_are_those_of_every_model():
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.randn(N, 2))
+            self.dropout = torch.nn.Dropout(0.5)
+            self.seen = []
+
+        def score(self, anchors, relations, side, candidate_ids):
+            self.seen.append((self.training, torch.is_grad_enabled()))
+            return self.dropout(self.table[anchors]) @ self.table[candidate_ids].T
+
+    network = Network()
+    triples = random_triples(30, N, R)
+    known = KnownTriples(triples)
+    ranks = rank(BlockScorer(network.score, N, R), triples, known=known)
+    assert set(network.seen) == {(False, False)}
+    assert network.training
+    assert network.dropout.training
+    assert set(ranks.metrics()) >= {"mrr", "hits@10", "amri"}
+    assert sum(len(part) for part in ranks.by("relation").values()) == 30
+    assert len(ranks.by("cardinality")) >= 1
+    assert not topk(
+        BlockScorer(network.score, N, R), heads=0, relations=0, k=1
+    ).scores.requires_grad
+
+
+def test_nothing_to_rank():
+    scorer = as_blocks(DistMult.init(N, R, 4, seed=0))
+    assert len(rank(scorer, torch.empty(0, 3, dtype=torch.int64))) == 0
+    assert topk(scorer, heads=[], relations=0, k=2).ids.shape == (0, 2)
+    assert topk(scorer, heads=0, relations=0, k=2, candidate_ids=[], pad=True).ids.tolist() == [
+        [-1, -1]
+    ]
+
+
+def test_memory_does_not_go_with_the_number_of_candidates():
+    """Two million candidates, of which no row of scores is ever held."""
+    largest = []
+
+    def modulo(anchors, relations, side, candidate_ids):
+        largest.append(len(candidate_ids))
+        return (candidate_ids % 1000).float().expand(len(anchors), -1)
+
+    scorer = BlockScorer(modulo, 2_000_000, 1, block=1 << 17)
+    ranks = rank(scorer, [(0, 0, 998), (0, 0, 1_999_999)], sides=("tail",))
+    assert ranks.greater.flatten().tolist() == [2000, 0]
+    assert ranks.equal.flatten().tolist() == [1999, 1999]
+    assert max(largest) == 1 << 17
+
+
+def fails(anchors, relations, side, candidate_ids):
+    raise KeyError("no such thing")
+
+
+def returns(value):
+    def function(anchors, relations, side, candidate_ids):
+        return value(len(anchors), len(candidate_ids))
+
+    return function
+
+
+def late_nan(anchors, relations, side, candidate_ids):
+    return torch.where(candidate_ids == 5, torch.nan, 1.0).repeat(len(anchors), 1)
+
+
+USED = {
+    "type": (returns(lambda b, c: [0.0] * c), TypeError, r"return a tensor; got list for block 0"),
+    "shape": (returns(lambda b, c: torch.zeros(b, c + 1)), ValueError, r"\[1, 4\]; got \[1, 5\]"),
+    "integers": (returns(lambda b, c: torch.zeros(b, c).long()), TypeError, r"got torch.int64 for"),
+    "device": (returns(lambda b, c: torch.zeros(b, c, device="meta")), ValueError, "on cpu"),
+    "nan": (late_nan, ValueError, r"NaN for block 1 of the tail side \(candidates 4 .. 5\): .* 5 "),
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_wrong_scores_name_the_block(name):
+    function, error, message = USED[name]
+    scorer = BlockScorer(function, 6, 1, block=4)
+    for call in (
+        lambda: rank(scorer, [(0, 0, 0)], sides=("tail",)),
+        lambda: topk(scorer, heads=0, relations=0, k=1),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_what_the_function_raises_is_passed_on():
+    with pytest.raises(KeyError, match="no such thing") as caught:
+        rank(BlockScorer(fails, 6, 1), [(0, 0, 0)], sides=("tail",))
+    assert caught.value.__notes__ == [
+        "raised by fails for block 0 of the tail side (candidates 0 .. 5) of 1 queries"
+    ]
+
+
+def make(**changed):
+    return BlockScorer(**{"fn": fails, "num_entities": 6, "num_relations": 1, **changed})
+
+
+BAD = {
+    "function": (lambda: make(fn=3), TypeError, "fn must be callable; got int"),
+    "entities": (lambda: make(num_entities=0), ValueError, "num_entities must be at least 1"),
+    "relations": (lambda: make(num_relations=1.0), TypeError, "num_relations must be an int"),
+    "block": (lambda: make(block=0), ValueError, "block must be at least 1; got 0"),
+    "batch": (lambda: make(batch_size=True), TypeError, "batch_size must be an int"),
+    "nan": (lambda: make(nan="best"), ValueError, "nan must be 'error' or 'worst'"),
+    "sides": (lambda: make(sides=("tails",)), ValueError, "sides must be some of"),
+    "crop": (lambda: rank(make(), [(0, 0, 1)], dims=1), ValueError, "BlockScorer has no crops"),
+    "triple": (lambda: rank(make(), [(0, 0, 6)]), ValueError, "triples"),
+    "subset": (
+        lambda: rank(make(), [(0, 0, 1)], candidate_ids=[1, 1]),
+        ValueError,
+        "must not repeat",
+    ),
+    "subset id": (
+        lambda: rank(make(), [(0, 0, 1)], candidate_ids=[7]),
+        ValueError,
+        r"candidate_ids\[0\] must be in 0 .. 5",
+    ),
+    "a side": (
+        lambda: rank(make(sides=("tail",)), [(0, 0, 1)]),
+        NotImplementedError,
+        "fails of this BlockScorer scores tail, not head",
+    ),
+    "k": (lambda: topk(make(), heads=0, relations=0, k=7), ValueError, "candidates, 6; got 7"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name):
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_loss_has_no_use_for_it():
+    with pytest.raises(TypeError, match=r"model must have score, queries, candidates; BlockScorer"):
+        kgfast.losses.bce(make(), torch.tensor([0]), torch.tensor([0]), torch.tensor([1]))
