@@ -34,6 +34,24 @@ def topk(
     nan_worst: bool,
     best: tuple[int, int],
 ) -> tuple[int, int, int]: ...
+def list_counts(
+    machine: Machine,
+    operands: Pointers,
+    width: int,
+    lists: tuple[int, int],
+    known: tuple[int, int] | None,
+    nan_worst: bool,
+    targets_and_counts: tuple[int, int],
+) -> tuple[int, int, int]: ...
+def list_topk(
+    machine: Machine,
+    operands: Pointers,
+    width: int,
+    lists: tuple[int, int],
+    known: tuple[int, int] | None,
+    nan_worst: bool,
+    best: tuple[int, int, int],
+) -> tuple[int, int, int]: ...
 def scores(
     machine: Machine,
     operands: Pointers,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .checks import Checks
-from .operands import Counts, Gradients, Known, Need, Operands
+from .operands import Counts, Gradients, Known, Lists, Need, Operands
 
 
 class Into(NamedTuple):
@@ -139,6 +139,18 @@ class Backend(Protocol):
         self, operands: Operands, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
         """The contract of :func:`kgfast.ops.topk` with ``pad=True``; see there."""
+        ...
+
+    def list_counts(
+        self, operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
+    ) -> Counts:
+        """:meth:`rank_counts` where each query has candidates of its own."""
+        ...
+
+    def list_topk(
+        self, operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
+    ) -> tuple[Tensor, Tensor]:
+        """:meth:`topk` where each query has candidates of its own."""
         ...
 
     def scores(

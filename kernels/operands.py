@@ -181,6 +181,13 @@ class Known(NamedTuple):
     indices: Tensor  # int64 [nnz]
 
 
+class Lists(NamedTuple):
+    """The candidates of each query, CSR: each id once in its row, in any order."""
+
+    indptr: Tensor  # int64 [B + 1]
+    indices: Tensor  # int64 [nnz]
+
+
 class Counts(NamedTuple):
     """What ranks are made of, int64 ``[B]`` or ``[C, B]`` each."""
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..backend import AdamStep, Adversarial, Backend, Into, LossPlan, Passes
 from ..checks import Checks
-from ..operands import Counts, Gradients, Known, Need, Operands
+from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from .backward import indexed_backward, pairwise_backward
+from .listed import list_counts, list_topk
 from .passes import ADVERSARIAL, PASSES
 from .rank import rank_counts
 from .row_adam import row_adam
@@ -43,6 +44,16 @@ class _Cpu(Backend):
         self, operands: Operands, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
         return topk(operands, k, known, checks)
+
+    def list_counts(
+        self, operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
+    ) -> Counts:
+        return list_counts(operands, lists, targets, known, checks)
+
+    def list_topk(
+        self, operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
+    ) -> tuple[Tensor, Tensor]:
+        return list_topk(operands, lists, k, known, checks)
 
     def scores(
         self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None

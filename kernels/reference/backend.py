@@ -6,7 +6,8 @@ from torch import Tensor
 from ..backend import Backend, Into, LossPlan
 from ..checks import Checks
 from ..losses import TORCH_PASSES
-from ..operands import Counts, Gradients, Known, Need, Operands
+from ..operands import Counts, Gradients, Known, Lists, Need, Operands
+from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
 from .topk import topk
@@ -30,6 +31,16 @@ class _Reference(Backend):
         self, operands: Operands, k: int, known: Known | None, checks: Checks
     ) -> tuple[Tensor, Tensor]:
         return topk(operands, k, known, checks)
+
+    def list_counts(
+        self, operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
+    ) -> Counts:
+        return list_counts(operands, lists, targets, known, checks)
+
+    def list_topk(
+        self, operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
+    ) -> tuple[Tensor, Tensor]:
+        return list_topk(operands, lists, k, known, checks)
 
     def scores(
         self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None

@@ -6,9 +6,10 @@ from torch import Tensor
 from ..backend import Backend, Into, LossPlan
 from ..checks import Checks
 from ..losses import TORCH_PASSES
-from ..operands import Counts, Gradients, Known, Need, Operands
+from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from . import pairwise
 from .indexed import indexed_gradients, indexed_scores
+from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .topk import topk
 
@@ -31,6 +32,18 @@ class Triton(Backend):
     ) -> tuple[Tensor, Tensor]:
         """The best, whose first wait is for the checks, too."""
         return topk(operands, k, known, checks)
+
+    def list_counts(
+        self, operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
+    ) -> Counts:
+        """Ranks among the candidates that each query names."""
+        return list_counts(operands, lists, targets, known, checks)
+
+    def list_topk(
+        self, operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
+    ) -> tuple[Tensor, Tensor]:
+        """The best of the candidates that each query names."""
+        return list_topk(operands, lists, k, known, checks)
 
     def scores(
         self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None

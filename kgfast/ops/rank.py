@@ -10,6 +10,7 @@ from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from kgfast.ops.checks import check_index, check_operands
+from kgfast.ops.lists import check_lists, lists_of
 from kgfast.ops.registry import operator
 
 
@@ -25,6 +26,7 @@ def rank_counts(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     candidate_ids: Tensor | None = None,
+    candidate_indptr: Tensor | None = None,
     nan_worst: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Count, per query, the candidates that score above its target and those that equal it.
@@ -56,7 +58,10 @@ def rank_counts(
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
         ``[M]`` int64, unique: only these rows are candidates. Targets and excluded ids stay ids
-        of the full table; a target outside the subset is ranked against it.
+        of the full table; a target outside the subset is ranked against it. ``[B, K]``: those of
+        each query, distinct but for -1, which is none; no ``[B, K, G]`` tensor is made.
+    candidate_indptr : Tensor, optional
+        ``[B + 1]`` int64: ``candidate_ids [nnz]`` are those of each query one after the other, CSR.
     nan_worst : bool
         Accept NaN and infinities: a target whose score is NaN ranks below every other candidate,
         a candidate whose score is NaN below every target.
@@ -85,8 +90,7 @@ def rank_counts(
     check_index("targets", targets, (len(queries),), candidates)
     check_index("exclude_indptr", exclude_indptr, (len(queries) + 1,), candidates)
     check_index("exclude_indices", exclude_indices, (None,), candidates)
-    if candidate_ids is not None:
-        check_index("candidate_ids", candidate_ids, (None,), candidates)
+    check_candidate_ids(candidate_ids, candidate_indptr, len(queries), candidates)
     result: tuple[Tensor, Tensor, Tensor, Tensor] = torch.ops.kgfast.rank_counts(
         queries.detach(),
         candidates.detach(),
@@ -98,9 +102,28 @@ def rank_counts(
         None if factor is None else factor.detach(),
         None if dims is None else list(dims),
         candidate_ids,
+        candidate_indptr,
         nan_worst,
     )
     return result
+
+
+def check_candidate_ids(
+    ids: Tensor | None, indptr: Tensor | None, num_queries: int, candidates: Tensor
+) -> None:
+    """Shapes, dtypes and devices of a list for all queries, or of one for each."""
+    if ids is None:
+        if indptr is not None:
+            raise ValueError("candidate_indptr must be given together with candidate_ids")
+    elif is_listed(ids, indptr):
+        check_lists(ids, indptr, num_queries, candidates)
+    else:
+        check_index("candidate_ids", ids, (None,), candidates)
+
+
+def is_listed(ids: Tensor | None, indptr: Tensor | None) -> bool:
+    """Whether each query has candidates of its own."""
+    return indptr is not None or getattr(ids, "ndim", 1) == 2
 
 
 @operator("rank_counts")
@@ -115,12 +138,18 @@ def _rank_counts(
     factor: Tensor | None,
     dims: Sequence[int] | None,
     candidate_ids: Tensor | None,
+    candidate_indptr: Tensor | None,
     nan_worst: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     checks = run.checks_for(candidates.device, allows_nan=nan_worst)
-    pool = Prepared(candidates, get_score(score), bias, factor, candidate_ids)
+    lists = None
+    if candidate_ids is not None and is_listed(candidate_ids, candidate_indptr):
+        lists = lists_of(candidate_ids, candidate_indptr, len(candidates))
+    own_ids = candidate_ids if lists is None else None
+    pool = Prepared(candidates, get_score(score), bias, factor, own_ids)
     operands = Operands(queries, run.prepare(pool, checks), None if dims is None else tuple(dims))
-    return run.rank_counts(operands, targets, Known(exclude_indptr, exclude_indices), checks)
+    known = Known(exclude_indptr, exclude_indices)
+    return run.rank_counts(operands, targets, known, checks, lists)
 
 
 @_rank_counts.fake

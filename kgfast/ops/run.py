@@ -22,7 +22,7 @@ from kgfast.kernels.losses import (
     LossGradients,
     LossNeed,
 )
-from kgfast.kernels.operands import Counts, Gradients, Known, Need, Operands, Prepared
+from kgfast.kernels.operands import Counts, Gradients, Known, Lists, Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops.checks import (
     check_ids,
@@ -83,8 +83,13 @@ def operands_of(
     return Operands(queries, prepared, None if dims is None else tuple(dims))
 
 
-def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
-    """The contract of :func:`kgfast.ops.rank_counts`, of candidates that are prepared."""
+def rank_counts(
+    operands: Operands, targets: Tensor, known: Known, checks: Checks, lists: Lists | None = None
+) -> Counts:
+    """The contract of :func:`kgfast.ops.rank_counts`, of candidates that are prepared.
+
+    ``lists``: the candidates of each query, whose values were checked.
+    """
     count = operands.candidates.num_rows
     targets = checked_ids(checks, "targets", targets, count)
     indices = checked_ids(checks, "exclude_indices", known.indices, count)
@@ -92,17 +97,26 @@ def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Check
     if not checks.allows_nan:
         require_moves(checks, operands)
     with _serving(operands, backend_for(operands.table.device)) as chosen:
+        if lists is not None:
+            return chosen.list_counts(operands, lists, targets, Known(indptr, indices), checks)
         return chosen.rank_counts(operands, targets, Known(indptr, indices), checks)
 
 
-def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
-    """The contract of :func:`kgfast.ops.topk` with ``pad``, of candidates that are prepared."""
+def topk(
+    operands: Operands, k: int, known: Known | None, checks: Checks, lists: Lists | None = None
+) -> tuple[Tensor, Tensor]:
+    """The contract of :func:`kgfast.ops.topk` with ``pad``, of candidates that are prepared.
+
+    ``lists``: the candidates of each query, whose values were checked.
+    """
     if known is not None:
         check_ids("exclude_indices", known.indices, operands.candidates.num_rows)
         check_indptr(known.indptr, len(known.indices))
     if not checks.allows_nan:
         require_moves(checks, operands)
     with _serving(operands, backend_for(operands.table.device)) as chosen:
+        if lists is not None:
+            return chosen.list_topk(operands, lists, k, known, checks)
         return chosen.topk(operands, k, known, checks)
 
 

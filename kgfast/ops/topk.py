@@ -10,6 +10,8 @@ from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from kgfast.ops.checks import check_index, check_operands
+from kgfast.ops.lists import lists_of
+from kgfast.ops.rank import check_candidate_ids, is_listed
 from kgfast.ops.registry import operator
 
 LARGEST_K = 2**31 - 1
@@ -28,6 +30,7 @@ def topk(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     candidate_ids: Tensor | None = None,
+    candidate_indptr: Tensor | None = None,
     nan_worst: bool = False,
     pad: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -60,6 +63,9 @@ def topk(
         Crop widths in features. Results get a leading axis ``[len(dims)]``.
     candidate_ids : Tensor, optional
         ``[M]`` int64, unique: only these rows are candidates. Ids stay ids of the full table.
+        ``[B, K]``: those of each query, distinct but for -1, which is none.
+    candidate_indptr : Tensor, optional
+        ``[B + 1]`` int64: ``candidate_ids [nnz]`` are those of each query one after the other, CSR.
     nan_worst : bool
         Accept NaN and infinities: a candidate whose score is NaN comes after all others.
     pad : bool
@@ -93,10 +99,10 @@ def topk(
     if exclude_indptr is not None and exclude_indices is not None:
         check_index("exclude_indptr", exclude_indptr, (len(queries) + 1,), candidates)
         check_index("exclude_indices", exclude_indices, (None,), candidates)
-    if candidate_ids is not None:
-        check_index("candidate_ids", candidate_ids, (None,), candidates)
+    check_candidate_ids(candidate_ids, candidate_indptr, len(queries), candidates)
+    is_bound = len(queries) and not pad and not is_listed(candidate_ids, candidate_indptr)
     listed = candidates if candidate_ids is None else candidate_ids
-    check_k(k, len(listed) if len(queries) and not pad else None)
+    check_k(k, len(listed) if is_bound else None)
     result: tuple[Tensor, Tensor] = torch.ops.kgfast.topk(
         queries.detach(),
         candidates.detach(),
@@ -108,6 +114,7 @@ def topk(
         None if factor is None else factor.detach(),
         None if dims is None else list(dims),
         candidate_ids,
+        candidate_indptr,
         nan_worst,
         pad,
     )
@@ -141,16 +148,21 @@ def _topk(
     factor: Tensor | None,
     dims: Sequence[int] | None,
     candidate_ids: Tensor | None,
+    candidate_indptr: Tensor | None,
     nan_worst: bool,
     pad: bool,
 ) -> tuple[Tensor, Tensor]:
     checks = run.checks_for(candidates.device, allows_nan=nan_worst)
-    pool = Prepared(candidates, get_score(score), bias, factor, candidate_ids)
+    lists = None
+    if candidate_ids is not None and is_listed(candidate_ids, candidate_indptr):
+        lists = lists_of(candidate_ids, candidate_indptr, len(candidates))
+    own_ids = candidate_ids if lists is None else None
+    pool = Prepared(candidates, get_score(score), bias, factor, own_ids)
     operands = Operands(queries, run.prepare(pool, checks), None if dims is None else tuple(dims))
     known = None
     if exclude_indptr is not None and exclude_indices is not None:
         known = Known(exclude_indptr, exclude_indices)
-    scores, ids = run.topk(operands, k, known, checks)
+    scores, ids = run.topk(operands, k, known, checks, lists)
     if not pad:
         _check_full(ids, k)
     return scores, ids

@@ -24,7 +24,7 @@ def arguments(rows: int = 6, batch: int = 2, width: int = 4) -> dict:
 @pytest.mark.parametrize("dims", [None, [1, 2]])
 def test_opcheck(dims):
     given = arguments()
-    positional = (*given.values(), None, None, dims, None, False)
+    positional = (*given.values(), None, None, dims, None, None, False)
     torch.library.opcheck(torch.ops.kgfast.rank_counts, positional)
 
 

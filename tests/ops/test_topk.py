@@ -28,7 +28,7 @@ def arguments(rows: int = 9, batch: int = 3, width: int = 4) -> dict:
 @pytest.mark.parametrize("dims", [None, [1, 2]], ids=["whole", "crops"])
 def test_opcheck(backend, dims):
     given = arguments()
-    positional = (*given.values(), None, None, dims, torch.arange(8).flip(0), False, True)
+    positional = (*given.values(), None, None, dims, torch.arange(8).flip(0), None, False, True)
     with ops.use_backend(backend):
         torch.library.opcheck(torch.ops.kgfast.topk, positional)
 

@@ -9,7 +9,7 @@ from kgfast.kernels import losses
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.losses import CrossEntropyBackward, Labels, LossNeed
-from kgfast.kernels.operands import Gradients, Known, Need, Operands, Prepared
+from kgfast.kernels.operands import Gradients, Known, Lists, Need, Operands, Prepared
 from kgfast.kernels.reference.canonical import canonical_scores as canonical
 from kgfast.kernels.scores import get_score
 from kgfast.ops.dispatch import get_backend
@@ -85,6 +85,42 @@ class Flat:
             known = Known(exclude_indptr, exclude_indices)
         checks = Checks(deferred=self.backend.defers_checks, allows_nan=nan_worst)
         return self.backend.topk(operands, k, known, checks)
+
+    def list_counts(
+        self,
+        queries: Tensor,
+        candidates: Tensor,
+        targets: Tensor,
+        exclude_indptr: Tensor,
+        exclude_indices: Tensor,
+        score: str,
+        *,
+        lists: Lists,
+        nan_worst: bool = False,
+        **options: Any,
+    ) -> tuple[Tensor, ...]:
+        operands = operands_of(queries, candidates, score, **options)
+        known = Known(exclude_indptr, exclude_indices)
+        checks = Checks(deferred=self.backend.defers_checks, allows_nan=nan_worst)
+        return self.backend.list_counts(operands, lists, targets, known, checks)
+
+    def list_topk(
+        self,
+        queries: Tensor,
+        candidates: Tensor,
+        k: int,
+        exclude_indptr: Tensor,
+        exclude_indices: Tensor,
+        score: str,
+        *,
+        lists: Lists,
+        nan_worst: bool = False,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor]:
+        operands = operands_of(queries, candidates, score, **options)
+        known = Known(exclude_indptr, exclude_indices)
+        checks = Checks(deferred=self.backend.defers_checks, allows_nan=nan_worst)
+        return self.backend.list_topk(operands, lists, k, known, checks)
 
     def pairwise_scores(
         self, queries: Tensor, candidates: Tensor, score: str, *args: Any, **options: Any

@@ -1,6 +1,7 @@
 // Bindings of ranks and of the best k candidates.
 #pragma once
 #include "bind/python.h"
+#include "host/listed.h"
 #include "host/rank.h"
 #include "host/topk.h"
 
@@ -50,10 +51,43 @@ py::tuple py_topk(const Machine& machine, const py::tuple& operands, int64_t wid
       compute(machine, [&](const Execution& execution) { return topk(execution, request); }));
 }
 
+// `lists`, `known`: (indptr, indices).
+ListRequest list_request(const py::tuple& operands, int64_t width, const py::tuple& lists,
+                         const MaybeTuple& known, bool nan_worst) {
+  return {as_operands(operands), width, as_known(lists), as_known(known), nan_worst};
+}
+
+py::tuple py_list_counts(const Machine& machine, const py::tuple& operands, int64_t width,
+                         const py::tuple& lists, const MaybeTuple& known, bool nan_worst,
+                         const std::pair<uintptr_t, uintptr_t>& targets_and_counts) {
+  const ListRequest request = list_request(operands, width, lists, known, nan_worst);
+  const auto [targets, counts] = targets_and_counts;
+  const auto* ids = pointer<const int64_t>(targets);
+  auto* out = pointer<int64_t>(counts);
+  return bad_rows(compute(machine, [&](const Execution& execution) {
+    return list_counts(execution, request, ids, out);
+  }));
+}
+
+// `best`: k, and scores and ids, [B, k] each.
+py::tuple py_list_topk(const Machine& machine, const py::tuple& operands, int64_t width,
+                       const py::tuple& lists, const MaybeTuple& known, bool nan_worst,
+                       const std::tuple<int64_t, uintptr_t, uintptr_t>& best) {
+  const ListRequest request = list_request(operands, width, lists, known, nan_worst);
+  const int64_t k = std::get<0>(best);
+  auto* scores = pointer<void>(std::get<1>(best));
+  auto* ids = pointer<int64_t>(std::get<2>(best));
+  return bad_rows(compute(machine, [&](const Execution& execution) {
+    return list_topk(execution, request, k, scores, ids);
+  }));
+}
+
 void bind_rank(py::module_& module) {
   module.def("rank_counts", &py_rank_counts);
   module.def("sweep_errors", &py_sweep_errors);
   module.def("topk", &py_topk);
+  module.def("list_counts", &py_list_counts);
+  module.def("list_topk", &py_list_topk);
 }
 
 }  // namespace

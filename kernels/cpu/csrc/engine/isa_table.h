@@ -4,6 +4,7 @@
 #include "engine/counting.h"
 #include "engine/indexed_backward.h"
 #include "engine/indexed_rows.h"
+#include "engine/listed.h"
 #include "engine/loss_row.h"
 #include "engine/pairwise_backward.h"
 #include "engine/pairwise_sweep.h"
@@ -126,6 +127,19 @@ inline const TopkKernels* topk_kernels() {
   return &kernels;
 }
 
+inline const ListKernels* list_kernels() {
+  static const ListKernels kernels = {[](const SweepJob& job, int64_t query, const int64_t* ids,
+                                         int64_t count, float* scratch, float* distances,
+                                         float* squares) {
+    with_score(job.score, [&](auto score) {
+      using Score = decltype(score);
+      if constexpr (!Score::is_rscf)
+        list_distances<Listed<Score>>(job, query, ids, count, scratch, distances, squares);
+    });
+  }};
+  return &kernels;
+}
+
 inline Isa make_isa(const char* name) {
   Isa isa;
   isa.name = name;
@@ -158,6 +172,7 @@ inline Isa make_isa(const char* name) {
   static const LossKernels losses = {run_loss_row};
   isa.losses = &losses;
   isa.topk = topk_kernels();
+  isa.lists = list_kernels();
   return isa;
 }
 

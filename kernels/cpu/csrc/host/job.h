@@ -134,6 +134,7 @@ struct ScoresKernels;    // scores.h
 struct BackwardKernels;  // backward.h
 struct LossKernels;      // losses.h
 struct TopkKernels;      // topk.h
+struct ListKernels;      // listed.h
 
 // One instruction set's kernels. `lanes` candidates make a panel, `tile_queries` queries a tile.
 struct Isa {
@@ -157,6 +158,7 @@ struct Isa {
   const BackwardKernels* backward;
   const LossKernels* losses;
   const TopkKernels* topk;
+  const ListKernels* lists;
 };
 
 constexpr int64_t kPairBlock = 8;     // pairs that canonical scoring interleaves

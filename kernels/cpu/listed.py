@@ -1,0 +1,72 @@
+"""Candidates that each query names itself, on the CPU: gathered in place, canonical where open.
+
+A float32 pass with a proven bound decides what it can (engine/listed.h); canonical scores decide
+the rest, and all pairs of rscf scores and of float64 operands. Memory: some bytes a pair of 2,048,
+or of one query's list for the best k, on each thread.
+"""
+
+from torch import Tensor
+
+from ..checks import Checks
+from ..operands import Counts, Known, Lists, Operands
+from . import extension
+from .crops import Crops
+from .views import address, machine, pointers_of, raise_nonfinite
+
+
+def list_counts(
+    operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
+) -> Counts:
+    """The contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    crops = Crops.of(operands)
+    shape = (len(crops.distinct), 4, len(targets))
+    counts = targets.new_empty(shape)
+    pointers = pointers_of(operands, operands.candidates.whole_bias)
+    targets, lists, known = targets.contiguous(), Lists(*_contiguous(lists)), _contiguous(known)
+    for dim, of_crop in zip(crops.distinct, counts, strict=True):
+        raise_nonfinite(
+            extension.list_counts(
+                machine(),
+                pointers,
+                dim,
+                _addresses(lists),
+                _addresses(known),
+                checks.allows_nan,
+                (address(targets), address(of_crop)),
+            )
+        )
+    return Counts(*crops.arrange(counts))
+
+
+def list_topk(
+    operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
+) -> tuple[Tensor, Tensor]:
+    """The contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    queries, crops = operands.queries, operands.crops
+    scores = queries.new_empty((len(crops), len(queries), k))
+    ids = lists.indices.new_empty(scores.shape)
+    pointers = pointers_of(operands, operands.candidates.whole_bias)
+    lists = Lists(*_contiguous(lists))
+    known = None if known is None else _contiguous(known)
+    where = None if known is None else _addresses(known)
+    for dim, best, best_ids in zip(crops, scores, ids, strict=True):
+        raise_nonfinite(
+            extension.list_topk(
+                machine(),
+                pointers,
+                dim,
+                _addresses(lists),
+                where,
+                checks.allows_nan,
+                (k, address(best), address(best_ids)),
+            )
+        )
+    return (scores[0], ids[0]) if operands.dims is None else (scores, ids)
+
+
+def _contiguous(rows: Known | Lists) -> Known:
+    return Known(rows.indptr.contiguous(), rows.indices.contiguous())
+
+
+def _addresses(rows: Known | Lists) -> tuple[int, int]:
+    return address(rows.indptr), address(rows.indices)

@@ -1,0 +1,121 @@
+"""Candidates that each query names itself: counted and ordered by the canonical scores of pairs.
+
+What the backends share that have no kernel of their own for it. Cost: a canonical score a pair, and
+to order the best a sort of the pairs. Memory: some 64 bytes a pair of at most ``PAIRS`` pairs, or
+of one query's where it has more.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from .operands import Counts, Known, Lists, Operands
+
+PAIRS = 1 << 18  # scored together
+
+Score = Callable[[int, Tensor, Tensor], Tensor]
+"""Canonical scores, float64 ``[P]``, of a crop: of queries ``[P]`` with candidates ``[P]``."""
+
+
+def list_counts(
+    score: Score, operands: Operands, lists: Lists, targets: Tensor, known: Known
+) -> Counts:
+    """The contract of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    every = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
+    excluded = _keys(_rows(known), known.indices, operands).unique()
+    counts = targets.new_zeros(len(operands.crops), 4, len(targets))
+    for dim, (greater, equal, greater_excluded, equal_excluded) in zip(
+        operands.crops, counts, strict=True
+    ):
+        target_scores = score(dim, every, targets)
+        for queries in _spans(lists):
+            rows, ids = _pairs(lists, queries)
+            other = ids != targets[rows]
+            rows, ids = rows[other], ids[other]
+            scores, threshold = score(dim, rows, ids), target_scores[rows]
+            beats = ((scores > threshold) | threshold.isnan()).long()
+            equals = (scores == threshold).long()
+            is_known = _contains(excluded, _keys(rows, ids, operands)).long()
+            greater.index_add_(0, rows, beats)
+            equal.index_add_(0, rows, equals)
+            greater_excluded.index_add_(0, rows, beats * is_known)
+            equal_excluded.index_add_(0, rows, equals * is_known)
+    columns = counts[0] if operands.dims is None else counts.transpose(0, 1)
+    return Counts(*(column.clone() for column in columns))
+
+
+def list_topk(
+    score: Score, operands: Operands, lists: Lists, k: int, known: Known | None
+) -> tuple[Tensor, Tensor]:
+    """The contract of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    queries = operands.queries
+    shape = (len(operands.crops), len(queries), k)
+    best = queries.new_full(shape, -torch.inf)
+    best_ids = queries.new_full(shape, -1, dtype=torch.int64)
+    excluded = lists.indices[:0]
+    if known is not None:
+        excluded = _keys(_rows(known), known.indices, operands).unique()
+    for dim, its_scores, its_ids in zip(operands.crops, best, best_ids, strict=True):
+        for span in _spans(lists):
+            rows, ids = _pairs(lists, span)
+            left = ~_contains(excluded, _keys(rows, ids, operands))
+            rows, ids = rows[left], ids[left]
+            scores = score(dim, rows, ids)
+            order = _order(rows, ids, scores)
+            rows, ids, scores = rows[order], ids[order], scores[order]
+            place = torch.arange(len(rows), dtype=torch.int64, device=rows.device)
+            place -= torch.searchsorted(rows, rows)  # within its query
+            kept = place < k
+            at = rows[kept], place[kept]
+            its_scores[at] = scores[kept].to(best.dtype)
+            its_ids[at] = ids[kept]
+    return (best[0], best_ids[0]) if operands.dims is None else (best, best_ids)
+
+
+def _order(rows: Tensor, ids: Tensor, scores: Tensor) -> Tensor:
+    """Places of pairs by query, then from best to worst, NaN last, the lowest id first."""
+    order = ids.argsort()
+    number = scores.nan_to_num(0.0, torch.inf, -torch.inf)
+    order = order[number[order].argsort(descending=True, stable=True)]
+    order = order[scores.isnan()[order].long().argsort(stable=True)]
+    return order[rows[order].argsort(stable=True)]
+
+
+def _spans(lists: Lists) -> Iterator[tuple[int, int]]:
+    """Ranges of queries that have ``PAIRS`` pairs at most, or of one that has more."""
+    indptr: list[int] = lists.indptr.tolist()
+    first = 0
+    for query in range(len(indptr) - 1):
+        if indptr[query + 1] - indptr[first] > PAIRS and query > first:
+            yield first, query
+            first = query
+    if first < len(indptr) - 1:
+        yield first, len(indptr) - 1
+
+
+def _pairs(lists: Lists, queries: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Query and candidate of every pair of a range of queries, ``[P]`` each."""
+    first, last = queries
+    indptr = lists.indptr[first : last + 1]
+    ids = lists.indices[int(indptr[0]) : int(indptr[-1])]
+    rows = torch.arange(first, last, dtype=torch.int64, device=ids.device)
+    return torch.repeat_interleave(rows, indptr.diff(), output_size=len(ids)), ids
+
+
+def _rows(known: Known) -> Tensor:
+    """The query of every known answer."""
+    return torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
+
+
+def _keys(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:
+    """One number for each pair."""
+    return rows * operands.candidates.num_rows + ids
+
+
+def _contains(ordered: Tensor, keys: Tensor) -> Tensor:
+    """Which keys occur among rising ones."""
+    if not len(ordered):
+        return torch.zeros_like(keys, dtype=torch.bool)
+    place = torch.searchsorted(ordered, keys).clamp_(max=len(ordered) - 1)
+    return ordered[place] == keys

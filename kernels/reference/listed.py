@@ -1,0 +1,38 @@
+"""Candidates that each query names itself, as they are defined: canonical scores of every pair.
+
+Cost model: that of :mod:`.rank` for each pair, and a gather of its row before that.
+"""
+
+from torch import Tensor
+
+from .. import lists as shared
+from ..checks import Checks
+from ..ieee import ieee_arithmetic
+from ..operands import Counts, Known, Lists, Operands
+from .tiles import Tiles
+
+
+def list_counts(
+    operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
+) -> Counts:
+    """The specification of :meth:`kgfast.kernels.backend.Backend.list_counts`."""
+    with ieee_arithmetic(len(lists.indices) * operands.table.shape[1]):
+        score = _scorer(operands, checks)
+        return shared.list_counts(score, operands, lists, targets, known)
+
+
+def list_topk(
+    operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
+) -> tuple[Tensor, Tensor]:
+    """The specification of :meth:`kgfast.kernels.backend.Backend.list_topk`."""
+    with ieee_arithmetic(len(lists.indices) * operands.table.shape[1]):
+        return shared.list_topk(_scorer(operands, checks), operands, lists, k, known)
+
+
+def _scorer(operands: Operands, checks: Checks) -> shared.Score:
+    tiles = {dim: Tiles(operands, dim, checks) for dim in set(operands.crops)}
+
+    def score(dim: int, rows: Tensor, ids: Tensor) -> Tensor:
+        return tiles[dim].pairs(rows, ids)
+
+    return score
