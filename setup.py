@@ -6,16 +6,20 @@ whole process) or contract products into sums (canonical scores are defined with
 
 ``KGFAST_BUILD_BASELINE=1`` adds the kernels of x86 machines without AVX2; ``KGFAST_BUILD_JOBS``
 says how many sources are compiled at a time (default: as many as the machine has cores).
+
+On Windows the compiler is clang-cl of Visual Studio's LLVM, for vector attributes, which are not
+Microsoft's; ``cl`` is not tried.
 """
 
 import os
-import platform
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 try:
     from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
@@ -46,7 +50,7 @@ if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it buil
     COMMON_FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZER_FLAGS]
     del X86_FLAGS["isa_avx2.cpp"]
 # The sources that take longest come first, so that none of them is left over at the end.
-FIRST = ["isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "bindings.cpp"]
+FIRST = ["isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"]
 
 
 class BuildPerFile(build_ext):
@@ -54,17 +58,49 @@ class BuildPerFile(build_ext):
 
     def build_extension(self, ext: Any) -> None:
         """Wrap the compiler so that a source gets its own flags."""
+        if self.compiler.compiler_type == "msvc":
+            self._use_clang_cl()
+        else:
+            self._wrap_unix()
+        super().build_extension(ext)
+
+    def _flags_of(self, source: str) -> list[str]:
+        """The flags of a source alone; the target is what counts, which may not be this machine."""
+        is_x86 = self.plat_name.endswith(("x86_64", "amd64"))
+        return spelled(X86_FLAGS.get(Path(source).name, [])) if is_x86 else []
+
+    def _wrap_unix(self) -> None:
         compile_one = self.compiler._compile
-        is_x86 = platform.machine() in ("x86_64", "AMD64")
 
         def compile_with_flags(
             obj: str, src: str, suffix: str, cc_args: Any, extra: list[str], pp_opts: Any
         ) -> None:
-            flags = X86_FLAGS.get(Path(src).name, []) if is_x86 else []
-            compile_one(obj, src, suffix, cc_args, [*extra, *flags], pp_opts)
+            compile_one(obj, src, suffix, cc_args, [*extra, *self._flags_of(src)], pp_opts)
 
         self.compiler._compile = compile_with_flags
-        super().build_extension(ext)
+
+    def _use_clang_cl(self) -> None:
+        clang_cl = shutil.which("clang-cl")
+        if clang_cl is None:
+            raise CompileError("kgfast needs clang-cl (Visual Studio: C++ Clang tools for Windows)")
+        if not self.compiler.initialized:
+            self.compiler.initialize(self.plat_name)
+        self.compiler.cc = clang_cl
+        compile_all = self.compiler.compile
+
+        def compile_each(files: list[str], extra_postargs: Any = None, **rest: Any) -> list[str]:
+            objects: list[str] = []
+            for file in files:
+                flags = [*(extra_postargs or []), *self._flags_of(file)]
+                objects += compile_all([file], extra_postargs=flags, **rest)
+            return objects
+
+        self.compiler.compile = compile_each
+
+
+def spelled(flags: list[str]) -> list[str]:
+    """Flags as the platform's compiler takes them."""
+    return [f"/clang:{flag}" for flag in flags] if sys.platform == "win32" else flags
 
 
 def sources() -> list[str]:
@@ -85,8 +121,11 @@ def extensions() -> list[Any]:
         include_dirs=[str(SOURCES)],
         cxx_std=17,
         define_macros=[("KGFAST_BUILD_BASELINE", "1")] if with_baseline else [],
-        extra_compile_args=COMMON_FLAGS,
-        extra_link_args=[*([] if sys.platform == "darwin" else ["-pthread"]), *SANITIZER_FLAGS],
+        extra_compile_args=spelled(COMMON_FLAGS),
+        extra_link_args=[
+            *([] if sys.platform in ("darwin", "win32") else ["-pthread"]),
+            *SANITIZER_FLAGS,
+        ],
         optional=True,
     )
     return [extension]

@@ -1,5 +1,6 @@
 """Fixtures that several files share."""
 
+import platform
 import signal
 from collections.abc import Iterator
 
@@ -21,7 +22,10 @@ def interruptible() -> None:
 
 
 @pytest.fixture(
-    params=["avx512", "avx2", pytest.param("baseline", marks=pytest.mark.slow)],
+    params=[
+        *(["neon"] if platform.machine() in ("aarch64", "arm64") else ["avx512", "avx2"]),
+        pytest.param("baseline", marks=pytest.mark.slow),
+    ],
 )
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each instruction set that this machine has, forced."""

@@ -1,7 +1,7 @@
-"""C++17 SIMD kernels for the CPU: AVX-512, AVX2 or the baseline, probed at run time.
+"""C++17 SIMD kernels for the CPU: AVX-512, AVX2, NEON or the baseline, probed at run time.
 
-On x86 the baseline, which serves machines without AVX2, is built with ``KGFAST_BUILD_BASELINE=1``
-only.
+The baseline serves x86 machines without AVX2, and architectures other than x86 and ARM. On those
+two it is built with ``KGFAST_BUILD_BASELINE=1`` only.
 
 The extension sees pointers, sizes and strides only, so that it links no torch; these modules turn
 tensors into those and name what is wrong with them.
@@ -16,7 +16,7 @@ except ImportError:  # installed without a compiler: the reference backend serve
 
 __all__ = ["ISAS", "available_isas", "extension", "is_available", "isa", "what_is_missing"]
 
-ISAS = ("avx512", "avx2", "baseline")
+ISAS = ("avx512", "avx2", "neon", "baseline")
 
 _BASELINE = "KGFAST_BUILD_BASELINE=1 pip install . builds them"
 

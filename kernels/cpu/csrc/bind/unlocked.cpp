@@ -1,9 +1,12 @@
 #include "bind/unlocked.h"
 
+#if !defined(_WIN32)
 #include <pthread.h>
-#include <unistd.h>
+#endif
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #if defined(__GLIBCXX__)
 #include <cxxabi.h>
 #endif
@@ -13,13 +16,15 @@ namespace {
 
 std::atomic<unsigned long> main_thread{0};
 
+#if !defined(_WIN32)
 void note_this_thread() { main_thread = PyThread_get_thread_ident(); }
 
 // After fork() the thread that called it is the main one.
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, note_this_thread);
+#endif
 
 [[noreturn]] void wait_for_the_end() {
-  for (;;) pause();
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 bool is_finalizing() {

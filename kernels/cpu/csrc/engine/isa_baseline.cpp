@@ -1,8 +1,8 @@
-// The instruction set that every machine of this architecture has. x86 machines without AVX2 have
-// become rare: for those it is compiled only where KGFAST_BUILD_BASELINE asks for it.
+// What needs no instruction set. 64-bit ARM always has a better one, and x86 machines without AVX2
+// have become rare: there it is compiled only where KGFAST_BUILD_BASELINE asks for it.
 #include "host/job.h"
 
-#if defined(KGFAST_BUILD_BASELINE) || !defined(__x86_64__)
+#if defined(KGFAST_BUILD_BASELINE) || !(defined(__x86_64__) || defined(__aarch64__))
 #include "simd/baseline.h"
 
 #include "engine/isa_table.h"

@@ -168,5 +168,6 @@ constexpr int64_t kCanonicalScratch = (kPairBlock + 2 * kMaxPlanes) * kTermBlock
 const Isa* baseline_isa();  // nullptr where this build lacks it
 const Isa* avx2_isa();      // nullptr where this architecture lacks it
 const Isa* avx512_isa();    // likewise
+const Isa* neon_isa();      // likewise
 
 }  // namespace kgfast

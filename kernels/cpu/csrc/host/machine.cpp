@@ -7,6 +7,7 @@
 #include <string>
 
 #include "host/buffer.h"
+#include "host/x86.h"
 
 namespace kgfast {
 
@@ -17,13 +18,11 @@ void throw_unknown_score(ScoreId score) {
 const Isa* find_isa(const char* name) {
   const bool any = name == nullptr || *name == '\0';
 #if defined(__x86_64__)
-  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                        __builtin_cpu_supports("f16c");
-  if (has_avx512 && avx512_isa() && (any || !std::strcmp(name, "avx512"))) return avx512_isa();
-  if (has_avx2 && avx2_isa() && (any || !std::strcmp(name, "avx2"))) return avx2_isa();
+  static const X86 has = probe_x86();
+  if (has.avx512 && avx512_isa() && (any || !std::strcmp(name, "avx512"))) return avx512_isa();
+  if (has.avx2 && avx2_isa() && (any || !std::strcmp(name, "avx2"))) return avx2_isa();
 #endif
+  if (neon_isa() && (any || !std::strcmp(name, "neon"))) return neon_isa();
   return any || !std::strcmp(name, "baseline") ? baseline_isa() : nullptr;
 }
 

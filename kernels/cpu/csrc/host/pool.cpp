@@ -1,6 +1,8 @@
 #include "host/pool.h"
 
+#if !defined(_WIN32)
 #include <pthread.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -15,12 +17,14 @@ namespace {
 std::atomic<Pool*> current{nullptr};  // never freed: its threads sleep until the process ends
 thread_local bool is_calling = false;
 
+#if !defined(_WIN32)  // which has no fork()
 void forget_pool() {
   current = nullptr;
   is_calling = false;
 }
 
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
+#endif
 
 struct Calling {
   Calling() { is_calling = true; }

@@ -1,0 +1,144 @@
+// Holds one instruction set's vectors against plain C++, lane by lane, bit by bit. Compiled with
+// -DHEADER="simd/....h" by tests/kernels/cpu/test_simd.py; prints what differs, and exits with 1.
+#include HEADER
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace {
+
+using kgfast::Simd;
+using V = Simd::V;
+constexpr int W = Simd::W;
+int failures = 0;
+
+uint32_t bits(float x) {
+  uint32_t word;
+  std::memcpy(&word, &x, sizeof word);
+  return word;
+}
+
+float from_bits(uint32_t word) {
+  float x;
+  std::memcpy(&x, &word, sizeof x);
+  return x;
+}
+
+void expect(const char* what, float got, float wanted, float a, float b, float c) {
+  if (bits(got) == bits(wanted) || (std::isnan(got) && std::isnan(wanted))) return;
+  if (++failures <= 20)
+    std::printf("%s(%a, %a, %a): %a instead of %a\n", what, a, b, c, got, wanted);
+}
+
+// A function of three vectors against one of three numbers.
+template <class Vector, class Scalar>
+void check(const char* what, const std::vector<float>& values, Vector vector, Scalar scalar) {
+  const size_t n = values.size();
+  float a[W], b[W], c[W], out[W];
+  for (size_t i = 0; i < n; ++i)
+    for (size_t j = 0; j < n; j += W) {
+      for (int lane = 0; lane < W; ++lane) {
+        a[lane] = values[i];
+        b[lane] = values[(j + lane) % n];
+        c[lane] = values[(3 * i + 5 * (j + lane) + 1) % n];
+      }
+      Simd::store(out, vector(Simd::load(a), Simd::load(b), Simd::load(c)));
+      for (int lane = 0; lane < W; ++lane)
+        expect(what, out[lane], scalar(a[lane], b[lane], c[lane]), a[lane], b[lane], c[lane]);
+    }
+}
+
+float fused(float a, float b, float c) { return Simd::fuses ? std::fma(a, b, c) : a * b + c; }
+
+// Relative, as reciprocal roots are not rounded correctly everywhere.
+void check_roots(double allowed) {
+  for (float m : {0x1p-124f, 1e-30f, 0.3f, 1.0f, 2.0f, 3.0f, 1e10f, 1.7e38f}) {
+    float out[W];
+    Simd::store(out, Simd::add_sqrt(Simd::zero(), Simd::set1(m)));
+    const double error = std::fabs(out[W - 1] / std::sqrt(static_cast<double>(m)) - 1);
+    if (!(error <= allowed) && ++failures) std::printf("add_sqrt(%a): off by %g\n", m, error);
+    Simd::store(out, Simd::add_two_sqrt(Simd::zero(), Simd::set1(m)));
+    const double twice = std::fabs(out[0] / (2 * std::sqrt(static_cast<double>(m))) - 1);
+    if (!(twice <= 0x1p-21) && ++failures) std::printf("add_two_sqrt(%a): off by %g\n", m, twice);
+    Simd::store(out, Simd::two_over_sqrt(Simd::set1(3.0f), Simd::set1(m)));
+    const double over = std::fabs(out[0] * std::sqrt(static_cast<double>(m)) / 6 - 1);
+    if (!(over <= 0x1p-21) && ++failures) std::printf("two_over_sqrt(%a): off by %g\n", m, over);
+  }
+}
+
+void check_masks_and_turns() {
+  float a[W], b[W], c[W], s[W], turns[W];
+  for (int shift = 0; shift < 8; ++shift) {
+    uint32_t wanted = 0;
+    for (int lane = 0; lane < W; ++lane) {
+      a[lane] = static_cast<float>((lane * 7 + shift) % 5);
+      b[lane] = static_cast<float>((lane * 3 + 2) % 5);
+      wanted |= static_cast<uint32_t>(a[lane] < b[lane]) << lane;
+      turns[lane] = from_bits(bits(0x1.8p23f) + static_cast<uint32_t>(lane + shift));
+    }
+    if (Simd::less(Simd::load(a), Simd::load(b)) != wanted && ++failures) std::printf("less\n");
+    V cosine = Simd::set1(0.75f), sine = Simd::set1(0.25f);
+    Simd::turn_right_angles(Simd::load(turns), &cosine, &sine);
+    Simd::store(c, cosine);
+    Simd::store(s, sine);
+    const float cosines[] = {0.75f, -0.25f, -0.75f, 0.25f}, sines[] = {0.25f, 0.75f, -0.25f, -0.75f};
+    for (int lane = 0; lane < W; ++lane) {
+      expect("cosine", c[lane], cosines[(lane + shift) % 4], turns[lane], 0, 0);
+      expect("sine", s[lane], sines[(lane + shift) % 4], turns[lane], 0, 0);
+    }
+  }
+}
+
+void check_transpose() {
+  constexpr int stride = W + 3;
+  std::vector<float> source(W * 2 * W), out(W * stride, -1.0f);
+  const float* rows[W];
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<float>(i);
+  for (int i = 0; i < W; ++i) rows[i] = source.data() + i * 2 * W;
+  Simd::transpose(rows, 1, out.data(), stride);
+  for (int j = 0; j < W; ++j)
+    for (int i = 0; i < W; ++i)
+      expect("transpose", out[j * stride + i], rows[i][1 + j], static_cast<float>(i),
+             static_cast<float>(j), 0);
+}
+
+}  // namespace
+
+int main() {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  const std::vector<float> values = {0.0f,   -0.0f,   1.0f,       -1.0f,      0x1.fffffep-1f,
+                                     3.0f,   -7.25f,  1e-30f,     -1e-20f,    0x1.000002p0f,
+                                     1e20f,  -3e38f,  0x1p-126f,  -0x1p-140f, 0x1.921fb6p1f,
+                                     inf,    -inf,    nan,        0.1f,       -0x1.555556p-2f};
+  using F = float;
+  check("add", values, [](V a, V b, V) { return Simd::add(a, b); }, [](F a, F b, F) { return a + b; });
+  check("sub", values, [](V a, V b, V) { return Simd::sub(a, b); }, [](F a, F b, F) { return a - b; });
+  check("mul", values, [](V a, V b, V) { return Simd::mul(a, b); }, [](F a, F b, F) { return a * b; });
+  check("div", values, [](V a, V b, V) { return Simd::div(a, b); }, [](F a, F b, F) { return a / b; });
+  check("fma", values, [](V a, V b, V c) { return Simd::fma(a, b, c); }, fused);
+  check("minus_product", values, [](V a, V b, V c) { return Simd::minus_product(a, b, c); },
+        [](F a, F b, F c) { return fused(-a, b, c); });
+  check("product_minus", values, [](V a, V b, V c) { return Simd::product_minus(a, b, c); },
+        [](F a, F b, F c) { return fused(a, b, -c); });
+  check("abs", values, [](V, V b, V) { return Simd::abs(b); }, [](F, F b, F) { return std::fabs(b); });
+  check("max", values, [](V a, V b, V) { return Simd::max(Simd::add(a, Simd::zero()), b); },
+        [](F a, F b, F) { return a + 0.0f > b ? a + 0.0f : b; });
+  check("sqrt", values, [](V, V b, V) { return Simd::sqrt(Simd::abs(b)); },
+        [](F, F b, F) { return std::sqrt(std::fabs(b)); });
+  check("where_negative", values, [](V a, V b, V c) { return Simd::where_negative(a, b, c); },
+        [](F a, F b, F c) { return a < 0.0f ? b : c; });
+  check("signed_by", values, [](V a, V b, V) { return Simd::signed_by(Simd::abs(a), b); },
+        [](F a, F b, F) { return b == 0.0f ? 0.0f : std::copysign(std::fabs(a), b); });
+  std::vector<float> powers;
+  for (int n = -127; n <= 127; ++n) powers.push_back(static_cast<float>(n));
+  check("power_of_two", powers, [](V, V b, V) { return Simd::power_of_two(b); },
+        [](F, F b, F) { return b == -127.0f ? 0.0f : std::ldexp(1.0f, static_cast<int>(b)); });
+  check_roots(1.01 * Simd::sqrt_error + 0x1p-24);
+  check_masks_and_turns();
+  check_transpose();
+  std::printf("%d differ\n", failures);
+  return failures != 0;
+}
