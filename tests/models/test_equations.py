@@ -413,10 +413,10 @@ BAD = {
     ),
     "side": (
         lambda: DistMult(torch.zeros(2, 4), torch.zeros(1, 4)).queries(
-            torch.tensor([0]), torch.tensor([0]), "relation"
+            torch.tensor([0]), torch.tensor([0]), "middle"
         ),
         ValueError,
-        "side must be 'head' or 'tail'",
+        "side must be",
     ),
 }
 
