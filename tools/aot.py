@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -155,6 +155,27 @@ class Code:
         raise NotImplementedError
 
 
+class Loop(Counter[str]):
+    """How often each operation stands in a loop.
+
+    Attributes
+    ----------
+    words : int
+        Registers that its loads of global and shared memory fill in a thread, and so clocks of
+        the path they come back on, a warp and iteration.
+    """
+
+    words: int = 0
+
+    @staticmethod
+    def of(lines: Iterable[str]) -> "Loop":
+        """The loop of these lines of SASS."""
+        texts = list(lines)
+        loop = Loop(_operation(text) for text in texts)
+        loop.words = sum(_words_loaded(text) for text in texts)
+        return loop
+
+
 class NvidiaCode(Code):
     """PTX, and the SASS that ptxas made of it."""
 
@@ -179,8 +200,8 @@ class NvidiaCode(Code):
         return {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", text)}
 
     @cached_property
-    def loops(self) -> list[Counter[str]]:
-        """The operations of every loop, innermost (shortest) first."""
+    def loops(self) -> list[Loop]:
+        """Every loop, innermost (shortest) first."""
         lines = re.findall(
             r"^\s+/\*([0-9a-f]{4,5})\*/\s+(.*?)\s*;",
             _cuobjdump("--dump-sass", self.asm["cubin"]),
@@ -194,11 +215,10 @@ class NvidiaCode(Code):
                 spans.append((int(branch.group(1), 16), address))
         spans.sort(key=lambda span: span[1] - span[0])
         return [
-            Counter(_operation(text) for address, text in code if low <= address <= high)
-            for low, high in spans
+            Loop.of(text for address, text in code if low <= address <= high) for low, high in spans
         ]
 
-    def inner_loop(self, least: int) -> Counter[str]:
+    def inner_loop(self, least: int) -> Loop:
         """The shortest loop of at least ``least`` instructions."""
         return next(loop for loop in self.loops if loop.total() >= least)
 
@@ -220,6 +240,17 @@ class AmdCode(Code):
         match = re.search(rf"{re.escape(name)}:\s*(\d+)", self.asm["amdgcn"])
         assert match is not None, name
         return int(match.group(1))
+
+
+def _words_loaded(text: str) -> int:
+    """Registers that an instruction loads: ``LDG.E.128`` 4, ``LDSM.16.M88.4`` 4, ``LDS`` 1."""
+    match = re.match(r"(?:@!?U?P[T\d]+\s+)?(LDG|LDS|LDSM|LD)((?:\.\w+)*)\s", text)
+    if match is None:
+        return 0
+    parts = match.group(2).split(".")
+    if match.group(1) == "LDSM":
+        return int(parts[-1]) if parts[-1] in ("2", "4") else 1
+    return 4 if "128" in parts else 2 if "64" in parts else 1
 
 
 def _operation(text: str) -> str:

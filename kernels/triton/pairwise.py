@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..backend import Into
 from ..operands import Gradients, Need, Operands
-from .device.arguments import Out, Tile
+from .device.arguments import Out
 from .device.score_tiles import Panels, score_tiles
 from .host import configs
 from .host import launch as launcher
@@ -63,7 +63,7 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
     if not operands.score.monotone and dims is None:
         _multiply(out[0], operands)
         return
-    tile = _tile_for(operands.num_queries, arch, form.is_rscf, has_crops=dims is not None)
+    tile = configs.tile_for(operands.score, operands.num_queries, arch, len(crops))
     of_query, of_row = (4 * max(crops) * planes for planes in packed_planes(operands))
     height = QUERY_BYTES // of_query // tile.queries * tile.queries
     width = min(CANDIDATE_BYTES // of_row // tile.candidates, configs.MAX_GRID) * tile.candidates
@@ -88,22 +88,11 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
                     "num_candidates": len(part.table),
                     "num_features": max(crops),
                     "FORM": form,
-                    "TILE": Tile(tile.queries, tile.candidates),
+                    "TILE": tile.shape,
                 },
                 num_warps=tile.num_warps,
                 **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
             )
-
-
-def _tile_for(num_queries: int, arch: int, is_rscf: bool, *, has_crops: bool) -> configs.Tile:
-    """A lane is a candidate, as in configs.py.
-
-    Crops keep a second sum and rscf scores need more registers, so half the queries.
-    """
-    lanes, num_warps = 32 if arch else 64, 1 if num_queries < 256 else 4
-    queries = 16 if has_crops or is_rscf or num_queries <= 16 else 32
-    cap = configs.RSCF_REGISTERS if arch and is_rscf else None
-    return configs.Tile(queries, num_warps * lanes, num_warps, cap)
 
 
 def _multiply(out: Tensor, operands: Operands) -> None:

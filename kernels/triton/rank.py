@@ -21,6 +21,7 @@ from .host import launch as launcher
 from .host.batch import Batch, sorted_rows
 from .host.crop import Block, Crop, Scratch
 from .host.nest import Nest
+from .host.split_crop import crop_of
 from .host.status import Report, Status
 
 _BANDS = 8  # of a crop a multiple: cursors then lie a constant alignment apart
@@ -65,7 +66,7 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
     scratch = Scratch(batch, plans, dims, status)
     ends = dims if nested else ()
     crops = [
-        Crop(batch, dim, counts[place], plan, scratch, ends)
+        crop_of(batch, dim, counts[place], plan, scratch, ends)
         for dim, place, plan in zip(dims, order, plans, strict=True)
     ]
     nest = Nest(crops, nested) if nested else None
@@ -86,9 +87,12 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
 def _nested_plan(batch: Batch, dims: Sequence[int]) -> configs.Plan | None:
     """How crops of rising widths are cut that one sweep serves; None if each has its own.
 
-    Rscf scores have operands that differ between crops, so that none shares a sweep.
+    Rscf scores have operands that differ between crops, tensor cores bounds that do, so that none
+    shares a sweep.
     """
-    if len(dims) == 1 or batch.operands.score.is_rscf:
+    score = batch.operands.score
+    is_split = configs.splits(score, batch.num_queries, batch.arch)
+    if len(dims) == 1 or score.is_rscf or is_split:
         return None
     return _plan(batch, dims[-1], len(dims))
 

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ..checks import Checks
 from ..operands import Known, Operands, Prepared
-from .device.arguments import Tile
 from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
 from .device.sweep import Packed, Tally, collect
 from .host import bounds, configs, layout
@@ -89,10 +88,7 @@ class _Job:
         self.band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=self.device)
         self.status = Status(1, self.device)
         self.cursor = self.status.cursor(0)
-        # 16 queries: 7.9 slots an element of rotate; with 32, or uncapped, ptxas spills scalars.
-        lanes, num_warps = 32 if batch.arch else 64, 4 if batch.num_queries >= 256 else 1
-        cap = configs.RSCF_REGISTERS if self.form.is_rscf else 128
-        self.tile = configs.Tile(16, lanes * num_warps, num_warps, cap if batch.arch else None)
+        self.tile = configs.tile_for(operands.score, min(batch.num_queries, 255), batch.arch)
         query_bytes, row_bytes = (4 * dim * planes for planes in packed_planes(operands))
         row_bytes += configs.LANE_BYTES
         height = min(QUERY_BYTES // query_bytes, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
@@ -226,7 +222,7 @@ class _Pass:
                 "num_candidates": selection.size,
                 "num_features": job.dim,
                 "FORM": job.form,
-                "TILE": Tile(tile.queries, tile.candidates),
+                "TILE": tile.shape,
             },
             num_warps=tile.num_warps,
             **({"maxnreg": tile.max_registers} if tile.max_registers else {}),

@@ -12,7 +12,7 @@ from support.triton_ranks import CAN_RUN, DEVICE
 
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
     """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
-    from kgfast.kernels.triton.device.arguments import Norm, Tile
+    from kgfast.kernels.triton.device.arguments import Norm
     from kgfast.kernels.triton.host.batch import Batch
     from kgfast.kernels.triton.host.configs import plan
     from kgfast.kernels.triton.host.crop import Block, Crop, Scratch
@@ -49,7 +49,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
         out.stride(0),
         1.0001 * moves,
         FORM=form_of(operands, Norm.FACTOR if has_factor else Norm.NONE),
-        TILE=Tile(cut.tile.queries, cut.tile.candidates),
+        TILE=cut.tile.shape,
         num_warps=cut.tile.num_warps,
     )
 
@@ -72,7 +72,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
 
 
 if CAN_RUN:
-    from kgfast.kernels.triton.device.sweep import of_tile, sweep_tile, tile_of
+    from kgfast.kernels.triton.device.sweep import flat, of_tile, sweep_tile, tile_of
     from kgfast.kernels.triton.device.terms import distance_of
 
     @triton.jit
@@ -86,4 +86,4 @@ if CAN_RUN:
         o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
         o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
         p_pair = p_out + o_query[:, None] * stride + o_lane[None, :]
-        tl.store(p_pair, distance_of(total, FORM))
+        tl.store(p_pair, distance_of(flat(total, TILE), FORM))

@@ -81,10 +81,28 @@ class Form(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Rows and lanes, or rows and features, of one program."""
+    """Rows and lanes, or rows and features, of one program.
+
+    A sweep cuts the rows into ``bands``, one a warp, and gives a thread ``repeats`` lanes beside
+    each other: ``rows / bands * repeats`` pairs a thread. Without bands a thread has one lane.
+    """
 
     rows: int
     lanes: int
+    bands: int = 1
+    repeats: int = 1
+
+
+@triton.constexpr_function
+def rows_of_band(tile):
+    """Rows that a thread of a sweep holds."""
+    return tile.rows // tile.bands
+
+
+@triton.constexpr_function
+def lanes_apart(tile):
+    """Threads beside each other that the lanes of a sweep are dealt to."""
+    return tile.lanes // tile.repeats
 
 
 @triton.constexpr_function

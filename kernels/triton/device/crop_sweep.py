@@ -23,7 +23,10 @@ from .sweep import (
     count_certain,
     extremes,
     judge,
+    no_sums,
+    of_rows,
     of_squares,
+    row_of_pair,
     tile_of,
 )
 from .terms import PRODUCT, stored_move
@@ -45,7 +48,7 @@ def limit_to_come(p_threshold, largest, FORM: tl.constexpr, TILE: tl.constexpr):
     """The limit of each query past which no crop to come can count."""
     highest_bias, largest_norm = largest
     M: tl.constexpr = TILE.rows
-    p_threshold += tl.arange(0, M)
+    p_threshold += row_of_pair(TILE)
     rel = tl.load(p_threshold + 3 * M)
     limit = tl.load(p_threshold + 4 * M)
     limit += highest_bias + 2.0 * rel * tl.abs(highest_bias)
@@ -70,20 +73,20 @@ def sweep_crops(
     # The norms of the widest crop are the largest.
     largest = extremes(p_lanes, p_lanes + (crops.number - 1) * crops.lanes, FORM, TILE)
     tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
-    total = tl.zeros(TILE, tl.float32)
+    total = no_sums(TILE)
     feature = 0  # past num_features: abandoned
     for i_crop in range(crops.number):
         width = tl.load(crops.widths + i_crop).to(tl.int32)
         while feature < width:
             stop = tl.minimum(feature + SUM_BLOCK, width)
-            part = tl.zeros(TILE, tl.float32)
+            part = no_sums(TILE)
             total += add_packed(part, tile, feature, stop, FORM, stored_move(FORM), TILE)
             feature = stop
             if FORM.term != PRODUCT:
                 limit = limit_to_come(p_threshold, largest, FORM, TILE)
                 feature += all_past(total, limit) * (num_features + 1)
         if feature == width:
-            rel = tl.load(p_threshold + 3 * M + tl.arange(0, M))[:, None]
+            rel = of_rows(tl.load(p_threshold + 3 * M + row_of_pair(TILE)))
             p_crop_lanes = p_lanes + i_crop * crops.lanes
             of_crop = Packed(packed.queries, packed.panels, p_threshold, p_crop_lanes, rel)
             beats, loses, valid = judge(total, of_crop, num_candidates, FORM, TILE)

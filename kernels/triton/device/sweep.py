@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import NO_NORM, candidate_planes, query_planes, threshold_rows
+from .arguments import (
+    NO_NORM,
+    candidate_planes,
+    lanes_apart,
+    query_planes,
+    rows_of_band,
+    threshold_rows,
+)
 from .moves import FAR, NEAR, NEAREST, STILL
 from .terms import PRODUCT, Candidate, Query, add_term, distance_of
 
@@ -58,18 +65,62 @@ def tile_of(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.cons
 
 
 @triton.jit
+def row_of_pair(TILE: tl.constexpr):
+    """The row of each pair of a tile, ``[J, W]``: warp w has those from ``w J`` on."""
+    J: tl.constexpr = rows_of_band(TILE)
+    return tl.arange(0, J)[:, None] + tl.arange(0, TILE.bands)[None, :] * J
+
+
+@triton.jit
+def lane_of_pair(TILE: tl.constexpr):
+    """The lane of each pair of a tile, ``[R, L]``: a thread's lie beside each other."""
+    R: tl.constexpr = TILE.repeats
+    return tl.arange(0, R)[:, None] + tl.arange(0, lanes_apart(TILE))[None, :] * R
+
+
+@triton.jit
+def of_rows(values):
+    """``[J, W]`` as it is spread over the sums of a tile."""
+    return values[None, :, :, None]
+
+
+@triton.jit
+def of_lanes(values):
+    """``[R, L]`` as it is spread over the sums of a tile."""
+    return values[:, None, None, :]
+
+
+@triton.jit
+def no_sums(TILE: tl.constexpr):
+    """The sums of a tile, ``[R, J, W, L]``: lanes, rows and warps as Triton deals them out."""
+    R: tl.constexpr = TILE.repeats
+    J: tl.constexpr = rows_of_band(TILE)
+    W: tl.constexpr = TILE.bands
+    L: tl.constexpr = lanes_apart(TILE)
+    return tl.zeros((R, J, W, L), tl.float32)
+
+
+@triton.jit
+def flat(total, TILE: tl.constexpr):
+    """The sums of a tile as ``[M, N]``."""
+    M: tl.constexpr = TILE.rows
+    N: tl.constexpr = TILE.lanes
+    return tl.reshape(tl.permute(total, (2, 1, 3, 0)), (M, N))
+
+
+@triton.jit
 def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, TILE: tl.constexpr):
-    """``part [M, N]`` plus the terms of packed features ``first .. stop - 1``."""
+    """``part``, as of :func:`no_sums`, plus the terms of packed features ``first .. stop - 1``."""
     p_queries, p_panels = tile
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
-    p_queries += tl.arange(0, M)
-    p_panels += tl.arange(0, N)
+    p_queries += row_of_pair(TILE)
+    p_panels += lane_of_pair(TILE)
     for k in range(first, stop):
         p_q = p_queries + k * (query_planes(FORM) * M)
         p_c = p_panels + k * (candidate_planes(FORM) * N)
-        q_re = tl.load(p_q)[:, None]
-        c_re = tl.load(p_c)[None, :]
+        q_re = of_rows(tl.load(p_q))
+        c_re = of_lanes(tl.load(p_c))
         q_im = q_re
         c_im = c_re
         w_re = q_re
@@ -77,15 +128,15 @@ def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, 
         a = q_re
         b = c_re
         if FORM.planes == 2:
-            q_im = tl.load(p_q + M)[:, None]
-            c_im = tl.load(p_c + N)[None, :]
+            q_im = of_rows(tl.load(p_q + M))
+            c_im = of_lanes(tl.load(p_c + N))
         if FORM.is_rscf:
-            w_re = tl.load(p_q + FORM.planes * M)[:, None]
+            w_re = of_rows(tl.load(p_q + FORM.planes * M))
             if FORM.planes == 2:
-                w_im = tl.load(p_q + 3 * M)[:, None]
+                w_im = of_rows(tl.load(p_q + 3 * M))
         if FORM.has_factor:
-            a = tl.load(p_q + 2 * FORM.planes * M)[:, None]
-            b = tl.load(p_c + FORM.planes * N)[None, :]
+            a = of_rows(tl.load(p_q + 2 * FORM.planes * M))
+            b = of_lanes(tl.load(p_c + FORM.planes * N))
         query = Query(q_re, q_im, w_re, w_im, a)
         part = add_term(part, query, Candidate(c_re, c_im, b), FORM, MOVE)
     return part
@@ -129,29 +180,29 @@ def of_squares(limit, FORM: tl.constexpr):
 
 @triton.jit
 def all_past(total, limit):
-    """1 if every total is past its query's limit, else 0."""
-    past = (total > limit[:, None]) & (total <= HUGE)
-    return tl.min(tl.min(past.to(tl.int32), 0), 0)
+    """1 if every total is past its query's limit ``[J, W]``, else 0."""
+    past = (total > of_rows(limit)) & (total <= HUGE)
+    return tl.min(past.to(tl.int32))
 
 
 @triton.jit
 def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Totals ``[M, N]`` of a tile, and whether it ran to its end.
+    """Sums of a tile, as of :func:`no_sums`, and whether it ran to its end.
 
     Thresholds are those of the tile, ``largest`` its :func:`extremes`. They are loaded at every
     fold, since a lane would hold all of them.
     """
     highest_bias, largest_norm = largest
     M: tl.constexpr = TILE.rows
-    p_threshold = packed.thresholds + tl.arange(0, M)
+    p_threshold = packed.thresholds + row_of_pair(TILE)
     is_near = True
     if FORM.has_factor:
-        is_near = tl.max(tl.load(p_threshold + 3 * M), 0) * largest_norm <= NEAREST
-    total = tl.zeros(TILE, tl.float32)
+        is_near = tl.max(tl.load(p_threshold + 3 * M)) * largest_norm <= NEAREST
+    total = no_sums(TILE)
     feature = 0  # past num_features: abandoned
     while feature < num_features:
         stop = tl.minimum(feature + SUM_BLOCK, num_features)
-        part = tl.zeros(TILE, tl.float32)
+        part = no_sums(TILE)
         total += add_swept(part, tile, feature, stop, is_near, FORM, TILE)
         feature = stop
         if FORM.term != PRODUCT:
@@ -183,17 +234,17 @@ def judge(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr)
     """What is proven of the pairs of a tile: those that beat, those that lose, those that count."""
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
-    p_threshold = packed.thresholds + tl.arange(0, M)
-    o_lane = tl.arange(0, N)
+    p_threshold = packed.thresholds + row_of_pair(TILE)
+    o_lane = lane_of_pair(TILE)
     lane = tl.program_id(1) * N + o_lane
-    tau = tl.load(p_threshold)[:, None]
-    valid = (tau == tau) & (lane < num_candidates)[None, :]
-    absolute = tl.load(p_threshold + M)[:, None]
+    tau = of_rows(tl.load(p_threshold))
+    valid = (tau == tau) & of_lanes(lane < num_candidates)
+    absolute = of_rows(tl.load(p_threshold + M))
     if FORM.norm != NO_NORM:
-        norm = tl.load(packed.lanes + N + o_lane)[None, :]
-        absolute += tl.load(p_threshold + 2 * M)[:, None] * norm
+        norm = of_lanes(tl.load(packed.lanes + N + o_lane))
+        absolute += of_rows(tl.load(p_threshold + 2 * M)) * norm
     if FORM.has_bias:
-        tau += tl.load(packed.lanes + o_lane)[None, :]
+        tau += of_lanes(tl.load(packed.lanes + o_lane))
     beats, loses = classify(distance_of(total, FORM), tau, packed.rel, absolute)
     return beats & valid, loses, valid
 
@@ -201,28 +252,32 @@ def judge(total, packed, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr)
 @triton.jit
 def count_certain(p_greater, beats, TILE: tl.constexpr):
     """Add the pairs of a tile that beat their targets to the counts of its positions."""
-    position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-    count = tl.sum(beats.to(tl.int32), 1)  # [M]
+    position = tl.program_id(0) * TILE.rows + row_of_pair(TILE)
+    count = tl.sum(tl.sum(beats.to(tl.int32), 0), 2)  # [J, W]
     tl.atomic_add(p_greater + position, count, mask=count > 0, sem="relaxed")
 
 
 @triton.jit
 def append(tally, is_open, TILE: tl.constexpr):
-    """Append the open pairs ``[M, N]`` to the band, as far as it has room.
+    """Append the open pairs of a tile to the band, as far as it has room.
 
     The cursor counts on past the capacity, in 64 bits. Nothing may branch on a load of it: warps
     that see different numbers would part before a barrier.
     """
+    R: tl.constexpr = TILE.repeats
+    W: tl.constexpr = TILE.bands
+    L: tl.constexpr = lanes_apart(TILE)
     flag = is_open.to(tl.int32)
-    count = tl.sum(flag, 0)  # [N]
+    count = tl.reshape(tl.sum(flag, 1), (R * W * L,))
     num_open = tl.sum(count, 0)
     if num_open > 0:
         first = tl.atomic_add(tally.cursor, num_open.to(tl.int64), sem="relaxed")
         room = tl.minimum(tl.maximum(tally.capacity - first, 0), num_open).to(tl.int32)
-        slot = (tl.cumsum(count, 0) - count)[None, :] + tl.cumsum(flag, 0) - flag
-        position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-        lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
-        pair = position.to(tl.int64)[:, None] * 4294967296 + lane.to(tl.int64)[None, :]
+        before = tl.reshape(tl.cumsum(count, 0) - count, (R, 1, W, L))
+        slot = before + tl.cumsum(flag, 1) - flag
+        position = tl.program_id(0) * TILE.rows + row_of_pair(TILE)
+        lane = tl.program_id(1) * TILE.lanes + lane_of_pair(TILE)
+        pair = of_rows(position.to(tl.int64) * 4294967296) + of_lanes(lane.to(tl.int64))
         tl.store(tally.band + first + slot, pair, mask=is_open & (slot < room))
 
 

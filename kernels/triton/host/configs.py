@@ -1,26 +1,33 @@
 """Tiles and scratch, in closed form from the shape: nothing is tuned at run time.
 
-Cost model (compiled for sm_90; registers a thread, issue slots an element of the rotate loop):
+Cost model (compiled for sm_90; registers a thread, issue slots an element of the rotate loop, words
+that a thread loads for a pair and plane):
 
-    32 queries x 128 candidates, 4 warps    136    6.9    12 warps a multiprocessor
-    32 x 32, 1 warp                         128    7.0    for batches that fill few tiles
-    16 x 32, 1 warp                          66    7.2    for batches of up to 16
-    16 x 128, 4 warps                        79    7.3    for several crops at once
+    64 queries x 128 candidates, 8 warps    127    6.5    0.38    8 x 4 pairs a thread
+    32 x 64, 4 warps                         98    6.9    0.63    8 x 2: up to 255, crops, rscf
+    16 x 32, 1 warp                          68    7.2    1.06    16 x 1: up to 16
 
-A lane is a candidate and holds every query of its tile: ``candidates = lanes of a warp * warps``.
-Other shapes reload their operands and need 14 slots; 64 x 128 takes 6.7 slots but spills.
+A word takes the loads' return path a clock for each warp, a square root two, an instruction a
+quarter. Loads stay without a detour through shared memory where fewer lanes are loaded than the
+program has threads: 32 lanes, repeated, for several warps that share out the queries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...scores import Score
+from ..device import arguments
+from ..device.split_sweep import SPLIT_FEATURES
 
 PACKED_BYTES = 40 << 20  # packed queries and candidates together
 QUERY_BYTES = 16 << 20  # of these, packed queries at most
 LANE_BYTES = 8  # a packed candidate's bias and norm
+SPLIT_LANE_BYTES = 16  # a split candidate's bias and norms
+FEW_QUERIES = 16  # the rows of the smallest tile
 BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
 QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates a query
 MAX_GRID = 65535  # programs along the second or third axis of a launch
+MIDDLE_REGISTERS = 128  # a cap that no such kernel needs; without one ptxas spills scalars
+SPLIT_REGISTERS = 240  # as above
 RSCF_REGISTERS = 160  # a cap that no rscf kernel needs; without one ptxas spills scalars
 
 
@@ -32,20 +39,36 @@ class Tile:
     candidates: int
     num_warps: int
     max_registers: int | None = None  # where ptxas spills scalars without it
+    bands: int = 1
+    repeats: int = 1  # lanes beside each other of a thread
+    stages: int = 0  # steps of a split sweep in flight
+
+    @property
+    def shape(self) -> arguments.Tile:
+        """As kernels take it."""
+        return arguments.Tile(self.queries, self.candidates, self.bands, self.repeats)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one crop is cut: a chunk of panels is packed, then swept by a pass of queries."""
+    """How one crop is cut: a chunk of panels is packed, then swept by a pass of queries.
+
+    ``is_split``: by tensor cores, of rows in two parts; else in float32.
+    """
 
     tile: Tile
     queries_per_pass: int
     candidates_per_chunk: int
+    is_split: bool = False
 
     def scratch(self, query_floats: int, row_floats: int) -> tuple[int, int, int]:
-        """Floats of the packed queries, of the packed panels, and of their biases and norms."""
+        """Floats of the packed queries, of the packed panels, and of their biases and norms.
+
+        A split sweep has the last beside the scratch.
+        """
         chunk = self.candidates_per_chunk
-        return self.queries_per_pass * query_floats, chunk * row_floats, chunk * (LANE_BYTES // 4)
+        lanes = 0 if self.is_split else chunk * (LANE_BYTES // 4)
+        return self.queries_per_pass * query_floats, chunk * row_floats, lanes
 
 
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> Tile:
@@ -55,16 +78,11 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> T
     and compute more: fewer queries.
     """
     lanes = 32 if arch else 64
-    if num_crops > 1 or score.is_rscf:
-        num_warps = 1 if num_queries < 256 else 4
-        cap = RSCF_REGISTERS if score.is_rscf else _crop_registers(score, arch)
-        return Tile(16, lanes * num_warps, num_warps, cap if arch else None)
-    if num_queries <= 16:
-        return Tile(16, lanes, 1)
-    if num_queries < 256:
-        return Tile(32, lanes, 1, 144 if arch else None)
-    is_capped = arch and (arch < 90 or score.planes == 1)
-    return Tile(32, 4 * lanes, 4, 136 if is_capped else None)
+    if num_queries <= FEW_QUERIES:
+        return Tile(FEW_QUERIES, lanes, 1)
+    if num_queries < 256 or num_crops > 1 or score.is_rscf:
+        return Tile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 4, 2)
+    return Tile(64, 4 * lanes, 8, None, 8, 4)
 
 
 def _crop_registers(score: Score, arch: int) -> int | None:
@@ -72,6 +90,20 @@ def _crop_registers(score: Score, arch: int) -> int | None:
     if not score.monotone:
         return 128
     return 96 if score.planes == 1 or arch < 90 else None
+
+
+def splits(score: Score, num_queries: int, arch: int) -> bool:
+    """Whether tensor cores sweep: dot products of many queries, on NVIDIA, which all have them."""
+    return not score.monotone and arch >= 80 and num_queries > FEW_QUERIES
+
+
+def split_tile(num_queries: int, arch: int) -> Tile:
+    """The tile of a split sweep: 32 KiB of shared memory a stage, 24 KiB of the smaller.
+
+    Only data centres' GPUs have the memory for four stages.
+    """
+    stages = 4 if arch in (90, 100, 103) else 3
+    return Tile(64 if num_queries <= 64 else 128, 128, 8, SPLIT_REGISTERS, stages=stages)
 
 
 def plan(
@@ -87,15 +119,27 @@ def plan(
 
     With ``num_crops`` the widest of so many, which are swept at once.
     """
+    sizes = num_queries, num_candidates
+    if num_crops == 1 and splits(score, num_queries, arch):
+        row_bytes = 4 * (-(-num_features // SPLIT_FEATURES) * SPLIT_FEATURES)
+        cut = _cut(split_tile(num_queries, arch), sizes, row_bytes, row_bytes + SPLIT_LANE_BYTES)
+        if cut is not None:
+            return replace(cut, is_split=True)
     tile = tile_for(score, num_queries, arch, num_crops)
     query_bytes = 4 * num_features * score.query_planes(has_factor)
-    row_bytes = 4 * num_features * (score.planes + has_factor)
+    row_bytes = 4 * num_features * (score.planes + has_factor) + num_crops * LANE_BYTES
+    return _cut(tile, sizes, query_bytes, row_bytes)
+
+
+def _cut(tile: Tile, sizes: tuple[int, int], query_bytes: int, row_bytes: int) -> Plan | None:
+    """The plan for so many queries and candidates of so many bytes."""
+    num_queries, num_candidates = sizes
     most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
     if most_tiles == 0:
         return None
     tiles = _even_share(-(-num_queries // tile.queries), most_tiles)
     left = PACKED_BYTES - tiles * tile.queries * query_bytes
-    most_panels = min(left // ((row_bytes + num_crops * LANE_BYTES) * tile.candidates), MAX_GRID)
+    most_panels = min(left // (row_bytes * tile.candidates), MAX_GRID)
     if most_panels == 0:
         return None
     panels = _even_share(-(-num_candidates // tile.candidates), most_panels)

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from ...operands import Known
-from ..device.arguments import Tile
 from ..device.canonical import CANONICAL_LANES, Band, Targets, rescore, score_targets
 from ..device.known import KNOWN_PAIRS, Index, count_known
 from ..device.sweep import Packed, Tally, sweep
-from . import bounds, configs, layout
+from . import bounds, configs, layout, split
 from . import launch as launcher
 from .batch import Batch
 from .layout import Selection
@@ -30,8 +29,10 @@ class Block(NamedTuple):
     num_candidates: int
 
 
-def _row_floats(batch: Batch, dim: int) -> tuple[int, int]:
+def _row_floats(batch: Batch, dim: int, plan: configs.Plan) -> tuple[int, int]:
     """Floats of a packed query and of a packed candidate."""
+    if plan.is_split:
+        return split.row_floats(dim), split.row_floats(dim)
     of_query, of_candidate = packed_planes(batch.operands)
     return dim * of_query, dim * of_candidate
 
@@ -50,7 +51,7 @@ class Scratch:
         status: Status,
     ) -> None:
         sizes = [
-            0 if plan is None else sum(plan.scratch(*_row_floats(batch, dim)))
+            0 if plan is None else sum(plan.scratch(*_row_floats(batch, dim, plan)))
             for plan, dim in zip(plans, dims, strict=True)
         ]
         self.status = status
@@ -86,7 +87,7 @@ class Crop:
         self.band, self.capacity = scratch.band, len(scratch.band)
         self.forget_packed()
         if plan is not None:
-            sizes = plan.scratch(*_row_floats(batch, dim))
+            sizes = plan.scratch(*_row_floats(batch, dim, plan))
             parts = scratch.packed[: sum(sizes)].split(sizes)
             self.packed_queries, self.packed_panels, self.lanes = parts
 
@@ -207,7 +208,7 @@ class Crop:
                 "num_candidates": block.num_candidates,
                 "num_features": self.dim,
                 "FORM": self.form,
-                "TILE": Tile(tile.queries, tile.candidates),
+                "TILE": tile.shape,
             },
             num_warps=tile.num_warps,
             **self.register_cap(tile.max_registers),

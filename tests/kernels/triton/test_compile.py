@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import re
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -61,6 +62,14 @@ def recorded(
     return launches
 
 
+def recorded_in_float32(score: str, batch: int, **options):
+    """As :func:`recorded`, dot products by the float32 sweep, too."""
+    from kgfast.kernels.triton.host import configs
+
+    with patch.object(configs, "splits", lambda *_: False):
+        return recorded(score, batch, **options)
+
+
 def elements_of(launch, lanes: int = 32) -> int:
     """Elements that a thread accumulates per feature."""
     threads = lanes * launch.options["num_warps"]
@@ -74,8 +83,9 @@ def test_no_kernel_spills(score: str, arch: int) -> None:
         for launch in recorded(score, batch, arch=arch, dtype=dtype, options=options):
             code = aot.compile_for(launch, arch)
             assert code.stack == 0, (launch.name, batch, dtype)
-            assert code.registers <= 168, (launch.name, batch, dtype)
-            assert code.shared <= 16 << 10, (launch.name, batch, dtype)
+            is_split = launch.name == "sweep_split"
+            assert code.registers <= (255 if is_split else 168), (launch.name, batch, dtype)
+            assert code.shared <= (160 if is_split else 16) << 10, (launch.name, batch, dtype)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -118,7 +128,7 @@ def test_crops_are_swept_at_the_price_of_the_widest(arch) -> None:
 
 @pytest.mark.parametrize("score", ["dot", "l2"])
 def test_crops_of_other_scores_do_not_spill(score) -> None:
-    launches = recorded(score, 1000, arch=90, options=True, dims=[50, 100])
+    launches = recorded_in_float32(score, 1000, arch=90, options=True, dims=[50, 100])
     code = aot.compile_for(only(launches, "sweep_crops"), 90)
     assert code.stack == 0
     loads = re.findall(r"tt\.load (%\w+) : !tt\.ptr<", code.asm["ttir"])
@@ -154,13 +164,77 @@ def test_filtering_sweeps(arch, case) -> None:
             assert loops[1].total() / elements <= most_far
 
 
-@pytest.mark.parametrize(("score", "most"), [("dot", 1.6), ("l1", 2.7), ("l2", 2.7)])
+@pytest.mark.parametrize(("score", "most"), [("dot", 1.5), ("l1", 2.5), ("l2", 2.5)])
 def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
-    launch = only(recorded(score, 1000, arch=90), "sweep")
+    launch = only(recorded_in_float32(score, 1000, arch=90), "sweep")
     elements = elements_of(launch)
-    inner = aot.compile_for(launch, 90).inner_loop(elements)
+    code = aot.compile_for(launch, 90)
+    inner = code.inner_loop(elements)
+    assert code.stack == 0
     assert inner.total() / elements <= most
     assert not any("MUFU" in name for name in inner)
+
+
+WORDS = {1: 1.07, 100: 0.63, 1000: 0.38}  # that a thread loads, a pair and plane
+
+
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "l1", "l2", "dot"))
+def test_the_way_back_of_loads_is_not_the_limit(arch, score) -> None:
+    """A warp's word takes a clock, its square root two, four of its instructions one."""
+    planes = get_score(score).planes
+    for batch, most in WORDS.items():
+        launch = only(recorded_in_float32(score, batch, arch=arch), "sweep")
+        elements = elements_of(launch)
+        inner = aot.compile_for(launch, arch).inner_loop(elements)
+        words = inner.words / elements
+        assert words <= most * planes, batch
+        if batch == 1000 and arch <= 90:  # later ones compute two at once
+            roots = 2 * inner["MUFU.SQRT"] / elements
+            assert words <= max(roots, 1.2 * inner.total() / elements / 4)
+
+
+SPLIT_CASES = [
+    ("HMMA", 80, 1000, torch.float32, False),
+    ("HGMMA", 90, 1000, torch.float32, False),
+    ("UTCHMMA", 100, 1000, torch.float32, False),
+    *((name, arch, 50, torch.bfloat16, True) for name, arch in (("HMMA", 80), ("UTCHMMA", 100))),
+    ("HGMMA", 90, 50, torch.float64, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "batch", "dtype", "options"),
+    [pytest.param(*case, marks=() if case[1] == 90 else pytest.mark.slow) for case in SPLIT_CASES],
+)
+def test_products_are_swept_by_tensor_cores(name, arch, batch, dtype, options) -> None:
+    launches = recorded("dot", batch, arch=arch, dtype=dtype, options=options)
+    names = [launch.name for launch in launches]
+    assert (names.count("pack_parts"), names.count("sweep_split"), names.count("sweep")) == (
+        2,
+        1,
+        0,
+    )
+    code = aot.compile_for(only(launches, "sweep_split"), arch)
+    assert code.stack == 0
+    assert code.shared <= (160 if arch in (90, 100) else 99) << 10
+    inner = next(loop for loop in code.loops if loop[name])
+    products = 2 if dtype == torch.bfloat16 else 3
+    rows = 128 if batch > 64 else 64
+    # Of 128 columns by 32 features: a warp group multiplies 64 rows by 16 at once, a warp 16 by 8.
+    pieces = rows // 64 * 2 if name != "HMMA" else rows // 16 * 16 * 2 // 8
+    assert inner[name] * (8 // 4 if name == "HGMMA" else 1) >= products * pieces // 2
+    assert inner["FADD"] + inner["FADD2"] * 2 <= rows * 128 // 256
+    assert inner["LDL"] == inner["STL"] == 0
+    assert aot.compile_for(only(launches, "pack_parts"), arch).stack == 0
+
+
+@pytest.mark.parametrize(
+    ("score", "batch", "arch"), [("dot", 16, 90), ("dot", 99, 0), ("l2", 99, 90)]
+)
+def test_what_tensor_cores_do_not_sweep(score, batch, arch) -> None:
+    names = [launch.name for launch in recorded(score, batch, arch=arch)]
+    assert "sweep_split" not in names
+    assert "sweep" in names
 
 
 @pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot"))
@@ -287,7 +361,15 @@ def test_scratch_is_bounded(
     assert plan.candidates_per_chunk % plan.tile.candidates == 0
     assert plan.candidates_per_chunk // plan.tile.candidates <= 65535
     assert plan.tile.queries * plan.tile.candidates <= configs.BAND_PAIRS
-    assert plan.tile.candidates == (32 if arch else 64) * plan.tile.num_warps
+    if plan.is_split:
+        assert (plan.tile.candidates, plan.tile.num_warps) == (128, 8)
+        assert not facts.monotone
+        assert num_crops == 1
+    else:  # a warp's threads have their lanes beside each other, and bands of rows have all lanes
+        tile = plan.tile
+        assert tile.candidates == (32 if arch else 64) * tile.repeats
+        assert tile.bands == tile.num_warps
+        assert tile.repeats < max(2, tile.bands)  # else their loads go through shared memory
 
 
 def test_one_query_fills_the_machine() -> None:

@@ -1,0 +1,216 @@
+"""The sweep of dot products on tensor cores: rows as two bfloat16 parts, three products of them.
+
+``q = q_hi + q_lo + q_rest``; what is swept is ``q_lo c_hi + q_hi c_lo + q_hi c_hi``, and the bound
+(host/split.py, docs/exactness.md) covers the rest. Of 32 features each, the small products come
+first, from 0, so that what tensor cores cut off stays small; the sum is then added to a total in
+float32, as in sweep.py.
+
+Cost model (sm_90, 128 x 128 tile, 8 warps): 6 HGMMA, 8 copies to shared memory and 64 additions a
+thread for 32 features; 168 registers, no spills, 128 KiB of shared memory in four stages. Limited
+by tensor cores (0.75 clocks a feature and 512 pairs) and by the bytes that the L2 cache gives:
+1/32 of a byte a pair and feature.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .arguments import Lanes, is_finite, load_as, note_bad_rows, widen
+from .pack import ROWS, norm_above, rows_of
+from .sweep import Tally, classify
+
+SPLIT_FEATURES = 32  # of a step; rows are padded to it
+SPLIT_NORMS = 3  # of a row: its own, that of its lower part, that of what is left
+STEP: tl.constexpr = tl.constexpr(SPLIT_FEATURES)
+TERMS: tl.constexpr = tl.constexpr(1 + SPLIT_NORMS)
+THRESHOLDS: tl.constexpr = tl.constexpr(2 + SPLIT_NORMS)
+
+
+class Parts(NamedTuple):
+    """Rows as a tile takes them, each ``[rows][steps][STEP]`` in bfloat16, padded with zeros."""
+
+    high: Any
+    low: Any  # None: zeros, as of a table in bfloat16
+
+
+class Split(NamedTuple):
+    """What a sweep reads: both sides, and what decides their pairs."""
+
+    queries: Parts
+    candidates: Parts
+    thresholds: Any  # [tiles][5][rows of a tile], see split.thresholds
+    lanes: Any  # [panels][4][lanes of a tile] bias, norms
+    rel: float
+
+
+@triton.jit
+def to_bfloat16(values):
+    """Float32 rounded to the nearest, ties to even, by its bits; what a NaN becomes is undefined.
+
+    Denormals stay on every target, and the interpreter, whose own conversion carries wrongly, has
+    the same numbers.
+    """
+    bits = values.to(tl.uint32, bitcast=True)
+    bits += 32767 + ((bits >> 16) & 1)
+    return (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def number_or_infinity(norm):
+    """A norm, infinite where it is not a number."""
+    return tl.where(norm < float("inf"), norm, float("inf"))
+
+
+@triton.jit(do_not_specialize=["count", "num_features", "num_steps"])
+def pack_parts(
+    lanes: Lanes,
+    bias,
+    parts: Parts,
+    p_terms,  # [panels][4][lanes of a panel] bias, norms
+    p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
+    count,
+    num_features,
+    num_steps,
+    LANES: tl.constexpr,  # of a panel
+    IS_NEGATED: tl.constexpr,
+):
+    """Pack ``ROWS`` rows, and upper bounds on the norms of their parts.
+
+    Cost model: a read of the rows, a write of 4 bytes a number; limited by memory.
+    """
+    rows = rows_of(lanes, count)
+    lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row
+    p_high = parts.high + lane.to(tl.int64)[:, None] * (num_steps * STEP)
+    p_low = p_high
+    if parts.low is not None:
+        p_low = parts.low + lane.to(tl.int64)[:, None] * (num_steps * STEP)
+    is_bad = tl.zeros((ROWS,), tl.int32)
+    of_row = tl.zeros((ROWS,), tl.float64)
+    of_low = tl.zeros((ROWS,), tl.float64)
+    of_rest = tl.zeros((ROWS,), tl.float64)
+    for step in range(num_steps):
+        k = step * STEP + tl.arange(0, STEP)
+        m_feature = (k < num_features)[None, :]
+        o_feature = (k.to(tl.int64) * lanes.rows.step)[None, :]
+        value = widen(tl.load(p_rows + o_feature, mask=m_feature, other=0.0)).to(tl.float64)
+        if p_status is not None:
+            is_bad |= tl.max((is_finite(value) == 0).to(tl.int32), 1)
+        if IS_NEGATED:
+            value = -value
+        high = to_bfloat16(value.to(tl.float32))
+        rest = value - widen(high).to(tl.float64)
+        tl.store(p_high + k[None, :], high)
+        if parts.low is not None:
+            low = to_bfloat16(rest.to(tl.float32))
+            tl.store(p_low + k[None, :], low)
+            lower = widen(low).to(tl.float64)
+            of_low += tl.sum(lower * lower, 1)
+            rest -= lower
+        of_row += tl.sum(value * value, 1)
+        of_rest += tl.sum(rest * rest, 1)
+    if p_status is not None:
+        note_bad_rows(p_status, rows, is_bad > 0)
+    p_terms += (tl.program_id(0) * ROWS // LANES) * (TERMS * LANES)
+    p_terms += (tl.program_id(0) * ROWS) % LANES + tl.arange(0, ROWS)
+    if bias is not None:
+        tl.store(p_terms, load_as(bias.ptr + rows * bias.step, None, tl.float32))
+    tl.store(p_terms + LANES, number_or_infinity(norm_above(of_row, 2)))
+    tl.store(p_terms + 2 * LANES, number_or_infinity(norm_above(of_low, 2)))
+    tl.store(p_terms + 3 * LANES, number_or_infinity(norm_above(of_rest, 2)))
+
+
+@triton.jit
+def multiply_tile(split, num_steps, STAGES: tl.constexpr, TILE: tl.constexpr):
+    """The products of a tile, ``[M, N]``."""
+    M: tl.constexpr = TILE.rows
+    N: tl.constexpr = TILE.lanes
+    width = num_steps * STEP
+    o_query = (tl.program_id(0) * M + tl.arange(0, M))[:, None] * width + tl.arange(0, STEP)
+    o_candidate = (tl.program_id(1) * N + tl.arange(0, N))[None, :] * width
+    o_candidate += tl.arange(0, STEP)[:, None]
+    total = tl.zeros((M, N), tl.float32)
+    for step in tl.range(0, num_steps, num_stages=STAGES):
+        k = step * STEP
+        q_high = tl.load(split.queries.high + o_query + k)
+        q_low = tl.load(split.queries.low + o_query + k)
+        c_high = tl.load(split.candidates.high + o_candidate + k)
+        part = tl.dot(q_low, c_high)
+        if split.candidates.low is not None:
+            c_low = tl.load(split.candidates.low + o_candidate + k)
+            part = tl.dot(q_high, c_low, part)
+        part = tl.dot(q_high, c_high, part)
+        total += part
+    return total
+
+
+@triton.jit
+def judge_tile(total, split, num_candidates, FORM: tl.constexpr, TILE: tl.constexpr):
+    """As sweep.judge, ``[M, N]``, with the norms of the parts."""
+    M: tl.constexpr = TILE.rows
+    N: tl.constexpr = TILE.lanes
+    p_threshold = split.thresholds + tl.program_id(0) * (THRESHOLDS * M) + tl.arange(0, M)
+    p_lane = split.lanes + tl.program_id(1) * (TERMS * N) + tl.arange(0, N)
+    lane = tl.program_id(1) * N + tl.arange(0, N)
+    tau = tl.load(p_threshold)[:, None]
+    valid = (tau == tau) & (lane < num_candidates)[None, :]
+    absolute = tl.load(p_threshold + M)[:, None]
+    absolute += tl.load(p_threshold + 2 * M)[:, None] * tl.load(p_lane + N)[None, :]
+    absolute += tl.load(p_threshold + 3 * M)[:, None] * tl.load(p_lane + 2 * N)[None, :]
+    absolute += tl.load(p_threshold + 4 * M)[:, None] * tl.load(p_lane + 3 * N)[None, :]
+    if FORM.has_bias:
+        tau += tl.load(p_lane)[None, :]
+    beats, loses = classify(total, tau, split.rel, absolute)
+    return beats & valid, loses, valid
+
+
+@triton.jit
+def append_each(tally, is_open, TILE: tl.constexpr):
+    """Append the open pairs ``[M, N]`` to the band one by one, as few of a tile are open."""
+    M: tl.constexpr = TILE.rows
+    N: tl.constexpr = TILE.lanes
+    one = tl.full((M, N), 1, tl.int64)
+    p_cursor = tally.cursor + tl.zeros((M, N), tl.int32)
+    slot = tl.atomic_add(p_cursor, one, mask=is_open, sem="relaxed")
+    position = tl.program_id(0) * M + tl.arange(0, M)
+    lane = tl.program_id(1) * N + tl.arange(0, N)
+    pair = position.to(tl.int64)[:, None] * 4294967296 + lane.to(tl.int64)[None, :]
+    tl.store(tally.band + slot, pair, mask=is_open & (slot < tally.capacity))
+
+
+@triton.jit(do_not_specialize=["num_candidates", "num_steps"])
+def sweep_split(
+    split,
+    tally: Tally,
+    num_candidates,
+    num_steps,
+    STAGES: tl.constexpr,
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """As sweep.sweep: count what beats its target for certain; append what is open to the band."""
+    split = Split(split.queries, split.candidates, split.thresholds, split.lanes, split.rel)
+    total = multiply_tile(split, num_steps, STAGES, TILE)
+    beats, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
+    position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+    count = tl.sum(beats.to(tl.int32), 1)  # [M]
+    tl.atomic_add(tally.greater + position, count, mask=count > 0, sem="relaxed")
+    append_each(tally, valid & ((beats | loses) == 0), TILE)
+
+
+@triton.jit(do_not_specialize=["num_candidates", "num_steps"])
+def collect_split(
+    split,
+    tally: Tally,
+    num_candidates,
+    num_steps,
+    STAGES: tl.constexpr,
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """As sweep.collect: append what is not certain to be worse than its query's limit."""
+    split = Split(split.queries, split.candidates, split.thresholds, split.lanes, split.rel)
+    total = multiply_tile(split, num_steps, STAGES, TILE)
+    _, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
+    append_each(tally, valid & (loses == 0), TILE)

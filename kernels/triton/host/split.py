@@ -1,0 +1,226 @@
+"""Dot products on tensor cores: how rows are split, what the sweep may err by, its launches.
+
+With ``q = q_hi + q_lo + q_rest`` and the same of ``c``, each part rounded to bfloat16, the sweep
+(device/split_sweep.py) leaves out ``q_lo c_lo``, ``q c_rest`` and ``q_rest (c - c_rest)``. What it
+does add up is cut off as tensor cores do: :data:`CUT` of the largest addend for each product. That
+is an assumption, twice what is known of them; docs/exactness.md has it and the derivation.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...operands import Operands
+from ..device.pack import PACK_ROWS
+from ..device.split_sweep import (
+    SPLIT_FEATURES,
+    SPLIT_NORMS,
+    Parts,
+    Split,
+    collect_split,
+    pack_parts,
+    sweep_split,
+)
+from ..device.sweep import Tally
+from . import bounds, configs
+from . import launch as launcher
+from .layout import Selection
+from .views import form_of, rows_of, vector_of
+
+CUT = 3 * bounds.UNIT  # what one product costs, of the largest addend: twice 1.5 units
+_LOW = 2.0**-8 * (1 + 2.0**-7)  # the lower part of a number, of the number
+_FLUSHED = 2.0**-122  # many times what is lost of a number below the smallest normal one
+_TERMS = 1 + SPLIT_NORMS  # of a packed row: bias, norms
+
+
+@dataclass(frozen=True)
+class SplitBound:
+    """How far a swept product can be from the canonical one.
+
+    ``|swept - canonical| <= rel |canonical| + absolute + flushed (|q| + |c|) + sums |q| |c|
+    + |q_lo| |c_lo| + |q| |c_rest| + |q_rest| (|c| + |c_rest|)``
+    """
+
+    rel: float
+    absolute: float
+    flushed: float
+    sums: float
+
+
+def split_bound(num_features: int) -> SplitBound:
+    """The bound for rows of so many features."""
+    d, steps = float(num_features), num_steps(num_features)
+    small, large = 2 * _LOW * (1 + 2.0**-7), (1 + 2.0**-7) ** 2  # of the products of a step
+    cut = CUT * SPLIT_FEATURES * (2 * small + small + large)
+    added = steps * bounds.UNIT * (small + large)
+    if steps * bounds.UNIT > 2.0**-8:
+        return SplitBound(0.0, math.inf, 0.0, 0.0)
+    sums = (cut + added) * (1 + 2.0**-7) + (d + 8) * 2.0**-52
+    return SplitBound(8 * bounds.UNIT, d * _FLUSHED, math.sqrt(d) * _FLUSHED, sums)
+
+
+def thresholds(
+    bound: SplitBound, target_scores: Tensor, norms: Tensor, bias_magnitude: Tensor | None
+) -> Tensor:
+    """What decides a query's pairs, ``[5, B]`` float32, as of :func:`bounds.thresholds`.
+
+    ``norms [3, B]`` are those of the queries and of their parts. Rows: minus the target's score;
+    base; what a candidate's norm costs, that of its lower part, that of what is left of it.
+    """
+    of_row, of_low, of_rest = norms.double()
+    size = target_scores.abs().nan_to_num(0.0)
+    base = 4 * bounds.UNIT * (size if bias_magnitude is None else size + bias_magnitude)
+    base = base + bound.absolute + bound.flushed * of_row
+    slopes = bound.sums * of_row + of_rest + bound.flushed, of_low, of_row + of_rest
+    rounded = [row * bounds.ROUND_UP + bounds.LEAST for row in (base, *slopes)]
+    return torch.stack([-target_scores, *rounded]).float()
+
+
+def tiled_thresholds(
+    bound: SplitBound, target_scores: Tensor, queries: "SplitRows", bias_magnitude: Tensor | None
+) -> Tensor:
+    """The thresholds of packed queries, ``[tiles, 5, rows of a tile]``; NaN past the last."""
+    count, width = len(target_scores), queries.terms.shape[2]
+    rows = thresholds(bound, target_scores, queries.norms(count), bias_magnitude)
+    rows = torch.nn.functional.pad(rows, (0, -count % width))
+    rows[0, count:] = torch.nan
+    return bounds.tiled(rows, width)
+
+
+def num_steps(dim: int) -> int:
+    """Steps of a sweep over so many features."""
+    return -(-dim // SPLIT_FEATURES)
+
+
+def has_low(rows: Tensor) -> bool:
+    """Whether the lower parts of these rows may hold more than zeros."""
+    return rows.dtype != torch.bfloat16
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """Packed rows of one side."""
+
+    parts: Parts
+    terms: Tensor  # [panels, 4, lanes of a panel] bias, norms
+
+    def norms(self, count: int) -> Tensor:
+        """Upper bounds on the norms of the first ``count`` rows and of their parts, ``[3, R]``."""
+        return self.terms[:, 1:].transpose(0, 1).flatten(1)[:, :count]
+
+
+def row_floats(dim: int) -> int:
+    """Float32 numbers that a packed row takes: both parts."""
+    return num_steps(dim) * SPLIT_FEATURES
+
+
+def pack_queries(
+    operands: Operands,
+    selection: Selection,
+    dim: int,
+    width: int,
+    *,
+    out: Tensor | None = None,
+    status: Tensor | None = None,
+) -> SplitRows:
+    """Negated queries in tiles of ``width``; the other arguments as of ``layout.pack_queries``."""
+    options = {"bias": None, "IS_NEGATED": True, "p_status": status}
+    return _pack(operands.queries, operands, selection, dim, width, out, options)
+
+
+def pack_candidates(
+    operands: Operands,
+    selection: Selection,
+    dim: int,
+    width: int,
+    *,
+    out: Tensor | None = None,
+    status: Tensor | None = None,
+) -> SplitRows:
+    """Candidates in panels of ``width``, as of ``layout.pack_candidates``."""
+    bias = operands.candidates.whole_bias
+    bias = None if bias is None else vector_of(bias)
+    options = {"bias": bias, "IS_NEGATED": False, "p_status": status}
+    return _pack(operands.table, operands, selection, dim, width, out, options)
+
+
+def _pack(
+    rows: Tensor,
+    operands: Operands,
+    selection: Selection,
+    dim: int,
+    width: int,
+    out: Tensor | None,
+    options: dict[str, Any],
+) -> SplitRows:
+    panels = -(-selection.size // width)
+    numbers = panels * width * row_floats(dim)
+    if out is None:
+        out = rows.new_empty(numbers, dtype=torch.float32)
+    halves = out[:numbers].view(torch.bfloat16)
+    high, low = halves[:numbers], halves[numbers:]
+    packed = SplitRows(
+        Parts(high, low if has_low(rows) else None),
+        rows.new_empty(panels, _TERMS, width, dtype=torch.float32),
+    )
+    launcher.launch(
+        pack_parts,
+        (panels * (width // PACK_ROWS),),
+        {
+            "lanes": selection.of(rows_of(rows, operands.score)),
+            "parts": packed.parts,
+            "p_terms": packed.terms,
+            "count": selection.size,
+            "num_features": dim,
+            "num_steps": num_steps(dim),
+            "LANES": width,
+            **options,
+        },
+        num_warps=4,
+    )
+    return packed
+
+
+def launch_sweep(
+    queries: SplitRows,
+    candidates: SplitRows,
+    decisive: Tensor,
+    tally: Tally,
+    num_candidates: int,
+    facts: "SweepFacts",
+) -> None:
+    """Sweep what is packed: count and collect, or only collect where ``tally`` has no counts."""
+    launcher.launch(
+        collect_split if tally.greater is None else sweep_split,
+        (len(queries.terms), len(candidates.terms)),
+        {
+            "split": Split(
+                queries.parts,
+                candidates.parts,
+                decisive,
+                candidates.terms,
+                facts.bound.rel * bounds.ROUND_UP,
+            ),
+            "tally": tally,
+            "num_candidates": num_candidates,
+            "num_steps": num_steps(facts.dim),
+            "STAGES": facts.tile.stages,
+            "FORM": form_of(facts.operands),
+            "TILE": facts.tile.shape,
+        },
+        num_warps=facts.tile.num_warps,
+        **({"maxnreg": facts.tile.max_registers} if facts.tile.max_registers else {}),
+    )
+
+
+@dataclass(frozen=True)
+class SweepFacts:
+    """What all launches of a sweep share."""
+
+    operands: Operands
+    dim: int
+    tile: configs.Tile
+    bound: SplitBound

@@ -1,0 +1,88 @@
+"""A crop whose sweep runs on tensor cores; everything else is as of any other."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..device.sweep import Tally
+from . import configs, split
+from .batch import Batch
+from .crop import Block, Crop, Scratch
+from .layout import Selection
+
+
+class SplitCrop(Crop):
+    """As :class:`Crop`, of dot products of rows that are split in two."""
+
+    def pack_queries(self, block: Block, tile: configs.Tile) -> bool:
+        """Split the queries of a block and make their thresholds; False if they are."""
+        if self._packed[:2] == block[:2]:
+            return False
+        self._packed = Block(*block[:2], *self._packed[2:])
+        first, count = block[:2]
+        positions = self.order[first : first + count]
+        self._queries = split.pack_queries(
+            self.batch.operands,
+            Selection(count, positions),
+            self.dim,
+            tile.queries,
+            out=self.packed_queries,
+        )
+        self.packed_thresholds = split.tiled_thresholds(
+            self._facts(tile).bound,
+            self.target_scores[positions],
+            self._queries,
+            self.batch.bias_magnitude,
+        )
+        return True
+
+    def pack_candidates(self, block: Block, tile: configs.Tile) -> bool:
+        """Split the candidates of a block; False if they are."""
+        if self._packed[2:] == block[2:]:
+            return False
+        self._packed = Block(*self._packed[:2], *block[2:])
+        self._candidates = split.pack_candidates(
+            self.batch.operands,
+            self._selection(block),
+            self.dim,
+            tile.candidates,
+            out=self.packed_panels,
+            status=None if self.batch.allows_nan else self.status.rows[1:2],
+        )
+        return True
+
+    def sweep(self, block: Block, cursor: Tensor, *, count_certain: bool = True) -> None:
+        """Count what beats its target for certain; the open pairs become the band."""
+        assert self.plan is not None
+        tile = self.plan.tile
+        self.pack_queries(block, tile)
+        self.pack_candidates(block, tile)
+        positions = -(-block.num_queries // tile.queries) * tile.queries
+        greater = torch.zeros(positions, dtype=torch.int32, device=self.batch.device)
+        split.launch_sweep(
+            self._queries,
+            self._candidates,
+            self.packed_thresholds,
+            Tally(greater, self.band, cursor, self.capacity),
+            block.num_candidates,
+            self._facts(tile),
+        )
+        if count_certain:
+            self.count_certain(block, greater)
+
+    def _facts(self, tile: configs.Tile) -> split.SweepFacts:
+        return split.SweepFacts(self.batch.operands, self.dim, tile, split.split_bound(self.dim))
+
+
+def crop_of(
+    batch: Batch,
+    dim: int,
+    counts: Tensor,
+    plan: configs.Plan | None,
+    scratch: Scratch,
+    ends: Sequence[int] = (),
+) -> Crop:
+    """The crop that a plan asks for."""
+    kind = SplitCrop if plan is not None and plan.is_split else Crop
+    return kind(batch, dim, counts, plan, scratch, ends)

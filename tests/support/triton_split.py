@@ -1,0 +1,68 @@
+"""Sweeps by tensor cores in the interpreter: forced, emulated, and what they compute of a pair."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kgfast.kernels.operands import Operands, Prepared
+from kgfast.kernels.scores import get_score
+from kgfast.kernels.triton.device.split_sweep import multiply_tile
+from kgfast.kernels.triton.host import configs, split
+from kgfast.kernels.triton.host.layout import Selection
+from support.tensor_cores import tensor_cores
+
+SMALL = configs.Tile(16, 16, 1, stages=1)
+
+
+@contextmanager
+def split_sweeps() -> Iterator[list[int]]:
+    """Within, dot products are swept by emulated tensor cores, in small tiles."""
+    with (
+        tensor_cores() as calls,
+        patch.object(configs, "splits", lambda score, *_: not score.monotone),
+        patch.object(configs, "split_tile", lambda *_: SMALL),
+    ):
+        yield calls
+
+
+def swept_products(queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Minus the products of all pairs as swept, and what they may be wrong by, ``[B, N]``."""
+    dim = queries.shape[1]
+    operands = Operands(queries, Prepared(candidates, get_score("dot")))
+    rows = split.pack_queries(operands, Selection(len(queries)), dim, SMALL.queries)
+    panels = split.pack_candidates(operands, Selection(len(candidates)), dim, SMALL.candidates)
+    grid = len(rows.terms), len(panels.terms)
+    out = torch.empty(grid[0] * SMALL.queries, grid[1] * SMALL.candidates)
+    store_products[grid](
+        rows.parts, panels.parts, out, split.num_steps(dim), out.stride(0), TILE=SMALL.shape
+    )
+    zeros = torch.zeros(len(queries), dtype=torch.float64)
+    bound, norms = split.split_bound(dim), rows.norms(len(queries))
+    base, *slopes = split.thresholds(bound, zeros, norms, None).double()[1:]
+    allowed = base[:, None] + bound.rel * (queries.double() @ candidates.double().T).abs()
+    for slope, norm in zip(slopes, panels.norms(len(candidates)).double(), strict=True):
+        allowed = allowed + slope[:, None] * norm
+    return out[: len(queries), : len(candidates)], allowed
+
+
+def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The parts of 16 rows ``[16, D]`` as packed, and their norms ``[3, 16]``."""
+    operands = Operands(rows, Prepared(rows, get_score("dot")))
+    packed = split.pack_candidates(operands, Selection(16), rows.shape[1], 16)
+    parts = (part.view(16, -1)[:, : rows.shape[1]].float() for part in packed.parts)
+    return (*parts, packed.norms(16).double())
+
+
+@triton.jit
+def store_products(queries, candidates, p_out, num_steps, stride, TILE: tl.constexpr):
+    """What a sweep multiplies, one tile."""
+    both = split.Split(queries, candidates, p_out, p_out, 0.0)
+    total = multiply_tile(both, num_steps, 1, TILE)
+    o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+    o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
+    tl.store(p_out + o_query[:, None] * stride + o_lane[None, :], total)
