@@ -81,10 +81,17 @@ class Form(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Rows and lanes, or rows and features, of one program.
+    """Rows and lanes, or rows and features, of one program."""
 
-    A sweep cuts the rows into ``bands``, one a warp, and gives a thread ``repeats`` lanes beside
-    each other: ``rows / bands * repeats`` pairs a thread. Without bands a thread has one lane.
+    rows: int
+    lanes: int
+
+
+class SweepTile(NamedTuple):
+    """Rows and lanes of one program of a sweep, and how threads share them.
+
+    The rows are cut into ``bands``, one a warp, and a thread has ``repeats`` lanes beside each
+    other: ``rows / bands * repeats`` pairs a thread. Without bands a thread has one lane.
     """
 
     rows: int

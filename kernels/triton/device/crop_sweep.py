@@ -23,7 +23,7 @@ from .sweep import (
     count_certain,
     extremes,
     judge,
-    no_sums,
+    new_sums,
     of_rows,
     of_squares,
     row_of_pair,
@@ -73,13 +73,13 @@ def sweep_crops(
     # The norms of the widest crop are the largest.
     largest = extremes(p_lanes, p_lanes + (crops.number - 1) * crops.lanes, FORM, TILE)
     tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
-    total = no_sums(TILE)
+    total = new_sums(TILE)
     feature = 0  # past num_features: abandoned
     for i_crop in range(crops.number):
         width = tl.load(crops.widths + i_crop).to(tl.int32)
         while feature < width:
             stop = tl.minimum(feature + SUM_BLOCK, width)
-            part = no_sums(TILE)
+            part = new_sums(TILE)
             total += add_packed(part, tile, feature, stop, FORM, stored_move(FORM), TILE)
             feature = stop
             if FORM.term != PRODUCT:

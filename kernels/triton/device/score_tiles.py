@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from .arguments import Vector, load_as
-from .sweep import SUM_BLOCK, add_packed, flat, no_sums, tile_of
+from .sweep import SUM_BLOCK, add_packed, flat, new_sums, tile_of
 from .terms import score_of, stored_move
 
 
@@ -55,8 +55,8 @@ def score_tiles(
     shape = num_queries, num_candidates
     bias = packed.bias
     tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
-    total = no_sums(TILE)
-    part = no_sums(TILE)
+    total = new_sums(TILE)
+    part = new_sums(TILE)
     if out.crops is not None:
         feature = 0
         for i_crop in range(out.num_crops):
@@ -67,7 +67,7 @@ def score_tiles(
                 feature = stop
                 if feature % SUM_BLOCK == 0:
                     total += part
-                    part = no_sums(TILE)
+                    part = new_sums(TILE)
             p_crop = out.ptr + tl.load(out.crops + 2 * i_crop + 1)
             store_scores(flat(total + part, TILE), p_crop, out.row, shape, bias, FORM, TILE)
     else:

@@ -91,7 +91,7 @@ def of_lanes(values):
 
 
 @triton.jit
-def no_sums(TILE: tl.constexpr):
+def new_sums(TILE: tl.constexpr):
     """The sums of a tile, ``[R, J, W, L]``: lanes, rows and warps as Triton deals them out."""
     R: tl.constexpr = TILE.repeats
     J: tl.constexpr = rows_of_band(TILE)
@@ -110,7 +110,7 @@ def flat(total, TILE: tl.constexpr):
 
 @triton.jit
 def add_packed(part, tile, first, stop, FORM: tl.constexpr, MOVE: tl.constexpr, TILE: tl.constexpr):
-    """``part``, as of :func:`no_sums`, plus the terms of packed features ``first .. stop - 1``."""
+    """``part``, as of :func:`new_sums`, plus the terms of packed features ``first .. stop - 1``."""
     p_queries, p_panels = tile
     M: tl.constexpr = TILE.rows
     N: tl.constexpr = TILE.lanes
@@ -187,7 +187,7 @@ def all_past(total, limit):
 
 @triton.jit
 def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl.constexpr):
-    """Sums of a tile, as of :func:`no_sums`, and whether it ran to its end.
+    """Sums of a tile, as of :func:`new_sums`, and whether it ran to its end.
 
     Thresholds are those of the tile, ``largest`` its :func:`extremes`. They are loaded at every
     fold, since a lane would hold all of them.
@@ -198,11 +198,11 @@ def sweep_tile(tile, packed, num_features, largest, FORM: tl.constexpr, TILE: tl
     is_near = True
     if FORM.has_factor:
         is_near = tl.max(tl.load(p_threshold + 3 * M)) * largest_norm <= NEAREST
-    total = no_sums(TILE)
+    total = new_sums(TILE)
     feature = 0  # past num_features: abandoned
     while feature < num_features:
         stop = tl.minimum(feature + SUM_BLOCK, num_features)
-        part = no_sums(TILE)
+        part = new_sums(TILE)
         total += add_swept(part, tile, feature, stop, is_near, FORM, TILE)
         feature = stop
         if FORM.term != PRODUCT:

@@ -44,9 +44,9 @@ class Tile:
     stages: int = 0  # steps of a split sweep in flight
 
     @property
-    def shape(self) -> arguments.Tile:
+    def shape(self) -> arguments.SweepTile:
         """As kernels take it."""
-        return arguments.Tile(self.queries, self.candidates, self.bands, self.repeats)
+        return arguments.SweepTile(self.queries, self.candidates, self.bands, self.repeats)
 
 
 @dataclass(frozen=True)
