@@ -12,7 +12,8 @@ from .device.arguments import Out, Tile
 from .device.gather import gather_scores
 from .host import configs
 from .host import launch as launcher
-from .host.gradients import ListGradients, Slopes
+from .host.gradients import ListGradients
+from .host.pull import Slopes
 from .host.views import form_of, plane_of, views_of
 from .host.widths import crop_order, over_norms, segments
 

@@ -1,16 +1,16 @@
 """Scores of all pairs on a GPU, and their gradients.
 
-Distances are swept in tiles (device/score_tiles.py), and slopes summed row by row
-(device/backward.py). ``dot`` is a GEMM, so it goes to the vendor's library in chunks, with torch's
+Distances are swept in tiles (device/score_tiles.py), and slopes carried to both sides at once
+(device/pull.py). ``dot`` is a GEMM, so it goes to the vendor's library in chunks, with torch's
 own float32 matmul precision (IEEE unless the user allows less); with ``dims`` its scores are swept
 in IEEE float32, all crops in one pass.
 
-Memory: 20 MiB of packed operands; backward 8 MiB each for the coefficients of a block, their
-packed form, partial sums and, for ``l2``, the norms. A loss over all candidates scores chunks of
-them into 8 MiB of scratch, which stays in the L2 cache until its slopes are carried back.
+Memory: 20 MiB of packed operands; backward 20 MiB of partial sums, 8 MiB of float32 sums of rows in
+half precision and, for ``l2`` and crops, 16 MiB of coefficients. A loss over all candidates scores
+chunks of them into 8 MiB of scratch, which stays in the L2 cache until its slopes are carried back.
 
 Cost model of such a loss (rotate, d features, sm_90): 7.0 d issue slots a pair forward; 7.0 d and
-twice 9.2 d backward; about ten passes over the scratch beside that.
+12.4 d backward; about ten passes over the scratch beside that.
 """
 
 from collections.abc import Iterator
@@ -26,15 +26,13 @@ from .host import configs
 from .host import launch as launcher
 from .host.gradients import (
     Accumulators,
-    GradAccumulator,
-    Slopes,
     add_gradients,
     float_chunks,
     no_autocast,
     row_cap,
-    zero_gradient,
 )
 from .host.layout import Selection, pack_candidates, pack_stored_queries
+from .host.pull import RowSums, Slopes, most_queries
 from .host.views import form_of, packed_planes, vector_of
 from .host.widths import crop_order, over_norms, segments
 from .indexed import fill_indexed
@@ -116,57 +114,69 @@ def all_gradients(
     """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype."""
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, N]
-    num_queries, num_rows = grad.shape[1:]
     if into is None:
-        gradients = Gradients(
-            zero_gradient(operands.queries, need.queries),
-            zero_gradient(operands.table, need.table),
-            zero_gradient(operands.factor, need.factor),
-        )
-        copies = 2 + (len(grad) if operands.score.root else 0)
-        pairs = BLOCK_PAIRS * 2 // copies
-    else:  # a chunk of a loss: one block
-        gradients = Gradients(into.queries, into.table)
-        pairs = num_queries * max(num_rows, _LEAST_COLUMNS)
-        if into.table is not None and not into.adds_to_table:
-            into.table.zero_()
+        gradients, adds = _new_gradients(operands, need), False
+    else:
+        gradients, adds = Gradients(into.queries, into.table), into.adds_to_table
+    is_narrow = max(operands.crops) < operands.num_features
+    if (is_narrow or not grad.numel()) and not adds:
+        for part in (gradients.table, gradients.factor):
+            if part is not None:
+                part.zero_()
+    if not grad.numel():
+        return gradients
     with launcher.serving(operands.table.device) as arch:
-        for columns, parts in _blocks(num_queries, num_rows, pairs, row_cap(operands)):
-            of_table = _accumulator(gradients.table, columns)
-            of_factor = _accumulator(gradients.factor, columns)
+        for columns, parts in _blocks(operands, grad):
+            is_single = operands.score.monotone and len(parts) == 1
+            of_table, of_factor = (
+                None if whole is None else RowSums(whole[columns], adds=adds, is_single=is_single)
+                for whole in (gradients.table, gradients.factor)
+            )
             for rows in parts:
-                of_queries = _accumulator(gradients.queries, rows)
+                of_queries = None if gradients.queries is None else gradients.queries[rows]
                 block = operands.of_queries(rows).of_rows(columns)
                 sums = Accumulators(of_queries, of_table, of_factor)
-                _block_backward(block, grad[:, rows, columns], sums, arch)
-                _finish(of_queries)
-            _finish(of_table, of_factor)
+                _block_backward(block, grad[:, rows, columns], sums, arch, is_first=not rows.start)
+            for of_rows in (of_table, of_factor):
+                if of_rows is not None:
+                    of_rows.finish()
     return gradients
 
 
-def _blocks(
-    num_rows: int, num_columns: int, pairs: int, most_columns: int
-) -> Iterator[tuple[slice, list[slice]]]:
-    """Columns and rows of blocks of at most ``pairs`` pairs, all rows if 512 columns then fit."""
-    height = max(1, min(num_rows, pairs // _LEAST_COLUMNS))
-    most_columns = min(most_columns, 16 * configs.MAX_GRID)  # of pack's grid
-    width = max(1, min(num_columns, pairs // height, most_columns))
-    rows = [slice(i, i + height) for i in range(0, num_rows, height)]
-    for j in range(0, num_columns, width):
-        yield slice(j, j + width), rows
+def _new_gradients(operands: Operands, need: Need) -> Gradients:
+    """Contiguous: zeros for queries, to add to; room for those of rows."""
+    queries, table, factor = operands.queries, operands.table, operands.factor
+    return Gradients(
+        queries.new_zeros(queries.shape) if need.queries else None,
+        table.new_empty(table.shape) if need.table else None,
+        factor.new_empty(factor.shape) if need.factor and factor is not None else None,
+    )
 
 
-def _accumulator(grad: Tensor | None, part: slice) -> GradAccumulator | None:
-    return None if grad is None else GradAccumulator(grad[part])
+def _blocks(operands: Operands, grad: Tensor) -> Iterator[tuple[slice, list[slice]]]:
+    """Columns and rows of blocks whose scratch is bounded.
+
+    Slopes are read in place, but where crops share them or a root divides them.
+    """
+    copies = int(len(grad) > 1) + (len(grad) if operands.score.root else 0)
+    num_queries, num_rows = grad.shape[1:]
+    height, width = num_queries, num_rows
+    if operands.score.monotone:
+        height = min(height, most_queries(operands))
+    if copies:
+        pairs = BLOCK_PAIRS * 2 // (copies + 1)
+        height = max(1, min(height, pairs // _LEAST_COLUMNS))
+        width = max(1, pairs // height)
+    parts = [slice(i, i + height) for i in range(0, num_queries, height)]
+    is_single = operands.score.monotone and len(parts) == 1
+    width = min(width, num_rows if is_single else row_cap(operands))
+    for j in range(0, num_rows, width):
+        yield slice(j, j + width), parts
 
 
-def _finish(*accumulators: GradAccumulator | None) -> None:
-    for accumulator in accumulators:
-        if accumulator is not None:
-            accumulator.finish()
-
-
-def _block_backward(operands: Operands, grad: Tensor, into: Accumulators, arch: int) -> None:
+def _block_backward(
+    operands: Operands, grad: Tensor, into: Accumulators, arch: int, *, is_first: bool
+) -> None:
     """Add the gradients of a block whose scores have the gradient ``[C, b, k]``.
 
     From the widest range of features down: each crop adds to the coefficients of those it has.
@@ -176,4 +186,4 @@ def _block_backward(operands: Operands, grad: Tensor, into: Accumulators, arch: 
         fill_scores(norms, operands, arch)
         grad = over_norms(grad, norms.neg_())
     for part in segments(grad, operands.crops):
-        add_gradients(operands, Slopes(*part), into, arch)
+        add_gradients(operands, Slopes(*part), into, arch, is_first=is_first)

@@ -1,20 +1,14 @@
-"""Gradients of rows: sums over the rows of the other side of slopes, weighted by their pairs.
+"""Gradients of pairs in lists: sums over a list of slopes, weighted by its pairs.
 
-Each side recomputes its differences, and a sum never leaves its lane: no reduction an element, no
-atomics, a fixed order. :func:`backward` takes all pairs of a block, :func:`backward_lists` lists of
-pairs: of a query, its own; of a table's row, those whose id it is, in the order of the index.
-Lists are cut into pieces of bounded length, so that one hot id is many programs; pieces of a row
-are added in order. One function, ``terms.minus_slopes``, serves either side; sums that a side does
-not have are never stored, so the compiler drops them.
+A list holds the pairs of a query, or those of a table's row, whose id it is, in the order of the
+index. Each pair stands in two lists, and is computed for either: what a pull of both sides at once
+(pull.py) would owe to the other side's row is as large as the rows that are gathered, and would
+have to be sorted. Lists are cut into pieces of bounded length, so that one hot id is many programs;
+pieces of a row are added in order. A sum never leaves its lane before its end: no atomics, a fixed
+order. One function, ``terms.minus_slopes``, serves either side; sums that a side does not have are
+never stored, so the compiler drops them.
 
-Cost model (rotate, sm_90, 16 x 32 tile, 1 warp): 8 arithmetic slots an element (two subtractions,
-two multiply-adds for the square, ``MUFU.RSQ``, a product, two multiply-adds), 9.6 with loads and
-the loop, so issue is the limit and the square root unit hides behind it. A lane owns a feature of
-every row of its tile: rows and their sums stay in registers (128), the other side's row is read
-in place, coalesced over features, once for 16 rows, and 16 coefficients are four uniform vectors.
-rscf_rotate with a factor: 58 for queries, 49 for candidates; its accumulators fill the registers,
-so a lane owns a feature of 4 queries or of 8 candidates. Lists are limited by the gathered rows,
-8 bytes an element of rotate, beside about 11 issue slots.
+Cost model: limited by the gathered rows, 8 bytes an element of rotate, beside about 11 issue slots.
 """
 
 from typing import Any, NamedTuple
@@ -23,30 +17,17 @@ import triton
 import triton.language as tl
 
 from .arguments import Rows, Views
+from .pull import narrow
 from .sweep import SUM_BLOCK
 from .terms import load_candidate, load_query, minus_slopes
-
-WEIGHTS = 16  # rows of a packed tile of coefficients
-_WEIGHTS: tl.constexpr = tl.constexpr(WEIGHTS)
 
 
 class Side(NamedTuple):
     """The side whose gradients a kernel sums, and its tile."""
 
     of_queries: bool  # else of candidates and their factor
-    rows: int  # of a program: of the tile, or pairs of a list
+    rows: int  # pairs of a step
     features: int
-
-
-class Block(NamedTuple):
-    """All pairs of queries and candidates, and the gradients of one side."""
-
-    queries: Rows
-    table: Rows
-    factor: Rows | None
-    coefficient: Any  # [tiles of rows][num_others][WEIGHTS]
-    grad: Rows | None  # float32, added to; ``num_rows`` rows of a split after those of the last
-    grad_factor: Rows | None
 
 
 class Lists(NamedTuple):
@@ -75,14 +56,6 @@ class SlopeSums(NamedTuple):
     s2: Any
     s3: Any
     s4: Any
-
-
-@triton.jit
-def narrow(values, DTYPE: tl.constexpr):
-    """Float32 values as the type of a gradient, rounded to nearest."""
-    if DTYPE.primitive_bitwidth < 32:
-        return values.to(DTYPE, fp_downcast_rounding="rtne")
-    return values.to(DTYPE)
 
 
 @triton.jit
@@ -119,86 +92,6 @@ def at_row(views, row, FORM: tl.constexpr):
     if FORM.has_factor:
         p_f = views.factor.ptr + row * views.factor.row
     return p_q, p_c, p_f
-
-
-@triton.jit
-def subtract(p_plane, total, mask):
-    """Subtract from a plane of a gradient."""
-    tl.store(p_plane, tl.load(p_plane, mask=mask, other=0.0) - total, mask=mask)
-
-
-@triton.jit(do_not_specialize=["num_rows", "num_others", "first_feature", "last_feature"])
-def backward(
-    block,
-    num_rows,
-    num_others,
-    first_feature,
-    last_feature,
-    FORM: tl.constexpr,
-    SIDE: tl.constexpr,
-):
-    """Subtract the sums over one split of the other side from a tile of gradients."""
-    ROWS: tl.constexpr = SIDE.rows
-    FEATURES: tl.constexpr = SIDE.features
-    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
-    views = Views(block.queries, block.table, block.factor, block.factor)
-    grad = block.grad
-    grad_factor = block.grad_factor
-    first_row = tl.program_id(0) * ROWS
-    i_split = tl.program_id(2)
-    row = first_row + tl.arange(0, ROWS)
-    feature = first_feature + tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-    k = tl.minimum(feature, last_feature - 1).to(tl.int64)[None, :]
-    safe_row = tl.minimum(row, num_rows - 1).to(tl.int64)[:, None]
-    per_split = (num_others + tl.num_programs(2) - 1) // tl.num_programs(2)
-    first = i_split * per_split
-    last = tl.minimum(first + per_split, num_others)
-    p_q, p_c, p_f = at_row(views, safe_row, FORM)
-    if SIDE.of_queries:
-        q = load_query(p_q, views.queries, k, None, FORM, tl.float32)
-    else:
-        c = load_candidate(p_c, p_f, views, k, None, FORM, tl.float32)
-    p_q, p_c, p_f = at_row(views, first.to(tl.int64), FORM)
-    p_weight = block.coefficient
-    p_weight += ((first_row // _WEIGHTS).to(tl.int64) * num_others + first) * _WEIGHTS
-    if ROWS < _WEIGHTS:
-        p_weight += tl.multiple_of(first_row % _WEIGHTS, ROWS)
-    zero = tl.zeros((ROWS, FEATURES), tl.float32)
-    total = no_sums(zero)
-    other = first
-    while other < last:
-        stop = tl.minimum(other + SUM_BLOCK, last)
-        part = no_sums(zero)
-        for _ in range(other, stop):
-            weight = tl.load(p_weight + tl.arange(0, ROWS))[:, None]
-            if SIDE.of_queries:
-                c = load_candidate(p_c, p_f, views, k, None, FORM, tl.float32)
-                p_c += views.table.row
-                if FORM.has_factor:
-                    p_f += views.factor.row
-            else:
-                q = load_query(p_q, views.queries, k, None, FORM, tl.float32)
-                p_q += views.queries.row
-            part = plus(part, minus_slopes(weight, q, c, FORM, SIDE.of_queries))
-            p_weight += _WEIGHTS
-        total = plus(total, part)
-        other = stop
-    mask = (row < num_rows)[:, None] & (feature < last_feature)[None, :]
-    row = row.to(tl.int64) + i_split.to(tl.int64) * num_rows
-    if grad is not None:
-        p_grad = grad.ptr + row[:, None] * grad.row + k * grad.step
-        subtract(p_grad, total.s0, mask)
-        if FORM.planes == 2:
-            subtract(p_grad + grad.plane, total.s1, mask)
-        if SIDE.of_queries and FORM.is_rscf:
-            subtract(p_grad + FORM.planes * grad.plane, total.s2, mask)
-            if FORM.planes == 2:
-                subtract(p_grad + 3 * grad.plane, total.s3, mask)
-            if FORM.has_factor:
-                subtract(p_grad + 2 * FORM.planes * grad.plane, total.s4, mask)
-    if grad_factor is not None:
-        p_grad = grad_factor.ptr + row[:, None] * grad_factor.row + k * grad_factor.step
-        subtract(p_grad, total.s2, mask)
 
 
 @triton.jit

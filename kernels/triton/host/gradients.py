@@ -10,71 +10,26 @@ from torch import Tensor
 from ...operands import Operands
 from ..device import backward as kernels
 from ..device.arguments import Rows
-from ..device.backward import WEIGHTS, Block, Lists, Sums
+from ..device.backward import Lists, Sums
 from . import launch as launcher
-from .configs import MAX_GRID, RSCF_REGISTERS
-from .layout import pack_weights
 from .lists import PairLists, lists_of_ids, lists_of_queries
+from .pull import QuerySums, RowSums, Slopes, pull
 from .views import form_of, plane_of, queries_of, rows_of, views_of
 
-PARTIAL_BYTES = 8 << 20
+TOTAL_BYTES = 8 << 20  # of float32 sums of rows that are stored in half precision
 MATMUL_BYTES = 8 << 20  # a chunk of rows converted for a GEMM
-BACKWARD_PROGRAMS = 4096  # warps that fill a machine: into as many the other side is split
-BACKWARD_ROWS, RSCF_QUERIES, RSCF_CANDIDATES = 16, 4, 8  # of a program
 LIST_PAIRS, LIST_FEATURES, RSCF_LIST_FEATURES = 4, 64, 32
 PIECE_PAIRS = 256  # of a list, at least
 EXTRA_BYTES = 8 << 20
 ADD_COLUMNS = 128
 
 
-class GradAccumulator:
-    """Float32 sums for rows of a gradient, in as many splits as fill the machine."""
-
-    def __init__(self, grad: Tensor) -> None:
-        self.grad = grad
-        is_float = grad.dtype == torch.float32
-        self.total = grad if is_float else grad.to(torch.float32)
-        self.partial: Tensor | None = None
-
-    def splits(self, programs: int, num_others: int, splits: int | None = None) -> Tensor:
-        """``[splits, R, G]`` to add to; the same for every range of features."""
-        if self.partial is None:
-            room = PARTIAL_BYTES // (4 * self.total.numel())
-            if splits is None:
-                splits = min(BACKWARD_PROGRAMS // programs, room, num_others // 64, MAX_GRID)
-            if splits > 1:
-                self.partial = self.total.new_zeros(splits, *self.total.shape)
-        return self.total[None] if self.partial is None else self.partial
-
-    def finish(self) -> None:
-        """Bring the sums into the gradient, in its dtype."""
-        if self.partial is not None:
-            self.total += self.partial.sum(0)
-        if self.total is not self.grad:
-            self.grad.copy_(self.total)
-
-
 class Accumulators(NamedTuple):
     """Of each operand; None where its gradient is not needed."""
 
-    queries: GradAccumulator | None
-    table: GradAccumulator | None
-    factor: GradAccumulator | None = None
-
-
-class Slopes(NamedTuple):
-    """A range of features, and what the slopes of a block's pairs are multiplied by there."""
-
-    low: int
-    high: int
-    coefficient: Tensor  # [b, k]
-
-
-def zero_gradient(rows: Tensor | None, needed: bool) -> Tensor | None:
-    """A contiguous gradient to add to."""
-    if rows is None or not needed:
-        return None
-    return torch.zeros_like(rows, memory_format=torch.contiguous_format)
+    queries: Tensor | None  # float32, added to
+    table: RowSums | None
+    factor: RowSums | None = None
 
 
 def row_cap(operands: Operands) -> int:
@@ -82,76 +37,26 @@ def row_cap(operands: Operands) -> int:
     caps = [max(1, len(operands.table))]
     for rows in (operands.table, operands.factor):
         if rows is not None and rows.dtype != torch.float32:
-            caps.append(max(1, PARTIAL_BYTES // (4 * rows.shape[1])))
+            caps.append(max(1, TOTAL_BYTES // (4 * rows.shape[1])))
     return min(caps)
 
 
-def add_gradients(operands: Operands, slopes: Slopes, into: Accumulators, arch: int) -> None:
-    """Add the gradients of a block, all pairs of its queries and candidates, without a bias."""
-    if not operands.score.monotone:
-        _add_by_matmul(operands, slopes, into)
-        return
-    if into.queries is not None:
-        _add_side(operands, slopes, (into.queries, None), arch, of_queries=True)
-    if into.table is not None or into.factor is not None:
-        _add_side(operands, slopes, (into.table, into.factor), arch, of_queries=False)
-
-
-def _add_side(
-    operands: Operands,
-    slopes: Slopes,
-    into: tuple[GradAccumulator | None, GradAccumulator | None],
-    arch: int,
-    *,
-    of_queries: bool,
+def add_gradients(
+    operands: Operands, slopes: Slopes, into: Accumulators, arch: int, *, is_first: bool
 ) -> None:
-    rows, others, coefficient = operands.queries, operands.table, slopes.coefficient
-    if not of_queries:
-        rows, others, coefficient = others, rows, coefficient.T
-    side, options = _side_of(operands, arch, of_queries=of_queries)
-    tiles, columns = -(-len(rows) // side.rows), -(-(slopes.high - slopes.low) // side.features)
-    programs = tiles * -(-operands.num_features // side.features)
-    splits = None  # both have as many
-    targets: list[Tensor | None] = [None, None]
-    for i, accumulator in enumerate(into):
-        if accumulator is not None:
-            target = accumulator.splits(programs, len(others), splits)
-            targets[i], splits = target, len(target)
-    grad, grad_factor = targets
-    per_split = -(-len(others) // (splits or 1))
-    views = views_of(operands)
-    launcher.launch(
-        kernels.backward,
-        (tiles, columns, -(-len(others) // per_split)),
-        {
-            "block": Block(
-                *views[:3],
-                pack_weights(coefficient, WEIGHTS),
-                None if grad is None else _grad_rows(operands, grad[0], of_queries=of_queries),
-                None if grad_factor is None else plane_of(grad_factor[0]),
-            ),
-            "num_rows": len(rows),
-            "num_others": len(others),
-            "first_feature": slopes.low,
-            "last_feature": slopes.high,
-            "FORM": form_of(operands),
-            "SIDE": side,
-        },
-        num_warps=1,
-        **options,
-    )
+    """Add the gradients of a block, all pairs of its queries and candidates, without a bias.
 
-
-def _side_of(
-    operands: Operands, arch: int, *, of_queries: bool
-) -> tuple[kernels.Side, dict[str, int]]:
-    """The tile of one side, and options of its launch."""
-    features = 32 if arch else 64  # the lanes of a warp
-    if not operands.score.is_rscf:
-        return kernels.Side(of_queries, BACKWARD_ROWS, features), {}
-    rows = RSCF_QUERIES if of_queries else RSCF_CANDIDATES
-    options = {"maxnreg": RSCF_REGISTERS} if arch else {}
-    return kernels.Side(of_queries, rows, features), options
+    ``is_first``: whether the block is the first of its candidates.
+    """
+    if not operands.score.monotone:
+        _add_by_matmul(operands, slopes, into, is_first=is_first)
+        return
+    sums = None
+    if into.queries is not None:
+        sums = QuerySums(operands, slopes.low, slopes.high, arch)
+    pull(operands, slopes, sums, (into.table, into.factor), arch, is_first=is_first)
+    if sums is not None and into.queries is not None:
+        sums.finish(into.queries)
 
 
 def _grad_rows(operands: Operands, grad: Tensor, *, of_queries: bool) -> Rows:
@@ -160,17 +65,25 @@ def _grad_rows(operands: Operands, grad: Tensor, *, of_queries: bool) -> Rows:
     return rows_of(grad, operands.score)
 
 
-def _add_by_matmul(operands: Operands, slopes: Slopes, into: Accumulators) -> None:
+def _add_by_matmul(
+    operands: Operands, slopes: Slopes, into: Accumulators, *, is_first: bool
+) -> None:
     low, high, coefficient = slopes
-    for accumulator, others, weights in (
-        (into.queries, operands.table, coefficient),
-        (into.table, operands.queries, coefficient.T),
-    ):
-        if accumulator is not None:
-            total = accumulator.total[:, low:high]
-            with no_autocast(others.device):
-                for part, rows in float_chunks(others[:, low:high]):
-                    total.addmm_(weights[:, part], rows)
+    if into.queries is not None:
+        _multiply_into(into.queries[:, low:high], coefficient, operands.table[:, low:high])
+    if into.table is not None:
+        total, adds = into.table.target(1, is_first=is_first)
+        queries = operands.queries[:, low:high]
+        _multiply_into(total[:, low:high], coefficient.T, queries, adds=adds)
+
+
+def _multiply_into(total: Tensor, weights: Tensor, others: Tensor, *, adds: bool = True) -> None:
+    with no_autocast(others.device):
+        for part, rows in float_chunks(others):
+            if adds or part.start > 0:
+                total.addmm_(weights[:, part], rows)
+            else:
+                torch.mm(weights[:, part], rows, out=total)
 
 
 def float_chunks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:

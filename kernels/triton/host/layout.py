@@ -111,14 +111,6 @@ def pack_candidates(
     return out
 
 
-def pack_weights(weights: Tensor, width: int) -> Tensor:
-    """``[R, O]`` of any strides as ``[tiles][O][width]``, flat."""
-    selection, others = Selection.of_rows(weights), weights.shape[1]
-    out = _room(None, weights, selection, width * others, width)
-    _pack(selection.of(plane_of(weights)), selection, others, Panel(width, 1, 1), out, None)
-    return out
-
-
 def describe_candidates(
     operands: Operands,
     selection: Selection,

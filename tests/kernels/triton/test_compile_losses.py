@@ -49,7 +49,8 @@ def loop_of(launch, arch: int, elements: int):
     return inner.total() / elements, roots / elements, inner
 
 
-OWN = {"score_tiles", "backward", "gather_scores", "backward_lists", "add_pieces", "collect"}
+PULL = {"pull", "add_stripes"}
+OWN = {"score_tiles", "gather_scores", "backward_lists", "add_pieces", "collect"} | PULL
 CASES = {  # those that need most registers; other scores do less of the same
     "rotate": ((1, torch.float16, True), (100, torch.float32, True), (1000, torch.float32, False)),
     "l2": ((1000, torch.bfloat16, True),),
@@ -72,9 +73,12 @@ def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
     for launch in launches:
         assert aot.compile_for(launch, arch).stack == 0, launch.name
     names = {launch.name for launch in launches}
-    assert names >= {"backward", "backward_lists", "pack_moved", "describe_moves"}
+    assert names >= {"backward_lists", "pack_moved", "describe_moves"} | PULL
     sides = {launch.args["SIDE"].of_queries for launch in launches if "SIDE" in launch.args}
     assert sides == {False, True}
+    elements = pull_elements(only(launches, "pull"))
+    slots, _, _ = loop_of(only(launches, "pull"), arch, elements)
+    assert slots <= (64 if has_factor else 20)  # 98 and 30 where each side was pulled
 
 
 @pytest.mark.parametrize(("arch", "score"), on_each_arch(*CASES))
@@ -87,26 +91,73 @@ def test_no_kernel_spills(score: str, arch: int) -> None:
             names.add(launch.name)
             code = aot.compile_for(launch, arch)
             assert code.stack == 0, (launch.name, batch, dtype)
-            assert code.registers <= 168, (launch.name, batch, dtype)
+            most = 255 if launch.name == "pull" else 168
+            assert code.registers <= most, (launch.name, batch, dtype)
             assert code.shared <= 16 << 10, (launch.name, batch, dtype)
-    assert names == (OWN | {"score_survivors"}) - ({"backward"} if score == "dot" else set())
+    assert names == (OWN | {"score_survivors"}) - (PULL if score == "dot" else set())
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(
-    ("score", "dtype"), [("rotate", torch.float32), ("rotate_interleaved", torch.bfloat16)]
-)
-def test_the_rotate_backward_is_ten_slots_an_element(score, arch, dtype) -> None:
-    launches = recorded(score, 1000, arch=arch, dtype=dtype)
-    launches = [launch for launch in launches if launch.name == "backward"]
-    assert len(launches) == 2  # one for each side
-    for launch in launches:
-        elements = launch.args["SIDE"].rows * launch.args["SIDE"].features // 32
-        slots, roots, inner = loop_of(launch, arch, elements)
-        assert slots <= 10  # the goal is 11; 9.2 is what stands in backward.py
-        assert roots == 1
-        assert inner["MUFU.RSQ"] == elements
-        assert inner["SHFL"] == inner["BAR"] == inner["LDS"] == 0
+def pull_elements(launch) -> int:
+    """Elements a lane of the innermost loop."""
+    tile = launch.args["TILE"]
+    return tile.rows * tile.features // 32
+
+
+FEWEST = {"rotate": 12.5, "rotate_interleaved": 12.5, "l1": 8, "l2": 5}
+
+
+@pytest.mark.parametrize(("arch", "score"), on_each_arch(*FEWEST))
+def test_both_sides_are_pulled_at_once(score, arch) -> None:
+    """18.4 slots of rotate where each side is pulled, 12 of l1, 5.8 of l2."""
+    is_blackwell = arch >= 100  # a lane has 16 rows: of 32 two numbers would spill
+    dtype = torch.bfloat16 if score == "rotate_interleaved" else torch.float32
+    launch = only(recorded(score, 1000, arch=arch, dtype=dtype), "pull")
+    elements = pull_elements(launch)
+    assert elements == (16 if is_blackwell else 32)
+    slots, roots, inner = loop_of(launch, arch, elements)
+    assert slots <= FEWEST[score] + 1.6 * is_blackwell
+    assert roots == inner["MUFU.RSQ"] / elements == score.startswith("rotate")
+    assert inner["SHFL"] == 3 * get_score(score).planes  # eight lanes share a feature
+    assert inner["BAR"] <= 1
+    assert inner["LDS"] <= elements // 4
+
+
+def test_a_loss_of_rotate_is_twenty_slots_a_feature() -> None:
+    """Scored once for binary cross entropy, twice for cross entropy, and pulled once."""
+    launches = recorded("rotate", 1000, arch=90)
+    pulled, tile = only(launches, "pull"), only(launches, "score_tiles")
+    scored = math.prod(tile.args["TILE"]) // (32 * tile.options["num_warps"])
+    of_pull, _, _ = loop_of(pulled, 90, pull_elements(pulled))
+    of_score, _, _ = loop_of(tile, 90, scored)
+    assert of_score + of_pull <= 20
+    assert 2 * of_score + of_pull <= 27
+
+
+@pytest.mark.parametrize("batch", [1, 100, 512, 1000, 5000])
+@pytest.mark.parametrize("score", ["rotate", "l2", "rscf_rotate"])
+def test_a_pull_stays_in_its_room(score, batch) -> None:
+    from kgfast.kernels.triton.host import pull
+
+    with aot.recorded(90) as launches:
+        for others in (5, 300, 30_000):
+            facts, has_factor = get_score(score), score.startswith("rscf")
+            planes = facts.query_planes(has_factor)
+            queries = torch.empty(1, 200 * planes).expand(batch, -1)
+            table = torch.empty(1, 200 * facts.planes).expand(others, -1)
+            factor = torch.empty(1, 200).expand(others, -1) if has_factor else None
+            grad = torch.empty(1, 1).expand(batch, others)
+            launches.clear()
+            triton.pairwise_backward(grad, queries, table, score, factor)
+            for launch in launches:
+                if launch.name == "pull":
+                    warps, rows = math.prod(launch.grid), launch.args["num_queries"]
+                    tile, partial = launch.args["TILE"], launch.args["pulled"].partial
+                    assert partial.numel() * 4 <= pull.PARTIAL_BYTES
+                    stripes = min(-(-others // tile.rows), 1056 * 4 // 200 // 2)
+                    columns = -(-200 // tile.features)
+                    assert warps >= columns * stripes
+                    assert warps <= pull.PROGRAMS + columns
+                    assert partial.numel() >= columns * tile.features * planes * rows
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -187,17 +238,3 @@ class _NoReading(TorchDispatchMode):
         if name in self.waits:
             raise AssertionError(f"{name} waits for the device")
         return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(("rows", "others"), [(16, 40_943), (512, 1024), (4096, 512), (1, 5)])
-def test_gradients_fill_the_machine_in_bounded_scratch(rows, others) -> None:
-    from kgfast.kernels.triton.host import gradients
-
-    grad = torch.zeros(rows, 1024)
-    accumulator = gradients.GradAccumulator(grad)
-    programs = -(-rows // 16) * (512 // 32)
-    target = accumulator.splits(programs, others)
-    assert target.numel() * 4 <= max(gradients.PARTIAL_BYTES, grad.numel() * 4)
-    least = min(2000, programs * (others // 128 or 1))  # warps; a split has 64 rows at least
-    room = gradients.PARTIAL_BYTES // (8 * grad.numel())
-    assert len(target) * programs >= min(least, programs * max(1, room))

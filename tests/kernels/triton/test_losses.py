@@ -112,15 +112,48 @@ class TestPairwise:
     @pytest.mark.parametrize("score", LAYOUTS)
     def test_many_blocks(self, score, monkeypatch) -> None:
         from kgfast.kernels.triton import pairwise
-        from kgfast.kernels.triton.host import gradients
+        from kgfast.kernels.triton.host import gradients, pull
 
         row_bytes = 4 * 2 * get_score(score).planes
         monkeypatch.setattr(pairwise, "BLOCK_PAIRS", 9 * 512)  # 9 rows of a block, 2 copies
-        monkeypatch.setattr(gradients, "PARTIAL_BYTES", 40 * row_bytes)  # 40 columns
+        monkeypatch.setattr(pull, "PROGRAMS", 4)
+        monkeypatch.setattr(pull, "PARTIAL_BYTES", 9 * 4 * 2 * row_bytes)  # 9 queries, 4 programs
+        monkeypatch.setattr(gradients, "TOTAL_BYTES", 40 * row_bytes)  # 40 columns
         monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
         monkeypatch.setattr(pairwise, "CANDIDATE_BYTES", 64 * row_bytes)
         monkeypatch.setattr(gradients, "MATMUL_BYTES", 20 * row_bytes)
         check_pairwise(*operands(score, 34, 70, 2, torch.float16), score, runs=1)
+
+    @pytest.mark.parametrize("programs", [1, 3, 1056])
+    @pytest.mark.parametrize("score", [score for score in LAYOUTS if score != "dot"])
+    def test_stripes_of_tiles_and_splits_of_queries(self, score, programs, monkeypatch) -> None:
+        """Programs that pull several tiles, or one; queries that are split beside few rows."""
+        from kgfast.kernels.triton.host import pull
+
+        monkeypatch.setattr(pull, "PROGRAMS", programs)
+        monkeypatch.setattr(pull, "_LEAST_SPLIT", 2)
+        for name in ("ROWS", "BLACKWELL_ROWS"):
+            monkeypatch.setattr(pull, name, 1)  # tiles of 16 rows
+        check_pairwise(*operands(score, 5, 50, 3, torch.float16), score, runs=1)
+
+    def test_sums_of_queries_wait_for_the_last_chunk(self) -> None:
+        from kgfast.kernels.triton.host.launch import architecture
+        from kgfast.kernels.triton.host.pull import QuerySums, RowSums, Slopes, pull
+
+        q, c = operands("rotate", 3, 70, 4)
+        grad, arch = rows("l1", 3, 70, 2), architecture(q.device)
+        of_queries, of_table, _ = triton.pairwise_backward(grad, q, c, "rotate")
+        problem = Operands(q, Prepared(c, get_score("rotate")))
+        sums, made, part = None, torch.full_like(c, torch.nan), torch.zeros_like(q)
+        for chunk in (slice(0, 64), slice(64, 70)):
+            block = problem.of_rows(chunk)
+            sums = sums or QuerySums(block, 0, 4, arch)
+            of_rows = RowSums(made[chunk], adds=False, is_single=True)
+            pull(block, Slopes(0, 4, grad[:, chunk]), sums, (of_rows, None), arch, is_first=True)
+            of_rows.finish()
+        sums.finish(part)
+        assert_close(part, of_queries)
+        assert_close(made, of_table)
 
     @pytest.mark.parametrize("score", LAYOUTS)
     def test_a_crop_is_the_cropped_table(self, score) -> None:

@@ -1,0 +1,291 @@
+"""Slopes of scores carried to queries and candidates at once: the symmetric pull.
+
+The difference of a pair, and the direction that it makes, serve both of its sides. A lane owns a
+feature of the rows of its tile, whose numbers and sums stay in registers, while queries pass by:
+each adds to the rows' sums in the lane; what the tile's rows owe to the query is added up within
+the lane, then over the lanes that share the feature, and joins the program's own partial sums of
+queries, which lie in memory and are touched by nobody else. These are added over programs in the
+end, in a fixed order (:func:`add_stripes`): no atomics, two runs are bit-equal.
+
+Cost model (rotate, sm_90, 256 x 4 tile, 1 warp): 10 arithmetic slots an element (two subtractions,
+two multiply-adds for the square, ``MUFU.RSQ``, a product, two multiply-adds for each side), 11.8
+with loads, the three exchanges between lanes for 32 elements and the loop, where a pull for each
+side takes 2 x 9.6. Registers are full (255): what bounds the warps is the room for partial sums,
+``4 planes FEATURES`` bytes a query and program. Coefficients are read in place, a row of them
+coalesced over the tile and exchanged through shared memory; 1.2 words an element.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .arguments import Rows, Views, query_planes
+from .moves import PLAIN, move_cos_sin
+from .sweep import SUM_BLOCK
+from .terms import PRODUCT, load_candidate, load_query, weighted_direction
+
+
+class PullTile(NamedTuple):
+    """Rows and features of a program; which gradients are asked for."""
+
+    rows: int
+    features: int
+    of_queries: bool
+    adds: bool  # to the gradients of rows; else they are written
+
+
+class Slopes(NamedTuple):
+    """Coefficients ``[num_queries, num_rows]`` of column stride 1."""
+
+    ptr: Any
+
+
+class Pulled(NamedTuple):
+    """Where gradients go."""
+
+    partial: Any  # float32 [stripes][tiles of features][num_queries][planes][FEATURES]; or None
+    grad: Rows | None  # ``num_rows`` rows of a split of the queries after those of the last
+    grad_factor: Rows | None
+
+
+class OfQuery(NamedTuple):
+    """Numbers for each plane of a query, as of ``terms.Query``; those it lacks are junk."""
+
+    re: Any
+    im: Any
+    w_re: Any
+    w_im: Any
+    a: Any
+
+
+class OfRow(NamedTuple):
+    """Numbers for each plane of a candidate, as of ``terms.Candidate``."""
+
+    re: Any
+    im: Any
+    b: Any
+
+
+@triton.jit
+def narrow(values, DTYPE: tl.constexpr):
+    """Float32 values as the type of a gradient, rounded to nearest."""
+    if DTYPE.primitive_bitwidth < 32:
+        return values.to(DTYPE, fp_downcast_rounding="rtne")
+    return values.to(DTYPE)
+
+
+@triton.jit
+def slopes_of_both(weight, q, c, FORM: tl.constexpr):
+    """``weight`` times the slopes of a score: minus those of the query, and those of the row.
+
+    A score that is a root is divided by it elsewhere.
+    """
+    tl.static_assert(FORM.term != PRODUCT, "products are pulled by a GEMM")
+    re = q.re
+    im = q.im
+    c_re = c.re
+    c_im = c.im
+    is_phase: tl.constexpr = FORM.has_factor and FORM.planes == 2
+    if is_phase:
+        cosine, sine = move_cos_sin(q.a, c.b, PLAIN)
+        re = q.re * cosine - q.im * sine
+        im = q.re * sine + q.im * cosine
+    elif FORM.has_factor:
+        re = re + q.a * c.b
+    if FORM.is_rscf:
+        c_re = q.w_re * c.re
+        c_im = q.w_im * c.im
+    u, v = weighted_direction(weight, re - c_re, im - c_im, FORM)
+    by_re = u
+    by_im = v
+    by_move = u
+    if is_phase:
+        by_re = u * cosine + v * sine
+        by_im = v * cosine - u * sine
+        by_move = v * re - u * im
+    if FORM.is_rscf:
+        of_query = OfQuery(by_re, by_im, u * -c.re, v * -c.im, by_move * c.b)
+        of_row = OfRow(u * q.w_re, v * q.w_im, by_move * -q.a)
+    else:
+        of_query = OfQuery(u, v, u, u, u)
+        of_row = OfRow(u, v, u)
+    return of_query, of_row
+
+
+@triton.jit
+def plus(a, b):
+    """The sum of sums."""
+    return OfRow(a.re + b.re, a.im + b.im, a.b + b.b)
+
+
+@triton.jit
+def load_partial(p_partial, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
+    """What a program has of a query so far; 0 where masked."""
+    re = tl.load(p_partial, mask=mask, other=0.0)
+    im = re
+    w_re = re
+    w_im = re
+    a = re
+    if FORM.planes == 2:
+        im = tl.load(p_partial + FEATURES, mask=mask, other=0.0)
+    if FORM.is_rscf:
+        w_re = tl.load(p_partial + FORM.planes * FEATURES, mask=mask, other=0.0)
+        if FORM.planes == 2:
+            w_im = tl.load(p_partial + 3 * FEATURES, mask=mask, other=0.0)
+    if FORM.has_factor:
+        a = tl.load(p_partial + 2 * FORM.planes * FEATURES, mask=mask, other=0.0)
+    return OfQuery(re, im, w_re, w_im, a)
+
+
+@triton.jit
+def store_partial(p_partial, earlier, by, mask, FORM: tl.constexpr, FEATURES: tl.constexpr):
+    """Store it with the sums over the rows of a tile."""
+    tl.store(p_partial, earlier.re + tl.sum(by.re, 0), mask=mask)
+    if FORM.planes == 2:
+        tl.store(p_partial + FEATURES, earlier.im + tl.sum(by.im, 0), mask=mask)
+    if FORM.is_rscf:
+        p_scale = p_partial + FORM.planes * FEATURES
+        tl.store(p_scale, earlier.w_re + tl.sum(by.w_re, 0), mask=mask)
+        if FORM.planes == 2:
+            p_scale = p_partial + 3 * FEATURES
+            tl.store(p_scale, earlier.w_im + tl.sum(by.w_im, 0), mask=mask)
+    if FORM.has_factor:
+        p_move = p_partial + 2 * FORM.planes * FEATURES
+        tl.store(p_move, earlier.a + tl.sum(by.a, 0), mask=mask)
+
+
+@triton.jit
+def put(p_plane, total, mask, ADDS: tl.constexpr):
+    """Write a plane of a gradient, or add to it."""
+    if ADDS:
+        total += tl.load(p_plane, mask=mask, other=0.0).to(tl.float32)
+    tl.store(p_plane, narrow(total, p_plane.dtype.element_ty), mask=mask)
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("row_of_slopes", "num_queries", "num_rows"),
+        *("first_feature", "last_feature", "has_earlier"),
+    ]
+)
+def pull(
+    views,
+    slopes,
+    row_of_slopes,  # its stride: unaligned to the compiler, which then loads what it exchanges best
+    pulled,
+    num_queries,
+    num_rows,
+    first_feature,
+    last_feature,
+    has_earlier,  # whether partial sums hold those of earlier candidates
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Pull a stripe of tiles of candidates and a split of the queries; features of one tile."""
+    ROWS: tl.constexpr = TILE.rows
+    FEATURES: tl.constexpr = TILE.features
+    PLANES: tl.constexpr = query_planes(FORM)
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    views = Views(views.queries, views.table, views.factor, views.bias)
+    grad = pulled.grad
+    grad_factor = pulled.grad_factor
+    i_features = tl.program_id(0)
+    stripe = tl.program_id(1)
+    i_split = tl.program_id(2)
+    feature = first_feature + i_features * FEATURES + tl.arange(0, FEATURES)
+    m_feature = feature < last_feature
+    k = tl.minimum(feature, last_feature - 1).to(tl.int64)[None, :]
+    per_split = (num_queries + tl.num_programs(2) - 1) // tl.num_programs(2)
+    first = i_split * per_split
+    last = tl.minimum(first + per_split, num_queries)
+    tiles = (num_rows + ROWS - 1) // ROWS
+    first_tile = (stripe.to(tl.int64) * tiles // tl.num_programs(1)).to(tl.int32)
+    last_tile = ((stripe + 1).to(tl.int64) * tiles // tl.num_programs(1)).to(tl.int32)
+    o_mine = (stripe * tl.num_programs(0) + i_features).to(tl.int64) * num_queries + first
+    for i_tile in range(first_tile, last_tile):
+        first_row = i_tile * ROWS
+        place = first_row + tl.arange(0, ROWS)
+        row = tl.minimum(place, num_rows - 1).to(tl.int64)[:, None]
+        p_c = views.table.ptr + row * views.table.row
+        p_f = p_c
+        if FORM.has_factor:
+            p_f = views.factor.ptr + row * views.factor.row
+        c = load_candidate(p_c, p_f, views, k, None, FORM, tl.float32)
+        p_q = views.queries.ptr + first.to(tl.int64) * views.queries.row
+        p_slope = slopes.ptr + first.to(tl.int64) * row_of_slopes + first_row
+        m_slope = place < num_rows
+        m_earlier = m_feature & ((i_tile > first_tile) | (has_earlier > 0))
+        if TILE.of_queries:
+            p_partial = pulled.partial + o_mine * (PLANES * FEATURES) + tl.arange(0, FEATURES)
+        zero = tl.zeros((ROWS, FEATURES), tl.float32)
+        total = OfRow(zero, zero, zero)
+        query = first
+        while query < last:
+            stop = tl.minimum(query + SUM_BLOCK, last)
+            part = OfRow(zero, zero, zero)
+            for _ in range(query, stop):
+                weight = tl.load(p_slope + tl.arange(0, ROWS), mask=m_slope, other=0.0)[:, None]
+                q = load_query(p_q, views.queries, k, None, FORM, tl.float32)
+                if TILE.of_queries:
+                    earlier = load_partial(p_partial, m_earlier, FORM, FEATURES)
+                by_query, by_row = slopes_of_both(weight, q, c, FORM)
+                part = plus(part, by_row)
+                if TILE.of_queries:
+                    store_partial(p_partial, earlier, by_query, m_feature, FORM, FEATURES)
+                    p_partial += PLANES * FEATURES
+                p_slope += row_of_slopes
+                p_q += views.queries.row
+            total = plus(total, part)
+            query = stop
+        # Made anew of what the loop leaves, so that no addresses fill registers within it.
+        place = first_row + (query - last) + tl.arange(0, ROWS)
+        mask = (place < num_rows)[:, None] & m_feature[None, :]
+        row = place.to(tl.int64) + i_split.to(tl.int64) * num_rows
+        if grad is not None:
+            p_grad = grad.ptr + row[:, None] * grad.row + k * grad.step
+            put(p_grad, total.re, mask, TILE.adds)
+            if FORM.planes == 2:
+                put(p_grad + grad.plane, total.im, mask, TILE.adds)
+        if grad_factor is not None:
+            p_grad = grad_factor.ptr + row[:, None] * grad_factor.row + k * grad_factor.step
+            put(p_grad, total.b, mask, TILE.adds)
+
+
+@triton.jit(do_not_specialize=["num_stripes", "first_feature", "last_feature"])
+def add_stripes(
+    grad,  # Rows of the queries' gradient, float32, from which the sums are subtracted
+    p_partial,  # as of Pulled
+    num_stripes,
+    first_feature,
+    last_feature,
+    PLANES: tl.constexpr,
+    FEATURES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Bring the partial sums of all stripes, added in order, into a query's gradient."""
+    query = tl.program_id(0)
+    num_queries = tl.num_programs(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    num_features = last_feature - first_feature
+    mask = column < num_features
+    tiles = (num_features + FEATURES - 1) // FEATURES
+    per_stripe = tiles.to(tl.int64) * num_queries * (PLANES * FEATURES)
+    o_tile = (column // FEATURES).to(tl.int64) * num_queries + query
+    p_first = p_partial + o_tile * (PLANES * FEATURES) + column % FEATURES
+    p_grad = grad.ptr + query.to(tl.int64) * grad.row
+    p_grad += (first_feature + column).to(tl.int64) * grad.step
+    for plane in tl.static_range(PLANES):
+        p_sums = p_first + plane * FEATURES
+        total = tl.zeros((COLUMNS,), tl.float32)
+        stripe = 0
+        while stripe < num_stripes:
+            stop = tl.minimum(stripe + SUM_BLOCK, num_stripes)
+            part = tl.zeros((COLUMNS,), tl.float32)
+            for _ in range(stripe, stop):
+                part += tl.load(p_sums, mask=mask, other=0.0)
+                p_sums += per_stripe
+            total += part
+            stripe = stop
+        p_plane = p_grad + plane * grad.plane
+        tl.store(p_plane, tl.load(p_plane, mask=mask, other=0.0) - total, mask=mask)

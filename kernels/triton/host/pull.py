@@ -1,0 +1,206 @@
+"""Slopes of blocks of pairs carried back by the symmetric pull (device/pull.py)."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...operands import Operands
+from ..device import pull as kernels
+from ..device.pull import Pulled, PullTile
+from . import launch as launcher
+from .configs import MAX_GRID
+from .views import form_of, plane_of, queries_of, rows_of, views_of
+
+PARTIAL_BYTES = 16 << 20  # of sums of queries, of all programs
+SPLIT_BYTES = 4 << 20  # of sums of rows, where queries are split
+PROGRAMS = 1056  # warps that a machine holds, of 255 registers a thread
+ROWS, BLACKWELL_ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 16, 8  # of a lane
+FEATURES = 4  # of a tile of many rows: fewer need less room, more exchange less
+ADD_COLUMNS = 128
+_LEAST_SPLIT = 64  # queries of a split
+
+
+class Slopes(NamedTuple):
+    """A range of features, and what the slopes of a block's pairs are multiplied by there."""
+
+    low: int
+    high: int
+    coefficient: Tensor  # one for each pair, of column stride 1 where all pairs are pulled
+
+
+class RowSums:
+    """The gradient of a chunk's rows: written by the first pull, added to by those after it.
+
+    Parameters
+    ----------
+    grad : Tensor
+        ``[R, G]``.
+    adds : bool
+        Whether ``grad`` holds a part already.
+    is_single : bool
+        Whether one pull will write it, so that rows in half precision need no sums in float32.
+    """
+
+    def __init__(self, grad: Tensor, *, adds: bool, is_single: bool) -> None:
+        self.grad, self._adds = grad, adds
+        self.splits: int | None = None  # of the queries; the first pull says how many
+        self._is_direct = grad.dtype == torch.float32 or (is_single and not adds)
+        self.total = grad if self._is_direct else grad.to(torch.float32)
+        if not (self._is_direct or adds):
+            self.total.zero_()
+        self._partial: Tensor | None = None
+
+    def target(self, splits: int, *, is_first: bool) -> tuple[Tensor, bool]:
+        """``[R, G]``, the first of so many splits, and whether a pull adds to it."""
+        if self.splits is None:
+            self.splits = splits
+            if splits > 1:
+                shape = splits, *self.grad.shape
+                self._partial = self.grad.new_zeros(shape, dtype=torch.float32)
+        if self._partial is not None:
+            return self._partial[0], not is_first
+        return self.total, self._adds or not is_first or not self._is_direct
+
+    def finish(self) -> None:
+        """Bring the sums into the gradient, in its dtype."""
+        if self._partial is not None:
+            total = self._partial.sum(0)
+            if self._adds or not self._is_direct:
+                total += self.total
+            self.grad.copy_(total)
+        elif not self._is_direct:
+            self.grad.copy_(self.total)
+
+
+class QuerySums:
+    """What programs owe to queries, until it is brought into their gradient.
+
+    Parameters
+    ----------
+    operands : Operands
+        A block of at most :func:`most_queries` queries, and the chunk of candidates with most rows.
+    low, high : int
+        The range of features.
+    arch : int
+        As of :func:`launch.serving`.
+    """
+
+    def __init__(self, operands: Operands, low: int, high: int, arch: int) -> None:
+        self.tile, self.stripes, self.splits = _cut(operands, low, high, arch)
+        self.low, self.high, self._operands = low, high, operands
+        tiles = -(-(high - low) // self.tile.features)
+        count = self.stripes * tiles * self.tile.features
+        shape = count * operands.query_planes * operands.num_queries
+        self.partial = operands.queries.new_empty(shape, dtype=torch.float32)
+        self.has_any = False
+
+    def finish(self, grad: Tensor) -> None:
+        """Bring the sums, which hold minus the gradient, into ``grad [B, F]``, float32."""
+        if self.has_any:
+            launcher.launch(
+                kernels.add_stripes,
+                (len(grad), -(-(self.high - self.low) // ADD_COLUMNS)),
+                {
+                    "grad": queries_of(self._operands, grad),
+                    "p_partial": self.partial,
+                    "num_stripes": self.stripes,
+                    "first_feature": self.low,
+                    "last_feature": self.high,
+                    "PLANES": self._operands.query_planes,
+                    "FEATURES": self.tile.features,
+                    "COLUMNS": ADD_COLUMNS,
+                },
+                num_warps=4,
+            )
+            self.has_any = False
+
+
+def most_queries(operands: Operands) -> int:
+    """Queries that are pulled at once: so many that programs fill the machine."""
+    bytes_of_feature = 4 * operands.query_planes
+    features = FEATURES
+    of_all = bytes_of_feature * -(-operands.num_features // features) * features
+    of_programs = bytes_of_feature * features * PROGRAMS
+    return max(1, PARTIAL_BYTES // max(of_programs, of_all))
+
+
+def pull(
+    operands: Operands,
+    slopes: Slopes,
+    sums: QuerySums | None,
+    rows: tuple[RowSums | None, RowSums | None],
+    arch: int,
+    *,
+    is_first: bool,
+) -> None:
+    """Carry the slopes of a block, without a bias, to sums of queries, and to table and factor.
+
+    ``is_first``: whether these rows were pulled by no other block of queries.
+    """
+    if sums is None:
+        tile, stripes, splits = _cut(operands, slopes.low, slopes.high, arch)
+    else:
+        tile, stripes, splits = sums.tile, sums.stripes, sums.splits
+    targets: list[Tensor | None] = [None, None]
+    adds = False
+    for i, of_rows in enumerate(rows):
+        if of_rows is not None:
+            splits = of_rows.splits or splits
+            targets[i], adds = of_rows.target(splits, is_first=is_first)
+    grad, grad_factor = targets
+    options: dict[str, Any] = {"maxnreg": 255} if arch else {}
+    launcher.launch(
+        kernels.pull,
+        (-(-(slopes.high - slopes.low) // tile.features), stripes, splits),
+        {
+            "views": views_of(operands),
+            "slopes": kernels.Slopes(slopes.coefficient),
+            "row_of_slopes": slopes.coefficient.stride(0),
+            "pulled": Pulled(
+                None if sums is None else sums.partial,
+                None if grad is None else rows_of(grad, operands.score),
+                None if grad_factor is None else plane_of(grad_factor),
+            ),
+            "num_queries": operands.num_queries,
+            "num_rows": len(operands.table),
+            "first_feature": slopes.low,
+            "last_feature": slopes.high,
+            "has_earlier": int(sums is not None and sums.has_any),
+            "FORM": form_of(operands),
+            "TILE": tile._replace(of_queries=sums is not None, adds=adds),
+        },
+        num_warps=1,
+        **options,
+    )
+    if sums is not None:
+        sums.has_any = True
+
+
+def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, int, int]:
+    """The tile, stripes of candidates, and splits of queries."""
+    lanes, num_queries, num_rows = 32 if arch else 64, operands.num_queries, len(operands.table)
+    pairs = lanes * _rows_of_lane(operands, arch)
+    features = FEATURES
+    while features < lanes and pairs // features >= 2 * num_rows:
+        features *= 2
+    tile = PullTile(pairs // features, features, of_queries=False, adds=False)
+    columns = -(-(high - low) // features)
+    tiles = -(-num_rows // tile.rows)
+    room = PARTIAL_BYTES // (4 * operands.query_planes * columns * features * num_queries)
+    stripes = max(1, min(tiles, room, PROGRAMS // columns, MAX_GRID))
+    splits = 1
+    if stripes == tiles:
+        width = operands.table.shape[1] + operands.num_features * operands.has_factor
+        splits = min(PROGRAMS // (columns * stripes), num_queries // _LEAST_SPLIT, MAX_GRID)
+        splits = max(1, min(splits, SPLIT_BYTES // (4 * width * num_rows)))
+    return tile, stripes, splits
+
+
+def _rows_of_lane(operands: Operands, arch: int) -> int:
+    """Rows that a lane has registers for."""
+    if operands.has_factor and operands.score.planes == 2:
+        return RSCF_PHASE_ROWS
+    if operands.score.is_rscf:
+        return RSCF_ROWS
+    return BLACKWELL_ROWS if arch >= 100 else ROWS
