@@ -36,7 +36,7 @@ def list_counts(
             scores, threshold = score(dim, rows, ids), target_scores[rows]
             beats = ((scores > threshold) | threshold.isnan()).long()
             equals = (scores == threshold).long()
-            is_known = _contains(excluded, _keys(rows, ids, operands)).long()
+            is_known = contains(excluded, _keys(rows, ids, operands)).long()
             greater.index_add_(0, rows, beats)
             equal.index_add_(0, rows, equals)
             greater_excluded.index_add_(0, rows, beats * is_known)
@@ -59,7 +59,7 @@ def list_topk(
     for dim, its_scores, its_ids in zip(operands.crops, best, best_ids, strict=True):
         for span in _spans(lists):
             rows, ids = _pairs(lists, span)
-            left = ~_contains(excluded, _keys(rows, ids, operands))
+            left = ~contains(excluded, _keys(rows, ids, operands))
             rows, ids = rows[left], ids[left]
             scores = score(dim, rows, ids)
             order = _order(rows, ids, scores)
@@ -113,8 +113,8 @@ def _keys(rows: Tensor, ids: Tensor, operands: Operands) -> Tensor:
     return rows * operands.candidates.num_rows + ids
 
 
-def _contains(ordered: Tensor, keys: Tensor) -> Tensor:
-    """Which keys occur among rising ones."""
+def contains(ordered: Tensor, keys: Tensor) -> Tensor:
+    """Which keys occur among rising ones; the host does not wait for a device."""
     if not len(ordered):
         return torch.zeros_like(keys, dtype=torch.bool)
     place = torch.searchsorted(ordered, keys).clamp_(max=len(ordered) - 1)

@@ -82,6 +82,13 @@ class Prepared:
         """The largest magnitude in the factor, a float64 scalar."""
         return None if self.factor is None else largest_magnitude(self.factor)
 
+    def only(self, ids: Tensor) -> "Prepared":
+        """Some rows as the only candidates; what is known of the table is not found again."""
+        own = replace(self, ids=ids)
+        for name in ("whole_bias", "float_bias", "bias_magnitude", "factor_reach"):
+            own.__dict__[name] = getattr(self, name)
+        return own
+
     def rows(self, part: slice) -> "Prepared":
         """A range of the rows, as candidates of their own."""
         bias = self.bias
@@ -186,6 +193,10 @@ class Lists(NamedTuple):
 
     indptr: Tensor  # int64 [B + 1]
     indices: Tensor  # int64 [nnz]
+
+    def row(self, query: int) -> Tensor:
+        """Those of one query."""
+        return self.indices[int(self.indptr[query]) : int(self.indptr[query + 1])]
 
 
 class Counts(NamedTuple):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgfast.eval.predictions import Predictions
     from kgfast.eval.ranking import rank
     from kgfast.eval.ranks import Ranks
-    from kgfast.graph import KnownTriples, Triples, Vocabulary
+    from kgfast.graph import KnownTriples, Triples, TypeConstraints, Vocabulary
     from kgfast.models import (
         MED,
         RSCF,
@@ -52,6 +52,7 @@ __all__ = [
     "RotatE",
     "TransE",
     "Triples",
+    "TypeConstraints",
     "Vocabulary",
     "datasets",
     "info",
@@ -69,7 +70,7 @@ _HOMES = {
     "eval.predictions": ("Predictions",),
     "eval.ranking": ("rank",),
     "eval.ranks": ("Ranks",),
-    "graph": ("KnownTriples", "Triples", "Vocabulary"),
+    "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (
         *("MED", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE", "DistMult", "Model"),
         *("Reciprocal", "RotatE", "TransE"),

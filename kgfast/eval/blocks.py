@@ -77,7 +77,7 @@ class BlockPool:
         """
         step = self.scorer.batch_size
         parts = [
-            self._batch_counts(queries.part(rows), targets[rows], _rows_of(known, rows))
+            self._batch_counts(queries.part(rows), targets[rows], rows_of(known, rows))
             for rows in _slices(len(targets), step)
         ]
         if not parts:
@@ -90,9 +90,7 @@ class BlockPool:
         Scores are float32, float64 where the function returns that.
         """
         parts = [
-            self._batch_topk(
-                queries.part(rows), k, None if known is None else _rows_of(known, rows)
-            )
+            self._batch_topk(queries.part(rows), k, None if known is None else rows_of(known, rows))
             for rows in _slices(len(queries.anchors), self.scorer.batch_size)
         ]
         if not parts:
@@ -219,7 +217,7 @@ def _order(scores: Tensor, ids: Tensor) -> Tensor:
     return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))
 
 
-def _rows_of(known: Known, rows: slice) -> Known:
+def rows_of(known: Known, rows: slice) -> Known:
     """The known answers of some queries."""
     indptr = known.indptr[rows.start : rows.stop + 1]
     return Known(indptr - indptr[0], known.indices[int(indptr[0]) : int(indptr[-1])])

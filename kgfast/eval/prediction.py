@@ -1,13 +1,12 @@
 """topk(): the best answers to queries."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.eval.batches import (
-    as_candidate_ids,
     check_known,
     check_names,
     check_rankable,
@@ -16,10 +15,16 @@ from kgfast.eval.batches import (
     prepared_candidates,
 )
 from kgfast.eval.blocks import BlockPool, Queries
+from kgfast.eval.candidate_ids import (
+    Given,
+    ListedCandidates,
+    candidates_of_sides,
+    runs_of,
+)
 from kgfast.eval.predictions import Predictions
-from kgfast.graph import KnownTriples, Vocabulary, ids_or_names, names_of
+from kgfast.graph import KnownTriples, TypeConstraints, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.operands import Known, Operands, Prepared
+from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.models.base import Side, candidates_at, operator_width, queries_at
 from kgfast.models.relations import blocks_at
 from kgfast.ops import run
@@ -61,9 +66,10 @@ def topk(
         How many answers, at most the number of candidates.
     known : KnownTriples, optional
         Triples whose answers are left out, so that what is predicted is new.
-    candidate_ids : tensor or sequence of int, optional
+    candidate_ids : tensor or sequence of int, TypeConstraints, or those of each query, optional
         Unique ids, or names, of entities, or of relations where these are predicted: answer with
-        these only, which saves the work of the others.
+        these only, which saves the work of the others. Or those of each query or relation, as
+        :func:`kgfast.rank` takes them.
     dims : int, optional
         Crop width: answers of a sub-model of croppable embeddings.
     pad : bool
@@ -119,12 +125,16 @@ def topk(
         torch.no_grad(),
         progress_bar(progress, "predicting", len(anchors)) as advance,
     ):
-        ids = as_candidate_ids(candidate_ids, names[1 if side == "relation" else 0])
+        given = candidates_of_sides(candidate_ids, (side,), len(anchors), model, names)[side]
+        ids = given if isinstance(given, Tensor) else None
         width = None if dims is None else operator_width(model, dims)
         crop = None if width is None else (width,)
         pool = candidate_pool(model, side, ids, dims, crop)
-        search = _Search(model, side, name, k, known, pool, dims, crop, pad)
-        check_k(k, search.num_candidates if len(anchors) and not pad else None)
+        search = _Search(model, side, name, k, known, pool, dims, crop, pad, given)
+        is_shared = given is None or isinstance(given, Tensor)
+        check_k(k, search.num_candidates if len(anchors) and not pad and is_shared else None)
+        if isinstance(given, ListedCandidates):
+            size = min(size, given.batch_size)
         parts = []
         for first in range(0, max(1, len(anchors)), size):
             rows = slice(first, first + size)
@@ -196,6 +206,7 @@ class _Search:
     dim: int | None  # the crop of the model
     crop: tuple[int] | None  # that of the operator
     pad: bool
+    given: Given
 
     @property
     def device(self) -> torch.device:
@@ -211,29 +222,81 @@ class _Search:
 
     def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""
+        rows = torch.arange(first, first + len(anchors), dtype=torch.int64, device="cpu")
+        if isinstance(self.given, TypeConstraints) and len(rows):
+            return self._run_by_relation(rows, anchors, relations)
+        if not isinstance(self.given, ListedCandidates):
+            return self._run_part(rows, anchors, relations, self.pool)
+        num_rows = self.model.num_relations if self.side == "relation" else self.model.num_entities
+        lists = self.given.lists(first, first + len(anchors), num_rows, self.device)
+        if not isinstance(self.pool, BlockPool):
+            return self._run_part(rows, anchors, relations, self.pool, lists)
+        parts = [self._run_part(rows[:0], anchors[:0], relations[:0], self.pool)]
+        for row in range(len(rows)):  # a function is asked for one list at a time
+            one, pool = slice(row, row + 1), replace(self.pool, ids=lists.row(row))
+            parts.append(self._run_part(rows[one], anchors[one], relations[one], pool))
+        parts = parts[1:] or parts
+        scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
+        return scores, ids
+
+    def _run_by_relation(
+        self, rows: Tensor, anchors: Tensor, relations: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same where each relation has its candidates."""
+        assert isinstance(self.given, TypeConstraints)
+        on_host = relations.cpu()
+        order = on_host.argsort(stable=True)
+        parts = []
+        for part, relation in runs_of(on_host[order]):
+            allowed = self.given.candidates(relation, self.side).to(self.device)
+            if isinstance(self.pool, BlockPool):
+                pool: Prepared | BlockPool = replace(self.pool, ids=allowed)
+            else:
+                pool = self.pool.only(allowed)
+            own = order[part].to(anchors.device)
+            parts.append(self._run_part(rows[order[part]], anchors[own], relations[own], pool))
+        scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
+        back = order.argsort().to(self.device)
+        return scores[back], ids[back]
+
+    def _run_part(
+        self,
+        rows: Tensor,
+        anchors: Tensor,
+        relations: Tensor,
+        pool: Prepared | BlockPool,
+        lists: Lists | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Scores and ids of queries ``rows [B]``, which share their candidates or have lists."""
         anchors, relations = anchors.to(self.device), relations.to(self.device)
         known = None
         if self.known is not None:
             known = Known(*self.known.exclude(anchors, relations, self.side))
-        if isinstance(self.pool, BlockPool):
-            scores, ids = self.pool.topk(Queries(anchors, relations), self.k, known)
+        if isinstance(pool, BlockPool):
+            scores, ids = pool.topk(Queries(anchors, relations), self.k, known)
         else:
-            scores, ids = self._swept(self.pool, first, (anchors, relations), known)
+            scores, ids = self._swept(pool, rows, (anchors, relations), known, lists)
         if not self.pad:
-            self._check_full(ids, first, anchors, relations)
+            self._check_full(ids, rows, anchors, relations)
         return scores, ids
 
     def _swept(
-        self, pool: Prepared, first: int, asked: tuple[Tensor, Tensor], known: Known | None
+        self,
+        pool: Prepared,
+        rows: Tensor,
+        asked: tuple[Tensor, Tensor],
+        known: Known | None,
+        lists: Lists | None,
     ) -> tuple[Tensor, Tensor]:
         """Those of queries against a table."""
         queries = full_precision(queries_at(self.model, *asked, self.side, self.dim))
         check_queries(queries, pool)
         operands = Operands(queries, pool, self.crop)
+        checks = run.checks_for(self.device)
         try:
-            scores, ids = run.topk(operands, self.k, known, run.checks_for(self.device))
+            scores, ids = run.topk(operands, self.k, known, checks, lists)
         except NonFiniteError:
-            self._check_queries(queries, first, *asked)
+            self._check_queries(queries, rows, *asked)
             raise
         return (scores, ids) if self.crop is None else (scores[0], ids[0])
 
@@ -243,24 +306,24 @@ class _Search:
         return f"{self.name}[{row}] = {int(anchor)} with {what} {int(other)}"
 
     def _check_queries(
-        self, queries: Tensor, first: int, anchors: Tensor, relations: Tensor
+        self, queries: Tensor, rows: Tensor, anchors: Tensor, relations: Tensor
     ) -> None:
         """Name the query that is not finite; tables are checked where they are read."""
         bad = (~queries.isfinite().all(1)).nonzero()
         if len(bad):
             row = int(bad[0])
             raise ValueError(
-                f"{self._of_query(first + row, anchors[row], relations[row])}: the query holds a "
-                f"NaN or an infinity, from the embeddings of its entity or relation or from what "
-                f"filters them"
+                f"{self._of_query(int(rows[row]), anchors[row], relations[row])}: the query "
+                f"holds a NaN or an infinity, from the embeddings of its entity or relation or "
+                f"from what filters them"
             )
 
-    def _check_full(self, ids: Tensor, first: int, anchors: Tensor, relations: Tensor) -> None:
+    def _check_full(self, ids: Tensor, rows: Tensor, anchors: Tensor, relations: Tensor) -> None:
         short = (ids[:, -1] < 0).nonzero()
         if len(short):
             row = int(short[0])
             raise ValueError(
                 f"k must be at most the number of candidates left to each query: "
-                f"{self._of_query(first + row, anchors[row], relations[row])} has "
+                f"{self._of_query(int(rows[row]), anchors[row], relations[row])} has "
                 f"{int((ids[row] >= 0).sum())}, k is {self.k} (pad=True fills the rest with id -1)"
             )

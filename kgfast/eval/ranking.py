@@ -1,14 +1,13 @@
 """rank(): filtered and raw ranks of test triples, and the result object that keeps them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from kgfast.eval.batches import (
-    as_candidate_ids,
     check_known,
     check_names,
     check_rankable,
@@ -16,12 +15,25 @@ from kgfast.eval.batches import (
     evaluating,
     prepared_candidates,
 )
-from kgfast.eval.blocks import BlockPool, Queries
+from kgfast.eval.blocks import BlockPool, Queries, rows_of
+from kgfast.eval.candidate_ids import (
+    Given,
+    ListedCandidates,
+    candidates_of_sides,
+    pool_sizes,
+    runs_of,
+)
 from kgfast.eval.ranks import GroupedRanks, Ranks
-from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
+from kgfast.graph import (
+    KnownTriples,
+    TypeConstraints,
+    as_triples_tensor,
+    names_of,
+    with_names,
+)
 from kgfast.graph.named import Names
 from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.operands import Known, Operands
+from kgfast.kernels.operands import Known, Lists, Operands
 from kgfast.models.base import (
     SIDES,
     SIDES_AND_RELATIONS,
@@ -38,6 +50,7 @@ from kgfast.ops.checks import check_queries
 from kgfast.progress import progress_bar
 
 _PINNING = ("cuda",)  # devices that read pinned memory while the host goes on
+_KINDS = 6  # of counts
 _GROUP = 1 << 17  # triples whose ids and counts lie on the device at a time: 8 MiB
 
 
@@ -103,9 +116,13 @@ def rank(
     sides : sequence of {"head", "relation", "tail"}
         What to predict. Relations are ranked among all relations, and filtered by (h, t); their
         metrics stand apart from those of entities.
-    candidate_ids : tensor or sequence of int, optional
+    candidate_ids : tensor or sequence of int, TypeConstraints, or those of each triple, optional
         Unique entity ids, or names: rank among these only, which saves the work of the others. A
-        target outside is ranked against them.
+        target outside is ranked against them. A :class:`TypeConstraints` has those of each relation
+        and side. A tensor or array ``[T, K]`` has those of each triple, -1 where it has fewer; an
+        array may be memory-mapped. So does a pair (indptr ``[T + 1]``, ids) of tensors, CSR. A dict
+        ``{"head": ..., "tail": ...}`` has any of these but constraints for each side. Relations are
+        always ranked among all.
     dims : int or sequence of int, optional
         Crop widths, for croppable embeddings (MED). A sequence gives a result for each, from one
         sweep over the widest where crops are prefixes of the model's rows.
@@ -157,7 +174,7 @@ def rank(
         hrt.cpu(),
         filtering,
         tuple(sides),
-        as_candidate_ids(candidate_ids, names[0]),
+        _given_of(candidate_ids, tuple(sides), len(hrt), model, names),
         checked_batch_size(batch_size, model),
         nan == "worst",
         names,
@@ -181,10 +198,19 @@ class _Plan:
     hrt: Tensor  # on the host
     known: KnownTriples | None
     sides: tuple[Side, ...]
-    candidate_ids: Tensor | None
+    candidates: dict[Side, Given]
     batch_size: int
     nan_worst: bool
     names: Names
+
+
+def _given_of(
+    candidate_ids: Any, sides: tuple[Side, ...], num_queries: int, model: Any, names: Names
+) -> dict[Side, Given]:
+    """The candidates of each side; relations have none of their own."""
+    entities = tuple(side for side in sides if side != "relation")
+    given = candidates_of_sides(candidate_ids, entities, num_queries, model, names)
+    return given | ({"relation": None} if "relation" in sides else {})
 
 
 def _is_dataset(triples: Any) -> bool:
@@ -235,9 +261,9 @@ def _passes(model: Any, widths: _Crops) -> list[_Crops]:
 
 def _rank_crops(plan: _Plan, crops: _Crops, advance: Any) -> dict[int | None, Ranks]:
     """All sides of the crops that share a sweep."""
-    # Greater, equal, both of the excluded; known answers among the candidates.
+    # Greater, equal, both of the excluded; known answers among the candidates, and all of these.
     counts = torch.empty(
-        (5, len(crops), len(plan.hrt), len(plan.sides)), dtype=torch.int64, device="cpu"
+        (_KINDS, len(crops), len(plan.hrt), len(plan.sides)), dtype=torch.int64, device="cpu"
     )
     for column, side in enumerate(plan.sides):
         one_side = _Side(plan, side, crops)
@@ -250,8 +276,8 @@ def _rank_crops(plan: _Plan, crops: _Crops, advance: Any) -> dict[int | None, Ra
 
 
 def _as_ranks(plan: _Plan, counts: Tensor) -> Ranks:
-    """The result of one crop, from its counts ``[5, T, S]``."""
-    total = _num_candidates(plan)
+    """The result of one crop, from its counts ``[6, T, S]``."""
+    total = counts[5]
     raw = Ranks(counts[0], counts[1], total, plan.sides, plan.hrt)
     return Ranks(
         counts[0] - counts[2],
@@ -276,7 +302,10 @@ class _Side:
         self.dims = [width for width in crops.values() if width is not None] or None
         # Queries and candidates of several crops are those of the whole model.
         self.dim = next(iter(crops)) if len(crops) == 1 else None
-        self.subset = None if side == "relation" else plan.candidate_ids
+        self.given = plan.candidates[side]
+        self.subset = self.given if isinstance(self.given, Tensor) else None
+        relations = side == "relation"
+        self.num_rows = plan.model.num_relations if relations else plan.model.num_entities
         self.pools = _block_pools(self, crops)
         if self.pools:
             self.device, self.sorted_ids = self.pools[0].scorer.device, self.pools[0].ids
@@ -293,10 +322,10 @@ class _Side:
         self.sorted_ids = self.prepared.sorted_ids
 
     def count(self, batches: list[Tensor], advance: Any) -> Tensor:
-        """The four counts of every triple and its known answers, ``[5, C, G]`` on the host."""
+        """The counts of every triple, ``[6, C, G]`` on the host."""
         hrt = self.plan.hrt[torch.cat(batches)].T.contiguous()  # [3, G]
         sizes = [len(batch) for batch in batches]
-        shape = (5, self.num_crops, hrt.shape[1])
+        shape = (_KINDS, self.num_crops, hrt.shape[1])
         counts = torch.empty(shape, dtype=torch.int64, device=self.device)
         columns = zip(
             batches,
@@ -315,21 +344,53 @@ class _Side:
     def _count_batch(
         self, batch: Tensor, hrt: Tensor, index: tuple[Tensor, Tensor], counts: Tensor
     ) -> None:
-        """Fill ``counts [5, C, B]``."""
+        """Fill ``counts [6, C, B]``."""
+        known = Known(*index)
+        if isinstance(self.given, TypeConstraints):
+            for part, relation in runs_of(hrt[1].cpu()):
+                ids = _moved(self.given.candidates(relation, self.side), self.device)
+                its_known = rows_of(known, part)
+                self._count_part(batch[part], hrt[:, part], its_known, counts[:, :, part], ids)
+        elif isinstance(self.given, ListedCandidates) and len(batch):
+            first, last = int(batch[0]), int(batch[-1]) + 1
+            lists = self.given.lists(first, last, self.num_rows, self.device)
+            if not self.pools:
+                self._count_part(batch, hrt, known, counts, lists=lists)
+                return
+            for row in range(len(batch)):  # a function is asked for one list at a time
+                one, ids = slice(row, row + 1), lists.row(row)
+                its_known = rows_of(known, one)
+                self._count_part(batch[one], hrt[:, one], its_known, counts[:, :, one], ids)
+        else:
+            self._count_part(batch, hrt, known, counts)
+
+    def _count_part(
+        self,
+        batch: Tensor,
+        hrt: Tensor,
+        known: Known,
+        counts: Tensor,
+        ids: Tensor | None = None,
+        lists: Lists | None = None,
+    ) -> None:
+        """The same of queries that share their candidates, ascending ids if any, or have lists."""
         anchors, relations, targets = _roles(hrt, self.side)
-        counts[4] = _count_excluded(*index, targets, self.sorted_ids)
+        ordered = self.sorted_ids if ids is None else ids
+        counts[4], counts[5] = pool_sizes(known, targets, self.num_rows, ordered, lists)
         if self.pools:
             asked = Queries(anchors, relations)
             for crop, pool in enumerate(self.pools):
-                counts[:4, crop] = torch.stack(pool.counts(asked, targets, Known(*index)))
+                own = pool if ids is None else replace(pool, ids=ids)
+                counts[:4, crop] = torch.stack(own.counts(asked, targets, known))
             return
+        prepared = self.prepared if ids is None else self.prepared.only(ids)
         queries = queries_at(self.plan.model, anchors, relations, self.side, self.dim)
-        check_queries(queries, self.prepared)
+        check_queries(queries, prepared)
         checks = run.checks_for(self.device, allows_nan=self.plan.nan_worst)
         dims = None if self.dims is None else tuple(self.dims)
         try:
             result = run.rank_counts(
-                Operands(queries, self.prepared, dims), targets, Known(*index), checks
+                Operands(queries, prepared, dims), targets, known, checks, lists
             )
         except NonFiniteError:
             _check_queries(queries, self.plan.hrt, batch, self.side)
@@ -387,11 +448,20 @@ def _moved(values: Tensor, device: torch.device) -> Tensor:
 
 
 def _groups(plan: _Plan, side: Side) -> Iterator[list[Tensor]]:
-    """Rows of the triples in batches; equal queries stand together, as they share a sweep."""
+    """Rows of the triples in batches; equal queries stand together, as they share a sweep.
+
+    Queries with candidates of their own stand as they are given: their lists may lie in a file.
+    """
+    given, size = plan.candidates[side], plan.batch_size
+    if isinstance(given, ListedCandidates):
+        size = min(size, given.batch_size)
+        every = torch.arange(len(plan.hrt), dtype=torch.int64, device="cpu")
+        yield from ([rows] for rows in every.split(size) if len(rows))
+        return
     anchors, others, _ = _roles(plan.hrt.T, side)
     order = (others * plan.model.num_entities + anchors).argsort(stable=True)
-    batches = list(order.split(plan.batch_size)) if len(order) else []
-    step = max(1, _GROUP // plan.batch_size)
+    batches = list(order.split(size)) if len(order) else []
+    step = max(1, _GROUP // size)
     for first in range(0, len(batches), step):
         yield batches[first : first + step]
 
@@ -406,35 +476,3 @@ def _check_queries(queries: Tensor, hrt: Tensor, batch: Tensor, side: Side) -> N
             f"an infinity, from the embeddings of its entity or relation or from what filters them "
             f'(nan="worst" ranks it last)'
         )
-
-
-def _count_excluded(
-    indptr: Tensor, indices: Tensor, targets: Tensor, sorted_subset: Tensor | None
-) -> Tensor:
-    """Known answers of each query that are candidates and not its target, ``[B]``."""
-    rows = torch.repeat_interleave(indptr.diff(), output_size=len(indices))
-    counted = indices != targets[rows]
-    if sorted_subset is not None:
-        counted &= _contains(sorted_subset, indices)
-    return torch.zeros_like(targets).index_add_(0, rows, counted.long())
-
-
-def _contains(sorted_ids: Tensor, ids: Tensor) -> Tensor:
-    """Which ids occur; unlike ``torch.isin``, a GPU answers this without making the host wait."""
-    if not len(sorted_ids):
-        return torch.zeros_like(ids, dtype=torch.bool)
-    place = torch.searchsorted(sorted_ids, ids).clamp_(max=len(sorted_ids) - 1)
-    return sorted_ids[place] == ids
-
-
-def _num_candidates(plan: _Plan) -> Tensor:
-    """Raw number of candidates, the target included, ``[T, S]``."""
-    shape = (len(plan.hrt), len(plan.sides))
-    total = torch.full(shape, plan.model.num_entities, dtype=torch.int64, device="cpu")
-    if plan.candidate_ids is not None:
-        columns = [SIDES_AND_RELATIONS.index(side) for side in plan.sides]
-        subset = plan.candidate_ids.cpu()
-        total = len(subset) + (~torch.isin(plan.hrt[:, columns], subset)).long()
-    if "relation" in plan.sides:
-        total[:, plan.sides.index("relation")] = plan.model.num_relations
-    return total

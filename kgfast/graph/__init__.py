@@ -1,5 +1,6 @@
 """Knowledge graphs: vocabularies, triples, and the index of known triples for filtering."""
 
+from kgfast.graph.constraints import TypeConstraints
 from kgfast.graph.ids import as_integers
 from kgfast.graph.known import Cardinality, KnownTriples, Side
 from kgfast.graph.named import check_same_names, ids_or_names, names_of, with_names
@@ -11,6 +12,7 @@ __all__ = [
     "KnownTriples",
     "Side",
     "Triples",
+    "TypeConstraints",
     "Vocabulary",
     "as_integers",
     "as_triples_tensor",

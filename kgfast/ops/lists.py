@@ -31,15 +31,18 @@ def check_lists(ids: Tensor, indptr: Tensor | None, num_queries: int, candidates
         )
 
 
-def lists_of(ids: Tensor, indptr: Tensor | None, num_rows: int) -> Lists:
+def lists_of(ids: Tensor, indptr: Tensor | None, num_rows: int, first: int = 0) -> Lists:
     """Lists whose values are checked: ids of a table of ``num_rows``, each once in its row.
 
-    ``ids [B, K]`` may hold -1, which is no candidate. Those of rows rise in the result.
+    ``ids [B, K]`` may hold -1, which is no candidate. Those of rows rise in the result. ``first``:
+    the place of the first row of ``ids``, in errors.
     """
-    return _padded(ids, num_rows) if indptr is None else _ragged(ids, indptr, num_rows)
+    if indptr is None:
+        return _padded(ids, num_rows, first)
+    return _ragged(ids, indptr, num_rows, first)
 
 
-def _padded(ids: Tensor, num_rows: int) -> Lists:
+def _padded(ids: Tensor, num_rows: int, first: int) -> Lists:
     ordered = _sorted(ids)
     if ids.numel():
         repeats = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
@@ -47,12 +50,14 @@ def _padded(ids: Tensor, num_rows: int) -> Lists:
         if bool(outside.any()):
             row = int(outside.nonzero()[0])
             column = int(((ids[row] < PAD) | (ids[row] >= num_rows)).nonzero()[0])
-            _raise_outside(f"candidate_ids[{row}, {column}]", int(ids[row, column]), num_rows)
+            _raise_outside(
+                f"candidate_ids[{first + row}, {column}]", int(ids[row, column]), num_rows
+            )
         if bool(repeats.any()):
             row, place = (int(axis) for axis in repeats.nonzero()[0])
             value = int(ordered[row, place])
             column = int((ids[row] == value).nonzero()[1])
-            _raise_repeated(f"candidate_ids[{row}, {column}]", value)
+            _raise_repeated(f"candidate_ids[{first + row}, {column}]", value)
     kept = ordered >= 0
     counts = kept.sum(1)
     indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
@@ -60,12 +65,12 @@ def _padded(ids: Tensor, num_rows: int) -> Lists:
     return Lists(indptr, ordered.flatten() if is_full else ordered[kept])
 
 
-def _ragged(ids: Tensor, indptr: Tensor, num_rows: int) -> Lists:
+def _ragged(ids: Tensor, indptr: Tensor, num_rows: int, first: int) -> Lists:
     check_indptr(indptr, len(ids), "candidate")
     outside = ((ids < 0) | (ids >= num_rows)).nonzero()
     if len(outside):
         place = int(outside[0])
-        _raise_outside(f"candidate_ids[{place}]", int(ids[place]), num_rows)
+        _raise_outside(f"candidate_ids[{first + place}]", int(ids[place]), num_rows)
     rows = torch.repeat_interleave(indptr.diff(), output_size=len(ids))
     keys = rows * num_rows + ids
     ordered = _sorted(keys)
@@ -73,7 +78,7 @@ def _ragged(ids: Tensor, indptr: Tensor, num_rows: int) -> Lists:
     if len(repeats):
         key = int(ordered[int(repeats[0])])
         place = int((keys == key).nonzero()[1])
-        _raise_repeated(f"candidate_ids[{place}], of query {key // num_rows},", key % num_rows)
+        _raise_repeated(f"candidate_ids[{first + place}]", key % num_rows)
     return Lists(indptr, ordered - rows * num_rows)
 
 

@@ -1,0 +1,193 @@
+"""Who is ranked: everyone, one list, a list for each query, or what a relation may have."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.eval.batches import as_candidate_ids
+from kgfast.graph import TypeConstraints, Vocabulary, as_integers, check_same_names
+from kgfast.graph.named import Names
+from kgfast.kernels.lists import contains
+from kgfast.kernels.operands import Known, Lists
+from kgfast.models.base import SIDES, Side
+from kgfast.ops.lists import lists_of
+
+_PAIRS = 1 << 19  # of a batch of lists: 4 MiB as int64
+
+
+class ListedCandidates:
+    """The candidates that each of T queries of one side names.
+
+    Parameters
+    ----------
+    ids : Tensor or array
+        ``[T, K]`` of any integer dtype, -1 where there is none; an array may be memory-mapped, as
+        only the rows of a batch are read.
+    indptr : Tensor, optional
+        int64 ``[T + 1]``, on the host: ``ids [nnz]`` are those of each query one after the other.
+    """
+
+    def __init__(self, ids: Any, indptr: Tensor | None = None) -> None:
+        self.ids, self.indptr = ids, indptr
+
+    @property
+    def batch_size(self) -> int:
+        """Queries whose lists are held at a time."""
+        if self.indptr is None:
+            longest = int(self.ids.shape[1])
+        else:
+            longest = int(self.indptr.diff().max()) if len(self.indptr) > 1 else 0
+        return max(1, _PAIRS // max(1, longest))
+
+    def lists(self, first: int, last: int, num_rows: int, device: torch.device) -> Lists:
+        """The lists of a range of queries, ascending, checked against a table of so many rows."""
+        indptr = None
+        if self.indptr is not None:
+            indptr = self.indptr[first : last + 1]
+            first, last = int(indptr[0]), int(indptr[-1])
+            indptr = (indptr - first).to(device)
+        part = self.ids[first:last]
+        if not isinstance(part, Tensor):
+            part = torch.from_numpy(np.array(part, dtype=np.int64))
+        part = part.to(device, torch.int64)
+        return lists_of(part, indptr, num_rows, first)
+
+
+Given = Tensor | ListedCandidates | TypeConstraints | None
+
+
+def candidates_of_sides(
+    given: Any, sides: tuple[Side, ...], num_queries: int, model: Any, names: Names
+) -> dict[Side, Given]:
+    """What ``candidate_ids`` says of each side.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none of what :func:`kgfast.rank` takes, or does not fit the queries, the model or
+        the names of its rows.
+    """
+    vocabularies = {side: names[1 if side == "relation" else 0] for side in sides}
+    if isinstance(given, TypeConstraints):
+        if "relation" in sides:
+            raise ValueError("candidate_ids: type constraints are of entities, not of relations")
+        _check_constraints(given, model, names)
+        return dict.fromkeys(sides, given)
+    if not isinstance(given, Mapping):
+        return {
+            side: _given("candidate_ids", given, num_queries, own)
+            for side, own in vocabularies.items()
+        }
+    unknown = [side for side in given if side not in SIDES]
+    if unknown:
+        raise ValueError(f"candidate_ids must be of 'head' and 'tail'; got {unknown[0]!r}")
+    missing = [side for side in sides if side not in given]
+    if missing:
+        raise ValueError(f"candidate_ids: side {missing[0]!r} is ranked and has none")
+    return {
+        side: _given(f"candidate_ids[{side!r}]", given[side], num_queries, own)
+        for side, own in vocabularies.items()
+    }
+
+
+def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) -> Given:
+    """What is given for one side."""
+    if _is_csr(value):
+        indptr, ids = as_integers(f"{name}: indptr", value[0]), value[1]
+        if indptr.shape != (num_queries + 1,):
+            raise ValueError(
+                f"{name}: indptr must have shape [{num_queries + 1}], one list for each query; "
+                f"got {list(indptr.shape)}"
+            )
+        indptr = indptr.cpu()
+        if int(indptr[0]) or int(indptr[-1]) != len(ids) or bool((indptr.diff() < 0).any()):
+            raise ValueError(f"{name}: indptr must rise from 0 to the number of ids, {len(ids)}")
+        return ListedCandidates(_integers(name, ids), indptr)
+    if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Tensor):
+        raise TypeError(
+            f"{name} must be a tensor or array [T, K] (-1 where a query has fewer), or a pair "
+            f"(indptr, ids); got a {type(value).__name__} of rows"
+        )
+    if isinstance(value, Tensor | np.ndarray) and value.ndim == 2:
+        if len(value) != num_queries:
+            raise ValueError(
+                f"{name} must have a row for each of {num_queries} queries; got shape "
+                f"{list(value.shape)}"
+            )
+        return ListedCandidates(_integers(name, value))
+    return as_candidate_ids(value, names)
+
+
+def _is_csr(value: Any) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(isinstance(part, Tensor | np.ndarray) and part.ndim == 1 for part in value)
+    )
+
+
+def _integers(name: str, ids: Any) -> Any:
+    """Ids of an integer dtype; what is memory-mapped stays so."""
+    if isinstance(ids, Tensor):
+        is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    else:
+        is_integer = ids.dtype.kind in "iu"
+    if not is_integer:
+        raise TypeError(f"{name} must be integers, got dtype {ids.dtype}")
+    return ids
+
+
+def _check_constraints(given: TypeConstraints, model: Any, names: Names) -> None:
+    check_same_names(names, given.names, "the type constraints")
+    for what in ("entities", "relations"):
+        own, size = getattr(given, f"num_{what}"), getattr(model, f"num_{what}")
+        if own > size:
+            raise ValueError(
+                f"candidate_ids: the type constraints are of {own:,} {what}, but the model has "
+                f"{size:,}"
+            )
+
+
+def runs_of(values: Tensor) -> Iterator[tuple[slice, int]]:
+    """Runs of equal values, and the value of each."""
+    ends = [*((values.diff() != 0).nonzero()[:, 0] + 1).tolist(), len(values)]
+    first = 0
+    for last in ends:
+        if last > first:
+            yield slice(first, last), int(values[first])
+        first = last
+
+
+def pool_sizes(
+    known: Known,
+    targets: Tensor,
+    num_rows: int,
+    sorted_ids: Tensor | None,
+    lists: Lists | None,
+) -> tuple[Tensor, Tensor]:
+    """Known answers of each query that are candidates and not its target, and all candidates.
+
+    int64 ``[B]`` each; the target counts as a candidate in the second. Candidates are the lists',
+    else ``sorted_ids``, else ``num_rows``.
+    """
+    rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
+    counted = known.indices != targets[rows]
+    if lists is not None:
+        every = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
+        counted &= _in_lists(lists, rows, known.indices, num_rows)
+        sizes = lists.indptr.diff() + (~_in_lists(lists, every, targets, num_rows)).long()
+    elif sorted_ids is not None:
+        counted &= contains(sorted_ids, known.indices)
+        sizes = len(sorted_ids) + (~contains(sorted_ids, targets)).long()
+    else:
+        sizes = torch.full_like(targets, num_rows)
+    return torch.zeros_like(targets).index_add_(0, rows, counted.long()), sizes
+
+
+def _in_lists(lists: Lists, rows: Tensor, ids: Tensor, num_rows: int) -> Tensor:
+    """Whether candidates ``ids [P]`` are in the lists of queries ``rows [P]``."""
+    owners = torch.repeat_interleave(lists.indptr.diff(), output_size=len(lists.indices))
+    return contains(owners * num_rows + lists.indices, rows * num_rows + ids)

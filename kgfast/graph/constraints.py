@@ -1,0 +1,385 @@
+"""Which entities a relation may have on either side: candidates that rankings are restricted to."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.graph.ids import as_integers
+from kgfast.graph.known import Side
+from kgfast.graph.named import Names, check_same_names, ids_or_names, names_of, with_names
+from kgfast.graph.nearest import shown
+from kgfast.graph.triples import Vocabulary, as_triples_tensor
+
+_SIDES: tuple[Side, Side] = ("head", "tail")
+_FORMAT = "kgfast type constraints 1"
+
+
+class TypeConstraints:
+    """The candidates of each relation and side.
+
+    A relation that has none on a side ranks a target against nobody: rank 1 of 1. Made by
+    :meth:`from_triples`, :meth:`from_openke`, :meth:`from_mapping` or :meth:`load`.
+
+    Parameters
+    ----------
+    heads, tails
+        A pair (indptr int64 `[R + 1]`, ids int64 `[nnz]`) each: the candidates of relation r are
+        `ids[indptr[r]:indptr[r + 1]]`, each once.
+    vocabulary
+        A pair of vocabularies, or what has them, if the ids have names. Triples and models that
+        are ranked with them must have the same ones.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For ids that are negative, unknown to the vocabulary or repeated within a relation, and for
+        offsets that do not rise from 0 to their number.
+
+    Examples
+    --------
+    >>> allowed = TypeConstraints.from_triples([(0, 0, 2), (1, 0, 2), (2, 1, 0)])
+    >>> allowed
+    TypeConstraints(2 relations, 3 heads, 2 tails)
+    >>> allowed.candidates(0, "head")
+    tensor([0, 1])
+    """
+
+    def __init__(
+        self, heads: tuple[Any, Any], tails: tuple[Any, Any], *, vocabulary: Any = None
+    ) -> None:
+        self.names: Names = names_of(vocabulary)
+        parts = [
+            _checked(side, *pair, self.names)
+            for side, pair in zip(_SIDES, (heads, tails), strict=True)
+        ]
+        (self._heads, self._tails), sizes = parts, [len(indptr) - 1 for indptr, _ in parts]
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"heads are of {sizes[0]} relations, tails of {sizes[1]}")
+
+    @property
+    def num_relations(self) -> int:
+        """Relations that the lists are of; others have no candidates."""
+        return len(self._heads[0]) - 1
+
+    @property
+    def num_entities(self) -> int:
+        """One more than the largest id; the size of the vocabulary if there is one."""
+        if self.names[0] is not None:
+            return len(self.names[0])
+        return max(
+            (int(ids.max()) + 1 for _, ids in (self._heads, self._tails) if len(ids)), default=0
+        )
+
+    def lists(self, side: Side) -> tuple[Tensor, Tensor]:
+        """The candidates of all relations of a side: indptr `[R + 1]` and ids `[nnz]`, ascending.
+
+        Raises
+        ------
+        ValueError
+            If side is neither.
+        """
+        if side not in _SIDES:
+            raise ValueError(f"side must be 'head' or 'tail', got {side!r}")
+        return self._heads if side == "head" else self._tails
+
+    def candidates(self, relation: int, side: Side) -> Tensor:
+        """The candidates of one relation, int64, ascending; none of one beyond the last.
+
+        Examples
+        --------
+        >>> allowed = TypeConstraints.from_mapping({0: ([3, 1], [2])})
+        >>> allowed.candidates(0, "head"), allowed.candidates(5, "tail")
+        (tensor([1, 3]), tensor([], dtype=torch.int64))
+        """
+        indptr, ids = self.lists(side)
+        if not 0 <= relation < self.num_relations:
+            return ids[:0]
+        return ids[int(indptr[relation]) : int(indptr[relation + 1])]
+
+    @classmethod
+    def from_triples(cls, *triples: Any, vocabulary: Any = None) -> "TypeConstraints":
+        """Return the heads and the tails that each relation has in triples, usually train.
+
+        Parameters
+        ----------
+        *triples
+            As :class:`KnownTriples` takes one set. Their labels are kept.
+        vocabulary
+            For rows of names.
+
+        Examples
+        --------
+        >>> TypeConstraints.from_triples([(0, 0, 1), (0, 0, 2)]).candidates(0, "tail")
+        tensor([1, 2])
+        """
+        rows, names = [], names_of(vocabulary)
+        for part in triples:
+            ids, own = with_names(part, vocabulary)
+            check_same_names(own, names, "the parts before")
+            names = names[0] or own[0], names[1] or own[1]
+            rows.append(as_triples_tensor(ids).cpu())
+        hrt = torch.cat([torch.empty(0, 3, dtype=torch.int64, device="cpu"), *rows])
+        num_relations = int(hrt[:, 1].max()) + 1 if len(hrt) else 0
+        if names[1] is not None:
+            num_relations = len(names[1])
+        sides = [_seen(hrt[:, 1], hrt[:, column], num_relations) for column in (0, 2)]
+        return cls(sides[0], sides[1], vocabulary=names)
+
+    @classmethod
+    def from_openke(
+        cls, path: str | os.PathLike[str], *, vocabulary: Any = None
+    ) -> "TypeConstraints":
+        """Read OpenKE's `type_constrain.txt`.
+
+        Its first line is the number of relations. Two lines follow for each, of its heads and of
+        its tails: the relation's id, how many there are, and their ids.
+
+        Parameters
+        ----------
+        path
+            The file, or the folder that holds it.
+        vocabulary
+            The names of the ids, as of the dataset in the same folder.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it is not there.
+        ValueError
+            If a line is malformed: the message begins with `file:line`.
+        """
+        path = Path(path)
+        path = path / "type_constrain.txt" if path.is_dir() else path
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if line]
+        if not numbered:
+            raise ValueError(f"{path}:1: expected the number of relations; the file is empty")
+        first, *rest = numbered
+        count = _integers(path, *first)
+        if len(count) != 1 or len(rest) != 2 * count[0]:
+            raise ValueError(
+                f"{path}:{first[0]}: expected the number of relations, and two lines for each; "
+                f"found {len(rest)} lines after {shown(' '.join(first[1]))}"
+            )
+        found: dict[int, list[list[int]]] = {}
+        for number, line in rest:
+            relation, *ids = _integers(path, number, line)
+            if not ids or ids[0] != len(ids) - 1:
+                said = ids[0] if ids else "no number"
+                raise ValueError(
+                    f"{path}:{number}: expected a relation, how many ids, and those; "
+                    f"found {max(0, len(ids) - 1)} ids after {said}"
+                )
+            found.setdefault(relation, []).append(ids[1:])
+            if len(found[relation]) > 2:
+                raise ValueError(
+                    f"{path}:{number}: relation {relation} has lines of its own before"
+                )
+        for relation, sides in found.items():
+            if len(sides) != 2:
+                raise ValueError(f"{path}: relation {relation} has one line, of its heads")
+        return cls.from_mapping(found, vocabulary=vocabulary)
+
+    @classmethod
+    def from_mapping(
+        cls, mapping: Mapping[Any, Any], *, vocabulary: Any = None
+    ) -> "TypeConstraints":
+        """Return the constraints of a mapping.
+
+        Parameters
+        ----------
+        mapping
+            Relation, an id or a name, to a pair (heads, tails) or to `{"head": ..., "tail": ...}`,
+            of ids or names. A relation that it lacks has no candidates.
+        vocabulary
+            What names mean, and the number of relations.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For names without a vocabulary, unknown names and ids, and repeated ids.
+
+        Examples
+        --------
+        >>> people = Vocabulary(["ann", "bob"]), Vocabulary(["knows"])
+        >>> allowed = TypeConstraints.from_mapping(
+        ...     {"knows": {"head": ["bob"], "tail": ["ann", "bob"]}}, vocabulary=people)
+        >>> allowed.candidates(0, "head")
+        tensor([1])
+        """
+        names = names_of(vocabulary)
+        sides: dict[int, list[Tensor]] = {}
+        for key, value in mapping.items():
+            relation = int(ids_or_names("relation", key, names[1]))
+            if relation < 0 or (names[1] is not None and relation >= len(names[1])):
+                limit = "" if names[1] is None else len(names[1]) - 1
+                raise ValueError(f"relation {relation} must be in 0..{limit}")
+            if relation in sides:
+                raise ValueError(f"relation {shown(key)} is given twice")
+            sides[relation] = [
+                ids_or_names(f"the {side}s of relation {shown(key)}", ids, names[0])
+                .reshape(-1)
+                .cpu()
+                for side, ids in zip(_SIDES, _two_sides(key, value), strict=True)
+            ]
+        count = max(sides, default=-1) + 1 if names[1] is None else len(names[1])
+        none = torch.empty(0, dtype=torch.int64, device="cpu")
+        pairs = []
+        for column in range(2):
+            rows = [sides[it][column] if it in sides else none for it in range(count)]
+            indptr = np.cumsum([0, *map(len, rows)])
+            pairs.append((indptr, torch.cat([none, *rows])))
+        return cls(pairs[0], pairs[1], vocabulary=names)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the constraints, with their names, to a safetensors file; whole or not at all."""
+        from safetensors.torch import save_file
+
+        tensors = {
+            f"{side}_{part}": values
+            for side in _SIDES
+            for part, values in zip(("indptr", "ids"), self.lists(side), strict=True)
+        }
+        for what, names in zip(("entities", "relations"), self.names, strict=True):
+            if names is not None:
+                tensors[what] = _as_bytes(names)
+        if not Path(path).parent.is_dir():
+            raise FileNotFoundError(f"{Path(path).parent}: no such folder")
+        scratch = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
+        try:
+            save_file(tensors, scratch, {"format": _FORMAT})
+            os.replace(scratch, path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "TypeConstraints":
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it is not there.
+        ValueError
+            If it is no such file.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{path}: no such file of type constraints")
+        try:
+            with safe_open(path, "pt") as file:
+                is_ours = (file.metadata() or {}).get("format") == _FORMAT
+                stored = tuple(file.keys())
+                tensors = {name: file.get_tensor(name) for name in stored}
+        except SafetensorError as error:
+            raise ValueError(f"{path}: no file of TypeConstraints.save: {error}") from None
+        wanted = {f"{side}_{part}" for side in _SIDES for part in ("indptr", "ids")}
+        if not is_ours or wanted - set(tensors):
+            raise ValueError(f"{path}: no file of TypeConstraints.save, but of something else")
+        names = [_from_bytes(tensors.get(what)) for what in ("entities", "relations")]
+        pairs = [(tensors[f"{side}_indptr"], tensors[f"{side}_ids"]) for side in _SIDES]
+        return cls(pairs[0], pairs[1], vocabulary=names)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TypeConstraints):
+            return NotImplemented
+        same = all(
+            torch.equal(a, b)
+            for side in _SIDES
+            for a, b in zip(self.lists(side), other.lists(side), strict=True)
+        )
+        texts = [
+            tuple(None if it is None else it.names for it in own.names) for own in (self, other)
+        ]
+        return same and texts[0] == texts[1]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"TypeConstraints({self.num_relations:,} relations, {len(self._heads[1]):,} heads, "
+            f"{len(self._tails[1]):,} tails)"
+        )
+
+
+def _checked(side: Side, indptr: Any, ids: Any, names: Names) -> tuple[Tensor, Tensor]:
+    """The lists of one side, ascending, if they are that."""
+    indptr, ids = (as_integers(f"{side}s", part).cpu() for part in (indptr, ids))
+    if indptr.ndim != 1 or ids.ndim != 1 or not len(indptr):
+        raise ValueError(f"{side}s must be indptr [R + 1] and ids [nnz]")
+    if int(indptr[0]) or int(indptr[-1]) != len(ids) or bool((indptr.diff() < 0).any()):
+        raise ValueError(f"{side}s: indptr must rise from 0 to the number of ids, {len(ids)}")
+    if names[1] is not None and len(names[1]) != len(indptr) - 1:
+        raise ValueError(
+            f"{side}s are of {len(indptr) - 1} relations, but the vocabulary names {len(names[1])}"
+        )
+    relations = torch.repeat_interleave(indptr.diff(), output_size=len(ids))
+    limit = None if names[0] is None else len(names[0])
+    outside = (ids < 0) if limit is None else (ids < 0) | (ids >= limit)
+    if bool(outside.any()):
+        place = int(outside.nonzero()[0])
+        raise ValueError(
+            f"the {side}s of relation {int(relations[place])} must be in "
+            f"0..{'' if limit is None else limit - 1}; got {int(ids[place])}"
+        )
+    order = torch.from_numpy(np.lexsort((ids.numpy(), relations.numpy())))
+    ids = ids[order]
+    repeats = ((ids[1:] == ids[:-1]) & (relations[1:] == relations[:-1])).nonzero()
+    if len(repeats):
+        place = int(repeats[0])
+        raise ValueError(
+            f"the {side}s of relation {int(relations[place])} must not repeat an id; got "
+            f"{int(ids[place])} again"
+        )
+    return indptr, ids
+
+
+def _seen(relations: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The distinct ids of each relation, CSR."""
+    pairs = torch.stack([relations, ids], 1).unique(dim=0)
+    lengths = torch.bincount(pairs[:, 0], minlength=count)
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), pairs[:, 1]
+
+
+def _two_sides(key: Any, value: Any) -> Sequence[Any]:
+    """Heads and tails of a value of a mapping."""
+    if isinstance(value, Mapping):
+        if set(value) != set(_SIDES):
+            said = shown(sorted(map(str, value)))
+            raise ValueError(f"relation {shown(key)} must map to 'head' and 'tail'; got {said}")
+        return [_listed(value[side]) for side in _SIDES]
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise TypeError(f"relation {shown(key)} must map to a pair of heads and tails")
+    return [_listed(ids) for ids in value]
+
+
+def _listed(ids: Any) -> Any:
+    return sorted(ids) if isinstance(ids, set | frozenset) else ids
+
+
+def _integers(path: Path, number: int, fields: Iterable[str]) -> list[int]:
+    for field in fields:
+        if not (field.isascii() and field.isdigit() and len(field) < 19):
+            raise ValueError(f"{path}:{number}: {shown(field)} is not an id")
+    return [int(field) for field in fields]
+
+
+def _as_bytes(names: Vocabulary) -> Tensor:
+    """Names as UTF-8, one a line."""
+    for name in names.names:
+        if "\n" in name:
+            raise ValueError(f"a name with a line break cannot be saved: {shown(name)}")
+    text = "".join(f"{name}\n" for name in names.names).encode()
+    return torch.from_numpy(np.frombuffer(text, np.uint8).copy())
+
+
+def _from_bytes(text: Tensor | None) -> Vocabulary | None:
+    if text is None:
+        return None
+    return Vocabulary(text.numpy().tobytes().decode().split("\n")[:-1])

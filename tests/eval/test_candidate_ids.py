@@ -1,0 +1,224 @@
+"""rank() and topk() among candidates of each triple, and of each relation."""
+
+import numpy as np
+import pytest
+import torch
+
+from kgfast import BlockScorer, KnownTriples, TransE, TypeConstraints, Vocabulary, rank, topk
+from kgfast.eval import candidate_ids
+from support.lists import padded, random_lists
+
+N, R, T = 12, 3, 20
+
+
+def model(dtype: torch.dtype = torch.float32) -> TransE:
+    generator = torch.Generator().manual_seed(0)
+    tables = (torch.randint(-2, 3, (rows, 3), generator=generator).to(dtype) for rows in (N, R))
+    return TransE(*tables)
+
+
+def triples() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    columns = [torch.randint(size, (T,), generator=generator) for size in (N, R, N)]
+    return torch.stack(columns, 1)
+
+
+def columns_of(ranks) -> list[torch.Tensor]:
+    return [it for own in (ranks, ranks.raw) for it in (own.greater, own.equal, own.num_candidates)]
+
+
+def one_by_one(rows: dict[str, list[torch.Tensor]], known: KnownTriples) -> list[torch.Tensor]:
+    """Every triple and side alone, with its candidates as the only ones."""
+    sides = []
+    for side in ("head", "tail"):
+        alone = [
+            columns_of(rank(model(), hrt[None], known=known, sides=(side,), candidate_ids=ids))
+            for hrt, ids in zip(triples(), rows[side], strict=True)
+        ]
+        sides.append([torch.cat(column) for column in zip(*alone, strict=True)])
+    return [torch.cat(pair, 1) for pair in zip(*sides, strict=True)]
+
+
+def rows_of(lists) -> list[torch.Tensor]:
+    return list(lists.indices.split(lists.indptr.diff().tolist()))
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_each_triple_and_side_has_its_candidates(backend, batch_size, monkeypatch):
+    known = KnownTriples(triples())
+    lists = {side: random_lists(T, N, seed) for seed, side in enumerate(("head", "tail"))}
+    expected = one_by_one({side: rows_of(own) for side, own in lists.items()}, known)
+    if batch_size is not None:
+        monkeypatch.setattr(candidate_ids, "_PAIRS", 40)
+    for form in (padded, tuple, lambda own: padded(own).int().numpy()):
+        given = {side: form(own) for side, own in lists.items()}
+        found = rank(model(), triples(), known=known, candidate_ids=given, batch_size=batch_size)
+        for a, b in zip(columns_of(found), expected, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_file_of_candidates_is_read_by_block(tmp_path):
+    lists = random_lists(T, N, 4)
+    path = tmp_path / "candidates.npy"
+    np.save(path, padded(lists).numpy())
+    mapped = np.load(path, mmap_mode="r")
+    found = rank(model(), triples(), candidate_ids=mapped, batch_size=6)
+    expected = rank(model(), triples(), candidate_ids=padded(lists))
+    assert all(map(torch.equal, columns_of(found), columns_of(expected)))
+
+
+def test_one_table_serves_both_sides():
+    lists = random_lists(T, N, 4)
+    expected = rank(model(), triples(), candidate_ids={"head": tuple(lists), "tail": tuple(lists)})
+    found = rank(model(), triples(), candidate_ids=padded(lists))
+    assert all(map(torch.equal, columns_of(found), columns_of(expected)))
+
+
+def test_an_empty_list_is_rank_one_of_one():
+    none = torch.full((T, 2), -1)
+    for given in (none, none[:, :0], TypeConstraints.from_mapping({})):
+        ranks = rank(model(), triples(), known=KnownTriples(triples()), candidate_ids=given)
+        assert (ranks.realistic == 1).all()
+        assert (ranks.num_candidates == 1).all()
+    found = topk(model(), heads=[0, 1], relations=0, k=1, candidate_ids=none[:2], pad=True)
+    assert found.ids.tolist() == [[-1], [-1]]
+
+
+def test_adjusted_metrics_follow_the_candidates_of_each_query():
+    """Of two candidates a second place is the worst; of twelve it is not."""
+    ids = torch.tensor([[0, 1, *[-1] * 10], list(range(12))])
+    table = torch.arange(12.0)[:, None]
+    line = TransE(table, torch.zeros(1, 1))
+    ranks = rank(line, [(0, 0, 1), (0, 0, 1)], sides=("tail",), candidate_ids=ids)
+    assert ranks.num_candidates[:, 0].tolist() == [2, 12]
+    assert ranks.optimistic[:, 0].tolist() == [2, 2]
+    assert ranks.metrics()["amr"] == 2 / ((3 + 13) / 4)
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_constraints_restrict_each_relation(backend, batch_size):
+    known = KnownTriples(triples())
+    allowed = TypeConstraints.from_triples(triples()[:8])
+    rows = {
+        side: [allowed.candidates(relation, side) for relation in triples()[:, 1].tolist()]
+        for side in ("head", "tail")
+    }
+    expected = one_by_one(rows, known)
+    found = rank(model(), triples(), known=known, candidate_ids=allowed, batch_size=batch_size)
+    for a, b in zip(columns_of(found), expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_answers_come_from_the_lists(backend, dtype):
+    heads, relations = triples()[:, 0], triples()[:, 1]
+    lists, known = random_lists(T, N, 5), KnownTriples(triples())
+    allowed = TypeConstraints.from_triples(triples()[:8])
+    of_relations = [allowed.candidates(relation, "tail") for relation in relations.tolist()]
+    for given, rows in ((padded(lists), rows_of(lists)), (allowed, of_relations)):
+        found = topk(
+            model(dtype), heads=heads, relations=relations, k=4, known=known, pad=True,
+            candidate_ids=given, batch_size=7,
+        )  # fmt: skip
+        for query, ids in enumerate(rows):
+            alone = topk(
+                model(dtype), heads=heads[query], relations=relations[query], k=4, known=known,
+                pad=True, candidate_ids=ids,
+            )  # fmt: skip
+            assert torch.equal(found.ids[query], alone.ids[0])
+            assert torch.equal(found.scores[query], alone.scores[0])
+    nobody = topk(model(), heads=heads[:0], relations=relations[:0], k=2, candidate_ids=allowed)
+    assert nobody.ids.shape == (0, 2)
+
+
+def blocks() -> BlockScorer:
+    """The same model as a function, which sees the candidates of a query alone."""
+    entity, relation = (table.detach() for table in (model().entity, model().relation))
+
+    def score(anchors, relations, side, ids):
+        sign = 1 if side == "tail" else -1
+        queries = entity[anchors] + sign * relation[relations]
+        return -(queries[:, None] - entity[ids]).abs().sum(-1)
+
+    return BlockScorer(score, num_entities=N, num_relations=R, block=5)
+
+
+def test_functions_are_restricted_as_tables_are():
+    known, lists = KnownTriples(triples()), random_lists(T, N, 5)
+    allowed = TypeConstraints.from_triples(triples()[:8])
+    for given in (padded(lists), tuple(lists), allowed):
+        expected = rank(model(), triples(), known=known, candidate_ids=given)
+        found = rank(blocks(), triples(), known=known, candidate_ids=given)
+        assert all(map(torch.equal, columns_of(found), columns_of(expected)))
+        asked = {"heads": triples()[:, 0], "relations": triples()[:, 1], "k": 3, "pad": True}
+        best = topk(model(), **asked, candidate_ids=given)
+        assert torch.equal(topk(blocks(), **asked, candidate_ids=given).ids, best.ids)
+    assert topk(blocks(), heads=[], relations=[], k=2, candidate_ids=allowed).ids.shape == (0, 2)
+
+
+def test_relations_are_ranked_among_all_and_answered_from_lists():
+    ids = torch.tensor([[0, 2]]).repeat(T, 1)
+    sides = ("head", "relation", "tail")
+    ranks = rank(model(), triples(), sides=sides, candidate_ids=ids)
+    assert (ranks.side("relation").num_candidates == R).all()
+    found = topk(model(), heads=triples()[:, 0], tails=triples()[:, 2], k=2, candidate_ids=ids)
+    assert found.ids.sort(1).values.tolist() == ids.tolist()
+    allowed = TypeConstraints.from_mapping({})
+    with pytest.raises(ValueError, match="type constraints are of entities"):
+        topk(model(), heads=[0], tails=[1], k=1, candidate_ids=allowed)
+
+
+def test_a_query_with_too_few_answers_is_named():
+    allowed = TypeConstraints.from_mapping({0: ([0], [1]), 1: ([0], [1, 2])})
+    with pytest.raises(ValueError, match=r"heads\[1\] = 4 with relation 0 has 1, k is 2"):
+        topk(model(), heads=[3, 4], relations=[1, 0], k=2, candidate_ids=allowed)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (torch.zeros(5, 2).long(), ValueError, "a row for each of 20 queries"),
+        (torch.zeros(T, 2), TypeError, "must be integers, got dtype torch.float32"),
+        (np.zeros((T, 2)), TypeError, "must be integers, got dtype float64"),
+        ([[0, 1]] * T, TypeError, r"must be a tensor or array \[T, K\]"),
+        ({"head": [0, 1]}, ValueError, "side 'tail' is ranked and has none"),
+        ({"heads": [0]}, ValueError, "must be of 'head' and 'tail'; got 'heads'"),
+        (
+            {"head": [0], "tail": torch.zeros(5, 2).long()},
+            ValueError,
+            r"candidate_ids\['tail'\] must have a row for each of 20",
+        ),
+        ((torch.zeros(3).long(), torch.zeros(0).long()), ValueError, r"shape \[21\]"),
+        ((torch.ones(21).long(), torch.zeros(1).long()), ValueError, "must rise from 0"),
+        (torch.full((T, 2), 3), ValueError, r"candidate_ids\[0, 1\] must not repeat .* got 3"),
+        (torch.full((T, 1), 12), ValueError, r"candidate_ids\[0, 0\] must be in 0 .. 11"),
+        (
+            TypeConstraints.from_mapping({0: ([0], [99])}),
+            ValueError,
+            "of 100 entities, but the model has 12",
+        ),
+        (
+            TypeConstraints.from_mapping({7: ([0], [1])}),
+            ValueError,
+            "of 8 relations, but the model has 3",
+        ),
+    ],
+)
+def test_candidates_that_are_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        rank(model(), triples(), candidate_ids=given)
+
+
+def test_the_row_at_fault_is_counted_from_the_first_triple():
+    ids = torch.arange(3).repeat(T, 1)
+    ids[13, 2] = 0
+    with pytest.raises(ValueError, match=r"candidate_ids\[13, 2\]"):
+        rank(model(), triples(), candidate_ids=ids, batch_size=5)
+
+
+def test_constraints_of_another_vocabulary_are_refused():
+    names = [Vocabulary(f"{letter}{i}" for i in range(N)) for letter in "ab"]
+    relations = Vocabulary(f"r{i}" for i in range(R))
+    allowed = TypeConstraints.from_mapping({}, vocabulary=(names[0], relations))
+    with pytest.raises(ValueError, match="'b0' in the triples, but 'a0' in the type constraints"):
+        rank(model(), triples(), candidate_ids=allowed, vocabulary=(names[1], relations))

@@ -1,0 +1,145 @@
+"""Type constraints: made, read, written and refused."""
+
+import pytest
+import torch
+
+from kgfast import Triples, TypeConstraints, Vocabulary
+
+HRT = [(0, 0, 2), (1, 0, 2), (0, 0, 2), (3, 2, 0)]
+
+
+def listed(allowed: TypeConstraints) -> list[tuple[list[int], list[int]]]:
+    return [
+        (allowed.candidates(it, "head").tolist(), allowed.candidates(it, "tail").tolist())
+        for it in range(allowed.num_relations)
+    ]
+
+
+def test_from_triples_keeps_what_each_relation_has():
+    allowed = TypeConstraints.from_triples(HRT[:2], HRT[2:])
+    assert listed(allowed) == [([0, 1], [2]), ([], []), ([3], [0])]
+    assert (allowed.num_relations, allowed.num_entities) == (3, 4)
+    assert len(allowed.candidates(9, "tail")) == 0
+    assert TypeConstraints.from_triples([]).num_relations == 0
+
+
+def test_labels_are_kept():
+    names = Vocabulary(list("abcd")), Vocabulary(["r", "s", "t", "u"])
+    train = Triples(HRT, entities=names[0], relations=names[1])
+    allowed = TypeConstraints.from_triples(train)
+    assert allowed.names == names
+    assert allowed.num_relations == 4
+    mapped = TypeConstraints.from_mapping(
+        {"r": (["b", "a"], ["c"]), "t": {"head": {"d"}, "tail": [0]}}, vocabulary=names
+    )
+    assert mapped == allowed
+    assert mapped != TypeConstraints.from_triples(HRT)
+    assert mapped != 3
+
+
+def test_openke(tmp_path):
+    path = tmp_path / "type_constrain.txt"
+    path.write_text("2\n1\t1\t3\n1\t2\t0\t4\n0\t2\t7\t5\n0\t0\n")
+    for source in (path, tmp_path):
+        assert listed(TypeConstraints.from_openke(source)) == [([5, 7], []), ([3], [0, 4])]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ":1: expected the number of relations; the file is empty"),
+        ("2\n0 1 3\n0 0\n", ":1: expected the number of relations, and two lines"),
+        ("1\n0 2 3\n0 0\n", ":2: .* found 1 ids after 2"),
+        ("1\n0 1 x\n0 0\n", ":2: 'x' is not an id"),
+        ("1\n0\n0 0\n", ":2: .* after no number"),
+        ("2\n0 0\n0 0\n0 0\n1 0\n", ":4: relation 0 has lines of its own before"),
+        ("1\n0 2 3 3\n0 0\n", "heads of relation 0 must not repeat an id; got 3"),
+    ],
+)
+def test_openke_files_that_are_refused(tmp_path, text, message):
+    path = tmp_path / "type_constrain.txt"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        TypeConstraints.from_openke(path)
+    with pytest.raises(FileNotFoundError):
+        TypeConstraints.from_openke(tmp_path / "other.txt")
+
+
+def test_a_relation_with_one_line_is_refused(tmp_path):
+    path = tmp_path / "type_constrain.txt"
+    path.write_text("2\n0 0\n0 0\n1 0\n2 0\n")
+    with pytest.raises(ValueError, match="relation 1 has one line, of its heads"):
+        TypeConstraints.from_openke(path)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_save_and_load(tmp_path, named):
+    names = (Vocabulary(["a b", "ü", "", "d"]), Vocabulary(["r", "s", "t"])) if named else None
+    allowed = TypeConstraints.from_mapping({0: ([3, 1], []), 2: ([0], [1, 2])}, vocabulary=names)
+    path = tmp_path / "types.safetensors"
+    allowed.save(path)
+    assert TypeConstraints.load(path) == allowed
+    assert [it.name for it in tmp_path.iterdir()] == [path.name]
+
+
+def test_nothing_half_written_is_left(tmp_path):
+    names = Vocabulary(["a\nb"]), Vocabulary(["r"])
+    allowed = TypeConstraints.from_mapping({}, vocabulary=names)
+    with pytest.raises(ValueError, match="line break"):
+        allowed.save(tmp_path / "types.safetensors")
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        TypeConstraints.from_mapping({}).save(tmp_path / "none" / "types.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_no_constraints(tmp_path):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "other.safetensors"
+    with pytest.raises(FileNotFoundError, match="no such file of type constraints"):
+        TypeConstraints.load(path)
+    path.write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match="no file of TypeConstraints"):
+        TypeConstraints.load(path)
+    save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match="but of something else"):
+        TypeConstraints.load(path)
+
+
+PEOPLE = Vocabulary(["a", "b"]), Vocabulary(["r"])
+
+
+@pytest.mark.parametrize(
+    ("mapping", "vocabulary", "error", "message"),
+    [
+        ({"r": ([0], [1])}, None, TypeError, "names need vocabulary="),
+        ({"s": ([0], [1])}, PEOPLE, ValueError, "'s'"),
+        ({0: (["c"], [1])}, PEOPLE, ValueError, "'c'"),
+        ({0: ([2], [1])}, PEOPLE, ValueError, r"heads of relation 0 must be in 0\.\.1; got 2"),
+        ({0: ([-1], [1])}, None, ValueError, "heads of relation 0 must be in 0..; got -1"),
+        ({1: ([0], [1])}, PEOPLE, ValueError, r"relation 1 must be in 0\.\.0"),
+        ({0: ([0], [1, 1])}, None, ValueError, "tails of relation 0 must not repeat an id; got 1"),
+        ({0: [0]}, None, TypeError, "relation 0 must map to a pair"),
+        ({0: {"head": [0]}}, None, ValueError, "must map to 'head' and 'tail'"),
+        ({0: ([0], []), "r": ([0], [])}, PEOPLE, ValueError, "'r' is given twice"),
+        ({0: ([0.5], [])}, None, TypeError, "must be integers"),
+    ],
+)
+def test_mappings_that_are_refused(mapping, vocabulary, error, message):
+    with pytest.raises(error, match=message):
+        TypeConstraints.from_mapping(mapping, vocabulary=vocabulary)
+
+
+def test_lists_that_are_refused():
+    good = torch.tensor([0, 1]), torch.tensor([3])
+    for bad, message in (
+        ((torch.tensor([0, 2]), torch.tensor([3])), "must rise from 0"),
+        ((torch.tensor([[0, 1]]), torch.tensor([3])), r"indptr \[R \+ 1\]"),
+        ((torch.tensor([0, 1, 1]), torch.tensor([3])), "heads are of 2 relations, tails of 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TypeConstraints(bad, good)
+    with pytest.raises(ValueError, match="the vocabulary names 2"):
+        TypeConstraints(good, good, vocabulary=(None, Vocabulary(["r", "s"])))
+    with pytest.raises(ValueError, match="side must be"):
+        TypeConstraints(good, good).lists("relation")
