@@ -37,6 +37,7 @@ ROOMS = [
     "losses",
     "eval",
     "training",
+    "adapters",
     "plots",
     "cli",
     "__main__",
@@ -100,6 +101,14 @@ def test_arrows_point_one_way():
         for path in ROOT.glob("kgfast/graph/*.py")
         for name in imports_of(path)
     )
+
+
+def test_only_the_command_line_and_the_server_import_adapters():
+    for path in ROOT.glob("kgfast/**/*.py"):
+        room = path.relative_to(ROOT / "kgfast").parts[0].removesuffix(".py")
+        if room not in ("adapters", "cli", "serve"):
+            late = [it for it in imports_of(path) if it.startswith("kgfast.adapters")]
+            assert late == [], f"{path} imports {late}"
 
 
 def test_import_time_and_what_it_leaves_alone():

@@ -1,0 +1,1 @@
+"""Doors to other libraries: one file each, none imported unless asked for."""

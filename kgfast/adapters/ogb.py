@@ -1,0 +1,445 @@
+"""The protocols of the Open Graph Benchmark: ogbl-wikikg2, ogbl-biokg and WikiKG90Mv2.
+
+The dicts of ``dataset.get_edge_split()`` go in as they are; memory-mapped arrays are read by block.
+A positive's rank among its negatives is ``(number greater + number greater or equal) / 2 + 1``, as
+ogb's evaluator has counted since version 1.3.4, and as often as a negative is repeated. What
+differs: scores are kgfast's canonical float64 ones, so that no two of them tie by float32's
+rounding. `ogb` itself is not needed.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.eval.prediction import topk
+from kgfast.eval.ranking import rank
+from kgfast.eval.ranks import Ranks
+from kgfast.graph import KnownTriples, as_integers, shown
+from kgfast.progress import progress_bar
+
+_PAIRS = 1 << 20  # of a block of negatives, both sides: 8 MiB as int64
+_SIDES: tuple[Literal["head", "tail"], ...] = ("head", "tail")
+_MODES = {"valid": None, "test-dev": 15_000, "test-challenge": 10_000}
+_TOP = 10
+
+
+@dataclass(frozen=True)
+class OgbRanks:
+    """What :func:`evaluate` found.
+
+    Attributes
+    ----------
+    sampled : Ranks
+        Of each positive among its negatives, heads and tails.
+    full : Ranks or None
+        Of the same triples among all entities, or all of the right type.
+    """
+
+    sampled: Ranks
+    full: Ranks | None = None
+
+    def lists(self) -> dict[str, Tensor]:
+        """What ``Evaluator.eval`` returns for the heads and then the tails: float32 ``[2 T]``.
+
+        Keys are ``hits@1_list``, ``hits@3_list``, ``hits@10_list`` and ``mrr_list``.
+        """
+        ranks = self.sampled.realistic.T.flatten().float()
+        hits = {f"hits@{k}_list": (ranks <= k).float() for k in (1, 3, 10)}
+        return hits | {"mrr_list": 1 / ranks}
+
+    def metrics(self) -> dict[str, float]:
+        """``mrr``, ``hits@1``, ``hits@3`` and ``hits@10``: the means that leaderboards show."""
+        every = self.sampled.metrics()
+        return {name: every[name] for name in ("mrr", "hits@1", "hits@3", "hits@10")}
+
+
+def evaluate(
+    model: Any,
+    split: Mapping[str, Any],
+    *,
+    num_nodes: Mapping[str, int] | None = None,
+    full: bool = False,
+    known: KnownTriples | None = None,
+    nan: Literal["error", "worst"] = "error",
+    progress: bool = False,
+) -> OgbRanks:
+    """Rank every head and tail among the negatives that are given with it.
+
+    Parameters
+    ----------
+    model : Model
+        As :func:`kgfast.rank` takes it. Of ogbl-biokg its rows are the nodes of one type after the
+        other, in the order of ``num_nodes``, as in OGB's baseline.
+    split : mapping
+        ``split["valid"]`` or ``split["test"]`` of ``dataset.get_edge_split()``: ``head``,
+        ``relation``, ``tail`` ``[T]``, ``head_neg``, ``tail_neg`` ``[T, K]``; of ogbl-biokg also
+        ``head_type`` and ``tail_type``, T names.
+    num_nodes : mapping of str to int, optional
+        Of ogbl-biokg, ``dataset[0]["num_nodes_dict"]``: then ids count from 0 within their type.
+    full : bool
+        Rank among all entities, too, or among all of the type: exactly.
+    known : KnownTriples, optional
+        What the full ranks are filtered by; :func:`known_triples` makes it of all splits.
+    nan : {"error", "worst"}
+        As of :func:`kgfast.rank`.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    OgbRanks
+
+    Raises
+    ------
+    KeyError, ValueError, TypeError
+        For a split that lacks something, shapes that do not fit each other, and ids that the model
+        or the type does not have.
+
+    Examples
+    --------
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0], [1.0]]), torch.tensor([[1.0]]))
+    >>> split = {"head": [0], "relation": [0], "tail": [1],
+    ...          "head_neg": [[1, 2]], "tail_neg": [[2, 3]]}
+    >>> found = evaluate(model, split, full=True)
+    >>> found.sampled.realistic.tolist(), found.full.realistic.tolist()
+    ([[1.0, 1.5]], [[1.0, 1.5]])
+    """
+    data = _Split(split, num_nodes, model.num_entities)
+    total = len(data.hrt) * (2 if full else 1)
+    parts = []
+    with progress_bar(progress, "ranking", total) as advance:
+        for first, last in data.blocks():
+            parts.append(_rank_block(model, data, first, last, nan))
+            advance(last - first)
+    counts = [torch.cat(column) for column in zip(*parts, strict=True)]
+    sampled = Ranks(counts[0], counts[1], counts[2], _SIDES, data.hrt)
+    return OgbRanks(sampled, _rank_fully(model, data, known, nan) if full else None)
+
+
+def known_triples(*splits: Mapping[str, Any], num_nodes: Any = None) -> KnownTriples:
+    """Return the triples of splits, for :func:`evaluate`'s full ranks.
+
+    Parameters
+    ----------
+    *splits
+        ``split["train"]``, ``split["valid"]`` and ``split["test"]``.
+    num_nodes : mapping of str to int, optional
+        As of :func:`evaluate`.
+
+    Examples
+    --------
+    >>> known_triples({"head": [0, 1], "relation": [0, 0], "tail": [1, 1]})
+    KnownTriples(2 triples, 2 (h, r) pairs, 1 (r, t) pairs)
+    """
+    return KnownTriples(*[_Split(split, num_nodes, None).hrt for split in splits])
+
+
+def predict_top10(
+    model: Any,
+    hr: Any,
+    *,
+    known: KnownTriples | None = None,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Find the ten best tails of WikiKG90Mv2's queries among all entities.
+
+    Parameters
+    ----------
+    model : Model
+        As :func:`kgfast.topk` takes it.
+    hr : array or Tensor
+        ``[T, 2]``, the rows of ``val_hr.npy`` or of a test set.
+    known : KnownTriples, optional
+        Triples whose tails are left out. The evaluator does not ask for it.
+    batch_size, progress
+        As of :func:`kgfast.topk`.
+
+    Returns
+    -------
+    ndarray
+        int32 ``[T, 10]``, best first, -1 where a model has fewer entities:
+        ``{"h,r->t": {"t_pred_top10": ...}}`` is what the evaluator takes.
+
+    Examples
+    --------
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.arange(12.0)[:, None], torch.tensor([[1.0]]))
+    >>> predict_top10(model, [[3, 0]])[0, :3].tolist()
+    [4, 3, 5]
+    """
+    rows = as_integers("hr", np.asarray(hr) if isinstance(hr, np.memmap) else hr)
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        raise ValueError(f"hr must have shape [T, 2] (h, r); got {list(rows.shape)}")
+    found = topk(
+        model,
+        heads=rows[:, 0],
+        relations=rows[:, 1],
+        k=_TOP,
+        known=known,
+        pad=True,
+        batch_size=batch_size,
+        progress=progress,
+    )
+    return found.ids.cpu().numpy().astype(np.int32)
+
+
+def top10_mrr(tails: Any, predictions: Any) -> float:
+    """Return WikiKG90Mv2's measure: the mean of 1 / place of each tail, 0 where it is not there.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, and for a row that repeats an id: OGB's evaluator gives 0 to
+        all of them then.
+
+    Examples
+    --------
+    >>> top10_mrr([7], [[3, 7, -1, -1, -1, -1, -1, -1, -1, -1]])
+    0.5
+    """
+    targets, rows = as_integers("tails", tails).cpu(), _checked_top10(predictions)
+    if targets.shape != rows.shape[:1]:
+        raise ValueError(f"tails must have shape [{len(rows)}]; got {list(targets.shape)}")
+    if not len(rows):
+        return float("nan")
+    place, hit = (rows == targets[:, None]).long().argmax(1), (rows == targets[:, None]).any(1)
+    return float(torch.where(hit, 1 / (place.double() + 1), 0.0).mean())
+
+
+def save_submission(predictions: Any, folder: str | os.PathLike[str], mode: str) -> Path:
+    """Write WikiKG90Mv2's file, as ``save_test_submission`` of ogb does; whole or not at all.
+
+    Parameters
+    ----------
+    predictions : array or Tensor
+        ``[T, 10]`` of :func:`predict_top10`.
+    folder : path
+        Made if it is not there.
+    mode : {"valid", "test-dev", "test-challenge"}
+        The test sets have 15,000 and 10,000 queries.
+
+    Returns
+    -------
+    Path
+        ``t_pred_wikikg90m-v2_<mode>.npz``.
+
+    Raises
+    ------
+    ValueError
+        For another mode or number of queries, and for a row that repeats an id.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"mode must be one of {', '.join(_MODES)}; got {shown(mode)}")
+    rows, count = _checked_top10(predictions), _MODES[mode]
+    if count is not None and len(rows) != count:
+        raise ValueError(f"{mode} has {count:,} queries; got predictions of {len(rows):,}")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = Path(folder, f"t_pred_wikikg90m-v2_{mode}.npz")
+    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with open(scratch, "wb") as file:
+            np.savez_compressed(file, t_pred_top10=rows.numpy().astype(np.int32))
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    return path
+
+
+def _checked_top10(predictions: Any) -> Tensor:
+    rows = as_integers("predictions", predictions).cpu()
+    if rows.ndim != 2 or rows.shape[1] != _TOP:
+        raise ValueError(f"predictions must have shape [T, {_TOP}]; got {list(rows.shape)}")
+    ordered = rows.sort(1).values
+    repeats = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(1).nonzero()
+    if len(repeats):
+        row = int(repeats[0])
+        raise ValueError(f"predictions[{row}] repeat an id: {rows[row].tolist()}")
+    return rows
+
+
+class _Split:
+    """A split with the ids of a model's rows."""
+
+    def __init__(self, split: Mapping[str, Any], num_nodes: Any, num_entities: int | None) -> None:
+        self._split = split
+        self._num_nodes = None if num_nodes is None else dict(num_nodes)
+        if self._num_nodes is not None and num_entities is not None:
+            total = sum(self._num_nodes.values())
+            if total != num_entities:
+                raise ValueError(
+                    f"num_nodes: {total:,} nodes of all types, but the model has "
+                    f"{num_entities:,} entities"
+                )
+        columns = [as_integers(name, self._of(name)).cpu() for name in ("head", "relation", "tail")]
+        for name, column in zip(("head", "relation", "tail"), columns, strict=True):
+            if column.ndim != 1 or len(column) != len(columns[0]):
+                raise ValueError(f"{name} must have one id for each of {len(columns[0])} triples")
+        self.types = [self._types_of(side, len(columns[0])) for side in _SIDES]
+        for side, column, types in zip(_SIDES, (columns[0], columns[2]), self.types, strict=True):
+            self._shift(side, column[:, None], types)
+        if self.types[0] is not None:
+            columns[0] = columns[0] + self._starts[self.types[0]]
+            columns[2] = columns[2] + self._starts[self.types[1]]
+        self.hrt = torch.stack(columns, 1)
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of triples whose negatives are held together."""
+        widths = []
+        for name in ("head_neg", "tail_neg"):
+            shape = np.shape(self._of(name))
+            if len(shape) != 2 or shape[0] != len(self.hrt):
+                raise ValueError(
+                    f"{name} must have a row for each of {len(self.hrt)} triples; got shape "
+                    f"{list(shape)}"
+                )
+            widths.append(shape[1])
+        step = max(1, _PAIRS // max(1, sum(widths)))
+        for first in range(0, max(1, len(self.hrt)), step):
+            yield first, min(first + step, len(self.hrt))
+
+    def negatives(self, column: int, first: int, last: int) -> Tensor:
+        """The negatives of a range of triples, of one side, as rows of the model."""
+        name = f"{_SIDES[column]}_neg"
+        part = self._of(name)[first:last]
+        if isinstance(part, np.memmap):
+            part = np.array(part)
+        rows = as_integers(name, part).cpu().reshape(last - first, -1)
+        types = self.types[column]
+        return self._shift(name, rows, None if types is None else types[first:last], first)
+
+    def groups(self) -> Iterator[tuple[Tensor, list[Tensor | None]]]:
+        """Triples of the same types, and the entities of these."""
+        heads, tails = self.types
+        if heads is None or tails is None:
+            yield torch.arange(len(self.hrt), dtype=torch.int64, device="cpu"), [None, None]
+            return
+        for pair in torch.stack([heads, tails], 1).unique(dim=0):
+            rows = ((heads == pair[0]) & (tails == pair[1])).nonzero()[:, 0]
+            yield rows, [self._entities(int(kind)) for kind in pair]
+
+    def _entities(self, kind: int) -> Tensor:
+        assert self._num_nodes is not None
+        start, count = int(self._starts[kind]), list(self._num_nodes.values())[kind]
+        return torch.arange(start, start + count, dtype=torch.int64, device="cpu")
+
+    @property
+    def _starts(self) -> Tensor:
+        assert self._num_nodes is not None
+        sizes = [0, *self._num_nodes.values()]
+        return torch.tensor(sizes, dtype=torch.int64, device="cpu").cumsum(0)[:-1]
+
+    def _of(self, name: str) -> Any:
+        if name not in self._split:
+            raise KeyError(f"the split lacks {name!r}; it has {', '.join(map(str, self._split))}")
+        return self._split[name]
+
+    def _types_of(self, side: str, count: int) -> Tensor | None:
+        """The number of the type of each triple's entity."""
+        name = f"{side}_type"
+        if self._num_nodes is None:
+            if name in self._split:
+                raise ValueError(
+                    f"the split has {name}, so that its ids count from 0 within their type: pass "
+                    f'num_nodes=dataset[0]["num_nodes_dict"]'
+                )
+            return None
+        numbers = {kind: number for number, kind in enumerate(self._num_nodes)}
+        names = self._of(name)
+        if len(names) != count:
+            raise ValueError(f"{name} must name a type for each of {count} triples")
+        for row, kind in enumerate(names):
+            if kind not in numbers:
+                known = ", ".join(map(str, numbers))
+                raise ValueError(f"{name}[{row}] must be one of {known}; got {shown(kind)}")
+        return torch.tensor([numbers[kind] for kind in names], dtype=torch.int64, device="cpu")
+
+    def _shift(self, name: str, ids: Tensor, types: Tensor | None, first: int = 0) -> Tensor:
+        """Ids ``[b, K]`` of types ``[b]`` as rows of the model; those of triples have one column.
+
+        Without types they are checked where the model is known.
+        """
+        if types is None or self._num_nodes is None:
+            return ids
+        sizes = torch.tensor(list(self._num_nodes.values()), dtype=torch.int64, device="cpu")[types]
+        outside = ((ids < 0) | (ids >= sizes[:, None])).nonzero()
+        if len(outside):
+            row, column = (int(axis) for axis in outside[0])
+            kind = list(self._num_nodes)[int(types[row])]
+            place = f"{first + row}, {column}" if name.endswith("_neg") else f"{first + row}"
+            raise ValueError(
+                f"{name}[{place}] must be in 0 .. {int(sizes[row]) - 1}, as its type {kind!r} "
+                f"has; got {int(ids[row, column])}"
+            )
+        return ids + self._starts[types][:, None]
+
+
+def _rank_block(
+    model: Any, data: _Split, first: int, last: int, nan: Literal["error", "worst"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Greater, equal and number of candidates ``[b, 2]`` of a range of triples."""
+    hrt = data.hrt[first:last]
+    given = [data.negatives(column, first, last) for column in range(2)]
+    for name, ids in zip(("head_neg", "tail_neg"), given, strict=True):
+        _check_negatives(name, ids, model.num_entities, first)
+    layers = [list(_layers(ids)) for ids in given]
+    targets = hrt[:, ::2]
+    # A negative that is the positive ties with it.
+    itself = torch.stack([(ids == targets[:, i, None]).sum(1) for i, ids in enumerate(given)], 1)
+    greater, equal = torch.zeros_like(targets), itself
+    for depth in range(max(map(len, layers))):
+        none = hrt[:, :0]
+        ids = {
+            side: own[depth] if depth < len(own) else none
+            for side, own in zip(_SIDES, layers, strict=True)
+        }
+        ranks = rank(model, hrt, known=None, candidate_ids=ids, nan=nan)
+        greater, equal = greater + ranks.greater, equal + ranks.equal
+    sizes = torch.tensor([ids.shape[1] + 1 for ids in given], dtype=torch.int64, device="cpu")
+    return greater, equal, sizes.expand(len(hrt), 2)
+
+
+def _check_negatives(name: str, ids: Tensor, count: int, first: int) -> None:
+    outside = ((ids < 0) | (ids >= count)).nonzero()
+    if len(outside):
+        row, column = (int(axis) for axis in outside[0])
+        raise ValueError(
+            f"{name}[{first + row}, {column}] must be in 0 .. {count - 1}, as the model has; got "
+            f"{int(ids[row, column])}"
+        )
+
+
+def _layers(ids: Tensor) -> Iterator[Tensor]:
+    """Rows of which each holds an id once: the j-th has those that occur more than j times."""
+    ordered = torch.from_numpy(np.sort(ids.numpy(), axis=1))
+    is_new = torch.ones_like(ordered, dtype=torch.bool)
+    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    if bool(is_new.all()):
+        yield ordered
+        return
+    place = torch.arange(ordered.shape[1], dtype=torch.int64, device="cpu").expand_as(ordered)
+    before = place - torch.where(is_new, place, 0).cummax(1).values
+    for depth in range(int(before.max()) + 1):
+        yield torch.where(before == depth, ordered, -1)
+
+
+def _rank_fully(
+    model: Any, data: _Split, known: KnownTriples | None, nan: Literal["error", "worst"]
+) -> Ranks:
+    """The ranks among all entities, or all of the type."""
+    counts = torch.zeros((6, len(data.hrt), 2), dtype=torch.int64, device="cpu")
+    for rows, entities in data.groups():
+        ids = None if entities[0] is None else dict(zip(_SIDES, entities, strict=True))
+        part = rank(model, data.hrt[rows], known=known, candidate_ids=ids, nan=nan)
+        for first, own in ((0, part), (3, part.raw)):
+            counts[first, rows], counts[first + 1, rows] = own.greater, own.equal
+            counts[first + 2, rows] = own.num_candidates
+    raw = Ranks(counts[3], counts[4], counts[5], _SIDES, data.hrt)
+    return Ranks(counts[0], counts[1], counts[2], _SIDES, data.hrt, raw=raw, known=known)
