@@ -396,11 +396,11 @@ def _rank_block(
     greater, equal = torch.zeros_like(targets), itself
     for depth in range(max(map(len, layers))):
         none = hrt[:, :0]
-        ids = {
+        layer = {
             side: own[depth] if depth < len(own) else none
             for side, own in zip(_SIDES, layers, strict=True)
         }
-        ranks = rank(model, hrt, known=None, candidate_ids=ids, nan=nan)
+        ranks = rank(model, hrt, known=None, candidate_ids=layer, nan=nan)
         greater, equal = greater + ranks.greater, equal + ranks.equal
     sizes = torch.tensor([ids.shape[1] + 1 for ids in given], dtype=torch.int64, device="cpu")
     return greater, equal, sizes.expand(len(hrt), 2)
