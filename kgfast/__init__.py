@@ -12,10 +12,12 @@ from kgfast.openmp import let_torch_sleep
 if TYPE_CHECKING:
     from kgfast import datasets, losses
     from kgfast.environment import info
+    from kgfast.eval.facts import Facts
     from kgfast.eval.prediction import topk
     from kgfast.eval.predictions import Predictions
     from kgfast.eval.ranking import rank
     from kgfast.eval.ranks import Ranks
+    from kgfast.eval.top_facts import top_facts
     from kgfast.graph import KnownTriples, Triples, TypeConstraints, Vocabulary
     from kgfast.models import (
         MED,
@@ -44,6 +46,7 @@ __all__ = [
     "ComplEx",
     "ConvE",
     "DistMult",
+    "Facts",
     "KnownTriples",
     "Model",
     "Predictions",
@@ -60,16 +63,19 @@ __all__ = [
     "load_run",
     "losses",
     "rank",
+    "top_facts",
     "topk",
     "use_backend",
 ]
 
 _HOMES = {
     "environment": ("info",),
+    "eval.facts": ("Facts",),
     "eval.prediction": ("topk",),
     "eval.predictions": ("Predictions",),
     "eval.ranking": ("rank",),
     "eval.ranks": ("Ranks",),
+    "eval.top_facts": ("top_facts",),
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (
         *("MED", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE", "DistMult", "Model"),

@@ -111,11 +111,11 @@ def topk(
     names = names_of(vocabulary)
     check_names(names, model)
     name = "tails" if heads is None else "heads"
-    entities = _ids(name, tails if heads is None else heads, model.num_entities, names[0])
+    entities = checked_ids_of(name, tails if heads is None else heads, model.num_entities, names[0])
     if side == "relation":
-        others = _ids("tails", tails, model.num_entities, names[0])
+        others = checked_ids_of("tails", tails, model.num_entities, names[0])
     else:
-        others = _ids("relations", relations, model.num_relations, names[1])
+        others = checked_ids_of("relations", relations, model.num_relations, names[1])
     anchors, others = _broadcast(
         name, entities, others, "tails" if side == "relation" else "relations"
     )
@@ -168,7 +168,7 @@ def candidate_pool(
     return prepared_candidates(model, candidates_at(model, side, dim), ids, crop)
 
 
-def _ids(name: str, values: Any, count: int, names: Vocabulary | None) -> Tensor:
+def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None) -> Tensor:
     """Ids of one axis or none, int64, checked to lie below ``count``."""
     ids = ids_or_names(name, values, names)
     if ids.ndim > 1:

@@ -1,0 +1,137 @@
+"""The result of a search over all triples: the best new facts, and their scores."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kgfast.display import html_table, shortened
+from kgfast.graph import names_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_SHOWN, _SHOWN_IN_HTML = 10, 20
+_NAME = 20  # columns of a name in a repr
+
+
+class Facts:
+    """Triples and their scores, from best to worst.
+
+    Attributes
+    ----------
+    triples : Tensor
+        int64 ``[k, 3]``, (h, r, t).
+    scores : Tensor
+        ``[k]``: canonical scores rounded once to float32; float64 for float64 tables. The order is
+        that of the scores before they are rounded, then the lowest (h, r, t).
+
+    Examples
+    --------
+    >>> from kgfast import Vocabulary
+    >>> facts = Facts(torch.tensor([[0, 0, 1]]), torch.tensor([-0.5]))
+    >>> facts.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))
+    1 fact
+    (cat, eats, mouse)  -0.5
+    """
+
+    def __init__(self, triples: Tensor, scores: Tensor, *, vocabulary: Any = None) -> None:
+        self.triples, self.scores = triples, scores
+        self._vocabularies = names_of(vocabulary)
+
+    def __len__(self) -> int:
+        """Number of facts."""
+        return len(self.triples)
+
+    def named(self, vocabulary: Any) -> "Facts":
+        """The same facts, shown with names.
+
+        Parameters
+        ----------
+        vocabulary : pair of Vocabulary, Dataset or Triples
+            Names of entities and relations; each may be None.
+        """
+        return Facts(self.triples, self.scores, vocabulary=vocabulary)
+
+    def to_frame(self, vocabulary: Any = None) -> "DataFrame":
+        """One row per fact, best first, as a pandas DataFrame.
+
+        Parameters
+        ----------
+        vocabulary : pair of Vocabulary, Dataset or Triples, optional
+            Names of entities and relations, instead of ids; those of :meth:`named` by default.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        import pandas as pd
+
+        names = self._columns(vocabulary)
+        return pd.DataFrame({**names, "score": self.scores.numpy()})
+
+    def _columns(self, vocabulary: Any = None) -> dict[str, list[Any]]:
+        """Heads, relations and tails, by their names where they have some."""
+        names = self._vocabularies if vocabulary is None else names_of(vocabulary)
+        of_columns = names[0], names[1], names[0]
+        return {
+            column: ids.tolist() if own is None else own.names_of(ids)
+            for column, own, ids in zip(
+                ("head", "relation", "tail"), of_columns, self.triples.unbind(1), strict=True
+            )
+        }
+
+    def _title(self) -> str:
+        return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
+
+    def _rows(self, most: int, width: int | None = None) -> list[tuple[str, str]]:
+        """The first facts as text, and their scores."""
+        part = Facts(self.triples[:most], self.scores[:most], vocabulary=self._vocabularies)
+        rows = []
+        for *triple, score in zip(*part._columns().values(), part.scores.tolist(), strict=True):
+            texts = [str(name) if width is None else shortened(str(name), width) for name in triple]
+            rows.append((f"({', '.join(texts)})", f"{score + 0.0:.4g}"))
+        return rows
+
+    def __repr__(self) -> str:
+        lines = [f"{triple}  {score}" for triple, score in self._rows(_SHOWN, _NAME)]
+        more = ["..."] if len(self) > _SHOWN else []
+        return "\n".join([self._title(), *lines, *more])
+
+    def _repr_html_(self) -> str:
+        rows = [(triple, [score]) for triple, score in self._rows(_SHOWN_IN_HTML)]
+        note = f"... and {len(self) - len(rows):,} more" if len(self) > len(rows) else ""
+        return html_table(self._title(), ["score"], rows, note)
+
+
+class Best:
+    """The best ``k`` triples so far, exactly ordered: by score, then the lowest (h, r, t)."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.scores = torch.empty(0, dtype=torch.float64, device="cpu")
+        self.triples = torch.empty((0, 3), dtype=torch.int64, device="cpu")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are ``k``."""
+        return len(self.scores) == self.k
+
+    @property
+    def worst(self) -> float:
+        """The score of the last one; -inf while there is room."""
+        return float(self.scores[-1]) if self.is_full else -torch.inf
+
+    def add(self, scores: Tensor, triples: Tensor) -> None:
+        """Take in triples, float64 ``[M]`` and int64 ``[M, 3]``, of which none is here yet."""
+        scores = torch.cat([self.scores, scores.cpu()])
+        triples = torch.cat([self.triples, triples.cpu()])
+        if len(scores) > self.k:  # what is below the k-th score needs no order
+            near = scores >= scores.topk(self.k).values[-1]
+            scores, triples = scores[near], triples[near]
+        for column in (2, 1, 0):
+            order = triples[:, column].argsort(stable=True)
+            scores, triples = scores[order], triples[order]
+        order = scores.argsort(stable=True, descending=True)[: self.k]
+        self.scores, self.triples = scores[order], triples[order]

@@ -1,0 +1,311 @@
+"""top_facts(): the best new facts among all triples, or a slice of them.
+
+Queries (h, r) go through the sweep in batches that ascend, under a threshold that rises: the
+``k``-th best score so far, which a few queries have set before the first batch. Each query is asked
+for its best tail, and for more only while the last one is above the threshold; one whose bound
+``|q| max |c|`` is below it is not asked at all (dot products).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.eval.batches import (
+    check_known,
+    check_names,
+    check_rankable,
+    checked_batch_size,
+    evaluating,
+)
+from kgfast.eval.blocks import BlockPool, Queries
+from kgfast.eval.facts import Best, Facts
+from kgfast.eval.prediction import candidate_pool, checked_ids_of
+from kgfast.graph import KnownTriples, names_of
+from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.operands import Known, Operands, Prepared
+from kgfast.models.base import queries_at
+from kgfast.ops import run
+from kgfast.ops.checks import check_queries, check_unique
+from kgfast.ops.differentiable import full_precision
+from kgfast.ops.topk import check_k
+from kgfast.progress import progress_bar
+
+_SEEDS = 512  # queries that set the first threshold: the most promising
+_SAMPLE = 1 << 16  # of so many
+_ANSWERS = 1 << 20  # that are held at once: 16 MiB
+_DEEPER = 8  # times as many answers, of a query whose last one is above the threshold
+_ROUNDED = 1 + 1e-6  # more than what a product of norms may lose
+_ROWS = 1 << 14  # of a table that are widened at once
+
+
+def top_facts(
+    model: Any,
+    *,
+    k: int = 100,
+    known: KnownTriples | None = None,
+    relations: Any = None,
+    heads: Any = None,
+    tails: Any = None,
+    vocabulary: Any = None,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> Facts:
+    """Find the ``k`` best new facts among all triples (h, r, t), exactly.
+
+    The score of a triple is that of its tail for (h, r). Triples are streamed: memory stays below
+    64 MiB beyond the model's tables and the result. Equal scores are ordered by the lowest
+    (h, r, t), on every backend and device.
+
+    Parameters
+    ----------
+    model : Model
+        As :func:`kgfast.topk` takes it, a :class:`kgfast.BlockScorer` too: of it, what scores NaN
+        with ``nan="worst"`` is no fact.
+    k : int
+        How many; there are fewer in the result if fewer are left.
+    known : KnownTriples, optional
+        Triples that are left out, so that what is found is new.
+    relations, heads, tails : int, sequence of int or Tensor, or names, optional
+        Unique ids: only triples of these.
+    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+        The names of the model's rows: for slices by name, and for facts that show them.
+    batch_size : int, optional
+        Queries (h, r) a batch. The default keeps a batch within 8 MiB; results do not depend on it.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    Facts
+        On the CPU.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit the model; the message names the argument and the first row.
+
+    Examples
+    --------
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+    >>> top_facts(model, k=2, known=KnownTriples([(0, 0, 1)]))
+    2 facts
+    (0, 0, 0)  -1
+    (1, 0, 1)  -1
+    """
+    check_rankable(model)
+    check_known(known)
+    check_k(k, None)
+    names = names_of(vocabulary)
+    check_names(names, model)
+    entities, own = (int(model.num_entities), names[0]), (int(model.num_relations), names[1])
+    axes = [
+        _axis("heads", heads, *entities),
+        _axis("relations", relations, *own),
+        None if tails is None else _axis("tails", tails, *entities),
+    ]
+    size = checked_batch_size(batch_size, model)
+    with evaluating(model), torch.no_grad():
+        pool = candidate_pool(model, "tail", axes[2], None, None)
+        assert axes[0] is not None
+        assert axes[1] is not None
+        grid = _Grid(axes[0], axes[1], size)
+        search = _Search(model, pool, known, Best(k))
+        with progress_bar(progress, "searching", len(grid)) as advance:
+            if isinstance(pool, Prepared) and pool.num_candidates:
+                search.seed(pool, grid)
+            for queries in grid.batches():
+                search.take(queries)
+                advance(len(queries.anchors))
+    is_double = search.dtype == torch.float64
+    scores = search.best.scores if is_double else search.best.scores.float()
+    return Facts(search.best.triples, scores, vocabulary=names)
+
+
+def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
+    """The ids of a slice, ascending; all of them where none are given."""
+    if values is None:
+        return torch.arange(count, dtype=torch.int64, device="cpu")
+    ids = checked_ids_of(name, values, count, names).reshape(-1).cpu()
+    check_unique(name, ids)
+    return ids.sort().values
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """All (h, r) of a slice, in batches that ascend."""
+
+    heads: Tensor
+    relations: Tensor
+    batch_size: int
+
+    def __len__(self) -> int:
+        return len(self.heads) * len(self.relations)
+
+    def batches(self) -> Iterator[Queries]:
+        """Each is later than the one before; within one, heads stand relation by relation."""
+        step = max(1, self.batch_size // max(1, len(self.relations)))
+        for heads in self.heads.split(step) if len(self) else ():
+            for relations in self.relations.split(self.batch_size):
+                yield Queries(heads.repeat(len(relations)), relations.repeat_interleave(len(heads)))
+
+    def sample(self, count: int) -> Queries:
+        """Some queries, spread evenly."""
+        step = max(1, len(self) // count)
+        places = torch.arange(0, len(self), step, dtype=torch.int64, device="cpu")[:count]
+        width = max(1, len(self.heads))
+        return Queries(self.heads[places % width], self.relations[places // width])
+
+
+class _Search:
+    """What the batches of one call share."""
+
+    def __init__(
+        self, model: Any, pool: Prepared | BlockPool, known: KnownTriples | None, best: Best
+    ) -> None:
+        self.model, self.pool, self.known, self.best = model, pool, known, best
+        self.least = -torch.inf  # a score that k new facts are known to have, or more
+        self._lost = -torch.inf  # a score that earlier batches have k times
+        self.dtype = torch.float32
+        self._reach = _reach(pool) if isinstance(pool, Prepared) else None
+
+    def seed(self, pool: Prepared, grid: _Grid) -> None:
+        """Find a first threshold: the k-th best score of a few queries, the most promising ones."""
+        asked = grid.sample(_SEEDS) if self._reach is None else self._promising(grid)
+        found = Best(self.best.k)
+        depth = min(self.best.k, pool.num_candidates)
+        step = max(1, _ANSWERS // depth)
+        for rows in range(0, len(asked.anchors), step):
+            part = asked.part(slice(rows, rows + step))
+            scores, ids = self._topk(pool, self._queries(part), part, depth)
+            self._add(found, part, scores, ids, ids >= 0)
+        self.least = found.worst
+
+    def take(self, asked: Queries) -> None:
+        """Take in what a batch has above the threshold; later than all that were taken before."""
+        if self.best.is_full:
+            self._lost = self.best.worst
+        if isinstance(self.pool, BlockPool):
+            return self._take_blocks(self.pool, asked)
+        if not self.pool.num_candidates:
+            return None
+        queries = self._queries(asked)
+        rows = torch.arange(len(queries), dtype=torch.int64, device=queries.device)
+        if self._reach is not None:
+            rows = rows[~self._is_below(self._bounds(queries))]
+        depth, most = 1, min(self.best.k, self.pool.num_candidates)
+        while len(rows):
+            deeper = []
+            for some in rows.split(max(1, _ANSWERS // depth)):
+                here = some.cpu()
+                part = Queries(asked.anchors[here], asked.others[here])
+                scores, ids = self._topk(self.pool, queries[some], part, depth)
+                goes_on = ~self._is_below(scores[:, -1]) & (ids[:, -1] >= 0) & (depth < most)
+                # Those come with their deeper answers.
+                counted = ~self._is_below(scores) & (ids >= 0) & ~goes_on[:, None]
+                self._add(self.best, part, scores, ids, counted)
+                deeper.append(some[goes_on])
+            rows, depth = torch.cat(deeper), min(_DEEPER * depth, most)
+        return None
+
+    def _is_below(self, scores: Tensor) -> Tensor:
+        """What is not among the best any more: ties with earlier batches are lost."""
+        below = scores < max(self.least, self.best.worst)
+        return below | (scores <= self._lost) if self._lost > -torch.inf else below
+
+    def _add(
+        self, best: Best, asked: Queries, scores: Tensor, tails: Tensor, counted: Tensor
+    ) -> None:
+        """Take in some of the answers ``[B, K]``."""
+        query, place = counted.nonzero(as_tuple=True)
+        if len(query):
+            here, tails = query.cpu(), tails[query, place].cpu()
+            triples = torch.stack([asked.anchors[here], asked.others[here], tails], 1)
+            best.add(scores[query, place], triples)
+
+    def _queries(self, asked: Queries) -> Tensor:
+        """In float64, for which the sweep returns scores that are not rounded."""
+        assert isinstance(self.pool, Prepared)
+        device = self.pool.table.device
+        anchors, relations = asked.anchors.to(device), asked.others.to(device)
+        queries = full_precision(queries_at(self.model, anchors, relations, "tail", None))
+        check_queries(queries, self.pool)
+        self.dtype = queries.dtype
+        return queries.double()
+
+    def _topk(
+        self, pool: Prepared, queries: Tensor, asked: Queries, depth: int
+    ) -> tuple[Tensor, Tensor]:
+        operands, device = Operands(queries, pool), queries.device
+        try:
+            return run.topk(operands, depth, self._known(asked, device), run.checks_for(device))
+        except NonFiniteError:
+            bad = (~queries.isfinite().all(1)).nonzero()
+            if len(bad):
+                row = int(bad[0])
+                raise ValueError(
+                    f"head {int(asked.anchors[row])} with relation {int(asked.others[row])}: the "
+                    f"query holds a NaN or an infinity, from the embeddings of its entity or "
+                    f"relation or from what filters them"
+                ) from None
+            raise
+
+    def _known(self, asked: Queries, device: torch.device) -> Known | None:
+        if self.known is None:
+            return None
+        answers = self.known.exclude(asked.anchors, asked.others, "tail")
+        return Known(*(part.to(device) for part in answers))
+
+    def _bounds(self, queries: Tensor) -> Tensor:
+        """What no score of a query is above, ``[B]``."""
+        assert self._reach is not None
+        reach, bias = self._reach
+        return queries.square().sum(1).sqrt() * (reach * _ROUNDED) + bias
+
+    def _promising(self, grid: _Grid) -> Queries:
+        """The queries of the highest bounds, of a sample."""
+        asked = grid.sample(_SAMPLE)
+        rows = range(0, len(asked.anchors), grid.batch_size)
+        parts = (asked.part(slice(first, first + grid.batch_size)) for first in rows)
+        bounds = torch.cat([self._bounds(self._queries(part)).cpu() for part in parts])
+        kept = bounds.topk(min(_SEEDS, len(bounds))).indices.sort().values
+        return Queries(asked.anchors[kept], asked.others[kept])
+
+    def _take_blocks(self, pool: BlockPool, asked: Queries) -> None:
+        """The same of a function's scores: block after block, once each."""
+        device = pool.scorer.device
+        for first in range(0, len(asked.anchors), pool.scorer.batch_size):
+            part = asked.part(slice(first, first + pool.scorer.batch_size))
+            here = Queries(part.anchors.to(device), part.others.to(device))
+            known = self._known(part, device)
+            excluded = None if known is None else pool.excluded(known)
+            for number in pool.blocks():
+                block = pool.block(number)
+                scores = pool.scores(here, block)
+                self.dtype = torch.float64 if scores.dtype == torch.float64 else self.dtype
+                scores = scores.double()
+                counted = ~(self._is_below(scores) | scores.isnan())
+                if excluded is not None:
+                    counted[excluded.within(block)] = False
+                self._add(self.best, part, scores, block.ids.expand(scores.shape), counted)
+
+
+def _reach(pool: Prepared) -> tuple[float, float] | None:
+    """The largest norm of a candidate and the highest bias, of dot products."""
+    if pool.score.name != "dot" or not pool.num_candidates:
+        return None
+    ids = pool.sorted_ids
+    rows = range(0, pool.num_candidates, _ROWS)
+    parts = (slice(first, first + _ROWS) for first in rows)
+    longest = [
+        pool.table[part if ids is None else ids[part]].double().square().sum(1).max()
+        for part in parts
+    ]
+    reach = float(torch.stack(longest).max().sqrt())
+    if pool.whole_bias is None:
+        return reach, 0.0
+    bias = pool.whole_bias if ids is None else pool.whole_bias[ids]
+    return reach, float(bias.double().max())

@@ -1,0 +1,198 @@
+"""top_facts(): the best of all triples, as sorting every score gives them."""
+
+import pytest
+import torch
+
+import kgfast
+from kgfast import BlockScorer, Facts, KnownTriples, Reciprocal, Vocabulary, top_facts
+from kgfast.kernels.reference.canonical import canonical_scores
+from kgfast.kernels.scores import get_score
+from support.ranked_models import MODELS, line, random_triples
+from support.scorers import as_blocks
+
+N, R = 19, 5
+
+
+def sorted_facts(model, known=None, heads=None, relations=None, tails=None):
+    """All new triples of a slice and their canonical scores, in the order that is promised."""
+    axes = [
+        torch.arange(count) if ids is None else torch.tensor(sorted(ids))
+        for ids, count in ((heads, N), (relations, R), (tails, N))
+    ]
+    triples = torch.cartesian_prod(*axes)
+    candidates = model.candidates("tail")
+    with torch.no_grad():
+        queries = model.queries(triples[:, 0], triples[:, 1], "tail")
+        rows = candidates.table[triples[:, 2]]
+        bias = None if candidates.bias is None else candidates.bias[triples[:, 2]]
+        scores = canonical_scores(queries, rows, get_score(model.score), bias)
+    if known is not None:
+        new = ~known.contains(triples)
+        triples, scores = triples[new], scores[new]
+    order = scores.argsort(stable=True, descending=True)
+    return triples[order], scores[order]
+
+
+def assert_best(facts, model, k, **slices):
+    triples, scores = sorted_facts(model, **slices)
+    assert torch.equal(facts.triples, triples[:k])
+    assert torch.equal(facts.scores, scores[:k].to(facts.scores.dtype))
+    assert len(facts) == min(k, len(triples))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_facts_are_the_best_of_all(name):
+    model = MODELS[name](N, R, 4, 3)
+    known = KnownTriples(random_triples(300, N, R, 1))
+    for k in (1, 40):
+        assert_best(top_facts(model, k=k, known=known), model, k, known=known)
+    assert_best(top_facts(model, k=7), model, 7)
+    assert_best(top_facts(model.double(), k=7), model, 7)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 7, 64])
+def test_facts_do_not_depend_on_batches_or_seeds(batch_size, monkeypatch):
+    model = MODELS["complex"](N, R, 4, 0)
+    slices = {"heads": [8, 3, 5], "relations": [4, 0, 2], "tails": [1, 9, 2, 18, 7]}
+    facts = top_facts(model, k=11, batch_size=batch_size, **slices)
+    assert_best(facts, model, 11, **slices)
+    monkeypatch.setattr("kgfast.eval.top_facts._SEEDS", 1)
+    assert_best(top_facts(model, k=30, batch_size=batch_size), model, 30)
+
+
+@pytest.mark.parametrize(
+    ("block", "batch_size"), [(3, 64), (4, 8), (100, 3), (None, 1), (None, 3), (None, 64)]
+)
+def test_ties_are_ordered_by_the_lowest_triple(block, batch_size):
+    """Scores of a few values, so that most facts tie, also across batches and depths."""
+    generator = torch.Generator().manual_seed(0)
+    entity = torch.randint(2, (N, 2), generator=generator).float()
+    relation = torch.randint(2, (R, 2), generator=generator).float()
+    for model in (kgfast.DistMult(entity, relation), kgfast.TransE(entity, relation)):
+        known = KnownTriples(random_triples(50, N, R, 1))
+        scorer = model if block is None else as_blocks(model, block=block, batch_size=batch_size)
+        facts = top_facts(scorer, k=60, known=known, batch_size=batch_size)
+        assert_best(facts, model, 60, known=known)
+
+
+def test_equal_scores_of_everything():
+    model = kgfast.DistMult(torch.zeros(N, 2), torch.zeros(R, 2))
+    assert_best(top_facts(model, k=25), model, 25)
+    assert_best(top_facts(model, k=25, batch_size=2), model, 25)
+
+
+def test_fewer_facts_than_asked_for():
+    model = MODELS["transe"](N, R, 4, 0)
+    known = KnownTriples([(0, 0, t) for t in range(N - 2)])
+    facts = top_facts(model, k=100, known=known, heads=0, relations=[0])
+    assert_best(facts, model, 100, known=known, heads=[0], relations=[0])
+    assert len(facts) == 2
+    assert len(top_facts(model, heads=[])) == len(top_facts(model, tails=[])) == 0
+    assert len(top_facts(model, k=10**6)) == N * R * N
+
+
+def test_scores_that_float32_cannot_tell_apart_are_in_order():
+    entity = torch.tensor([[1.0], [1.0 + 2.0**-23], [1.0 + 2.0**-22]])
+    relation = torch.tensor([[1.0 + 2.0**-12]])
+    model = kgfast.DistMult(entity, relation)
+    triples = torch.cartesian_prod(torch.arange(3), torch.arange(1), torch.arange(3))
+    queries = model.queries(triples[:, 0], triples[:, 1], "tail")
+    exact = (queries.double() * entity[triples[:, 2]].double()).flatten()
+    order = exact.argsort(stable=True, descending=True)
+    facts = top_facts(model, k=9)
+    assert torch.equal(facts.triples, triples[order])
+    assert len(facts.scores.unique()) < len(exact.unique())
+
+
+def test_few_queries_are_asked_where_bounds_tell(monkeypatch):
+    """A dot product whose norms differ: most queries are skipped, none that matters."""
+    asked = []
+    monkeypatch.setattr("kgfast.eval.top_facts._SEEDS", 4)
+    ask = kgfast.eval.top_facts._Search._topk
+    monkeypatch.setattr(
+        "kgfast.eval.top_facts._Search._topk",
+        lambda self, pool, queries, *rest: (
+            asked.append(len(queries)),
+            ask(self, pool, queries, *rest),
+        )[1],
+    )
+    model = MODELS["distmult"](N, R, 4, 0).requires_grad_(False)
+    model.entity *= torch.logspace(0, 4, N)[:, None]
+    assert_best(top_facts(model, k=5, batch_size=10), model, 5)
+    assert sum(asked) < N * R / 2
+    model.relation[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"head \d+ with relation 0: the query holds a NaN"):
+        top_facts(model)
+
+
+def test_inverse_relations_and_functions():
+    plain = MODELS["complex"](N, 2 * R, 4, 0)
+    model = Reciprocal(plain, "appended")
+    assert_best(top_facts(model, k=20), model, 20)
+    scorer = Reciprocal(as_blocks(plain, block=6), "appended")
+    facts = top_facts(scorer, k=20)
+    assert facts.scores.dtype == torch.float64
+    assert_best(facts, model, 20)
+
+
+def test_scores_that_are_nan_are_no_facts():
+    def half(anchors, relations, side, candidate_ids):
+        scores = candidate_ids.float().repeat(len(anchors), 1)
+        return torch.where(candidate_ids % 2 == 0, torch.nan, scores)
+
+    scorer = BlockScorer(half, 6, 1, nan="worst", block=2)
+    assert top_facts(scorer, heads=[0, 1]).triples.tolist() == [
+        [h, 0, t] for t in (5, 3, 1) for h in (0, 1)
+    ]
+
+
+PEOPLE = Vocabulary(["ann", "bob", "cid", "dan", "eve", "fay"]), Vocabulary(["likes"])
+
+
+def test_names_and_tables():
+    pytest.importorskip("pandas")
+    facts = top_facts(line(), k=2, vocabulary=PEOPLE, heads=["fay", "ann"], tails=["fay", "dan"])
+    assert repr(facts) == "2 facts\n(fay, likes, fay)  0\n(ann, likes, dan)  -2"
+    frame = facts.to_frame()
+    assert frame.to_dict("list") == {
+        "head": ["fay", "ann"],
+        "relation": ["likes", "likes"],
+        "tail": ["fay", "dan"],
+        "score": [0.0, -2.0],
+    }
+    plain = top_facts(line(), k=12)
+    assert repr(plain).splitlines()[0] == "12 facts"
+    assert repr(plain).endswith("...")
+    assert plain.named(PEOPLE).to_frame()["head"].iloc[0] == "ann"
+    assert plain.to_frame()["head"].iloc[0] == 0
+    assert "(0, 0, 0)" in plain._repr_html_()
+    assert repr(Facts(torch.empty(0, 3), torch.empty(0))) == "0 facts"
+
+
+def test_progress_bar(capsys):
+    top_facts(line(), k=1, progress=True)
+    assert "searching" in capsys.readouterr().out
+
+
+BAD = {
+    "model": (lambda: top_facts(object()), TypeError, "model must have"),
+    "k": (lambda: top_facts(line(), k=0), ValueError, "k must be at least 1"),
+    "k type": (lambda: top_facts(line(), k=2.0), TypeError, "k must be an int"),
+    "known": (lambda: top_facts(line(), known=[(0, 0, 1)]), TypeError, "KnownTriples"),
+    "heads": (lambda: top_facts(line(), heads=[0, 6]), ValueError, r"heads\[1\] must be in 0 .. 5"),
+    "tails": (lambda: top_facts(line(), tails=[1, 1]), ValueError, r"tails\[1\] must not repeat"),
+    "relations": (
+        lambda: top_facts(line(), relations=3),
+        ValueError,
+        "relations must be in 0 .. 0",
+    ),
+    "names": (lambda: top_facts(line(), heads=["ann"]), TypeError, "names need vocabulary="),
+    "batch": (lambda: top_facts(line(), batch_size=0), ValueError, "batch_size"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name):
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()
