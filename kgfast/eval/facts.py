@@ -1,11 +1,14 @@
 """The result of a search over all triples: the best new facts, and their scores."""
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from kgfast.display import html_table, shortened
+from kgfast.eval.written import write_columns
 from kgfast.graph import names_of
 
 if TYPE_CHECKING:
@@ -68,19 +71,33 @@ class Facts:
         """
         import pandas as pd
 
-        names = self._columns(vocabulary)
-        return pd.DataFrame({**names, "score": self.scores.numpy()})
+        return pd.DataFrame(self.columns(vocabulary))
 
-    def _columns(self, vocabulary: Any = None) -> dict[str, list[Any]]:
-        """Heads, relations and tails, by their names where they have some."""
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas."""
+        return write_columns(self.columns(), path)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
+        """Write the columns of :meth:`to_frame` as Parquet.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        """
+        return write_columns(self.columns(), path)
+
+    def columns(self, vocabulary: Any = None) -> dict[str, Any]:
+        """``head``, ``relation``, ``tail``, by their names where they have some, and ``score``."""
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         of_columns = names[0], names[1], names[0]
-        return {
+        triples: dict[str, Any] = {
             column: ids.tolist() if own is None else own.names_of(ids)
             for column, own, ids in zip(
                 ("head", "relation", "tail"), of_columns, self.triples.unbind(1), strict=True
             )
         }
+        return {**triples, "score": self.scores.numpy()}
 
     def _title(self) -> str:
         return f"{len(self):,} fact" + ("" if len(self) == 1 else "s")
@@ -89,7 +106,7 @@ class Facts:
         """The first facts as text, and their scores."""
         part = Facts(self.triples[:most], self.scores[:most], vocabulary=self._vocabularies)
         rows = []
-        for *triple, score in zip(*part._columns().values(), part.scores.tolist(), strict=True):
+        for *triple, score in zip(*part.columns().values(), strict=True):
             texts = [str(name) if width is None else shortened(str(name), width) for name in triple]
             rows.append((f"({', '.join(texts)})", f"{score + 0.0:.4g}"))
         return rows

@@ -1,11 +1,14 @@
 """The result of a prediction: the best answers to each query, and their scores."""
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from kgfast.display import WIDTH, html_table, shortened
+from kgfast.eval.written import write_columns
 from kgfast.graph import Vocabulary, names_of
 
 if TYPE_CHECKING:
@@ -133,6 +136,26 @@ class Predictions:
         """
         import pandas as pd
 
+        columns = self.columns(vocabulary)
+        query = columns.pop("query")
+        return pd.DataFrame(columns, index=pd.Index(query, name="query", dtype="int64"))
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas."""
+        return write_columns(self.columns(), path)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
+        """Write the columns of :meth:`to_frame` as Parquet.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        """
+        return write_columns(self.columns(), path)
+
+    def columns(self, vocabulary: Any = None) -> dict[str, Any]:
+        """One entry per query and answer: its query, triple, place from 1 on, and score."""
         names = self._vocabularies if vocabulary is None else names_of(vocabulary)
         is_answer = self.ids >= 0
         query, place = is_answer.nonzero(as_tuple=True)
@@ -147,12 +170,12 @@ class Predictions:
                 ("tail", self.tails),
             )
         }
-        columns = {
+        return {
+            "query": query.tolist(),
             **triples,
             "rank": (place + 1).tolist(),
             "score": self.scores[is_answer].cpu().numpy(),
         }
-        return pd.DataFrame(columns, index=pd.Index(query.tolist(), name="query", dtype="int64"))
 
     def _title(self) -> str:
         queries = "query" if len(self) == 1 else "queries"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset
 from kgfast.graph import Vocabulary
+from kgfast.losses.formulas import smoothed_labels
 from kgfast.models import Model
 from kgfast.training.build import build_model, load_dataset
 from kgfast.training.checkpoint import State
@@ -47,6 +48,32 @@ class LoadedRun:
     vocabulary: Vocabularies | None
     dataset: Dataset | None
     config: Config
+
+    def probabilities(self, scores: Tensor) -> Tensor | None:
+        """What a run trained with binary cross entropy takes scores for: probabilities.
+
+        The loss fits ``sigmoid(score + gamma)`` to labels ``a y + c``
+        (:func:`kgfast.losses.smoothed_labels`); this is the ``y`` of it, within 0 and 1. None for
+        other losses, which say which score is higher and no more.
+
+        Parameters
+        ----------
+        scores : Tensor
+            Those of ranks, predictions and facts, without gamma; any shape.
+
+        Returns
+        -------
+        Tensor, optional
+            float64 of the same shape, NaN where a score is.
+        """
+        loss = self.config.loss
+        if loss.name != "bce":
+            return None
+        scale, shift = smoothed_labels(
+            loss.label_smoothing, loss.smoothing_style, self.model.num_entities
+        )
+        margin = float(getattr(self.model, "gamma", 0.0))
+        return (((scores.double() + margin).sigmoid() - shift) / scale).clamp(0.0, 1.0)
 
     def __repr__(self) -> str:
         data = "without data" if self.dataset is None else f"with dataset {self.dataset.name}"

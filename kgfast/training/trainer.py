@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from kgfast.datasets import Dataset
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import Ranks, table_of
 from kgfast.models import MED, Model
+from kgfast.models.base import SIDES, Side
 from kgfast.training.build import build_model, device_of, load_dataset
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
@@ -259,7 +260,7 @@ def _result_of_before(folder: RunFolder, run: Run) -> Result | None:
 
 
 def ranks_of(
-    model: Model, dataset: Dataset, split: str, config: Config
+    model: Model, dataset: Dataset, split: str, config: Config, sides: Sequence[Side] = SIDES
 ) -> Ranks | dict[int, Ranks]:
     """The ranks of :meth:`Trainer.evaluate`, of any model and dataset that fit each other."""
     if split not in SPLITS:
@@ -268,6 +269,7 @@ def ranks_of(
         model,
         getattr(dataset, split),
         known=dataset.known(),
+        sides=sides,
         batch_size=config.data.test_bs,
         dims=model.dims if isinstance(model, MED) else None,
     )

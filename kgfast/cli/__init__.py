@@ -1,0 +1,15 @@
+"""The command line: ``kgfast train``, ``evaluate``, ``predict``, ``export``, ``plot``, ``info``.
+
+One file per kind of command, each of which adds its own to the app of ``common.py``. None loads
+torch before its command is called.
+"""
+
+from kgfast.cli import common, evaluation, prediction, training
+from kgfast.cli.common import app
+
+__all__ = ["app", "common", "evaluation", "main", "prediction", "training"]
+
+
+def main() -> None:
+    """The entry point."""
+    app()

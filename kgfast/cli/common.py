@@ -1,0 +1,106 @@
+"""What the commands share: the app, options, errors in a line, and how a run is loaded.
+
+What a user can get wrong ends in a line on the error stream and exit code 2; ``--debug`` shows the
+traceback instead.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from kgfast import __version__
+
+# The expected failures: bad input, files, missing packages, a loss that is not a number.
+_EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError)
+
+app = typer.Typer(
+    name="kgfast",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Which(StrEnum):
+    """The checkpoints of a run."""
+
+    best = "best"
+    last = "last"
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as optim.lr=1e-3."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="The folder of the dataset, or one that holds it; dataset.root."),
+]
+Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
+Names = list[str] | None
+
+
+def _show_version(is_set: bool) -> None:
+    if is_set:
+        typer.echo(f"kgfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Train, evaluate, predict with, export and plot knowledge-graph embeddings."""
+
+
+@app.command()
+def info() -> None:
+    """Show what kgfast runs on here: backend, threads, versions, devices."""
+    from kgfast import info as found
+
+    typer.echo(repr(found()))
+
+
+@contextmanager
+def errors_in_a_line(debug: bool) -> Iterator[None]:
+    """Turn expected failures into a line and exit code 2, and warnings into lines."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        typer.echo(f"warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        try:
+            yield
+        except _EXPECTED as error:
+            if debug or isinstance(error, NotImplementedError):  # that one is a bug of ours
+                raise
+            typer.echo(f"error: {_said_by(error)}", err=True)
+            raise typer.Exit(2) from None
+
+
+def _said_by(error: Exception) -> str:
+    """The message; of an OSError of the system, with its file."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: Set) -> Any:
+    """The run on the device of its config."""
+    from kgfast.training import RunFolder, load_run
+    from kgfast.training.build import device_of
+    from kgfast.training.loading import config_of
+
+    device = device_of(config_of(RunFolder(run), set))
+    return load_run(run, data, checkpoint=checkpoint.value, device=device, overrides=set)

@@ -1,0 +1,166 @@
+"""``kgfast predict``: the best answers to queries, or the best facts of all."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kgfast.cli.common import (
+    Checkpoint,
+    Data,
+    Debug,
+    Names,
+    Run,
+    Set,
+    Which,
+    app,
+    errors_in_a_line,
+    load,
+)
+
+
+@app.command()
+def predict(
+    run: Run,
+    head: Annotated[Names, typer.Option(help="Predict its tails; may be repeated.")] = None,
+    tail: Annotated[
+        Names, typer.Option(help="Predict its heads; with --head, the relations of both.")
+    ] = None,
+    relation: Annotated[
+        Names, typer.Option(help="One for all heads or tails, or one for each in turn.")
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="The best of all triples; of the heads, relations, tails that are given."
+        ),
+    ] = False,
+    k: Annotated[int, typer.Option(min=1, help="How many answers.")] = 10,
+    dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
+    checkpoint: Checkpoint = Which.best,
+    data: Data = None,
+    known: Annotated[
+        bool, typer.Option("--known", help="Known triples are answers too, not only new ones.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="An object a line instead of a table.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")
+    ] = None,
+    set: Set = None,
+    debug: Debug = False,
+) -> None:
+    """Predict the best tails of (head, relation, ?), or heads, or relations, or facts of all."""
+    with errors_in_a_line(debug):
+        from kgfast.eval.written import check_suffix, write_columns
+
+        if out is not None:
+            check_suffix(out)
+        if not every:
+            _check_queries(head, relation, tail)
+        elif dim is not None:
+            raise ValueError("--dim goes with queries, not with --all")
+        loaded = load(run, checkpoint, data, set)
+        entities, relations = loaded.vocabulary or (None, None)
+        given = {
+            "heads": _ids("--head", head, entities) if head else None,
+            "relations": _ids("--relation", relation, relations) if relation else None,
+            "tails": _ids("--tail", tail, entities) if tail else None,
+            "known": None if known or loaded.dataset is None else loaded.dataset.known(),
+        }
+        columns = _facts(loaded, given, k) if every else _answers(loaded, given, k, dim)
+        if loaded.dataset is None and not known:
+            typer.echo(
+                "no data were found: known triples are among the answers (--data DIR leaves them "
+                "out)",
+                err=True,
+            )
+        if out is not None:
+            typer.echo(str(write_columns(columns, out)))
+        else:
+            _print(columns, as_json)
+
+
+def _check_queries(head: Names, relation: Names, tail: Names) -> None:
+    """That two of the three are given."""
+    if head and tail and not relation:
+        return
+    if bool(head) == bool(tail):
+        raise ValueError(
+            "give --head to predict tails, or --tail to predict heads (both without --relation "
+            "predict relations, --all the best facts)"
+        )
+    if not relation:
+        raise ValueError("give --relation, one for all or one for each")
+
+
+def _answers(loaded: Any, given: dict[str, Any], k: int, dim: int | None) -> dict[str, Any]:
+    """The columns of the answers to queries."""
+    from kgfast.eval.prediction import topk
+
+    model = loaded.model
+    most = model.num_relations if given["relations"] is None else model.num_entities
+    found = topk(model, **given, k=min(k, most), dims=dim, pad=True)
+    return _with_probabilities(loaded, found.columns(loaded.vocabulary))
+
+
+def _facts(loaded: Any, given: dict[str, Any], k: int) -> dict[str, Any]:
+    """The columns of the best facts."""
+    from kgfast.eval.top_facts import top_facts
+
+    found = top_facts(loaded.model, **given, k=k, progress=sys.stdout.isatty())
+    return _with_probabilities(loaded, found.columns(loaded.vocabulary))
+
+
+def _with_probabilities(loaded: Any, columns: dict[str, Any]) -> dict[str, Any]:
+    """The same, and what a loss that has probabilities takes the scores for."""
+    import torch
+
+    values = loaded.probabilities(torch.from_numpy(columns["score"]))
+    return columns if values is None else {**columns, "probability": values.numpy()}
+
+
+def _ids(option: str, names: Sequence[str], vocabulary: Any) -> Any:
+    """The ids of names; of a run that has no names, ids as they were typed."""
+    try:
+        if vocabulary is not None:
+            ids = vocabulary.ids(names)
+            return ids if len(ids) > 1 else int(ids)
+        return [int(name) for name in names] if len(names) > 1 else int(names[0])
+    except ValueError as error:
+        why = str(error) if vocabulary is not None else f"this run has no names, give ids: {error}"
+        raise ValueError(f"{option}: {why}") from None
+
+
+def _print(columns: dict[str, Any], as_json: bool) -> None:
+    """A table with a part for each query, or lines of JSON."""
+    names = [name for name in columns if name not in ("query", "rank")]
+    values = [_plain(columns[name]) for name in names]
+    if as_json:
+        for row in zip(*values, strict=True):
+            typer.echo(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    queries = [*columns.get("query", [0] * len(values[0])), None]
+    table = Table()
+    for name in names:
+        is_number = name in ("score", "probability")
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for place, (*triple, score) in enumerate(zip(*values[:4], strict=True)):
+        cells = [Text(str(name)) for name in triple] + [Text(f"{score + 0.0:.4f}")]
+        cells += [Text(f"{column[place]:.4f}") for column in values[4:]]
+        table.add_row(*cells, end_section=queries[place] != queries[place + 1])
+    Console(width=None if sys.stdout.isatty() else 116).print(table)
+
+
+def _plain(column: Any) -> list[Any]:
+    """A column as Python's values."""
+    values: list[Any] = column.tolist() if hasattr(column, "tolist") else list(column)
+    return values

@@ -1,0 +1,132 @@
+"""Commands that make a model, hand it on or draw it: ``train``, ``export``, ``plot``."""
+
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kgfast.cli.common import Checkpoint, Debug, Run, Set, Which, app, errors_in_a_line, load
+
+
+class Target(StrEnum):
+    """What a model can be exported to."""
+
+    npy = "npy"
+    safetensors = "safetensors"
+    official = "official"
+    pykeen = "pykeen"
+
+
+@app.command()
+def train(
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", help="A YAML file, or a name such as wn18rr/rotate_fast."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Instead of a config: the default one of this model.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of the graph, with its train.txt.")
+    ] = None,
+    set: Set = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the run; train.out_dir or runs/<folder>-<config>."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run ended.")] = False,
+    trust_data: Annotated[
+        bool,
+        typer.Option("--trust-data", help="Resume a run of an earlier kgfast with these data."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model, and rank the test set at the end."""
+    with errors_in_a_line(debug):
+        from kgfast.training import Config, RunFolder, Trainer
+        from kgfast.training.config.names import choose
+
+        chosen = choose(config, model, data)
+        checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
+        path = run or Path(checked.train.out_dir or f"runs/{chosen.run_name}")
+        folder = RunFolder(path)
+        _check_folder(folder, resume)
+        if model is not None and not quiet:
+            typer.echo(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
+        Trainer(checked, path, progress=not quiet).fit(resume, trust_data=trust_data)
+        _print_result(path, folder.read_result())
+
+
+@app.command()
+def export(
+    run: Run,
+    to: Annotated[Target, typer.Option(help="The format.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the files; RUN/export-FORMAT.")
+    ] = None,
+    checkpoint: Checkpoint = Which.best,
+    set: Set = None,
+    debug: Debug = False,
+) -> None:
+    """Write a trained model for another program."""
+    with errors_in_a_line(debug):
+        from kgfast.training.export import export_run
+
+        loaded = load(run, checkpoint, False, set)
+        for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
+            typer.echo(str(path))
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The pictures without .png and .svg; metrics in the first folder."),
+    ] = None,
+    log: Annotated[bool, typer.Option("--log", help="A logarithmic axis for the loss.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Draw loss and MRR per step, and the test results, of one run or several: PNG and SVG."""
+    with errors_in_a_line(debug):
+        from kgfast.plots import plot as draw
+
+        for path in draw(runs, out, log=log):
+            typer.echo(str(path))
+
+
+def _check_folder(folder: Any, resume: bool) -> None:
+    """Do not overwrite a run; say if there is none to go on with."""
+    if resume and not folder.holds_a_run():
+        typer.echo(f"{folder.path} holds no run to resume: starting one", err=True)
+    if folder.holds_a_run() and not resume:
+        raise ValueError(
+            f"{folder.path} holds a run: go on with --resume, or name another folder with --run"
+        )
+
+
+def _print_result(path: Path, result: Mapping[str, Any]) -> None:
+    """The metrics of the test set as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from kgfast.training.trainer import steps_made
+
+    minutes = result["seconds_training"] / 60
+    made = steps_made(result["steps"], result["planned_steps"], result["stopped_early"])
+    title = f"{path}: {made} in {minutes:.1f} min"
+    table = Table(title=title, title_justify="left")
+    submodels = result.get("test_of_submodels") or {}
+    for name in [*(["dim"] if submodels else []), *result["test"]]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for dim, metrics in submodels.items() or [(None, result["test"])]:
+        cells = [
+            f"{value:,.1f}" if name in ("mr", "median_rank") else f"{value:.4f}"
+            for name, value in metrics.items()
+        ]
+        table.add_row(*([] if dim is None else [dim]), *cells)
+    Console(width=None if sys.stdout.isatty() else 116).print(table)

@@ -1,0 +1,110 @@
+"""Folders of tables: what ``kgfast export`` writes, read back; and those of the official code."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kgfast.graph import Vocabulary, shown
+from kgfast.models import ComplEx, DistMult, RotatE, TransE
+from kgfast.models.tables import from_array
+from kgfast.training.official import load_official
+
+_OPTIONS = {
+    "RotatE": ("gamma", "layout", "relation_format", "norm"),
+    "TransE": ("gamma",),
+    "DistMult": (),
+    "ComplEx": ("layout",),
+}
+_CLASSES = {"RotatE": RotatE, "TransE": TransE, "DistMult": DistMult, "ComplEx": ComplEx}
+
+
+class Tables(NamedTuple):
+    """A model, and the names of its rows where the folder has them."""
+
+    model: Any
+    vocabulary: tuple[Vocabulary | None, Vocabulary | None]
+
+
+def load_tables(folder: str | os.PathLike[str]) -> Tables:
+    """Load a folder of tables: ``entity.npy`` and ``relation.npy``, or ``model.safetensors``.
+
+    Its ``config.json`` says how to score with them, as :func:`export_run` writes it for ``npy`` and
+    ``safetensors``; of another one :func:`kgfast.load_official` is asked.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it holds no tables.
+    ValueError
+        If a file cannot be read or the tables do not fit config.json, and for models around others
+        (MED, RSCF), whose run has to be loaded; names the file.
+    """
+    folder = Path(folder)
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder} is neither a run nor a folder of tables: it has no config.json"
+        )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a JSON object: {error!s:.200}") from None
+    if not isinstance(config, dict) or "score" not in config:
+        return Tables(load_official(folder), (None, None))
+    name = config.get("model")
+    if name not in _CLASSES or config.get("wrappers"):
+        around = f" within {shown(config['wrappers'])}" if config.get("wrappers") else ""
+        raise ValueError(
+            f"{path}: tables of {shown(name)}{around} are no model by themselves, its run is; "
+            f"known: {', '.join(_CLASSES)}"
+        )
+    entity, relation = _tables(folder)
+    options = {key: config[key] for key in _OPTIONS[name] if key in config}
+    if name == "TransE":
+        options["norm"] = config["score"]
+    model: Any = _CLASSES[name](entity, relation, **options)
+    for key in ("score", "dim", "num_entities", "num_relations"):
+        if getattr(model, key) != config.get(key):
+            raise ValueError(
+                f"{path}: {key} is {shown(config.get(key))}, of the tables {getattr(model, key)}"
+            )
+    return Tables(model.eval(), (_names(folder, "entities"), _names(folder, "relations")))
+
+
+def _tables(folder: Path) -> tuple[Tensor, Tensor]:
+    if (folder / "model.safetensors").is_file():
+        path = folder / "model.safetensors"
+        try:
+            state = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path}: cannot be read: {error!s:.200}") from None
+        if state.keys() != {"entity", "relation"}:
+            raise ValueError(f"{path}: must hold entity and relation; got {shown(sorted(state))}")
+        return state["entity"], state["relation"]
+    entity, relation = (_array(folder / f"{name}.npy") for name in ("entity", "relation"))
+    return entity, relation
+
+
+def _array(path: Path) -> Tensor:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file, and no model.safetensors beside it")
+    try:
+        return from_array(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path}: cannot be read: {error!s:.200}") from None
+
+
+def _names(folder: Path, what: str) -> Vocabulary | None:
+    path = folder / f"{what}.json"
+    if not path.is_file():
+        return None
+    try:
+        return Vocabulary(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a list of names: {error!s:.200}") from None

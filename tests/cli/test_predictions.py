@@ -1,0 +1,203 @@
+"""What ``kgfast predict`` and ``kgfast evaluate`` do beyond the tails of a run."""
+
+import csv
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import kgfast
+from kgfast.cli import app
+from kgfast.training.exported import load_tables
+from support.small_runs import ring_trainer, write_ring
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_ring(folder / "ring")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "ring"
+    ring_trainer(root, folder).fit()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kvsall(root, tmp_path_factory):
+    """A run of binary cross entropy."""
+    folder = tmp_path_factory.mktemp("runs") / "kvsall"
+    sections = {
+        "model": {"name": "transe"},
+        "train": {"mode": "kvsall"},
+        "loss": {"name": "bce", "label_smoothing": 0.1},
+        "optim": {"name": "adam"},
+    }
+    ring_trainer(root, folder, **sections).fit()
+    return folder
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def lines_of(*words):
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def error_of(*words):
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_relations_of_a_pair(trained):
+    found = lines_of("predict", trained, "--head", "e3", "--tail", "e5")
+    assert {it["relation"] for it in found} == {"next", "previous"}
+    assert all((it["head"], it["tail"]) == ("e3", "e5") for it in found)
+    assert found[0]["score"] >= found[1]["score"]
+    (new,) = lines_of("predict", trained, "--head", "e3", "--tail", "e4")
+    assert new["relation"] == "previous"
+
+
+def test_the_best_of_all_facts(trained):
+    loaded = kgfast.load_run(trained)
+    found = lines_of("predict", trained, "--all", "--k", 7)
+    facts = kgfast.top_facts(loaded.model, k=7, known=loaded.dataset.known())
+    rows = facts.named(loaded.vocabulary).to_frame().to_dict("records")
+    assert found == [{**row, "score": float(row["score"])} for row in rows]
+    some = lines_of("predict", trained, "--all", "--head", "e1", "--head", "e2", "--k", 5)
+    assert {it["head"] for it in some} <= {"e1", "e2"}
+    assert len(lines_of("predict", trained, "--all", "--k", 999)) == 12 * 2 * 12 - 24
+    assert len(lines_of("predict", trained, "--all", "--known", "--k", 999)) == 12 * 2 * 12
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("words", [["--all"], ["--tail", "e1", "--relation", "next"]], ids=len)
+def test_files(trained, tmp_path, suffix, words):
+    path = tmp_path / f"facts.{suffix}"
+    found = lines_of("predict", trained, *words, "--k", 5)
+    result = run("predict", trained, *words, "--k", 5, "--out", path)
+    assert (result.exit_code, result.stdout.strip()) == (0, str(path))
+    if suffix == "parquet":
+        rows = pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
+    else:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="," if suffix == "csv" else "\t"))
+    assert [row["head"] for row in rows] == [it["head"] for it in found]
+    scores = torch.tensor([float(row["score"]) for row in rows])
+    assert scores.tolist() == [it["score"] for it in found]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_tables_on_the_screen(trained):
+    lines = run("predict", trained, "--all", "--k", 3).stdout.splitlines()
+    assert all(name in lines[1] for name in ("head", "relation", "tail", "score"))
+    assert len([line for line in lines if "next" in line or "previous" in line]) == 3
+
+
+def test_probabilities_of_binary_cross_entropy(kvsall, trained):
+    found = lines_of("predict", kvsall, "--head", "e3", "--relation", "next", "--k", 3)
+    loaded = kgfast.load_run(kvsall)
+    scale, shift = kgfast.losses.smoothed_labels(0.1, "torch", 12)
+    for row in found:
+        sigmoid = torch.tensor(row["score"]).double().add(6.0).sigmoid()
+        assert row["probability"] == pytest.approx(float((sigmoid - shift) / scale))
+        assert 0 <= row["probability"] <= 1
+    assert loaded.probabilities(torch.tensor([1e9, -1e9])).tolist() == [1.0, 0.0]
+    assert kgfast.load_run(trained).probabilities(torch.zeros(1)) is None
+    assert "probability" in run("predict", kvsall, "--all").stdout
+
+
+def test_evaluating_relations(trained):
+    loaded = kgfast.load_run(trained)
+    sides = ("head", "relation", "tail")
+    ranks = kgfast.rank(loaded.model, loaded.dataset, sides=sides)
+    words = [word for side in sides for word in ("--side", side)]
+    assert run("evaluate", trained, *words).stdout.strip() == repr(ranks).strip()
+    assert "relation" in repr(ranks)
+    alone = run("evaluate", trained, "--side", "relation").stdout
+    assert alone.strip() == repr(ranks.side("relation")).strip()
+
+
+@pytest.mark.parametrize("to", ["npy", "safetensors", "official"])
+def test_evaluating_a_folder_of_tables(trained, root, tmp_path, to):
+    assert run("export", trained, "--to", to, "--out", tmp_path / to).exit_code == 0
+    result = run("evaluate", tmp_path / to, "--data", root / "ring")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == run("evaluate", trained).stdout
+    line = error_of("evaluate", tmp_path / to)
+    assert line.endswith("holds tables, not a run: say with --data what to rank")
+
+
+def test_tables_whose_rows_have_other_names(trained, tmp_path):
+    out = tmp_path / "npy"
+    run("export", trained, "--to", "npy", "--out", out)
+    write_ring(tmp_path / "ring", entities=[f"e{i}" for i in reversed(range(12))])
+    line = error_of("evaluate", out, "--data", tmp_path / "ring")
+    assert "entity 0 is 'e11' in the triples, but 'e0' in" in line
+
+
+def edited(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_tables_that_are_none(trained, tmp_path):
+    out = tmp_path / "npy"
+    run("export", trained, "--to", "npy", "--out", out)
+    assert load_tables(out).model.gamma == 6.0
+    for changes, message in (
+        ({"dim": 9}, "config.json: dim is 9, of the tables 4"),
+        ({"wrappers": ["MED"]}, "tables of 'rotate' within|tables of 'RotatE' within"),
+        ({"model": "BoxE"}, "tables of 'BoxE' are no model by themselves"),
+    ):
+        before = (out / "config.json").read_text()
+        edited(out, **changes)
+        with pytest.raises(ValueError, match=message):
+            load_tables(out)
+        (out / "config.json").write_text(before)
+    (out / "entity.npy").write_bytes(b"broken")
+    with pytest.raises(ValueError, match=r"entity.npy: cannot be read"):
+        load_tables(out)
+    (out / "entity.npy").unlink()
+    with pytest.raises(FileNotFoundError, match=r"entity.npy: no such file, and no model.safe"):
+        load_tables(out)
+    (out / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(ValueError, match=r"model.safetensors: cannot be read"):
+        load_tables(out)
+    (out / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json: not a JSON object"):
+        load_tables(out)
+    with pytest.raises(FileNotFoundError, match="is neither a run nor a folder of tables"):
+        load_tables(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--all", "--dim", 2], "--dim goes with queries, not with --all"),
+        (["--all", "--out", "facts.xlsx"], "facts.xlsx: must end in .csv, .tsv, .parquet"),
+        (["--all", "--out", "facts"], "got no suffix"),
+        (["--head", "e1", "--tail", "e2", "--relation", "next"], "--all the best facts"),
+        (["--all", "--head", "e99"], "--head: unknown name 'e99'"),
+        (["--all", "--head", "e1", "--head", "e1"], "heads[1] must not repeat"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_named(trained, words, message):
+    assert message in error_of("predict", trained, *words)
+
+
+def test_parquet_without_pyarrow(trained, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    line = error_of("predict", trained, "--all", "--out", tmp_path / "a.parquet")
+    assert "Parquet needs pyarrow: pip install pyarrow" in line
+    assert list(tmp_path.iterdir()) == []
