@@ -86,6 +86,8 @@ def _of_tables(folder: Path, data: Path | None, split: Split, sides: Any) -> Any
     check_same_names(
         (dataset.entities, dataset.relations), names, f"{folder} (its rows are in another order)"
     )
-    return rank(
-        model, getattr(dataset, split.value), known=dataset.known(), sides=sides, vocabulary=dataset
-    )
+    triples, known = getattr(dataset, split.value), dataset.known()
+    try:
+        return rank(model, triples, known=known, sides=sides, vocabulary=dataset)
+    except NotImplementedError as error:  # tables that score no relations, not a bug
+        raise ValueError(str(error)) from error

@@ -137,6 +137,15 @@ def test_evaluating_a_folder_of_tables(trained, root, tmp_path, to):
     assert line.endswith("holds tables, not a run: say with --data what to rank")
 
 
+def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):
+    out = tmp_path / "npy"
+    run("export", trained, "--to", "npy", "--out", out)
+    scorer = kgfast.BlockScorer(print, 12, 2, sides=("head", "tail"))
+    monkeypatch.setattr("kgfast.training.exported.load_tables", lambda _: (scorer, (None, None)))
+    line = error_of("evaluate", out, "--data", root / "ring", "--side", "relation")
+    assert line == "error: print of this BlockScorer scores head, tail, not relation"
+
+
 def test_tables_whose_rows_have_other_names(trained, tmp_path):
     out = tmp_path / "npy"
     run("export", trained, "--to", "npy", "--out", out)

@@ -57,6 +57,17 @@ def test_of_a_function(order):
     assert torch.equal(one.ids, topk(Reciprocal(plain, order), tails=[0, 1], relations=2, k=N).ids)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["rotate", "transe"])
+def test_inverse_relations_are_no_candidates(name, order):
+    plain, (h, _, t) = MODELS[name](N, 2 * R, 4, 0), random_triples(9, N, R).T
+    forth, _ = ORDERS[order](torch.arange(R))
+    top = topk(Reciprocal(plain, order), heads=h, tails=t, k=R)
+    own = topk(plain, heads=h, tails=t, k=R, candidate_ids=forth)
+    assert torch.equal(forth[top.ids], own.ids)
+    assert torch.equal(top.scores, own.scores)
+
+
 def test_crops_and_evaluation_mode_are_the_models():
     plain, triples = MODELS["distmult"](N, 2 * R, 4, 0), random_triples(12, N, R)
     plain.dropout = torch.nn.Dropout(0.5)
