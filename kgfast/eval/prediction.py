@@ -21,6 +21,7 @@ from kgfast.eval.candidate_ids import (
     candidates_of_sides,
     runs_of,
 )
+from kgfast.eval.host import host_model
 from kgfast.eval.predictions import Predictions
 from kgfast.graph import KnownTriples, TypeConstraints, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
@@ -106,6 +107,7 @@ def topk(
     (1, 0, ?)  1 -1, 2 -1
     """
     check_rankable(model)
+    model = host_model(model)
     check_known(known)
     side = _predicted(heads, relations, tails)
     names = names_of(vocabulary)

@@ -23,6 +23,7 @@ from kgfast.eval.candidate_ids import (
     pool_sizes,
     runs_of,
 )
+from kgfast.eval.host import host_model
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.graph import (
     KnownTriples,
@@ -159,6 +160,7 @@ def rank(
     [[1.0], [1.5]]
     """
     check_rankable(model)
+    model = host_model(model)
     filtering = _known_of(known, triples)
     if _is_dataset(triples):
         vocabulary = triples if vocabulary is None else vocabulary

@@ -12,7 +12,11 @@ import torch
 from kgfast.kernels.backend import Backend
 
 BACKENDS = ("reference", "cpu", "triton")
+# Devices without kernels, whose tensors are copied to the CPU, and results back: MPS has no float64
+# and neither has a kernel, so that the reference would be slow there, where it runs at all.
+COPIED = ("mps", "xpu")
 _BACKEND_OF = {"cpu": "cpu", "cuda": "triton"}  # ROCm calls itself cuda
+_BACKEND_OF |= dict.fromkeys(COPIED, "cpu")
 
 # The lowest of benchmarks/results/cpu-reference-speed.json, rounded down.
 TIMES_SLOWER = 50
@@ -57,17 +61,27 @@ def backend_for(device: torch.device) -> str:
 
     That of :func:`use_backend`, else of the environment variable ``KGFAST_BACKEND``, else ``cpu``
     for CPU tensors and ``triton`` for CUDA and ROCm ones; ``reference`` where that one is not
-    installed, with one warning.
+    installed, with one warning. Tensors of MPS and XPU are served as those of the CPU, to which
+    they are copied, also with one warning.
 
     Raises
     ------
     ValueError
         If the forced backend does not exist, or cannot serve this device.
     """
+    is_copied(device)
     name, missing = find_backend(device)
     if missing is not None:
         _warn_once(f"kgfast: {missing}")
     return name
+
+
+def is_copied(device: torch.device) -> bool:
+    """Whether tensors of a device are copied to the CPU; the first time it says so."""
+    if device.type not in COPIED:
+        return False
+    _warn_once(f"kgfast: no kernels for {device.type} tensors: they are copied to the CPU")
+    return True
 
 
 def find_backend(device: torch.device) -> tuple[str, str | None]:
@@ -97,7 +111,7 @@ def _checked_backend(name: str, source: str) -> str:
 
 
 def _check_forced(name: str, device: torch.device) -> None:
-    if name == "cpu" and device.type != "cpu":
+    if name == "cpu" and device.type not in ("cpu", *COPIED):
         raise ValueError(f"backend 'cpu' cannot serve tensors on {device}")
     if name != "reference" and not _is_available(name):
         raise ValueError(f"backend {name!r} is not installed")

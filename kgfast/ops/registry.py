@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.ops import dispatch
+
 Body = Callable[..., Any]
 _libraries: dict[str, torch.library.Library] = {}  # a registration lives as long as its library
 
@@ -45,7 +47,7 @@ class Operator:
         library = _libraries[name] = torch.library.Library("kgfast", "FRAGMENT")
         schema = torch.library.infer_schema(body, mutates_args=())
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(name, _untraced(body), "CompositeExplicitAutograd")
+        library.impl(name, _untraced(on_host(body)), "CompositeExplicitAutograd")
         torch.library.register_fake(self.name, self._run_fake, lib=library)
         torch.library.register_autograd(
             self.name, self._run_backward, setup_context=self._run_save, lib=library
@@ -113,6 +115,30 @@ class Operator:
 def operator(name: str) -> Callable[[Body], Operator]:
     """Make a function the operator ``torch.ops.kgfast.<name>``."""
     return functools.partial(Operator, name)
+
+
+def on_host(body: Body) -> Body:
+    """The body, for tensors of devices without kernels too: they are copied, and so is the result.
+
+    Such tensors of one call are on one device, as operators check.
+    """
+
+    @functools.wraps(body)
+    def run(*args: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, Tensor) and arg.device.type in dispatch.COPIED:
+                dispatch.is_copied(arg.device)
+                copied = [it.cpu() if isinstance(it, Tensor) else it for it in args]
+                return _moved(body(*copied), arg.device)
+        return body(*args)
+
+    return run
+
+
+def _moved(result: Any, device: torch.device) -> Any:
+    if isinstance(result, Tensor):
+        return result.to(device)
+    return tuple(part.to(device) for part in result)
 
 
 def _untraced(body: Body) -> Body:

@@ -35,13 +35,20 @@ from kgfast.ops.checks import (
     require_unique,
 )
 from kgfast.ops.differentiable import chosen_backend, no_autocast, result_dtype
-from kgfast.ops.dispatch import backend_for, get_backend
+from kgfast.ops.dispatch import COPIED, backend_for, get_backend
 from kgfast.ops.finite import check_mask, check_scores
 
 
 @contextmanager
 def _serving(operands: Operands, name: str | None) -> Iterator[Backend]:
-    """The backend of a name, else the one that serves the queries; autocast is off inside."""
+    """The backend of a name, else the one that serves the queries; autocast is off inside.
+
+    Operators and ``rank()`` have copied what needs it; a model that makes its candidates on such a
+    device at every call has not.
+    """
+    device = operands.queries.device
+    if device.type in COPIED:
+        raise ValueError(f"no kernels for tensors on {device}: move the model to the CPU")
     with no_autocast(operands.queries.device):
         yield get_backend(name or chosen_backend(operands.queries))
 
