@@ -12,6 +12,7 @@ from kgfast.openmp import let_torch_sleep
 if TYPE_CHECKING:
     from kgfast import datasets, losses
     from kgfast.environment import info
+    from kgfast.eval.comparison import compare
     from kgfast.eval.facts import Facts
     from kgfast.eval.prediction import topk
     from kgfast.eval.predictions import Predictions
@@ -57,6 +58,7 @@ __all__ = [
     "Triples",
     "TypeConstraints",
     "Vocabulary",
+    "compare",
     "datasets",
     "info",
     "load_official",
@@ -70,6 +72,7 @@ __all__ = [
 
 _HOMES = {
     "environment": ("info",),
+    "eval.comparison": ("compare",),
     "eval.facts": ("Facts",),
     "eval.prediction": ("topk",),
     "eval.predictions": ("Predictions",),

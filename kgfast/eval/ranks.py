@@ -1,16 +1,21 @@
 """The result of a ranking: counts per triple and side, and the metrics of them."""
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from kgfast.display import html_table, text_table
+from kgfast.frames import needed, write_parquet
 from kgfast.graph import KnownTriples, Vocabulary
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from kgfast.eval.intervals import Intervals
 
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
@@ -83,6 +88,11 @@ class Ranks:
         """The mean of both: the expected rank under random ties. float64 ``[T, S]``."""
         return 1 + self.greater + self.equal.double() / 2
 
+    @property
+    def width(self) -> Tensor:
+        """How far ties leave a rank open: pessimistic less optimistic. int64 ``[T, S]``."""
+        return self.equal
+
     def ranks(self, rank_type: RankType = "realistic") -> Tensor:
         """The ranks of a type, float64 ``[T, S]``."""
         if rank_type not in RANK_TYPES:
@@ -118,7 +128,7 @@ class Ranks:
         """Share of ranks of at most ``k``."""
         if k < 1:
             raise ValueError(f"k must be at least 1; got {k}")
-        ranks = self.ranks(rank_type)[:, self._pooled_columns]
+        ranks = self.ranks(rank_type)[:, self.pooled_columns]
         return float((ranks <= k).double().mean()) if ranks.numel() else float("nan")
 
     def metrics(self, rank_type: RankType = "realistic") -> dict[str, float]:
@@ -133,7 +143,7 @@ class Ranks:
             rank over its expectation under random scores, ``amri``: ``1 - (MR - 1) / E[MR - 1]``
             (Berrendorf et al. 2020, eqs. 5 and 6).
         """
-        columns = self._pooled_columns
+        columns = self.pooled_columns
         ranks = self.ranks(rank_type)[:, columns].flatten()
         if not len(ranks):
             names = ("mrr", "mr", "median_rank", *(f"hits@{k}" for k in _HITS), "amr", "amri")
@@ -150,15 +160,66 @@ class Ranks:
         }
 
     @property
-    def _pooled_columns(self) -> list[int]:
-        """The columns that metrics are made of."""
+    def pooled_columns(self) -> list[int]:
+        """The columns that metrics are made of: those of relations are never pooled with others."""
         entities = [column for column, side in enumerate(self.sides) if side != "relation"]
         return entities or list(range(len(self.sides)))
 
     @property
     def num_ranks(self) -> int:
         """The number of ranks that metrics are made of."""
-        return len(self) * len(self._pooled_columns)
+        return len(self) * len(self.pooled_columns)
+
+    def intervals(
+        self,
+        rank_type: RankType = "realistic",
+        *,
+        confidence: float = 0.95,
+        samples: int = 1000,
+        seed: int = 0,
+    ) -> "Intervals":
+        """All metrics with their confidence intervals, by a bootstrap over triples.
+
+        Percentiles (Efron and Tibshirani 1993, chapter 13) of the metrics of as many triples, drawn
+        with replacement, each with all its sides. Two rankings of the same triples are compared by
+        :func:`kgfast.compare`: their intervals may overlap where their difference is certain.
+
+        Parameters
+        ----------
+        rank_type : {"optimistic", "realistic", "pessimistic"}
+        confidence : float
+            The share of samples within an interval.
+        samples : int
+            How often triples are drawn.
+        seed : int
+            The same seed gives the same intervals.
+
+        Returns
+        -------
+        Intervals
+            A dict of metric to ``(value, low, high)``; NaN where there are no triples.
+
+        Raises
+        ------
+        ValueError
+            If ``confidence`` is not between 0 and 1, or ``samples`` is below 2.
+
+        Examples
+        --------
+        >>> counts = torch.tensor([[0], [2], [0], [9]])
+        >>> none, ten = torch.zeros_like(counts), torch.full_like(counts, 10)
+        >>> triples = torch.zeros(4, 3, dtype=torch.int64)
+        >>> ranks = Ranks(counts, none, ten, ("tail",), triples)
+        >>> print(ranks.intervals()["hits@10"])
+        1.0000 [1.0000, 1.0000]
+        """
+        from kgfast.eval.intervals import intervals_of
+
+        return intervals_of(self, rank_type, confidence, samples, seed)
+
+    def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
+        """Metrics in which every relation counts the same: the mean of those of each relation."""
+        return self.by("relation").macro(rank_type)
 
     def side(self, side: Literal["head", "relation", "tail"]) -> "Ranks":
         """One side of the ranks."""
@@ -214,7 +275,7 @@ class Ranks:
         }
 
     def _by_frequency(self, known: KnownTriples) -> dict[Any, "Ranks"]:
-        own = self._part(columns=self._pooled_columns)
+        own = self._part(columns=self.pooled_columns)
         if own.sides == ("relation",):
             frequency = known.relation_frequency()
         else:
@@ -273,8 +334,7 @@ class Ranks:
         ImportError
             If pandas is not installed.
         """
-        import pandas as pd
-
+        pd = needed("pandas", "Ranks.to_frame()")
         entities, relations = self._vocabularies
         frames = []
         for column, side in enumerate(self.sides):
@@ -287,11 +347,25 @@ class Ranks:
                 "tail": tail.tolist() if entities is None else entities.names_of(tail),
                 "side": side,
                 **{name: getattr(self, name)[:, column].numpy() for name in RANK_TYPES},
+                "width": self.width[:, column].numpy(),
                 "num_candidates": self.num_candidates[:, column].numpy(),
                 "raw_realistic": self.raw.realistic[:, column].numpy(),
             }
             frames.append(pd.DataFrame(values, index=pd.RangeIndex(len(self), name="triple")))
-        return pd.concat(frames).sort_index(kind="stable") if frames else pd.DataFrame()
+        frame: DataFrame = pd.concat(frames).sort_index(kind="stable")
+        return frame
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table of :meth:`to_frame` to a Parquet file, whole or not at all.
+
+        Raises
+        ------
+        ImportError
+            If pandas or pyarrow is not installed.
+        OSError
+            If the file cannot be written.
+        """
+        return write_parquet(self.to_frame(), path, "Ranks.to_parquet()")
 
     def _title(self) -> str:
         kind = "raw" if self.raw is self else "filtered"
@@ -303,7 +377,7 @@ class Ranks:
         rows: dict[str, dict[str, float]] = {
             side: self._part(columns=[column]).metrics() for column, side in enumerate(self.sides)
         }
-        return rows | {"both": self.metrics()} if len(self._pooled_columns) > 1 else rows
+        return rows | {"both": self.metrics()} if len(self.pooled_columns) > 1 else rows
 
     def __repr__(self) -> str:
         return f"{self._title()}\n{table_of(self._rows())}"
@@ -326,11 +400,17 @@ class GroupedRanks(dict[Any, Ranks]):
             for name, ranks in self.items()
         }
 
-    def to_frame(self) -> "DataFrame":
-        """One row per group, as a pandas DataFrame."""
-        import pandas as pd
+    def macro(self, rank_type: RankType = "realistic") -> dict[str, float]:
+        """The mean of each metric over the groups, in which every group counts the same."""
+        metrics = [ranks.metrics(rank_type) for ranks in self.values() if len(ranks)]
+        if not metrics:
+            raise ValueError(f"there are no ranks to group by {self.grouping}")
+        return {name: sum(one[name] for one in metrics) / len(metrics) for name in metrics[0]}
 
-        frame = pd.DataFrame.from_dict(self.metrics(), orient="index")
+    def to_frame(self) -> "DataFrame":
+        """One row per group, as a pandas DataFrame; ImportError where pandas is missing."""
+        pd = needed("pandas", "GroupedRanks.to_frame()")
+        frame: DataFrame = pd.DataFrame.from_dict(self.metrics(), orient="index")
         return frame.rename_axis(self.grouping).astype({"count": int} if len(frame) else {})
 
     def _title(self) -> str:

@@ -1,0 +1,192 @@
+"""Whether one model ranks better than another: the same triples, ranked by both."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgfast.display import html_table, text_table
+from kgfast.eval.intervals import MEANS, cells_of, check_draws, draws, percentiles, statistics
+from kgfast.eval.ranks import Ranks, RankType
+
+_SIGNS = 1 << 20  # signs that are drawn at once
+
+
+class Difference(NamedTuple):
+    """A metric of both, how much higher b's is, and how sure that is."""
+
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+class Comparison(dict[str, Difference]):
+    """The difference of every metric; prints as a table.
+
+    Attributes
+    ----------
+    better, equal, worse : int
+        Ranks of b that are lower than, the same as, and higher than a's.
+    confidence : float
+        Of the intervals ``low .. high`` of differences.
+    names : tuple of str
+        What a and b are called.
+    """
+
+    def __init__(
+        self,
+        differences: dict[str, Difference],
+        counts: tuple[int, int, int],
+        confidence: float,
+        names: tuple[str, str],
+    ) -> None:
+        super().__init__(differences)
+        self.better, self.equal, self.worse = counts
+        self.confidence, self.names = confidence, names
+
+    def _cells(self) -> tuple[list[str], list[tuple[str, list[str]]]]:
+        a, b = self.names
+        columns = [a, b, f"{b} - {a}", f"{self.confidence:.0%} interval", "p"]
+        rows = []
+        for name, it in self.items():
+            digits = 1 if name == "mr" else 4
+            plain = [f"{value:,.{digits}f}" for value in (it.a, it.b)]
+            difference, low, high = (f"{part:+,.{digits}f}" for part in it[2:5])
+            rows.append((name, [*plain, difference, f"[{low}, {high}]", f"{it.p_value:.4f}"]))
+        return columns, rows
+
+    def _title(self) -> str:
+        a, b = self.names
+        return (
+            f"{b} against {a}: of {self.better + self.equal + self.worse:,} ranks "
+            f"{self.better:,} better, {self.worse:,} worse, {self.equal:,} the same"
+        )
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n{text_table(*self._cells())}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), *self._cells())
+
+
+def compare(
+    a: Ranks,
+    b: Ranks,
+    *,
+    rank_type: RankType = "realistic",
+    confidence: float = 0.95,
+    samples: int = 10_000,
+    seed: int = 0,
+    names: tuple[str, str] = ("a", "b"),
+) -> Comparison:
+    """Compare two rankings of the same triples.
+
+    The p-value is that of the paired randomisation test: were both the same, the ranks of a triple
+    could have come from either, so that the difference of every triple changes its sign at random
+    (Fisher 1935; for rankings Smucker, Allan and Carterette, CIKM 2007). It is two-sided, and
+    counts the differences as they are as one of the samples (Phipson and Smyth 2010), so that it is
+    never 0. Intervals of differences are percentiles of a paired bootstrap. Both take a triple with
+    all its sides as one.
+
+    Parameters
+    ----------
+    a, b : Ranks
+        Of the same triples in the same order, on the same sides, among as many candidates.
+    rank_type : {"optimistic", "realistic", "pessimistic"}
+    confidence : float
+        Of the intervals.
+    samples : int
+        Of either test.
+    seed : int
+        The same seed gives the same result.
+    names : pair of str
+        What they are called in the table.
+
+    Returns
+    -------
+    Comparison
+        A dict of metric to :class:`Difference`.
+
+    Raises
+    ------
+    ValueError
+        If they are not ranks of the same triples, sides and candidates: names the first triple that
+        differs. If there are no triples.
+
+    Examples
+    --------
+    >>> from kgfast import TransE, rank
+    >>> triples = [(0, 0, 1), (1, 0, 2), (2, 0, 0)]
+    >>> one, other = (TransE.init(3, 1, 4, seed=seed) for seed in (0, 1))
+    >>> compare(rank(one, triples), rank(other, triples))["mrr"].p_value > 0.05
+    True
+    """
+    _check_same(a, b)
+    check_draws(confidence, samples)
+    shares = statistics(a, rank_type), statistics(b, rank_type)
+    difference = shares[1] - shares[0]  # [T, M]
+    total = len(difference)
+    resampled = torch.cat([times @ difference for times in draws(total, samples, seed)]) / total
+    bounds = percentiles(resampled, confidence)
+    p_values = _randomisation(difference, samples, seed)
+    columns = [*(share.mean(0) for share in shares), difference.mean(0), *bounds.T, p_values]
+    found = {
+        name: Difference(*values)
+        for name, values in zip(MEANS, torch.stack(columns, 1).tolist(), strict=True)
+    }
+    change = cells_of(b, rank_type) - cells_of(a, rank_type)
+    counts = int((change < 0).sum()), int((change == 0).sum()), int((change > 0).sum())
+    return Comparison(found, counts, confidence, names)
+
+
+def _check_same(a: Ranks, b: Ranks) -> None:
+    """That two rankings can be compared triple by triple."""
+    for name, ranks in (("a", a), ("b", b)):
+        if not isinstance(ranks, Ranks):
+            raise TypeError(f"{name} must be Ranks; got {type(ranks).__name__}")
+    if a.sides != b.sides:
+        raise ValueError(f"a has the sides {', '.join(a.sides)}, b {', '.join(b.sides)}")
+    if len(a) != len(b):
+        raise ValueError(f"a has {len(a):,} triples, b {len(b):,}: rank the same ones with both")
+    if not len(a):
+        raise ValueError("there are no triples to compare")
+    ours, theirs = a.triples.cpu(), b.triples.cpu()
+    if row := _first_other(ours, theirs):
+        same = torch.equal(_sorted(ours), _sorted(theirs))
+        order = ", which are the same in another order" if same else ""
+        raise ValueError(
+            f"a and b are ranks of other triples{order}: triple {row - 1} is "
+            f"{tuple(ours[row - 1].tolist())} in a and {tuple(theirs[row - 1].tolist())} in b"
+        )
+    if row := _first_other(a.num_candidates.cpu(), b.num_candidates.cpu()):
+        counts = [ranks.num_candidates[row - 1].tolist() for ranks in (a, b)]
+        raise ValueError(
+            f"triple {row - 1} was ranked among {counts[0]} candidates in a and {counts[1]} in b: "
+            f"give both the same known= and candidate_ids="
+        )
+
+
+def _first_other(a: Tensor, b: Tensor) -> int:
+    """One more than the first row that differs, 0 if none does."""
+    rows = (a != b).any(1).nonzero()
+    return int(rows[0]) + 1 if len(rows) else 0
+
+
+def _sorted(triples: Tensor) -> Tensor:
+    return triples.unique(dim=0)
+
+
+def _randomisation(difference: Tensor, samples: int, seed: int) -> Tensor:
+    """Two-sided p-values of differences ``[T, M]``, by random signs of their rows."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    observed = difference.sum(0).abs() * (1 - 1e-12)  # sums of other orders round otherwise
+    as_extreme = torch.zeros(difference.shape[1], dtype=torch.float64, device="cpu")
+    at_once = max(1, _SIGNS // len(difference))
+    for first in range(0, samples, at_once):
+        shape = min(at_once, samples - first), len(difference)
+        ones = torch.randint(2, shape, generator=generator, dtype=torch.float64, device="cpu")
+        as_extreme += ((2 * ones - 1) @ difference).abs().ge(observed).sum(0)
+    return (1 + as_extreme) / (1 + samples)

@@ -1,0 +1,117 @@
+"""Two rankings of the same triples: the table, the p-values against all signs, the refusals."""
+
+import itertools
+
+import pytest
+import torch
+
+import kgfast
+from kgfast.eval import comparison
+from kgfast.eval.ranks import Ranks
+
+
+def ranks_of(greater, sides=("tail",), candidates=50, triples=None):
+    greater = torch.as_tensor(greater)
+    greater = greater[:, None] if greater.ndim == 1 else greater
+    none = torch.zeros_like(greater)
+    if triples is None:
+        triples = torch.arange(3 * len(greater)).view(-1, 3)
+    return Ranks(greater, none, none + candidates, sides, triples)
+
+
+GENERATOR = torch.Generator().manual_seed(0)
+A, B = (torch.randint(0, 30, (60,), generator=GENERATOR) for _ in range(2))
+
+
+def test_values_and_counts():
+    a, b = ranks_of(A), ranks_of(B)
+    found = kgfast.compare(a, b, samples=100)
+    assert list(found) == ["mrr", "mr", "hits@1", "hits@3", "hits@10"]
+    for name, it in found.items():
+        assert it.a == pytest.approx(a.metrics()[name], rel=1e-12)
+        assert it.b == pytest.approx(b.metrics()[name], rel=1e-12)
+        assert it.difference == pytest.approx(it.b - it.a, rel=1e-9, abs=1e-15)
+        assert it.low <= it.difference <= it.high
+    assert (found.better, found.equal, found.worse) == (
+        int((B < A).sum()),
+        int((A == B).sum()),
+        int((B > A).sum()),
+    )
+
+
+def test_p_values_are_those_of_all_signs():
+    a, b = torch.randint(0, 9, (10,)), torch.randint(0, 9, (10,))
+    difference = 1 / (1 + b.double()) - 1 / (1 + a.double())
+    signs = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=10)), dtype=torch.float64)
+    extreme = (signs @ difference).abs() >= difference.sum().abs() - 1e-12
+    found = kgfast.compare(ranks_of(a), ranks_of(b), samples=40_000)["mrr"].p_value
+    assert found == pytest.approx(float(extreme.double().mean()), abs=0.02)
+
+
+def test_a_model_against_itself_and_against_a_better_one():
+    same = kgfast.compare(ranks_of(A), ranks_of(A), samples=50)
+    assert all(it.p_value == 1.0 and it.difference == 0 for it in same.values())
+    better = kgfast.compare(ranks_of(A + 5), ranks_of(A), samples=999)
+    assert better["mrr"].p_value == 0.001  # the differences as they are count as a sample
+    assert better["mrr"].low > 0
+    assert better["mr"].high < 0
+
+
+def test_a_triple_is_drawn_with_both_of_its_sides():
+    """Twice the same column says no more than once."""
+    a, b = ranks_of(A), ranks_of(B)
+    twice = [ranks_of(it[:, None].expand(-1, 2), ("head", "tail")) for it in (A, B)]
+    once, both = kgfast.compare(a, b, samples=200), kgfast.compare(*twice, samples=200)
+    assert {name: it.p_value for name, it in once.items()} == {
+        name: it.p_value for name, it in both.items()
+    }
+
+
+def test_the_seed_alone_decides(monkeypatch):
+    first = kgfast.compare(ranks_of(A), ranks_of(B), samples=300)
+    monkeypatch.setattr(comparison, "_SIGNS", 130)
+    assert kgfast.compare(ranks_of(A), ranks_of(B), samples=300) == first
+    assert kgfast.compare(ranks_of(A), ranks_of(B), samples=300, seed=1) != first
+
+
+def test_the_table():
+    found = kgfast.compare(ranks_of(A), ranks_of(B), samples=99, names=("TransE", "<RotatE>"))
+    lines = repr(found).splitlines()
+    assert lines[0].startswith("<RotatE> against TransE: of 60 ranks ")
+    assert "<RotatE> - TransE" in lines[1]
+    assert "95% interval" in lines[1]
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[2:]] == list(found)
+    assert "&lt;RotatE&gt;" in found._repr_html_()
+    assert "<RotatE>" not in found._repr_html_()
+
+
+OTHER = torch.arange(180).view(-1, 3).clone()
+OTHER[7] = torch.tensor([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("b", "message"),
+    [
+        (ranks_of(A[:-1]), "a has 60 triples, b 59: rank the same ones with both"),
+        (ranks_of(A, ("head",)), "a has the sides tail, b head"),
+        (ranks_of(A, triples=OTHER), r"triple 7 is \(21, 22, 23\) in a and \(1, 2, 3\) in b"),
+        (
+            ranks_of(A, triples=torch.arange(180).view(-1, 3).flip(0)),
+            "the same in another order: triple 0",
+        ),
+        (ranks_of(A, candidates=49), r"among \[50\] candidates in a and \[49\] in b: give both"),
+    ],
+)
+def test_what_cannot_be_compared(b, message):
+    with pytest.raises(ValueError, match=message):
+        kgfast.compare(ranks_of(A), b)
+
+
+def test_other_errors():
+    with pytest.raises(ValueError, match="no triples to compare"):
+        kgfast.compare(ranks_of(A[:0]), ranks_of(A[:0]))
+    with pytest.raises(TypeError, match="b must be Ranks; got dict"):
+        kgfast.compare(ranks_of(A), {})
+    with pytest.raises(ValueError, match="confidence must lie"):
+        kgfast.compare(ranks_of(A), ranks_of(A), confidence=2)

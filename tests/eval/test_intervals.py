@@ -1,0 +1,117 @@
+"""Intervals of metrics, against a bootstrap that draws one sample after the other."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from kgfast.eval import intervals
+from kgfast.eval.ranks import Ranks
+
+NAMES = ["mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri"]
+
+
+def ranks_of(count, sides=("head", "tail"), seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, len(sides))
+    greater = torch.randint(0, 40, shape, generator=generator)
+    equal = torch.randint(0, 3, shape, generator=generator)
+    candidates = torch.randint(60, 90, shape, generator=generator)
+    triples = torch.stack([torch.arange(count), torch.arange(count) % 3, torch.arange(count)], 1)
+    return Ranks(greater, equal, candidates, sides, triples)
+
+
+def one_by_one(ranks, samples, seed, rank_type="realistic"):
+    """Metrics of each sample, [samples, metrics], by ranks that repeat their triples."""
+    found = []
+    for times in torch.cat(list(intervals.draws(len(ranks), samples, seed))):
+        rows = torch.arange(len(ranks)).repeat_interleave(times.long())
+        found.append(list(ranks._part(rows).metrics(rank_type).values()))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("sides", [("head", "tail"), ("tail",)])
+@pytest.mark.parametrize("count", [1, 2, 7, 30])
+def test_percentiles_of_the_metrics_of_drawn_triples(count, sides):
+    ranks = ranks_of(count, sides)
+    found = ranks.intervals(samples=40, seed=3, confidence=0.8)
+    assert list(found) == NAMES
+    metrics = one_by_one(ranks, 40, 3)
+    for column, (name, interval) in enumerate(found.items()):
+        low, high = np.quantile(metrics[:, column], [0.1, 0.9])
+        assert interval.value == ranks.metrics()[name]
+        assert interval.low == pytest.approx(low, rel=1e-12), name
+        assert interval.high == pytest.approx(high, rel=1e-12), name
+
+
+def test_draws_are_of_all_triples_and_of_the_seed_alone(monkeypatch):
+    whole = torch.cat(list(intervals.draws(50, 2000, 1)))
+    assert whole.shape == (2000, 50)
+    assert (whole.sum(1) == 50).all()
+    assert whole.mean(0) == pytest.approx(np.ones(50), abs=0.15)
+    assert whole.var() == pytest.approx(1 - 1 / 50, rel=0.05)  # of a multinomial
+    monkeypatch.setattr(intervals, "_DRAWN", 130)  # two samples at once
+    assert torch.equal(torch.cat(list(intervals.draws(50, 2000, 1))), whole)
+    assert not torch.equal(torch.cat(list(intervals.draws(50, 2000, 2))), whole)
+
+
+def test_an_interval_covers_the_truth_about_as_often_as_it_says():
+    generator = torch.Generator().manual_seed(0)
+    ranks_of_all = torch.randint(1, 100, (5000,), generator=generator)
+    truth, covered = float(ranks_of_all.double().reciprocal().mean()), 0
+    for _ in range(200):
+        chosen = ranks_of_all[torch.randint(5000, (80,), generator=generator)][:, None]
+        none = torch.zeros_like(chosen)
+        ranks = Ranks(chosen - 1, none, none + 100, ("tail",), torch.zeros(80, 3).long())
+        interval = ranks.intervals(samples=200, confidence=0.9)["mrr"]
+        covered += interval.low <= truth <= interval.high
+    assert 0.78 <= covered / 200 <= 0.97
+
+
+def test_it_prints_as_a_table():
+    found = ranks_of(30).intervals(samples=20)
+    lines = repr(found).splitlines()
+    assert lines[0] == "95% intervals of 20 bootstrap samples"
+    assert lines[1].split() == ["value", "low", "high"]
+    assert [line.split()[0] for line in lines[2:]] == NAMES
+    assert str(intervals.Interval(0.5, 0.25, 0.75)) == "0.5000 [0.2500, 0.7500]"
+
+
+def test_of_no_triples():
+    found = ranks_of(0).intervals()
+    assert list(found) == NAMES
+    assert all(math.isnan(part) for interval in found.values() for part in interval)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"confidence": 1.0}, "confidence must lie between 0 and 1; got 1.0"),
+        ({"confidence": float("nan")}, "confidence must lie between 0 and 1; got nan"),
+        ({"samples": 1}, "samples must be at least 2; got 1"),
+        ({"rank_type": "best"}, "rank_type must be one of"),
+    ],
+)
+def test_errors(keywords, message):
+    with pytest.raises(ValueError, match=message):
+        ranks_of(5).intervals(**keywords)
+
+
+def test_macro_means_count_every_relation_once():
+    ranks = ranks_of(31)
+    groups = ranks.by("relation")
+    macro = ranks.macro()
+    for name in NAMES:
+        assert macro[name] == pytest.approx(
+            sum(one.metrics()[name] for one in groups.values()) / 3, rel=1e-15
+        )
+    assert macro["mrr"] != ranks.mrr
+    assert ranks.macro("optimistic")["mrr"] > macro["mrr"] > ranks.macro("pessimistic")["mrr"]
+    with pytest.raises(ValueError, match="no ranks to group by relation"):
+        ranks_of(0).macro()
+
+
+def test_width():
+    ranks = ranks_of(9)
+    assert torch.equal(ranks.width, ranks.pessimistic - ranks.optimistic)

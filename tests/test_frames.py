@@ -1,0 +1,73 @@
+"""Tables for other programs: what they need and say, and files that are whole or not there."""
+
+import sys
+
+import pytest
+import torch
+
+from kgfast import Vocabulary
+from kgfast.eval.ranks import Ranks
+
+TRIPLES = torch.tensor([[0, 0, 1], [1, 0, 0]])
+NAMES = Vocabulary(["Ä <b>", "b"]), Vocabulary(["r"])
+
+
+def ranks(**keywords):
+    counts = torch.tensor([[0, 1], [2, 0]])
+    sides = ("head", "tail")
+    return Ranks(counts, counts, counts + 5, sides, TRIPLES, **keywords)
+
+
+def test_a_frame_has_a_row_for_each_triple_and_side():
+    pytest.importorskip("pandas")
+    frame = ranks(vocabularies=NAMES).to_frame()
+    assert frame.index.tolist() == [0, 0, 1, 1]
+    assert frame["head"].tolist() == ["Ä <b>", "Ä <b>", "b", "b"]
+    assert frame["side"].tolist() == ["head", "tail"] * 2
+    assert frame["optimistic"].tolist() == [1, 2, 3, 1]
+    assert frame["width"].tolist() == [0, 1, 2, 0]
+    assert ranks()._part(slice(0)).to_frame().shape == (0, len(frame.columns))
+
+
+def test_parquet(tmp_path):
+    pytest.importorskip("pyarrow")
+    import pandas as pd
+
+    own = ranks(vocabularies=NAMES)
+    path = own.to_parquet(tmp_path / "ranks.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(path), own.to_frame())
+    assert [it.name for it in tmp_path.iterdir()] == ["ranks.parquet"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "ranks.parquet"
+    path.write_text("before")
+
+    def fail(*args, **kwargs):
+        (tmp_path / "ranks.parquet.tmp").write_text("half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr("pandas.DataFrame.to_parquet", fail)
+    with pytest.raises(OSError, match="no space left"):
+        ranks().to_parquet(path)
+    assert [it.name for it in tmp_path.iterdir()] == ["ranks.parquet"]
+    assert path.read_text() == "before"
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="gone"):
+        ranks().to_parquet(tmp_path / "gone" / "ranks.parquet")
+
+
+@pytest.mark.parametrize(
+    ("package", "method", "message"),
+    [
+        ("pandas", "to_frame", r"Ranks.to_frame\(\) needs pandas: pip install pandas"),
+        ("pyarrow", "to_parquet", r"Ranks.to_parquet\(\) needs pyarrow: pip install pyarrow"),
+    ],
+)
+def test_what_is_missing_is_named(monkeypatch, tmp_path, package, method, message):
+    monkeypatch.setitem(sys.modules, package, None)
+    arguments = [tmp_path / "ranks.parquet"] if method == "to_parquet" else []
+    with pytest.raises(ImportError, match=message):
+        getattr(ranks(), method)(*arguments)
+    assert not list(tmp_path.iterdir())
