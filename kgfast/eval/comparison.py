@@ -176,7 +176,7 @@ def _first_other(a: Tensor, b: Tensor) -> int:
 
 
 def _sorted(triples: Tensor) -> Tensor:
-    return triples.unique(dim=0)
+    return torch.unique(triples, dim=0)  # type: ignore[no-any-return]
 
 
 def _randomisation(difference: Tensor, samples: int, seed: int) -> Tensor:

@@ -122,7 +122,8 @@ def draws(total: int, samples: int, seed: int) -> Iterator[Tensor]:
     at_once = max(1, _DRAWN // total)
     for first in range(0, samples, at_once):
         count = min(at_once, samples - first)
-        chosen = torch.randint(total, (count, total), generator=generator, device="cpu")
+        shape = count, total
+        chosen = torch.randint(total, shape, generator=generator, dtype=torch.int64, device="cpu")
         chosen += torch.arange(count, dtype=torch.int64, device="cpu")[:, None] * total
         times = torch.bincount(chosen.flatten(), minlength=count * total)
         yield times.view(count, total).double()

@@ -142,8 +142,11 @@ def pack_candidates(
 ) -> SplitRows:
     """Candidates in panels of ``width``, as of ``layout.pack_candidates``."""
     bias = operands.candidates.whole_bias
-    bias = None if bias is None else vector_of(bias)
-    options = {"bias": bias, "IS_NEGATED": False, "p_status": status}
+    options = {
+        "bias": None if bias is None else vector_of(bias),
+        "IS_NEGATED": False,
+        "p_status": status,
+    }
     return _pack(operands.table, operands, selection, dim, width, out, options)
 
 
