@@ -1,6 +1,6 @@
 """The sweep that keeps its scores: tiles of packed queries against panels, every crop in one pass.
 
-Cost model: the loop of sweep.py, 7.1 issue slots an element for rotate on sm_90 with the folds;
+Cost model: the loop of sweep.py, 6.6 issue slots an element for rotate on sm_90 with the folds;
 a store of 4 bytes a pair and crop beside that.
 
 A crop's total is read off where its last feature has been added, between two folds if need be, so
@@ -23,6 +23,19 @@ class Panels(NamedTuple):
     queries: Any
     panels: Any
     bias: Vector | None
+
+
+@triton.jit
+def sum_tile(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
+    """The sums ``[M, N]`` of a tile over all features."""
+    MOVE: tl.constexpr = stored_move(FORM)
+    tile = tile_of(p_queries, p_panels, num_features, FORM, TILE)
+    total = new_sums(TILE)
+    part = new_sums(TILE)
+    for feature in range(0, num_features, SUM_BLOCK):
+        stop = tl.minimum(feature + SUM_BLOCK, num_features)
+        total += add_packed(part, tile, feature, stop, FORM, MOVE, TILE)
+    return flat(total, TILE)
 
 
 @triton.jit
@@ -54,10 +67,10 @@ def score_tiles(
     MOVE: tl.constexpr = stored_move(FORM)
     shape = num_queries, num_candidates
     bias = packed.bias
-    tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
-    total = new_sums(TILE)
-    part = new_sums(TILE)
     if out.crops is not None:
+        tile = tile_of(packed.queries, packed.panels, num_features, FORM, TILE)
+        total = new_sums(TILE)
+        part = new_sums(TILE)
         feature = 0
         for i_crop in range(out.num_crops):
             width = tl.load(out.crops + 2 * i_crop).to(tl.int32)
@@ -71,7 +84,5 @@ def score_tiles(
             p_crop = out.ptr + tl.load(out.crops + 2 * i_crop + 1)
             store_scores(flat(total + part, TILE), p_crop, out.row, shape, bias, FORM, TILE)
     else:
-        for feature in range(0, num_features, SUM_BLOCK):
-            stop = tl.minimum(feature + SUM_BLOCK, num_features)
-            total += add_packed(part, tile, feature, stop, FORM, MOVE, TILE)
-        store_scores(flat(total, TILE), out.ptr, out.row, shape, bias, FORM, TILE)
+        total = sum_tile(packed.queries, packed.panels, num_features, FORM, TILE)
+        store_scores(total, out.ptr, out.row, shape, bias, FORM, TILE)

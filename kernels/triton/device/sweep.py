@@ -1,10 +1,11 @@
 """The sweep: tiles of packed queries against panels of candidates, in float32, then classified.
 
-Cost model (rotate, sm_90, 32 x 128 tile, 4 warps): per feature and element 6 arithmetic slots and
-0.8 for loads and the loop, 7.1 with the folds; one square root takes as long as 8, so the square
-root unit is the limit. 136 registers, no spills, no shared memory in the loop. A lane owns one
-candidate and every query of its tile, so query loads are uniform 16-byte vectors. With loads
-rscf_rotate takes 7.9 slots without a factor, 23.6 where phases are near, 34.8 where they are far.
+Cost model (rotate, sm_90, 64 x 128 tile, 8 warps): per feature and element 6 arithmetic slots and
+0.5 for loads and the loop, 6.6 with the folds; one square root takes as long as 8, so the square
+root unit is the limit. 127 registers, no spills, no shared memory in the loop. A thread has 8
+queries of its warp's and 4 candidates beside each other: query loads are uniform, all are 16-byte
+vectors, and 12 words serve 32 pairs and a plane. With loads rscf_rotate takes 7.4 slots without a
+factor, 23.1 where phases are near, 34.8 where they are far.
 
 Sums run over 64 features and are then folded into totals, which keeps the error bound short; the
 fold is also where a tile stops whose every total is past its query's limit. Sums of monotone

@@ -26,9 +26,8 @@ FEW_QUERIES = 16  # the rows of the smallest tile
 BAND_PAIRS = 1 << 19  # 8 bytes each; at least a tile
 QUERIES_PER_PASS = 8192  # leaves the band room for 64 undecided candidates a query
 MAX_GRID = 65535  # programs along the second or third axis of a launch
-MIDDLE_REGISTERS = 128  # a cap that no such kernel needs; without one ptxas spills scalars
+MIDDLE_REGISTERS = RSCF_REGISTERS = 160  # no such kernel needs it; uncapped, ptxas spills scalars
 SPLIT_REGISTERS = 240  # as above
-RSCF_REGISTERS = 160  # a cap that no rscf kernel needs; without one ptxas spills scalars
 
 
 @dataclass(frozen=True)

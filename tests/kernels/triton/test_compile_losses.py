@@ -166,7 +166,7 @@ def test_the_rotate_forward_is_limited_by_the_square_root(arch, batch, options) 
     for name in ("score_tiles", "collect"):
         launch = only(recorded("rotate", batch, arch=arch, options=options), name)
         threads = 32 * launch.options["num_warps"]
-        elements = math.prod(launch.args["TILE"]) // threads
+        elements = launch.args["TILE"].rows * launch.args["TILE"].lanes // threads
         slots, roots, _ = loop_of(launch, arch, elements)
         assert slots <= 8
         assert roots == 1
