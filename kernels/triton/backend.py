@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from ..backend import Backend, Into, LossPlan
+from ..backend import Adversarial, Backend, Into, LossPlan
 from ..checks import Checks
 from ..losses import TORCH_PASSES
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from . import pairwise
+from .adversarial import ADVERSARIAL
 from .indexed import indexed_gradients, indexed_scores
 from .listed import list_counts, list_topk
 from .rank import rank_counts
@@ -20,6 +21,7 @@ class Triton(Backend):
     name = "triton"
     defers_checks = True
     passes = TORCH_PASSES
+    adversarial: Adversarial | None = ADVERSARIAL
 
     def rank_counts(
         self, operands: Operands, targets: Tensor, known: Known, checks: Checks

@@ -31,7 +31,7 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
     Parameters
     ----------
     scores : Tensor
-        ``[R, K]`` float32 on the CPU, neither empty; see :func:`serves_adversarial`.
+        ``[R, K]`` float32, neither empty; see :func:`serves_adversarial`.
     alpha : float
         Finite, at least 0.
 
@@ -54,8 +54,8 @@ def adversarial_rows(scores: Tensor, alpha: float) -> Tensor:
     check_tensor("scores", scores)
     if scores.ndim != 2 or not serves_adversarial(scores):
         raise ValueError(
-            "scores must be [R, K] float32 on the CPU, not empty, with the extension built; got "
-            f"{scores.dtype} {list(scores.shape)} on {scores.device}"
+            "scores must be [R, K] float32, not empty, where a backend fuses this loss (the CPU's "
+            f"extension, Triton); got {scores.dtype} {list(scores.shape)} on {scores.device}"
         )
     check_bounded("alpha", alpha, 0)
     rows: Tensor = torch.ops.kgfast.adversarial_rows(scores, float(alpha))[0]

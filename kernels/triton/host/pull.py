@@ -15,7 +15,7 @@ from .views import form_of, plane_of, queries_of, rows_of, views_of
 PARTIAL_BYTES = 16 << 20  # of sums of queries, of all programs
 SPLIT_BYTES = 4 << 20  # of sums of rows, where queries are split
 PROGRAMS = 1056  # warps that a machine holds, of 255 registers a thread
-ROWS, BLACKWELL_ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 16, 8  # of a lane
+ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 8  # of a lane
 FEATURES = 4  # of a tile of many rows: fewer need less room, more exchange less
 ADD_COLUMNS = 128
 _LEAST_SPLIT = 64  # queries of a split
@@ -198,9 +198,10 @@ def _cut(operands: Operands, low: int, high: int, arch: int) -> tuple[PullTile, 
 
 
 def _rows_of_lane(operands: Operands, arch: int) -> int:
-    """Rows that a lane has registers for."""
+    """Rows that a lane has registers for; Blackwell's and AMD's compilers take more of them."""
     if operands.has_factor and operands.score.planes == 2:
         return RSCF_PHASE_ROWS
     if operands.score.is_rscf:
         return RSCF_ROWS
-    return BLACKWELL_ROWS if arch >= 100 else ROWS
+    is_full = operands.score.planes == 2 and not 80 <= arch < 100
+    return ROWS // 2 if is_full else ROWS

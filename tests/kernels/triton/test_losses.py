@@ -132,8 +132,7 @@ class TestPairwise:
 
         monkeypatch.setattr(pull, "PROGRAMS", programs)
         monkeypatch.setattr(pull, "_LEAST_SPLIT", 2)
-        for name in ("ROWS", "BLACKWELL_ROWS"):
-            monkeypatch.setattr(pull, name, 1)  # tiles of 16 rows
+        monkeypatch.setattr(pull, "ROWS", 2)  # tiles of 16 rows, or 32
         check_pairwise(*operands(score, 5, 50, 3, torch.float16), score, runs=1)
 
     def test_sums_of_queries_wait_for_the_last_chunk(self) -> None:

@@ -1,0 +1,87 @@
+"""Rows of scores weighted by their own softmax, and the slopes of that: one walk over them each.
+
+Cost model: scores are read once forward (4 bytes each), read and written once backward; about 25
+issue slots a score forward, three exponentials among them, and 12 backward.
+"""
+
+import triton
+import triton.language as tl
+
+LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
+
+
+@triton.jit
+def log1p_of(e):
+    """``log(1 + e)`` of ``0 <= e <= 1``, by the series of the area tangent, to 2e-8 of itself."""
+    s = e / (2.0 + e)
+    z = s * s
+    tail = 0.09090909 + z * 0.07692308
+    tail = 0.2 + z * (0.14285715 + z * (0.11111111 + z * tail))
+    return 2.0 * s * (1.0 + z * (0.33333334 + z * tail))
+
+
+@triton.jit
+def softplus_of(x):
+    """``log(1 + exp(x))``; NaN of NaN."""
+    return tl.where(x < 0.0, 0.0, x) + log1p_of(tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def weight_of(x, peak, alpha):
+    """``exp(alpha (x - peak))``; a difference beyond float32 is its lowest number, NaN remains."""
+    below = x - peak
+    return tl.exp(alpha * tl.where(below < LOWEST, LOWEST, below))
+
+
+@triton.jit(do_not_specialize=["num_columns"])
+def adversarial_rows(
+    scores,  # Rows [R, num_columns] of one plane
+    p_rows,  # [R] sums of weights times softplus, over the sums of weights
+    p_peaks,  # [R] highest scores
+    p_masses,  # [R] sums of weights, relative to the highest
+    num_columns,
+    alpha,
+    COLUMNS: tl.constexpr,
+):
+    """One row of scores."""
+    row = tl.program_id(0).to(tl.int64)
+    p_row = scores.ptr + row * scores.row
+    peak = tl.full((), LOWEST, tl.float32)
+    mass = tl.zeros((COLUMNS,), tl.float32)
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for first in range(0, num_columns, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        mask = column < num_columns
+        x = tl.load(p_row + column.to(tl.int64) * scores.step, mask=mask, other=float("-inf"))
+        higher = tl.maximum(peak, tl.max(x, 0))
+        fade = weight_of(peak, higher, alpha)
+        weight = tl.where(mask, weight_of(x, higher, alpha), 0.0)
+        mass = mass * fade + weight
+        total = total * fade + weight * softplus_of(x)
+        peak = higher
+    whole = tl.sum(mass, 0)
+    tl.store(p_rows + row, tl.sum(total, 0) / whole)
+    tl.store(p_peaks + row, peak)
+    tl.store(p_masses + row, whole)
+
+
+@triton.jit(do_not_specialize=["num_columns"])
+def adversarial_slopes(
+    scores,  # Rows [R, num_columns] of one plane
+    p_slopes,  # [R, num_columns]
+    p_grad,  # [R]
+    p_peaks,
+    p_masses,
+    num_columns,
+    alpha,
+    COLUMNS: tl.constexpr,
+):
+    """The gradient of a part of a row of scores; none flows through weights."""
+    parts = (num_columns + COLUMNS - 1) // COLUMNS
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    column = ((tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
+    mask = column < num_columns
+    x = tl.load(scores.ptr + row * scores.row + column * scores.step, mask=mask, other=0.0)
+    scale = tl.load(p_grad + row) / tl.load(p_masses + row)
+    slope = scale * weight_of(x, tl.load(p_peaks + row), alpha) / (1.0 + tl.exp(-x))
+    tl.store(p_slopes + row * num_columns + column, slope, mask=mask)
