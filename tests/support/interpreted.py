@@ -3,16 +3,29 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
+# Of a file that has slow cases, too, the outer test is made twice.
+fast_and_slow = pytest.mark.parametrize(
+    "marks", ["not slow", pytest.param("slow", marks=pytest.mark.slow)]
+)
 
-def run_interpreted(path: str, cases: str = "triton") -> None:
-    """Run the cases of a file that ``-k`` selects, with ``TRITON_INTERPRET=1``."""
+
+def others_are_slow(scores: Iterable[str], *fast: str) -> list[Any]:
+    """Scores as parameters of a test: all but some are left to ``make test-all``."""
+    slow = pytest.mark.slow
+    return [it if it in fast else pytest.param(it, marks=slow) for it in scores]
+
+
+def run_interpreted(path: str, cases: str = "triton", marks: str = "") -> None:
+    """Run the cases of a file that ``-k`` and ``-m`` select, with ``TRITON_INTERPRET=1``."""
     pytest.importorskip("triton")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=900"]
     done = subprocess.run(
-        [*command, path, "-k", cases],
+        [*command, path, "-k", cases, "-m", marks],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,

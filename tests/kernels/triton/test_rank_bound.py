@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kgfast.kernels.scores import get_score
 from support.flat import canonical_scores
-from support.interpreted import run_interpreted
+from support.interpreted import fast_and_slow, others_are_slow, run_interpreted
 
 pytest.importorskip("triton")
 
@@ -17,12 +17,13 @@ from support.triton_sweep import swept_distances
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(600)
-def test_in_the_interpreter() -> None:
-    run_interpreted(__file__, "TestBound")
+@fast_and_slow
+def test_in_the_interpreter(marks: str) -> None:
+    run_interpreted(__file__, "TestBound", marks)
 
 
 @on_gpu
-@pytest.mark.parametrize("score", PLAIN_SCORES)
+@pytest.mark.parametrize("score", others_are_slow(PLAIN_SCORES, "dot", "rotate"))
 class TestBound:
     __test__ = CAN_RUN
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from kgfast.kernels.scores import get_score
 from support.flat import canonical_scores, reference
 from support.flat import triton as kernels
-from support.interpreted import run_interpreted
+from support.interpreted import fast_and_slow, others_are_slow, run_interpreted
 from support.problems import RSCF_SCORES, rscf_problem
 
 triton = pytest.importorskip("triton")
@@ -21,10 +21,13 @@ tl = triton.language
 
 from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, on_gpu  # noqa: E402
 
+FEW_SCORES = others_are_slow(RSCF_SCORES, "rscf_rotate")
+
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
-def test_in_the_interpreter() -> None:
-    run_interpreted(__file__, "TestRanks or TestBound or TestGradients")
+@fast_and_slow
+def test_in_the_interpreter(marks: str) -> None:
+    run_interpreted(__file__, "TestRanks or TestBound or TestGradients", marks)
 
 
 def there(value: Any) -> Any:
@@ -63,7 +66,7 @@ def assert_close(actual: Tensor | None, expected: Tensor | None, rel: float = 1e
 
 
 @on_gpu
-@pytest.mark.parametrize("score", RSCF_SCORES)
+@pytest.mark.parametrize("score", FEW_SCORES)
 class TestRanks:
     __test__ = CAN_RUN
 
@@ -134,7 +137,7 @@ class TestRanks:
 
 @on_gpu
 @pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "scale alone"])
-@pytest.mark.parametrize("score", RSCF_SCORES)
+@pytest.mark.parametrize("score", FEW_SCORES)
 class TestGradients:
     __test__ = CAN_RUN
 
@@ -186,7 +189,7 @@ class TestGradients:
 class TestBound:
     __test__ = CAN_RUN
 
-    @pytest.mark.parametrize("score", RSCF_SCORES)
+    @pytest.mark.parametrize("score", FEW_SCORES)
     @pytest.mark.parametrize(
         ("reach", "spread"), [(3.0, 0.1), (3.0, 2.0), (3e4, 0.5), (5.0, 0.0), (None, 0.0)]
     )
