@@ -58,12 +58,13 @@ class _Pairs:
         """Canonical scores of pairs, float64 ``[P]``."""
         operands = self.batch.operands
         scores = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+        pairs = (rows << 32) | ids
         launcher.launch(
             score_survivors,
             (-(-len(rows) // CANONICAL_LANES),),
             {
                 "views": views_of(operands),
-                "survivors": Survivors((rows << 32) | ids, self.order, None, self.limits, scores),
+                "survivors": Survivors(pairs, None, self.order, None, self.limits, scores),
                 "p_status": None if self.batch.allows_nan else self.status.rows,
                 "count": len(rows),
                 "num_features": dim,

@@ -20,11 +20,13 @@ from .host import configs
 from .host import launch as launcher
 from .host.batch import Batch, sorted_rows
 from .host.crop import Block, Crop, Scratch
-from .host.nest import Nest
+from .host.few import Few, FewCrop, few_plan
+from .host.nest import Nest, band_of_each
 from .host.split_crop import crop_of
 from .host.status import Report, Status
 
 _BANDS = 8  # of a crop a multiple: cursors then lie a constant alignment apart
+_PAIRS_PER_OPEN = 256  # of random tables at d = 512 one in 400 is open
 
 
 def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
@@ -45,37 +47,37 @@ def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Check
 
 @dataclass(frozen=True)
 class _Job:
-    """A crop, and where the sizes of its bands stand: blocks, then pieces, then everything."""
+    """A crop, and where the sizes of its bands stand: passes, then pieces, then everything."""
 
     crop: Crop
-    blocks: list[Block]
+    passes: list[list[Block]]  # of each the open pairs fit a band, as a rule
     first_band: int
-    capacity: int  # of the band of a block
+    capacity: int  # of the band of a pass
 
 
 def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, checks: Checks) -> None:
     """All crops: enqueue everything, wait once, raise or repair what did not fit."""
     dims, order = zip(*sorted(zip(dims, range(len(dims)), strict=True)), strict=True)
-    nested = _nested_plan(batch, dims)
-    plans = [nested or _plan(batch, dim) for dim in dims]
-    blocks = [[] if plan is None else list(_blocks(batch, plan)) for plan in plans]
+    few = few_plan(batch, len(dims))
+    shared = few or _nested_plan(batch, dims)
+    plans = [shared or _plan(batch, dim) for dim in dims]
+    capacity = band_of_each(shared, len(dims)) if shared else configs.BAND_PAIRS
+    passes = [[] if plan is None else list(_passes(batch, plan, capacity)) for plan in plans]
     pieces = list(_pieces(len(known.indices)))
-    bands = (-(-(len(some) + len(pieces) + 1) // _BANDS) * _BANDS for some in blocks)
+    bands = (-(-(len(some) + len(pieces) + 1) // _BANDS) * _BANDS for some in passes)
     starts = [0, *accumulate(bands)]
     status = Status(starts.pop(), batch.device)
-    scratch = Scratch(batch, plans, dims, status)
-    ends = dims if nested else ()
+    scratch = Scratch(batch, [None] * len(dims) if few else plans, dims, status)
+    make, ends = (FewCrop, ()) if few else (crop_of, dims if shared else ())
     crops = [
-        crop_of(batch, dim, counts[place], plan, scratch, ends)
+        make(batch, dim, counts[place], plan, scratch, ends)
         for dim, place, plan in zip(dims, order, plans, strict=True)
     ]
-    nest = Nest(crops, nested) if nested else None
-    capacity = nest.capacity if nest else len(scratch.band)
-    jobs = [_Job(*parts, capacity) for parts in zip(crops, blocks, starts, strict=True)]
-    if nest:
-        _enqueue_nest(nest, jobs, status)
+    jobs = [_Job(*parts, capacity) for parts in zip(crops, passes, starts, strict=True)]
+    if shared:
+        _enqueue_together((Few if few else Nest)(crops, shared, capacity), jobs, status)
     for job in jobs:
-        _enqueue(job, known, pieces, status, is_swept=nest is not None)
+        _enqueue(job, known, pieces, status, is_swept=shared is not None)
     report = status.read(checks)
     report.raise_if_bad()
     if report.is_unsorted:
@@ -103,13 +105,12 @@ def _plan(batch: Batch, dim: int, num_crops: int = 1) -> configs.Plan | None:
     return configs.plan(facts, *shape, batch.arch, num_crops, has_factor)
 
 
-def _enqueue_nest(nest: Nest, jobs: list[_Job], status: Status) -> None:
+def _enqueue_together(together: Nest, jobs: list[_Job], status: Status) -> None:
     """The sweep of all crops."""
-    nest.score_targets()
-    for number, block in enumerate(jobs[0].blocks):
+    together.score_targets()
+    for number, blocks in enumerate(jobs[0].passes):
         cursors = [status.cursor(job.first_band + number) for job in jobs]
-        nest.sweep(block, cursors)
-        nest.rescore(block, cursors)
+        together.count_pass(blocks, cursors)
 
 
 def _enqueue(
@@ -119,10 +120,9 @@ def _enqueue(
     crop, band = job.crop, job.first_band
     if not is_swept:
         crop.score_targets()
-        for number, block in enumerate(job.blocks):
-            crop.sweep(block, status.cursor(band + number))
-            crop.rescore(block, status.cursor(band + number))
-    band += len(job.blocks)
+        for number, blocks in enumerate(job.passes):
+            crop.count_pass(blocks, status.cursor(band + number))
+    band += len(job.passes)
     for start, stop in pieces:
         crop.count_known(known, start, stop, status.cursor(band))
         band += 1
@@ -136,9 +136,10 @@ def _repair(
     """What the report says is missing; ``known`` is sorted by now."""
     crop, cursor = job.crop, status.cursor(0)
     crop.forget_packed()
-    for band, block in enumerate(job.blocks, job.first_band):
+    for band, blocks in enumerate(job.passes, job.first_band):
         if report.sizes[band] > job.capacity:
-            _sweep_in_pieces(crop, block, cursor)
+            for block in blocks:
+                _sweep_in_pieces(crop, block, cursor)
     if report.is_unsorted:
         crop.counts[2:].zero_()
         for start, stop in pieces:
@@ -146,13 +147,24 @@ def _repair(
     crop.place_unscored()
 
 
-def _blocks(batch: Batch, plan: configs.Plan) -> Iterator[Block]:
-    """The score matrix in blocks that the scratch holds; queries stay packed the longest."""
+def _passes(batch: Batch, plan: configs.Plan, capacity: int) -> Iterator[list[Block]]:
+    """The score matrix in blocks that the scratch holds; queries stay packed the longest.
+
+    Blocks of one pass share their queries, and a band for a share of their pairs.
+    """
     for q in range(0, batch.num_queries, plan.queries_per_pass):
         num_queries = min(plan.queries_per_pass, batch.num_queries - q)
+        blocks: list[Block] = []
+        pairs = 0
         for c in range(0, batch.num_candidates, plan.candidates_per_chunk):
             num_candidates = min(plan.candidates_per_chunk, batch.num_candidates - c)
-            yield Block(q, num_queries, c, num_candidates)
+            pairs += num_queries * num_candidates
+            if blocks and pairs > _PAIRS_PER_OPEN * capacity:
+                yield blocks
+                blocks, pairs = [], num_queries * num_candidates
+            blocks.append(Block(q, num_queries, c, num_candidates))
+        if blocks:
+            yield blocks
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
@@ -174,7 +186,7 @@ def _sweep_in_pieces(crop: Crop, block: Block, cursor: Tensor) -> None:
                 c,
                 min(width, first_c + num_c - c),
             )
-            crop.sweep(piece, cursor.zero_(), count_certain=False)
+            crop.sweep(piece, cursor.zero_(), crop.positions(piece))  # counted before
             crop.rescore(piece, cursor)
 
 

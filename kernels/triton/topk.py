@@ -1,18 +1,20 @@
 """The best k candidates on a GPU: a limit from the first stripe, a sweep for what may pass it.
 
 Per pass of queries: float32 scores of a stripe name k good candidates of each query, whose worst
-canonical score is a limit that the k-th best cannot be below; blocks of candidates are swept
+canonical score is a limit that the k-th best cannot be below; spans of candidates are swept
 against the limits with the certified bound of the ranks; survivors get canonical scores, are merged
-into the best so far by (score, id), and the limits rise. The order in which survivors are appended
-does not matter.
+into the best so far by (score, id), and the limits rise. A span is as long as leaves, if the limits
+are typical, a quarter of a band, so that spans grow with what has been seen.
 
-Cost model: rank_counts' sweep; canonical scores of about k (1 + log(N / stripe)) pairs a query.
+Cost model: rank_counts' sweep; canonical scores of about k (1 + log(N / stripe)) pairs a query, and
+as many merges, whose sorts take the whole band. Few queries are swept in place (host/few.py).
 Memory: 24 MiB of packed operands, 8 MiB of stripe, 1 MiB of band, and 20 MiB to sort it with the
-best (more where one query asks for more than 2**17). The host waits once per block, for the number
-of survivors: one block serves 1024 queries and 40,943 candidates, k = 5. A block that leaves more
-than the band holds is swept again in parts, of which the last always fits.
+best (more where one query asks for more than 2**17). The host waits once, for the checks of the
+input and the sizes of all bands. Queries that left more than a band holds are then swept again,
+with the limits that they found, and the host waits for each span; of these the least always fits.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -21,23 +23,24 @@ from torch import Tensor
 from ..checks import Checks
 from ..operands import Known, Operands, Prepared
 from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
+from .device.in_place import Decider
 from .device.sweep import Packed, Tally, collect
-from .host import bounds, configs, layout
+from .host import bounds, configs, few, layout
 from .host import launch as launcher
 from .host.batch import Batch
-from .host.layout import Selection
-from .host.status import Status
+from .host.best import LANE, Best
+from .host.layout import Described, Selection
+from .host.status import Report, Status
 from .host.views import are_rounded, form_of, packed_planes, views_of
+from .host.widths import filled
 from .pairwise import BLOCK_PAIRS, fill_scores
 
 BAND_PAIRS = 1 << 17
+LEAST_BAND = 1 << 12  # pairs that are sorted, if no more are expected
 QUERY_BYTES, CANDIDATE_BYTES = 8 << 20, 16 << 20  # packed operands
 STRIPE = 4096  # candidates that give the first limits
 STRIPE_BYTES = 16 << 20  # of their rows
 MOST_QUERIES = 1024  # of a pass: the band then holds a column of tiles
-_LANE = 0xFFFFFFFF
-_LARGEST = 2**63 - 1
-_MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
@@ -50,14 +53,32 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
         targets = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
         batch = Batch.of(operands, targets, arch, allows_nan=checks.allows_nan)
         if scores.numel() and batch.num_candidates:
-            excluded = _excluded_keys(batch, known)
-            for dim, crop_scores, crop_ids in zip(operands.crops, scores, ids, strict=True):
-                job = _Job(batch, dim, k, excluded, checks)
-                for first in range(0, len(queries), job.height):
-                    part = slice(first, first + job.height)
-                    _Pass(job, first, len(crop_ids[part])).write(crop_scores[part], crop_ids[part])
-        checks.read()
+            _find(batch, known, checks, scores, ids)
+        else:
+            checks.read()
     return (scores[0], ids[0]) if operands.dims is None else (scores, ids)
+
+
+def _find(batch: Batch, known: Known | None, checks: Checks, scores: Tensor, ids: Tensor) -> None:
+    """All crops: enqueue everything, wait once, raise or repeat what did not fit."""
+    excluded, k = _excluded_keys(batch, known), scores.shape[2]
+    band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=batch.device)
+    passes, num_bands = [], 1
+    for dim, crop_scores, crop_ids in zip(batch.operands.crops, scores, ids, strict=True):
+        job = _Job(batch, dim, k, excluded, band)
+        for first in range(0, batch.num_queries, job.height):
+            part = slice(first, min(first + job.height, batch.num_queries))
+            one = _Pass(job, part, num_bands, (crop_scores[part], crop_ids[part]))
+            num_bands += len(one.spans)
+            passes.append(one)
+    status = Status(num_bands, batch.device)
+    for one in passes:
+        one.find(status)
+    report = status.read(checks)
+    report.raise_if_bad()
+    for one in passes:
+        if one.overflowed(report):
+            one.find_again(status, checks)
 
 
 def _excluded_keys(batch: Batch, known: Known | None) -> Tensor | None:
@@ -68,7 +89,7 @@ def _excluded_keys(batch: Batch, known: Known | None) -> Tensor | None:
     rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(lanes))
     if subset is not None:
         places = torch.searchsorted(subset, lanes).clamp_(max=batch.num_candidates - 1)
-        lanes = torch.where(subset[places] == lanes, places, _LANE)
+        lanes = torch.where(subset[places] == lanes, places, LANE)
     return ((rows << 32) | lanes).sort().values
 
 
@@ -76,79 +97,140 @@ class _Job:
     """One crop of a batch: what its passes share."""
 
     def __init__(
-        self, batch: Batch, dim: int, k: int, excluded: Tensor | None, checks: Checks
+        self, batch: Batch, dim: int, k: int, excluded: Tensor | None, band: Tensor
     ) -> None:
         self.batch, self.dim, self.k = batch, dim, k
-        self.excluded, self.checks = excluded, checks
+        self.excluded, self.band = excluded, band
         self.device, operands = batch.device, batch.operands
         self.bound = bounds.error_bound(
             operands.score, dim, are_rounded(operands), has_factor=operands.has_factor
         )
         self.form = form_of(operands, self.bound.norm)
-        self.band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=self.device)
-        self.status = Status(1, self.device)
-        self.cursor = self.status.cursor(0)
-        self.tile = configs.tile_for(operands.score, min(batch.num_queries, 255), batch.arch)
-        query_bytes, row_bytes = (4 * dim * planes for planes in packed_planes(operands))
-        row_bytes += configs.LANE_BYTES
-        height = min(QUERY_BYTES // query_bytes, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
-        panels = min(CANDIDATE_BYTES // row_bytes // self.tile.candidates, configs.MAX_GRID)
-        self.fits = height > 0 and panels > 0  # else every pair is scored canonically
+        plan = few.few_plan(batch)
+        self.is_few = plan is not None
+        if plan is not None:
+            self.tile, self.chunk = plan.tile, plan.candidates_per_chunk
+            height, self.fits = batch.num_queries, True
+        else:
+            self.tile = configs.tile_for(operands.score, min(batch.num_queries, 255), batch.arch)
+            of_query, of_row = (4 * dim * planes for planes in packed_planes(operands))
+            panels = CANDIDATE_BYTES // (of_row + configs.LANE_BYTES) // self.tile.candidates
+            panels = min(panels, configs.MAX_GRID)
+            height = min(QUERY_BYTES // of_query, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
+            self.fits = height > 0 and panels > 0  # else every pair is scored canonically
+            self.chunk = panels * self.tile.candidates
         self.height = max(1, min(height, BAND_PAIRS // k))
-        self.chunk = panels * self.tile.candidates
 
-    def read(self) -> int:
-        """Wait for the size of the band; raise for rows that are bad, kept checks first."""
-        report = self.status.read(self.checks)
-        report.raise_if_bad()
-        return report.sizes[0]
+    @property
+    def unit(self) -> int:
+        """Candidates of a span are a multiple of this."""
+        return self.tile.candidates if self.fits else 1
+
+    def stripe(self, count: int) -> int:
+        """Candidates that give limits to so many queries; 0 if they are fewer than k."""
+        table = self.batch.operands.table
+        row_bytes = table.shape[1] * table.element_size()
+        width = min(STRIPE, self.batch.num_candidates, BLOCK_PAIRS // count)
+        width = min(width, STRIPE_BYTES // row_bytes)
+        return width if self.fits and self.k <= width else 0
 
 
 class _Pass:
-    """The best of a block of queries; a *position* is a query in the order of the first limits."""
+    """The best of a block of queries."""
 
-    def __init__(self, job: _Job, first: int, count: int) -> None:
-        self.job, self.first, self.count = job, first, count
-        self.order = torch.arange(first, first + count, dtype=torch.int64, device=job.device)
-        self.rows = (self.order - first)[:, None]
-        self.limits = torch.full((count,), -torch.inf, dtype=torch.float64, device=job.device)
-        self.pairs = ((self.rows << 32) | _LANE).repeat(1, job.k)  # position << 32 | lane
-        self.scores = torch.full_like(self.pairs, -torch.inf, dtype=torch.float64)
-        self.keys = torch.full_like(self.pairs, _MISSING)
-        if job.fits:
+    def __init__(
+        self, job: _Job, queries: slice, first_band: int, out: tuple[Tensor, Tensor]
+    ) -> None:
+        """``out``: where scores and ids go, ``[b, k]`` each."""
+        self.job, self.queries, self.first_band, self.out = job, queries, first_band, out
+        self.first, self.count = queries.start, queries.stop - queries.start
+        needed = self.count * max(16 * job.k, job.unit)
+        self.capacity = min(BAND_PAIRS, max(LEAST_BAND, needed))
+        self.spans = list(self._spans())
+        self.order = torch.arange(self.first, queries.stop, dtype=torch.int64, device=job.device)
+        self.limits = torch.full((self.count,), -torch.inf, dtype=torch.float64, device=job.device)
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """All candidates, in spans of which each, as a rule, leaves a quarter of the band."""
+        job, num_candidates = self.job, self.job.batch.num_candidates
+        least, seen, first = self._least(self.capacity), job.stripe(self.count), 0
+        while first < num_candidates:
+            width = least
+            if job.fits and seen >= job.k:
+                width = max(width, seen * self.capacity // (4 * self.count * job.k))
+            stop = min(first + width // job.unit * job.unit, num_candidates)
+            yield first, stop
+            first, seen = stop, max(seen, stop)
+
+    def _least(self, capacity: int) -> int:
+        """The width of a span that leaves no more than so many pairs."""
+        return capacity // self.count // self.job.unit * self.job.unit
+
+    def overflowed(self, report: Report) -> bool:
+        """Whether a span left more than the band held."""
+        sizes = report.sizes[self.first_band : self.first_band + len(self.spans)]
+        return max(sizes) > self.capacity
+
+    def find(self, status: Status) -> None:
+        """Write the best, unless a band overflows."""
+        if self.job.stripe(self.count):
             self._find_limits()
-            self.limits, by_limit = self.limits.sort(descending=True, stable=True)
-            self.order = self.order[by_limit]
-            operands, dim = job.batch.operands, job.dim
-            selection, queries = Selection(count, self.order), slice(first, first + count)
-            status = None if job.batch.allows_nan else job.status.rows
-            self.packed = layout.pack_queries(
-                operands, selection, dim, job.tile.queries, status=status
-            )
-            self.norms = layout.query_norms(operands, selection, dim, job.bound.norm)
-            sizes = layout.query_sizes(operands.of_queries(queries), dim)
-            self.sizes = None if sizes is None else sizes[:, self.order - first]
-        self._see_all()
+            if not self.job.is_few:
+                self.limits, by_limit = self.limits.sort(descending=True, stable=True)
+                self.order = self.order[by_limit]
+        self._begin(status)
+        for number, span in enumerate(self.spans, self.first_band):
+            cursor = status.cursor(number)
+            self._collect(*span, cursor, self.capacity)
+            self._merge(cursor, self.capacity)
+        self._end()
 
-    def write(self, scores: Tensor, ids: Tensor) -> None:
-        """Store the best in the order of the queries, ``[b, k]`` each."""
-        is_missing = self.keys == _MISSING
-        best = torch.where(is_missing, 0, self.pairs & _LANE)
-        if self.job.batch.sorted_ids is not None:
-            best = self.job.batch.sorted_ids[best]
-        rows = self.order - self.first
-        scores.index_copy_(0, rows, self.scores.to(scores.dtype))
-        ids.index_copy_(0, rows, torch.where(is_missing, -1, best))
+    def find_again(self, status: Status, checks: Checks) -> None:
+        """Write the best, with the limits known so far, in spans that the band is seen to hold."""
+        self._begin(status)
+        cursor = status.cursor(0)
+        least, num_candidates = self._least(BAND_PAIRS), self.job.batch.num_candidates
+        first, width = 0, num_candidates
+        while first < num_candidates:
+            stop = min(first + max(width, least), num_candidates)
+            self._collect(first, stop, cursor.zero_(), BAND_PAIRS)
+            size = status.read(checks).sizes[0] if stop - first > least else 0
+            if size > BAND_PAIRS:
+                width = (stop - first) * BAND_PAIRS // size // 2 // self.job.unit * self.job.unit
+                continue
+            self._merge(cursor, BAND_PAIRS)
+            first, width = stop, 2 * (stop - first)
+        self._end()
+
+    def _begin(self, status: Status) -> None:
+        """Nothing is known of the best; queries are packed, in the order of their limits."""
+        job, operands = self.job, self.job.batch.operands
+        self.status = None if job.batch.allows_nan else status.rows
+        self.best = Best(self.order, job.k, job.excluded)
+        if not job.fits:
+            return
+        selection = Selection(self.count, self.order)
+        self.norms = layout.query_norms(operands, selection, job.dim, job.bound.norm)
+        sizes = layout.query_sizes(operands.of_queries(self.queries), job.dim)
+        self.sizes = None if sizes is None else sizes[:, self.order - self.first]
+        if not job.is_few:
+            self.packed = layout.pack_queries(
+                operands, selection, job.dim, job.tile.queries, status=self.status
+            )
+
+    def _end(self) -> None:
+        """Write the best, and keep nothing but the limits."""
+        self.best.write(*self.out, self.first, self.job.batch.sorted_ids)
+        del self.best, self.status
+        if self.job.fits:
+            del self.norms, self.sizes
+            if not self.job.is_few:
+                del self.packed
 
     def _find_limits(self) -> None:
         """Limits from the float32 scores of the first candidates."""
-        job, batch, k = self.job, self.job.batch, self.job.k
-        operands = batch.operands.of_queries(slice(self.first, self.first + self.count))
-        row_bytes = operands.table.shape[1] * operands.table.element_size()
-        width = min(STRIPE, batch.num_candidates, BLOCK_PAIRS // self.count)
-        width = min(width, STRIPE_BYTES // row_bytes)
-        if k > width:
-            return
+        job, batch, width = self.job, self.job.batch, self.job.stripe(self.count)
+        operands = batch.operands.of_queries(self.queries)
         operands = Operands(
             operands.queries.float(),
             _first_of(operands.candidates, width),
@@ -158,67 +240,75 @@ class _Pass:
         block = stripe[:-1].view(1, self.count, width)
         fill_scores(block, operands, batch.arch)
         self._remove_known(stripe, width)
-        good = block[0].topk(k)
-        scores = self._score(((self.rows << 32) | good.indices).flatten()).view(self.count, k)
+        good = block[0].topk(job.k)
+        rows = (self.order - self.first)[:, None]
+        scores = self._score(((rows << 32) | good.indices).flatten(), None)
+        scores = scores.view(self.count, job.k)
         is_real = (good.values > -torch.inf) & ~scores.isnan()
         self.limits = torch.where(is_real, scores, -torch.inf).amin(1)
 
     def _remove_known(self, stripe: Tensor, width: int) -> None:
         """Put minus infinity at the known answers of a stripe: flat, with a place to spare."""
         if self.job.excluded is not None:
-            rows, lanes = (self.job.excluded >> 32) - self.first, self.job.excluded & _LANE
+            rows, lanes = (self.job.excluded >> 32) - self.first, self.job.excluded & LANE
             inside = (rows >= 0) & (rows < self.count) & (lanes < width)
             places = torch.where(inside, rows * width + lanes, len(stripe) - 1)
             stripe.index_fill_(0, places, -torch.inf)
 
-    def _see_all(self) -> None:
-        """All candidates, in blocks as wide as what the last one left allows."""
+    def _collect(self, first: int, stop: int, cursor: Tensor, capacity: int) -> None:
+        """Fill the band with what survives of a span; ``cursor [1]``, 0, counts the pairs."""
         job = self.job
-        unit = job.tile.candidates if job.fits else 1
-        least = BAND_PAIRS // self.count // unit * unit  # leaves no more than the band holds
-        most = job.chunk if job.fits else least
-        least = min(least, most)
-        width = most if job.k <= STRIPE else least
-        first = 0
-        while first < job.batch.num_candidates:
-            stop = min(first + width, job.batch.num_candidates)
-            size = self._sweep(first, stop) if job.fits else self._take(first, stop)
-            if size > BAND_PAIRS:
-                width = max(least, (stop - first) * BAND_PAIRS // size // 2 // unit * unit)
-                continue
-            self._merge(job.band[:size] + first)
-            first, width = stop, min(2 * width, most)
         if not job.fits:
-            job.read()
-
-    def _take(self, first: int, stop: int) -> int:
-        """Fill the band with every pair of a range of lanes."""
-        lanes = torch.arange(stop - first, dtype=torch.int64, device=self.job.device)
-        size = self.count * len(lanes)
-        self.job.band[:size] = ((self.rows << 32) | lanes).flatten()
-        return size
-
-    def _sweep(self, first: int, stop: int) -> int:
-        """Fill the band with what survives of a range of lanes; returns how many pairs do."""
-        job, tile, norm = self.job, self.job.tile, self.job.bound.norm
-        operands, ids = job.batch.operands, job.batch.sorted_ids
-        selection = Selection(stop - first, None if ids is None else ids[first:stop], first)
-        status = None if job.batch.allows_nan else job.status.rows[1:]
-        panels = layout.pack_candidates(
-            operands, selection, job.dim, tile.candidates, status=status, is_less_one=True
+            lanes = torch.arange(first, stop, dtype=torch.int64, device=job.device)
+            pairs = ((self.best.rows << 32) | lanes).flatten()
+            job.band[: len(pairs)] = pairs
+            cursor.fill_(len(pairs))
+            return
+        thresholds = bounds.thresholds(
+            job.bound, self.limits, self.norms, job.batch.bias_magnitude, self.sizes
         )
-        described = panels
-        if norm or job.form.has_bias:
-            described = layout.describe_candidates(
-                operands, selection, job.dim, tile.candidates, norm
-            )
+        ids = job.batch.sorted_ids
+        for start in range(first, stop, job.chunk):
+            size = min(job.chunk, stop - start)
+            selection = Selection(size, None if ids is None else ids[start:], start)
+            tally = Tally(None, job.band, cursor, capacity, start)
+            if job.is_few:
+                self._sweep_in_place(selection, thresholds, tally)
+            else:
+                self._sweep(selection, thresholds, tally)
+
+    def _sweep_in_place(self, selection: Selection, thresholds: Tensor, tally: Tally) -> None:
+        job = self.job
+        rel = torch.full(
+            (1,), job.bound.rel * bounds.ROUND_UP, dtype=torch.float32, device=job.device
+        )
+        widths = filled([job.dim], job.device)
+        decider = Decider(thresholds[:3], rel, widths, 1, self.count, 0)
+        views = views_of(job.batch.operands.of_queries(self.queries))
+        few.launch_in_place(job.form, views, selection, decider, tally, self.status, job.tile)
+
+    def _sweep(self, selection: Selection, thresholds: Tensor, tally: Tally) -> None:
+        job, tile, operands = self.job, self.job.tile, self.job.batch.operands
+        lanes = layout.room_for_facts(operands, selection.size, tile.candidates)
+        described = Described(lanes, job.bound.norm, bias=operands.candidates.whole_bias)
+        panels = layout.pack_candidates(
+            operands,
+            selection,
+            job.dim,
+            tile.candidates,
+            status=None if self.status is None else self.status[1:],
+            described=described,
+        )
+        of_position = torch.nn.functional.pad(thresholds, (0, -self.count % tile.queries))
+        of_position[0, self.count :] = torch.nan
+        of_position = bounds.tiled(of_position, tile.queries)
         rel = job.bound.rel * bounds.ROUND_UP
         launcher.launch(
             collect,
             (-(-self.count // tile.queries), -(-selection.size // tile.candidates)),
             {
-                "packed": Packed(self.packed, panels, self._thresholds(), described, rel),
-                "tally": Tally(None, job.band, job.cursor.zero_(), BAND_PAIRS),
+                "packed": Packed(self.packed, panels, of_position, lanes, rel),
+                "tally": tally,
                 "num_candidates": selection.size,
                 "num_features": job.dim,
                 "FORM": job.form,
@@ -227,29 +317,27 @@ class _Pass:
             num_warps=tile.num_warps,
             **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
         )
-        return job.read()
 
-    def _thresholds(self) -> Tensor:
-        job = self.job
-        of_position = bounds.thresholds(
-            job.bound, self.limits, self.norms, job.batch.bias_magnitude, self.sizes
-        )
-        padding = -self.count % job.tile.queries
-        of_position = torch.nn.functional.pad(of_position, (0, padding))
-        of_position[0, self.count :] = torch.nan
-        return bounds.tiled(of_position, job.tile.queries)
+    def _merge(self, cursor: Tensor, capacity: int) -> None:
+        """Merge what the band holds into the best; the limits rise."""
+        places = torch.arange(capacity, dtype=torch.int64, device=cursor.device)
+        is_new = places < cursor
+        pairs = torch.where(is_new, self.job.band[:capacity], 0)
+        best = self.best.merge(pairs, self._score(pairs, cursor), is_new)
+        self.limits = torch.maximum(self.limits, best)
 
-    def _score(self, pairs: Tensor) -> Tensor:
-        """Canonical scores of pairs; one below its limit may be any number below it."""
+    def _score(self, pairs: Tensor, cursor: Tensor | None) -> Tensor:
+        """Canonical scores of the first pairs; one below its limit may be any number below it."""
         job, batch = self.job, self.job.batch
-        scores = torch.empty_like(pairs, dtype=torch.float64)
+        scores = torch.zeros_like(pairs, dtype=torch.float64)
+        survivors = Survivors(pairs, cursor, self.order, batch.sorted_ids, self.limits, scores)
         launcher.launch(
             score_survivors,
             (-(-len(pairs) // CANONICAL_LANES),),
             {
                 "views": views_of(batch.operands),
-                "survivors": Survivors(pairs, self.order, batch.sorted_ids, self.limits, scores),
-                "p_status": None if job.fits or batch.allows_nan else job.status.rows,
+                "survivors": survivors,
+                "p_status": None if job.fits or batch.allows_nan else self.status,
                 "count": len(pairs),
                 "num_features": job.dim,
                 "FORM": form_of(batch.operands),
@@ -258,30 +346,6 @@ class _Pass:
             enable_fp_fusion=False,
         )
         return scores
-
-    def _merge(self, new: Tensor) -> None:
-        """Keep the best ``k`` of each query among those so far and new pairs."""
-        scores = torch.cat([self.scores.flatten(), self._score(new)])
-        pairs = torch.cat([self.pairs.flatten(), new])
-        keys = torch.cat([self.keys.flatten(), _keys(scores[self.scores.numel() :])])
-        rows = torch.cat([self.pairs.flatten() >> 32, self._rows_of(new)])
-        order = pairs.argsort()  # equal keys by lane
-        order = order[keys[order].argsort(descending=True, stable=True)]
-        order = order[rows[order].argsort(stable=True)]
-        first = torch.searchsorted(rows[order], self.rows)  # a row has k entries or more
-        best = order[first + torch.arange(self.job.k, dtype=torch.int64, device=first.device)]
-        self.scores, self.pairs, self.keys = scores[best], pairs[best], keys[best]
-        worst = torch.where(self.keys[:, -1] > _NAN, self.scores[:, -1], -torch.inf)
-        self.limits = torch.maximum(self.limits, worst)
-
-    def _rows_of(self, pairs: Tensor) -> Tensor:
-        """Positions of pairs; one past the last for known answers."""
-        positions, excluded = pairs >> 32, self.job.excluded
-        if excluded is None:
-            return positions
-        keys = (self.order[positions] << 32) | (pairs & _LANE)
-        nearest = torch.searchsorted(excluded, keys).clamp_(max=len(excluded) - 1)
-        return torch.where(excluded[nearest] == keys, self.count, positions)
 
 
 def _first_of(candidates: Prepared, count: int) -> Prepared:
@@ -297,10 +361,3 @@ def _first_of(candidates: Prepared, count: int) -> Prepared:
         factor=None if factor is None else factor[ids],
         ids=None,
     )
-
-
-def _keys(scores: Tensor) -> Tensor:
-    """Integers in the order of the scores, zeros equal, NaN below every number."""
-    bits = (scores + 0.0).view(torch.int64)
-    ordered = bits ^ ((bits >> 63) & _LARGEST)
-    return torch.where(scores.isnan(), _NAN, ordered)

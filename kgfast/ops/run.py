@@ -117,8 +117,9 @@ def topk(
     ``lists``: the candidates of each query, whose values were checked.
     """
     if known is not None:
-        check_ids("exclude_indices", known.indices, operands.candidates.num_rows)
-        check_indptr(known.indptr, len(known.indices))
+        count = operands.candidates.num_rows
+        indices = checked_ids(checks, "exclude_indices", known.indices, count)
+        known = Known(checked_indptr(checks, known.indptr, len(indices)), indices)
     if not checks.allows_nan:
         require_moves(checks, operands)
     with _serving(operands, backend_for(operands.table.device)) as chosen:

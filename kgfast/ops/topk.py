@@ -163,7 +163,8 @@ def _topk(
     if exclude_indptr is not None and exclude_indices is not None:
         known = Known(exclude_indptr, exclude_indices)
     scores, ids = run.topk(operands, k, known, checks, lists)
-    if not pad:
+    known_answers = 0 if known is None else len(known.indices)
+    if not pad and (lists is not None or k > operands.candidates.num_candidates - known_answers):
         _check_full(ids, k)
     return scores, ids
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 ARCHS = [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in (80, 90, 100)]
-BATCHES = (1, 100, 1000)  # one for each tile
+BATCHES = (1, 100, 1000)  # swept in place; one for each tile
 
 
 def on_each_arch(*cases: Any) -> list[Any]:

@@ -1,6 +1,9 @@
 """Where the tests of Triton's ranks run, their tables, and the comparison with the reference."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -55,6 +58,22 @@ def compare(
     for x, y in zip(expected, actual, strict=True):
         assert x.dtype == y.dtype == torch.int64
         assert torch.equal(x, y.cpu()), (expected, actual)
+
+
+@contextmanager
+def packed(is_packed: bool = True) -> Iterator[None]:
+    """Within, few queries are packed, too, as many are; or swept in place, as they are."""
+    from kgfast.kernels.triton.host import few as of_few
+
+    with patch.object(of_few, "MOST_QUERIES", 0 if is_packed else of_few.MOST_QUERIES):
+        yield
+
+
+@pytest.fixture
+def few_are_packed() -> Iterator[None]:
+    """All queries are packed."""
+    with packed():
+        yield
 
 
 def known_ids(num_queries: int, num_entities: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -39,14 +39,14 @@ class Band(NamedTuple):
     cursor: Any  # [1]
     capacity: int
     order: Any  # query of each position; None: positions are queries
-    ids: Any  # candidate of each lane; None: first + lane
-    first: int
+    ids: Any  # candidate of each lane; None: lanes are candidates
 
 
 class Survivors(NamedTuple):
     """Pairs that may be among the best."""
 
     pairs: Any  # [count] position << 32 | lane
+    cursor: Any  # [1] how many of these there are; None: all
     order: Any  # [positions] query
     ids: Any  # [lanes] candidate; None: lanes are candidates
     limits: Any  # [positions] float64
@@ -153,10 +153,9 @@ def rescore(
         query = pair >> 32
         if band.order is not None:
             query = tl.load(band.order + query, mask=m_pair, other=0)
-        lane = pair & 4294967295
-        candidate = band.first + lane
+        candidate = pair & 4294967295
         if band.ids is not None:
-            candidate = tl.load(band.ids + lane, mask=m_pair, other=0)
+            candidate = tl.load(band.ids + candidate, mask=m_pair, other=0)
         m_pair &= candidate != tl.load(targets.ids + query, mask=m_pair, other=0)
         threshold = tl.load(targets.scores + query, mask=m_pair, other=0.0)
         limit = threshold
@@ -182,8 +181,13 @@ def score_survivors(
     FORM: tl.constexpr,
 ):
     """Canonical scores of pairs; below its query's limit a score may be any number below it."""
-    place = tl.program_id(0).to(tl.int64) * _LANES + tl.arange(0, _LANES)
-    m_pair = place < count
+    first = tl.program_id(0).to(tl.int64) * _LANES
+    place = first + tl.arange(0, _LANES)
+    size = tl.full((), count, tl.int64)
+    if survivors.cursor is not None:
+        size = tl.minimum(size, tl.load(survivors.cursor))
+    m_pair = place < size
+    num_features = tl.where(first < size, num_features, 0)
     pair = tl.load(survivors.pairs + place, mask=m_pair, other=0)
     query = tl.load(survivors.order + (pair >> 32), mask=m_pair, other=0)
     candidate = pair & 4294967295

@@ -93,6 +93,7 @@ def sweep_crops(
             p_greater = tally.greater + i_crop * (tl.num_programs(0) * M)
             count_certain(p_greater, beats, TILE)
             p_band = tally.band + i_crop * tally.capacity
-            of_band = Tally(p_greater, p_band, tally.cursor + i_crop * crops.cursor, tally.capacity)
+            p_cursor = tally.cursor + i_crop * crops.cursor
+            of_band = Tally(p_greater, p_band, p_cursor, tally.capacity, tally.first)
             append(of_band, valid & ((beats | loses) == 0), TILE)
         p_threshold += THRESHOLDS * M

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import FACTOR_NORM, NO_NORM, SUM_NORM, Views, find_last_not_above, load_as
-from .pack import largest_of, norm_above
+from .arguments import NO_NORM, Views, find_last_not_above, load_as
+from .in_place import add_norm, norm_of_lanes
 from .sweep import classify
 from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
 
@@ -37,25 +37,10 @@ class Index(NamedTuple):
 
 
 @triton.jit
-def norm_of_pairs(norm, c, mask, FORM: tl.constexpr):
-    """``norm [P]``, as pack.norm_above takes it, with one step of features of the candidates."""
-    if FORM.norm == FACTOR_NORM:
-        move = tl.where(mask, tl.abs(c.b.to(tl.float64) - 1.0), 0.0)
-        norm = tl.maximum(norm, largest_of(move))
-    else:
-        re = tl.abs(c.re.to(tl.float64))
-        norm += tl.sum(re if FORM.norm == SUM_NORM else re * re, 1)
-        if FORM.planes == 2:
-            im = tl.abs(c.im.to(tl.float64))
-            norm += tl.sum(im if FORM.norm == SUM_NORM else im * im, 1)
-    return norm
-
-
-@triton.jit
 def sweep_pairs(views, query, candidate, m_pair, num_features, FORM: tl.constexpr):
-    """Float32 distances of pairs ``[P]`` from rows as they are stored, and the norms they need."""
+    """Float32 distances of pairs ``[P]`` from rows as they are stored, and their norms."""
     total = tl.zeros((_PAIRS, _FEATURES), tl.float32)
-    norm = tl.zeros((_PAIRS,), tl.float64)
+    norm = tl.zeros((_PAIRS, _FEATURES), tl.float32)
     p_q = (views.queries.ptr + query * views.queries.row)[:, None]
     p_c = (views.table.ptr + candidate * views.table.row)[:, None]
     p_f = p_c
@@ -69,11 +54,14 @@ def sweep_pairs(views, query, candidate, m_pair, num_features, FORM: tl.constexp
         c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
         total = add_term(total, q, c, FORM, stored_move(FORM))
         if FORM.norm != NO_NORM:
-            norm = norm_of_pairs(norm, c, mask, FORM)
+            norm = add_norm(norm, c, mask, FORM)
     distance = distance_of(tl.sum(total, 1), FORM)
     if FORM.term == PRODUCT:
         distance = -distance
-    return distance, norm
+    above = tl.zeros((_PAIRS,), tl.float32)
+    if FORM.norm != NO_NORM:
+        above = norm_of_lanes(norm, num_features, 1, FORM)
+    return distance, above
 
 
 @triton.jit(do_not_specialize=["stop", "num_queries", "num_features"])
@@ -108,9 +96,6 @@ def count_known(
     tau = tl.load(index.thresholds + query)
     absolute = tl.load(index.thresholds + num_queries + query)
     if FORM.norm != NO_NORM:
-        norm = norm_above(norm, FORM.norm)
-        if FORM.has_factor:  # rows as they are stored: the move is a b, not a (b - 1)
-            norm += 1.0
         absolute += tl.load(index.thresholds + 2 * num_queries + query) * norm
     ranked = tau == tau
     if FORM.has_bias:

@@ -5,10 +5,11 @@ converted copy of a table exists and the sweep sees one layout, whatever the tab
 and crop. A panel's stride is a multiple of 16 lanes: N = 14,541 is as fast as N = 14,592.
 
 Cost model: a read and a write of every packed number, about 1/B of a sweep's work; limited by
-memory. The transposition of a 16 x 32 tile goes through shared memory.
+memory. The transposition of a 16 x 32 tile goes through shared memory. Biases and norms are
+written on the way: what is packed is read once.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -34,7 +35,7 @@ class Panel(NamedTuple):
 
     lanes: int
     planes: int  # of the rows
-    total: int  # planes of the panel
+    total: int  # planes of the panel; 0: nothing is stored
     first: int = 0  # plane of the panel that the first of these is
     is_less_one: bool = False  # 1 is subtracted before rounding
     is_negated: bool = False
@@ -51,77 +52,101 @@ def rows_of(lanes, count):
     return rows
 
 
-@triton.jit(do_not_specialize=["count", "num_features"])
-def pack(
-    lanes,
-    count,
-    num_features,
-    p_out,
-    p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
-    PANEL: tl.constexpr,
-):
-    """Pack ``ROWS`` rows by ``FEATURES`` features."""
+class Facts(NamedTuple):
+    """Where what is known of lanes goes: ``[panels][2][lanes of a panel]`` bias, norm; a crop."""
+
+    ptr: Any
+    widths: Any  # [number] int64, none below the one before; None: one crop, of all features
+    number: int
+    apart: int  # between the lanes of a crop and of the next
+
+
+@triton.jit
+def pack_features(lanes, rows, k, stop, panel, seen, NORM: tl.constexpr, PANEL: tl.constexpr):
+    """Pack features ``k`` below ``stop``; ``seen`` is the sum of a norm, and whether rows are bad.
+
+    ``panel`` is a pointer, and the lanes in it.
+    """
+    p_panel, o_lane = panel
+    total, is_bad = seen
     PLANES: tl.constexpr = PANEL.planes
-    rows = rows_of(lanes, count)
-    o_first = tl.program_id(0) * ROWS
-    k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-    m_feature = (k < num_features)[None, :]
-    size = num_features * (PANEL.total * PANEL.lanes)
-    p_panel = p_out + (o_first // PANEL.lanes).to(tl.int64) * size
-    o_lane = (o_first % PANEL.lanes) + tl.arange(0, ROWS)
-    is_bad = tl.zeros((ROWS,), tl.int32)
+    m_feature = (k < stop)[None, :]
     for plane in tl.static_range(PLANES):
         o_feature = (plane * lanes.rows.plane + k.to(tl.int64) * lanes.rows.step)[None]
         p_rows = lanes.rows.ptr + (rows[:, None] * lanes.rows.row + o_feature)
         values = widen(tl.load(p_rows, mask=m_feature, other=0.0))
-        if p_status is not None:
-            is_bad |= tl.max((is_finite(values.to(tl.float64)) == 0).to(tl.int32), 1)
-        if PANEL.is_less_one:
-            values = values.to(tl.float64) - 1.0
-        packed = values.to(tl.float32)
-        if PANEL.is_negated:
-            packed = -packed
-        o_plane = (k * PANEL.total + PANEL.first + plane)[None, :] * PANEL.lanes
-        mask = m_feature & (o_lane >= 0)[:, None]
-        tl.store(p_panel + o_plane + o_lane[:, None], packed, mask=mask)
-    if p_status is not None:
-        note_bad_rows(p_status, rows, is_bad > 0)
+        is_bad |= tl.max((is_finite(values.to(tl.float64)) == 0).to(tl.int32), 1)
+        if NORM != NO_NORM:
+            total = grow_norm(total, values.to(tl.float64), m_feature, NORM)
+        if PANEL.total:
+            if PANEL.is_less_one:
+                values = values.to(tl.float64) - 1.0
+            packed = values.to(tl.float32)
+            if PANEL.is_negated:
+                packed = -packed
+            o_plane = (k * PANEL.total + PANEL.first + plane)[None, :] * PANEL.lanes
+            mask = m_feature & (o_lane >= 0)[:, None]
+            tl.store(p_panel + o_plane + o_lane[:, None], packed, mask=mask)
+    return total, is_bad
 
 
 @triton.jit(do_not_specialize=["count", "num_features"])
-def describe(
+def pack(
     lanes,
-    bias,
+    bias,  # Vector; None: there is none
     count,
     num_features,
-    p_out,  # [panels][2][lanes of a panel] bias, norm
-    NORM: tl.constexpr,  # of Norm
+    p_out,  # [panels][num_features][planes][lanes of a panel]
+    p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
+    facts,  # Facts; None: none are asked for
+    NORM: tl.constexpr,  # of Norm; a program then takes all features, else FEATURES of them
     PANEL: tl.constexpr,
 ):
-    """The bias of ``ROWS`` rows, rounded, and an upper bound on their norm."""
-    PLANES: tl.constexpr = PANEL.planes
+    """Pack ``ROWS`` rows; write their bias, rounded, and an upper bound on their norm."""
     rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
-    p_lanes = p_out + (o_first // PANEL.lanes).to(tl.int64) * (2 * PANEL.lanes)
-    p_lanes += (o_first % PANEL.lanes) + tl.arange(0, ROWS)
-    if bias is not None:
-        tl.store(p_lanes, load_as(bias.ptr + rows * bias.step, None, tl.float32))
-    if NORM != NO_NORM:
-        total = tl.zeros((ROWS,), tl.float64)
-        table = lanes.rows
-        p_rows = table.ptr + rows[:, None] * table.row
-        for feature in range(0, num_features, FEATURES):
-            k = feature + tl.arange(0, FEATURES)
-            m_feature = (k < num_features)[None, :]
-            for plane in tl.static_range(PLANES):
-                o_column = plane * table.plane + k.to(tl.int64) * table.step
-                values = load_as(p_rows + o_column[None, :], m_feature, tl.float64)
-                if NORM == FACTOR_NORM:
-                    move = tl.where(m_feature, tl.abs(values - 1.0), 0.0)
-                    total = tl.maximum(total, largest_of(move))
-                else:
-                    total += tl.sum(tl.abs(values) if NORM == SUM_NORM else values * values, 1)
-        tl.store(p_lanes + PANEL.lanes, norm_above(total, NORM))
+    i_panel = (o_first // PANEL.lanes).to(tl.int64)
+    o_lane = (o_first % PANEL.lanes) + tl.arange(0, ROWS)
+    p_panel = p_out + i_panel * (num_features * (PANEL.total * PANEL.lanes))
+    seen = tl.zeros((ROWS,), tl.float64), tl.zeros((ROWS,), tl.int32)
+    if NORM == NO_NORM:
+        k = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+        seen = pack_features(lanes, rows, k, num_features, (p_panel, o_lane), seen, NORM, PANEL)
+        if bias is not None:  # noqa: SIM102
+            if tl.program_id(1) == 0:
+                write_bias(facts.ptr + i_panel * (2 * PANEL.lanes) + o_lane, bias, rows)
+    else:
+        low = tl.full((), 0, tl.int32)
+        for i_crop in range(facts.number):
+            width = num_features
+            if facts.widths is not None:
+                width = tl.load(facts.widths + i_crop).to(tl.int32)
+            for feature in range(low, width, FEATURES):
+                k = feature + tl.arange(0, FEATURES)
+                seen = pack_features(lanes, rows, k, width, (p_panel, o_lane), seen, NORM, PANEL)
+            low = tl.maximum(low, width)
+            p_lane = facts.ptr + i_crop * facts.apart + i_panel * (2 * PANEL.lanes) + o_lane
+            if bias is not None:
+                write_bias(p_lane, bias, rows)
+            tl.store(p_lane + PANEL.lanes, norm_above(seen[0], NORM))
+    if p_status is not None:
+        note_bad_rows(p_status, rows, seen[1] > 0)
+
+
+@triton.jit
+def write_bias(p_lane, bias, rows):
+    """The bias of rows, rounded."""
+    tl.store(p_lane, load_as(bias.ptr + rows * bias.step, None, tl.float32))
+
+
+@triton.jit
+def grow_norm(total, values, mask, NORM: tl.constexpr):
+    """``total [ROWS]``, as ``norm_above`` takes it, with some features; 0 where masked."""
+    if NORM == FACTOR_NORM:
+        total = tl.maximum(total, largest_of(tl.where(mask, tl.abs(values - 1.0), 0.0)))
+    else:
+        total += tl.sum(tl.abs(values) if NORM == SUM_NORM else values * values, 1)
+    return total
 
 
 @triton.jit

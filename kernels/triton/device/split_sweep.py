@@ -175,7 +175,8 @@ def append_each(tally, is_open, TILE: tl.constexpr):
     slot = tl.atomic_add(p_cursor, one, mask=is_open, sem="relaxed")
     position = tl.program_id(0) * M + tl.arange(0, M)
     lane = tl.program_id(1) * N + tl.arange(0, N)
-    pair = position.to(tl.int64)[:, None] * 4294967296 + lane.to(tl.int64)[None, :]
+    lane = (lane.to(tl.uint32) + tally.first).to(tl.int64)  # there are fewer than 2**32
+    pair = position.to(tl.int64)[:, None] * 4294967296 + lane[None, :]
     tl.store(tally.band + slot, pair, mask=is_open & (slot < tally.capacity))
 
 

@@ -53,6 +53,7 @@ class Tally(NamedTuple):
     band: Any  # [capacity] position << 32 | lane
     cursor: Any  # [1] pairs appended, or more if there was no room
     capacity: int
+    first: int  # lane of the first candidate
 
 
 @triton.jit
@@ -278,7 +279,8 @@ def append(tally, is_open, TILE: tl.constexpr):
         slot = before + tl.cumsum(flag, 1) - flag
         position = tl.program_id(0) * TILE.rows + row_of_pair(TILE)
         lane = tl.program_id(1) * TILE.lanes + lane_of_pair(TILE)
-        pair = of_rows(position.to(tl.int64) * 4294967296) + of_lanes(lane.to(tl.int64))
+        lane = (lane.to(tl.uint32) + tally.first).to(tl.int64)  # there are fewer than 2**32
+        pair = of_rows(position.to(tl.int64) * 4294967296) + of_lanes(lane)
         tl.store(tally.band + first + slot, pair, mask=is_open & (slot < room))
 
 

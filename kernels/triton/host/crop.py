@@ -13,7 +13,7 @@ from ..device.sweep import Packed, Tally, sweep
 from . import bounds, configs, layout, split
 from . import launch as launcher
 from .batch import Batch
-from .layout import Selection
+from .layout import Described, Selection
 from .status import Status
 from .views import are_rounded, form_of, packed_planes, views_of
 
@@ -21,7 +21,10 @@ EXACT = {"enable_fp_fusion": False}  # of every kernel of canonical.py
 
 
 class Block(NamedTuple):
-    """Positions ``first_query ..`` against lanes ``first_candidate ..``."""
+    """Positions ``first_query ..`` against lanes ``first_candidate ..``.
+
+    A pair is named by its position less the first, and by its lane.
+    """
 
     first_query: int
     num_queries: int
@@ -86,8 +89,12 @@ class Crop:
         self.form = form_of(operands, self.bound.norm)
         self.band, self.capacity = scratch.band, len(scratch.band)
         self.forget_packed()
-        if plan is not None:
-            sizes = plan.scratch(*_row_floats(batch, dim, plan))
+        self._take_room(scratch)
+
+    def _take_room(self, scratch: Scratch) -> None:
+        """Its part of the scratch for packed rows."""
+        if self.plan is not None:
+            sizes = self.plan.scratch(*_row_floats(self.batch, self.dim, self.plan))
             parts = scratch.packed[: sum(sizes)].split(sizes)
             self.packed_queries, self.packed_panels, self.lanes = parts
 
@@ -143,10 +150,12 @@ class Crop:
         self.packed_thresholds = bounds.tiled(of_position, width)
         return True
 
-    def pack_candidates(self, block: Block, tile: configs.Tile) -> bool:
-        """Pack the candidates of a block and describe them; False if they are."""
+    def pack_candidates(
+        self, block: Block, tile: configs.Tile, described: Described | None = None
+    ) -> None:
+        """Pack the candidates of a block and describe them, unless they are."""
         if self._packed[2:] == block[2:]:
-            return False
+            return
         self._packed = Block(*self._packed[:2], *block[2:])
         layout.pack_candidates(
             self.batch.operands,
@@ -155,18 +164,13 @@ class Crop:
             tile.candidates,
             out=self.packed_panels,
             status=None if self.batch.allows_nan else self.status.rows[1:],
-            is_less_one=True,
+            described=described or self.described(self.lanes),
         )
-        if self.form.norm or self.form.has_bias:
-            self.describe_candidates(block, tile, self.lanes)
-        return True
 
-    def describe_candidates(self, block: Block, tile: configs.Tile, lanes: Tensor) -> None:
-        """Write the biases and the norms of a block."""
-        selection, norm = self._selection(block), self.bound.norm
-        layout.describe_candidates(
-            self.batch.operands, selection, self.dim, tile.candidates, norm, lanes
-        )
+    def described(self, lanes: Tensor, widths: Tensor | None = None) -> Described:
+        """Where the biases and the norms of a block go."""
+        bias = self.batch.operands.candidates.whole_bias
+        return Described(lanes, self.bound.norm, widths, bias)
 
     def _selection(self, block: Block) -> Selection:
         """The table's rows of the lanes of a block."""
@@ -175,19 +179,30 @@ class Crop:
             return Selection(count, None, first)
         return Selection(count, self.batch.ids[first:])
 
-    def sweep(self, block: Block, cursor: Tensor, *, count_certain: bool = True) -> None:
-        """Count what beats its target for certain; the open pairs become the band."""
+    def count_pass(self, blocks: Sequence[Block], cursor: Tensor) -> None:
+        """Count all candidates of blocks that share their queries, and decide what is open."""
+        greater = self.positions(blocks[0])
+        for block in blocks:
+            self.sweep(block, cursor, greater)
+        self.count_certain(blocks[0], greater)
+        self.rescore(blocks[0], cursor)
+
+    def positions(self, block: Block) -> Tensor:
+        """Zeros for the positions of a block."""
+        assert self.plan is not None
+        width = self.plan.tile.queries
+        size = -(-block.num_queries // width) * width
+        return torch.zeros(size, dtype=torch.int32, device=self.batch.device)
+
+    def sweep(self, block: Block, cursor: Tensor, greater: Tensor) -> None:
+        """Count what beats its target for certain; append the open pairs to the band."""
         assert self.plan is not None
         tile = self.plan.tile
         self.pack_queries(block, tile)
         self.pack_candidates(block, tile)
-        tiles = -(-block.num_queries // tile.queries)
-        greater = torch.zeros(tiles * tile.queries, dtype=torch.int32, device=self.batch.device)
         packed = self.packed(self.packed_thresholds, self.lanes)
-        tally = Tally(greater, self.band, cursor, self.capacity)
+        tally = Tally(greater, self.band, cursor, self.capacity, block.first_candidate)
         self.launch_sweep(sweep, block, packed=packed, tally=tally)
-        if count_certain:
-            self.count_certain(block, greater)
 
     def packed(self, thresholds: Tensor, lanes: Tensor) -> Packed:
         """What a sweep reads."""
@@ -220,12 +235,11 @@ class Crop:
         self.counts[0].index_add_(0, queries, greater[: block.num_queries].long())
 
     def rescore(self, block: Block, cursor: Tensor, pairs: Tensor | None = None) -> None:
-        """Rescore a sweep's band, unless it overflowed."""
-        pairs, selection = self.band if pairs is None else pairs, self._selection(block)
+        """Decide the band of sweeps of a block's queries, unless it overflowed."""
+        pairs = self.band if pairs is None else pairs
         order = self.order[block.first_query :]
-        self._rescore(
-            Band(pairs, cursor, len(pairs), order, selection.ids, selection.first), self.counts[:2]
-        )
+        band = Band(pairs, cursor, len(pairs), order, self.batch.ids)
+        self._rescore(band, self.counts[:2])
 
     def rescore_all(self, first: int, count: int, cursor: Tensor) -> None:
         """Rescore ``count`` pairs without a sweep, in the order of the whole score matrix."""
@@ -235,7 +249,7 @@ class Crop:
         lanes = pairs - queries * self.batch.num_candidates
         torch.add(queries << 32, lanes, out=self.band[:count])
         cursor.fill_(count)
-        band = Band(self.band, cursor, len(self.band), None, self.batch.ids, 0)
+        band = Band(self.band, cursor, len(self.band), None, self.batch.ids)
         self._rescore(band, self.counts[:2], check=not self.batch.allows_nan)
 
     def _rescore(self, band: Band, counts: Tensor, *, check: bool = False) -> None:
@@ -275,7 +289,7 @@ class Crop:
                     self.rel,
                     self.status.unsorted,
                 ),
-                "tally": Tally(self.counts[2], self.band, cursor, self.capacity),
+                "tally": Tally(self.counts[2], self.band, cursor, self.capacity, 0),
                 "stop": stop,
                 "num_queries": batch.num_queries,
                 "num_features": self.dim,
@@ -284,7 +298,7 @@ class Crop:
             num_warps=4,
             **self.register_cap(configs.RSCF_REGISTERS if self.form.is_rscf else 128),
         )
-        band = Band(self.band, cursor, len(self.band), None, None, 0)
+        band = Band(self.band, cursor, len(self.band), None, None)
         self._rescore(band, self.counts[2:])
 
     def place_unscored(self) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from ...operands import Operands
 from ..device.arguments import Lanes, Norm, Rows
 from ..device.moved_queries import describe_moves, pack_moved
-from ..device.pack import PACK_FEATURES, PACK_ROWS, Panel, describe, pack
+from ..device.pack import PACK_FEATURES, PACK_ROWS, Facts, Panel, pack
 from . import launch as launcher
 from .views import form_of, packed_planes, plane_of, queries_of, rows_of, vector_of
 
@@ -77,6 +77,22 @@ def pack_stored_queries(operands: Operands, dim: int, width: int) -> Tensor:
     return out
 
 
+class Described(NamedTuple):
+    """What packing writes beside rows: the bias of every lane, and an upper bound on its norm."""
+
+    out: Tensor  # [panels][2][width], flat; with crops [number, panels * 2 * width]
+    norm: Norm
+    widths: Tensor | None = None  # [number] of crops, none below the one before
+    bias: Tensor | None = None  # [rows]
+
+    @property
+    def facts(self) -> Facts:
+        """As the kernel takes it."""
+        if self.widths is None:
+            return Facts(self.out, None, 1, 0)
+        return Facts(self.out, self.widths, len(self.widths), self.out.stride(0))
+
+
 def pack_candidates(
     operands: Operands,
     selection: Selection,
@@ -85,62 +101,41 @@ def pack_candidates(
     *,
     out: Tensor | None = None,
     status: Tensor | None = None,
-    is_less_one: bool = False,
+    described: Described | None = None,
 ) -> Tensor:
     """Candidates ``[panels][dim][planes][width]``, flat, with the factor as the last plane.
 
-    The factor is less 1 beside queries that are moved by 1. ``status [2]`` as of queries, of the
-    table's rows and of the factor's.
+    ``status [2]`` as of queries, of the table's rows and of the factor's. ``described``: for a
+    sweep, whose queries are moved by 1; the factor is then less 1, and the norm is that of it.
     """
     planes, total = operands.score.planes, packed_planes(operands)[1]
     out = _room(out, operands.table, selection, width * dim * total, width)
     panel = Panel(width, planes, total)
-    table_status = None if status is None else status[:1]
-    _pack(
-        selection.of(rows_of(operands.table, operands.score)),
-        selection,
-        dim,
-        panel,
-        out,
-        table_status,
-    )
-    if operands.factor is not None:
-        panel = Panel(width, 1, total, planes, is_less_one)
-        factor_status = None if status is None else status[1:]
-        _pack(selection.of(plane_of(operands.factor)), selection, dim, panel, out, factor_status)
-    return out
-
-
-def describe_candidates(
-    operands: Operands,
-    selection: Selection,
-    dim: int,
-    width: int,
-    norm: Norm,
-    out: Tensor | None = None,
-) -> Tensor:
-    """The bias of every lane and an upper bound on its norm: ``[panels][2][width]``, flat.
-
-    With a factor its norm is that of the factor.
-    """
-    out = _room(out, operands.table, selection, 2 * width, width)
+    table = selection.of(rows_of(operands.table, operands.score))
+    of_table = None if status is None else status[:1]
     if operands.factor is None:
-        view, planes = rows_of(operands.table, operands.score), operands.score.planes
-    else:
-        view, planes = plane_of(operands.factor), 1
-    panel = Panel(width, planes, planes)
-    _describe(selection.of(view), selection, dim, panel, norm, out, operands.candidates.whole_bias)
+        _pack(table, selection, dim, panel, out, of_table, described)
+        return out
+    _pack(table, selection, dim, panel, out, of_table)
+    panel = Panel(width, 1, total, planes, is_less_one=described is not None)
+    of_factor = None if status is None else status[1:]
+    _pack(selection.of(plane_of(operands.factor)), selection, dim, panel, out, of_factor, described)
     return out
+
+
+def room_for_facts(operands: Operands, count: int, width: int) -> Tensor:
+    """Room for the biases and norms of so many lanes, flat."""
+    return _room(None, operands.table, Selection(count), 2 * width, width)
 
 
 def query_norms(operands: Operands, selection: Selection, dim: int, norm: Norm) -> Tensor | None:
     """Upper bounds on the norms of queries ``[count]``, if the bound needs them."""
     if not norm or operands.score.is_rscf:
         return None
-    out = _room(None, operands.queries, selection, 2 * PACK_ROWS, PACK_ROWS)
+    out = room_for_facts(operands, selection.size, PACK_ROWS)
     view, planes = rows_of(operands.queries, operands.score), operands.score.planes
-    panel = Panel(PACK_ROWS, planes, planes)
-    _describe(selection.of(view), selection, dim, panel, norm, out, None)
+    panel = Panel(PACK_ROWS, planes, total=0)
+    _pack(selection.of(view), selection, dim, panel, out, None, Described(out, norm))
     return out.view(-1, 2, PACK_ROWS)[:, 1].flatten()[: selection.size]
 
 
@@ -185,40 +180,22 @@ def _pack(
     panel: Panel,
     out: Tensor,
     status: Tensor | None,
+    described: Described | None = None,
 ) -> None:
+    norm = Norm.NONE if described is None else described.norm
+    bias = None if described is None else described.bias
+    rows, parts = _grid(selection, features, panel.lanes)
     launcher.launch(
         pack,
-        _grid(selection, features, panel.lanes),
-        {
-            "lanes": lanes,
-            "count": selection.size,
-            "num_features": features,
-            "p_out": out,
-            "p_status": status,
-            "PANEL": panel,
-        },
-        num_warps=4,
-    )
-
-
-def _describe(
-    lanes: Lanes,
-    selection: Selection,
-    features: int,
-    panel: Panel,
-    norm: Norm,
-    out: Tensor,
-    bias: Tensor | None,
-) -> None:
-    launcher.launch(
-        describe,
-        _grid(selection, 1, panel.lanes)[:1],
+        (rows, 1 if norm else parts),
         {
             "lanes": lanes,
             "bias": None if bias is None else vector_of(bias),
             "count": selection.size,
             "num_features": features,
             "p_out": out,
+            "p_status": status,
+            "facts": None if described is None else described.facts,
             "NORM": norm.value,
             "PANEL": panel,
         },

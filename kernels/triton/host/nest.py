@@ -24,13 +24,17 @@ class Nest:
     Positions are queries in the order of the widest crop's targets, for all crops.
     """
 
-    def __init__(self, crops: Sequence[Crop], plan: configs.Plan) -> None:
+    def __init__(self, crops: Sequence[Crop], plan: configs.Plan, capacity: int) -> None:
         self.crops, self.plan, self.widest = crops, plan, crops[-1]
-        self.capacity = band_of_each(plan, len(crops))
+        self.capacity = capacity
         device = self.widest.batch.device
         self.bands = torch.empty(len(crops), self.capacity, dtype=torch.int64, device=device)
         self.widths = filled([crop.dim for crop in crops], device)
-        self.lanes = self.widest.lanes.expand(len(crops), -1)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Biases and norms of lanes, of each crop where the bound needs them."""
+        self.lanes = self.widest.lanes.expand(len(self.crops), -1)
         if self.widest.bound.norm:
             self.lanes = torch.empty_like(self.lanes, memory_format=torch.contiguous_format)
 
@@ -41,28 +45,34 @@ class Nest:
         for crop in self.crops:
             crop.order = self.widest.order
 
-    def sweep(self, block: Block, cursors: Sequence[Tensor]) -> None:
-        """Count what is certain; ``cursors`` lie evenly apart."""
+    def count_pass(self, blocks: Sequence[Block], cursors: Sequence[Tensor]) -> None:
+        """As ``Crop.count_pass``, of every crop; ``cursors`` lie evenly apart."""
+        greater = torch.stack([crop.positions(blocks[0]) for crop in self.crops])
+        for block in blocks:
+            tally = Tally(greater, self.bands, cursors[0], self.capacity, block.first_candidate)
+            self.sweep(block, tally, distance_between(cursors))
+        for crop, of_crop, band, cursor in zip(
+            self.crops, greater, self.bands, cursors, strict=True
+        ):
+            crop.count_certain(blocks[0], of_crop)
+            crop.rescore(blocks[0], cursor, band)
+
+    def sweep(self, block: Block, tally: Tally, apart: int) -> None:
+        """Count what is certain; the cursors of two crops lie ``apart`` words from each other."""
         widest, tile = self.widest, self.plan.tile
         if widest.pack_queries(block, tile):
             self._pack_thresholds(block)
-        if widest.pack_candidates(block, tile) and widest.bound.norm:
-            for crop, lanes in zip(self.crops, self.lanes, strict=True):
-                crop.describe_candidates(block, tile, lanes)
-        tiles = -(-block.num_queries // tile.queries)
-        device = widest.batch.device
-        shape = (len(self.crops), tiles * tile.queries)
-        greater = torch.zeros(shape, dtype=torch.int32, device=device)
-        apart = int(cursors[1].storage_offset() - cursors[0].storage_offset())
+        described = None
+        if widest.bound.norm:
+            described = widest.described(self.lanes, self.widths)
+        widest.pack_candidates(block, tile, described)
         widest.launch_sweep(
             sweep_crops,
             block,
             packed=widest.packed(self.thresholds, self.lanes),
             crops=Crops(self.widths, len(self.crops), self.lanes.stride(0), apart),
-            tally=Tally(greater, self.bands, cursors[0], self.capacity),
+            tally=tally,
         )
-        for crop, of_crop in zip(self.crops, greater, strict=True):
-            crop.count_certain(block, of_crop)
 
     def _pack_thresholds(self, block: Block) -> None:
         tile, (first, count, *_) = self.plan.tile, block
@@ -77,10 +87,12 @@ class Nest:
         rows = rows.view(len(self.crops), -1, tiles, tile.queries)
         self.thresholds = rows.permute(2, 0, 1, 3).contiguous()
 
-    def rescore(self, block: Block, cursors: Sequence[Tensor]) -> None:
-        """Rescore the bands of a sweep, but those that overflowed."""
-        for crop, band, cursor in zip(self.crops, self.bands, cursors, strict=True):
-            crop.rescore(block, cursor, band)
+
+def distance_between(cursors: Sequence[Tensor]) -> int:
+    """Words between each cursor and the next."""
+    if len(cursors) == 1:
+        return 0
+    return int(cursors[1].storage_offset() - cursors[0].storage_offset())
 
 
 def nested_thresholds(of_crop: Tensor, rels: Sequence[float]) -> Tensor:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from ..device.sweep import Tally
 from . import configs, split
 from .batch import Batch
 from .crop import Block, Crop, Scratch
-from .layout import Selection
+from .layout import Described, Selection
 
 
 class SplitCrop(Crop):
@@ -37,10 +36,12 @@ class SplitCrop(Crop):
         )
         return True
 
-    def pack_candidates(self, block: Block, tile: configs.Tile) -> bool:
-        """Split the candidates of a block; False if they are."""
+    def pack_candidates(
+        self, block: Block, tile: configs.Tile, described: Described | None = None
+    ) -> None:
+        """Split the candidates of a block, unless they are; norms stand beside the parts."""
         if self._packed[2:] == block[2:]:
-            return False
+            return
         self._packed = Block(*self._packed[:2], *block[2:])
         self._candidates = split.pack_candidates(
             self.batch.operands,
@@ -50,26 +51,21 @@ class SplitCrop(Crop):
             out=self.packed_panels,
             status=None if self.batch.allows_nan else self.status.rows[1:2],
         )
-        return True
 
-    def sweep(self, block: Block, cursor: Tensor, *, count_certain: bool = True) -> None:
-        """Count what beats its target for certain; the open pairs become the band."""
+    def sweep(self, block: Block, cursor: Tensor, greater: Tensor) -> None:
+        """Count what beats its target for certain; append the open pairs to the band."""
         assert self.plan is not None
         tile = self.plan.tile
         self.pack_queries(block, tile)
         self.pack_candidates(block, tile)
-        positions = -(-block.num_queries // tile.queries) * tile.queries
-        greater = torch.zeros(positions, dtype=torch.int32, device=self.batch.device)
         split.launch_sweep(
             self._queries,
             self._candidates,
             self.packed_thresholds,
-            Tally(greater, self.band, cursor, self.capacity),
+            Tally(greater, self.band, cursor, self.capacity, block.first_candidate),
             block.num_candidates,
             self._facts(tile),
         )
-        if count_certain:
-            self.count_certain(block, greater)
 
     def _facts(self, tile: configs.Tile) -> split.SweepFacts:
         return split.SweepFacts(self.batch.operands, self.dim, tile, split.split_bound(self.dim))

@@ -24,8 +24,10 @@ from support.triton_ranks import (
     PLAIN_SCORES,
     compare,
     few,
+    few_are_packed,  # noqa: F401
     known_ids,
     on_gpu,
+    packed,
     query_dtype,
     table,
 )
@@ -51,15 +53,18 @@ class TestScores:
         dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]),
         grid=st.sampled_from([0.0, 1.0, 4.0]),
         has_bias=st.booleans(),
+        is_packed=st.booleans(),
         seed=st.integers(0, 1000),
     )
     @few
-    def test_random_tables(self, score, shape, dtype, grid, has_bias, seed) -> None:
+    def test_random_tables(self, score, shape, dtype, grid, has_bias, is_packed, seed) -> None:
         num_queries, num_entities, dim = shape
         candidates = table(score, num_entities, dim, dtype, seed, grid)
         queries = table(score, num_queries, dim, query_dtype(dtype), seed + 1, grid)
         bias = table("l1", num_entities, 1, dtype, seed + 2, grid)[:, 0] if has_bias else None
-        compare(queries, candidates, *known_ids(num_queries, num_entities, seed), score, bias=bias)
+        known = known_ids(num_queries, num_entities, seed)
+        with packed(is_packed):
+            compare(queries, candidates, *known, score, bias=bias)
 
     @given(
         shape=st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(1, 4)),
@@ -83,14 +88,10 @@ class TestScores:
             return pool[torch.randint(len(pool), (rows, width), generator=rng)]
 
         bias = draw(num_entities)[:, 0] if seed % 2 else None
-        compare(
-            draw(num_queries),
-            draw(num_entities),
-            *known_ids(num_queries, num_entities, seed),
-            score,
-            bias=bias,
-            nan_worst=nan_worst,
-        )
+        known = known_ids(num_queries, num_entities, seed)
+        options = {"bias": bias, "nan_worst": nan_worst}
+        with packed(seed % 4 > 1):
+            compare(draw(num_queries), draw(num_entities), *known, score, **options)
 
     def test_dims(self, score) -> None:
         candidates = table(score, 30, 11, torch.float32, 0, 2.0)
@@ -105,6 +106,7 @@ class TestScores:
 
 
 @on_gpu
+@pytest.mark.usefixtures("few_are_packed")
 @pytest.mark.parametrize("score", PLAIN_SCORES)
 class TestSums:
     __test__ = CAN_RUN

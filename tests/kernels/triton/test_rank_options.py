@@ -20,8 +20,10 @@ from support.triton_ranks import (
     INTERPRETED,
     compare,
     few,
+    few_are_packed,  # noqa: F401
     known_ids,
     on_gpu,
+    packed,
     query_dtype,
     table,
 )
@@ -114,6 +116,7 @@ class TestOptions:
         ids = torch.randperm(150)[:140]
         compare(queries, candidates, *known_ids(70, 150), score, candidate_ids=ids)
 
+    @pytest.mark.usefixtures("few_are_packed")
     @pytest.mark.parametrize("has_ids", [False, True])
     def test_rows_too_long_for_the_scratch(self, has_ids, monkeypatch) -> None:
         from kgfast.kernels.triton.host import configs
@@ -125,6 +128,7 @@ class TestOptions:
         ids = torch.randperm(20)[:11] if has_ids else None
         compare(queries, candidates, *known_ids(4, 20), "rotate", candidate_ids=ids)
 
+    @pytest.mark.usefixtures("few_are_packed")
     def test_numbers_that_are_not_finite_in_long_rows(self, monkeypatch) -> None:
         from kgfast.kernels.triton.host import configs
 
@@ -162,8 +166,13 @@ class TestOptions:
         compare(torch.empty(0, 4), torch.empty(0, 4), *known_ids(0, 1), "dot")
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-    def test_numbers_that_are_not_finite(self, dtype, value) -> None:
+    @pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+    @pytest.mark.parametrize("is_packed", [False, True])
+    def test_numbers_that_are_not_finite(self, dtype, value, is_packed) -> None:
+        with packed(is_packed):
+            self.check_numbers_that_are_not_finite(dtype, value)
+
+    def check_numbers_that_are_not_finite(self, dtype, value) -> None:
         none = torch.zeros(4, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
         none = tuple(tensor.to(DEVICE) for tensor in none)
         targets = torch.tensor([0, 1, 2], device=DEVICE)

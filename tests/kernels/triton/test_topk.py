@@ -21,7 +21,7 @@ from support.problems import cast, make_problem, table_of
 
 pytest.importorskip("triton")
 
-from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, PLAIN_SCORES, few, on_gpu
+from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, PLAIN_SCORES, few, on_gpu, packed
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
@@ -61,14 +61,16 @@ class TestTopk:
         pick = random.Random(seed)
         k = pick.choice([1, 2, 5, len(candidates), len(candidates) + 3])
         known = (indptr, indices) if pick.random() < 0.7 else (None, None)
-        compare(queries, candidates, k, *known, score, **problem.kwargs)
+        with packed(pick.random() < 0.5):
+            compare(queries, candidates, k, *known, score, **problem.kwargs)
 
     @pytest.mark.parametrize("score", PLAIN_SCORES)
     @pytest.mark.parametrize("kind", ["grid", "same", "close", "huge", "tiny"])
     def test_adversarial_tables(self, score, kind) -> None:
         known = torch.tensor([0, 3, 3]), torch.tensor([5, 0, 5])
         table = rows(score, 70, 3, 0, kind)
-        compare(rows(score, 2, 3, 1, kind), table, 6, *known, score)
+        with packed(kind in ("grid", "huge")):
+            compare(rows(score, 2, 3, 1, kind), table, 6, *known, score)
 
     @pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
     @pytest.mark.parametrize("kind", ["same", "normal"])
@@ -116,7 +118,8 @@ class TestTopk:
         monkeypatch.setattr(topk, "MOST_QUERIES", 4)
         monkeypatch.setattr(topk, "CANDIDATE_BYTES", 64 * 40)
         known = torch.arange(11), torch.arange(10) * 7
-        compare(rows("rotate", 10, 2, 1), rows("rotate", 130, 2, 0), 3, *known, "rotate")
+        with packed():
+            compare(rows("rotate", 10, 2, 1), rows("rotate", 130, 2, 0), 3, *known, "rotate")
 
     @pytest.mark.parametrize("has_ids", [False, True])
     def test_rows_too_long_for_the_scratch(self, has_ids, monkeypatch) -> None:
@@ -125,7 +128,8 @@ class TestTopk:
         monkeypatch.setattr(topk, "CANDIDATE_BYTES", 64)
         monkeypatch.setattr(topk, "BAND_PAIRS", 64)
         ids = torch.tensor([7, 3, 29, 11]) if has_ids else None
-        compare(rows("l1", 2, 3, 1), rows("l1", 30, 3, 0), 3, score="l1", candidate_ids=ids)
+        with packed():
+            compare(rows("l1", 2, 3, 1), rows("l1", 30, 3, 0), 3, score="l1", candidate_ids=ids)
 
     @pytest.mark.parametrize("is_long", [False, True])
     def test_numbers_that_are_not_finite(self, is_long, monkeypatch) -> None:
@@ -168,12 +172,12 @@ class TestTopk:
             triton.topk(queries, table, 2, score="l1")
 
     def test_the_order_of_scores(self) -> None:
-        from kgfast.kernels.triton.topk import _MISSING, _keys
+        from kgfast.kernels.triton.host.best import _MISSING, keys_of
 
         nan, inf = torch.nan, torch.inf
         scores = torch.tensor([nan, -inf, -2.0, -1e-320, -0.0, 0.0, 1e-320, 3.0, inf]).double()
         scores[3], scores[6] = -1e-320, 1e-320  # not representable in float32
-        keys = _keys(scores).tolist()
+        keys = keys_of(scores).tolist()
         assert keys == sorted(keys)
         assert keys[4] == keys[5]
         assert len(set(keys)) == 8

@@ -8,6 +8,7 @@ import torch
 import kgfast
 from kgfast.eval import ranking
 from kgfast.ops import rank as rank_operator
+from kgfast.ops.topk import _topk
 from support.waits import PretendDevice
 
 pytest.importorskip("triton")
@@ -46,12 +47,12 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
     with PretendDevice(value) as device:
         bias, subset = torch.empty(3000, device="meta"), torch.arange(2000, device="meta")
         body = rank_operator._rank_counts.body
-        counts = body(*operands(300), "rotate", bias, None, dims, subset, False)
+        counts = body(*operands(300), "rotate", bias, None, dims, subset, None, False)
     assert device.waits == {"device to host": 1}
     assert {count.shape for count in counts} == {(300,) if dims is None else (3, 300)}
     overflows = value == NOTHING_FITS
     sweeps = {"sweep"} if dims is None else {"sweep_crops", *(["sweep"] if overflows else [])}
-    others = {"score_targets", "pack", "describe", "rescore", "count_known"}
+    others = {"score_targets", "pack", "rescore", "count_known"}
     assert set(launches) == others | sweeps
     assert overflows or launches.count("pack") == 2  # the queries and the table, once for all crops
     per_crop = launches.count("count_known") // len(dims or [1])
@@ -59,10 +60,54 @@ def test_the_operator_waits_once(launches, dims, value) -> None:
     assert (launches.count("sweep") > 4 * len(dims or [1])) == overflows
 
 
+def best(batch: int, rows: int, dims: list[int] | None = None) -> list:
+    """Arguments of the operator for the best five on the device, with known answers."""
+    table, queries = torch.empty(rows, 64, device="meta"), torch.empty(batch, 64, device="meta")
+    ids = torch.zeros(batch + 1, dtype=torch.int64, device="meta")
+    return [queries, table, 5, ids, ids[:3], "rotate", None, None, dims, None, None, False, False]
+
+
+@pytest.mark.parametrize("dims", [None, [32, 4]])
+@pytest.mark.parametrize("batch", [1, 3000])
+def test_the_best_are_waited_for_once(launches, batch, dims) -> None:
+    """However many chunks and passes there are: these are 24 chunks, of 3000 queries 72."""
+    with PretendDevice(1) as device:
+        scores, ids = _topk.body(*best(batch, 1_500_000, dims))
+    assert device.waits == {"device to host": 1}
+    assert scores.shape == ids.shape == (*([2] if dims else []), batch, 5)
+    crops = len(dims or [1])
+    if batch == 1:
+        assert launches.count("sweep_in_place") <= 8 * crops
+        assert "collect" not in launches
+    else:
+        assert launches.count("collect") > 50
+
+
+def test_what_overflows_is_waited_for_again(launches) -> None:
+    with PretendDevice(NOTHING_FITS) as device:
+        _topk.body(*best(300, 3000))
+    assert 1 < device.waits["device to host"] < 30
+
+
+def test_bands_are_decided_once_a_pass(launches) -> None:
+    """Chunks of candidates share a band: 30 are swept, the open pairs of all are decided once."""
+    table, queries = torch.empty(300_000, 512, device="meta"), torch.empty(40, 512, device="meta")
+    ids = torch.zeros(41, dtype=torch.int64, device="meta")
+    with PretendDevice(1):
+        rank_operator._rank_counts.body(
+            queries, table, ids[1:], ids, ids[:0], "rotate", None, None, None, None, None, False
+        )
+    sweeps = launches.count("sweep")
+    repaired = 0  # a band of one pair fits
+    assert sweeps >= 15
+    assert launches.count("rescore") == 1 + repaired
+    assert launches.count("pack") == 1 + sweeps
+
+
 def test_no_queries_still_read_the_checks(launches) -> None:
     with PretendDevice(1) as device:
         rank_operator._rank_counts.body(
-            *operands(0, known=0), "rotate", None, None, None, None, False
+            *operands(0, known=0), "rotate", None, None, None, None, None, False
         )
     assert device.waits == {"device to host": 1}
     assert not launches

@@ -1,0 +1,234 @@
+"""The sweep of few queries: rows of the table where they lie, read once, for all queries and crops.
+
+Packing pays where many queries use what was packed. A batch of 16 or fewer is limited by reading
+the table, so that nothing is copied here: lanes are features of rows in place, a program takes
+``TILE.lanes`` candidates and all queries, and every crop is classified on the way to the widest.
+
+Cost model (sm_90): the table's bytes, once, and 4 bytes a candidate of a bias. Beside that, of
+rotate 7.3 to 8.7 issue slots an element and query, one square root among them: one query needs a
+tenth of the time that its bytes take, 16 queries about twice of it. Sixteen queries keep 64 sums a
+thread. Sums are not compared before a crop ends.
+
+Order of summation: a lane adds every 64th feature, at most ``ceil(D / 64)`` of them, and the 64
+lanes are then added up: the roundings that bounds.py counts.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .arguments import (
+    EUCLIDEAN_NORM,
+    FACTOR_NORM,
+    NO_NORM,
+    Views,
+    is_finite,
+    load_as,
+    note_bad_rows,
+)
+from .sweep import HUGE, Tally, classify
+from .terms import PRODUCT, add_term, distance_of, load_candidate, load_query, stored_move
+
+STRIDE: tl.constexpr = tl.constexpr(64)  # features of a step; bounds.SUM_BLOCK
+
+
+class Decider(NamedTuple):
+    """What decides the pairs of each crop."""
+
+    thresholds: Any  # [crops][3][queries], see bounds.thresholds
+    rels: Any  # [crops] float32
+    widths: Any  # [crops] int64, none below the one before
+    number: int  # of crops
+    queries: int
+    cursor: int  # words between the cursors of two crops
+
+
+@triton.jit
+def add_norm(norm, c, mask, FORM: tl.constexpr):
+    """``norm`` in float32, as :func:`norm_of_lanes` takes it, with some features of candidates."""
+    if FORM.norm == FACTOR_NORM:
+        move = tl.abs(c.b - 1.0)
+        move = tl.where(move < float("inf"), move, float("inf"))
+        norm = tl.maximum(norm, tl.where(mask, move, 0.0))
+    elif FORM.norm == EUCLIDEAN_NORM:
+        norm += c.re * c.re
+    else:
+        norm += tl.abs(c.re)
+        if FORM.planes == 2:
+            norm += tl.abs(c.im)
+    return norm
+
+
+@triton.jit
+def norm_of_lanes(norm, num_features, AXIS: tl.constexpr, FORM: tl.constexpr):
+    """A number that is not below the norm of each candidate, of its lanes along ``AXIS``.
+
+    Rows are as they are stored: a query moves by ``a b``, so 1 is added to the factor's norm.
+    """
+    if FORM.norm == FACTOR_NORM:
+        above = tl.max(norm, AXIS) + 1.0
+    else:
+        above = tl.sum(norm, AXIS)
+        if FORM.norm == EUCLIDEAN_NORM:
+            above = tl.sqrt(above)
+    count = num_features.to(tl.float32)
+    above *= 1.0 + (9.5367431640625e-07 + 1.1920928955078125e-07 * (66.0 + count * 0.015625))
+    return above + count * 2.168404344971009e-19
+
+
+@triton.jit
+def note_bad_in_place(
+    views, p_status, query, row, num_features, FORM: tl.constexpr, TILE: tl.constexpr
+):
+    """Lower ``p_status [3]`` to the least query, candidate and row of the factor that is bad."""
+    p_q = (views.queries.ptr + query * views.queries.row)[:, None]  # [Q, 1]
+    p_c = (views.table.ptr + row * views.table.row)[:, None]  # [C, 1]
+    p_f = p_c
+    if FORM.has_factor:
+        p_f = (views.factor.ptr + row * views.factor.row)[:, None]
+    Q: tl.constexpr = TILE.rows
+    C: tl.constexpr = TILE.lanes
+    bad_query = tl.zeros((Q,), tl.int32)
+    bad_row = tl.zeros((C,), tl.int32)
+    bad_factor = tl.zeros((C,), tl.int32)
+    for feature in range(0, num_features, STRIDE):
+        k = feature + tl.arange(0, STRIDE)
+        mask = (k < num_features)[None, :]
+        k = k.to(tl.int64)[None, :]
+        q = load_query(p_q, views.queries, k, mask, FORM, tl.float64)
+        c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float64)
+        good = is_finite(q.re) & is_finite(q.im)
+        if FORM.is_rscf:
+            good = good & is_finite(q.w_re) & is_finite(q.w_im) & is_finite(q.a)
+        bad_query |= tl.max((good == 0).to(tl.int32), 1)
+        bad_row |= tl.max(((is_finite(c.re) & is_finite(c.im)) == 0).to(tl.int32), 1)
+        if FORM.has_factor:
+            bad_factor |= tl.max((is_finite(c.b) == 0).to(tl.int32), 1)
+    note_bad_rows(p_status, query, bad_query > 0)
+    note_bad_rows(p_status + 1, row, bad_row > 0)
+    if FORM.has_factor:
+        note_bad_rows(p_status + 2, row, bad_factor > 0)
+
+
+@triton.jit
+def judge_in_place(
+    distance, norm, bias, m_pair, decider, tally, FORM: tl.constexpr, TILE: tl.constexpr
+):
+    """Count and append, for one crop, the pairs ``[Q, C]`` as their distances decide."""
+    query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+    p_threshold = decider.thresholds + tl.minimum(query, decider.queries - 1)
+    tau = tl.load(p_threshold)[:, None]
+    absolute = tl.load(p_threshold + decider.queries)[:, None]
+    if FORM.norm != NO_NORM:
+        absolute += tl.load(p_threshold + 2 * decider.queries)[:, None] * norm[None, :]
+    valid = m_pair & (tau == tau)
+    if FORM.has_bias:
+        tau += bias[None, :]
+    beats, loses = classify(distance, tau, tl.load(decider.rels), absolute)
+    if tally.greater is not None:
+        count = tl.sum((beats & valid).to(tl.int32), 1)  # [Q]
+        tl.atomic_add(tally.greater + query, count, mask=count > 0, sem="relaxed")
+        append_pairs(tally, valid & ((beats | loses) == 0), TILE)
+    else:
+        append_pairs(tally, valid & (loses == 0), TILE)
+
+
+@triton.jit
+def append_pairs(tally, is_open, TILE: tl.constexpr):
+    """Append the open pairs ``[Q, C]`` to the band, as sweep.append does.
+
+    The cursor counts on past the capacity, in 64 bits. Nothing may branch on a load of it.
+    """
+    flag = is_open.to(tl.int32)
+    count = tl.sum(flag, 0)  # [C]
+    num_open = tl.sum(count, 0)
+    if num_open > 0:
+        first = tl.atomic_add(tally.cursor, num_open.to(tl.int64), sem="relaxed")
+        room = tl.minimum(tl.maximum(tally.capacity - first, 0), num_open).to(tl.int32)
+        slot = (tl.cumsum(count, 0) - count)[None, :] + tl.cumsum(flag, 0) - flag
+        query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+        lane = tally.first + (tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)).to(tl.int64)
+        pair = query.to(tl.int64)[:, None] * 4294967296 + lane[None, :]
+        tl.store(tally.band + first + slot, pair, mask=is_open & (slot < room))
+
+
+@triton.jit(do_not_specialize=["num_candidates"])
+def sweep_in_place(
+    views,
+    lanes,  # of the table; its rows are those of the views
+    decider,
+    tally,  # of the first crop; greater [crops][Q], band [crops][capacity]; no greater: collect
+    p_status,  # [3] see note_bad_in_place; None: nothing is checked
+    num_candidates,
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,  # queries, candidates
+):
+    """Count what beats its target for certain and append what is open, or all that may be best."""
+    Q: tl.constexpr = TILE.rows
+    C: tl.constexpr = TILE.lanes
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    views = Views(views.queries, views.table, views.factor, views.bias)
+    lane = tl.program_id(1) * C + tl.arange(0, C)
+    position = tl.minimum(lane, num_candidates - 1).to(tl.int64)
+    row = lanes.first + position
+    if lanes.ids is not None:
+        row = tl.load(lanes.ids + position)
+    query = tl.program_id(0) * Q + tl.arange(0, Q)
+    m_pair = (query < decider.queries)[:, None] & (lane < num_candidates)[None, :]
+    query = tl.minimum(query, decider.queries - 1).to(tl.int64)
+    p_q = (views.queries.ptr + query * views.queries.row)[:, None, None]
+    p_c = (views.table.ptr + row * views.table.row)[None, :, None]
+    p_f = p_c
+    if FORM.has_factor:
+        p_f = (views.factor.ptr + row * views.factor.row)[None, :, None]
+    bias = tl.zeros((C,), tl.float32)
+    if FORM.has_bias:
+        bias = load_as(views.bias.ptr + row * views.bias.step, None, tl.float32)
+    total = tl.zeros((Q, C, STRIDE), tl.float32)
+    norm = tl.zeros((1, C, STRIDE), tl.float32)
+    distance = tl.zeros((Q, C), tl.float32)
+    low = tl.full((), 0, tl.int32)
+    for i_crop in range(decider.number):
+        width = tl.load(decider.widths + i_crop).to(tl.int32)
+        for feature in range(low // STRIDE * STRIDE, width, STRIDE):
+            k = feature + tl.arange(0, STRIDE)
+            mask = ((k >= low) & (k < width))[None, None, :]
+            k = k.to(tl.int64)[None, None, :]
+            q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
+            c = load_candidate(p_c, p_f, views, k, mask, FORM, tl.float32)
+            total = add_term(total, q, c, FORM, stored_move(FORM))
+            if FORM.has_factor and FORM.planes == 2:  # the sine of no angle at all is a number
+                total = tl.where(is_finite(q.a * c.b), total, float("inf"))
+            if FORM.norm != NO_NORM:
+                norm = add_norm(norm, c, mask, FORM)
+        low = tl.maximum(low, width)
+        distance = distance_of(tl.sum(total, 2), FORM)
+        if FORM.term == PRODUCT:
+            distance = -distance
+        above = bias
+        if FORM.norm != NO_NORM:
+            above = tl.reshape(norm_of_lanes(norm, width, 2, FORM), (C,))
+        p_greater = tally.greater
+        if tally.greater is not None:
+            p_greater += i_crop * (tl.num_programs(0) * Q)
+        of_crop = Tally(
+            p_greater,
+            tally.band + i_crop * tally.capacity,
+            tally.cursor + i_crop * decider.cursor,
+            tally.capacity,
+            tally.first,
+        )
+        of_decider = Decider(
+            decider.thresholds + i_crop * (3 * decider.queries),
+            decider.rels + i_crop,
+            decider.widths,
+            decider.number,
+            decider.queries,
+            decider.cursor,
+        )
+        judge_in_place(distance, above, bias, m_pair, of_decider, of_crop, FORM, TILE)
+    if p_status is not None:
+        suspect = m_pair & ((tl.abs(distance) <= HUGE) == 0)
+        if tl.max(tl.max(suspect.to(tl.int32), 1), 0) > 0:
+            note_bad_in_place(views, p_status, query, row, low, FORM, TILE)

@@ -1,0 +1,122 @@
+"""The crops of a few queries as one: swept in place, without packing (device/in_place.py)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...scores import Score
+from ..device.arguments import Form, Tile, Views
+from ..device.in_place import Decider, sweep_in_place
+from ..device.sweep import Tally
+from . import configs
+from . import launch as launcher
+from .batch import Batch
+from .crop import Block, Crop, Scratch
+from .layout import Selection
+from .nest import Nest
+from .views import views_of
+from .widths import filled
+
+MOST_QUERIES = configs.FEW_QUERIES
+_REGISTERS = 240  # a cap that no kernel needs; without one ptxas spills scalars to save registers
+
+
+def few_plan(batch: Batch, num_crops: int = 1) -> configs.Plan | None:
+    """How few queries are cut, which need no scratch; None if they are many."""
+    if batch.num_queries > MOST_QUERIES:
+        return None
+    tile = tile_for(batch.operands.score, batch.num_queries, batch.arch, num_crops)
+    return configs.Plan(tile, MOST_QUERIES, configs.MAX_GRID * tile.candidates)
+
+
+def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> configs.Tile:
+    """So many queries and candidates that sums stay in registers: 8 to 64 a thread.
+
+    Queries of rscf scores, which are limited by arithmetic, share a tile four by four, with crops
+    eight by eight: the next four find the rows in the cache.
+    """
+    most = 4 if score.is_rscf else 8 if num_crops > 1 else MOST_QUERIES
+    queries = min(1 << (num_queries - 1).bit_length(), most)
+    return configs.Tile(queries, 16 if queries <= 4 else 8, 4, _REGISTERS if arch else None)
+
+
+class FewCrop(Crop):
+    """A crop of few queries: positions are queries."""
+
+    def _take_room(self, scratch: Scratch) -> None:
+        """Nothing is packed."""
+
+    def score_targets(self) -> None:
+        """As of any crop, in the order of the queries."""
+        super().score_targets()
+        count = self.batch.num_queries
+        self.order = torch.arange(count, dtype=torch.int64, device=self.batch.device)
+
+    def sweep(self, block: Block, cursor: Tensor, greater: Tensor) -> None:
+        """Count what beats its target for certain; append the open pairs to the band."""
+        tally = Tally(greater, self.band, cursor, self.capacity, block.first_candidate)
+        _sweep([self], block, tally, 0)
+
+
+class Few(Nest):
+    """Crops of rising widths of few queries."""
+
+    def _make_room(self) -> None:
+        """Nothing is packed."""
+
+    def score_targets(self) -> None:
+        """Canonical scores of the targets at every crop."""
+        for crop in self.crops:
+            crop.score_targets()
+
+    def sweep(self, block: Block, tally: Tally, apart: int) -> None:
+        """Count what is certain; the cursors of two crops lie ``apart`` words from each other."""
+        _sweep(self.crops, block, tally, apart)
+
+
+def _sweep(crops: Sequence[Crop], block: Block, tally: Tally, apart: int) -> None:
+    """One launch for all crops."""
+    widest = crops[-1]
+    batch, device = widest.batch, widest.batch.device
+    rels = torch.empty(len(crops), dtype=torch.float32, device=device)
+    for rel, crop in zip(rels, crops, strict=True):
+        rel.fill_(crop.rel)
+    queries = slice(block.first_query, block.first_query + block.num_queries)
+    thresholds = torch.stack([crop.thresholds[:3, queries] for crop in crops])
+    widths = filled([crop.dim for crop in crops], device)
+    decider = Decider(thresholds, rels, widths, len(crops), block.num_queries, apart)
+    ids = None if batch.ids is None else batch.ids[block.first_candidate :]
+    selection = Selection(block.num_candidates, ids, block.first_candidate)
+    status = None if batch.allows_nan else widest.status.rows
+    views = views_of(batch.operands.of_queries(queries))
+    assert widest.plan is not None
+    launch_in_place(widest.form, views, selection, decider, tally, status, widest.plan.tile)
+
+
+def launch_in_place(
+    form: Form,
+    views: Views,
+    selection: Selection,
+    decider: Decider,
+    tally: Tally,
+    status: Tensor | None,
+    tile: configs.Tile,
+) -> None:
+    """Sweep the rows of a selection, at most ``MAX_GRID`` tiles of them."""
+    launcher.launch(
+        sweep_in_place,
+        (-(-decider.queries // tile.queries), -(-selection.size // tile.candidates)),
+        {
+            "views": views,
+            "lanes": selection.of(views.table),
+            "decider": decider,
+            "tally": tally,
+            "p_status": status,
+            "num_candidates": selection.size,
+            "FORM": form,
+            "TILE": Tile(tile.queries, tile.candidates),
+        },
+        num_warps=tile.num_warps,
+        **({"maxnreg": tile.max_registers} if tile.max_registers else {}),
+    )
