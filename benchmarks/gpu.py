@@ -4,18 +4,20 @@
 
 Uses the python that runs it, with whatever torch (2.11 or later) and Triton (3.6 or later) it has:
 builds the package into build/gpu, then runs the steps of `steps`: the GPU tests, the benchmarks,
-and a small case under compute-sanitizer where that is installed. Writes results/<gpu>-*.json
-beside a summary with device, driver, versions and clocks. Steps that fail are reported, the others
-still run; what no time is left for is left out and said so.
+and a small case under the tools of compute-sanitizer where that is installed. Writes
+results/<gpu>-*.json beside a summary with device, driver, versions and clocks, which is written
+anew after every step. Steps that fail are reported, the others still run; what no time is left for
+is left out and said so. Ends with what became of every step and what its results say.
 """
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -26,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "gpu"
 RESULTS = ROOT / "benchmarks" / "results"
 SECONDS = 460  # of everything
+SANITIZERS = "memcheck", "racecheck", "synccheck"  # of compute-sanitizer
 WORKERS = min(16, os.cpu_count() or 1)  # of the tests: most of their time is compiling kernels
 SMALL_CASE = """
 import torch
@@ -46,6 +49,15 @@ for score, width in widths.items():
     print(score, ops.topk(*plain[:2], 7, score=score, factor=plain[2])[1])
     ops.pairwise_scores(queries, rows, score, factor=factor).sum().backward()
     print(score, queries.grad.norm(), factor.grad.norm())
+many = torch.randn(40, 34)
+print("many", ops.rank_counts(many, table, torch.arange(40), torch.zeros(41, dtype=torch.int64),
+    known[1], "rotate")[0], ops.topk(many, table, 7, score="rotate")[1][0])
+for score in ("rotate", "dot"):
+    leaves = table[:40].clone().requires_grad_(), table.clone().requires_grad_()
+    positives = torch.arange(41), torch.arange(40)
+    ops.bce(*leaves, None, *positives, 1.0, 0.0, score).sum().backward()
+    ops.cross_entropy(*leaves, None, torch.arange(40), 0.1, score).sum().backward()
+    print("losses", score, *(leaf.grad.norm() for leaf in leaves))
 print("nested", ops.rank_counts(table[:5].clone(), table, *given, "rotate", dims=[5, 17])[0])
 print("top", ops.topk(table[:5].clone(), table, 7, score="rotate")[1])
 leaves = table[:5].clone().requires_grad_(), table.clone().requires_grad_()
@@ -79,36 +91,40 @@ class Outcome:
 
 
 def steps(tag: str) -> list[Step]:
-    """What is run, in this order. A new benchmark is a new line."""
+    """What is run, in this order: first what the README lacks. A new benchmark is a new line."""
     return [
         Step(
             "tests",
-            170,
+            150,
             _pytest(
                 "tests/gpu",
                 "tests/kernels/triton/test_rank.py",
                 "tests/kernels/triton/test_rank_bound.py",
                 "tests/kernels/triton/test_rank_options.py",
                 "tests/kernels/triton/test_rscf.py",
+                "tests/kernels/triton/test_in_place.py",
             ),
             {"OMP_NUM_THREADS": "2"},  # of each worker, for what is computed on the CPU
             patience=15,
         ),
+        Step("loss_speed", 90, _benchmark("loss_speed.py", tag, has_plot=False)),
         Step("eval_mem", 90, _benchmark("eval_mem.py", tag)),
         Step("eval_speed", 120, _benchmark("eval_speed.py", tag)),
         Step("topk_speed", 80, _benchmark("topk_speed.py", tag)),
-        Step(
-            "sanitizer",
-            40,
-            [
-                *("compute-sanitizer", "--error-exitcode", "1", "--padding", "4096"),
-                *(sys.executable, "-c", SMALL_CASE),
-            ],
-            {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},  # else one allocation hides all bounds
-        ),
+        *(_sanitizer(tool) for tool in SANITIZERS),
         # Last, as it starts forty processes: it has what time the others left.
         Step("loss_mem", 180, _benchmark("loss_mem.py", tag)),
     ]
+
+
+def _sanitizer(tool: str) -> Step:
+    """The small case under one of compute-sanitizer's tools; what it finds fails the step."""
+    words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
+    if tool == "memcheck":
+        words += ["--padding", "4096"]
+    command = [*words, sys.executable, "-c", SMALL_CASE]
+    # With the cache of allocations one of them hides all bounds.
+    return Step(tool, 40, command, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
 
 
 def _pytest(*paths: str) -> list[str]:
@@ -116,17 +132,18 @@ def _pytest(*paths: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *workers, *paths]
 
 
-def _benchmark(script: str, tag: str) -> list[str]:
+def _benchmark(script: str, tag: str, *, has_plot: bool = True) -> list[str]:
     """``eval_mem.py`` writes ``results/<gpu>-eval-mem.json`` and, if it can, a picture."""
     path = RESULTS / f"{tag}-{script.removesuffix('.py').replace('_', '-')}.json"
-    plot = ["--plot", str(path.with_suffix(".png"))] if find_spec("matplotlib") else []
+    has_plot = has_plot and find_spec("matplotlib") is not None
+    plot = ["--plot", str(path.with_suffix(".png"))] if has_plot else []
     script_path = f"benchmarks/{script}"
     return [sys.executable, script_path, "--device", "cuda", "--json", str(path), *plot]
 
 
 def main() -> int:
     """Build and run the steps; 1 if one of them failed."""
-    started = time.monotonic()
+    started, since = time.monotonic(), time.time()
     import torch
 
     if not torch.cuda.is_available():
@@ -141,15 +158,74 @@ def main() -> int:
     from lib.results import write_json
 
     tag = machine_tag("cuda")
-    outcomes |= run(steps(tag), started + SECONDS)
     path = RESULTS / f"{tag}-summary.json"
-    took = time.monotonic() - started
-    found = {name: asdict(outcome) for name, outcome in outcomes.items()}
-    write_json(path, {**_device(), "command": "make gpu", "seconds": took, "steps": found})
-    print(f"{took:.0f} s; wrote {path.relative_to(ROOT)}")
-    for name, outcome in outcomes.items():
-        print(f"{name:12} exit code {outcome.exit_code}, {outcome.seconds:.0f} s")
+    about = {**_device(), "command": "make gpu"}
+
+    def keep(so_far: dict[str, Outcome]) -> None:
+        found = {name: asdict(outcome) for name, outcome in (outcomes | so_far).items()}
+        write_json(path, {**about, "seconds": time.monotonic() - started, "steps": found})
+
+    todo = steps(tag)
+    outcomes |= run(todo, started + SECONDS, keep)
+    files = {step.name: results_of(step) for step in todo}
+    print(summary(about, outcomes, files, since))
+    print(f"{time.monotonic() - started:.0f} s; wrote {path.relative_to(ROOT)}")
     return int(any(outcome.exit_code for outcome in outcomes.values()))
+
+
+def results_of(step: Step) -> Path | None:
+    """The file of results that a step writes."""
+    files = [Path(word) for word in step.command if word.endswith(".json")]
+    return files[0] if files else None
+
+
+def summary(
+    about: dict[str, Any],
+    outcomes: dict[str, Outcome],
+    files: dict[str, Path | None],
+    since: float,
+) -> str:
+    """What a person reads at the end: the machine, every step, what was measured and the goals.
+
+    A file of results that is broken, or older than ``since`` (seconds since the epoch), says so.
+    """
+    found, packages = about["machine"], about["versions"]
+    driver = f", driver {found['driver']}" if found.get("driver") else ""
+    versions = ", ".join(f"{name} {packages[name]}" for name in ("kgfast", "torch", "triton"))
+    lines = ["", f"{found['name']}{driver}; {versions}", ""]
+    for name, outcome in outcomes.items():
+        lines.append(f"{name:12} {_verdict(outcome):32} {outcome.seconds:5.0f} s")
+        if outcome.exit_code is None:
+            continue
+        if outcome.exit_code:
+            lines += [f"    | {line}" for line in outcome.end_of_output.splitlines()[-4:]]
+        path = files.get(name)
+        if path is not None:
+            lines += [f"    {line}" for line in _measured(path, since)]
+    return "\n".join(lines)
+
+
+def _verdict(outcome: Outcome) -> str:
+    if outcome.exit_code is None:
+        return f"left out: {outcome.end_of_output}"
+    if outcome.exit_code == 124:
+        return "STOPPED: over its time"
+    return "good" if outcome.exit_code == 0 else f"FAILED: exit code {outcome.exit_code}"
+
+
+def _measured(path: Path, since: float) -> list[str]:
+    """The lines of a file of results that say what was measured, and the goal."""
+    try:
+        if path.stat().st_mtime < since:
+            return [f"{path.name} is of an earlier run"]
+        ratios = json.loads(path.read_text()).get("ratios", [])
+        return [
+            f"{line['what']}: {line['measured']}"
+            + (f"  (goal {line['goal']})" * bool(line["goal"]))
+            for line in ratios
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [f"no results in {path.name}: {type(error).__name__}"]
 
 
 def environment() -> dict[str, str]:
@@ -172,9 +248,24 @@ def _setup(command: str) -> list[str]:
     return [sys.executable, "setup.py", "--quiet", command, f"--build-lib={BUILD}"]
 
 
-def run(todo: Sequence[Step], deadline: float) -> dict[str, Outcome]:
-    """Run steps one after the other, none past the deadline (a time of ``time.monotonic``)."""
-    return {step.name: _run(step, deadline - time.monotonic()) for step in todo}
+def run(
+    todo: Sequence[Step],
+    deadline: float,
+    keep: Callable[[dict[str, Outcome]], None] = lambda outcomes: None,
+) -> dict[str, Outcome]:
+    """Run steps one after the other, none past the deadline (a time of ``time.monotonic``).
+
+    A step that fails, or cannot even be started, does not keep the others from running; ``keep``
+    is given what there is after each.
+    """
+    outcomes: dict[str, Outcome] = {}
+    for step in todo:
+        try:
+            outcomes[step.name] = _run(step, deadline - time.monotonic())
+        except OSError as error:
+            outcomes[step.name] = Outcome(1, 0.0, f"{type(error).__name__}: {error}")
+        keep(outcomes)
+    return outcomes
 
 
 def _run(step: Step, seconds_left: float) -> Outcome:

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -47,7 +49,21 @@ def machine(device: str) -> dict[str, Any]:
     if device == "cuda":
         found["name"] = torch.cuda.get_device_name()
         found["device_memory_bytes"] = torch.cuda.get_device_properties(0).total_memory
+        found["driver"] = _driver()
+        found["cuda"] = torch.version.cuda
     return found
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver, where its tool is installed."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return None
+    command = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
+    lines = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    ).stdout.split()
+    return lines[0] if lines else None
 
 
 def machine_tag(device: str) -> str:

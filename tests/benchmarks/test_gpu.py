@@ -1,5 +1,6 @@
 """`make gpu`, as far as a machine without a GPU can run it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -71,6 +72,76 @@ def test_the_steps_are_those_of_this_tree(gpu) -> None:
                 assert Path(word).parent == ROOT / "benchmarks" / "results"
                 assert Path(word).name.startswith("h200-")
     assert gpu.SECONDS < 480
+
+
+def test_what_the_readme_lacks_comes_first(gpu) -> None:
+    names = [step.name for step in gpu.steps("h200")]
+    assert names.index("loss_speed") < names.index("eval_mem")
+    assert names[-4:] == ["memcheck", "racecheck", "synccheck", "loss_mem"]
+    commands = {step.name: list(step.command) for step in gpu.steps("h200")}
+    for tool in ("memcheck", "racecheck", "synccheck"):
+        words = commands[tool]
+        assert words[words.index("--tool") + 1] == tool
+        assert gpu.SMALL_CASE in words
+
+
+def test_a_step_that_fails_does_not_lose_the_others(gpu, tmp_path, monkeypatch) -> None:
+    """Nor does one that cannot be started at all; what there is is kept after each."""
+    monkeypatch.setattr(gpu.shutil, "which", lambda name: name)
+    not_a_program = tmp_path / "plain.txt"
+    not_a_program.write_text("")
+    kept: list[list[str]] = []
+    outcomes = gpu.run(
+        [
+            gpu.Step("broken", 60, [str(not_a_program)]),
+            gpu.Step("good", 60, python("print('works')")),
+        ],
+        time.monotonic() + 300,
+        lambda so_far: kept.append(list(so_far)),
+    )
+    assert kept == [["broken"], ["broken", "good"]]
+    assert outcomes["broken"].exit_code == 1
+    assert "PermissionError" in outcomes["broken"].end_of_output
+    assert outcomes["good"].exit_code == 0
+
+
+def test_the_summary_is_for_a_person(gpu, tmp_path) -> None:
+    measured, old, broken = (tmp_path / f"{name}.json" for name in ("new", "old", "broken"))
+    line = {"what": "bce dot against torch", "measured": "2.0x", "goal": ">= 1x"}
+    for path in (measured, old):
+        path.write_text(json.dumps({"ratios": [line], "rows": []}))
+    broken.write_text("{")
+    os.utime(old, (1, 1))
+    about = {
+        "machine": {"name": "A GPU", "driver": "580.1"},
+        "versions": {"kgfast": "1", "torch": "2", "triton": "3"},
+    }
+    outcomes = {
+        "loss_speed": gpu.Outcome(0, 12.3, ""),
+        "eval_mem": gpu.Outcome(3, 4.0, "first\nTraceback\nValueError: bad"),
+        "eval_speed": gpu.Outcome(124, 120.0, "over 120 s: stopped"),
+        "racecheck": gpu.Outcome(None, 0.0, "compute-sanitizer is not installed"),
+    }
+    files = {"loss_speed": measured, "eval_mem": old, "eval_speed": broken}
+    text = gpu.summary(about, outcomes, files, since=1000.0)
+    assert "A GPU, driver 580.1; kgfast 1, torch 2, triton 3" in text
+    assert "bce dot against torch: 2.0x  (goal >= 1x)" in text
+    assert "FAILED: exit code 3" in text
+    assert "| ValueError: bad" in text
+    assert "old.json is of an earlier run" in text
+    assert "STOPPED: over its time" in text
+    assert "no results in broken.json" in text
+    assert "left out: compute-sanitizer is not installed" in text
+
+
+@pytest.mark.slow
+def test_the_small_case_runs(gpu) -> None:
+    """What the sanitizers are given, with the backends of the CPU."""
+    code = gpu.SMALL_CASE.replace('"cuda"', '"cpu"')
+    done = subprocess.run(python(code), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for word in ("rotate", "rscf_l2", "nested", "top", "many", "losses dot", "gradients"):
+        assert f"\n{word}" in f"\n{done.stdout}"
 
 
 def test_the_build_works_without_an_installation(gpu, monkeypatch, tmp_path) -> None:

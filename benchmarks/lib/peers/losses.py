@@ -115,17 +115,60 @@ def rotate_chunk(work: Work) -> int:
     return max(1, min(len(work.table), CHUNK_BYTES // bytes_each))
 
 
-def chunk_of_rotate_bce(work: Work) -> Run:
+def rotate_bce(queries: Tensor, table: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross entropy of distances, summed."""
+    scores = pairwise_rotate(queries, table)
+    return functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
+
+
+def chunk_of_rotate_bce(work: Work, compiled: bool = False) -> Run:
     """Forward and backward of the first chunk of candidates: the loss is a sum over chunks."""
     size = rotate_chunk(work)
     part = labels_of(work)[:, :size].contiguous()
+    loss_of = torch.compile(rotate_bce, dynamic=False) if compiled else rotate_bce
 
     def run() -> float:
         work.forget()
-        scores = pairwise_rotate(work.queries, work.table[:size])
-        loss = functional.binary_cross_entropy_with_logits(scores, part, reduction="sum")
+        loss = loss_of(work.queries, work.table[:size], part)
         loss.backward()
         return loss.item()
+
+    return run
+
+
+def dense_logits(queries: Tensor, table: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Cross entropy as it is usually written."""
+    return functional.cross_entropy(queries @ table.T, targets, label_smoothing=smoothing)
+
+
+def dense_cross_entropy(work: Work, compiled: bool = False) -> Run:
+    """Logits of all rows at once, eager or by torch.compile."""
+    loss_of = torch.compile(dense_logits, dynamic=False) if compiled else dense_logits
+
+    def run() -> float:
+        work.forget()
+        loss = loss_of(work.queries, work.table, work.targets[:, 0], work.smoothing)
+        loss.backward()
+        return loss.item()
+
+    return run
+
+
+def has_linear_cross_entropy() -> bool:
+    """Whether this torch has it."""
+    return hasattr(functional, "linear_cross_entropy")
+
+
+def linear_cross_entropy(work: Work) -> Run:
+    """Torch's own cross entropy of an output head, which holds parts of the logits at a time."""
+
+    def run() -> float:
+        work.forget()
+        loss = functional.linear_cross_entropy(
+            work.queries, work.table, work.targets[:, 0], label_smoothing=work.smoothing
+        )
+        loss.backward()
+        return float(loss.item())
 
     return run
 

@@ -115,7 +115,9 @@ def test_crops_are_swept_at_the_price_of_the_widest(arch) -> None:
             "rotate", batch, arch=arch, dtype=dtype, options=options, dims=[50, 100, 80]
         )
         names = [launch.name for launch in launches]
-        assert (names.count("sweep_crops"), names.count("sweep"), names.count("pack")) == (1, 0, 2)
+        of_norms = 3 if dtype == torch.float64 else 0  # of the queries, at every crop
+        assert (names.count("sweep_crops"), names.count("sweep")) == (1, 0)
+        assert names.count("pack") == 2 + of_norms
         launch = only(launches, "sweep_crops")
         elements = elements_of(launch)
         code = aot.compile_for(launch, arch)

@@ -1,0 +1,67 @@
+"""The benchmark of losses beside torch's own, in its smoke-test sizes."""
+
+import json
+
+import pytest
+
+from support.scripts import run
+
+WORKS = ("bce dot", "bce rotate", "cross entropy dot", "smoothed cross entropy dot")
+
+
+@pytest.mark.slow
+def test_loss_speed_writes_what_it_measured(tmp_path):
+    result = tmp_path / "speed.json"
+    done = run("loss_speed.py", "--quick", "--rounds", 1, "--json", result)
+    assert done.returncode == 0, done.stderr
+    content = json.loads(result.read_text())
+    rows = content["rows"]
+    assert {row["section"] for row in rows} == set(WORKS)
+    for row in rows:
+        assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+    assert content["ratios"]
+    assert str(tmp_path) not in result.read_text()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_peers_compute_the_same_cross_entropy(load, smoothing):
+    peers = load("lib.peers.losses")
+    work = peers.Work.random("dot", 7, 30, 4, "cpu")
+    work.smoothing = smoothing
+    ours = peers.kgfast_cross_entropy(work)
+    gradients = work.queries.grad.clone(), work.table.grad.clone()
+    others = [peers.dense_cross_entropy(work)]
+    if peers.has_linear_cross_entropy():
+        others.append(peers.linear_cross_entropy(work))
+    for other in others:
+        assert other() == pytest.approx(ours, rel=1e-5)
+        for a, b in zip(gradients, (work.queries.grad, work.table.grad), strict=True):
+            assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
+
+
+def test_a_contender_that_fails_leaves_the_others(load, monkeypatch):
+    script, peers = load("loss_speed"), load("lib.peers.losses")
+
+    def broken(work, compiled=False):
+        def run() -> float:
+            raise RuntimeError("out of memory\nat line 3")
+
+        return run
+
+    monkeypatch.setattr(script.peers, "dense_cross_entropy", broken)
+    options = script.parse(["--quick", "--rounds", "1"])
+    rows = script.race("cross entropy dot", ("dot", 4, 20, 6, 0.0), options)
+    found = {row["contender"]: row for row in rows}
+    assert found["eager"]["seconds"] is None
+    assert found["eager"]["note"] == "RuntimeError: out of memory"
+    assert found["kgfast"]["seconds"]["median"] > 0
+    assert ("linear" in found) == peers.has_linear_cross_entropy()
+    script.table_of(rows)
+
+
+def test_loss_speed_refuses_bad_arguments(load, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        load("loss_speed").parse(["--rounds", "0"])
+    assert exit_info.value.code == 2
+    assert "--rounds must be at least 1; got 0" in capsys.readouterr().err
