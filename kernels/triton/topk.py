@@ -143,7 +143,8 @@ class _Pass:
     ) -> None:
         """``out``: where scores and ids go, ``[b, k]`` each."""
         self.job, self.queries, self.first_band, self.out = job, queries, first_band, out
-        self.first, self.count = queries.start, queries.stop - queries.start
+        self.first: int = queries.start
+        self.count: int = queries.stop - queries.start
         needed = self.count * max(16 * job.k, job.unit)
         self.capacity = min(BAND_PAIRS, max(LEAST_BAND, needed))
         self.spans = list(self._spans())

@@ -1,7 +1,5 @@
 """Ranks on a real GPU: the CPU's integers, bounded memory, the tensor's own device and stream."""
 
-import warnings
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ import kgfast
 from kgfast import ops
 from support.flat import reference
 from support.problems import DTYPES, SCORES, make_problem, no_known
+from support.waits import count_waits
 
 SEEDS = range(60)
 
@@ -52,6 +51,26 @@ def _has_extension() -> bool:
     from kgfast.kernels import cpu
 
     return cpu.is_available()
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("batch", [1, 3, 16, 17])
+def test_few_queries(score, batch):
+    """Those of up to 16 are swept in place: the same integers as packed, at every crop."""
+    generator = torch.Generator().manual_seed(batch)
+    table = torch.randn(40_943, 256, generator=generator).half()
+    queries = torch.randn(batch, 256, generator=generator)
+    targets = torch.randint(len(table), (batch,), generator=generator)
+    ids = torch.randperm(len(table), generator=generator)[:30_001]
+    with ops.use_backend("cpu" if _has_extension() else "reference"):
+        expected = ops.rank_counts(
+            queries, table, targets, *no_known(batch), score, dims=[128, 37], candidate_ids=ids
+        )
+    args = moved((queries, table, targets, *no_known(batch)), "cuda")
+    for _ in range(2):
+        counted = ops.rank_counts(*args, score, dims=[128, 37], candidate_ids=ids.cuda())
+        for a, b in zip(expected, counted, strict=True):
+            assert torch.equal(a, b.cpu())
 
 
 def test_rank_of_a_whole_graph_equals_the_cpu():
@@ -118,19 +137,6 @@ def test_a_stream_of_its_own():
         counted = torch.stack(ops.rank_counts(*args, "rotate"))
     stream.synchronize()
     assert torch.equal(counted, expected)
-
-
-def count_waits(call) -> int:
-    """How often the host waited for the device."""
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            call()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(warning.message) for warning in caught)
 
 
 @pytest.mark.parametrize("dims", [None, [16, 64]])

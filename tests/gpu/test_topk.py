@@ -9,6 +9,7 @@ from kgfast import ops
 from kgfast.kernels.scores import get_score
 from support.flat import reference
 from support.problems import DTYPES, SCORES, make_problem
+from support.waits import count_waits
 
 SEEDS = range(60)
 
@@ -81,6 +82,26 @@ def test_peak_memory_beyond_inputs_and_outputs(score, batch, k):
     torch.cuda.synchronize()
     outputs = sum(it.numel() * it.element_size() for it in kept)
     assert torch.cuda.max_memory_allocated() - before - outputs <= 64 << 20
+
+
+@pytest.mark.parametrize(("batch", "rows"), [(1, 1_000_000), (300, 200_000), (3000, 40_943)])
+def test_the_operator_waits_once(batch, rows):
+    """However many chunks and passes there are."""
+    queries, table = map(moved, problem_on_gpu("rotate", rows=rows, batch=batch, dim=64))
+    known = torch.arange(batch + 1, device="cuda"), torch.arange(batch, device="cuda")
+    ops.topk(queries, table, 10, *known, score="rotate")  # compiles
+    assert count_waits(lambda: ops.topk(queries, table, 10, *known, score="rotate")) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 5, 16])
+def test_few_queries_of_a_long_table(batch):
+    """Several spans; scores that rise with the id leave more than a band holds."""
+    queries, table = problem_on_gpu("dot", rows=300_000, batch=batch, dim=24)
+    for rows in (table, torch.arange(300_000.0)[:, None].expand(-1, 24).contiguous()):
+        expected = reference.topk(queries, rows, 10, score="dot")
+        found = ops.topk(queries.cuda(), rows.cuda(), 10, score="dot")
+        assert torch.equal(found[1].cpu(), expected[1])
+        assert torch.equal(found[0].cpu(), expected[0])
 
 
 def test_a_stream_of_its_own():

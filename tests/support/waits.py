@@ -1,6 +1,8 @@
-"""Counting, without a GPU, how often the host waits for one."""
+"""Counting how often the host waits for a GPU: without one, and on one."""
 
+import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,3 +48,16 @@ _WAIT = {
     *("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount"),
     *("_unique2", "unique_dim", "unique_consecutive", "isin"),
 }
+
+
+def count_waits(call: Callable[[], object]) -> int:
+    """How often the host waits for the real device within a call."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in caught)

@@ -51,12 +51,11 @@ def add_norm(norm, c, mask, FORM: tl.constexpr):
         move = tl.abs(c.b - 1.0)
         move = tl.where(move < float("inf"), move, float("inf"))
         norm = tl.maximum(norm, tl.where(mask, move, 0.0))
-    elif FORM.norm == EUCLIDEAN_NORM:
-        norm += c.re * c.re
     else:
-        norm += tl.abs(c.re)
+        size = c.re * c.re if FORM.norm == EUCLIDEAN_NORM else tl.abs(c.re)
         if FORM.planes == 2:
-            norm += tl.abs(c.im)
+            size += c.im * c.im if FORM.norm == EUCLIDEAN_NORM else tl.abs(c.im)
+        norm += size
     return norm
 
 
@@ -73,7 +72,7 @@ def norm_of_lanes(norm, num_features, AXIS: tl.constexpr, FORM: tl.constexpr):
         if FORM.norm == EUCLIDEAN_NORM:
             above = tl.sqrt(above)
     count = num_features.to(tl.float32)
-    above *= 1.0 + (9.5367431640625e-07 + 1.1920928955078125e-07 * (66.0 + count * 0.015625))
+    above *= 1.0 + (9.5367431640625e-07 + 1.1920928955078125e-07 * (68.0 + count * 0.015625))
     return above + count * 2.168404344971009e-19
 
 
