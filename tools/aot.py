@@ -6,11 +6,12 @@ registers, stack, shared memory, and the issue slots of the innermost loop from 
 assert and ``benchmarks/static_roofline.py`` reports what is found here.
 """
 
+import math
 import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -163,16 +164,28 @@ class Loop(Counter[str]):
     words : int
         Registers that its loads of global and shared memory fill in a thread, and so clocks of
         the path they come back on, a warp and iteration.
+    stored : int
+        Registers that its stores to global memory take.
+    products : Counter
+        What tensor cores multiply and add for a warp, by the type of what they multiply.
+    span : tuple of int
+        Its first and last address.
     """
 
-    words: int = 0
+    words: int
+    stored: int
+    products: Counter[str]
+    span: tuple[int, int]
 
     @staticmethod
-    def of(lines: Iterable[str]) -> "Loop":
-        """The loop of these lines of SASS."""
-        texts = list(lines)
+    def of(code: Sequence[tuple[int, str]], low: int, high: int) -> "Loop":
+        """The loop from one address to another."""
+        texts = [text for address, text in code if low <= address <= high]
         loop = Loop(_operation(text) for text in texts)
-        loop.words = sum(_words_loaded(text) for text in texts)
+        loop.words = sum(_words(text, "LDG|LDS|LDSM|LD") for text in texts)
+        loop.stored = sum(_words(text, "STG|ST") for text in texts)
+        loop.products = sum(map(_products, texts), Counter())
+        loop.span = low, high
         return loop
 
 
@@ -200,23 +213,42 @@ class NvidiaCode(Code):
         return {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", text)}
 
     @cached_property
-    def loops(self) -> list[Loop]:
-        """Every loop, innermost (shortest) first."""
+    def _code(self) -> list[tuple[int, str]]:
+        """Addresses and instructions."""
         lines = re.findall(
             r"^\s+/\*([0-9a-f]{4,5})\*/\s+(.*?)\s*;",
             _cuobjdump("--dump-sass", self.asm["cubin"]),
             re.MULTILINE,
         )
-        code = [(int(address, 16), text) for address, text in lines]
+        return [(int(address, 16), text) for address, text in lines]
+
+    @cached_property
+    def loops(self) -> list[Loop]:
+        """Every loop, innermost (shortest) first."""
         spans = []
-        for address, text in code:
+        for address, text in self._code:
             branch = re.search(r"\bBRA\S*\s+(?:\S+,\s*)?0x([0-9a-f]+)", text)
             if branch and int(branch.group(1), 16) < address:
                 spans.append((int(branch.group(1), 16), address))
         spans.sort(key=lambda span: span[1] - span[0])
-        return [
-            Loop.of(text for address, text in code if low <= address <= high) for low, high in spans
+        return [Loop.of(self._code, low, high) for low, high in spans]
+
+    @property
+    def busiest(self) -> Loop:
+        """Of the loops that hold no other the one with most to do; all of it if there is none.
+
+        Where tensor cores multiply, that is the loop that asks them to.
+        """
+        holds_none = [
+            loop
+            for loop in self.loops
+            if not any(_lies_within(other.span, loop.span) for other in self.loops)
         ]
+        asking = [loop for loop in self.loops if any(name.endswith("MMA") for name in loop)]
+        if asking:
+            return asking[0]
+        whole = Loop.of(self._code, 0, self._code[-1][0])
+        return max(holds_none, key=Loop.total, default=whole)
 
     def inner_loop(self, least: int) -> Loop:
         """The shortest loop of at least ``least`` instructions."""
@@ -242,15 +274,31 @@ class AmdCode(Code):
         return int(match.group(1))
 
 
-def _words_loaded(text: str) -> int:
-    """Registers that an instruction loads: ``LDG.E.128`` 4, ``LDSM.16.M88.4`` 4, ``LDS`` 1."""
-    match = re.match(r"(?:@!?U?P[T\d]+\s+)?(LDG|LDS|LDSM|LD)((?:\.\w+)*)\s", text)
+def _lies_within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
+    return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _words(text: str, names: str) -> int:
+    """Registers of a load or store: ``LDG.E.128`` 4, ``LDSM.16.M88.4`` 4, ``LDS`` 1."""
+    match = re.match(rf"(?:@!?U?P[T\d]+\s+)?({names})((?:\.\w+)*)\s", text)
     if match is None:
         return 0
     parts = match.group(2).split(".")
     if match.group(1) == "LDSM":
         return int(parts[-1]) if parts[-1] in ("2", "4") else 1
     return 4 if "128" in parts else 2 if "64" in parts else 1
+
+
+def _products(text: str) -> Counter[str]:
+    """``HMMA.16816.F32.BF16`` 2048 of ``BF16``, a quarter of ``HGMMA.64x128x16.F32.BF16``."""
+    match = re.match(r"(?:@!?U?P[T\d]+\s+)?(HGMMA|HMMA)\.(\w+)\.F32((?:\.\w+)*)", text)
+    if match is None:
+        return Counter()
+    name, shape, parts = match.groups()
+    kind = next((part for part in parts.split(".") if part in ("BF16", "TF32")), "F16")
+    if name == "HGMMA":
+        return Counter({kind: math.prod(map(int, shape.split("x"))) // 4})
+    return Counter({kind: {"16816": 2048, "1688": 1024, "1684": 512}[shape]})
 
 
 def _operation(text: str) -> str:

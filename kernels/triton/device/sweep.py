@@ -4,8 +4,8 @@ Cost model (rotate, sm_90, 64 x 128 tile, 8 warps): per feature and element 6 ar
 0.5 for loads and the loop, 6.6 with the folds; one square root takes as long as 8, so the square
 root unit is the limit. 127 registers, no spills, no shared memory in the loop. A thread has 8
 queries of its warp's and 4 candidates beside each other: query loads are uniform, all are 16-byte
-vectors, and 12 words serve 32 pairs and a plane. With loads rscf_rotate takes 7.4 slots without a
-factor, 23.1 where phases are near, 34.8 where they are far.
+vectors, and 12 words serve 32 pairs and a plane. With loads rscf_rotate takes 6.8 slots without a
+factor, 22.2 where phases are near.
 
 Sums run over 64 features and are then folded into totals, which keeps the error bound short; the
 fold is also where a tile stops whose every total is past its query's limit. Sums of monotone

@@ -4,7 +4,7 @@ Cost model (compiled for sm_90; registers a thread, issue slots an element of th
 that a thread loads for a pair and plane):
 
     64 queries x 128 candidates, 8 warps    127    6.5    0.38    8 x 4 pairs a thread
-    32 x 64, 4 warps                         98    6.9    0.63    8 x 2: up to 255, crops, rscf
+    32 x 64, 4 warps                         98    6.9    0.63    8 x 2: up to 255, or crops
     16 x 32, 1 warp                          68    7.2    1.06    16 x 1: up to 16
 
 A word takes the loads' return path a clock for each warp, a square root two, an instruction a
@@ -73,22 +73,14 @@ class Plan:
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> Tile:
     """The tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD.
 
-    Crops that are swept at once keep their totals while one is classified, rscf scores load
-    and compute more: fewer queries.
+    Crops that are swept at once keep their totals while one is classified: fewer queries.
     """
     lanes = 32 if arch else 64
     if num_queries <= FEW_QUERIES:
         return Tile(FEW_QUERIES, lanes, 1)
-    if num_queries < 256 or num_crops > 1 or score.is_rscf:
+    if num_queries < 256 or num_crops > 1:
         return Tile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 4, 2)
     return Tile(64, 4 * lanes, 8, None, 8, 4)
-
-
-def _crop_registers(score: Score, arch: int) -> int | None:
-    """A cap for crops that are swept at once, none of which needs more, with the same end."""
-    if not score.monotone:
-        return 128
-    return 96 if score.planes == 1 or arch < 90 else None
 
 
 def splits(score: Score, num_queries: int, arch: int) -> bool:

@@ -126,7 +126,7 @@ def test_a_loss_of_rotate_is_twenty_slots_a_feature() -> None:
     """Scored once for binary cross entropy, twice for cross entropy, and pulled once."""
     launches = recorded("rotate", 1000, arch=90)
     pulled, tile = only(launches, "pull"), only(launches, "score_tiles")
-    scored = math.prod(tile.args["TILE"]) // (32 * tile.options["num_warps"])
+    scored = tile.args["TILE"].rows * tile.args["TILE"].lanes // (32 * tile.options["num_warps"])
     of_pull, _, _ = loop_of(pulled, 90, pull_elements(pulled))
     of_score, _, _ = loop_of(tile, 90, scored)
     assert of_score + of_pull <= 20

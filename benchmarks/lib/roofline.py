@@ -1,0 +1,106 @@
+"""Which unit of a GPU limits a compiled loop: the clocks of each, a warp and iteration.
+
+A multiprocessor starts four instructions a clock, gives back a word of a load for every thread of
+a warp (also one that all threads share, unless it lies in shared memory), takes 16 square roots,
+reciprocals, logarithms or powers, and as many float32 and float64 operations and products of tensor
+cores as :data:`MULTIPROCESSORS` says. What streams through it once moves at the memory's bandwidth.
+The way back of loads is from a vendor's engineer's statement for compute capability 7.x, the rest
+from the vendor's white papers; latency, bank conflicts and misses of a cache are not modelled.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WARP = 32
+THREADS, REGISTERS = 2048, 65536  # of a multiprocessor
+SHARED = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
+SCHEDULERS, SPECIAL = 4, 16  # instructions and special functions a clock
+FLOATS = {"FFMA": 1, "FADD": 1, "FMUL": 1, "FFMA2": 2, "FADD2": 2, "FMUL2": 2}
+DOUBLES = "DFMA", "DADD", "DMUL", "DSETP"
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What one does a clock."""
+
+    floats: int
+    doubles: int
+    products: int  # of bfloat16 and float16 by tensor cores; of tf32 half
+
+
+MULTIPROCESSORS = {
+    80: Multiprocessor(64, 32, 1024),
+    90: Multiprocessor(128, 64, 2048),
+    100: Multiprocessor(128, 64, 4096),
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Published numbers; ``ghz`` is the clock that the predictions assume.
+
+    ``cache_bytes``: of the L2 cache, a clock and multiprocessor: half of what the A100's white
+    paper has (5120 a clock for 108), as no vendor says how much of it a kernel sees.
+    """
+
+    name: str
+    arch: int
+    multiprocessors: int
+    ghz: float
+    bytes_per_second: float
+    cache_bytes: float = 24.0
+
+    @property
+    def clocks(self) -> float:
+        """Clocks a second of all multiprocessors together."""
+        return self.multiprocessors * self.ghz * 1e9
+
+
+GPUS = (
+    Gpu("A100 SXM", 80, 108, 1.41, 2.04e12),
+    Gpu("H100 SXM", 90, 132, 1.83, 3.35e12),
+    Gpu("H200", 90, 132, 1.98, 4.8e12),
+    Gpu("B200", 100, 148, 1.9, 8.0e12),
+)
+
+
+def gpu_of(arch: int) -> Gpu:
+    """The first GPU of an architecture."""
+    return next(gpu for gpu in GPUS if gpu.arch == arch)
+
+
+def clocks_of(loop: Any, arch: int, *, streams: bool = False) -> dict[str, float]:
+    """Clocks of each unit for a warp and iteration of an ``aot.Loop``.
+
+    ``streams``: what it loads and stores comes from memory and goes there.
+    """
+    unit, gpu = MULTIPROCESSORS[arch], gpu_of(arch)
+    special = sum(count for name, count in loop.items() if name.startswith("MUFU"))
+    floats = sum(loop[name] * each for name, each in FLOATS.items())
+    doubles = sum(loop[name] for name in DOUBLES)
+    products = sum(count * (2 if kind == "TF32" else 1) for kind, count in loop.products.items())
+    clocks = {
+        "issue": loop.total() / SCHEDULERS,
+        "special functions": special * WARP / SPECIAL,
+        "loads": float(loop.words),
+        "float32": floats * WARP / unit.floats,
+        "float64": doubles * WARP / unit.doubles,
+        "tensor cores": products / unit.products,
+    }
+    if streams:
+        moved = 4 * WARP * (loop.words + loop.stored)
+        clocks["memory"] = moved * gpu.clocks / gpu.bytes_per_second
+    return clocks
+
+
+def limit_of(clocks: Mapping[str, float]) -> str:
+    """The unit that takes longest."""
+    return max(clocks, key=lambda name: clocks[name])
+
+
+def programs_resident(code: Any, warps: int, arch: int) -> int:
+    """Programs that a multiprocessor holds at once, by registers, threads and shared memory."""
+    by_registers = REGISTERS // (-(-code.registers // 8) * 8 * WARP * warps)
+    by_shared = SHARED[arch] // (code.shared + 1024)
+    return min(by_registers, by_shared, THREADS // (WARP * warps), 32)
