@@ -1,7 +1,8 @@
-"""Datasets: readers for the folder layouts in use, and a synthetic graph that needs no download."""
+"""Datasets: downloads, readers for the layouts in use, and a synthetic graph that needs neither."""
 
 from kgfast.datasets.base import Dataset
+from kgfast.datasets.downloads import download
 from kgfast.datasets.readers import load
 from kgfast.datasets.synthetic import SyntheticDataset, synthetic
 
-__all__ = ["Dataset", "SyntheticDataset", "load", "synthetic"]
+__all__ = ["Dataset", "SyntheticDataset", "download", "load", "synthetic"]

@@ -14,7 +14,8 @@ KNOWN_LAYOUTS = (
     "DGL-KE raw_udd (entities.tsv, relations.tsv, train.tsv), "
     "OpenKE (entity2id.txt, relation2id.txt, train2id.txt), "
     "LibKGE (dataset.yaml, entity_ids.del, relation_ids.del, train.del), "
-    "plain TSV (train.txt or train.tsv); each file as it is or with .gz"
+    "plain TSV (train.txt or train.tsv), Parquet (train.parquet), N-Triples (train.nt); "
+    "each file but Parquet as it is or with .gz"
 )
 LIMIT_VARIABLE = "KGFAST_MAX_BYTES"
 # What a gzipped file may unpack to if nobody says: 64 times its size, and always 64 MiB. Triples by

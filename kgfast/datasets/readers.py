@@ -7,6 +7,8 @@
 | OpenKE           | `train2id.txt`  | `entity2id.txt`: count line, then `name id` | ids, h t r   |
 | LibKGE           | `dataset.yaml`  | `entity_ids.del`: `id<TAB>name`             | ids, h r t   |
 | plain TSV        | `train.txt`     | names of all splits, sorted                 | names, h r t |
+| Parquet          | `train.parquet` | its names, or `entities.parquet`            | names or ids |
+| N-Triples        | `train.nt`      | addresses of all splits, sorted             | names, h r t |
 
 Every file may be gzipped, have CRLF line ends, a byte order mark and blank lines; it and the folder
 may be links.
@@ -30,6 +32,8 @@ from kgfast.datasets.fields import (
     read_vocabulary,
 )
 from kgfast.datasets.files import KNOWN_LAYOUTS, Folder, checked_limit
+from kgfast.datasets.ntriples import read_ntriples
+from kgfast.datasets.parquet import read_parquet
 from kgfast.graph import Triples, Vocabulary, shown
 
 _Parts = tuple[Vocabulary, Vocabulary, list[Tensor]]
@@ -47,8 +51,8 @@ def load(
     Parameters
     ----------
     root
-        A folder in the layout of official RotatE / DGL-KE, DGL-KE's raw_udd, OpenKE, LibKGE, or
-        plain TSV.
+        A folder in the layout of official RotatE / DGL-KE, DGL-KE's raw_udd, OpenKE, LibKGE, plain
+        TSV, Parquet (with pyarrow) or N-Triples (with pyoxigraph).
     name
         Name of the dataset; that of the folder by default.
     columns
@@ -185,6 +189,8 @@ _LAYOUTS: dict[str, Callable[[Folder, str | None], _Parts]] = {
     "entities.tsv": read_raw_udd,
     "train.txt": _read_plain,
     "train.tsv": _read_plain,
+    "train.parquet": read_parquet,
+    "train.nt": read_ntriples,
 }
 
 

@@ -1,0 +1,132 @@
+"""Folders of Parquet files: ``train.parquet``, and ``valid.parquet`` and ``test.parquet`` if any.
+
+A file has columns of heads, relations and tails, named as in :data:`_COLUMNS`; others are not read.
+Text is names. Whole numbers are ids from 0, whose names are their digits; with ``entities.parquet``
+and ``relations.parquet``, of columns ``id`` and ``name``, they have these.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.datasets.files import DataFile, Folder
+from kgfast.graph import Vocabulary, shown
+
+_COLUMNS = (
+    ("head", "relation", "tail"),
+    ("h", "r", "t"),
+    ("subject", "predicate", "object"),
+    ("source", "relation", "target"),
+)
+_Triple = tuple[Any, Any, Any]
+
+
+def read_parquet(folder: Folder, _: str | None) -> tuple[Vocabulary, Vocabulary, list[Tensor]]:
+    """Read such a folder: the vocabularies and the rows (h, r, t) of train, valid and test."""
+    files = folder.splits("{}.parquet")
+    splits = [None if file is None else _triples(file) for file in files]
+    vocabularies = []
+    for name, places in (("entities", (0, 2)), ("relations", (1,))):
+        columns = [split[place] for split in splits if split is not None for place in places]
+        own = folder.find(f"{name}.parquet")
+        vocabularies.append(_vocabulary(columns) if own is None else _named(own))
+    entities, relations = vocabularies
+    rows = [
+        _ids(file, split, entities, relations) for file, split in zip(files, splits, strict=True)
+    ]
+    return entities, relations, rows
+
+
+def _table(file: DataFile) -> Any:
+    """What a file holds, as a table of pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError(
+            f'{file.path}: reading Parquet needs pyarrow: pip install "kgfast[data]"'
+        ) from None
+    if file.path.suffix == ".gz":
+        raise ValueError(f"{file.path}: Parquet files compress themselves; unpack it")
+    try:
+        return parquet.read_table(file.path)
+    except (pyarrow.ArrowException, OSError) as error:
+        text = str(error).splitlines()[0]
+        raise ValueError(f"{file.path}: no valid Parquet file: {text}") from None
+
+
+def _column(file: DataFile, table: Any, name: str) -> Any:
+    """A column as an array of int64 or of strings."""
+    column = table.column(name)
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+        raise ValueError(f"{file.path}: row {row} has no {name}")
+    values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    if len(values) and not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{file.path}: column {name} must hold text or ids; got {column.type}")
+    return values
+
+
+def _triples(file: DataFile) -> _Triple:
+    table = _table(file)
+    for names in _COLUMNS:
+        if set(names) <= set(table.column_names):
+            head, relation, tail = (_column(file, table, name) for name in names)
+            return head, relation, tail
+    known = " or ".join(", ".join(names) for names in _COLUMNS)
+    raise ValueError(f"{file.path}: expected columns {known}; got {', '.join(table.column_names)}")
+
+
+def _vocabulary(columns: list[Any]) -> Vocabulary:
+    """The names that columns hold, sorted; of ids, all up to the largest."""
+    filled = [column for column in columns if len(column)]
+    if all(column.dtype.kind == "i" for column in filled):
+        largest = max((int(column.max()) for column in filled), default=-1)
+        return Vocabulary(map(str, range(largest + 1)))
+    return Vocabulary(sorted({str(name) for column in filled for name in column}))
+
+
+def _named(file: DataFile) -> Vocabulary:
+    """The names of a file of ids and names."""
+    table = _table(file)
+    if not {"id", "name"} <= set(table.column_names):
+        said = ", ".join(table.column_names)
+        raise ValueError(f"{file.path}: expected columns id and name; got {said}")
+    ids, names = (_column(file, table, name) for name in ("id", "name"))
+    order = np.argsort(ids, kind="stable")
+    if ids.dtype.kind != "i" or not np.array_equal(ids[order], np.arange(len(ids))):
+        raise ValueError(f"{file.path}: ids must be 0..{len(ids) - 1}, each once")
+    try:
+        return Vocabulary(map(str, names[order]))
+    except ValueError as error:
+        raise ValueError(f"{file.path}: {error}") from None
+
+
+def _ids(
+    file: DataFile | None, split: _Triple | None, entities: Vocabulary, relations: Vocabulary
+) -> Tensor:
+    """Rows of ids, int64 ``[T, 3]``."""
+    if file is None or split is None:
+        return torch.empty(0, 3, dtype=torch.int64, device="cpu")
+    columns = []
+    for name, values in zip(("head", "relation", "tail"), split, strict=True):
+        names = relations if name == "relation" else entities
+        if values.dtype.kind == "i":
+            outside = np.flatnonzero((values < 0) | (values >= len(names)))
+            if len(outside):
+                row = int(outside[0])
+                raise ValueError(
+                    f"{file.path}: row {row}: {name} {values[row]} is outside 0..{len(names) - 1}"
+                )
+            columns.append(torch.from_numpy(values))
+            continue
+        unknown = next((row for row, value in enumerate(values) if value not in names), None)
+        if unknown is not None:
+            said = shown(values[unknown])
+            raise ValueError(f"{file.path}: row {unknown}: {name} {said} is not a known name")
+        columns.append(names.ids(list(values)))
+    return torch.stack(columns, 1)
