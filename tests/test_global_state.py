@@ -63,6 +63,10 @@ def all_scores() -> list[Tensor]:
             found += ops.rank_counts(queries, table, TARGETS, *known, score, **given)
             found += ops.topk(queries, table, 3, *known, score, **given)
             found += ops.topk(queries, table, 3, score=score, candidate_ids=INDICES.unique())
+            own = {"candidate_ids": INDEX.sort(1).values.clone()}
+            own["candidate_ids"][:, 1:][own["candidate_ids"].diff() == 0] = -1
+            found += ops.rank_counts(queries, table, TARGETS, *known, score, **given, **own)
+            found += ops.topk(queries, table, 2, *known, score, **given, **own, pad=True)
 
             def pairwise(q, t, b, score=score, dims=dims):
                 return ops.pairwise_scores(q, t, score, bias=b, dims=dims)

@@ -18,6 +18,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("ops.rank_counts", sweeps.rank, "valid", 160),
         Kind("ops.topk", sweeps.topk, "valid", 130),
+        Kind("ops: lists", sweeps.lists, "valid", 60),
         Kind("ops.pairwise_scores", gradients.pairwise, "valid", 50),
         Kind("ops.indexed_scores", gradients.indexed, "valid", 50),
         Kind("ops losses", gradients.losses, "valid", 50),

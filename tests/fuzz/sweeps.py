@@ -30,6 +30,13 @@ def topk(case: Case) -> None:
         check_topk(case, operands)
 
 
+def lists(case: Case) -> None:
+    """Both with candidates that each query names."""
+    operands = draw(case)
+    with anywhere(case):
+        check_lists(case, operands)
+
+
 def in_state(case: Case) -> None:
     """The same integers under every global state of torch and rounding mode."""
     name = case.choice((*STATES, *roundings()))
@@ -115,6 +122,43 @@ def check_topk(case: Case, operands: Operands, under: str | None = None) -> None
         expect(
             same, f"scores: got {own.tolist()!r:.300}, the oracle says {rounded.tolist()!r:.300}"
         )
+
+
+def check_lists(case: Case, operands: Operands) -> None:
+    """One call of each, of lists that are padded or one after the other."""
+    rows, batch = len(operands.table), len(operands.queries)
+    if not rows:
+        operands.queries, batch = operands.queries[:0], 0
+    indptr, indices, known = csr(case, batch, rows)
+    targets, k = case.ids(rows, batch), case.choice((1, 4, rows + 3))
+    own = [
+        torch.randperm(rows, generator=case.generator)[: case.pick.randint(0, rows)]
+        for _ in range(batch)
+    ]
+    none = torch.empty(0, dtype=torch.int64)
+    sizes = torch.tensor([0, *map(len, own)])
+    given = {"candidate_ids": torch.cat([none, *own]), "candidate_indptr": sizes.cumsum(0)}
+    if case.chance(0.5):
+        padded = torch.full((batch, int(sizes.max()) + case.pick.randint(0, 2)), -1)
+        for row, ids in zip(padded, own, strict=True):
+            row[: len(ids)] = ids
+        given = {"candidate_ids": padded}
+    case.note(lists=sizes[1:].tolist(), k=k, padded=len(given) == 1)
+    arguments = indptr, indices, operands.score
+    given |= operands.keywords()
+    counts = ops.rank_counts(operands.queries, operands.table, targets, *arguments, **given)
+    _, best = ops.topk(operands.queries, operands.table, k, *arguments, **given, pad=True)
+    for crop, values in enumerate(_values(operands)):
+        for query, ids in enumerate(own):
+            asked = values[query : query + 1], [int(targets[query])], [known[query]], ids.tolist()
+            expected = [column[0] for column in exact.counts(*asked)]
+            place = (..., query) if operands.dims is None else (crop, query)
+            got = [int(column[place]) for column in counts]
+            expect(got == expected, f"counts: got {got}, the oracle says {expected}")
+            answers, _ = exact.best(values[query : query + 1], k, [known[query]], sorted(asked[3]))
+            found = (best if operands.dims is None else best[crop])[query].tolist()
+            said = f"ids: got {found!r:.300}, the oracle says {answers[0]!r:.300}"
+            expect(found == answers[0], said)
 
 
 def _values(operands: Operands) -> list[exact.Floats]:
