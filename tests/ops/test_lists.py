@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from kgfast import ops
+from kgfast.kernels import cpu
 from kgfast.kernels.operands import Lists
 from support.lists import expected_best, expected_counts, padded, random_lists
+from support.memory import PeakMemory
 from support.problems import no_known
 
 
@@ -82,6 +84,23 @@ def test_lists_that_are_refused(ids, indptr, error, message):
     given.pop("targets")
     with pytest.raises(error, match=message):
         ops.topk(**given, k=1, pad=True, **lists)
+
+
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+@pytest.mark.parametrize("consumer", ["rank_counts", "topk"])
+def test_rows_are_not_gathered(consumer):
+    """256 queries with 200 rows of 256 numbers: 50 MiB as float32, if they were."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(2000, 256, generator=generator)
+    ids = torch.stack([torch.randperm(2000, generator=generator)[:200] for _ in range(256)])
+    middle = torch.arange(256) if consumer == "rank_counts" else 3
+    call = getattr(ops, consumer)
+    arguments = (table[:256], table, middle, *no_known(256), "l1")
+    call(*(it[:2] if torch.is_tensor(it) and len(it) == 256 else it for it in arguments[:3]),
+         *no_known(2), "l1", candidate_ids=ids[:2])  # fmt: skip
+    with PeakMemory("cpu") as peak:
+        call(*arguments, candidate_ids=ids)
+    assert peak.bytes < 32 << 20
 
 
 def test_offsets_without_ids_are_refused():
