@@ -2,8 +2,9 @@
 
 Queries (h, r) go through the sweep in batches that ascend, under a threshold that rises: the
 ``k``-th best score so far, which a few queries have set before the first batch. Each query is asked
-for its best tail, and for more only while the last one is above the threshold; one whose bound
-``|q| max |c|`` is below it is not asked at all (dot products).
+for its best tail, and for more only while the last one is above the threshold. For dot products
+tails stand in classes by their norms, and a query whose bound ``|q| max |c|`` is below the
+threshold is not asked for a class: of trained tables that leaves out nearly all of them.
 """
 
 from collections.abc import Iterator
@@ -39,6 +40,9 @@ _ANSWERS = 1 << 20  # that are held at once: 16 MiB
 _DEEPER = 8  # times as many answers, of a query whose last one is above the threshold
 _ROUNDED = 1 + 1e-6  # more than what a product of norms may lose
 _ROWS = 1 << 14  # of a table that are widened at once
+_CLASSES, _SMALLEST = 16, 256  # of candidates by their norms; candidates of one
+_SORTED = 1 << 21  # candidates whose norms are sorted: 32 MiB; more are one class
+_WORTHWHILE = 0.5  # share of the pairs that classes have to leave
 
 
 def top_facts(
@@ -115,7 +119,7 @@ def top_facts(
         grid = _Grid(axes[0], axes[1], size)
         search = _Search(model, pool, known, Best(k))
         with progress_bar(progress, "searching", len(grid)) as advance:
-            if isinstance(pool, Prepared) and pool.num_candidates:
+            if isinstance(pool, Prepared) and pool.num_candidates and len(grid):
                 search.seed(pool, grid)
             for queries in grid.batches():
                 search.take(queries)
@@ -170,11 +174,29 @@ class _Search:
         self.least = -torch.inf  # a score that k new facts are known to have, or more
         self._lost = -torch.inf  # a score that earlier batches have k times
         self.dtype = torch.float32
-        self._reach = _reach(pool) if isinstance(pool, Prepared) else None
+        self._classes = [_Class(pool)] if isinstance(pool, Prepared) else []
 
     def seed(self, pool: Prepared, grid: _Grid) -> None:
-        """Find a first threshold: the k-th best score of a few queries, the most promising ones."""
-        asked = grid.sample(_SEEDS) if self._reach is None else self._promising(grid)
+        """Find a first threshold: the k-th best score of a few queries, the most promising ones.
+
+        Then split the candidates into classes, if that is worthwhile.
+        """
+        classes, sample = _classes(pool), grid.sample(_SAMPLE)
+        if not classes:
+            return self._threshold(pool, grid.sample(_SEEDS))
+        rows = range(0, len(sample.anchors), grid.batch_size)
+        parts = (sample.part(slice(first, first + grid.batch_size)) for first in rows)
+        norms = torch.cat([_norms(self._queries(part)) for part in parts])
+        kept = classes[0].bounds(norms).topk(min(_SEEDS, len(norms))).indices.sort().values.cpu()
+        self._threshold(pool, Queries(sample.anchors[kept], sample.others[kept]))
+        left = [(~self._is_below(it.bounds(norms))).double().mean() for it in classes]
+        if float(torch.stack(left).mean()) > _WORTHWHILE:
+            classes = [_Class(pool, classes[0].reach, max(it.bias for it in classes))]
+        self._classes = classes
+        return None
+
+    def _threshold(self, pool: Prepared, asked: Queries) -> None:
+        """That of the best answers of some queries."""
         found = Best(self.best.k)
         depth = min(self.best.k, pool.num_candidates)
         step = max(1, _ANSWERS // depth)
@@ -193,23 +215,27 @@ class _Search:
         if not self.pool.num_candidates:
             return None
         queries = self._queries(asked)
-        rows = torch.arange(len(queries), dtype=torch.int64, device=queries.device)
-        if self._reach is not None:
-            rows = rows[~self._is_below(self._bounds(queries))]
-        depth, most = 1, min(self.best.k, self.pool.num_candidates)
+        norms = _norms(queries)
+        for one in self._classes:
+            rows = (~self._is_below(one.bounds(norms))).nonzero()[:, 0]
+            self._take_class(one.pool, asked, queries, rows)
+        return None
+
+    def _take_class(self, pool: Prepared, asked: Queries, queries: Tensor, rows: Tensor) -> None:
+        """The same of some of the queries, and some of the candidates."""
+        depth, most = 1, min(self.best.k, pool.num_candidates)
         while len(rows):
             deeper = []
             for some in rows.split(max(1, _ANSWERS // depth)):
                 here = some.cpu()
                 part = Queries(asked.anchors[here], asked.others[here])
-                scores, ids = self._topk(self.pool, queries[some], part, depth)
+                scores, ids = self._topk(pool, queries[some], part, depth)
                 goes_on = ~self._is_below(scores[:, -1]) & (ids[:, -1] >= 0) & (depth < most)
                 # Those come with their deeper answers.
                 counted = ~self._is_below(scores) & (ids >= 0) & ~goes_on[:, None]
                 self._add(self.best, part, scores, ids, counted)
                 deeper.append(some[goes_on])
             rows, depth = torch.cat(deeper), min(_DEEPER * depth, most)
-        return None
 
     def _is_below(self, scores: Tensor) -> Tensor:
         """What is not among the best any more: ties with earlier batches are lost."""
@@ -259,21 +285,6 @@ class _Search:
         answers = self.known.exclude(asked.anchors, asked.others, "tail")
         return Known(*(part.to(device) for part in answers))
 
-    def _bounds(self, queries: Tensor) -> Tensor:
-        """What no score of a query is above, ``[B]``."""
-        assert self._reach is not None
-        reach, bias = self._reach
-        return queries.square().sum(1).sqrt() * (reach * _ROUNDED) + bias
-
-    def _promising(self, grid: _Grid) -> Queries:
-        """The queries of the highest bounds, of a sample."""
-        asked = grid.sample(_SAMPLE)
-        rows = range(0, len(asked.anchors), grid.batch_size)
-        parts = (asked.part(slice(first, first + grid.batch_size)) for first in rows)
-        bounds = torch.cat([self._bounds(self._queries(part)).cpu() for part in parts])
-        kept = bounds.topk(min(_SEEDS, len(bounds))).indices.sort().values
-        return Queries(asked.anchors[kept], asked.others[kept])
-
     def _take_blocks(self, pool: BlockPool, asked: Queries) -> None:
         """The same of a function's scores: block after block, once each."""
         device = pool.scorer.device
@@ -293,19 +304,38 @@ class _Search:
                 self._add(self.best, part, scores, block.ids.expand(scores.shape), counted)
 
 
-def _reach(pool: Prepared) -> tuple[float, float] | None:
-    """The largest norm of a candidate and the highest bias, of dot products."""
-    if pool.score.name != "dot" or not pool.num_candidates:
-        return None
+@dataclass(frozen=True)
+class _Class:
+    """Candidates, and what no score with them is above."""
+
+    pool: Prepared
+    reach: float = torch.inf  # the largest norm
+    bias: float = 0.0  # the highest
+
+    def bounds(self, norms: Tensor) -> Tensor:
+        """Of queries of some norms, ``[B]``; NaN is above everything."""
+        return norms * (self.reach * _ROUNDED) + self.bias
+
+
+def _norms(queries: Tensor) -> Tensor:
+    """Of queries, float64 ``[B]``."""
+    return queries.square().sum(1).sqrt()
+
+
+def _classes(pool: Prepared) -> list[_Class]:
+    """Candidates of dot products by their norms, the largest first; none for other scores."""
+    count = pool.num_candidates
+    if pool.score.name != "dot" or not count or count > _SORTED:
+        return []
     ids = pool.sorted_ids
-    rows = range(0, pool.num_candidates, _ROWS)
-    parts = (slice(first, first + _ROWS) for first in rows)
-    longest = [
-        pool.table[part if ids is None else ids[part]].double().square().sum(1).max()
-        for part in parts
-    ]
-    reach = float(torch.stack(longest).max().sqrt())
-    if pool.whole_bias is None:
-        return reach, 0.0
-    bias = pool.whole_bias if ids is None else pool.whole_bias[ids]
-    return reach, float(bias.double().max())
+    if ids is None:
+        ids = torch.arange(count, dtype=torch.int64, device=pool.table.device)
+    norms = torch.cat([_norms(pool.table[part].double()) for part in ids.split(_ROWS)])
+    size = max(_SMALLEST, -(-count // _CLASSES))
+    classes = []
+    for order in norms.argsort(descending=True).split(size):
+        own = ids[order].sort().values
+        bias = 0.0 if pool.whole_bias is None else float(pool.whole_bias[own].double().max())
+        part = Prepared(pool.table, pool.score, pool.bias, pool.factor, own)
+        classes.append(_Class(part, float(norms[order].max()), bias))
+    return classes

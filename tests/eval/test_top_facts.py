@@ -75,6 +75,41 @@ def test_ties_are_ordered_by_the_lowest_triple(block, batch_size):
         assert_best(facts, model, 60, known=known)
 
 
+@pytest.mark.parametrize("batch_size", [3, 64])
+@pytest.mark.parametrize("worthwhile", [0.0, 1.0])
+def test_classes_of_candidates_change_nothing(batch_size, worthwhile, monkeypatch):
+    monkeypatch.setattr("kgfast.eval.top_facts._SMALLEST", 3)
+    monkeypatch.setattr("kgfast.eval.top_facts._WORTHWHILE", worthwhile)
+    known = KnownTriples(random_triples(300, N, R, 1))
+    tied = torch.randint(3, (N, 2), generator=torch.Generator().manual_seed(0)).float()
+    for model in (
+        kgfast.DistMult(tied, torch.ones(R, 2)),
+        kgfast.DistMult(torch.zeros(N, 2), torch.ones(R, 2)),
+        MODELS["complex"](N, R, 4, 0),
+        Biased(),
+    ):
+        for slices in ({}, {"tails": list(range(0, N, 2))}):
+            facts = top_facts(model, k=30, known=known, batch_size=batch_size, **slices)
+            assert_best(facts, model, 30, known=known, **slices)
+
+
+class Biased:
+    """Dot products that matter less than the bias of the candidate."""
+
+    score, num_entities, num_relations, dim = "dot", N, R, 3
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        self.table = torch.randn(N, 3, generator=generator)
+        self.bias = 5 * torch.randn(N, generator=generator)
+
+    def queries(self, anchors, relations, side):
+        return self.table[anchors] * (1 + relations[:, None])
+
+    def candidates(self, side):
+        return kgfast.Candidates(self.table, self.bias)
+
+
 def test_equal_scores_of_everything():
     model = kgfast.DistMult(torch.zeros(N, 2), torch.zeros(R, 2))
     assert_best(top_facts(model, k=25), model, 25)
@@ -108,18 +143,19 @@ def test_few_queries_are_asked_where_bounds_tell(monkeypatch):
     """A dot product whose norms differ: most queries are skipped, none that matters."""
     asked = []
     monkeypatch.setattr("kgfast.eval.top_facts._SEEDS", 4)
+    monkeypatch.setattr("kgfast.eval.top_facts._SMALLEST", 2)
     ask = kgfast.eval.top_facts._Search._topk
     monkeypatch.setattr(
         "kgfast.eval.top_facts._Search._topk",
         lambda self, pool, queries, *rest: (
-            asked.append(len(queries)),
+            asked.append(len(queries) * pool.num_candidates),
             ask(self, pool, queries, *rest),
         )[1],
     )
     model = MODELS["distmult"](N, R, 4, 0).requires_grad_(False)
     model.entity *= torch.logspace(0, 4, N)[:, None]
     assert_best(top_facts(model, k=5, batch_size=10), model, 5)
-    assert sum(asked) < N * R / 2
+    assert sum(asked) < N * R * N / 4
     model.relation[0, 0] = float("nan")
     with pytest.raises(ValueError, match=r"head \d+ with relation 0: the query holds a NaN"):
         top_facts(model)
