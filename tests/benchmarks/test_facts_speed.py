@@ -2,7 +2,12 @@
 
 import json
 
+import pytest
 
+import kgfast
+
+
+@pytest.mark.slow
 def test_facts_are_the_best_of_all_scores(call, tmp_path):
     result = tmp_path / "facts.json"
     done = call("facts_speed.py", "--quick", "--json", result)
@@ -16,6 +21,17 @@ def test_facts_are_the_best_of_all_scores(call, tmp_path):
         assert {"command", "machine", "versions", "date"} <= row.keys()
 
 
+def test_a_row_says_whether_facts_are_right(load, monkeypatch):
+    script = load("facts_speed")
+    graph = kgfast.datasets.synthetic(60, 3, 150, 10, 10)
+    model = kgfast.DistMult.init(60, 3, 4, seed=0)
+    row = script.row_of(model, "fresh", graph.known())
+    assert (row["equal"], row["k"], row["triples"]) == (True, 100, 60 * 60 * 3)
+    monkeypatch.setattr(script, "canonical_scores", lambda query, table, *_: query @ -table.T)
+    assert not script.row_of(model, "fresh", graph.known())["equal"]
+
+
+@pytest.mark.slow
 def test_it_asks_for_data(call):
     done = call("facts_speed.py")
     assert done.returncode == 2

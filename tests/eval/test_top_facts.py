@@ -44,13 +44,11 @@ def assert_best(facts, model, k, **slices):
 def test_facts_are_the_best_of_all(name):
     model = MODELS[name](N, R, 4, 3)
     known = KnownTriples(random_triples(300, N, R, 1))
-    for k in (1, 40):
-        assert_best(top_facts(model, k=k, known=known), model, k, known=known)
-    assert_best(top_facts(model, k=7), model, 7)
-    assert_best(top_facts(model.double(), k=7), model, 7)
+    assert_best(top_facts(model, k=40, known=known), model, 40, known=known)
+    assert_best(top_facts(model.double(), k=1), model, 1)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 5, 7, 64])
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_facts_do_not_depend_on_batches_or_seeds(batch_size, monkeypatch):
     model = MODELS["complex"](N, R, 4, 0)
     slices = {"heads": [8, 3, 5], "relations": [4, 0, 2], "tails": [1, 9, 2, 18, 7]}
@@ -60,9 +58,7 @@ def test_facts_do_not_depend_on_batches_or_seeds(batch_size, monkeypatch):
     assert_best(top_facts(model, k=30, batch_size=batch_size), model, 30)
 
 
-@pytest.mark.parametrize(
-    ("block", "batch_size"), [(3, 64), (4, 8), (100, 3), (None, 1), (None, 3), (None, 64)]
-)
+@pytest.mark.parametrize(("block", "batch_size"), [(3, 64), (100, 3), (None, 2), (None, 64)])
 def test_ties_are_ordered_by_the_lowest_triple(block, batch_size):
     """Scores of a few values, so that most facts tie, also across batches and depths."""
     generator = torch.Generator().manual_seed(0)
@@ -75,8 +71,7 @@ def test_ties_are_ordered_by_the_lowest_triple(block, batch_size):
         assert_best(facts, model, 60, known=known)
 
 
-@pytest.mark.parametrize("batch_size", [3, 64])
-@pytest.mark.parametrize("worthwhile", [0.0, 1.0])
+@pytest.mark.parametrize(("worthwhile", "batch_size"), [(0.0, 3), (1.0, 7)])
 def test_classes_of_candidates_change_nothing(batch_size, worthwhile, monkeypatch):
     monkeypatch.setattr("kgfast.eval.top_facts._SMALLEST", 3)
     monkeypatch.setattr("kgfast.eval.top_facts._WORTHWHILE", worthwhile)
