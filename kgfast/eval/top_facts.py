@@ -23,6 +23,7 @@ from kgfast.eval.batches import (
 )
 from kgfast.eval.blocks import BlockPool, Queries
 from kgfast.eval.facts import Best, Facts
+from kgfast.eval.host import host_model
 from kgfast.eval.prediction import candidate_pool, checked_ids_of
 from kgfast.graph import KnownTriples, names_of
 from kgfast.kernels.checks import NonFiniteError
@@ -101,6 +102,7 @@ def top_facts(
     (1, 0, 1)  -1
     """
     check_rankable(model)
+    model = host_model(model)
     check_known(known)
     check_k(k, None)
     names = names_of(vocabulary)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from kgfast.frames import needed, write_whole
+
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 
 
@@ -42,15 +44,8 @@ def write_columns(columns: Columns, path: str | os.PathLike[str]) -> Path:
     ...     path.read_text().splitlines()
     ['head,score', 'ann,0.1']
     """
-    path = Path(path)
-    write = _writer(path)
-    scratch = path.with_name(f"{path.name}.tmp")
-    try:
-        write(columns, scratch)
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-    return path
+    write = _writer(Path(path))
+    return write_whole(path, lambda beside: write(columns, beside))
 
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
@@ -63,12 +58,7 @@ def _writer(path: Path) -> Callable[[Columns, Path], None]:
     if suffix not in _WRITERS:
         raise ValueError(f"{path}: must end in {', '.join(_WRITERS)}; got {suffix or 'no suffix'}")
     if suffix == ".parquet":
-        try:
-            import_module("pyarrow")
-        except ImportError:
-            raise ImportError(
-                f"{path}: Parquet needs pyarrow: pip install pyarrow (.csv and .tsv need nothing)"
-            ) from None
+        needed("pyarrow", f"{path} (unlike .csv and .tsv)")
     return _WRITERS[suffix]
 
 

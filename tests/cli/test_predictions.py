@@ -208,5 +208,5 @@ def test_bad_input_is_named(trained, words, message):
 def test_parquet_without_pyarrow(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     line = error_of("predict", trained, "--all", "--out", tmp_path / "a.parquet")
-    assert "Parquet needs pyarrow: pip install pyarrow" in line
+    assert "a.parquet (unlike .csv and .tsv) needs pyarrow: pip install pyarrow" in line
     assert list(tmp_path.iterdir()) == []

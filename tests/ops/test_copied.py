@@ -108,6 +108,7 @@ def test_results_are_those_without_the_way(monkeypatch):
     triples = torch.tensor([[0, 1, 2], [3, 0, 4]])
     ranks = kgfast.rank(model, triples)
     best = kgfast.topk(model, heads=[0, 3], relations=0, k=3)
+    facts = kgfast.top_facts(model, k=3)
     table = torch.randn(6, 4, requires_grad=True)
     queries = torch.randn(2, 4)
     scored = ops.pairwise_scores(queries, table, "l1")
@@ -122,7 +123,8 @@ def test_results_are_those_without_the_way(monkeypatch):
     assert torch.equal(torch.autograd.grad(again.sum(), table)[0], gradient)
     assert torch.equal(kgfast.rank(model, triples).greater, ranks.greater)
     assert torch.equal(kgfast.topk(model, heads=[0, 3], relations=0, k=3).ids, best.ids)
-    assert copies == [model, model]
+    assert torch.equal(kgfast.top_facts(model, k=3).triples, facts.triples)
+    assert copies == [model] * 3
 
 
 def test_what_was_not_copied_is_refused():
