@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from kgfast.training.config import Config
     from kgfast.training.export import export_run
     from kgfast.training.loading import LoadedRun, load_run
-    from kgfast.training.official import load_official
     from kgfast.training.run_folder import RunFolder
     from kgfast.training.trainer import Result, Trainer
 
@@ -21,7 +20,6 @@ _HOMES = {
     "RunFolder": "run_folder",
     "Trainer": "trainer",
     "export_run": "export",
-    "load_official": "official",
     "load_run": "loading",
 }
 
@@ -32,7 +30,6 @@ __all__ = [
     "RunFolder",
     "Trainer",
     "export_run",
-    "load_official",
     "load_run",
 ]
 

@@ -15,17 +15,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kgfast.graph import shown
-from kgfast.models import ComplEx, DistMult, Model, RotatE, TransE
+from kgfast.models import BlockScorer, ComplEx, DistMult, Model, RotatE, TransE
+from kgfast.models.base import SIDES, Side
 from kgfast.models.rotate import EPSILON
 
-_MODELS = ("RotatE", "TransE", "DistMult", "ComplEx")
+_MODELS = ("RotatE", "pRotatE", "TransE", "DistMult", "ComplEx")
 _TABLES = ("entity_embedding", "relation_embedding")
 
 
-def load_official(folder: str | os.PathLike[str]) -> Model:
+def load_official(folder: str | os.PathLike[str]) -> Model | BlockScorer:
     """Load a run of the official RotatE code.
 
     The tables come from ``checkpoint``, or from the ``.npy`` files where it is missing. It is read
@@ -40,7 +41,8 @@ def load_official(folder: str | os.PathLike[str]) -> Model:
     -------
     Model
         RotatE with raw relations, TransE with L1 norm, DistMult or ComplEx, to rank or predict
-        with. (The official code's phases use 3.14159262 for pi: 1e-8 less.)
+        with; of pRotatE a :class:`kgfast.BlockScorer`. (The phases of pRotatE and of earlier
+        versions of that code use 3.14159262 for pi: 1e-8 less.)
 
     Raises
     ------
@@ -75,9 +77,50 @@ def load_official(folder: str | os.PathLike[str]) -> Model:
     if name == "RotatE":
         _check_range(source, state, gamma, dim)
         return RotatE(entity, relation, gamma=gamma)
+    if name == "pRotatE":
+        _check_range(source, state, gamma, dim)
+        modulus = _number(source, state.get("modulus", (gamma + EPSILON) / dim / 2))
+        return protate(entity, relation, gamma=gamma, modulus=modulus)
     if name == "TransE":
         return TransE(entity, relation, gamma=gamma)
     return (DistMult if name == "DistMult" else ComplEx)(entity, relation)
+
+
+def protate(entity: Tensor, relation: Tensor, *, gamma: float, modulus: float) -> BlockScorer:
+    """PRotatE (Sun et al. 2019, section 4.4): ``gamma - modulus sum_k |sin(h_k + r_k - t_k)|``.
+
+    Entities and relations are phases in units of the embedding range; scores are float64.
+
+    Parameters
+    ----------
+    entity, relation : Tensor
+        ``[N, D]`` and ``[R, D]``.
+    gamma, modulus : float
+    """
+    return BlockScorer(
+        _PRotatE(entity, relation, gamma, modulus).scores,
+        num_entities=len(entity),
+        num_relations=len(relation),
+        sides=SIDES,
+        device=entity.device,
+    )
+
+
+class _PRotatE(nn.Module):
+    """The tables of pRotatE and its equation."""
+
+    def __init__(self, entity: Tensor, relation: Tensor, gamma: float, modulus: float) -> None:
+        super().__init__()
+        self.entity, self.relation = entity.detach(), relation.detach()
+        self.unit = math.pi * entity.shape[1] / (gamma + EPSILON)
+        self.gamma, self.modulus = gamma, modulus
+
+    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+        """As :class:`kgfast.BlockScorer` asks, query by query: ``[C, D]`` at once."""
+        anchor, candidates = self.entity[anchors].double(), self.entity[ids].double()
+        turn = self.relation[relations].double() * (1 if side == "tail" else -1)
+        rows = [((query - candidates) * self.unit).sin_().abs_().sum(1) for query in anchor + turn]
+        return self.gamma - self.modulus * torch.stack(rows)
 
 
 def _config(path: Path) -> dict[str, Any]:

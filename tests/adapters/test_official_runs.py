@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.training import load_official
+from kgfast.adapters.official import load_official
 
 ENTITIES, RELATIONS, DIM, GAMMA = 7, 3, 4, 6.0
 WIDTHS = {"RotatE": (2, 1), "TransE": (1, 1), "DistMult": (1, 1), "ComplEx": (2, 2)}
@@ -181,7 +181,7 @@ STATE = state_of("RotatE")
         (without(ROTATE, "gamma"), STATE, r"config\.json: key gamma is missing"),
         ([], STATE, r"config\.json: key model is missing"),
         (3, STATE, r"config\.json: not a JSON object"),
-        (ROTATE | {"model": "pRotatE"}, STATE, r"model pRotatE is not available; known: RotatE, "),
+        (ROTATE | {"model": "HAKE"}, STATE, r"model HAKE is not available; known: RotatE, "),
         (
             ROTATE | {"hidden_dim": 5},
             STATE,
@@ -207,7 +207,7 @@ STATE = state_of("RotatE")
     ],
     ids=[
         *("dim-4.7", "dim-true", "dim-text", "entities-4.5", "gamma-text"),
-        *("no-model", "no-dim", "no-gamma", "list", "number", "pRotatE", "dim", "entities"),
+        *("no-model", "no-dim", "no-gamma", "list", "number", "HAKE", "dim", "entities"),
         *("relations", "relation-width", "one-axis", "range"),
     ],
 )

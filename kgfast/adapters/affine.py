@@ -1,0 +1,201 @@
+"""Any score that is affine in the candidate, as a dot product: the query is its gradient.
+
+DistMult, RESCAL, TuckER, ConvE and many more say ``score = q(anchor, relation) . candidate + c``
+without having to say ``q``: that is the gradient of the score at a candidate of zeros, and ``c`` is
+the score there. One branch serves them all, of every library whose scores torch differentiates.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.adapters.agreement import sample_ids
+from kgfast.models.base import SIDES, Candidates, Side
+
+Rows = list[Tensor]
+Score = Callable[[Rows, Rows, Rows], Tensor]  # heads, relations, tails, each [B, ...] -> [B]
+
+_CHUNK = 1 << 21  # float64 numbers of the rows of relations at once: 16 MiB
+_SLACK = 1e-9  # of float64 sums in another order, relative to the magnitudes that are summed
+
+
+class NotAffineError(ValueError):
+    """The score of a model is not affine in the candidate."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The representations of a model: each a list of tables, real or complex, ``[N, ...]``."""
+
+    heads: Rows
+    relations: Rows
+    tails: Rows
+
+    def of(self, side: Side) -> tuple[Rows, Rows]:
+        """The tables of the anchors of a side, and those of its candidates."""
+        return (self.heads, self.tails) if side == "tail" else (self.tails, self.heads)
+
+
+class AffineModel:
+    """A model of dot products made of a score that is affine in the candidate.
+
+    Queries are computed in float64 and rounded once. That the score is affine is checked on a
+    sample of triples, not believed.
+
+    Parameters
+    ----------
+    score : callable
+        Of the rows of heads, relations and tails (lists as in ``parts``, float64 or complex128),
+        the scores ``[B]``; differentiable in the candidate.
+    parts : Parts
+        Detached tables; candidates of one real table are read in place.
+    network : nn.Module, optional
+        What the score calls, so that ranking puts it into eval mode.
+    sides : sequence of {"head", "tail"}
+        The sides that are asked for; the others raise.
+
+    Raises
+    ------
+    NotAffineError
+        If it is not affine in the candidate of a side.
+    """
+
+    score = "dot"
+
+    def __init__(
+        self,
+        score: Score,
+        parts: Parts,
+        *,
+        network: nn.Module | None = None,
+        sides: Sequence[Side] = SIDES,
+    ) -> None:
+        self._score, self._parts, self.network = score, parts, network
+        self.num_entities = len(parts.tails[0])
+        self.num_relations = len(parts.relations[0])
+        self._constant: Mapping[Side, bool] = {}
+        self._tables: Mapping[Side, Tensor] = {}
+        for side in sides:
+            self._check(side)
+        self.dim = max(table.shape[1] for table in self._tables.values())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the queries: float32, float64 for float64 tables."""
+        double = (torch.float64, torch.complex128)
+        return torch.float64 if self._parts.tails[0].dtype in double else torch.float32
+
+    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
+        """The tables of a side as one; a column of ones where scores have a constant."""
+        self._check_side(side)
+        return Candidates(self._tables[side])
+
+    @torch.no_grad()
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
+    ) -> Tensor:
+        """The gradients of the scores, ``[B, F]``."""
+        self._check_side(side)
+        sizes = [table[0].numel() for table in (*self._parts.relations, *self._parts.tails)]
+        chunk = max(1, _CHUNK // max(*sizes, 64 * max(sizes[len(self._parts.relations) :])))
+        rows = [
+            self._linear(*pair, side)
+            for pair in zip(anchors.split(chunk), relations.split(chunk), strict=True)
+        ]
+        for _, constant in rows:
+            if not self._constant[side] and bool((constant != 0).any()):
+                raise NotAffineError(
+                    "the score of a zero candidate is zero for some queries and not for others; "
+                    "rank this model through kgfast.BlockScorer"
+                )
+        width = self._tables[side].shape[1]
+        device = self._tables[side].device
+        made = [self._joined(*pair, side) for pair in rows]
+        none = torch.empty((0, width), dtype=torch.float64, device=device)
+        return torch.cat([none, *made]).to(self.dtype)
+
+    def _check_side(self, side: Side) -> None:
+        if side not in self._tables:
+            raise NotImplementedError(
+                f"this AffineModel predicts {', '.join(self._tables)}, not {side}"
+            )
+
+    def _linear(self, anchors: Tensor, relations: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        """Gradient ``[B, F]`` and constant ``[B]`` in float64."""
+        anchor_tables, candidate_tables = self._parts.of(side)
+        anchor = [_wide(table[anchors]) for table in anchor_tables]
+        relation = [_wide(table[relations]) for table in self._parts.relations]
+        with torch.inference_mode(False), torch.enable_grad():
+            # Rows that come out of inference mode are no part of a graph: copies are.
+            anchor, relation = _cloned(anchor), _cloned(relation)
+            free = [
+                torch.zeros(
+                    (len(anchors), *table.shape[1:]),
+                    dtype=_wide(table[:0]).dtype,
+                    device=table.device,
+                    requires_grad=True,
+                )
+                for table in candidate_tables
+            ]
+            constant = self._of_side(anchor, relation, free, side)
+            gradients = torch.autograd.grad(
+                constant.sum(), free, allow_unused=True, materialize_grads=True
+            )
+        return torch.cat([_real(part) for part in gradients], 1), constant.detach()
+
+    def _of_side(self, anchor: Rows, relation: Rows, candidate: Rows, side: Side) -> Tensor:
+        head, tail = (anchor, candidate) if side == "tail" else (candidate, anchor)
+        return self._score(head, relation, tail)
+
+    def _joined(self, gradient: Tensor, constant: Tensor, side: Side) -> Tensor:
+        return torch.cat([gradient, constant[:, None]], 1) if self._constant[side] else gradient
+
+    def _check(self, side: Side) -> None:
+        """Compare both forms on triples spread over the ids; lay the candidates out."""
+        tables = self._parts.of(side)[1]
+        device = tables[0].device
+        anchors, candidates = (
+            sample_ids(self.num_entities, shift, device) for shift in (0, self.num_entities // 2)
+        )
+        relations = sample_ids(self.num_relations, 0, device)
+        gradient, constant = self._linear(anchors, relations, side)
+        rows = [_wide(table[candidates]) for table in tables]
+        anchor_tables = self._parts.of(side)[0]
+        with torch.no_grad():
+            score = self._of_side(
+                [_wide(table[anchors]) for table in anchor_tables],
+                [_wide(table[relations]) for table in self._parts.relations],
+                rows,
+                side,
+            )
+        terms = gradient * torch.cat([_real(row) for row in rows], 1)
+        size = terms.abs().sum(1) + constant.abs()
+        if not bool(((terms.sum(1) + constant - score).abs() <= _SLACK * size + 1e-300).all()):
+            raise NotAffineError(f"the score is not affine in the {side}")
+        has_constant = bool((constant != 0).any())
+        self._constant = {**self._constant, side: has_constant}
+        self._tables = {**self._tables, side: _table(tables, has_constant)}
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows.to(torch.complex128 if rows.is_complex() else torch.float64)
+
+
+def _cloned(rows: Rows) -> Rows:
+    return [part.clone() for part in rows]
+
+
+def _real(rows: Tensor) -> Tensor:
+    """Rows ``[B, F]`` of reals; complex numbers are interleaved."""
+    rows = torch.view_as_real(rows.resolve_conj()) if rows.is_complex() else rows
+    return rows.flatten(1) if rows.ndim > 1 else rows[:, None]
+
+
+def _table(tables: Rows, has_constant: bool) -> Tensor:
+    """The candidates ``[N, F]``; one real table as it lies."""
+    parts = [_real(table) for table in tables]
+    if has_constant:
+        parts.append(torch.ones((len(parts[0]), 1), dtype=parts[0].dtype, device=parts[0].device))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -1,0 +1,212 @@
+"""Checkpoints and packaged models of LibKGE, read without LibKGE and without running anything.
+
+LibKGE pickles its config beside the tensors, which torch refuses to load since 2.6; here the config
+becomes a bag of options, and nothing but it and tensors is unpickled.
+"""
+
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from kgfast.adapters.affine import AffineModel, Parts, Rows
+from kgfast.graph import Vocabulary, shown
+from kgfast.models import ComplEx, DistMult, Reciprocal, RotatE, TransE
+
+__all__ = ["LibKGECheckpoint", "load_libkge", "read_libkge"]
+
+_RECIPROCAL = "reciprocal_relations_model"
+
+
+class LibKGECheckpoint(NamedTuple):
+    """What a checkpoint holds.
+
+    Attributes
+    ----------
+    model : Model
+    entities, relations : Vocabulary, optional
+        The names in the order of rows, which packaged models hold.
+    """
+
+    model: Any
+    entities: Vocabulary | None
+    relations: Vocabulary | None
+
+
+def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
+    """The model of a checkpoint of LibKGE (``checkpoint_best.pt``, or of ``kge package``).
+
+    Parameters
+    ----------
+    checkpoint
+        The file.
+
+    Returns
+    -------
+    Model
+        RotatE (phases; ``l_norm`` 1 or 2), TransE (``l_norm`` 1 or 2), DistMult, ComplEx; RESCAL,
+        CP and SimplE as an :class:`~kgfast.adapters.affine.AffineModel`; of the reciprocal
+        relations model a :class:`kgfast.Reciprocal`. Ids are those of ``entity_ids.del`` and
+        ``relation_ids.del``, which :func:`kgfast.datasets.load` keeps.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is no checkpoint of LibKGE, or of another model: load that with LibKGE, and convert it
+        with :func:`kgfast.adapters.libkge.from_libkge`.
+    """
+    return read_libkge(checkpoint).model
+
+
+def read_libkge(checkpoint: str | os.PathLike[str]) -> LibKGECheckpoint:
+    """As :func:`load_libkge`, with the names that packaged models hold."""
+    path = Path(checkpoint)
+    content = _content(path)
+    options, state = content["config"].options, content["model"][0]
+    kind = options.get("model")
+    is_reciprocal = kind == _RECIPROCAL
+    own: Mapping[str, Any] = options.get(kind) or {}
+    if is_reciprocal:
+        own = own.get("base_model") or {}
+        kind = own.get("type")
+    build = _MODELS.get(kind) if isinstance(kind, str) else None
+    if build is None:
+        raise ValueError(
+            f"{path}: model {shown(kind)} is not available; known: {', '.join(_MODELS)}: load it "
+            f"with LibKGE, and convert it with kgfast.adapters.libkge.from_libkge"
+        )
+    prefix = "_base_model." if is_reciprocal else ""
+    entity, relation = (
+        _table(path, state, f"{prefix}_{what}_embedder._embeddings.weight")
+        for what in ("entity", "relation")
+    )
+    defaults = options.get(kind) or {}
+    model = build(path, {**defaults, **own}, entity, relation)
+    if is_reciprocal:
+        model = Reciprocal(model, order="appended")
+    names = (content.get("dataset") or {}).get("meta") or {}
+    return LibKGECheckpoint(
+        model,
+        _names(path, names, "entity_ids", model.num_entities),
+        _names(path, names, "relation_ids", model.num_relations),
+    )
+
+
+class _Config:
+    """Takes the place of ``kge.config.Config`` in a pickle: it only has attributes."""
+
+    options: Mapping[str, Any]
+
+
+def _content(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    allowed = [(_Config, "kge.config.Config")]
+    try:
+        with torch.serialization.safe_globals(cast(Any, allowed)):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path}: holds something else than tensors and a config, or is damaged; it was not "
+            f"loaded: {str(error).splitlines()[0]:.200}"
+        ) from None
+    except (RuntimeError, EOFError, OSError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: damaged: {error!s:.200}") from None
+    is_one = (
+        isinstance(content, dict)
+        and content.get("type") in ("train", "package")
+        and isinstance(getattr(content.get("config"), "options", None), Mapping)
+        and isinstance(content.get("model"), tuple)
+        and content["model"]
+        and isinstance(content["model"][0], Mapping)
+    )
+    if not is_one:
+        raise ValueError(f"{path}: not a checkpoint of a training job or a package of LibKGE")
+    return cast(dict[str, Any], content)
+
+
+def _table(path: Path, state: Mapping[str, Any], name: str) -> Tensor:
+    table = state.get(name)
+    if not isinstance(table, Tensor) or table.ndim != 2:
+        raise ValueError(
+            f"{path}: the model has no table {name}: its embedder is no lookup_embedder; load it "
+            f"with LibKGE, and convert it with kgfast.adapters.libkge.from_libkge"
+        )
+    return table
+
+
+def _names(path: Path, meta: Mapping[str, Any], key: str, count: int) -> Vocabulary | None:
+    names = meta.get(key)
+    if names is None:
+        return None
+    if len(names) != count:
+        raise ValueError(f"{path}: {len(names)} names in {key}, but {count} rows in the model")
+    return Vocabulary(names)
+
+
+def _norm(path: Path, options: Mapping[str, Any]) -> int:
+    """What distances are: never assumed, as another one gives another model."""
+    value = options.get("l_norm")
+    if value not in (1, 2):
+        raise ValueError(
+            f"{path}: l_norm must be 1 or 2; got {shown(value)}: load it with LibKGE, and convert "
+            f"it with kgfast.adapters.libkge.from_libkge"
+        )
+    return int(value)
+
+
+def _transe(path: Path, options: Mapping[str, Any], entity: Tensor, relation: Tensor) -> TransE:
+    return TransE(entity, relation, norm="l1" if _norm(path, options) == 1 else "l2")
+
+
+def _rotate(path: Path, options: Mapping[str, Any], entity: Tensor, relation: Tensor) -> RotatE:
+    norm = _norm(path, options)
+    return rotate_of_phases(entity, relation, norm)
+
+
+def rotate_of_phases(entity: Tensor, relation: Tensor, norm: int) -> RotatE:
+    """LibKGE's RotatE: halves, phases, and the norm of the moduli."""
+    return RotatE(entity, relation, relation_format="phase", norm="modulus" if norm == 1 else "l2")
+
+
+def _affine(score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> "_Build":
+    def build(path: Path, options: Mapping[str, Any], entity: Tensor, relation: Tensor) -> Any:
+        def of_rows(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
+            return score(heads[0], relations[0], tails[0])
+
+        return AffineModel(of_rows, Parts([entity], [relation], [entity]))
+
+    return build
+
+
+def _rescal(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+    return torch.einsum("bi,bij,bj->b", h, r.view(len(r), h.shape[1], h.shape[1]), t)
+
+
+def _cp(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+    half = h.shape[1] // 2
+    return (h[:, :half] * r * t[:, half:]).sum(1)
+
+
+def _simple(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+    (h_as_head, h_as_tail), (t_as_head, t_as_tail) = h.chunk(2, 1), t.chunk(2, 1)
+    forward, backward = r.chunk(2, 1)
+    return (h_as_head * forward * t_as_tail + h_as_tail * backward * t_as_head).sum(1) / 2
+
+
+_Build = Callable[[Path, Mapping[str, Any], Tensor, Tensor], Any]
+_MODELS: dict[str, _Build] = {
+    "rotate": _rotate,
+    "transe": _transe,
+    "distmult": lambda path, options, entity, relation: DistMult(entity, relation),
+    "complex": lambda path, options, entity, relation: ComplEx(entity, relation),
+    "rescal": _affine(_rescal),
+    "cp": _affine(_cp),
+    "simple": _affine(_simple),
+}

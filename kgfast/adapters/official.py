@@ -1,0 +1,166 @@
+"""The official RotatE code (Sun et al. 2019) and its forks: ``test_step``, models, runs.
+
+KGEModel.test_step = staticmethod(kgfast.adapters.official.test_step)
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.adapters.agreement import check_agreement
+from kgfast.adapters.official_runs import load_official, protate
+from kgfast.eval.ranking import rank
+from kgfast.eval.ranks import RankType
+from kgfast.graph import KnownTriples
+from kgfast.models import BlockScorer, ComplEx, DistMult, RotatE, TransE
+from kgfast.models.base import SIDES, Side
+from kgfast.models.rotate import EPSILON
+
+__all__ = ["from_official", "load_official", "test_step"]
+
+_NEEDED = ("model_name", "nentity", "nrelation", "entity_embedding", "relation_embedding", "gamma")
+_HITS = (1, 3, 10)
+_BATCH = 16  # queries that a model of its own gets: it gathers [16, 1024, 2 D]
+
+
+def test_step(
+    model: nn.Module,
+    test_triples: Sequence[tuple[int, int, int]],
+    all_true_triples: Sequence[tuple[int, int, int]],
+    args: Any,
+    *,
+    ties: RankType = "realistic",
+) -> dict[str, float]:
+    """``KGEModel.test_step``: filtered ranks of heads and tails among all entities.
+
+    The official code puts ties in the order that an unstable sort leaves them in; here they are
+    counted.
+
+    Parameters
+    ----------
+    model : KGEModel
+        Set to eval mode, as theirs does.
+    test_triples, all_true_triples : sequence of (int, int, int)
+        To rank; to filter by.
+    args : Namespace
+        Of the official code; ``nentity``, ``nrelation`` and ``countries`` are read.
+    ties : {"realistic", "optimistic", "pessimistic"}
+        The rank among candidates with the target's score.
+
+    Returns
+    -------
+    dict
+        ``MRR``, ``MR``, ``HITS@1``, ``HITS@3``, ``HITS@10``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the model is none of that code, does not score as it did when it was converted, or its
+        ids are not those of ``args``; for Countries, which are measured by AUC-PR; for no triples.
+    """
+    if getattr(args, "countries", False):
+        raise ValueError(
+            "Countries are measured by AUC-PR, which is no rank: keep KGEModel.test_step for them"
+        )
+    converted = from_official(model)
+    for name in ("nentity", "nrelation"):
+        stated = getattr(args, name, None)
+        if stated is not None and stated != getattr(model, name):
+            raise ValueError(f"args.{name} is {stated}, but the model has {getattr(model, name)}")
+    if not len(test_triples):
+        raise ValueError("test_triples is empty")
+    model.eval()
+    metrics = rank(converted, test_triples, known=KnownTriples(all_true_triples)).metrics(ties)
+    return {
+        "MRR": metrics["mrr"],
+        "MR": metrics["mr"],
+        **{f"HITS@{k}": metrics[f"hits@{k}"] for k in _HITS},
+    }
+
+
+test_step.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
+
+
+def from_official(model: nn.Module) -> Any:
+    """A ``KGEModel`` of the official code, or of a fork that keeps its ``forward``, as kgfast's.
+
+    RotatE, TransE, DistMult and ComplEx become the models of that name, with their tables read in
+    place; pRotatE is scored in blocks by its equation; a model under another name by its own
+    ``forward((positive, candidates), mode)``.
+
+    Raises
+    ------
+    TypeError
+        If it is no such model.
+    ValueError
+        If it does not score as its name says.
+    """
+    missing = [name for name in _NEEDED if not hasattr(model, name)]
+    if missing or not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model must be a KGEModel of the official RotatE code; {type(model).__name__} has no "
+            f"{', '.join(missing) or 'parameters'}"
+        )
+    holder: Any = model
+    entity, relation = holder.entity_embedding.detach(), holder.relation_embedding.detach()
+    name, gamma = holder.model_name, float(holder.gamma)
+    converted: Any
+    if name == "RotatE":
+        _check_range(holder, gamma)
+        converted = RotatE(entity, relation, gamma=gamma)
+    elif name == "TransE":
+        converted = TransE(entity, relation, gamma=gamma)
+    elif name in ("DistMult", "ComplEx"):
+        converted = (DistMult if name == "DistMult" else ComplEx)(entity, relation)
+    elif name == "pRotatE":
+        _check_range(holder, gamma)
+        return protate(entity, relation, gamma=gamma, modulus=float(holder.modulus))
+    else:
+        return _of_its_own(holder)
+    margin = gamma if name in ("RotatE", "TransE") else 0.0
+    check_agreement(
+        converted,
+        lambda h, r, t: holder(torch.stack([h, r, t], 1)),
+        f"{name} of the official code",
+        in_their_terms=lambda scores: scores + margin,
+    )
+    return converted
+
+
+def _check_range(model: Any, gamma: float) -> None:
+    """The unit of the phases is computed from gamma and dim: the model's must be the same."""
+    expected, own = (gamma + EPSILON) / model.hidden_dim, float(model.embedding_range)
+    if not math.isclose(own, expected, rel_tol=1e-5):
+        raise ValueError(
+            f"{model.model_name}: embedding_range must be (gamma + 2) / hidden_dim = "
+            f"{expected:g}; got {own:g}"
+        )
+
+
+def _of_its_own(model: Any) -> BlockScorer:
+    return BlockScorer(
+        _Forward(model).scores,
+        num_entities=int(model.nentity),
+        num_relations=int(model.nrelation),
+        batch_size=_BATCH,
+        sides=SIDES,
+        device=model.entity_embedding.device,
+    )
+
+
+class _Forward(nn.Module):
+    """The scores of a model's own ``forward``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+        """As :class:`kgfast.BlockScorer` asks; what is predicted is not read of the first part."""
+        positive = torch.stack([anchors, relations, anchors], 1)
+        candidates = ids.expand(len(anchors), -1)
+        scores: Tensor = self.model((positive, candidates), mode=f"{side}-batch")
+        return scores

@@ -1,0 +1,159 @@
+"""PyG's models of ``torch_geometric.nn.kge``: ``test`` with a filter, in one sweep.
+
+mean_rank, mrr, hits = kgfast.adapters.pyg.test(model, head, rel, tail, batch_size, known=known)
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import kge
+
+from kgfast.adapters.agreement import check_agreement
+from kgfast.eval.ranking import rank
+from kgfast.graph import KnownTriples
+from kgfast.models import BlockScorer, ComplEx, DistMult, Model, RotatE, TransE
+from kgfast.models.base import SIDES, Side
+
+__all__ = ["from_pyg", "test"]
+
+_BATCH = 16  # queries that a model of its own gets: it gathers [16, 1024, D] three times
+
+
+def test(
+    model: nn.Module,
+    head_index: Tensor,
+    rel_type: Tensor,
+    tail_index: Tensor,
+    batch_size: int,
+    k: int = 10,
+    known: KnownTriples | None = None,
+    log: bool = True,
+) -> tuple[float, float, float]:
+    """``KGEModel.test``: ranks of the tails among all nodes, and a filter where one is given.
+
+    Parameters
+    ----------
+    model : torch_geometric.nn.kge.KGEModel
+        In the mode that it is in, as PyG does; its models have no dropout.
+    head_index, rel_type, tail_index : Tensor
+        int64 ``[T]``.
+    batch_size : int
+        As of PyG's method; not needed.
+    k : int
+        Of Hits@k.
+    known : KnownTriples, optional
+        Known answers are no candidates; None: raw ranks, as PyG's.
+    log : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    tuple of float
+        The mean rank, counted from 0 as PyG does, the MRR and Hits@k (counted from 1). Ties count
+        half; PyG has them in the order that a sort leaves.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the model is none of PyG's, or does not score as its name says; for no triples.
+    """
+    triples = torch.stack([head_index, rel_type, tail_index], 1)
+    if not len(triples):
+        raise ValueError("head_index is empty: there is nothing to rank")
+    ranks = rank(from_pyg(model), triples, known=known, sides=("tail",), progress=log)
+    return ranks.mr - 1, ranks.mrr, ranks.hits(k)
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
+
+
+def from_pyg(model: nn.Module) -> Any:
+    """A model of ``torch_geometric.nn.kge`` as one that kgfast ranks and predicts with.
+
+    The tables are those of now. TransE's nodes are normalised, as its scores are of normalised
+    ones; RotatE is the Euclidean norm of the whole vector; other models that PyG may have, or of
+    another ``p_norm``, are scored in blocks by their own ``forward``.
+
+    Raises
+    ------
+    TypeError
+        If it is no ``KGEModel``.
+    ValueError
+        If it does not score as its name says.
+    """
+    if not isinstance(model, kge.KGEModel):
+        raise TypeError(
+            f"model must be a torch_geometric.nn.kge.KGEModel; got {type(model).__name__}"
+        )
+    holder: Any = model
+    with torch.no_grad():
+        converted = _converted(holder)
+        if converted is None:
+            return BlockScorer(
+                _Forward(holder).scores,
+                num_entities=holder.num_nodes,
+                num_relations=holder.num_relations,
+                batch_size=_BATCH,
+                sides=SIDES,
+                device=holder.node_emb.weight.device,
+            )
+        margin = float(holder.margin) if isinstance(converted, RotatE) else 0.0
+        check_agreement(
+            converted,
+            holder,
+            f"{type(model).__name__} of PyG",
+            in_their_terms=lambda scores: scores + margin,
+        )
+    return converted
+
+
+def _converted(model: Any) -> Model | None:
+    """The model of the same name, of models that are PyG's own."""
+    node, relation = model.node_emb.weight.detach(), model.rel_emb.weight.detach()
+    kind = type(model)
+    if kind is kge.TransE and model.p_norm in (1, 2):
+        entity = functional.normalize(node, p=model.p_norm, dim=-1)
+        return TransE(entity, relation, norm="l1" if model.p_norm == 1 else "l2")
+    if kind is kge.DistMult:
+        return DistMult(node, relation)
+    if kind is kge.ComplEx:
+        relation = torch.cat([relation, model.rel_emb_im.weight.detach()], 1)
+        return ComplEx(_halves(model), relation)
+    if kind is kge.RotatE:
+        return RotatE(
+            _halves(model),
+            relation,
+            gamma=float(model.margin),
+            relation_format="phase",
+            norm="l2",
+        )
+    return None
+
+
+def _halves(model: Any) -> Tensor:
+    """The two tables of nodes side by side."""
+    return torch.cat([model.node_emb.weight.detach(), model.node_emb_im.weight.detach()], 1)
+
+
+class _Forward(nn.Module):
+    """The scores of a model's own ``forward``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+        """As :class:`kgfast.BlockScorer` asks: all pairs, one after the other."""
+        shape = len(anchors), len(ids)
+        anchor, relation, candidate = (
+            it.reshape(-1)
+            for it in (
+                anchors[:, None].expand(shape),
+                relations[:, None].expand(shape),
+                ids.expand(shape),
+            )
+        )
+        heads, tails = (anchor, candidate) if side == "tail" else (candidate, anchor)
+        return cast(Tensor, self.model(heads, relation, tails)).reshape(shape)

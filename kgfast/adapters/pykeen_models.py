@@ -1,0 +1,229 @@
+"""PyKEEN's models as kgfast's: by their representations and interactions, never by their names."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from pykeen.models import ERModel
+from pykeen.nn import modules as interactions
+from torch import Tensor, nn
+
+from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
+from kgfast.adapters.agreement import check_agreement
+from kgfast.models import BlockScorer, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
+from kgfast.models.base import SIDES, Side
+
+# Linear in the candidate, as their equations say; each model is checked to be so.
+_AFFINE = (
+    interactions.AutoSFInteraction,
+    interactions.ConvEInteraction,
+    interactions.CPInteraction,
+    interactions.DistMAInteraction,
+    interactions.HolEInteraction,
+    interactions.MultiLinearTuckerInteraction,
+    interactions.QuatEInteraction,
+    interactions.RESCALInteraction,
+    interactions.SimplEInteraction,
+    interactions.TransformerInteraction,
+    interactions.TuckERInteraction,
+)
+_SCORING = ("score_t", "score_h", "_get_representations", "_get_entity_len")
+
+
+class UnknownModelError(TypeError):
+    """A model that kgfast does not convert."""
+
+
+def from_pykeen(model: Any) -> Any:
+    """A PyKEEN model as one that kgfast ranks and predicts with.
+
+    The tables are those of now, read in place where PyKEEN stores them so. RotatE, TransE, DistMult
+    and ComplEx become the models of that name; what is affine in the candidate (RESCAL, TuckER,
+    HolE, CP, QuatE, SimplE, ConvE ...) an :class:`~kgfast.adapters.affine.AffineModel`; all other
+    interactions of PyKEEN are scored in blocks (:class:`kgfast.BlockScorer`). Inverse relations
+    become a :class:`kgfast.Reciprocal`. Scores are compared with PyKEEN's on a sample of triples.
+
+    Parameters
+    ----------
+    model : pykeen.models.ERModel
+
+    Returns
+    -------
+    Model
+        With ``num_relations`` of the graph, without inverses. Of TransE with ``power_norm`` and
+        ``p=2`` the scores are the roots: the order is the same.
+
+    Raises
+    ------
+    UnknownModelError
+        If the model is no ``ERModel``, scores in a way of its own, or its interaction is none of
+        PyKEEN's; a TypeError.
+    ValueError
+        If the converted model does not score as PyKEEN does: a wrong conversion is never silent.
+    """
+    _check(model)
+    with _evaluating(model), torch.no_grad():
+        native = _native(model)
+        if native is not None:
+            _check_scores(model, native)
+            return Reciprocal(native, order="interleaved") if model.use_inverse_triples else native
+        affine = _affine(model)
+        if affine is not None:
+            return Reciprocal(affine, order="interleaved") if model.use_inverse_triples else affine
+    return BlockScorer(
+        _Blocks(model).scores,
+        num_entities=model.num_entities,
+        num_relations=model.num_real_relations,
+        sides=SIDES,
+        device=model.device,
+    )
+
+
+def _check(model: Any) -> None:
+    if not isinstance(model, ERModel):
+        raise UnknownModelError(
+            f"model must be a pykeen.models.ERModel; got {type(model).__name__}: rank it through "
+            f"kgfast.BlockScorer"
+        )
+    own = [name for name in _SCORING if getattr(type(model), name) is not getattr(ERModel, name)]
+    if own:
+        raise UnknownModelError(
+            f"{type(model).__name__} has a {own[0]} of its own: rank it through kgfast.BlockScorer"
+        )
+    if type(_unclamped(model.interaction)).__module__ != interactions.__name__:
+        raise UnknownModelError(
+            f"{type(model.interaction).__name__} is none of PyKEEN's interactions: rank it through "
+            f"kgfast.BlockScorer"
+        )
+
+
+def _unclamped(interaction: nn.Module) -> nn.Module:
+    """The interaction itself where nothing is clamped, as PyKEEN's SimplE has it."""
+    if type(interaction) is interactions.ClampedInteraction and interaction.clamp_score is None:
+        base: nn.Module = interaction.base
+        return base
+    return interaction
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, as each module had it afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _tables(representations: Any) -> Rows:
+    """All rows of every representation, with what PyKEEN does to them."""
+    return [representation(indices=None).detach() for representation in representations]
+
+
+def _native(model: Any) -> Model | None:
+    """The model of the same name, of one entity and one relation table."""
+    interaction = _unclamped(model.interaction)
+    build = _NATIVE.get(type(interaction))
+    if build is None or (
+        len(model.entity_representations),
+        len(model.relation_representations),
+    ) != (
+        1,
+        1,
+    ):
+        return None
+    entity, relation = (
+        _plain(_tables(parts)[0])
+        for parts in (model.entity_representations, model.relation_representations)
+    )
+    return build(interaction, entity, relation)
+
+
+def _plain(table: Tensor) -> Tensor:
+    return table.resolve_conj() if table.is_complex() else table
+
+
+def _transe(interaction: Any, entity: Tensor, relation: Tensor) -> Model | None:
+    if interaction.p not in (1, 2):
+        return None
+    return TransE(entity, relation, norm="l1" if interaction.p == 1 else "l2")
+
+
+_Build = Callable[[Any, Tensor, Tensor], Model | None]
+_NATIVE: dict[type, _Build] = {
+    # p and power_norm of RotatE are not used by PyKEEN: it is the norm of the whole vector.
+    interactions.RotatEInteraction: lambda _, entity, relation: RotatE(
+        entity.contiguous(), relation.contiguous(), norm="l2"
+    ),
+    interactions.TransEInteraction: _transe,
+    interactions.DistMultInteraction: lambda _, entity, relation: DistMult(entity, relation),
+    interactions.ComplExInteraction: lambda _, entity, relation: ComplEx(
+        entity.contiguous(), relation.contiguous()
+    ),
+}
+
+
+def _affine(model: Any) -> AffineModel | None:
+    """A dot product, where the interaction is affine in the candidate of every side it predicts."""
+    interaction = _unclamped(model.interaction)
+    if type(interaction) not in _AFFINE:
+        return None
+    network: Any = copy.deepcopy(interaction).double().eval().requires_grad_(False)
+    head_indices: Any = interaction.head_indices
+    tail_indices: Any = interaction.tail_indices
+    sides: tuple[Side, ...] = ("tail",) if model.use_inverse_triples else SIDES
+    entities = _tables(model.entity_representations)
+    parts = Parts(
+        [entities[i] for i in head_indices],
+        _tables(model.relation_representations),
+        [entities[i] for i in tail_indices],
+    )
+
+    def score(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
+        h, r, t = (part[0] if len(part) == 1 else part for part in (heads, relations, tails))
+        return cast(Tensor, network(h=h, r=r, t=t)).reshape(len(heads[0]))
+
+    try:
+        return AffineModel(score, parts, network=network, sides=sides)
+    except NotAffineError:  # ConvE's heads, TuckER in a norm of its own
+        return None
+
+
+class _Blocks(nn.Module):
+    """PyKEEN's own scores of ranges of candidates, before its sigmoid, which saturates."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+        """As :class:`kgfast.BlockScorer` asks."""
+        model = self.model
+        columns = (anchors, relations) if side == "tail" else (relations, anchors)
+        batch = model._prepare_batch(torch.stack(columns, 1), index_relation=int(side == "tail"))
+        if side == "tail":
+            return cast(Tensor, model.score_t(batch, tails=ids))
+        if model.use_inverse_triples:
+            return cast(Tensor, model.score_h_inverse(rt_batch=batch, heads=ids))
+        return cast(Tensor, model.score_h(batch, heads=ids))
+
+
+def _check_scores(model: Any, converted: Model) -> None:
+    """Compare with the interaction itself."""
+    interaction = _unclamped(model.interaction)
+
+    def theirs(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+        entity, relation = model.entity_representations[0], model.relation_representations[0]
+        return cast(Tensor, model.interaction(entity(h), relation(r), entity(t)))
+
+    squared = isinstance(converted, TransE) and interaction.power_norm and interaction.p == 2
+    check_agreement(
+        converted,
+        theirs,
+        f"{type(model).__name__} of PyKEEN",
+        in_their_terms=(lambda scores: -(scores**2)) if squared else lambda scores: scores,
+    )

@@ -1,0 +1,150 @@
+"""Tables as DGL-KE saves them, scored by its equations."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import kgfast
+from kgfast.adapters.dglke import load_dglke
+
+ENTITIES, RELATIONS, DIM, GAMMA = 30, 3, 4, 7.0
+WIDTHS = {
+    "RotatE": (2 * DIM, DIM),
+    "TransE": (DIM, DIM),
+    "TransE_l1": (DIM, DIM),
+    "TransE_l2": (DIM, DIM),
+    "DistMult": (DIM, DIM),
+    "ComplEx": (2 * DIM, 2 * DIM),
+    "RESCAL": (DIM, DIM * DIM),
+}
+
+
+def configured(name, **changed):
+    entity, relation = WIDTHS[name]
+    return {
+        "dataset": "graph",
+        "model_name": name,
+        "hidden_dim": DIM,
+        "gamma": GAMMA,
+        "double_ent": entity == 2 * DIM,
+        "double_rel": relation == 2 * DIM,
+    } | changed
+
+
+def tables(name):
+    generator = np.random.default_rng(0)
+    limit = (GAMMA + 2) / DIM
+    sizes = zip((ENTITIES, RELATIONS), WIDTHS[name], strict=True)
+    return [generator.uniform(-limit, limit, size).astype(np.float32) for size in sizes]
+
+
+def write(folder, name, config=None):
+    config = configured(name) if config is None else config
+    (folder / "config.json").write_text(json.dumps(config))
+    for what, table in zip(("entity", "relation"), tables(name), strict=True):
+        np.save(folder / f"graph_{name}_{what}.npy", table)
+    return folder
+
+
+def score(name, head, relation, tail):
+    """DGL-KE's ``edge_func``, in float64."""
+    if name == "RotatE":
+        phase = relation / ((GAMMA + 2) / DIM / math.pi)
+        turned = as_complex(head) * torch.polar(torch.ones_like(phase), phase)
+        return GAMMA - (turned - as_complex(tail)).abs().sum(-1)
+    if name.startswith("TransE"):
+        order = 1 if name == "TransE_l1" else 2
+        return GAMMA - (head + relation - tail).norm(p=order, dim=-1)
+    if name == "ComplEx":
+        product = as_complex(head) * as_complex(relation) * as_complex(tail).conj()
+        return product.real.sum(-1)
+    if name == "RESCAL":
+        return (head * (relation.view(-1, DIM, DIM) @ tail[..., None])[..., 0]).sum(-1)
+    return (head * relation * tail).sum(-1)
+
+
+def as_complex(rows):
+    return torch.complex(*rows.chunk(2, -1))
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_ranks_are_those_of_its_scores(tmp_path, name):
+    model = load_dglke(write(tmp_path, name))
+    entity, relation = (torch.from_numpy(table).double() for table in tables(name))
+    triples = [(h, h % RELATIONS, (7 * h + 1) % ENTITIES) for h in range(ENTITIES)]
+    ranks = kgfast.rank(model, triples)
+    everyone = torch.arange(ENTITIES)
+    for row, (h, r, t) in enumerate(triples):
+        for column, (heads, tails, own) in enumerate(
+            [(entity, entity[t].expand(ENTITIES, -1), h), (entity[[h] * ENTITIES], entity, t)]
+        ):
+            scores = score(name, heads, relation[[r] * ENTITIES], tails)
+            greater = (scores > scores[own]) & (everyone != own)
+            assert int(greater.sum()) == int(ranks.greater[row, column])
+
+
+def test_tables_are_mapped_not_read(tmp_path):
+    model = load_dglke(write(tmp_path, "TransE"))
+    mapped = [
+        line.split()[-1]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if ".npy" in line
+    ]
+    assert str(tmp_path / "graph_TransE_entity.npy") in mapped
+    assert model.gamma == GAMMA
+
+
+@pytest.mark.parametrize("name", ["RotatE", "TransE_l1"])
+def test_another_gamma_turns_relations_of_rotate_only(tmp_path, name):
+    triples = [(h, h % RELATIONS, (h + 1) % ENTITIES) for h in range(ENTITIES)]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one = load_dglke(write(tmp_path / "one", name))
+    two = load_dglke(write(tmp_path / "two", name, configured(name, gamma=0.0)))
+    equal = torch.equal(kgfast.rank(one, triples).greater, kgfast.rank(two, triples).greater)
+    assert equal == (name != "RotatE")
+
+
+ROTATE = configured("RotatE")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[", "not a JSON object"),
+        ([], "not a JSON object"),
+        ({k: v for k, v in ROTATE.items() if k != "gamma"}, "gamma must be a number; got None"),
+        (ROTATE | {"gamma": math.nan}, "gamma must be a number"),
+        ({k: v for k, v in ROTATE.items() if k != "dataset"}, "key dataset is missing"),
+        (ROTATE | {"hidden_dim": "4"}, "hidden_dim must be a whole number"),
+        (ROTATE | {"hidden_dim": 5}, r"must have 10 columns \(hidden_dim 5, doubled\); got shape"),
+        (ROTATE | {"double_ent": False}, r"must have 4 columns \(hidden_dim 4\); got shape .30, 8"),
+        (ROTATE | {"model_name": "TransR"}, "model 'TransR' is not available; known: RotatE, "),
+        (ROTATE | {"model_name": 3}, "model_name must be text"),
+        (ROTATE | {"dataset": "../graph"}, "dataset must be a name"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, config, message):
+    write(tmp_path, "RotatE")
+    text = config if isinstance(config, str) else json.dumps(config)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_dglke(tmp_path)
+
+
+def test_missing_and_damaged_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"config\.json: no such file"):
+        load_dglke(tmp_path)
+    write(tmp_path, "RotatE")
+    (tmp_path / "graph_RotatE_entity.npy").write_bytes(b"not an array")
+    with pytest.raises(ValueError, match=r"graph_RotatE_entity.npy: not a NumPy table"):
+        load_dglke(tmp_path)
+    (tmp_path / "graph_RotatE_relation.npy").unlink()
+    write(tmp_path, "TransE", configured("RotatE"))
+    (tmp_path / "graph_RotatE_entity.npy").unlink()
+    with pytest.raises(FileNotFoundError, match=r"graph_RotatE_entity.npy: no such file"):
+        load_dglke(tmp_path)

@@ -1,0 +1,186 @@
+"""``test_step`` in place of the official code's, on a model with its members and its equations.
+
+With ``KGFAST_OFFICIAL_CODE`` naming a checkout of DeepGraphLearning/KnowledgeGraphEmbedding, the
+last test runs that code itself.
+"""
+
+import math
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+import kgfast
+from kgfast.adapters.official import from_official, test_step
+
+ENTITIES, RELATIONS, DIM, GAMMA = 40, 3, 6, 9.0
+SINGLE = ("pRotatE", "TransE", "DistMult")
+WIDTHS = {"RotatE": (2, 1), "ComplEx": (2, 2), **dict.fromkeys(SINGLE, (1, 1))}
+ARGS = Namespace(nentity=ENTITIES, nrelation=RELATIONS, countries=False)
+
+
+class Official(torch.nn.Module):
+    """The members of ``KGEModel`` that its ``forward`` and ``test_step`` use, and its equations."""
+
+    def __init__(self, model_name, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.model_name, self.nentity, self.nrelation = model_name, ENTITIES, RELATIONS
+        self.hidden_dim, limit = DIM, (GAMMA + 2) / DIM
+        entity, relation = WIDTHS.get(model_name, (1, 1))
+        self.gamma = torch.nn.Parameter(torch.tensor([GAMMA]), requires_grad=False)
+        self.embedding_range = torch.nn.Parameter(torch.tensor([limit]), requires_grad=False)
+        tables = (torch.empty(ENTITIES, entity * DIM), torch.empty(RELATIONS, relation * DIM))
+        self.entity_embedding, self.relation_embedding = (
+            torch.nn.Parameter(table.uniform_(-limit, limit)) for table in tables
+        )
+        self.modulus = torch.nn.Parameter(torch.tensor([[limit / 2]]))
+
+    def forward(self, sample, mode="single"):
+        if mode == "single":
+            h, r, t = (sample[:, i : i + 1] for i in range(3))
+        else:
+            positive, candidates = sample
+            h, r, t = (positive[:, i : i + 1] for i in range(3))
+            h, t = (candidates, t) if mode == "head-batch" else (h, candidates)
+        head, tail = self.entity_embedding[h], self.entity_embedding[t]
+        return self.equation(head, self.relation_embedding[r], tail)
+
+    def equation(self, head, relation, tail):
+        phases = math.pi / self.embedding_range
+        if self.model_name == "TransE":
+            return self.gamma - (head + relation - tail).abs().sum(-1)
+        if self.model_name == "pRotatE":
+            angles = (head + relation - tail) * phases
+            return self.gamma - angles.sin().abs().sum(-1) * self.modulus
+        if self.model_name == "RotatE":
+            turn = torch.polar(torch.ones_like(relation), relation * phases)
+            return self.gamma - (as_complex(head) * turn - as_complex(tail)).abs().sum(-1)
+        if self.model_name == "ComplEx":
+            product = as_complex(head) * as_complex(relation) * as_complex(tail).conj()
+            return product.real.sum(-1)
+        return (head * relation * tail).sum(-1)
+
+
+class Cubed(Official):
+    """Somebody's own model in that code."""
+
+    def equation(self, head, relation, tail):
+        return -((head + relation - tail) ** 3).abs().sum(-1)
+
+
+def as_complex(rows):
+    return torch.complex(*rows.chunk(2, -1))
+
+
+def triples(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    limits = torch.tensor([ENTITIES, RELATIONS, ENTITIES])
+    return [
+        tuple(it) for it in (torch.rand(count, 3, generator=generator) * limits).long().tolist()
+    ]
+
+
+TEST, TRUE = triples(30), triples(30) + triples(300, seed=1)
+
+
+def obvious(model, test, true):
+    """The five numbers, entity by entity, in float64."""
+    model, known, logs = model.double(), set(true), []
+    for triple in test:
+        for place in (0, 2):
+            others = [
+                (*triple[:place], n, *triple[place + 1 :])
+                for n in range(ENTITIES)
+                if n != triple[place]
+            ]
+            scores = model(torch.tensor([triple, *[it for it in others if it not in known]]))[:, 0]
+            logs.append(1 + int((scores[1:] > scores[0]).sum()))
+    ranks = torch.tensor(logs).double()
+    hits = {f"HITS@{k}": float((ranks <= k).double().mean()) for k in (1, 3, 10)}
+    return {"MRR": float((1 / ranks).mean()), "MR": float(ranks.mean())} | hits
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_the_five_numbers(name):
+    model = Official(name).train()
+    found = test_step(model, TEST, TRUE, ARGS)
+    assert not model.training
+    assert list(found) == ["MRR", "MR", "HITS@1", "HITS@3", "HITS@10"]
+    assert found == pytest.approx(obvious(Official(name), TEST, TRUE), abs=1e-12)
+
+
+def test_a_model_of_its_own_is_scored_by_its_forward():
+    model = Cubed("Cubed")
+    assert type(from_official(model)) is kgfast.BlockScorer
+    assert test_step(model, TEST, TRUE, ARGS) == pytest.approx(obvious(Cubed("x"), TEST, TRUE))
+
+
+def test_ties_are_counted_as_asked():
+    model = Official("TransE")
+    with torch.no_grad():
+        model.entity_embedding.zero_()
+    found = {
+        ties: test_step(model, [(0, 0, 1)], [], ARGS, ties=ties)["MR"]
+        for ties in ("optimistic", "realistic", "pessimistic")
+    }
+    assert found == {"optimistic": 1, "realistic": (ENTITIES + 1) / 2, "pessimistic": ENTITIES}
+
+
+def test_tables_are_read_in_place():
+    model = Official("RotatE")
+    assert from_official(model).entity.data_ptr() == model.entity_embedding.data_ptr()
+
+
+def changed(name, **members):
+    model = Official("RotatE")
+    for member, value in members.items():
+        setattr(model, member, torch.nn.Parameter(torch.tensor([value])))
+    model.model_name = name
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "error", "message"),
+    [
+        (torch.nn.Linear(1, 1), ARGS, TypeError, "Linear has no model_name, nentity"),
+        (Cubed("TransE"), ARGS, ValueError, r"TransE of the official code: kgfast scores .* not"),
+        (changed("RotatE", gamma=8.0), ARGS, ValueError, "embedding_range must be .gamma"),
+        (Official("TransE"), Namespace(nentity=7), ValueError, "args.nentity is 7, but the .* 40"),
+        (Official("TransE"), Namespace(countries=True), ValueError, "AUC-PR"),
+    ],
+    ids=["kind", "equation", "range", "entities", "countries"],
+)
+def test_what_does_not_fit_is_named(model, args, error, message):
+    with pytest.raises(error, match=message):
+        test_step(model, TEST, TRUE, args)
+
+
+def test_bad_triples():
+    with pytest.raises(ValueError, match="test_triples is empty"):
+        test_step(Official("TransE"), [], TRUE, ARGS)
+    with pytest.raises(ValueError, match=r"tail 40 must be in 0..39"):
+        test_step(Official("TransE"), [(0, 0, 40)], TRUE, ARGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WIDTHS)
+def test_the_official_code_itself(name, monkeypatch):
+    code = os.environ.get("KGFAST_OFFICIAL_CODE")
+    if code is None:
+        pytest.skip("KGFAST_OFFICIAL_CODE names no checkout of the official code")
+    monkeypatch.syspath_prepend(str(Path(code, "codes")))
+    for module in ("model", "dataloader"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    from model import KGEModel
+
+    entity, relation = (width == 2 for width in WIDTHS[name])
+    torch.manual_seed(0)
+    model = KGEModel(name, ENTITIES, RELATIONS, DIM, GAMMA, entity, relation)
+    args = Namespace(**vars(ARGS), cuda=False, cpu_num=1, test_batch_size=4, test_log_steps=1000)
+    theirs = KGEModel.test_step(model, TEST, TRUE, args)
+    KGEModel.test_step = staticmethod(test_step)
+    assert KGEModel.test_step(model, TEST, TRUE, args) == pytest.approx(theirs, rel=1e-12)

@@ -1,0 +1,365 @@
+"""PyKEEN's evaluator and ours on the same trained models: the same ranks, counts and metrics.
+
+Ranks may differ where PyKEEN's float32 scores cannot tell two candidates apart, and only there:
+each such rank is checked to have a near tie. In float64 none may differ.
+"""
+
+import copy
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+import kgfast
+from support.flat import canonical_scores
+
+pytest.importorskip("pykeen")
+
+from pykeen import datasets
+from pykeen.evaluation import (
+    LCWAEvaluationLoop,
+    MacroRankBasedEvaluator,
+    RankBasedEvaluator,
+    evaluator_resolver,
+)
+from pykeen.models import ERModel, model_resolver
+from pykeen.nn.modules import DistMultInteraction
+from pykeen.pipeline import pipeline
+from pykeen.training import SLCWATrainingLoop
+
+from kgfast.adapters import pykeen as door
+from kgfast.adapters import pykeen_models
+from kgfast.adapters.affine import AffineModel
+from kgfast.adapters.pykeen import KgfastEvaluator, KgfastMacroEvaluator, from_pykeen
+
+NATIVE = {
+    "rotate": ("RotatE", {}),
+    "transe l1": ("TransE", {"scoring_fct_norm": 1}),
+    "transe l2": ("TransE", {"scoring_fct_norm": 2}),
+    "transe squared": ("TransE", {"scoring_fct_norm": 2, "power_norm": True}),
+    "distmult": ("DistMult", {}),
+    "complex": ("ComplEx", {}),
+}
+AFFINE = ("RESCAL", "TuckER", "HolE", "CP", "QuatE", "SimplE", "ConvE")
+ALSO_AFFINE = ("AutoSF", "DistMA")
+IN_BLOCKS = ("TransH", "TransR", "TransD", "PairRE", "BoxE")
+MODELS = {**NATIVE, **{name: (name, {}) for name in (*AFFINE, *ALSO_AFFINE, *IN_BLOCKS)}}
+FAST = [
+    *[(name, False) for name in (*NATIVE, "RESCAL", "TuckER", "HolE", "CP", "QuatE")],
+    *[(name, True) for name in ("rotate", "SimplE", "ConvE")],
+    *[(name, False) for name in ("TransH", "BoxE", "ConvE")],
+]
+
+
+@cache
+def graph(name="Nations", inverse=False):
+    return getattr(datasets, name)(create_inverse_triples=inverse)
+
+
+def trained(name, inverse=False, on="Nations", epochs=0):
+    """A model of PyKEEN after a few steps: no values that only initialisers have."""
+    if epochs:
+        return _trained(name, inverse, on, epochs)
+    return copy.deepcopy(_few_steps(name, inverse))
+
+
+def _made(name, inverse, on):
+    kind, options = MODELS[name]
+    torch.manual_seed(0)
+    return model_resolver.make(
+        kind,
+        triples_factory=graph(on, inverse).training,
+        embedding_dim=16,
+        random_seed=0,
+        **options,
+    )
+
+
+@cache
+def _few_steps(name, inverse):
+    model = _made(name, inverse, "Nations")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    true = graph().training.mapped_triples[:256] * torch.tensor([1, 1 + inverse, 1])
+    false = torch.stack([*true[:, :2].T, true[:, 2].roll(1)], 1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        margins = model.score_hrt(false) - model.score_hrt(true)
+        torch.nn.functional.softplus(margins).mean().backward()
+        optimizer.step()
+        model.post_parameter_update()
+    return model
+
+
+def _trained(name, inverse, on, epochs):
+    model, factory = _made(name, inverse, on), graph(on, inverse).training
+    loop = SLCWATrainingLoop(
+        model=model, triples_factory=factory, optimizer="adam", optimizer_kwargs={"lr": 0.01}
+    )
+    loop.train(triples_factory=factory, num_epochs=epochs, batch_size=1024, use_tqdm=False)
+    return model
+
+
+def arguments(on="Nations"):
+    data = graph(on)
+    return {
+        "mapped_triples": data.testing.mapped_triples,
+        "additional_filter_triples": [
+            data.training.mapped_triples,
+            data.validation.mapped_triples,
+        ],
+        "use_tqdm": False,
+    }
+
+
+def compare(model, on="Nations"):
+    """Different ranks and all ranks; each that differs has a near tie."""
+    theirs = RankBasedEvaluator(clear_on_finalize=False)
+    ours = KgfastEvaluator(clear_on_finalize=False)
+    expected = theirs.evaluate(model, batch_size=128, **arguments(on))
+    found = ours.evaluate(model, **arguments(on))
+    converted, test = from_pykeen(model), graph(on).testing.mapped_triples
+    differing = total = 0
+    for (side, kind), parts in theirs.ranks.items():
+        want, got = np.concatenate(parts), np.concatenate(ours.ranks[side, kind])
+        assert want.dtype == got.dtype
+        for row in np.flatnonzero(want != got):
+            assert has_near_tie(converted, test[row], side), f"{side} rank of triple {row}"
+        differing, total = differing + (want != got).sum(), total + len(want)
+    for side, parts in theirs.num_candidates.items():
+        assert np.array_equal(np.concatenate(parts), np.concatenate(ours.num_candidates[side]))
+    if not differing:
+        assert found.to_flat_dict() == expected.to_flat_dict()
+    return int(differing), total
+
+
+def has_near_tie(model, triple, side) -> bool:
+    """Whether another candidate's exact score is within float32 rounding of the target's."""
+    h, r, t = triple.tolist()
+    anchor, target = (h, t) if side == "tail" else (t, h)
+    query = model.queries(torch.tensor([anchor]), torch.tensor([r]), side)
+    scores = canonical_scores(query, model.candidates(side).table, model.score)
+    gaps = (scores - scores[target]).abs()
+    gaps[target] = torch.inf
+    return bool(gaps.min() <= 1e-5 * scores[target].abs().clamp(min=1e-3))
+
+
+@pytest.mark.parametrize(("name", "inverse"), FAST)
+def test_the_same_ranks(name, inverse):
+    assert compare(trained(name, inverse)) == (0, 1206)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["Nations", "UMLS"])
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_few_ranks_differ_of_trained_models_and_each_has_a_near_tie(name, inverse, on):
+    if (name, inverse) == ("ConvE", False) and on == "UMLS":
+        pytest.skip("PyKEEN scores the heads of ConvE for minutes")
+    differing, total = compare(trained(name, inverse, on, epochs=5), on)
+    print(f"{name}, inverse={inverse}, {on}: {differing} of {total} ranks differ")
+    assert differing <= total / 500
+
+
+@pytest.mark.parametrize("name", ["rotate", "transe l1", "distmult", "complex"])
+@pytest.mark.parametrize("on", ["Nations", "UMLS"])
+def test_in_float64_no_rank_differs(name, on):
+    assert compare(_made(name, False, on).double(), on)[0] == 0
+
+
+def test_kinds_of_models():
+    assert type(from_pykeen(trained("rotate"))) is kgfast.RotatE
+    assert type(from_pykeen(trained("transe squared"))) is kgfast.TransE
+    assert type(from_pykeen(trained("RESCAL"))) is AffineModel
+    assert type(from_pykeen(trained("RESCAL", True))) is kgfast.Reciprocal
+    assert type(from_pykeen(trained("TransH"))) is kgfast.BlockScorer
+    for inverse in (False, True):
+        converted = from_pykeen(trained("complex", inverse))
+        assert converted.num_relations == graph().num_relations
+    model = trained("distmult")
+    weight = model.entity_representations[0]._embeddings.weight
+    assert from_pykeen(model).entity.data_ptr() == weight.data_ptr()  # read in place
+
+
+def test_modes_and_gradients_stay_as_they_were():
+    model = trained("TuckER").train()
+    model.interaction.eval()
+    modes = [module.training for module in model.modules()]
+    from_pykeen(model)
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_wrong_conversion_is_not_silent(monkeypatch):
+    kind = next(it for it in pykeen_models._NATIVE if it.__name__ == "RotatEInteraction")
+    for wrong in (
+        lambda _, e, r: kgfast.RotatE(e, r, norm="modulus"),  # another function
+        lambda _, e, r: kgfast.RotatE(e, r.conj().resolve_conj(), norm="l2"),  # turns back
+    ):
+        monkeypatch.setitem(pykeen_models._NATIVE, kind, wrong)
+        with pytest.raises(ValueError, match=r"RotatE of PyKEEN: kgfast scores .*, not "):
+            from_pykeen(trained("rotate"))
+
+
+def test_pipelines_find_it_by_name_and_stop_early():
+    assert evaluator_resolver.lookup("kgfast") is KgfastEvaluator
+    assert evaluator_resolver.lookup("kgfastmacro") is KgfastMacroEvaluator
+    options = dict(
+        dataset="nations",
+        model="distmult",
+        model_kwargs={"embedding_dim": 8},
+        training_kwargs={"num_epochs": 2, "use_tqdm": False, "batch_size": 1024},
+        evaluation_kwargs={"use_tqdm": False},
+        stopper="early",
+        stopper_kwargs={"frequency": 1, "patience": 5},
+        random_seed=0,
+        device="cpu",
+    )
+    result = pipeline(evaluator="kgfast", **options)
+    model = result.model
+    assert len(result.stopper.results) == 2
+    theirs = RankBasedEvaluator().evaluate(model, **arguments())
+    assert result.metric_results.to_flat_dict() == theirs.to_flat_dict()
+
+
+@pytest.mark.slow
+def test_a_search_uses_it():
+    from pykeen.hpo import hpo_pipeline
+
+    result = hpo_pipeline(
+        n_trials=1,
+        dataset="nations",
+        model="transe",
+        model_kwargs={"embedding_dim": 8},
+        model_kwargs_ranges={},
+        training_kwargs={"num_epochs": 2, "use_tqdm": False, "batch_size": 1024},
+        evaluator="kgfast",
+        device="cpu",
+    )
+    assert 0 < result.study.best_value < 1
+
+
+def test_scores_that_are_brought_are_processed_as_pykeen_does():
+    model, results = trained("distmult"), []
+    for kind in (KgfastEvaluator, RankBasedEvaluator):
+        loop = LCWAEvaluationLoop(
+            model=model,
+            triples_factory=graph().testing,
+            evaluator=kind(),
+            additional_filter_triples=arguments()["additional_filter_triples"],
+        )
+        results.append(loop.evaluate(batch_size=64, use_tqdm=False).to_flat_dict())
+    assert results[0] == results[1]
+
+
+def test_macro_means_and_intervals():
+    model = trained("distmult")
+    macro = [kind().evaluate(model, **arguments()).to_flat_dict()
+             for kind in (KgfastMacroEvaluator, MacroRankBasedEvaluator)]  # fmt: skip
+    assert macro[0] == macro[1]
+    intervals = []
+    for kind in (KgfastEvaluator, RankBasedEvaluator):
+        evaluator = kind(metrics=["mrr"], add_defaults=False, clear_on_finalize=False)
+        evaluator.evaluate(model, **arguments())
+        intervals.append(evaluator.finalize_with_confidence(n_boot=3))
+    assert intervals[0] == intervals[1]
+
+
+def test_one_side_and_raw_ranks():
+    model, data = trained("distmult"), arguments()
+    evaluator = KgfastEvaluator(filtered=False, clear_on_finalize=False)
+    evaluator.evaluate(model, targets=("tail",), **data)
+    assert {side for side, _ in evaluator.ranks} == {"tail"}
+    expected = kgfast.rank(from_pykeen(model), data["mapped_triples"], sides=("tail",))
+    found = np.concatenate(evaluator.ranks["tail", "optimistic"])
+    assert np.array_equal(found, expected.optimistic[:, 0].numpy())
+
+
+def test_a_filter_is_built_once_for_the_same_tensors(monkeypatch):
+    built = []
+
+    def counted(*parts):
+        built.append(len(parts))
+        return kgfast.KnownTriples(*parts)
+
+    monkeypatch.setattr(door, "KnownTriples", counted)
+    model, evaluator, data = trained("distmult"), KgfastEvaluator(), arguments()
+    first = evaluator.evaluate(model, **data).to_flat_dict()
+    assert evaluator.evaluate(model, **data).to_flat_dict() == first
+    assert built == [3]
+    evaluator.evaluate(model, **data | {"additional_filter_triples": None})
+    assert built == [3, 1]
+    extra = data["additional_filter_triples"][0].clone()
+    evaluator.evaluate(model, **data | {"additional_filter_triples": extra})
+    extra[0] = extra[1]  # written to: not the same triples any more
+    evaluator.evaluate(model, **data | {"additional_filter_triples": extra})
+    assert built == [3, 1, 2, 2]
+
+
+class OfItsOwn(DistMultInteraction):
+    def forward(self, h, r, t):
+        return super().forward(h, r, t).abs()
+
+
+def test_what_is_not_ranked_here_goes_to_pykeen_and_says_so_once(recwarn):
+    own = ERModel(
+        triples_factory=graph().training,
+        interaction=OfItsOwn,
+        entity_representations_kwargs={"shape": 8},
+        relation_representations_kwargs={"shape": 8},
+    )
+    cases = [
+        (own, {}, "OfItsOwn is none of PyKEEN's"),
+        (trained("distmult"), {"restrict_entities_to": list(range(14))}, "restrict_entities_to"),
+    ]
+    for model, options, reason in cases:
+        evaluator = KgfastEvaluator()
+        recwarn.clear()
+        results = [evaluator.evaluate(model, **arguments(), **options) for _ in range(2)]
+        said = [str(it.message) for it in recwarn if "ranks this itself" in str(it.message)]
+        assert len(said) == 1
+        assert reason in said[0]
+        theirs = RankBasedEvaluator().evaluate(model, **arguments(), **options)
+        assert results[1].to_flat_dict() == theirs.to_flat_dict()
+    with pytest.warns(UserWarning, match="relation"), pytest.raises(NotImplementedError):
+        KgfastEvaluator().evaluate(own, targets=("relation",), **arguments())
+    assert KgfastEvaluator(mode="testing")._not_here(False, ("head",)) == (
+        "inductive mode 'testing'"
+    )
+
+
+def test_a_sigmoid_after_the_scores_changes_no_rank():
+    """PyKEEN's saturates: scores of 100 and of 200 are both 1.0. Ours are before it."""
+    model = trained("distmult")
+    before = KgfastEvaluator().evaluate(model, **arguments()).to_flat_dict()
+    model.predict_with_sigmoid = True
+    assert KgfastEvaluator().evaluate(model, **arguments()).to_flat_dict() == before
+
+
+def test_models_of_the_wrong_kind():
+    with pytest.raises(TypeError, match=r"must be a pykeen.models.ERModel; got Linear"):
+        from_pykeen(torch.nn.Linear(2, 2))
+
+    class Scored(type(trained("distmult"))):
+        def score_t(self, *args, **kwargs):
+            return -super().score_t(*args, **kwargs)
+
+    model = Scored(triples_factory=graph().training, embedding_dim=8)
+    with pytest.raises(TypeError, match=r"Scored has a score_t of its own: rank it through"):
+        from_pykeen(model)
+
+
+def test_triples_of_another_graph():
+    other = arguments() | {"mapped_triples": torch.tensor([[0, 0, 99]])}
+    with pytest.raises(ValueError, match=r"tail 99 must be in 0..13"):
+        KgfastEvaluator().evaluate(trained("complex"), **other)
+
+
+def test_nan_is_an_error_unless_it_is_asked_to_be_the_worst():
+    model = trained("distmult")
+    with torch.no_grad():
+        model.relation_representations[0]._embeddings.weight[3] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        KgfastEvaluator().evaluate(model, **arguments())
+    result = KgfastEvaluator(nan="worst").evaluate(model, **arguments())
+    assert 0 < result.get_metric("mrr") < 1
