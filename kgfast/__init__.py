@@ -11,7 +11,6 @@ from kgfast.openmp import let_torch_sleep
 
 if TYPE_CHECKING:
     from kgfast import datasets, losses
-    from kgfast.adapters.official_runs import load_official
     from kgfast.environment import info
     from kgfast.eval.comparison import compare
     from kgfast.eval.facts import Facts
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     )
     from kgfast.ops import use_backend
     from kgfast.training.loading import load_run
+    from kgfast.training.official import load_official
 
 __version__ = "0.1.0"
 
@@ -71,7 +71,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "adapters.official_runs": ("load_official",),
     "environment": ("info",),
     "eval.comparison": ("compare",),
     "eval.facts": ("Facts",),
@@ -87,6 +86,7 @@ _HOMES = {
     ),
     "ops": ("use_backend",),
     "training.loading": ("load_run",),
+    "training.official": ("load_official",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.adapters.agreement import check_agreement
-from kgfast.adapters.official_runs import load_official, protate
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import RankType
 from kgfast.graph import KnownTriples
 from kgfast.models import BlockScorer, ComplEx, DistMult, RotatE, TransE
 from kgfast.models.base import SIDES, Side
 from kgfast.models.rotate import EPSILON
+from kgfast.training.official import load_official, protate
 
 __all__ = ["from_official", "load_official", "test_step"]
 

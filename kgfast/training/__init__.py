@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from kgfast.training.config import Config
     from kgfast.training.export import export_run
     from kgfast.training.loading import LoadedRun, load_run
+    from kgfast.training.official import load_official
     from kgfast.training.run_folder import RunFolder
     from kgfast.training.trainer import Result, Trainer
 
@@ -20,6 +21,7 @@ _HOMES = {
     "RunFolder": "run_folder",
     "Trainer": "trainer",
     "export_run": "export",
+    "load_official": "official",
     "load_run": "loading",
 }
 
@@ -30,6 +32,7 @@ __all__ = [
     "RunFolder",
     "Trainer",
     "export_run",
+    "load_official",
     "load_run",
 ]
 
