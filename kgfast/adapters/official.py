@@ -4,12 +4,13 @@ KGEModel.test_step = staticmethod(kgfast.adapters.official.test_step)
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from kgfast.adapters import ogb
 from kgfast.adapters.agreement import check_agreement
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import RankType
@@ -19,7 +20,7 @@ from kgfast.models.base import SIDES, Side
 from kgfast.models.rotate import EPSILON
 from kgfast.training.official import load_official, protate
 
-__all__ = ["from_official", "load_official", "test_step"]
+__all__ = ["biokg_test_step", "from_official", "load_official", "ogb_test_step", "test_step"]
 
 _NEEDED = ("model_name", "nentity", "nrelation", "entity_embedding", "relation_embedding", "gamma")
 _HITS = (1, 3, 10)
@@ -82,6 +83,97 @@ def test_step(
 
 
 test_step.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
+
+
+def ogb_test_step(
+    model: nn.Module, test_triples: Mapping[str, Any], args: Any, random_sampling: bool = False
+) -> dict[str, float]:
+    """``KGEModel.test_step`` of the fork in OGB's examples for ogbl-wikikg2.
+
+    Ranks among the negatives that are given, as :func:`kgfast.adapters.ogb.evaluate` counts them.
+
+    Parameters
+    ----------
+    model : KGEModel
+        Set to eval mode, as theirs does.
+    test_triples : mapping
+        A split of ogbl-wikikg2.
+    args : Namespace
+        Of that code; ``neg_size_eval_train`` is read for random negatives.
+    random_sampling : bool
+        Draw negatives from torch's generator instead of taking the split's.
+
+    Returns
+    -------
+    dict
+        ``hits@1_list``, ``hits@3_list``, ``hits@10_list``, ``mrr_list``: means, as theirs.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError
+        As :func:`from_official` and :func:`kgfast.adapters.ogb.evaluate`.
+    """
+    return _among_negatives(model, test_triples, args, None, random_sampling)
+
+
+def biokg_test_step(
+    model: nn.Module,
+    test_triples: Mapping[str, Any],
+    args: Any,
+    entity_dict: Mapping[str, tuple[int, int]],
+    random_sampling: bool = False,
+) -> dict[str, float]:
+    """The same of its fork for ogbl-biokg, whose ids count within their type.
+
+    ``entity_dict``: of each type its first row, and one past its last.
+    """
+    return _among_negatives(model, test_triples, args, entity_dict, random_sampling)
+
+
+def _among_negatives(
+    model: nn.Module,
+    split: Mapping[str, Any],
+    args: Any,
+    entity_dict: Mapping[str, tuple[int, int]] | None,
+    random_sampling: bool,
+) -> dict[str, float]:
+    converted = from_official(model)
+    num_nodes = None if entity_dict is None else _num_nodes(entity_dict)
+    if random_sampling:
+        split = {**split, **_random_negatives(split, converted.num_entities, num_nodes, args)}
+    model.eval()
+    lists = ogb.evaluate(converted, split, num_nodes=num_nodes).lists()
+    return {name: float(values.mean()) for name, values in lists.items()}
+
+
+def _num_nodes(entity_dict: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """The nodes of each type, which must stand one after the other."""
+    first, sizes = 0, {}
+    for name, (start, end) in sorted(entity_dict.items(), key=lambda item: item[1]):
+        if start != first or end < start:
+            raise ValueError(f"entity_dict: {name} begins at row {start}, not at {first}")
+        sizes[name], first = end - start, end
+    return sizes
+
+
+def _random_negatives(
+    split: Mapping[str, Any], num_entities: int, num_nodes: Mapping[str, int] | None, args: Any
+) -> dict[str, Tensor]:
+    """``head_neg`` and ``tail_neg``, within the type where there are types."""
+    shape = (len(split["head"]), int(args.neg_size_eval_train))
+    negatives = {}
+    for side in SIDES:
+        limits = torch.full((shape[0], 1), num_entities, dtype=torch.int64, device="cpu")
+        if num_nodes is not None:
+            sizes = [num_nodes[name] for name in split[f"{side}_type"]]
+            limits = torch.tensor(sizes, dtype=torch.int64, device="cpu")[:, None]
+        drawn = torch.rand(shape, dtype=torch.float64, device="cpu") * limits
+        negatives[f"{side}_neg"] = torch.minimum(drawn.long(), limits - 1)
+    return negatives
+
+
+for _step in (ogb_test_step, biokg_test_step):
+    _step.__test__ = False  # type: ignore[attr-defined]
 
 
 def from_official(model: nn.Module) -> Any:
