@@ -18,7 +18,8 @@ model whose score the target does not have is refused: its tables would mean som
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,20 @@ def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Pat
     """
     if to not in TARGETS:
         raise ValueError(f"to must be one of {', '.join(TARGETS)}; got {to!r}")
+    with new_folder(out) as scratch, torch.no_grad():
+        TARGETS[to](run, scratch)
+    return sorted(Path(out).iterdir())
+
+
+@contextmanager
+def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to write into, which becomes ``out`` when all went well, and else nothing does.
+
+    Raises
+    ------
+    ValueError
+        If ``out`` is there already and not an empty folder.
+    """
     out = Path(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ValueError(f"{out} is there already: name another folder with --out")
@@ -73,12 +88,10 @@ def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Pat
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         scratch.mkdir(parents=True)
-        with torch.no_grad():
-            TARGETS[to](run, scratch)
+        yield scratch
         os.replace(scratch, out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return sorted(out.iterdir())
 
 
 def _to_npy(run: LoadedRun, out: Path) -> None:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kgfast.graph import Vocabulary, shown
-from kgfast.models import ComplEx, DistMult, RotatE, TransE
+from kgfast.models import ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.models.tables import from_array
 from kgfast.training.official import load_official
 
@@ -35,7 +35,8 @@ def load_tables(folder: str | os.PathLike[str]) -> Tables:
     """Load a folder of tables: ``entity.npy`` and ``relation.npy``, or ``model.safetensors``.
 
     Its ``config.json`` says how to score with them, as :func:`export_run` writes it for ``npy`` and
-    ``safetensors``; of another one :func:`kgfast.load_official` is asked.
+    ``safetensors``, and ``kgfast convert`` for models of other libraries; of another one
+    :func:`kgfast.load_official` is asked.
 
     Raises
     ------
@@ -74,7 +75,13 @@ def load_tables(folder: str | os.PathLike[str]) -> Tables:
             raise ValueError(
                 f"{path}: {key} is {shown(config.get(key))}, of the tables {getattr(model, key)}"
             )
-    return Tables(model.eval(), (_names(folder, "entities"), _names(folder, "relations")))
+    model.eval()
+    if "reciprocal" in config:
+        try:
+            model = Reciprocal(model, config["reciprocal"])
+        except ValueError as error:
+            raise ValueError(f"{path}: reciprocal: {error}") from None
+    return Tables(model, (_names(folder, "entities"), _names(folder, "relations")))
 
 
 def _tables(folder: Path) -> tuple[Tensor, Tensor]:

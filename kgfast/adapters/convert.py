@@ -1,0 +1,217 @@
+"""Models of other libraries as a folder of tables that kgfast evaluates: ``kgfast convert``."""
+
+import json
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+
+from kgfast.adapters.dglke import load_dglke
+from kgfast.adapters.libkge_checkpoints import read_libkge
+from kgfast.datasets import load as load_data
+from kgfast.graph import Vocabulary
+from kgfast.models import ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
+from kgfast.training.export import new_folder
+from kgfast.training.official import load_official
+
+__all__ = ["FORMATS", "convert"]
+
+_PLAIN = (RotatE, TransE, DistMult, ComplEx)
+_OPTIONS = ("gamma", "layout", "relation_format", "norm")
+_PYKEEN_MODEL = "trained_model.pkl"
+Names = tuple[Vocabulary | None, Vocabulary | None]
+
+
+class _Converted(NamedTuple):
+    model: Any
+    names: Names = (None, None)
+
+
+def convert(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    data: str | os.PathLike[str] | None = None,
+    trust: bool = False,
+) -> list[Path]:
+    """Write what another library trained as ``model.safetensors``, ``config.json`` and names.
+
+    ``kgfast evaluate OUT --data DIR`` and :func:`kgfast.training.exported.load_tables` read it.
+
+    Parameters
+    ----------
+    source
+        A run of the official RotatE code, or the folder of ``dglke_train``, or a checkpoint or
+        package of LibKGE (a file), or what ``PipelineResult.save_to_directory`` of PyKEEN wrote.
+    out
+        A folder that is empty or not there yet.
+    format : {"official", "dglke", "libkge", "pykeen"}, optional
+        What the source is; by default what its files say.
+    data : path, optional
+        The data, whose vocabularies are then the names of the rows.
+    trust : bool
+        Unpickle a model of PyKEEN, which runs whatever the file holds.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the source is not there, or lacks a file.
+    ValueError
+        If the source cannot be read, or is a model of more than two tables, or its rows are not as
+        many as the data have names; if ``out`` is not empty. Nothing is written then.
+    """
+    source = Path(source)
+    if not source.exists():
+        raise FileNotFoundError(f"{source}: no such file or folder")
+    chosen = format or _format_of(source)
+    if chosen not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {chosen!r}")
+    model, names = FORMATS[chosen](source, trust)
+    inner = model.model if isinstance(model, Reciprocal) else model
+    if not isinstance(inner, _PLAIN):
+        raise ValueError(
+            f"{source}: a folder of tables holds {', '.join(it.__name__ for it in _PLAIN)}; this "
+            f"is a {type(inner).__name__}: rank it in Python (docs/{chosen}.md)"
+        )
+    names = _checked_names(source, model, names, data)
+    with new_folder(out) as scratch:
+        state = {
+            name: table.detach().cpu().contiguous().clone()
+            for name, table in (("entity", inner.entity), ("relation", inner.relation))
+        }
+        save_file(state, scratch / "model.safetensors", {"format": "pt"})
+        config = _described(model, inner) | {"converted_from": chosen}
+        _write_json(scratch / "config.json", config)
+        for what, vocabulary in zip(("entities", "relations"), names, strict=True):
+            if vocabulary is not None:
+                _write_json(scratch / f"{what}.json", list(vocabulary))
+    return sorted(Path(out).iterdir())
+
+
+def _format_of(source: Path) -> str:
+    """What the files of the source say."""
+    if source.is_file():
+        return "pykeen" if source.name == _PYKEEN_MODEL else "libkge"
+    if (source / _PYKEEN_MODEL).is_file():
+        return "pykeen"
+    try:
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{source}: neither config.json (official code, DGL-KE) nor {_PYKEEN_MODEL} (PyKEEN) "
+            f"is there; of LibKGE name the checkpoint file"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source / 'config.json'}: not a JSON object: {error!s:.200}") from None
+    if isinstance(config, dict) and "score" in config:
+        raise ValueError(f"{source} is a folder of tables already: kgfast evaluate reads it")
+    return "dglke" if isinstance(config, dict) and "model_name" in config else "official"
+
+
+def _from_official(source: Path, trust: bool) -> _Converted:
+    return _Converted(load_official(source))
+
+
+def _from_dglke(source: Path, trust: bool) -> _Converted:
+    return _Converted(load_dglke(source))
+
+
+def _from_libkge(source: Path, trust: bool) -> _Converted:
+    found = read_libkge(source)
+    return _Converted(found.model, (found.entities, found.relations))
+
+
+def _from_pykeen(source: Path, trust: bool) -> _Converted:
+    """PyKEEN pickles the whole model."""
+    path = source / _PYKEEN_MODEL if source.is_dir() else source
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not trust:
+        raise ValueError(
+            f"{path} is a pickled object, and loading it runs whatever it holds: say that you "
+            f"trust it (--trust), or convert the model in Python (from_pykeen)"
+        )
+    from kgfast.adapters.pykeen import from_pykeen  # PyKEEN takes seconds to import
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = torch.load(path, map_location="cpu", weights_only=False)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, AttributeError) as error:
+        raise ValueError(f"{path}: damaged: {error!s:.200}") from None
+    return _Converted(from_pykeen(model), _names_of_pykeen(path.parent / "training_triples"))
+
+
+def _names_of_pykeen(folder: Path) -> Names:
+    """The labels that PyKEEN's training triples have, if they are there."""
+    from pykeen.triples import CoreTriplesFactory, TriplesFactory
+
+    if not folder.is_dir():
+        return None, None
+    try:
+        factory: CoreTriplesFactory = TriplesFactory.from_path_binary(folder)
+    except (KeyError, FileNotFoundError, TypeError):  # saved without labels
+        return None, None
+    if not isinstance(factory, TriplesFactory):
+        return None, None
+    entities, relations = (
+        Vocabulary(sorted(ids, key=ids.__getitem__))
+        for ids in (factory.entity_to_id, factory.relation_to_id)
+    )
+    return entities, relations
+
+
+FORMATS: dict[str, Callable[[Path, bool], _Converted]] = {
+    "official": _from_official,
+    "dglke": _from_dglke,
+    "libkge": _from_libkge,
+    "pykeen": _from_pykeen,
+}
+
+
+def _checked_names(
+    source: Path, model: Any, names: Names, data: str | os.PathLike[str] | None
+) -> Names:
+    """The names of the rows, as many as there are rows."""
+    if data is not None:
+        dataset = load_data(data)
+        names = dataset.entities, dataset.relations
+    for what, vocabulary in zip(("entities", "relations"), names, strict=True):
+        rows = getattr(model, f"num_{what}")
+        if vocabulary is not None and len(vocabulary) != rows:
+            whose = source if data is None else data
+            raise ValueError(
+                f"{whose}: {len(vocabulary):,} names of {what}, but {source} has {rows:,} rows: "
+                f"they are not those of its tables"
+            )
+    return names
+
+
+def _described(model: Any, inner: Model) -> dict[str, Any]:
+    """What one has to know to score with the tables."""
+    order = {"reciprocal": model.order} if isinstance(model, Reciprocal) else {}
+    return {
+        "model": type(inner).__name__,
+        "wrappers": [],
+        "score": inner.score,
+        "dim": inner.dim,
+        "num_entities": inner.num_entities,
+        "num_relations": inner.num_relations,
+        **{key: getattr(inner, key) for key in _OPTIONS if hasattr(inner, key)},
+        **order,
+    }
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,44 @@
+"""``kgfast convert``: what other libraries trained, as a folder of tables."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kgfast.cli.common import Debug, app, errors_in_a_line
+
+
+class Format(StrEnum):
+    """Whose model it is."""
+
+    official = "official"
+    dglke = "dglke"
+    libkge = "libkge"
+    pykeen = "pykeen"
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(help="A folder of the official code, DGL-KE or PyKEEN; a LibKGE file.")
+    ],
+    out: Annotated[Path, typer.Option(help="A new folder for the tables.")],
+    format: Annotated[
+        Format | None, typer.Option("--from", help="Whose it is; what its files say.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of the data, for the names of the rows.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Unpickle a model of PyKEEN, which can run anything.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Turn a model of another library into a folder that kgfast evaluate reads."""
+    with errors_in_a_line(debug):
+        from kgfast.adapters.convert import convert as converted
+
+        chosen = None if format is None else format.value
+        for path in converted(source, out, format=chosen, data=data, trust=trust):
+            typer.echo(str(path))

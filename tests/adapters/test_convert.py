@@ -1,0 +1,173 @@
+"""Models of other libraries as folders of tables, and what the command line ranks with them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import kgfast
+from kgfast.adapters.convert import convert
+from kgfast.adapters.libkge_checkpoints import load_libkge, read_libkge
+from kgfast.cli import app
+from kgfast.training.exported import load_tables
+from support import libkge_files
+
+ENTITIES, RELATIONS, DIM = 20, 3, 4
+NAMES = ([f"e{i}" for i in range(ENTITIES)], [f"r{i}" for i in range(RELATIONS)])
+TRIPLES = torch.tensor([(h, h % RELATIONS, (3 * h + 1) % ENTITIES) for h in range(ENTITIES)])
+
+
+def arrays(entity_width, relation_width):
+    generator = np.random.default_rng(0)
+    sizes = ((ENTITIES, entity_width), (RELATIONS, relation_width))
+    return [generator.normal(size=size).astype(np.float32) for size in sizes]
+
+
+def official(folder):
+    folder.mkdir()
+    config = {"model": "RotatE", "hidden_dim": DIM, "gamma": 6.0, "double_entity_embedding": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, table in zip(("entity", "relation"), arrays(2 * DIM, DIM), strict=True):
+        np.save(folder / f"{name}_embedding.npy", table)
+    return folder
+
+
+def dglke(folder):
+    folder.mkdir()
+    config = {"model_name": "TransE_l2", "hidden_dim": DIM, "gamma": 6.0, "dataset": "g"}
+    (folder / "config.json").write_text(json.dumps(config))
+    for name, table in zip(("entity", "relation"), arrays(DIM, DIM), strict=True):
+        np.save(folder / f"g_TransE_l2_{name}.npy", table)
+    return folder
+
+
+def libkge(folder, model="rotate", names=NAMES, **options):
+    folder.mkdir(exist_ok=True)
+    tables = arrays(2 * DIM, DIM if model == "rotate" else 2 * DIM)
+    return libkge_files.write(folder / "model.pt", model, tables, names, **options)
+
+
+def data(folder, names=NAMES):
+    folder.mkdir()
+    for what, own in zip(("entities", "relations"), names, strict=True):
+        (folder / f"{what}.dict").write_text("".join(f"{i}\t{it}\n" for i, it in enumerate(own)))
+    rows = [(names[0][h], names[1][r], names[0][t]) for h, r, t in TRIPLES.tolist()]
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text("".join("\t".join(row) + "\n" for row in rows))
+    return folder
+
+
+MAKERS = {
+    "official": (official, lambda e, r: kgfast.RotatE(e, r, gamma=6.0)),
+    "dglke": (dglke, lambda e, r: kgfast.TransE(e, r, norm="l2")),
+    "libkge": (libkge, lambda e, r: kgfast.RotatE(e, r, relation_format="phase")),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_folder_ranks_as_the_model(name, tmp_path):
+    make, expected = MAKERS[name]
+    files = convert(make(tmp_path / "theirs"), tmp_path / "ours")
+    assert {"config.json", "model.safetensors"} <= {path.name for path in files}
+    widths = (DIM, DIM) if name == "dglke" else (2 * DIM, DIM)
+    model = expected(*(torch.from_numpy(table) for table in arrays(*widths)))
+    found = kgfast.rank(load_tables(tmp_path / "ours").model, TRIPLES)
+    assert torch.equal(found.greater, kgfast.rank(model, TRIPLES).greater)
+
+
+def test_models_with_inverse_relations(tmp_path):
+    path = libkge(tmp_path, "complex", reciprocal=True)
+    convert(path, tmp_path / "ours")
+    tables = load_tables(tmp_path / "ours")
+    assert type(tables.model) is kgfast.Reciprocal
+    assert (tables.model.num_relations, len(tables.vocabulary[1])) == (RELATIONS, RELATIONS)
+    expected = kgfast.rank(load_libkge(path), TRIPLES)
+    assert torch.equal(kgfast.rank(tables.model, TRIPLES).greater, expected.greater)
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"reciprocal": "odd"}))
+    with pytest.raises(ValueError, match=r"config.json: reciprocal: order must be one of"):
+        load_tables(tmp_path / "ours")
+
+
+def test_the_commands(tmp_path):
+    source, out = official(tmp_path / "theirs"), tmp_path / "ours"
+    folder = data(tmp_path / "graph")
+    run = CliRunner().invoke(
+        app, ["convert", str(source), "--out", str(out), "--data", str(folder)]
+    )
+    assert run.exit_code == 0, run.output
+    assert json.loads((out / "entities.json").read_text()) == NAMES[0]
+    run = CliRunner().invoke(app, ["evaluate", str(out), "--data", str(folder)])
+    assert run.exit_code == 0, run.output
+    dataset = kgfast.datasets.load(folder)
+    ranks = kgfast.rank(load_tables(out).model, dataset.test, known=dataset.known())
+    assert f"{ranks.mrr:.4f}" in run.output
+    run = CliRunner().invoke(app, ["convert", str(source), "--out", str(out)])
+    assert run.exit_code == 2
+    assert "is there already" in run.output
+
+
+def test_names_of_packages(tmp_path):
+    found = read_libkge(libkge(tmp_path))
+    assert (found.entities.names, found.relations.names) == tuple(map(tuple, NAMES))
+    assert read_libkge(libkge(tmp_path, names=None)).entities is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: convert(path / "nowhere", path / "out"), "nowhere: no such file or folder"),
+        (lambda path: convert(path, path / "out"), "neither config.json .* nor trained_model.pkl"),
+        (lambda path: convert(libkge(path, "simple"), path / "out"), "this is a AffineModel"),
+        (lambda path: convert(libkge(path, "transh"), path / "out"), "model 'transh' is not avail"),
+        (lambda path: convert(libkge(path, l_norm=3.0), path / "out"), "l_norm must be 1 or 2"),
+        (lambda path: convert(libkge(path, l_norm=None), path / "out"), "l_norm must be 1 or 2"),
+        (
+            lambda path: convert(libkge(path, names=(NAMES[0][1:], NAMES[1])), path / "out"),
+            "19 names in entity_ids, but 20 rows",
+        ),
+        (
+            lambda path: convert(libkge(path, names=None), path / "out",
+                                 data=data(path / "graph", (NAMES[0] + ["new"], NAMES[1]))),
+            "21 names of entities, but .* has 20 rows",
+        ),
+        (lambda path: convert(libkge(path), path / "out", format="other"), "format must be one of"),
+        (lambda path: convert(path, path / "out", format="pykeen"), "trained_model.pkl: no such"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_and_nothing_is_written(tmp_path, make, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        make(tmp_path)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.tmp").exists()
+
+
+def test_a_pickle_is_not_opened_without_trust(tmp_path):
+    (tmp_path / "trained_model.pkl").write_bytes(b"anything")
+    with pytest.raises(ValueError, match="loading it runs whatever it holds: say that you trust"):
+        convert(tmp_path, tmp_path / "out")
+
+
+def test_a_folder_of_tables_is_not_converted_again(tmp_path):
+    convert(official(tmp_path / "theirs"), tmp_path / "ours")
+    with pytest.raises(ValueError, match="is a folder of tables already"):
+        convert(tmp_path / "ours", tmp_path / "again")
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 truncated"])
+def test_a_damaged_checkpoint(tmp_path, content):
+    (tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model.pt: .*damaged"):
+        load_libkge(tmp_path / "model.pt")
+
+
+def test_a_checkpoint_runs_nothing(tmp_path):
+    torch.save({"type": "train", "config": libkge_files.Bomb(tmp_path / "ran")}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="holds something else than tensors"):
+        load_libkge(tmp_path / "x.pt")
+    assert not (tmp_path / "ran").exists()
+    torch.save({"type": "search"}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="not a checkpoint of a training job"):
+        load_libkge(tmp_path / "x.pt")

@@ -1,0 +1,23 @@
+"""benchmarks/pykeen_speed.py in its smoke-test size."""
+
+import json
+
+import pytest
+
+pytest.importorskip("pykeen")
+pytestmark = pytest.mark.slow  # PyKEEN takes seconds to import
+
+
+def test_ranks_are_compared(call, tmp_path):
+    result = tmp_path / "result.json"
+    done = call("pykeen_speed.py", "--quick", "--models", "DistMult", "--json", result)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(result.read_text())["rows"]
+    assert (row["sample"], row["compared"], row["different"]) == (32, 192, [])
+    assert row["cpu_seconds"] > 0
+
+
+def test_data_must_be_named(call):
+    done = call("pykeen_speed.py")
+    assert done.returncode == 2
+    assert "--data" in done.stderr
