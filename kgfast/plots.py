@@ -17,7 +17,7 @@ Run = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class Drawn:
     """What is drawn of a run."""
 
     name: str
@@ -26,6 +26,7 @@ class _Drawn:
     result: dict[str, Any]
 
     def of_split(self, split: str | None) -> list[Row]:
+        """The rows of a split; None: those of training."""
         return [row for row in self.rows if (row.get("split") or None) == split]
 
 
@@ -69,7 +70,7 @@ def plot(
     if out is None and len(folders) > 1:
         raise ValueError("say with --out where to put the picture of several runs")
     drawn = [
-        _Drawn(name, _COLORS[place % len(_COLORS)], _rows(folder), _result(folder))
+        drawn_run(folder, _COLORS[place % len(_COLORS)], name)
         for place, (folder, name) in enumerate(zip(folders, _names(folders), strict=True))
     ]
     try:
@@ -83,11 +84,22 @@ def plot(
     stem.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "kgfast", "svg.fonttype": "none"}):  # the same bytes each time
         figure = Figure(figsize=(7, 5), layout="constrained")
-        _draw(figure, drawn, log)
+        draw(figure, drawn, log)
         paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})
     return paths
+
+
+def drawn_run(folder: Path, color: str, name: str = "") -> Drawn:
+    """What is drawn of the run in a folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If it has no logs.
+    """
+    return Drawn(name, color, _rows(folder), _result(folder))
 
 
 def _rows(folder: Path) -> list[Row]:
@@ -114,7 +126,8 @@ def _names(folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def _draw(figure: Any, runs: Sequence[_Drawn], log: bool) -> None:
+def draw(figure: Any, runs: Sequence[Drawn], log: bool) -> None:
+    """Draw runs in a figure: the loss above, metrics below."""
     loss_axes, metric_axes = figure.subplots(2, 1, sharex=True)
     for run in runs:
         _draw_loss(loss_axes, run)
@@ -136,13 +149,13 @@ def _draw(figure: Any, runs: Sequence[_Drawn], log: bool) -> None:
         axes.grid(axis="y", alpha=0.3)
 
 
-def _draw_loss(axes: Any, run: _Drawn) -> None:
+def _draw_loss(axes: Any, run: Drawn) -> None:
     training = [row for row in run.of_split(None) if row.get("loss") is not None]
     steps, losses = [row["step"] for row in training], [row["loss"] for row in training]
     axes.plot(steps, losses, color=run.color, linewidth=1, label=run.name)
 
 
-def _draw_metrics(axes: Any, run: _Drawn, *, is_alone: bool) -> None:
+def _draw_metrics(axes: Any, run: Drawn, *, is_alone: bool) -> None:
     """MRR on valid per step, of sub-models each, and on the test set at the end."""
     valid = run.of_split("valid")
     dims = sorted({row["dim"] for row in valid if row.get("dim")})

@@ -274,6 +274,23 @@ class TestPlot:
         assert line == "error: kgfast plot needs matplotlib: pip install matplotlib"
 
 
+class TestReport:
+    def test_a_page(self, trained, tmp_path):
+        pytest.importorskip("matplotlib")
+        page = tmp_path / "page.html"
+        result = run("report", trained[0], "--split", "valid", "--out", page)
+        assert (result.exit_code, result.stdout) == (0, f"{page}\n"), result.stderr
+        assert "2 triples of valid" in page.read_text()
+
+    def test_of_no_run(self, tmp_path):
+        assert error_of("report", tmp_path / "gone").endswith("gone: no such folder")
+
+    def test_without_matplotlib(self, trained, monkeypatch):
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        line = error_of("report", trained[0])
+        assert line == "error: kgfast report needs matplotlib: pip install matplotlib"
+
+
 class TestPredict:
     def answers(self, *words):
         result = run("predict", *words, "--json")

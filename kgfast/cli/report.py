@@ -1,0 +1,38 @@
+"""``kgfast report``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kgfast.cli.common import Checkpoint, Data, Debug, Run, Set, Which, app, errors_in_a_line
+from kgfast.cli.evaluation import Split
+
+
+@app.command()
+def report(
+    run: Run,
+    out: Annotated[Path | None, typer.Option(help="The page; RUN/report.html.")] = None,
+    split: Annotated[Split, typer.Option(help="What to rank.")] = Split.test,
+    checkpoint: Checkpoint = Which.best,
+    data: Data = None,
+    set: Set = None,
+    debug: Debug = False,
+) -> None:
+    """Write what came of a run on one page of HTML that needs no other file."""
+    with errors_in_a_line(debug):
+        from kgfast.report import write_report
+        from kgfast.training import RunFolder
+        from kgfast.training.build import device_of
+        from kgfast.training.loading import config_of
+
+        path = write_report(
+            run,
+            out,
+            split=split.value,
+            data=data,
+            checkpoint=checkpoint.value,
+            device=device_of(config_of(RunFolder(run), set)),
+            overrides=set,
+        )
+        typer.echo(str(path))
