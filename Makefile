@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*/*)
 
-.PHONY: install demo test test-all arm64 fuzz sanitize lint bench bench-data gpu clean
+.PHONY: install demo test test-all wheel sdist arm64 fuzz sanitize lint bench bench-data gpu clean
 
 install: $(VENV)/.complete
 
@@ -31,6 +31,13 @@ test: $(VENV)/.complete
 test-all: $(VENV)/.complete
 	KGFAST_BUILD_BASELINE=1 $(PY) setup.py --quiet build_ext --inplace --force
 	$(PY) -m pytest -n 2 --dist worksteal
+
+# What is published, into dist/; wheels of other platforms: .github/workflows/wheels.yml.
+wheel: $(VENV)/.complete
+	KGFAST_REQUIRE_EXTENSION=1 $(PY) -m build --wheel --no-isolation
+
+sdist: $(VENV)/.complete
+	$(PY) -m build --sdist --no-isolation
 
 # The extension of 64-bit ARM and its suite, emulated: an hour. Needs Debian's packages
 # g++-aarch64-linux-gnu and qemu-user-static, and the network once.

@@ -5,7 +5,8 @@ and picked at run time; none may use ``-ffast-math`` (it changes the floating-po
 whole process) or contract products into sums (canonical scores are defined without).
 
 ``KGFAST_BUILD_BASELINE=1`` adds the kernels of x86 machines without AVX2; ``KGFAST_BUILD_JOBS``
-says how many sources are compiled at a time (default: as many as the machine has cores).
+says how many sources are compiled at a time (default: as many as the machine has cores);
+``KGFAST_REQUIRE_EXTENSION=1`` fails where a compiler does, as a wheel without kernels is none.
 
 On Windows the compiler is clang-cl of Visual Studio's LLVM, for vector attributes, which are not
 Microsoft's; ``cl`` is not tried.
@@ -113,22 +114,25 @@ def extensions() -> list[Any]:
     """The one extension; ``optional``, so that an install without a compiler still succeeds."""
     if Pybind11Extension is None:
         return []
-    with_baseline = os.environ.get("KGFAST_BUILD_BASELINE", "0") not in ("", "0")
     extension = Pybind11Extension(
         "kgfast.kernels._cpu",
         sources(),
         depends=sorted(str(path) for path in SOURCES.glob("*/*.h")),
         include_dirs=[str(SOURCES)],
         cxx_std=17,
-        define_macros=[("KGFAST_BUILD_BASELINE", "1")] if with_baseline else [],
+        define_macros=[("KGFAST_BUILD_BASELINE", "1")] if _is_set("KGFAST_BUILD_BASELINE") else [],
         extra_compile_args=spelled(COMMON_FLAGS),
         extra_link_args=[
             *([] if sys.platform in ("darwin", "win32") else ["-pthread"]),
             *SANITIZER_FLAGS,
         ],
-        optional=True,
+        optional=not _is_set("KGFAST_REQUIRE_EXTENSION"),
     )
     return [extension]
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "0") not in ("", "0")
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildPerFile})

@@ -26,7 +26,9 @@ PACKAGES = [
     "libpython3.11-dev",
 ]
 # torch 2.8's wheel is the last one for ARM that holds no CUDA; the extension links no torch.
-WHEELS = ["torch==2.8.0", "numpy", "pydantic", "pyyaml", "rich", "safetensors", "typer"]
+TORCH = "torch==2.8.0"
+WHEELS = ["numpy", "pydantic", "pyyaml", "rich", "safetensors", "typer"]
+WHEELS += ["filelock", "fsspec", "jinja2", "networkx", "sympy"]  # torch's
 TEST_WHEELS = ["hypothesis", "pytest", "pytest-timeout"]
 FLAGS = [
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
@@ -76,6 +78,7 @@ def fetch() -> None:
     platforms = [f"--platform=manylinux{it}_aarch64" for it in ("_2_28", "_2_17", "2014")]
     pip = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", *platforms]
     pip += ["--python-version=3.11", "--implementation=cp", f"--dest={wheels}"]
+    subprocess.run([*pip, "--no-deps", TORCH], check=True)  # pip would ask for this machine's
     subprocess.run([*pip, *WHEELS, *TEST_WHEELS], check=True)
     for wheel in sorted(wheels.glob("*.whl")):
         shutil.unpack_archive(wheel, HOME / "site", "zip")

@@ -1,0 +1,103 @@
+"""The wheel of this checkout, in a fresh environment; the cross compilers of those of others."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from support.paths import ROOT
+
+CSRC = ROOT / "kernels/cpu/csrc"
+
+
+def build(tmp_path, **environment):
+    """A wheel of a copy of the tree, made by what pip runs."""
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns(".*", "build", "dist", "runs", "results", "*.so", "tests")
+    shutil.copytree(ROOT, source, ignore=ignored)
+    script = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=source,
+        env={**os.environ, "KGFAST_REQUIRE_EXTENSION": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_wheel_in_a_fresh_environment(tmp_path):
+    pytest.importorskip("pybind11")
+    made = build(tmp_path)
+    assert made.returncode == 0, made.stderr
+    (wheel,) = tmp_path.glob("kgfast-*.whl")
+    home = tmp_path / "venv"
+    venv.create(home, with_pip=False)
+    python = home / "bin" / "python"
+    (site,) = home.glob("lib/python*/site-packages")
+    # What it depends on is this environment's; a path of a .pth file adds no editable installs.
+    (site / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    shutil.unpack_archive(wheel, site, "zip")
+    checked = subprocess.run(
+        [python, "-P", ROOT / "tools/check_wheel.py", wheel],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stderr
+    found = json.loads(checked.stdout)
+    assert found["isa"]
+    assert found["wheel_mb"] < 5
+    assert found["import_beyond_torch_s"] <= 0.3
+
+
+def test_a_wheel_without_a_compiler_is_refused(tmp_path):
+    pytest.importorskip("pybind11")
+    made = build(tmp_path, CC="no-such-compiler", CXX="no-such-compiler")
+    assert made.returncode != 0
+    assert "no-such-compiler" in made.stderr
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_the_workflow_builds_what_is_promised():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/wheels.yml").read_text())
+    jobs = workflow["jobs"]["wheels"]["strategy"]["matrix"]["include"]
+    assert {it["archs"] for it in jobs} == {"x86_64", "aarch64", "arm64", "AMD64"}
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    assert options["manylinux-x86_64-image"] == options["manylinux-aarch64-image"]
+    assert options["manylinux-x86_64-image"] == "manylinux_2_28"
+    for own in (options, options["linux"], options["macos"]):
+        assert own["environment"]["KGFAST_REQUIRE_EXTENSION"] == "1"
+    assert (ROOT / options["test-command"].split("{project}/")[1].split()[0]).is_file()
+
+
+@pytest.mark.slow
+def test_the_sources_compile_for_windows():
+    """By MinGW, which knows the same headers: what only POSIX has is guarded."""
+    compiler = shutil.which("x86_64-w64-mingw32-g++-posix")
+    if compiler is None:
+        pytest.skip("no MinGW: apt-get install g++-mingw-w64-x86-64-posix")
+    units = [*sorted(CSRC.glob("host/*.cpp")), CSRC / "engine/isa_avx2.cpp"]
+    command = [compiler, "-std=c++17", "-fsyntax-only", "-mavx2", "-mfma", "-mf16c", f"-I{CSRC}"]
+    for unit in units:
+        made = subprocess.run([*command, str(unit)], capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+    assert len(units) > 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_the_suite_on_arm():
+    """An hour of emulation, of what `make arm64` has fetched before."""
+    if not Path(ROOT / "build/arm64/fetched").exists():
+        pytest.skip("nothing to run ARM's Python with: make arm64 fetches it")
+    subprocess.run([sys.executable, ROOT / "tools/arm64.py"], check=True)

@@ -1,0 +1,64 @@
+"""Holds an installed kgfast to what a wheel promises: ``python -P tools/check_wheel.py [WHEEL]``.
+
+It imports the package in time, its kernels are there, and its ranks are those of the reference.
+"""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+MEGABYTES, SECONDS = 5.0, 0.3
+TIME = "import torch, time; t = time.perf_counter(); import kgfast, kgfast.eval.ranking;"
+TIME += "print(time.perf_counter() - t)"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check, and print what was found as JSON."""
+    import torch
+
+    import kgfast
+
+    checkout = Path(__file__).resolve().parents[1]
+    home = Path(kgfast.__file__).resolve()
+    if checkout in home.parents and "site-packages" not in home.parts:
+        raise SystemExit(f"this is the checkout and no wheel: {home}")
+    info = kgfast.info()
+    if info.backend != "cpu":
+        raise SystemExit("the extension is missing: " + "; ".join(info.remarks))
+    model = kgfast.RotatE.init(500, 3, 32, seed=0)
+    triples = torch.randint(500, (64, 3), generator=torch.Generator().manual_seed(0))
+    triples[:, 1] %= 3
+    ranks = kgfast.rank(model, triples, known=kgfast.KnownTriples(triples))
+    with kgfast.use_backend("reference"):
+        expected = kgfast.rank(model, triples, known=kgfast.KnownTriples(triples))
+    same = [torch.equal(getattr(ranks, it), getattr(expected, it)) for it in ("greater", "equal")]
+    if not all(same):
+        raise SystemExit("ranks differ from those of the reference")
+    found = {
+        "machine": platform.machine(),
+        "isa": info.isa,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "import_beyond_torch_s": round(min(_import_time() for _ in range(5)), 3),
+    }
+    if arguments:
+        found["wheel_mb"] = round(Path(arguments[0]).stat().st_size / 1e6, 2)
+        if found["wheel_mb"] > MEGABYTES:
+            raise SystemExit(f"the wheel has {found['wheel_mb']} MB, of {MEGABYTES} allowed")
+    print(json.dumps(found))
+    if found["import_beyond_torch_s"] > SECONDS:
+        raise SystemExit(f"import takes {found['import_beyond_torch_s']} s beyond torch's")
+    return 0
+
+
+def _import_time() -> float:
+    """Seconds that a new process needs for kgfast when torch is there already."""
+    run = subprocess.run([sys.executable, "-P", "-c", TIME], capture_output=True, check=True)
+    return float(run.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
