@@ -170,7 +170,7 @@ class _Pass:
     def overflowed(self, report: Report) -> bool:
         """Whether a span left more than the band held."""
         sizes = report.sizes[self.first_band : self.first_band + len(self.spans)]
-        return max(sizes) > self.capacity
+        return any(size > self.capacity for size in sizes)
 
     def find(self, status: Status) -> None:
         """Write the best, unless a band overflows."""

@@ -79,12 +79,13 @@ def write_report(
     needed("matplotlib", "kgfast report")
     folder = RunFolder(run)
     loaded = load_run(run, data, checkpoint=checkpoint, device=device, overrides=overrides)
-    if loaded.dataset is None:
-        find_dataset(loaded.config)  # says where it was looked for
-    results = ranks_of(loaded.model, loaded.dataset, split, loaded.config)
+    dataset = loaded.dataset
+    if dataset is None:
+        dataset = find_dataset(loaded.config)  # says where it was looked for
+    results = ranks_of(loaded.model, dataset, split, loaded.config)
     widths = dict(results) if isinstance(results, dict) else {}
-    dim = max(widths) if widths else None
-    ranks = widths[dim] if widths else results
+    dim = max(widths, default=None)
+    ranks = results if isinstance(results, Ranks) else results[max(widths)]
     if not len(ranks):
         raise ValueError(f"{folder.path}: the {split} split holds no triples to report on")
     parts = _figures(folder.path, ranks, samples) | _examples(loaded, ranks, dim)
@@ -123,7 +124,7 @@ def _figures(run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
     """Pictures, already SVG, and the numbers of the tables."""
     sides = {side: ranks.side(side) for side in ranks.sides} | {ranks_name(ranks): ranks}
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
-    of_cardinality = {
+    of_cardinality: dict[Any, dict[str, Interval]] = {
         name: {side: _mrr(part.side(side), samples) for side in part.sides}
         for name, part in cardinality.items()
     }
