@@ -138,7 +138,6 @@ def test_rank_waits_once_a_batch(
     groups = 2 * -(-40 // (20 // batch_size * batch_size))  # of both sides
     of_groups = groups * (2 if known_on == "meta" else 1)
     batches = 2 * 40 // batch_size
-    of_sides = 2 * has_subset  # whether its ids are good
-    once = int(has_subset)  # how many candidates there are
-    assert device.waits == {"device to host": batches + of_groups + of_sides + once}
+    of_subset = 2 * has_subset  # whether its ids are good, for each side
+    assert device.waits == {"device to host": batches + of_groups + of_subset}
     assert len(ranks.greater) == 40
