@@ -7,6 +7,16 @@ import torch
 from torch import Tensor
 
 from .checks import Checks
+from .labels import (
+    BceRows,
+    BceTotal,
+    CrossEntropyBackward,
+    CrossEntropyRows,
+    Labels,
+    LossChecks,
+    LossGradients,
+    LossNeed,
+)
 from .operands import Counts, Gradients, Known, Lists, Need, Operands
 
 
@@ -102,6 +112,51 @@ class Adversarial(Protocol):
         ...
 
 
+class Losses(Protocol):
+    """Losses over all candidates, which never hold all scores.
+
+    Without ``checks`` nothing is checked, and what the values of labels should not be makes results
+    void.
+    """
+
+    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
+        """Binary cross entropy; the contract of :func:`kgfast.ops.bce`."""
+        ...
+
+    def bce_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> LossGradients:
+        """The gradients of :meth:`bce`, given that of the rows ``[B]``; labels were checked."""
+        ...
+
+    def bce_total(
+        self,
+        operands: Operands,
+        labels: Labels,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> BceTotal:
+        """The sum of the rows of :meth:`bce`, divided, and its gradients."""
+        ...
+
+    def cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        checks: LossChecks | None = None,
+    ) -> CrossEntropyRows:
+        """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`."""
+        ...
+
+    def cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
+        """The gradients of :meth:`cross_entropy`; targets were checked."""
+        ...
+
+
 class Backend(Protocol):
     """Where a sweep runs.
 
@@ -114,8 +169,8 @@ class Backend(Protocol):
     name : str
     defers_checks : bool
         Whether it waits for its device anyway, so that checks of values are best read then.
-    passes : Passes
-        Its losses' passes over a scratch.
+    losses : Losses
+        Its losses over all candidates.
     adversarial : Adversarial or None
         Where it fuses the adversarial loss, how.
     row_adam : callable or None
@@ -125,7 +180,7 @@ class Backend(Protocol):
 
     name: str
     defers_checks: bool
-    passes: Passes
+    losses: Losses
     adversarial: Adversarial | None = None
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = None
 
@@ -153,9 +208,7 @@ class Backend(Protocol):
         """:meth:`topk` where each query has candidates of its own."""
         ...
 
-    def scores(
-        self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
-    ) -> Tensor:
+    def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
         """Scores of all pairs, or of the pairs that ``index [B, K]`` names.
 
         Parameters
@@ -163,13 +216,11 @@ class Backend(Protocol):
         operands : Operands
         index : Tensor, optional
             int64 ``[B, K]``, contiguous: the rows that each query is scored with.
-        out : Tensor, optional
-            ``[B, N]`` of the plan's dtype, contiguous, to be filled; without an index and crops.
 
         Returns
         -------
         Tensor
-            ``[B, N]`` or ``[B, K]``, with ``dims`` ``[C, B, *]``; ``out`` where it is given.
+            ``[B, N]`` or ``[B, K]``, with ``dims`` ``[C, B, *]``.
         """
         ...
 
@@ -181,7 +232,6 @@ class Backend(Protocol):
         *,
         need: Need,
         rows_only: bool = False,
-        into: Into | None = None,
     ) -> Gradients:
         """The gradients of :meth:`scores`, where those of its result are ``grad``.
 
@@ -196,14 +246,41 @@ class Backend(Protocol):
         rows_only : bool
             With an index: give the rows of table and factor that it names, and their ids, instead
             of whole gradients.
-        into : Into, optional
-            Without an index and crops: where the gradients go, instead of new tensors.
-
-        Returns
-        -------
-        Gradients
-            Those of ``into`` where it is given.
         """
+        ...
+
+
+class ChunkedBackend(Backend, Protocol):
+    """A backend whose losses go over chunks of scores; see :mod:`kgfast.kernels.losses`.
+
+    Attributes
+    ----------
+    passes : Passes
+        Its losses' passes over a scratch.
+    """
+
+    passes: Passes
+
+    def scores(
+        self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
+    ) -> Tensor:
+        """As of any backend; without an index and crops in ``out``, where it is given.
+
+        ``out`` is ``[B, N]`` of the plan's dtype, contiguous.
+        """
+        ...
+
+    def backward(
+        self,
+        operands: Operands,
+        grad: Tensor,
+        index: Tensor | None = None,
+        *,
+        need: Need,
+        rows_only: bool = False,
+        into: Into | None = None,
+    ) -> Gradients:
+        """As of any backend; without an index and crops the gradients go where ``into`` says."""
         ...
 
     def loss_plan(self, operands: Operands) -> LossPlan:

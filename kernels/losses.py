@@ -1,4 +1,4 @@
-"""Losses over all candidates that never hold all scores: one loop, over any backend.
+"""Losses over all candidates that never hold all scores: one loop, for backends without a better.
 
 A backend scores a chunk of candidates into a bounded scratch and, in the backward, carries a
 gradient of the scratch to queries and candidates; what happens in between is here. Row losses of
@@ -24,7 +24,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .backend import Backend, Into, LossPlan, Passes
+from .backend import ChunkedBackend, Into, Losses, LossPlan, Passes
+from .labels import (
+    BceRows,
+    BceTotal,
+    CrossEntropyBackward,
+    CrossEntropyRows,
+    Labels,
+    LossChecks,
+    LossGradients,
+    LossNeed,
+)
 from .operands import Need, Operands
 
 # A single row below 2**15 numbers is summed by one thread, so in an order that does not depend on
@@ -35,55 +45,7 @@ _WIDEST_CHUNK = 1 << 14
 _SOFTPLUS_IS_LINEAR = 40.0
 
 
-class Labels(NamedTuple):
-    """The labels of binary cross entropy, ``a [j positive] + c``."""
-
-    indptr: Tensor  # int64 [B + 1]
-    indices: Tensor  # int64 [nnz], in any order; duplicates count once
-    a: float
-    c: float
-
-    def of_queries(self, rows: slice) -> "Labels":
-        """Those of a block of queries."""
-        indptr = self.indptr[rows.start : rows.stop + 1]
-        if len(indptr) == len(self.indptr):
-            return self
-        first, last = int(indptr[0]), int(indptr[-1])
-        return self._replace(indptr=indptr - first, indices=self.indices[first:last])
-
-
-class LossNeed(NamedTuple):
-    """Which gradients of a loss are asked for."""
-
-    queries: bool
-    table: bool
-    bias: bool
-
-
-class LossGradients(NamedTuple):
-    """Gradients of queries and table in their dtypes, and of an expanded bias ``[N]``."""
-
-    queries: Tensor | None
-    table: Tensor | None
-    bias: Tensor | None
-
-
-class BceRows(NamedTuple):
-    """Row losses, and sums of the rows' scores: finite only where all scores of a row are."""
-
-    rows: Tensor  # [B], float32, float64 for float64 queries
-    linear: Tensor  # [B] float64
-
-
-class CrossEntropyRows(NamedTuple):
-    """As :class:`BceRows`, with the logsumexp of the rows."""
-
-    rows: Tensor
-    linear: Tensor
-    logsumexp: Tensor  # [B] float64
-
-
-def bce(backend: Backend, operands: Operands, labels: Labels) -> BceRows:
+def bce(backend: ChunkedBackend, operands: Operands, labels: Labels) -> BceRows:
     """Binary cross entropy; the contract of :func:`kgfast.ops.bce`."""
     total, linear = _row_sums(operands), _row_sums(operands)
     for sweep in _sweeps(backend, operands):
@@ -92,7 +54,7 @@ def bce(backend: Backend, operands: Operands, labels: Labels) -> BceRows:
 
 
 def bce_gradients(
-    backend: Backend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    backend: ChunkedBackend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
 ) -> LossGradients:
     """The gradients of :func:`bce`, given that of the rows ``[B]``."""
     sums = _GradientSums(backend, operands, need)
@@ -102,7 +64,7 @@ def bce_gradients(
 
 
 def bce_with_gradients(
-    backend: Backend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    backend: ChunkedBackend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
 ) -> tuple[BceRows, LossGradients]:
     """:func:`bce` and :func:`bce_gradients`, of scores that are swept once."""
     total, linear = _row_sums(operands), _row_sums(operands)
@@ -145,7 +107,7 @@ def _bce_block(
 
 
 def cross_entropy(
-    backend: Backend, operands: Operands, targets: Tensor, label_smoothing: float
+    backend: ChunkedBackend, operands: Operands, targets: Tensor, label_smoothing: float
 ) -> CrossEntropyRows:
     """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`."""
     rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
@@ -175,17 +137,8 @@ def _cross_entropy_block(
     return rows, linear, logsumexp
 
 
-class CrossEntropyBackward(NamedTuple):
-    """What the gradients of cross entropy are made of."""
-
-    grad_rows: Tensor  # [B]
-    logsumexp: Tensor  # [B] float64
-    targets: Tensor  # [B]
-    label_smoothing: float
-
-
 def cross_entropy_gradients(
-    backend: Backend, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    backend: ChunkedBackend, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
 ) -> LossGradients:
     """The gradients of :func:`cross_entropy`."""
     sums = _GradientSums(backend, operands, need)
@@ -221,7 +174,7 @@ def _result_dtype(operands: Operands) -> torch.dtype:
 class _GradientSums:
     """Where the gradients of all blocks of queries and chunks of candidates are collected."""
 
-    def __init__(self, backend: Backend, operands: Operands, need: LossNeed) -> None:
+    def __init__(self, backend: ChunkedBackend, operands: Operands, need: LossNeed) -> None:
         self.operands, plan = operands, backend.loss_plan(operands)
         queries, table = operands.queries, operands.table
         of_bias = _result_dtype(operands)
@@ -248,7 +201,7 @@ class _GradientSums:
 
 
 def _sweeps(
-    backend: Backend, operands: Operands, sums: _GradientSums | None = None
+    backend: ChunkedBackend, operands: Operands, sums: _GradientSums | None = None
 ) -> Iterator["_Sweep"]:
     """The queries in blocks that a backend sweeps together."""
     plan = backend.loss_plan(operands)
@@ -273,7 +226,7 @@ class _Sweep:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: ChunkedBackend,
         operands: Operands,
         rows: slice,
         plan: LossPlan,
@@ -374,3 +327,64 @@ class _TorchPasses:
 
 
 TORCH_PASSES: Passes = _TorchPasses()
+
+
+class ChunkedLosses(Losses):
+    """The loop as a backend has it; see :class:`kgfast.kernels.backend.Losses`."""
+
+    def __init__(self, backend: ChunkedBackend) -> None:
+        self._backend = backend
+
+    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
+        """:func:`bce`, checked."""
+        if checks is not None:
+            checks.labels()
+        result = bce(self._backend, operands, labels)
+        if checks is not None:
+            checks.scores(result.linear)
+        return result
+
+    def bce_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> LossGradients:
+        """:func:`bce_gradients`."""
+        return bce_gradients(self._backend, operands, labels, grad_rows.contiguous(), need)
+
+    def bce_total(
+        self,
+        operands: Operands,
+        labels: Labels,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> BceTotal:
+        """:func:`bce_with_gradients` of rows of equal weight, checked."""
+        if checks is not None:
+            checks.labels()
+        queries = operands.queries
+        grad_rows = queries.new_full((len(queries),), 1 / divisor)
+        rows, gradients = bce_with_gradients(self._backend, operands, labels, grad_rows, need)
+        if checks is not None:
+            checks.scores(rows.linear)
+        return BceTotal(rows.rows.sum() / divisor, rows.linear, gradients)
+
+    def cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        checks: LossChecks | None = None,
+    ) -> CrossEntropyRows:
+        """:func:`cross_entropy`, checked."""
+        if checks is not None:
+            checks.labels()
+        result = cross_entropy(self._backend, operands, targets, label_smoothing)
+        if checks is not None:
+            checks.scores(result.linear)
+        return result
+
+    def cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
+        """:func:`cross_entropy_gradients`."""
+        return cross_entropy_gradients(self._backend, operands, made_of, need)

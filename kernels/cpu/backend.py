@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..backend import AdamStep, Adversarial, Backend, Into, LossPlan, Passes
+from ..backend import AdamStep, Adversarial, Backend, ChunkedBackend, Into, LossPlan, Passes
 from ..checks import Checks
+from ..losses import ChunkedLosses
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from .backward import indexed_backward, pairwise_backward
 from .listed import list_counts, list_topk
@@ -24,7 +25,7 @@ _LOSS_SCRATCH = 1 << 21  # scores: 8 MiB
 _LOSS_QUERIES = 4096  # swept together, so that chunks of candidates stay wide
 
 
-class _Cpu(Backend):
+class _Cpu(ChunkedBackend):
     """See :class:`kgfast.kernels.backend.Backend`."""
 
     name = "cpu"
@@ -34,6 +35,9 @@ class _Cpu(Backend):
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = staticmethod(
         row_adam
     )
+
+    def __init__(self) -> None:
+        self.losses = ChunkedLosses(self)
 
     def rank_counts(
         self, operands: Operands, targets: Tensor, known: Known, checks: Checks

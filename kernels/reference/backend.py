@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ..backend import Backend, Into, LossPlan
+from ..backend import Backend, ChunkedBackend, Into, LossPlan
 from ..checks import Checks
-from ..losses import TORCH_PASSES
+from ..losses import TORCH_PASSES, ChunkedLosses
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from .listed import list_counts, list_topk
 from .rank import rank_counts
@@ -15,12 +15,15 @@ from .topk import topk
 _LOSS_SCRATCH = 1 << 16  # scores: 512 KiB
 
 
-class _Reference(Backend):
+class _Reference(ChunkedBackend):
     """See :class:`kgfast.kernels.backend.Backend`."""
 
     name = "reference"
     defers_checks = False
     passes = TORCH_PASSES
+
+    def __init__(self) -> None:
+        self.losses = ChunkedLosses(self)
 
     def rank_counts(
         self, operands: Operands, targets: Tensor, known: Known, checks: Checks

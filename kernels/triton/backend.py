@@ -1,16 +1,15 @@
 """The Triton backend as an object, each of whose methods is served by a file."""
 
-import torch
 from torch import Tensor
 
-from ..backend import Adversarial, Backend, Into, LossPlan
+from ..backend import Adversarial, Backend
 from ..checks import Checks
-from ..losses import TORCH_PASSES
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from . import pairwise
 from .adversarial import ADVERSARIAL
 from .indexed import indexed_gradients, indexed_scores
 from .listed import list_counts, list_topk
+from .losses import FusedLosses
 from .rank import rank_counts
 from .topk import topk
 
@@ -20,7 +19,7 @@ class Triton(Backend):
 
     name = "triton"
     defers_checks = True
-    passes = TORCH_PASSES
+    losses = FusedLosses()
     adversarial: Adversarial | None = ADVERSARIAL
 
     def rank_counts(
@@ -47,12 +46,10 @@ class Triton(Backend):
         """The best of the candidates that each query names."""
         return list_topk(operands, lists, k, known, checks)
 
-    def scores(
-        self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
-    ) -> Tensor:
+    def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
         """Float32 scores of all pairs, or of those of an index."""
         if index is None:
-            return pairwise.all_scores(operands, out)
+            return pairwise.all_scores(operands)
         return indexed_scores(operands, index)
 
     def backward(
@@ -63,16 +60,11 @@ class Triton(Backend):
         *,
         need: Need,
         rows_only: bool = False,
-        into: Into | None = None,
     ) -> Gradients:
         """Gradients in float32 sums, each in its operand's dtype; two runs give equal bits."""
         if index is None:
-            return pairwise.all_gradients(operands, grad, need, into)
+            return pairwise.all_gradients(operands, grad, need)
         return indexed_gradients(operands, grad, index, need, rows_only=rows_only)
-
-    def loss_plan(self, operands: Operands) -> LossPlan:
-        """Chunks of candidates for all queries, whose scores stay in the L2 cache."""
-        return LossPlan(pairwise.BLOCK_PAIRS, torch.float32)
 
 
 BACKEND = Triton()

@@ -6,11 +6,8 @@ own float32 matmul precision (IEEE unless the user allows less); with ``dims`` i
 in IEEE float32, all crops in one pass.
 
 Memory: 20 MiB of packed operands; backward 20 MiB of partial sums, 8 MiB of float32 sums of rows in
-half precision and, for ``l2`` and crops, 16 MiB of coefficients. A loss over all candidates scores
-chunks of them into 8 MiB of scratch, which stays in the L2 cache until its slopes are carried back.
-
-Cost model of such a loss (rotate, d features, sm_90): 7.0 d issue slots a pair forward; 7.0 d and
-12.4 d backward; about ten passes over the scratch beside that.
+half precision and, for ``l2`` and crops, 16 MiB of coefficients. Losses over all candidates
+(losses.py) hand their slopes over, chunk by chunk.
 """
 
 from collections.abc import Iterator
@@ -42,15 +39,13 @@ BLOCK_PAIRS = 1 << 21  # of one block of coefficients, or of the scores of a los
 _LEAST_COLUMNS = 512  # of a block, if there are so many
 
 
-def all_scores(operands: Operands, out: Tensor | None = None) -> Tensor:
-    """Scores of all pairs ``[B, N]``, with ``dims`` ``[C, B, N]``; in ``out`` where it is given."""
+def all_scores(operands: Operands) -> Tensor:
+    """Scores of all pairs ``[B, N]``, with ``dims`` ``[C, B, N]``."""
     queries, shape = operands.queries, (operands.num_queries, operands.candidates.num_rows)
-    if out is None:
-        out = queries.new_empty(len(operands.crops), *shape, dtype=torch.float32)
-        out = out[0] if operands.dims is None else out
+    out = queries.new_empty(len(operands.crops), *shape, dtype=torch.float32)
     with launcher.serving(queries.device) as arch:
-        fill_scores(out[None] if operands.dims is None else out, operands, arch)
-    return out
+        fill_scores(out, operands, arch)
+    return out[0] if operands.dims is None else out
 
 
 def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
@@ -109,9 +104,17 @@ def _gather_all(out: Tensor, operands: Operands) -> None:
 
 
 def all_gradients(
-    operands: Operands, grad: Tensor, need: Need, into: Into | None = None
+    operands: Operands,
+    grad: Tensor,
+    need: Need,
+    into: Into | None = None,
+    *,
+    is_divided: bool = False,
 ) -> Gradients:
-    """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype."""
+    """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype.
+
+    ``is_divided``: where the score is a root, ``grad`` has been divided by it.
+    """
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, N]
     if into is None:
@@ -126,7 +129,8 @@ def all_gradients(
     if not grad.numel():
         return gradients
     with launcher.serving(operands.table.device) as arch:
-        for columns, parts in _blocks(operands, grad):
+        takes_root = operands.score.root and not is_divided
+        for columns, parts in _blocks(operands, grad, takes_root=takes_root):
             is_single = operands.score.monotone and len(parts) == 1
             of_table, of_factor = (
                 None if whole is None else RowSums(whole[columns], adds=adds, is_single=is_single)
@@ -136,7 +140,10 @@ def all_gradients(
                 of_queries = None if gradients.queries is None else gradients.queries[rows]
                 block = operands.of_queries(rows).of_rows(columns)
                 sums = Accumulators(of_queries, of_table, of_factor)
-                _block_backward(block, grad[:, rows, columns], sums, arch, is_first=not rows.start)
+                coefficients = grad[:, rows, columns]
+                if takes_root:
+                    coefficients = _over_roots(coefficients, block, arch)
+                _block_backward(block, coefficients, sums, arch, is_first=not rows.start)
             for of_rows in (of_table, of_factor):
                 if of_rows is not None:
                     of_rows.finish()
@@ -153,12 +160,14 @@ def _new_gradients(operands: Operands, need: Need) -> Gradients:
     )
 
 
-def _blocks(operands: Operands, grad: Tensor) -> Iterator[tuple[slice, list[slice]]]:
+def _blocks(
+    operands: Operands, grad: Tensor, *, takes_root: bool
+) -> Iterator[tuple[slice, list[slice]]]:
     """Columns and rows of blocks whose scratch is bounded.
 
     Slopes are read in place, but where crops share them or a root divides them.
     """
-    copies = int(len(grad) > 1) + (len(grad) if operands.score.root else 0)
+    copies = int(len(grad) > 1) + (len(grad) if takes_root else 0)
     num_queries, num_rows = grad.shape[1:]
     height, width = num_queries, num_rows
     if operands.score.monotone:
@@ -174,6 +183,13 @@ def _blocks(operands: Operands, grad: Tensor) -> Iterator[tuple[slice, list[slic
         yield slice(j, j + width), parts
 
 
+def _over_roots(grad: Tensor, operands: Operands, arch: int) -> Tensor:
+    """``grad`` over the roots that the scores of a block are."""
+    norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
+    fill_scores(norms, operands, arch)
+    return over_norms(grad, norms.neg_())
+
+
 def _block_backward(
     operands: Operands, grad: Tensor, into: Accumulators, arch: int, *, is_first: bool
 ) -> None:
@@ -181,9 +197,5 @@ def _block_backward(
 
     From the widest range of features down: each crop adds to the coefficients of those it has.
     """
-    if operands.score.root:
-        norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
-        fill_scores(norms, operands, arch)
-        grad = over_norms(grad, norms.neg_())
     for part in segments(grad, operands.crops):
         add_gradients(operands, Slopes(*part), into, arch, is_first=is_first)

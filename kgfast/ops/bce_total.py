@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from kgfast.kernels.losses import Labels, LossNeed
+from kgfast.kernels.labels import Labels, LossNeed
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_bounded, check_operands
@@ -143,11 +143,8 @@ def _bce_total(
     """The total, and its gradients for a backward; of those that are not needed, nothing."""
     operands = run.operands_of(queries, candidates, score, bias)
     labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
-    grad_rows = queries.new_full((len(queries),), 1 / divisor)
-    rows, gradients = run.bce_with_gradients(
-        operands, labels, grad_rows, LossNeed(*need), backend=backend
-    )
-    return rows.rows.sum() / divisor, *as_outputs(gradients, operands)
+    made = run.bce_total(operands, labels, divisor, LossNeed(*need), backend=backend)
+    return made.total, *as_outputs(made.gradients, operands)
 
 
 @_bce_total.fake

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.kernels.losses import CrossEntropyBackward, Labels, LossGradients, LossNeed
+from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossGradients, LossNeed
 from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run

@@ -11,14 +11,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from kgfast.kernels import losses
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.losses import (
+from kgfast.kernels.labels import (
     BceRows,
+    BceTotal,
     CrossEntropyBackward,
     CrossEntropyRows,
     Labels,
+    LossChecks,
     LossGradients,
     LossNeed,
 )
@@ -192,11 +193,8 @@ def _zeros(like: Tensor) -> Tensor:
 
 def bce(operands: Operands, labels: Labels, *, backend: str | None = None) -> BceRows:
     """The contract of :func:`kgfast.ops.bce`."""
-    _check_label_values(operands, labels)
     with _serving(operands, backend) as chosen:
-        result = losses.bce(chosen, operands, labels)
-        check_scores(result.linear, operands)
-    return result
+        return chosen.losses.bce(operands, labels, _bce_checks(operands, labels))
 
 
 def bce_gradients(
@@ -209,36 +207,36 @@ def bce_gradients(
 ) -> LossGradients:
     """Those of :func:`bce`, whose arguments were checked."""
     with _serving(operands, backend) as chosen:
-        return losses.bce_gradients(chosen, operands, labels, grad_rows.contiguous(), need)
+        return chosen.losses.bce_gradients(operands, labels, grad_rows, need)
 
 
-def bce_with_gradients(
+def bce_total(
     operands: Operands,
     labels: Labels,
-    grad_rows: Tensor,
+    divisor: float,
     need: LossNeed,
     *,
     backend: str | None = None,
-) -> tuple[BceRows, LossGradients]:
-    """:func:`bce` and its gradients, of scores that are swept once."""
-    _check_label_values(operands, labels)
+) -> BceTotal:
+    """The sum of :func:`bce`, divided, and its gradients, of scores that are swept once."""
+    checks = _bce_checks(operands, labels)
     with _serving(operands, backend) as chosen:
-        rows, gradients = losses.bce_with_gradients(chosen, operands, labels, grad_rows, need)
-        check_scores(rows.linear, operands)
-    return rows, gradients
+        return chosen.losses.bce_total(operands, labels, divisor, need, checks)
 
 
 def cross_entropy(
     operands: Operands, targets: Tensor, label_smoothing: float, *, backend: str | None = None
 ) -> CrossEntropyRows:
     """The contract of :func:`kgfast.ops.cross_entropy`."""
-    count, smoothing = operands.candidates.num_rows, ("label_smoothing", label_smoothing)
-    check_ids("targets", targets, count)
-    check_mask(operands.bias, count, targets, "targets", smoothing)
+
+    def check_targets() -> None:
+        count, smoothing = operands.candidates.num_rows, ("label_smoothing", label_smoothing)
+        check_ids("targets", targets, count)
+        check_mask(operands.bias, count, targets, "targets", smoothing)
+
+    checks = LossChecks(check_targets, lambda linear: check_scores(linear, operands))
     with _serving(operands, backend) as chosen:
-        result = losses.cross_entropy(chosen, operands, targets, label_smoothing)
-        check_scores(result.linear, operands)
-    return result
+        return chosen.losses.cross_entropy(operands, targets, label_smoothing, checks)
 
 
 def cross_entropy_gradients(
@@ -246,7 +244,14 @@ def cross_entropy_gradients(
 ) -> LossGradients:
     """Those of :func:`cross_entropy`, whose arguments were checked."""
     with _serving(operands, backend) as chosen:
-        return losses.cross_entropy_gradients(chosen, operands, made_of, need)
+        return chosen.losses.cross_entropy_gradients(operands, made_of, need)
+
+
+def _bce_checks(operands: Operands, labels: Labels) -> LossChecks:
+    return LossChecks(
+        lambda: _check_label_values(operands, labels),
+        lambda linear: check_scores(linear, operands),
+    )
 
 
 def _check_label_values(operands: Operands, labels: Labels) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from kgfast.kernels import losses
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.losses import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
 from kgfast.kernels.operands import Gradients, Known, Lists, Need, Operands, Prepared
 from kgfast.kernels.reference.canonical import canonical_scores as canonical
 from kgfast.kernels.scores import get_score
@@ -170,7 +170,7 @@ class Flat:
     ) -> tuple[Tensor, Tensor]:
         *labels, score = labels
         operands = operands_of(queries, table, score, bias)
-        return losses.bce(self.backend, operands, Labels(*labels))
+        return self.backend.losses.bce(operands, Labels(*labels))
 
     def bce_backward(
         self,
@@ -183,7 +183,7 @@ class Flat:
     ) -> tuple[Tensor | None, ...]:
         *labels, score = labels
         operands, need = operands_of(queries, table, score, bias), LossNeed(*need)
-        return losses.bce_gradients(self.backend, operands, Labels(*labels), grad, need)
+        return self.backend.losses.bce_gradients(operands, Labels(*labels), grad, need)
 
     def bce_with_gradients(
         self,
@@ -194,13 +194,27 @@ class Flat:
         *labels: Any,
         need: Sequence[bool] = (True, True, True),
     ) -> tuple[Any, ...]:
-        """Rows, sums of scores, and the gradients."""
+        """Rows, sums of scores, and the gradients, of a backend whose losses go over chunks."""
         *labels, score = labels
         operands, need = operands_of(queries, table, score, bias), LossNeed(*need)
         rows, gradients = losses.bce_with_gradients(
             self.backend, operands, Labels(*labels), grad, need
         )
         return *rows, gradients
+
+    def bce_total(
+        self,
+        queries: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        *labels: Any,
+        divisor: float,
+        need: Sequence[bool] = (True, True, True),
+    ) -> tuple[Any, ...]:
+        """The total, sums of scores, and the gradients."""
+        *labels, score = labels
+        operands, need = operands_of(queries, table, score, bias), LossNeed(*need)
+        return self.backend.losses.bce_total(operands, Labels(*labels), divisor, need)
 
     def cross_entropy(
         self,
@@ -213,7 +227,8 @@ class Flat:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, their logsumexp, sums of scores."""
         operands = operands_of(queries, table, score, bias)
-        rows, linear, lse = losses.cross_entropy(self.backend, operands, targets, label_smoothing)
+        made = self.backend.losses.cross_entropy(operands, targets, label_smoothing)
+        rows, linear, lse = made
         return rows, lse, linear
 
     def cross_entropy_backward(
@@ -230,7 +245,7 @@ class Flat:
     ) -> tuple[Tensor | None, ...]:
         operands = operands_of(queries, table, score, bias)
         made_of = CrossEntropyBackward(grad, logsumexp, targets, label_smoothing)
-        return losses.cross_entropy_gradients(self.backend, operands, made_of, LossNeed(*need))
+        return self.backend.losses.cross_entropy_gradients(operands, made_of, LossNeed(*need))
 
 
 reference, cpu, triton = Flat("reference"), Flat("cpu"), Flat("triton")

@@ -16,13 +16,16 @@ class PretendDevice(TorchDispatchMode):
 
     An operation whose result or shape depends on such values raises, as does a sort of them into
     distinct ones. Copies to the host read ``value`` everywhere; these, and copies to the device
-    from memory that is not pinned, are what the host waits for: ``waits`` counts them.
+    from memory that is not pinned, are what the host waits for: ``waits`` counts them. Operators
+    that compute on the device, each of which launches a kernel at least, are counted in
+    ``operators``: neither views nor new memory that is left as it is.
     """
 
     def __init__(self, value: int = 0) -> None:
         super().__init__()
         self.value = value
         self.waits: Counter[str] = Counter()
+        self.operators: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -41,13 +44,24 @@ class PretendDevice(TorchDispatchMode):
             raise AssertionError("copy_ between devices waits")
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         assert not (name in _WAIT and any(leaf.is_meta for leaf in leaves)), f"{name} waits"
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_meta]
+        if made and not (_is_view(func) or name in _NO_LAUNCH):
+            self.operators[name] += 1
+        return result
 
 
 _WAIT = {
     *("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount"),
     *("_unique2", "unique_dim", "unique_consecutive", "isin"),
 }
+_NO_LAUNCH = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "detach"}
+
+
+def _is_view(func: Any) -> bool:
+    """Whether results share memory with arguments that are not written."""
+    infos = [result.alias_info for result in func._schema.returns]
+    return any(info is not None and not info.is_write for info in infos)
 
 
 def count_waits(call: Callable[[], object]) -> int:

@@ -5,7 +5,7 @@ import torch
 
 from kgfast.kernels import losses
 from kgfast.kernels.backend import LossPlan
-from kgfast.kernels.losses import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
 from kgfast.kernels.operands import Gradients, Operands, Prepared
 from kgfast.kernels.reference import backend as reference_backend
 from kgfast.kernels.reference import scores as reference_scores

@@ -1,0 +1,258 @@
+"""How a loss scores a chunk of candidates, and how slopes of scores become gradients.
+
+Distances are packed and swept as all_scores does, and pulled by pairwise.py; products are read in
+place and multiplied on tensor cores, forward and backward.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..backend import Into
+from ..labels import LossNeed
+from ..operands import Need, Operands
+from . import pairwise
+from .device.arguments import Tile
+from .device.losses import Labels, Loss, Result, distance_losses
+from .device.products import Factors, Product, Weighted, multiply_slopes, product_losses
+from .device.score_tiles import Panels
+from .host import configs
+from .host import launch as launcher
+from .host.layout import Selection, pack_candidates, pack_stored_queries
+from .host.views import form_of, packed_planes, plane_of, vector_of
+
+CHUNK_BYTES = 40 << 20  # of slopes, and of packed candidates that have no room elsewhere
+PANEL_BYTES = 24 << 20  # of packed candidates where there are no slopes
+QUERY_BYTES = 4 << 20  # of packed queries; at least a tile
+PARTIAL_BYTES = 8 << 20  # of gradients of queries, of splits of the candidates
+PRODUCT_PROGRAMS = 512  # that fill a machine
+LOSS_REGISTERS = 168  # of a thread: 12 warps a multiprocessor
+DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
+GRAD_TILE = Tile(64, 64)
+
+
+class Tiles(Protocol):
+    """The candidates, chunk by chunk, and what their slopes become.
+
+    Attributes
+    ----------
+    tile : Tile
+    width : int
+        Candidates of a chunk.
+    of_table : Tensor or None
+        The gradient of the table, where it is asked for.
+    """
+
+    tile: Tile
+    width: int
+    of_table: Tensor | None
+
+    def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
+        """Row sums and slopes of all queries with a chunk."""
+        ...
+
+    def pull(self, chunk: slice, slopes: Tensor) -> None:
+        """Carry slopes ``[B, n]`` of the chunk scored last to the gradients."""
+        ...
+
+    def of_queries(self) -> Tensor | None:
+        """The gradient of the queries, where it is asked for, when all chunks were pulled."""
+        ...
+
+
+def tiles_of(operands: Operands, arch: int, need: LossNeed) -> Tiles:
+    """How a loss goes over the candidates, whose gradients are needed."""
+    return (Distances if operands.score.monotone else Products)(operands, arch, need)
+
+
+class Distances:
+    """Distances, packed and swept.
+
+    A chunk is packed where its part of the table's gradient will stand, if that is float32: it is
+    as large, and written when the chunk has been scored.
+    """
+
+    def __init__(self, operands: Operands, arch: int, need: LossNeed) -> None:
+        self._operands, count = operands, operands.num_queries
+        form = form_of(operands)
+        swept = pairwise.tile_for(count, arch, form.is_rscf, has_crops=False)
+        of_query, of_row = (
+            4 * operands.num_features * planes for planes in packed_planes(operands)
+        )
+        if swept.candidates * of_row > PANEL_BYTES:  # rows of tens of thousands of features
+            swept = configs.Tile(16, 32 if arch else 64, 1, swept.max_registers)
+        self._swept, self.tile = swept, Tile(swept.queries, swept.candidates)
+        queries, table = operands.queries, operands.table
+        self.of_table, self._room = None, None
+        if need.table and table.dtype == torch.float32:
+            self._room = table.new_empty(len(table) + swept.candidates, table.shape[1])
+            self.of_table = self._room[: len(table)]
+        elif need.table:
+            self.of_table = table.new_empty(table.shape)
+        if any(need):
+            width = CHUNK_BYTES // (4 * count + (of_row if self._room is None else 0))
+        else:
+            width = PANEL_BYTES // of_row
+        self.width = _whole_tiles(width, swept.candidates)
+        height = max(1, QUERY_BYTES // of_query // swept.queries) * swept.queries
+        self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
+        self._packed: Tensor | None = None
+        self._options = {"maxnreg": LOSS_REGISTERS} if arch else {}
+        self._grad = None
+        if need.queries:
+            self._grad = torch.zeros_like(queries, memory_format=torch.contiguous_format)
+
+    def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
+        """Pack the chunk, and the queries once if they fit the scratch; sweep."""
+        part, swept = self._operands.of_rows(chunk), self._swept
+        dim, count = part.num_features, len(part.table)
+        room = None if self._room is None else self._room[chunk.start :].view(-1)
+        panels = pack_candidates(part, Selection(count), dim, swept.candidates, out=room)
+        bias = part.candidates.whole_bias
+        for rows in self._blocks:
+            if self._packed is None or len(self._blocks) > 1:
+                block = self._operands.of_queries(rows)
+                self._packed = pack_stored_queries(block, dim, swept.queries)
+            launcher.launch(
+                distance_losses,
+                (-(-(rows.stop - rows.start) // swept.queries), -(-count // swept.candidates)),
+                {
+                    "packed": Panels(
+                        self._packed, panels, None if bias is None else vector_of(bias)
+                    ),
+                    "labels": labels._replace(row=rows.start),
+                    "result": result,
+                    "num_queries": self._operands.num_queries,
+                    "num_candidates": count,
+                    "num_features": dim,
+                    "FORM": form_of(self._operands),
+                    "TILE": self.tile,
+                    "LOSS": loss,
+                },
+                num_warps=swept.num_warps,
+                **self._options,
+            )
+
+    def pull(self, chunk: slice, slopes: Tensor) -> None:
+        """As pairwise.py does; slopes were divided where the score is a root."""
+        of_table = None if self.of_table is None else self.of_table[chunk]
+        need = Need(self._grad is not None, of_table is not None)
+        into = Into(self._grad, of_table)
+        part = self._operands.of_rows(chunk)
+        pairwise.all_gradients(part, slopes, need, into, is_divided=True)
+
+    def of_queries(self) -> Tensor | None:
+        """The sum of all chunks."""
+        return self._grad
+
+
+class Products:
+    """Products, on tensor cores where there are such."""
+
+    def __init__(self, operands: Operands, arch: int, need: LossNeed) -> None:
+        self._operands, count = operands, operands.num_queries
+        queries, table = operands.queries, operands.table
+        self.of_table = table.new_empty(table.shape) if need.table else None
+        is_even = all(
+            it.stride(0) % 4 == 0 and it.stride(1) == 1 and it.data_ptr() % 16 == 0
+            for it in (queries, table)
+        )
+        multiple = 4 if is_even and operands.num_features % 4 == 0 else 1
+        self._product = Product(DEPTH, precision_of(table.dtype, arch), multiple)
+        has_room = arch >= 90 and multiple > 1
+        self.tile = Tile(16 if count <= 16 else 64, 128 if has_room else 64)
+        self._num_warps = 8 if has_room and count > 16 else 4
+        width = CHUNK_BYTES // (4 * count) if any(need) else len(table)
+        self.width = _whole_tiles(width, self.tile.lanes)
+        self._partial: Tensor | None = None
+        self._adds = False
+        if need.queries:
+            dim = operands.num_features
+            tiles = -(-count // GRAD_TILE.rows) * -(-dim // GRAD_TILE.lanes)
+            room = PARTIAL_BYTES // (4 * count * dim)
+            steps = min(self.width, len(table)) // (4 * DEPTH)
+            splits = max(1, min(PRODUCT_PROGRAMS // tiles, room, steps))
+            self._partial = queries.new_empty(splits, count, dim, dtype=torch.float32)
+
+    def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
+        """Multiply, reading both in place."""
+        part = self._operands.of_rows(chunk)
+        bias, count = part.candidates.whole_bias, len(part.table)
+        launcher.launch(
+            product_losses,
+            (-(-part.num_queries // self.tile.rows), -(-count // self.tile.lanes)),
+            {
+                "factors": Factors(
+                    plane_of(part.queries),
+                    plane_of(part.table),
+                    None if bias is None else vector_of(bias),
+                ),
+                "labels": labels,
+                "result": result,
+                "num_queries": part.num_queries,
+                "num_candidates": count,
+                "num_features": part.num_features,
+                "FORM": form_of(part),
+                "TILE": self.tile,
+                "LOSS": loss,
+                "PRODUCT": self._product,
+            },
+            num_warps=self._num_warps,
+        )
+
+    def pull(self, chunk: slice, slopes: Tensor) -> None:
+        """Two products: of the slopes with the table's rows, and with the queries."""
+        queries, table = self._operands.queries, self._operands.table[chunk]
+        if self._partial is not None:
+            splits = len(self._partial)
+            self._multiply(slopes, table, self._partial[0], splits=splits, adds=self._adds)
+            self._adds = True
+        if self.of_table is not None:
+            self._multiply(slopes, queries, self.of_table[chunk], splits=0, adds=False)
+
+    def _multiply(
+        self, slopes: Tensor, others: Tensor, grad: Tensor, *, splits: int, adds: bool
+    ) -> None:
+        """``splits``: of the sum for queries; 0 for rows of the table."""
+        product = self._product
+        if others.dtype != torch.bfloat16 and product.precision == "bf16":
+            product = product._replace(precision="tf32x3")
+        tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
+        launcher.launch(
+            multiply_slopes,
+            (*tiles, max(1, splits)),
+            {
+                "weighted": Weighted(slopes, slopes.stride(0), plane_of(others), plane_of(grad)),
+                "num_rows": len(grad),
+                "num_others": len(others),
+                "num_features": grad.shape[1],
+                "OF_QUERIES": splits > 0,
+                "ADDS": adds,
+                "TILE": GRAD_TILE,
+                "PRODUCT": product,
+            },
+            num_warps=4,
+        )
+
+    def of_queries(self) -> Tensor | None:
+        """The sum over the splits, in their order."""
+        partial = self._partial
+        if partial is None or len(partial) == 1:
+            return partial if partial is None else partial[0]
+        return partial.sum(0)
+
+
+def _whole_tiles(width: int, lanes: int) -> int:
+    """The candidates of a chunk: whole tiles if one fits, as many as a launch may have."""
+    width = max(1, min(width, configs.MAX_GRID * lanes))
+    return width // lanes * lanes or width
+
+
+def precision_of(dtype: torch.dtype, arch: int) -> str:
+    """How products with a table of ``dtype`` are computed; see device/products.py."""
+    if not arch:
+        return "ieee"
+    if dtype == torch.bfloat16:
+        return "bf16"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"

@@ -1,0 +1,313 @@
+"""Losses over all candidates on a GPU: one kernel scores a tile, reduces it, and writes slopes.
+
+A chunk of candidates is packed (distances) and swept by one launch that writes row sums, and the
+slopes of the chunk where gradients are asked for; then the slopes are pulled into the gradients
+(pairwise.py), of a product by two GEMMs of this backend's own (device/products.py). Row sums of all
+tiles are added once, at the end. A forward alone writes nothing but row sums.
+
+Labels are checked on the device with the keys that tiles find them by, sums where they are added:
+the host waits once, for one word a program.
+
+Memory: slopes of a chunk, and its panels where these do not stand in the table's gradient, 40 MiB;
+packed queries 4, row sums 2, partial gradients of a product's queries 8 MiB; O(B + nnz); and what
+pairwise.py takes for a block.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..backend import Losses
+from ..labels import (
+    BceRows,
+    BceTotal,
+    CrossEntropyBackward,
+    CrossEntropyRows,
+    Labels,
+    LossChecks,
+    LossGradients,
+    LossNeed,
+)
+from ..operands import Operands
+from .device import losses as device
+from .device.losses import FACTS, FINISHED_ROWS, LABELS, Loss, Result, Totals
+from .host import launch as launcher
+from .host.views import vector_of
+from .loss_tiles import tiles_of
+
+SUM_BYTES = 2 << 20  # of row sums; at least those of a tile
+
+_NOTHING = LossNeed(queries=False, table=False, bias=False)
+_SLOPES = Loss(is_softmax=False, has_sums=False, has_slopes=True)
+
+
+class FusedLosses(Losses):
+    """See :class:`kgfast.kernels.backend.Losses`."""
+
+    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
+        """Binary cross entropy; waits once if there are checks."""
+        rows, _ = self._bce(operands, labels, 1.0, _NOTHING, checks)
+        return rows
+
+    def bce_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> LossGradients:
+        """Of labels that were checked: waits for nothing."""
+        with launcher.serving(operands.table.device) as arch:
+            if not _has_pairs(operands):
+                return _no_gradients(operands, need)
+            made = _device_labels(operands, labels, make_keys(operands, labels, 0), 1.0)
+            made = made._replace(grad=vector_of(grad_rows))
+            return _Sweep(operands, made, _SLOPES, need, arch).run()[1]
+
+    def bce_total(
+        self,
+        operands: Operands,
+        labels: Labels,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> BceTotal:
+        """A total and its gradients, of scores that are swept once."""
+        rows, gradients = self._bce(operands, labels, 1 / divisor, need, checks)
+        return BceTotal(rows.rows.sum(), rows.linear, gradients)
+
+    def _bce(
+        self,
+        operands: Operands,
+        labels: Labels,
+        weight: float,
+        need: LossNeed,
+        checks: LossChecks | None,
+    ) -> tuple[BceRows, LossGradients]:
+        """``weight`` times the rows, and its gradients."""
+        with launcher.serving(operands.table.device) as arch:
+            if not _has_pairs(operands):
+                if checks is not None:
+                    checks.labels()
+                rows = [_zeros(operands, dtype) for dtype in (torch.float32, torch.float64)]
+                return BceRows(*rows), _no_gradients(operands, need)
+            status = make_keys(operands, labels, -(-operands.num_queries // FINISHED_ROWS))
+            made = _device_labels(operands, labels, status, weight)
+            loss = Loss(is_softmax=False, has_sums=True, has_slopes=any(need))
+            totals, gradients = _Sweep(operands, made, loss, need, arch, status.finished).run()
+        _read(status.words[FACTS:], totals.linear, checks)
+        return BceRows(totals.rows, totals.linear), gradients
+
+    def cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        checks: LossChecks | None = None,
+    ) -> CrossEntropyRows:
+        """Softmax cross entropy; waits once if there are checks."""
+        with launcher.serving(operands.table.device) as arch:
+            if not _has_pairs(operands):
+                if checks is not None:
+                    checks.labels()
+                wide = [_zeros(operands, torch.float64) for _ in range(2)]
+                return CrossEntropyRows(_zeros(operands, torch.float32), *wide)
+            words = targets.new_empty(-(-operands.num_queries // FINISHED_ROWS))
+            made = _targets(operands, targets, label_smoothing)
+            loss = Loss(is_softmax=True, has_sums=True, has_slopes=False)
+            totals, _ = _Sweep(operands, made, loss, _NOTHING, arch, words).run()
+        _read(words, totals.linear, checks)
+        return CrossEntropyRows(totals.rows, totals.linear, totals.logsumexp)
+
+    def cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
+        """Scores again, and waits for nothing."""
+        with launcher.serving(operands.table.device) as arch:
+            if not _has_pairs(operands):
+                return _no_gradients(operands, need)
+            made = _targets(operands, made_of.targets, made_of.label_smoothing)
+            made = made._replace(
+                grad=vector_of(made_of.grad_rows), logsumexp=made_of.logsumexp.contiguous()
+            )
+            return _Sweep(operands, made, _SLOPES._replace(is_softmax=True), need, arch).run()[1]
+
+
+def _has_pairs(operands: Operands) -> bool:
+    return bool(operands.num_queries and operands.candidates.num_rows)
+
+
+def _zeros(operands: Operands, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(operands.num_queries, dtype=dtype, device=operands.table.device)
+
+
+def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
+    """Those of no pairs."""
+    queries, table = operands.queries, operands.table
+    return LossGradients(
+        torch.zeros_like(queries) if need.queries else None,
+        torch.zeros_like(table) if need.table else None,
+        table.new_zeros(len(table), dtype=torch.float32) if need.bias else None,
+    )
+
+
+def _read(words: Tensor, linear: Tensor, checks: LossChecks | None) -> None:
+    """Wait for the device, once, and look closer if a program met what is wrong."""
+    if checks is not None and any(words.cpu().tolist()):
+        checks.labels()
+        checks.scores(linear)
+
+
+class _Status(NamedTuple):
+    """What the device tells of labels and sums, and the keys of the labels."""
+
+    words: Tensor  # [FACTS + programs] int64
+    finished: Tensor  # those of the programs that finish
+    keys: Tensor  # [positives]
+
+
+def make_keys(operands: Operands, labels: Labels, num_finished: int) -> _Status:
+    """The keys of the positives, ascending; room for what the finishing programs tell."""
+    count, rows = len(labels.indices), operands.num_queries
+    programs = -(-max(count, rows) // LABELS)
+    programs += programs % 2  # so that what follows begins at a multiple of 16 bytes
+    words = labels.indices.new_empty(FACTS + programs + num_finished)
+    keys = torch.empty_like(labels.indices)
+    bias = operands.candidates.whole_bias
+    launcher.launch(
+        device.make_keys,
+        (programs,),
+        {
+            "positives": (labels.indptr, labels.indices),
+            "bias": None if bias is None else vector_of(bias),
+            "p_keys": keys,
+            "p_status": words,
+            "num_queries": rows,
+            "num_positives": count,
+            "num_candidates": operands.candidates.num_rows,
+            "LABELS": LABELS,
+        },
+        num_warps=4,
+    )
+    return _Status(words, words[FACTS + programs :], keys.sort().values)
+
+
+def _device_labels(
+    operands: Operands, labels: Labels, status: _Status, weight: float
+) -> device.Labels:
+    return device.Labels(
+        status.keys, status.words, labels.a, labels.c, weight, None, None, first=0, row=0
+    )
+
+
+def _targets(operands: Operands, targets: Tensor, smoothing: float) -> device.Labels:
+    every = smoothing / operands.candidates.num_rows
+    return device.Labels(targets, None, 1 - smoothing, every, 1.0, None, None, first=0, row=0)
+
+
+class _Sweep:
+    """All candidates, chunk by chunk: row sums, gradients, or both."""
+
+    def __init__(
+        self,
+        operands: Operands,
+        labels: device.Labels,
+        loss: Loss,
+        need: LossNeed,
+        arch: int,
+        status: Tensor | None = None,
+    ) -> None:
+        self.operands, self.labels, self.need = operands, labels, need
+        self.loss = loss._replace(has_bias_sums=need.bias)
+        self.tiles, self.status = tiles_of(operands, arch, need), status
+        queries, table = operands.queries, operands.table
+        self.of_bias = table.new_empty(len(table), dtype=torch.float32) if need.bias else None
+        count, tile = operands.num_queries, self.tiles.tile
+        self.width = min(self.tiles.width, self._most_tiles() * tile.lanes)
+        row = -(-min(self.width, len(table)) // 16) * 16
+        slopes = queries.new_empty(count, row, dtype=torch.float32) if loss.has_slopes else None
+        sums = None
+        if need.bias:
+            sums = queries.new_empty(-(-count // tile.rows), row, dtype=torch.float32)
+        self.picked = queries.new_empty(count, dtype=torch.float32) if loss.is_softmax else None
+        self.result = Result(None, self.picked, slopes, row, sums)
+
+    def run(self) -> tuple[Totals, LossGradients]:
+        """Sweep; the totals are void where sums are not asked for."""
+        sums = _RowSums(self) if self.loss.has_sums else None
+        for chunk in self._chunks():
+            room = None
+            if sums is not None:
+                room = sums.room(-(-(chunk.stop - chunk.start) // self.tiles.tile.lanes))
+            labels = self.labels._replace(first=chunk.start)
+            self.tiles.score(chunk, labels, self.result._replace(sums=room), self.loss)
+            self._pull(chunk)
+        totals = Totals(None, None, None, None, None) if sums is None else sums.finished()
+        return totals, LossGradients(self.tiles.of_queries(), self.tiles.of_table, self.of_bias)
+
+    def _chunks(self) -> Iterator[slice]:
+        count = self.operands.candidates.num_rows
+        for first in range(0, count, self.width):
+            yield slice(first, min(first + self.width, count))
+
+    def _most_tiles(self) -> int:
+        """Tiles of candidates whose row sums fit their room; at least one."""
+        parts = 3 if self.loss.is_softmax else 2
+        return max(1, SUM_BYTES // (4 * parts * self.operands.num_queries))
+
+    def _pull(self, chunk: slice) -> None:
+        """Carry the slopes of a chunk to what is asked for."""
+        slopes, sums, count = self.result.slopes, self.result.bias_sums, chunk.stop - chunk.start
+        if self.of_bias is not None:
+            torch.sum(sums[:, :count], 0, out=self.of_bias[chunk])
+        if self.need.queries or self.need.table:
+            self.tiles.pull(chunk, slopes[:, :count])
+
+
+class _RowSums:
+    """Row sums of tiles, added up when their room is full and at the end."""
+
+    def __init__(self, sweep: _Sweep) -> None:
+        self._sweep, operands = sweep, sweep.operands
+        self._parts = 3 if sweep.loss.is_softmax else 2
+        tiles = -(-operands.candidates.num_rows // sweep.tiles.tile.lanes)
+        self._capacity = min(tiles, sweep._most_tiles())
+        shape = self._capacity, self._parts, operands.num_queries
+        self._sums = operands.queries.new_empty(shape, dtype=torch.float32)
+        wide = operands.queries.new_empty(self._parts + 2, shape[2], dtype=torch.float64)
+        rows = operands.queries.new_empty(shape[2], dtype=torch.float32)
+        self._totals = Totals(wide[:-2], rows, wide[-2], wide[-1], sweep.status)
+        self._used, self._has_earlier = 0, False
+
+    def room(self, tiles: int) -> Tensor:
+        """Where the sums of so many further tiles go."""
+        if self._used + tiles > self._capacity:
+            self._add(is_last=False)
+        self._used += tiles
+        return self._sums[self._used - tiles :]
+
+    def finished(self) -> Totals:
+        """The totals of all tiles."""
+        self._add(is_last=True)
+        return self._totals
+
+    def _add(self, *, is_last: bool) -> None:
+        operands, bias = self._sweep.operands, self._sweep.operands.candidates.whole_bias
+        launcher.launch(
+            device.finish,
+            (-(-operands.num_queries // FINISHED_ROWS),),
+            {
+                "p_sums": self._sums,
+                "labels": self._sweep.labels,
+                "p_picked": self._sweep.picked,
+                "totals": self._totals,
+                "bias": None if bias is None else vector_of(bias),
+                "num_tiles": self._used,
+                "num_queries": operands.num_queries,
+                "num_candidates": operands.candidates.num_rows,
+                "IS_SOFTMAX": self._sweep.loss.is_softmax,
+                "HAS_EARLIER": self._has_earlier,
+                "IS_LAST": is_last,
+                "ROWS": FINISHED_ROWS,
+            },
+            num_warps=4,
+        )
+        self._used, self._has_earlier = 0, True

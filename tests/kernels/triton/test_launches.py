@@ -1,0 +1,138 @@
+"""How often losses launch kernels and wait, counted without a GPU.
+
+What counts: every kernel of this backend, and every operator of torch that computes on the device
+(a sort as one, though it is several kernels). See docs/losses.md.
+"""
+
+import os
+from collections import Counter
+
+import pytest
+import torch
+
+from kgfast.kernels.scores import get_score
+from kgfast.ops import losses
+from kgfast.ops.bce_total import _bce_total
+from support.waits import PretendDevice
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
+)
+
+B, N, DIM, POSITIVES = 512, 40_943, 200, 5
+BACKEND = "triton"
+
+
+@pytest.fixture
+def launches(monkeypatch) -> Counter[str]:
+    """Kernels that would be launched on an sm_90, by name; a pull of distances as one."""
+    from kgfast.kernels.triton import pairwise
+    from kgfast.kernels.triton.host import launch
+
+    names: Counter[str] = Counter()
+    monkeypatch.setenv("KGFAST_BACKEND", "triton")
+    monkeypatch.setattr(launch, "launch", lambda kernel, *_, **__: names.update([kernel.__name__]))
+    monkeypatch.setattr(launch, "architecture", lambda device: 90)
+
+    def pull(operands, slopes, need, into, *, is_divided):
+        assert is_divided
+        assert slopes.shape == (operands.num_queries, operands.candidates.num_rows)
+        names["pull"] += 1
+
+    monkeypatch.setattr(pairwise, "all_gradients", pull)
+    return names
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def given(score: str, *, has_bias: bool = False) -> list:
+    planes = get_score(score).planes
+    bias = meta(N) if has_bias else None
+    return [meta(B, DIM * planes), meta(N, DIM * planes), bias]
+
+
+def labels() -> list:
+    indptr, indices = meta(B + 1, dtype=torch.int64), meta(B * POSITIVES, dtype=torch.int64)
+    return [indptr, indices, 0.9, 1e-5]
+
+
+def total_of(score: str, *, has_bias: bool = False) -> PretendDevice:
+    """A value and its gradients, as a step of training takes them."""
+    need = [True, True, has_bias]
+    with PretendDevice(0) as device:
+        arguments = *given(score, has_bias=has_bias), *labels(), score, 7.0, BACKEND, need
+        total, *gradients = _bce_total.body(*arguments)
+    assert total.shape == ()
+    assert [len(it) for it in gradients] == [B, N, N if has_bias else 0]
+    return device
+
+
+def test_a_product_and_its_gradients(launches) -> None:
+    """Two chunks: three launches each, five beside them, eleven in all."""
+    device = total_of("dot")
+    assert launches == {"make_keys": 1, "product_losses": 2, "multiply_slopes": 4, "finish": 1}
+    assert device.operators == {"sort": 1, "sum": 2}
+    assert sum(launches.values()) + sum(device.operators.values()) <= 11
+    assert device.waits == {"device to host": 1}
+
+
+@pytest.mark.parametrize("score", ["l1", "l2", "rotate"])
+def test_a_distance_and_its_gradients(launches, score) -> None:
+    """Two chunks: two launches and a pull each, six beside them; queries are packed once."""
+    device = total_of(score)
+    chunks = launches["distance_losses"]
+    assert chunks == 2
+    packs = 1 + chunks
+    assert launches == {
+        **{"make_keys": 1, "pack": packs, "distance_losses": chunks, "pull": chunks, "finish": 1}
+    }
+    assert device.operators == {"sort": 1, "sum": 1, "zeros_like": 1}
+    assert device.waits == {"device to host": 1}
+
+
+def test_the_gradient_of_a_bias_is_one_launch_a_chunk(launches) -> None:
+    without, operators = launches.copy(), total_of("dot").operators
+    without.update(launches)
+    launches.clear()
+    device = total_of("dot", has_bias=True)
+    assert launches == without
+    assert device.operators - operators == {"sum": 2}
+
+
+@pytest.mark.parametrize("score", ["dot", "rotate"])
+def test_a_backward_waits_for_nothing(launches, score) -> None:
+    options = score, BACKEND
+    with PretendDevice(0) as device:
+        rows = losses._bce.body(*given(score), *labels(), *options)
+        targets = meta(B, dtype=torch.int64)
+        _, lse = losses._cross_entropy.body(*given(score), targets, 0.1, *options)
+    assert device.waits == {"device to host": 2}  # one of each
+    assert launches["finish"] == 2
+    need = [True, True, False]
+    grad = rows[:1].expand(B)  # as of a sum: read in place
+    with PretendDevice(0) as device:
+        losses._bce_backward.body(grad, *given(score), *labels(), *options, need)
+        made_of = grad, lse, *given(score), targets, 0.1, *options, need
+        losses._cross_entropy_backward.body(*made_of)
+    assert not device.waits
+    assert launches["finish"] == 2
+
+
+@pytest.mark.parametrize("score", ["dot", "rotate"])
+def test_a_forward_alone_writes_row_sums_alone(launches, monkeypatch, score) -> None:
+    """The largest thing it makes is the panel of a chunk."""
+    made = []
+    new_empty = torch.Tensor.new_empty
+
+    def watched(tensor, *shape, **options):
+        made.append(new_empty(tensor, *shape, **options))
+        return made[-1]
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", watched)
+    with PretendDevice(0):
+        losses._bce.body(*given(score), *labels(), score, BACKEND)
+    sizes = [it.numel() * it.element_size() for it in made]
+    assert sum(sizes) < 2 << 20 if score == "dot" else max(sizes) <= 24 << 20
