@@ -156,6 +156,13 @@ class Losses(Protocol):
         """The gradients of :meth:`cross_entropy`; targets were checked."""
         ...
 
+    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        """In place ``factor`` times up to three contiguous gradients.
+
+        Nothing is written where it is 1, if that can be told without waiting for a device.
+        """
+        ...
+
 
 class Backend(Protocol):
     """Where a sweep runs.

@@ -16,7 +16,7 @@ three to five passes over one scratch. A backward scores again, but where a loss
 are asked for together. Memory: the scratch, O(B + nnz).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -388,3 +388,9 @@ class ChunkedLosses(Losses):
     ) -> LossGradients:
         """:func:`cross_entropy_gradients`."""
         return cross_entropy_gradients(self._backend, operands, made_of, need)
+
+    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        """Looks at the factor first where that waits for no device."""
+        if factor.device.type != "cpu" or factor.item() != 1:
+            for gradient in gradients:
+                gradient.mul_(factor)

@@ -254,6 +254,13 @@ class NvidiaCode(Code):
         """The shortest loop of at least ``least`` instructions."""
         return next(loop for loop in self.loops if loop.total() >= least)
 
+    @cached_property
+    def operations(self) -> Counter[str]:
+        """How often each operation stands in the whole code."""
+        text = _cuobjdump("--dump-sass", self.asm["cubin"])
+        lines = re.findall(r"^\s+/\*[0-9a-f]{4,5}\*/\s+(.*?)\s*;", text, re.MULTILINE)
+        return Counter(_operation(line) for line in lines)
+
 
 class AmdCode(Code):
     """GCN assembly."""

@@ -14,7 +14,7 @@ from ..labels import LossNeed
 from ..operands import Need, Operands
 from . import pairwise
 from .device.arguments import Tile
-from .device.losses import Labels, Loss, Result, distance_losses
+from .device.losses import Labels, Loss, Result, Splits, distance_losses
 from .device.products import Factors, Product, Weighted, multiply_slopes, product_losses
 from .device.score_tiles import Panels
 from .host import configs
@@ -40,13 +40,17 @@ class Tiles(Protocol):
     tile : Tile
     width : int
         Candidates of a chunk.
-    of_table : Tensor or None
-        The gradient of the table, where it is asked for.
+    of_queries, of_table : Tensor or None
+        The gradients that are asked for.
+    splits : Splits or None
+        That of the queries, where it is still to be summed when all chunks were pulled.
     """
 
     tile: Tile
     width: int
+    of_queries: Tensor | None
     of_table: Tensor | None
+    splits: Splits | None
 
     def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
         """Row sums and slopes of all queries with a chunk."""
@@ -54,10 +58,6 @@ class Tiles(Protocol):
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
         """Carry slopes ``[B, n]`` of the chunk scored last to the gradients."""
-        ...
-
-    def of_queries(self) -> Tensor | None:
-        """The gradient of the queries, where it is asked for, when all chunks were pulled."""
         ...
 
 
@@ -84,7 +84,8 @@ class Distances:
             swept = configs.Tile(16, 32 if arch else 64, 1, swept.max_registers)
         self._swept, self.tile = swept, Tile(swept.queries, swept.candidates)
         queries, table = operands.queries, operands.table
-        self.of_table, self._room = None, None
+        self.of_table: Tensor | None = None
+        self._room: Tensor | None = None
         if need.table and table.dtype == torch.float32:
             self._room = table.new_empty(len(table) + swept.candidates, table.shape[1])
             self.of_table = self._room[: len(table)]
@@ -99,9 +100,10 @@ class Distances:
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
         self._options = {"maxnreg": LOSS_REGISTERS} if arch else {}
-        self._grad = None
+        self.of_queries: Tensor | None = None
+        self.splits: Splits | None = None
         if need.queries:
-            self._grad = torch.zeros_like(queries, memory_format=torch.contiguous_format)
+            self.of_queries = torch.zeros_like(queries, memory_format=torch.contiguous_format)
 
     def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
         """Pack the chunk, and the queries once if they fit the scratch; sweep."""
@@ -137,14 +139,10 @@ class Distances:
     def pull(self, chunk: slice, slopes: Tensor) -> None:
         """As pairwise.py does; slopes were divided where the score is a root."""
         of_table = None if self.of_table is None else self.of_table[chunk]
-        need = Need(self._grad is not None, of_table is not None)
-        into = Into(self._grad, of_table)
+        need = Need(self.of_queries is not None, of_table is not None)
+        into = Into(self.of_queries, of_table)
         part = self._operands.of_rows(chunk)
         pairwise.all_gradients(part, slopes, need, into, is_divided=True)
-
-    def of_queries(self) -> Tensor | None:
-        """The sum of all chunks."""
-        return self._grad
 
 
 class Products:
@@ -165,7 +163,8 @@ class Products:
         self._num_warps = 8 if has_room and count > 16 else 4
         width = CHUNK_BYTES // (4 * count) if any(need) else len(table)
         self.width = _whole_tiles(width, self.tile.lanes)
-        self._partial: Tensor | None = None
+        self.of_queries: Tensor | None = None
+        self.splits: Splits | None = None
         self._adds = False
         if need.queries:
             dim = operands.num_features
@@ -173,7 +172,11 @@ class Products:
             room = PARTIAL_BYTES // (4 * count * dim)
             steps = min(self.width, len(table)) // (4 * DEPTH)
             splits = max(1, min(PRODUCT_PROGRAMS // tiles, room, steps))
-            self._partial = queries.new_empty(splits, count, dim, dtype=torch.float32)
+            self.of_queries = queries.new_empty(count, dim, dtype=torch.float32)
+            self._partial = self.of_queries[None]
+            if splits > 1:
+                self._partial = queries.new_empty(splits, count, dim, dtype=torch.float32)
+                self.splits = Splits(self._partial, self.of_queries)
 
     def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
         """Multiply, reading both in place."""
@@ -204,7 +207,7 @@ class Products:
     def pull(self, chunk: slice, slopes: Tensor) -> None:
         """Two products: of the slopes with the table's rows, and with the queries."""
         queries, table = self._operands.queries, self._operands.table[chunk]
-        if self._partial is not None:
+        if self.of_queries is not None:
             splits = len(self._partial)
             self._multiply(slopes, table, self._partial[0], splits=splits, adds=self._adds)
             self._adds = True
@@ -234,13 +237,6 @@ class Products:
             },
             num_warps=4,
         )
-
-    def of_queries(self) -> Tensor | None:
-        """The sum over the splits, in their order."""
-        partial = self._partial
-        if partial is None or len(partial) == 1:
-            return partial if partial is None else partial[0]
-        return partial.sum(0)
 
 
 def _whole_tiles(width: int, lanes: int) -> int:

@@ -13,7 +13,7 @@ packed queries 4, row sums 2, partial gradients of a product's queries 8 MiB; O(
 pairwise.py takes for a block.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,7 +32,7 @@ from ..labels import (
 )
 from ..operands import Operands
 from .device import losses as device
-from .device.losses import FACTS, FINISHED_ROWS, LABELS, Loss, Result, Totals
+from .device.losses import FACTS, FINISHED_ROWS, LABELS, SCALED, SUMMED, Loss, Result, Totals
 from .host import launch as launcher
 from .host.views import vector_of
 from .loss_tiles import tiles_of
@@ -129,6 +129,25 @@ class FusedLosses(Losses):
                 grad=vector_of(made_of.grad_rows), logsumexp=made_of.logsumexp.contiguous()
             )
             return _Sweep(operands, made, _SLOPES._replace(is_softmax=True), need, arch).run()[1]
+
+    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        """The device looks at the factor: one launch, which writes nothing where it is 1."""
+        sizes = [it.numel() for it in gradients] + [0, 0]
+        values = [it if it.numel() else None for it in gradients] + [None, None]
+        with launcher.serving(factor.device):
+            launcher.launch(
+                device.scale,
+                (-(-max(sizes) // SCALED),),
+                {
+                    "values": tuple(values[:3]),
+                    "p_factor": factor,
+                    "first_count": sizes[0],
+                    "second_count": sizes[1],
+                    "third_count": sizes[2],
+                    "BLOCK": SCALED,
+                },
+                num_warps=4,
+            )
 
 
 def _has_pairs(operands: Operands) -> bool:
@@ -241,7 +260,10 @@ class _Sweep:
             self.tiles.score(chunk, labels, self.result._replace(sums=room), self.loss)
             self._pull(chunk)
         totals = Totals(None, None, None, None, None) if sums is None else sums.finished()
-        return totals, LossGradients(self.tiles.of_queries(), self.tiles.of_table, self.of_bias)
+        tiles = self.tiles
+        if sums is None and tiles.splits is not None:
+            torch.sum(tiles.splits.partial, 0, out=tiles.splits.grad)
+        return totals, LossGradients(tiles.of_queries, tiles.of_table, self.of_bias)
 
     def _chunks(self) -> Iterator[slice]:
         count = self.operands.candidates.num_rows
@@ -272,9 +294,12 @@ class _RowSums:
         self._capacity = min(tiles, sweep._most_tiles())
         shape = self._capacity, self._parts, operands.num_queries
         self._sums = operands.queries.new_empty(shape, dtype=torch.float32)
-        wide = operands.queries.new_empty(self._parts + 2, shape[2], dtype=torch.float64)
-        rows = operands.queries.new_empty(shape[2], dtype=torch.float32)
-        self._totals = Totals(wide[:-2], rows, wide[-2], wide[-1], sweep.status)
+        rows, linear, logsumexp = (
+            operands.queries.new_empty(shape[2], dtype=dtype)
+            for dtype in (torch.float32, torch.float64, torch.float64)
+        )
+        carried = linear.new_empty(shape[1:] if tiles > self._capacity else (0,))
+        self._totals = Totals(carried, rows, linear, logsumexp, sweep.status)
         self._used, self._has_earlier = 0, False
 
     def room(self, tiles: int) -> Tensor:
@@ -291,18 +316,25 @@ class _RowSums:
 
     def _add(self, *, is_last: bool) -> None:
         operands, bias = self._sweep.operands, self._sweep.operands.candidates.whole_bias
+        splits = self._sweep.tiles.splits if is_last else None
+        num_splits, numbers = 0, 0
+        if splits is not None:
+            num_splits, numbers = len(splits.partial), splits.grad.numel()
         launcher.launch(
             device.finish,
-            (-(-operands.num_queries // FINISHED_ROWS),),
+            (-(-operands.num_queries // FINISHED_ROWS) + -(-numbers // SUMMED),),
             {
                 "p_sums": self._sums,
                 "labels": self._sweep.labels,
                 "p_picked": self._sweep.picked,
                 "totals": self._totals,
                 "bias": None if bias is None else vector_of(bias),
+                "splits": splits,
                 "num_tiles": self._used,
                 "num_queries": operands.num_queries,
                 "num_candidates": operands.candidates.num_rows,
+                "num_splits": num_splits,
+                "num_numbers": numbers,
                 "IS_SOFTMAX": self._sweep.loss.is_softmax,
                 "HAS_EARLIER": self._has_earlier,
                 "IS_LAST": is_last,

@@ -12,10 +12,12 @@ from kgfast.kernels.labels import Labels, LossNeed
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_bounded, check_operands
+from kgfast.ops.dispatch import get_backend
 from kgfast.ops.losses import as_outputs, bce, check_labels, fake_gradients
 from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
+_BACKEND = -2  # of the options that a backward keeps
 
 
 def bce_total(
@@ -114,16 +116,13 @@ class _Total(Function):
                 _, *gradients = torch.ops.kgfast.bce_total(*arguments)
         if torch.is_grad_enabled():  # create_graph: this operator refuses a second derivative
             gradients = torch.ops.kgfast.bce_total_backward(grad_total, *gradients, *tensors)
-        elif not _is_one(grad_total):
+        elif type(grad_total) is Tensor:
+            get_backend(ctx.options[_BACKEND]).losses.scale(gradients, grad_total)
+        else:  # of a transform of torch
             for gradient in gradients:
                 gradient.mul_(grad_total)
         needed = zip(gradients, ctx.needs_input_grad, strict=False)
         return *(gradient if need else None for gradient, need in needed), None
-
-
-def _is_one(grad: Tensor) -> bool:
-    """Whether a gradient is 1, where that can be told without waiting for a device."""
-    return type(grad) is Tensor and grad.device.type == "cpu" and grad.item() == 1
 
 
 @operator("bce_total")

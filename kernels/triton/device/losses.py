@@ -23,8 +23,9 @@ from .arguments import Vector, find_last_not_above, load_as
 from .score_tiles import sum_tile
 from .terms import distance_of, score_of
 
-LABELS, FINISHED_ROWS = 1024, 16  # of a program
+LABELS, FINISHED_ROWS, SUMMED, SCALED = 1024, 16, 1024, 4096  # of a program
 FACTS = 2  # words of a status before those of programs: positives, candidates
+_SUMMED: tl.constexpr = tl.constexpr(SUMMED)
 _FACTS: tl.constexpr = tl.constexpr(FACTS)
 _NO_KEY: tl.constexpr = tl.constexpr(9223372036854775807)
 _TILES: tl.constexpr = tl.constexpr(32)  # whose sums are added at once
@@ -299,6 +300,13 @@ def make_keys(
     tl.store(p_status + _FACTS + i_program, tl.max(is_bad.to(tl.int64), 0))
 
 
+class Splits(NamedTuple):
+    """A gradient in parts ``[splits][numbers]``, and where their sum goes."""
+
+    partial: Any
+    grad: Any
+
+
 class Totals(NamedTuple):
     """Row sums of earlier tiles, and where those of all go."""
 
@@ -337,9 +345,9 @@ def mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass):
     return peak, mass
 
 
-@triton.jit(do_not_specialize=["num_tiles", "num_queries", "num_candidates"])
-def finish(
-    p_sums,  # [tiles][2 or 3][B]
+@triton.jit
+def finish_rows(
+    p_sums,
     labels,
     p_picked,
     totals,
@@ -398,3 +406,86 @@ def finish(
         if IS_SOFTMAX:
             tl.store(p_carried + num_queries, mass, mask=m_row)
         tl.store(p_carried + (PARTS - 1) * num_queries, linear, mask=m_row)
+
+
+@triton.jit
+def add_splits(splits, i_program, num_splits, num_numbers, BLOCK: tl.constexpr):
+    """The sum over the splits of a gradient, in their order."""
+    o = i_program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = o < num_numbers
+    p_partial = splits.partial + o
+    total = tl.zeros((BLOCK,), tl.float32)
+    for i_split in range(num_splits):
+        total += tl.load(p_partial + i_split.to(tl.int64) * num_numbers, mask=mask, other=0.0)
+    tl.store(splits.grad + o, total, mask=mask)
+
+
+NO_SIZES = ["num_tiles", "num_queries", "num_candidates", "num_splits", "num_numbers"]
+
+
+@triton.jit(do_not_specialize=NO_SIZES)
+def finish(
+    p_sums,  # [tiles][2 or 3][B]
+    labels,
+    p_picked,
+    totals,
+    bias,
+    splits,  # Splits, or None
+    num_tiles,
+    num_queries,
+    num_candidates,
+    num_splits,
+    num_numbers,
+    IS_SOFTMAX: tl.constexpr,
+    HAS_EARLIER: tl.constexpr,
+    IS_LAST: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Finish the rows, and beside them a gradient that lies in splits."""
+    num_programs = tl.cdiv(num_queries, ROWS)
+    if tl.program_id(0) < num_programs:
+        finish_rows(
+            p_sums,
+            labels,
+            p_picked,
+            totals,
+            bias,
+            num_tiles,
+            num_queries,
+            num_candidates,
+            IS_SOFTMAX,
+            HAS_EARLIER,
+            IS_LAST,
+            ROWS,
+        )
+    elif splits is not None:
+        i_program = tl.program_id(0) - num_programs
+        add_splits(splits, i_program, num_splits, num_numbers, _SUMMED)
+
+
+@triton.jit
+def scale_part(p_values, count, factor, BLOCK: tl.constexpr):
+    """In place ``factor`` times a block of values."""
+    o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(p_values + o, mask=o < count, other=0.0)
+    tl.store(p_values + o, values * factor, mask=o < count)
+
+
+@triton.jit(do_not_specialize=["first_count", "second_count", "third_count"])
+def scale(
+    values,  # three gradients, or None
+    p_factor,
+    first_count,
+    second_count,
+    third_count,
+    BLOCK: tl.constexpr,
+):
+    """In place ``factor`` times gradients; a factor of 1 is read, and nothing else."""
+    factor = tl.load(p_factor).to(tl.float32)
+    if factor != 1.0:
+        if values[0] is not None:
+            scale_part(values[0], first_count, factor, BLOCK)
+        if values[1] is not None:
+            scale_part(values[1], second_count, factor, BLOCK)
+        if values[2] is not None:
+            scale_part(values[2], third_count, factor, BLOCK)

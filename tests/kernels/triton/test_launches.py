@@ -13,6 +13,7 @@ import torch
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses
 from kgfast.ops.bce_total import _bce_total
+from kgfast.ops.dispatch import get_backend
 from support.waits import PretendDevice
 
 pytest.importorskip("triton")
@@ -60,11 +61,12 @@ def labels() -> list:
 
 
 def total_of(score: str, *, has_bias: bool = False) -> PretendDevice:
-    """A value and its gradients, as a step of training takes them."""
+    """A value and its gradients, as a step of training takes them, and its backward."""
     need = [True, True, has_bias]
     with PretendDevice(0) as device:
         arguments = *given(score, has_bias=has_bias), *labels(), score, 7.0, BACKEND, need
         total, *gradients = _bce_total.body(*arguments)
+        get_backend(BACKEND).losses.scale(gradients, total)
     assert total.shape == ()
     assert [len(it) for it in gradients] == [B, N, N if has_bias else 0]
     return device
@@ -73,21 +75,23 @@ def total_of(score: str, *, has_bias: bool = False) -> PretendDevice:
 def test_a_product_and_its_gradients(launches) -> None:
     """Two chunks: three launches each, five beside them, eleven in all."""
     device = total_of("dot")
-    assert launches == {"make_keys": 1, "product_losses": 2, "multiply_slopes": 4, "finish": 1}
-    assert device.operators == {"sort": 1, "sum": 2}
+    once = {"make_keys": 1, "finish": 1, "scale": 1}
+    assert launches == {**once, "product_losses": 2, "multiply_slopes": 4}
+    assert device.operators == {"sort": 1, "sum": 1}
     assert sum(launches.values()) + sum(device.operators.values()) <= 11
     assert device.waits == {"device to host": 1}
 
 
 @pytest.mark.parametrize("score", ["l1", "l2", "rotate"])
 def test_a_distance_and_its_gradients(launches, score) -> None:
-    """Two chunks: two launches and a pull each, six beside them; queries are packed once."""
+    """Two chunks: two launches and a pull each, seven beside them; queries are packed once."""
     device = total_of(score)
     chunks = launches["distance_losses"]
     assert chunks == 2
     packs = 1 + chunks
     assert launches == {
-        **{"make_keys": 1, "pack": packs, "distance_losses": chunks, "pull": chunks, "finish": 1}
+        **{"make_keys": 1, "finish": 1, "scale": 1},
+        **{"pack": packs, "distance_losses": chunks, "pull": chunks},
     }
     assert device.operators == {"sort": 1, "sum": 1, "zeros_like": 1}
     assert device.waits == {"device to host": 1}

@@ -551,3 +551,10 @@ class TestLosses:
         for made, like in zip(gradients, (q, c, c[:, 0]), strict=True):
             assert torch.equal(made, torch.zeros_like(like))
         assert triton.cross_entropy(q, c, None, indptr[:0], 0.0, "rotate")[0].shape == (0,)
+
+    @pytest.mark.parametrize("factor", [1.0, -2.5])
+    def test_gradients_are_scaled_in_place(self, factor) -> None:
+        values = [rows("l1", 70, 91, 0), rows("l1", 0, 3, 1), rows("l1", 3, 1, 2)]
+        given = [it.clone() for it in values]
+        triton.backend.losses.scale(values, torch.tensor(factor, device=DEVICE))
+        assert all(torch.equal(x, factor * y) for x, y in zip(values, given, strict=True))

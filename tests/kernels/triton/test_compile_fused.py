@@ -1,0 +1,175 @@
+"""The code of fused losses, compiled ahead of time: as in test_compile.py, without a GPU."""
+
+import math
+import os
+
+import pytest
+import torch
+
+from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.scores import get_score
+from support.flat import operands_of, triton
+from support.triton_code import ARCHS
+
+pytest.importorskip("triton")
+import aot
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+)
+
+OWN = {"make_keys", "distance_losses", "product_losses", "multiply_slopes", "finish"}
+TENSOR_CORES = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
+slow = pytest.mark.slow
+
+
+def recorded(
+    score: str, arch: int, dtype: torch.dtype = torch.float32, batch: int = 512, dim: int = 100
+) -> list:
+    """Each of this project's kernels for losses, once for each way it is compiled.
+
+    Those of a value with its gradients come first.
+    """
+    facts = get_score(score)
+    queries = torch.empty(batch, dim * facts.query_planes(has_factor=False))
+    table = torch.empty(2041, dim * facts.planes, dtype=dtype)
+    indptr, indices = torch.zeros(batch + 1, dtype=torch.int64), torch.zeros(999).long()
+    lse, grad = torch.empty(batch, dtype=torch.float64), torch.empty(batch)
+    operands, need = operands_of(queries, table, score, torch.empty(2041)), LossNeed(1, 1, 1)
+    losses, labels = triton.backend.losses, Labels(indptr, indices, 0.9, 0.1)
+    with aot.recorded(arch) as launches:
+        losses.bce_total(operands, labels, 3.0, need)
+        losses.bce(operands, labels)
+        losses.bce_gradients(operands, labels, grad, need)
+        losses.cross_entropy(operands, indptr[1:], 0.1)
+        made_of = CrossEntropyBackward(grad, lse, indptr[1:], 0.1)
+        losses.cross_entropy_gradients(operands, made_of, need)
+    ways = {(it.name, str(aot.specialisation(it))): it for it in launches if it.name in OWN}
+    return list(ways.values())
+
+
+def first_of_each(launches: list) -> list:
+    """One of each kernel: fast tests compile these."""
+    return list({launch.name: launch for launch in reversed(launches)}.values())
+
+
+CASES = [
+    ("rotate", torch.float32, 512, slow),
+    ("rotate", torch.float16, 1, slow),
+    ("rotate_interleaved", torch.float32, 100, slow),
+    ("l1", torch.float32, 512, slow),
+    ("l2", torch.bfloat16, 512, slow),
+    ("rscf_rotate", torch.float32, 512, slow),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("score", "dtype", "batch"),
+    [pytest.param(*case, marks=marks) for *case, marks in CASES],
+)
+def test_a_pair_is_scored_once_and_its_loss_costs_little(score, dtype, batch, arch) -> None:
+    """Bce of rotate: 7 d slots a pair and 130, cross entropy twice that."""
+    check_distances(recorded(score, arch, dtype, batch), score, arch)
+
+
+def test_bce_of_rotate_with_its_gradients() -> None:
+    check_distances(first_of_each(recorded("rotate", 90)), "rotate", 90)
+
+
+def check_distances(launches: list, score: str, arch: int) -> None:
+    seen = set()
+    for launch in launches:
+        seen.add(launch.name)
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0, launch
+        assert code.registers <= 168, launch
+        if launch.name != "distance_losses":
+            continue
+        elements = math.prod(launch.args["TILE"]) // (32 * launch.options["num_warps"])
+        planes = get_score(score).planes
+        of_term = "MUFU.SQRT" if planes == 2 else "FADD"
+        inner = next(loop for loop in code.loops if loop[of_term] >= elements)
+        slots = inner.total() / elements
+        assert slots <= (9 if score.startswith("rscf") else 8 if planes == 2 else 3)
+        assert inner["MUFU.SQRT"] == (elements if planes == 2 else 0)
+        around = (code.operations.total() - inner.total()) / elements
+        assert around <= (140 if launch.args["TILE"].rows > 16 else 260), around
+        assert slots * 200 + around <= 20 * 200 - 11.5 * 200  # what the pull leaves of the goal
+    assert seen == {"make_keys", "distance_losses", "finish"}
+
+
+PRODUCTS = [
+    (torch.float32, 512, 200, slow),
+    (torch.bfloat16, 512, 200, slow),
+    (torch.float16, 512, 200, slow),
+    (torch.float32, 16, 200, slow),
+    (torch.float32, 512, 201, slow),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("dtype", "batch", "dim"), [pytest.param(*case, marks=marks) for *case, marks in PRODUCTS]
+)
+def test_products_are_made_on_tensor_cores(dtype, batch, dim, arch) -> None:
+    check_products(recorded("dot", arch, dtype, batch, dim), arch, dtype)
+
+
+def test_a_product_with_its_gradients() -> None:
+    check_products(first_of_each(recorded("dot", 90, dim=200)), 90, torch.float32)
+
+
+def check_products(launches: list, arch: int, dtype: torch.dtype) -> None:
+    seen = set()
+    for launch in launches:
+        seen.add(launch.name)
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0, launch
+        if launch.name in ("product_losses", "multiply_slopes"):
+            is_small = launch.args["TILE"].rows < 64
+            name = "HMMA" if is_small else TENSOR_CORES[arch]
+            assert code.operations[name] > 0, (launch.name, code.operations)
+            expected = "tf32x3" if dtype != torch.bfloat16 else "bf16"
+            assert launch.args["PRODUCT"].precision in (expected, "tf32x3")
+            assert code.shared <= 96 << 10
+    assert seen == {"make_keys", "product_losses", "multiply_slopes", "finish"}
+
+
+def test_tf32_only_where_the_caller_allows_it() -> None:
+    """Either by torch's precision, which its other switch is the same as."""
+    from kgfast.kernels.triton.loss_tiles import precision_of
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        for name, wanted in (("highest", "tf32x3"), ("high", "tf32"), ("medium", "tf32")):
+            torch.set_float32_matmul_precision(name)
+            assert precision_of(torch.float32, 90) == wanted
+            assert precision_of(torch.float16, 90) == wanted
+            assert precision_of(torch.bfloat16, 90) == "bf16"
+            assert precision_of(torch.float32, 0) == "ieee"
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert precision_of(torch.float32, 90) == "tf32"
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.set_float32_matmul_precision(before)
+
+
+@slow
+def test_amd_code() -> None:
+    for score in ("rotate", "dot"):
+        for launch in recorded(score, 0):
+            try:
+                code = aot.compile_for(launch, "gfx942")
+            except RuntimeError as error:
+                pytest.skip(f"Triton does not compile for gfx942 here: {error}")
+            assert code.stack == 0, launch.name
+
+
+def test_sizes_do_not_compile_a_kernel_anew() -> None:
+    def keys(batch: int) -> set:
+        ways = recorded("rotate", 90, batch=batch)
+        return {(launch.name, str(aot.specialisation(launch))) for launch in ways}
+
+    assert keys(1000) == keys(1024) == keys(999)
