@@ -1,6 +1,6 @@
 """How a loss scores a chunk of candidates, and how slopes of scores become gradients.
 
-Distances are packed and swept as all_scores does, and pulled by pairwise.py; products are read in
+Distances are packed and swept as by all_scores, and pulled by pairwise.py; products are read in
 place and multiplied on tensor cores, forward and backward.
 """
 
@@ -13,7 +13,7 @@ from ..backend import Into
 from ..labels import LossNeed
 from ..operands import Need, Operands
 from . import pairwise
-from .device.arguments import Tile
+from .device.arguments import SweepTile, Tile
 from .device.losses import Labels, Loss, Result, Splits, distance_losses
 from .device.products import Factors, Product, Weighted, multiply_slopes, product_losses
 from .device.score_tiles import Panels
@@ -27,7 +27,9 @@ PANEL_BYTES = 24 << 20  # of packed candidates where there are no slopes
 QUERY_BYTES = 4 << 20  # of packed queries; at least a tile
 PARTIAL_BYTES = 8 << 20  # of gradients of queries, of splits of the candidates
 PRODUCT_PROGRAMS = 512  # that fill a machine
-LOSS_REGISTERS = 168  # of a thread: 12 warps a multiprocessor
+LOSS_REGISTERS = 160  # of a thread, for 12 warps a multiprocessor
+PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
+MOST_ROWS = 255  # the tile of so many queries: a larger one leaves sums no registers
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
 GRAD_TILE = Tile(64, 64)
 
@@ -37,7 +39,7 @@ class Tiles(Protocol):
 
     Attributes
     ----------
-    tile : Tile
+    tile : Tile or SweepTile
     width : int
         Candidates of a chunk.
     of_queries, of_table : Tensor or None
@@ -46,7 +48,7 @@ class Tiles(Protocol):
         That of the queries, where it is still to be summed when all chunks were pulled.
     """
 
-    tile: Tile
+    tile: Tile | SweepTile
     width: int
     of_queries: Tensor | None
     of_table: Tensor | None
@@ -75,14 +77,14 @@ class Distances:
 
     def __init__(self, operands: Operands, arch: int, need: LossNeed) -> None:
         self._operands, count = operands, operands.num_queries
-        form = form_of(operands)
-        swept = pairwise.tile_for(count, arch, form.is_rscf, has_crops=False)
+        swept = configs.tile_for(operands.score, min(count, MOST_ROWS), arch)
         of_query, of_row = (
             4 * operands.num_features * planes for planes in packed_planes(operands)
         )
         if swept.candidates * of_row > PANEL_BYTES:  # rows of tens of thousands of features
-            swept = configs.Tile(16, 32 if arch else 64, 1, swept.max_registers)
-        self._swept, self.tile = swept, Tile(swept.queries, swept.candidates)
+            swept = configs.tile_for(operands.score, 1, arch)
+        self._swept = swept
+        self.tile: Tile | SweepTile = swept.shape
         queries, table = operands.queries, operands.table
         self.of_table: Tensor | None = None
         self._room: Tensor | None = None
@@ -159,7 +161,8 @@ class Products:
         multiple = 4 if is_even and operands.num_features % 4 == 0 else 1
         self._product = Product(DEPTH, precision_of(table.dtype, arch), multiple)
         has_room = arch >= 90 and multiple > 1
-        self.tile = Tile(16 if count <= 16 else 64, 128 if has_room else 64)
+        self.tile: Tile | SweepTile = Tile(16 if count <= 16 else 64, 128 if has_room else 64)
+        self._has_cores = arch > 0
         self._num_warps = 8 if has_room and count > 16 else 4
         width = CHUNK_BYTES // (4 * count) if any(need) else len(table)
         self.width = _whole_tiles(width, self.tile.lanes)
@@ -202,6 +205,7 @@ class Products:
                 "PRODUCT": self._product,
             },
             num_warps=self._num_warps,
+            **({"maxnreg": PRODUCT_REGISTERS} if self._has_cores else {}),
         )
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
@@ -236,6 +240,7 @@ class Products:
                 "PRODUCT": product,
             },
             num_warps=4,
+            **({"maxnreg": GRAD_REGISTERS} if self._has_cores else {}),
         )
 
 

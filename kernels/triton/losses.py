@@ -9,7 +9,7 @@ Labels are checked on the device with the keys that tiles find them by, sums whe
 the host waits once, for one word a program.
 
 Memory: slopes of a chunk, and its panels where these do not stand in the table's gradient, 40 MiB;
-packed queries 4, row sums 2, partial gradients of a product's queries 8 MiB; O(B + nnz); and what
+packed queries 4, row sums 4, partial gradients of a product's queries 8 MiB; O(B + nnz); and what
 pairwise.py takes for a block.
 """
 
@@ -37,7 +37,7 @@ from .host import launch as launcher
 from .host.views import vector_of
 from .loss_tiles import tiles_of
 
-SUM_BYTES = 2 << 20  # of row sums; at least those of a tile
+SUM_BYTES = 4 << 20  # of row sums; at least those of a tile
 
 _NOTHING = LossNeed(queries=False, table=False, bias=False)
 _SLOPES = Loss(is_softmax=False, has_sums=False, has_slopes=True)

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 
 from .arguments import Rows, Vector, load_as, widen
-from .backward import narrow
 from .losses import reduce_tile
+from .pull import narrow
 
 
 class Product(NamedTuple):
