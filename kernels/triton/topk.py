@@ -146,7 +146,7 @@ class _Pass:
         self.first: int = queries.start
         self.count: int = queries.stop - queries.start
         needed = self.count * max(16 * job.k, job.unit)
-        self.capacity = min(BAND_PAIRS, max(LEAST_BAND, needed))
+        self.capacity: int = min(BAND_PAIRS, max(LEAST_BAND, needed))
         self.spans = list(self._spans())
         self.order = torch.arange(self.first, queries.stop, dtype=torch.int64, device=job.device)
         self.limits = torch.full((self.count,), -torch.inf, dtype=torch.float64, device=job.device)

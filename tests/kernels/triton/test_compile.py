@@ -178,7 +178,7 @@ def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
     assert not any("MUFU" in name for name in inner)
 
 
-WORDS = {1: 1.07, 100: 0.63, 1000: 0.38}  # that a thread loads, a pair and plane
+WORDS = {100: 0.63, 1000: 0.38}  # that a thread loads, a pair and plane
 
 
 @pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "l1", "l2", "dot"))
@@ -237,7 +237,7 @@ def test_products_are_swept_by_tensor_cores(name, arch, batch, dtype, options) -
 def test_what_tensor_cores_do_not_sweep(score, batch, arch) -> None:
     names = [launch.name for launch in recorded(score, batch, arch=arch)]
     assert "sweep_split" not in names
-    assert "sweep" in names
+    assert ("sweep_in_place" if batch <= 16 else "sweep") in names
 
 
 @pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot"))
@@ -254,7 +254,7 @@ def test_panels_are_aligned_for_a_table_of_any_size() -> None:
     launch = only(recorded("rotate", 1000, arch=90), "sweep")
     packed = list(launch.args).index("packed")
     assert {(packed, i) for i in range(4)} <= set(aot.specialisation(launch).aligned)
-    assert {size % 16 for size in launch.args["TILE"]} == {0}
+    assert {size % 16 for size in launch.args["TILE"][:2]} == {0}
 
 
 def test_sizes_do_not_compile_a_kernel_anew() -> None:
