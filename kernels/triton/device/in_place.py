@@ -5,9 +5,9 @@ the table, so that nothing is copied here: lanes are features of rows in place, 
 ``TILE.lanes`` candidates and all queries, and every crop is classified on the way to the widest.
 
 Cost model (sm_90): the table's bytes, once, and 4 bytes a candidate of a bias. Beside that, of
-rotate 7.3 to 8.7 issue slots an element and query, one square root among them: one query needs a
-tenth of the time that its bytes take, 16 queries about twice of it. Sixteen queries keep 64 sums a
-thread. Sums are not compared before a crop ends.
+rotate 13.8 issue slots an element of one query, 7.4 of sixteen, one square root among them: one
+query needs a fifth of the time that its bytes take, sixteen about twice of it and 64 sums a thread.
+Sums are not compared before a crop ends.
 
 Order of summation: a lane adds every 64th feature, at most ``ceil(D / 64)`` of them, and the 64
 lanes are then added up: the roundings that bounds.py counts.
