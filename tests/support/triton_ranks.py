@@ -63,9 +63,9 @@ def compare(
 @contextmanager
 def packed(is_packed: bool = True) -> Iterator[None]:
     """Within, few queries are packed, too, as many are; or swept in place, as they are."""
-    from kgfast.kernels.triton.host import few as of_few
+    from kgfast.kernels.triton.host import configs
 
-    with patch.object(of_few, "MOST_QUERIES", 0 if is_packed else of_few.MOST_QUERIES):
+    with patch.object(configs, "FEW_QUERIES", 0 if is_packed else configs.FEW_QUERIES):
         yield
 
 

@@ -18,16 +18,15 @@ from .nest import Nest
 from .views import views_of
 from .widths import filled
 
-MOST_QUERIES = configs.FEW_QUERIES
 _REGISTERS = 240  # a cap that no kernel needs; without one ptxas spills scalars to save registers
 
 
 def few_plan(batch: Batch, num_crops: int = 1) -> configs.Plan | None:
     """How few queries are cut, which need no scratch; None if they are many."""
-    if batch.num_queries > MOST_QUERIES:
+    if batch.num_queries > configs.FEW_QUERIES:
         return None
     tile = tile_for(batch.operands.score, batch.num_queries, batch.arch, num_crops)
-    return configs.Plan(tile, MOST_QUERIES, configs.MAX_GRID * tile.candidates)
+    return configs.Plan(tile, configs.FEW_QUERIES, configs.MAX_GRID * tile.candidates)
 
 
 def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> configs.Tile:
@@ -36,7 +35,7 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> c
     Queries of rscf scores, which are limited by arithmetic, share a tile four by four, with crops
     eight by eight: the next four find the rows in the cache.
     """
-    most = 4 if score.is_rscf else 8 if num_crops > 1 else MOST_QUERIES
+    most = 4 if score.is_rscf else 8 if num_crops > 1 else configs.FEW_QUERIES
     queries = min(1 << (num_queries - 1).bit_length(), most)
     return configs.Tile(queries, 16 if queries <= 4 else 8, 4, _REGISTERS if arch else None)
 

@@ -9,7 +9,7 @@ import torch
 
 from kgfast.kernels.scores import get_score
 from support.flat import triton
-from support.triton_code import ARCHS, on_each_arch, only
+from support.triton_code import ARCHS, only
 
 pytest.importorskip("triton")
 
@@ -66,9 +66,9 @@ def test_the_rotate_loop(arch, batch, most, words) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize(
-    ("arch", "score"),
-    on_each_arch("rotate", "dot", "l1", "l2", "rscf_rotate", "rscf_l1", "rscf_l2"),
+    "score", ["rotate", "dot", "l1", "l2", "rscf_rotate", "rscf_l1", "rscf_l2"]
 )
 def test_no_spills(arch, score) -> None:
     moves = get_score(score).is_rscf
