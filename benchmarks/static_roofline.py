@@ -41,7 +41,7 @@ CROPS = (25, 50, 100)  # swept at once
 Launches = list[Any]
 
 STREAMS = {  # kernels whose rows come from memory and go there once
-    *("pack", "describe", "pack_parts", "pack_moved", "describe_moves", "score_targets"),
+    *("pack", "pack_parts", "pack_moved", "describe_moves", "score_targets", "sweep_in_place"),
     *("rescore", "count_known", "score_survivors", "gather_scores", "backward_lists"),
     *("add_pieces", "add_stripes", "make_keys", "finish"),
 }

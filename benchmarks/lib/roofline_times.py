@@ -166,17 +166,13 @@ def one_query(gpu: Gpu) -> dict[str, Any]:
     """Ranks of one query: the bytes that its launches move, over the size of the table."""
     entities, dim = TABLE
     recorded = launches("dot", 1, entities, dim, gpu.arch)
-    sweeps = [launch for launch in recorded if "sweep" in launch.name]
     packs = [launch for launch in recorded if launch.name == "pack" and launch.args["count"] > 1]
-    reads = 1 + 2 * sum(launch.args["count"] for launch in packs) / entities
+    reads = 1 + 2 * sum(launch.args["count"] for launch in packs) / entities  # written, read again
     size = 4 * entities * dim
-    described = sum(launch.args["count"] for launch in recorded if launch.name == "describe")
-    reads += (described - 1 if described else 0) / entities
     return {
         **_about(gpu, f"ranks of one query, dot, N={entities} d={dim}"),
         "limit": "memory",
         "launches": len(recorded),
-        "sweeps": len(sweeps),
         "bytes_over_table": round(reads, 3),
         "total_seconds": reads * size / gpu.bytes_per_second,
     }

@@ -25,7 +25,7 @@ from ..operands import Known, Operands, Prepared
 from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
 from .device.in_place import Decider
 from .device.sweep import Packed, Tally, collect
-from .host import bounds, configs, few, layout
+from .host import bounds, configs, few, layout, split
 from .host import launch as launcher
 from .host.batch import Batch
 from .host.best import LANE, Best
@@ -107,19 +107,32 @@ class _Job:
         )
         self.form = form_of(operands, self.bound.norm)
         plan = few.few_plan(batch)
-        self.is_few = plan is not None
+        self.is_few, self.is_split = plan is not None, False
         if plan is not None:
             self.tile, self.chunk = plan.tile, plan.candidates_per_chunk
             height, self.fits = batch.num_queries, True
         else:
+            height = self._cut()
+        self.height = max(1, min(height, BAND_PAIRS // k))
+
+    def _cut(self) -> int:
+        """Choose the sweep, its tile and its chunk; the queries of a pass."""
+        batch, operands, dim = self.batch, self.batch.operands, self.dim
+        row_bytes = 4 * split.row_floats(dim)
+        if configs.splits(operands.score, batch.num_queries, batch.arch):
+            self.tile = configs.split_tile(batch.num_queries, batch.arch)
+            self.is_split = QUERY_BYTES // row_bytes >= self.tile.queries
+        if self.is_split:
+            of_query, of_row = row_bytes, row_bytes + configs.SPLIT_LANE_BYTES
+        else:
             self.tile = configs.tile_for(operands.score, min(batch.num_queries, 255), batch.arch)
             of_query, of_row = (4 * dim * planes for planes in packed_planes(operands))
-            panels = CANDIDATE_BYTES // (of_row + configs.LANE_BYTES) // self.tile.candidates
-            panels = min(panels, configs.MAX_GRID)
-            height = min(QUERY_BYTES // of_query, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
-            self.fits = height > 0 and panels > 0  # else every pair is scored canonically
-            self.chunk = panels * self.tile.candidates
-        self.height = max(1, min(height, BAND_PAIRS // k))
+            of_row += configs.LANE_BYTES
+        panels = min(CANDIDATE_BYTES // of_row // self.tile.candidates, configs.MAX_GRID)
+        height = min(QUERY_BYTES // of_query, MOST_QUERIES, BAND_PAIRS // self.tile.candidates)
+        self.fits = height > 0 and panels > 0  # else every pair is scored canonically
+        self.chunk = panels * self.tile.candidates
+        return height
 
     @property
     def unit(self) -> int:
@@ -211,6 +224,11 @@ class _Pass:
         if not job.fits:
             return
         selection = Selection(self.count, self.order)
+        if job.is_split:
+            self.split_queries = split.pack_queries(
+                operands, selection, job.dim, job.tile.queries, status=self.status
+            )
+            return
         self.norms = layout.query_norms(operands, selection, job.dim, job.bound.norm)
         sizes = layout.query_sizes(operands.of_queries(self.queries), job.dim)
         self.sizes = None if sizes is None else sizes[:, self.order - self.first]
@@ -223,7 +241,9 @@ class _Pass:
         """Write the best, and keep nothing but the limits."""
         self.best.write(*self.out, self.first, self.job.batch.sorted_ids)
         del self.best, self.status
-        if self.job.fits:
+        if self.job.is_split:
+            del self.split_queries
+        elif self.job.fits:
             del self.norms, self.sizes
             if not self.job.is_few:
                 del self.packed
@@ -265,18 +285,39 @@ class _Pass:
             job.band[: len(pairs)] = pairs
             cursor.fill_(len(pairs))
             return
-        thresholds = bounds.thresholds(
-            job.bound, self.limits, self.norms, job.batch.bias_magnitude, self.sizes
-        )
-        ids = job.batch.sorted_ids
+        ids, thresholds = job.batch.sorted_ids, None if job.is_split else self._thresholds()
         for start in range(first, stop, job.chunk):
             size = min(job.chunk, stop - start)
             selection = Selection(size, None if ids is None else ids[start:], start)
             tally = Tally(None, job.band, cursor, capacity, start)
-            if job.is_few:
+            if thresholds is None:
+                self._sweep_split(selection, tally)
+            elif job.is_few:
                 self._sweep_in_place(selection, thresholds, tally)
             else:
                 self._sweep(selection, thresholds, tally)
+
+    def _thresholds(self) -> Tensor:
+        """What decides the pairs of the queries."""
+        job = self.job
+        return bounds.thresholds(
+            job.bound, self.limits, self.norms, job.batch.bias_magnitude, self.sizes
+        )
+
+    def _sweep_split(self, selection: Selection, tally: Tally) -> None:
+        job, tile, operands = self.job, self.job.tile, self.job.batch.operands
+        panels = split.pack_candidates(
+            operands,
+            selection,
+            job.dim,
+            tile.candidates,
+            status=None if self.status is None else self.status[1:],
+        )
+        bound = split.split_bound(job.dim)
+        magnitude = job.batch.bias_magnitude
+        decisive = split.tiled_thresholds(bound, self.limits, self.split_queries, magnitude)
+        facts = split.SweepFacts(operands, job.dim, tile, bound)
+        split.launch_sweep(self.split_queries, panels, decisive, tally, selection.size, facts)
 
     def _sweep_in_place(self, selection: Selection, thresholds: Tensor, tally: Tally) -> None:
         job = self.job

@@ -52,7 +52,7 @@ def test_products_are_predicted_to_be_fast(load) -> None:
     assert row["work"] == "filtered ranks, dot, WN18RR d=200"
     assert row["floor_seconds"] < row["sweep_seconds"] < row["total_seconds"] <= 1e-3
     assert times.bce_of_products(h100)["total_seconds"] <= 0.35e-3
-    assert all(row["is_prediction"] for row in (row, times.one_query(h100)))
+    assert times.one_query(h100)["bytes_over_table"] <= 1.05
 
 
 def test_the_file_names_the_unit_that_limits_every_kernel() -> None:

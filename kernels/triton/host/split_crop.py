@@ -39,7 +39,8 @@ class SplitCrop(Crop):
     def pack_candidates(
         self, block: Block, tile: configs.Tile, described: Described | None = None
     ) -> None:
-        """Split the candidates of a block, unless they are; norms stand beside the parts."""
+        """Split the candidates of a block, unless they are; their norms are always made."""
+        assert described is None, "crops of split rows do not share a sweep"
         if self._packed[2:] == block[2:]:
             return
         self._packed = Block(*self._packed[:2], *block[2:])

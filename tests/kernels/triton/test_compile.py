@@ -232,12 +232,22 @@ def test_products_are_swept_by_tensor_cores(name, arch, batch, dtype, options) -
 
 
 @pytest.mark.parametrize(
-    ("score", "batch", "arch"), [("dot", 16, 90), ("dot", 99, 0), ("l2", 99, 90)]
+    ("score", "batch", "arch", "name"),
+    [("dot", 16, 90, "sweep_in_place"), ("dot", 99, 0, "sweep"), ("l2", 99, 90, "sweep")],
 )
-def test_what_tensor_cores_do_not_sweep(score, batch, arch) -> None:
-    names = [launch.name for launch in recorded(score, batch, arch=arch)]
-    assert "sweep_split" not in names
-    assert ("sweep_in_place" if batch <= 16 else "sweep") in names
+def test_what_tensor_cores_do_not_sweep(score, batch, arch, name) -> None:
+    names = {launch.name for launch in recorded(score, batch, arch=arch)}
+    assert names & {"sweep_split", "sweep", "sweep_in_place"} == {name}
+
+
+def test_the_best_of_products_are_collected_by_tensor_cores() -> None:
+    queries, table = torch.empty(300, 100), torch.empty(14_541, 100)
+    with aot.recorded(90) as launches:
+        triton.topk(queries, table, 5, score="dot")
+    assert {launch.name for launch in launches} >= {"pack_parts", "collect_split"}
+    code = aot.compile_for(only(launches, "collect_split"), 90)
+    assert code.stack == 0
+    assert any(loop["HGMMA"] for loop in code.loops)
 
 
 @pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot"))

@@ -91,6 +91,20 @@ class TestSplitRanks:
         queries = table("dot", 20, 3, torch.float32, 1, 0.0)
         compare(queries, candidates, *known_ids(20, 60), "dot")
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_the_best_of_each_query(self, dtype) -> None:
+        from support.flat import reference, triton
+
+        candidates = table("dot", 90, 40, dtype, 0, 1.0)  # with ties
+        queries = table("dot", 20, 40, torch.float32, 1, 1.0)
+        problem = queries, candidates, 7, torch.arange(21), torch.arange(20)  # known answers
+        bias = table("l1", 90, 1, dtype, 2, 1.0)[:, 0]
+        for options in ({"bias": bias}, {"dims": [40, 3]}):
+            expected = reference.topk(*problem, score="dot", **options)
+            actual = triton.topk(*problem, score="dot", **options)
+            assert torch.equal(expected[1], actual[1])
+            assert torch.equal(expected[0], actual[0])
+
     def test_a_number_that_is_not_finite_is_refused(self) -> None:
         from support.flat import triton
 
