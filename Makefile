@@ -84,6 +84,7 @@ bench: $(VENV)/.complete
 	    --plot benchmarks/results/cpu-loss-mem.png
 	$(PY) benchmarks/topk_speed.py --json benchmarks/results/cpu-topk-speed.json \
 	    --plot benchmarks/results/cpu-topk-speed.png
+	$(PY) benchmarks/lists_speed.py
 	$(PY) benchmarks/train_speed.py
 	$(PY) benchmarks/med_speed.py
 	@test -z "$(DATA)" || $(MAKE) --no-print-directory bench-data

@@ -7,18 +7,40 @@ from support.interpreted import run_interpreted
 
 pytest.importorskip("triton")
 
-from support.flat import triton
+from kgfast.kernels.triton.device.canonical import score_survivors
+from kgfast.kernels.triton.host import launch
+from support.flat import canonical_scores, triton
 from support.lists import expected_best, expected_counts, random_lists
 from support.problems import make_problem, no_known, rscf_problem
 from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, on_gpu
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
-@pytest.mark.parametrize(
-    "cases", ["problems or finite", pytest.param("rscf", marks=pytest.mark.slow)]
-)
-def test_in_the_interpreter(cases: str) -> None:
-    run_interpreted(__file__, f"TestLists and ({cases})")
+def test_in_the_interpreter() -> None:
+    run_interpreted(__file__, "TestLists")
+
+
+@pytest.mark.skipif(CAN_RUN, reason="the kernel itself runs here")
+@pytest.mark.parametrize("seed", [1, 4, 6])
+def test_what_is_launched_scores_the_pairs(seed, monkeypatch) -> None:
+    """Without the kernel, which the tests of topk run: who is asked for, and what is made of it."""
+    problem = make_problem(seed, nonfinite=True)
+    options = {name: it for name, it in problem.kwargs.items() if name in ("bias", "nan_worst")}
+
+    def scored(kernel, grid, args, **_) -> None:
+        assert kernel is score_survivors
+        views, asked = args["views"], args["survivors"]
+        rows, ids = asked.order[asked.pairs >> 32], asked.pairs & 0xFFFFFFFF
+        assert grid == (-(-len(rows) // 32),)
+        assert args["count"] == len(rows)
+        bias = None if views.bias is None else views.bias.ptr[ids]
+        pairs = views.queries.ptr[rows], views.table.ptr[ids]
+        asked.scores.copy_(canonical_scores(*pairs, problem.args[5], bias))
+
+    monkeypatch.setattr(launch, "INTERPRETED", True)
+    monkeypatch.setattr(launch, "launch", scored)
+    TestLists.compare(problem.args, options, seed)
 
 
 def moved(values: tuple) -> list:
@@ -30,7 +52,7 @@ def moved(values: tuple) -> list:
 class TestLists:
     __test__ = CAN_RUN
 
-    @pytest.mark.parametrize(("seed", "nonfinite"), [(4, True), (6, False)])
+    @pytest.mark.parametrize(("seed", "nonfinite"), [(1, False), (4, True), (6, False)])
     def test_problems(self, seed, nonfinite) -> None:
         problem = make_problem(seed, nonfinite)
         args = (problem.args[0][:4], problem.args[1][:40], problem.args[2][:4] % 40)
