@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast.adapters.ogb_splits import SIDES, Split
 from kgfast.eval.prediction import topk
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples, as_integers, shown
 from kgfast.progress import progress_bar
 
-_PAIRS = 1 << 20  # of a block of negatives, both sides: 8 MiB as int64
-_SIDES: tuple[Literal["head", "tail"], ...] = ("head", "tail")
 _MODES = {"valid": None, "test-dev": 15_000, "test-challenge": 10_000}
 _TOP = 10
 
@@ -111,7 +110,7 @@ def evaluate(
     >>> found.sampled.realistic.tolist(), found.full.realistic.tolist()
     ([[1.0, 1.5]], [[1.0, 1.5]])
     """
-    data = _Split(split, num_nodes, model.num_entities)
+    data = Split(split, num_nodes, model.num_entities)
     total = len(data.hrt) * (2 if full else 1)
     parts = []
     with progress_bar(progress, "ranking", total) as advance:
@@ -119,7 +118,7 @@ def evaluate(
             parts.append(_rank_block(model, data, first, last, nan))
             advance(last - first)
     counts = [torch.cat(column) for column in zip(*parts, strict=True)]
-    sampled = Ranks(counts[0], counts[1], counts[2], _SIDES, data.hrt)
+    sampled = Ranks(counts[0], counts[1], counts[2], SIDES, data.hrt)
     return OgbRanks(sampled, _rank_fully(model, data, known, nan) if full else None)
 
 
@@ -138,7 +137,7 @@ def known_triples(*splits: Mapping[str, Any], num_nodes: Any = None) -> KnownTri
     >>> known_triples({"head": [0, 1], "relation": [0, 0], "tail": [1, 1]})
     KnownTriples(2 triples, 2 (h, r) pairs, 1 (r, t) pairs)
     """
-    return KnownTriples(*[_Split(split, num_nodes, None).hrt for split in splits])
+    return KnownTriples(*[Split(split, num_nodes, None).hrt for split in splits])
 
 
 def predict_top10(
@@ -265,124 +264,8 @@ def _checked_top10(predictions: Any) -> Tensor:
     return rows
 
 
-class _Split:
-    """A split with the ids of a model's rows."""
-
-    def __init__(self, split: Mapping[str, Any], num_nodes: Any, num_entities: int | None) -> None:
-        self._split = split
-        self._num_nodes = None if num_nodes is None else dict(num_nodes)
-        if self._num_nodes is not None and num_entities is not None:
-            total = sum(self._num_nodes.values())
-            if total != num_entities:
-                raise ValueError(
-                    f"num_nodes: {total:,} nodes of all types, but the model has "
-                    f"{num_entities:,} entities"
-                )
-        columns = [as_integers(name, self._of(name)).cpu() for name in ("head", "relation", "tail")]
-        for name, column in zip(("head", "relation", "tail"), columns, strict=True):
-            if column.ndim != 1 or len(column) != len(columns[0]):
-                raise ValueError(f"{name} must have one id for each of {len(columns[0])} triples")
-        self.types = [self._types_of(side, len(columns[0])) for side in _SIDES]
-        for side, column, types in zip(_SIDES, (columns[0], columns[2]), self.types, strict=True):
-            self._shift(side, column[:, None], types)
-        if self.types[0] is not None:
-            columns[0] = columns[0] + self._starts[self.types[0]]
-            columns[2] = columns[2] + self._starts[self.types[1]]
-        self.hrt = torch.stack(columns, 1)
-
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of triples whose negatives are held together."""
-        widths = []
-        for name in ("head_neg", "tail_neg"):
-            shape = np.shape(self._of(name))
-            if len(shape) != 2 or shape[0] != len(self.hrt):
-                raise ValueError(
-                    f"{name} must have a row for each of {len(self.hrt)} triples; got shape "
-                    f"{list(shape)}"
-                )
-            widths.append(shape[1])
-        step = max(1, _PAIRS // max(1, sum(widths)))
-        for first in range(0, max(1, len(self.hrt)), step):
-            yield first, min(first + step, len(self.hrt))
-
-    def negatives(self, column: int, first: int, last: int) -> Tensor:
-        """The negatives of a range of triples, of one side, as rows of the model."""
-        name = f"{_SIDES[column]}_neg"
-        part = self._of(name)[first:last]
-        if isinstance(part, np.memmap):
-            part = np.array(part)
-        rows = as_integers(name, part).cpu().reshape(last - first, -1)
-        types = self.types[column]
-        return self._shift(name, rows, None if types is None else types[first:last], first)
-
-    def groups(self) -> Iterator[tuple[Tensor, list[Tensor | None]]]:
-        """Triples of the same types, and the entities of these."""
-        heads, tails = self.types
-        if heads is None or tails is None:
-            yield torch.arange(len(self.hrt), dtype=torch.int64, device="cpu"), [None, None]
-            return
-        for pair in torch.stack([heads, tails], 1).unique(dim=0):
-            rows = ((heads == pair[0]) & (tails == pair[1])).nonzero()[:, 0]
-            yield rows, [self._entities(int(kind)) for kind in pair]
-
-    def _entities(self, kind: int) -> Tensor:
-        assert self._num_nodes is not None
-        start, count = int(self._starts[kind]), list(self._num_nodes.values())[kind]
-        return torch.arange(start, start + count, dtype=torch.int64, device="cpu")
-
-    @property
-    def _starts(self) -> Tensor:
-        assert self._num_nodes is not None
-        sizes = [0, *self._num_nodes.values()]
-        return torch.tensor(sizes, dtype=torch.int64, device="cpu").cumsum(0)[:-1]
-
-    def _of(self, name: str) -> Any:
-        if name not in self._split:
-            raise KeyError(f"the split lacks {name!r}; it has {', '.join(map(str, self._split))}")
-        return self._split[name]
-
-    def _types_of(self, side: str, count: int) -> Tensor | None:
-        """The number of the type of each triple's entity."""
-        name = f"{side}_type"
-        if self._num_nodes is None:
-            if name in self._split:
-                raise ValueError(
-                    f"the split has {name}, so that its ids count from 0 within their type: pass "
-                    f'num_nodes=dataset[0]["num_nodes_dict"]'
-                )
-            return None
-        numbers = {kind: number for number, kind in enumerate(self._num_nodes)}
-        names = self._of(name)
-        if len(names) != count:
-            raise ValueError(f"{name} must name a type for each of {count} triples")
-        for row, kind in enumerate(names):
-            if kind not in numbers:
-                known = ", ".join(map(str, numbers))
-                raise ValueError(f"{name}[{row}] must be one of {known}; got {shown(kind)}")
-        return torch.tensor([numbers[kind] for kind in names], dtype=torch.int64, device="cpu")
-
-    def _shift(self, name: str, ids: Tensor, types: Tensor | None, first: int = 0) -> Tensor:
-        """Ids ``[b, K]`` of types ``[b]`` as rows of the model; those of triples have one column.
-
-        Without types they are checked where the model is known.
-        """
-        if types is None or self._num_nodes is None:
-            return ids
-        sizes = torch.tensor(list(self._num_nodes.values()), dtype=torch.int64, device="cpu")[types]
-        outside = ((ids < 0) | (ids >= sizes[:, None])).nonzero()
-        if len(outside):
-            row, column = (int(axis) for axis in outside[0])
-            kind = list(self._num_nodes)[int(types[row])]
-            place = f"{first + row}, {column}" if name.endswith("_neg") else f"{first + row}"
-            raise ValueError(
-                f"{name}[{place}] must be in 0 .. {int(sizes[row]) - 1}, as its type {kind!r} "
-                f"has; got {int(ids[row, column])}"
-            )
-        return ids + self._starts[types][:, None]
-
-
 def _rank_block(
-    model: Any, data: _Split, first: int, last: int, nan: Literal["error", "worst"]
+    model: Any, data: Split, first: int, last: int, nan: Literal["error", "worst"]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Greater, equal and number of candidates ``[b, 2]`` of a range of triples."""
     hrt = data.hrt[first:last]
@@ -398,7 +281,7 @@ def _rank_block(
         none = hrt[:, :0]
         layer = {
             side: own[depth] if depth < len(own) else none
-            for side, own in zip(_SIDES, layers, strict=True)
+            for side, own in zip(SIDES, layers, strict=True)
         }
         ranks = rank(model, hrt, known=None, candidate_ids=layer, nan=nan)
         greater, equal = greater + ranks.greater, equal + ranks.equal
@@ -431,15 +314,15 @@ def _layers(ids: Tensor) -> Iterator[Tensor]:
 
 
 def _rank_fully(
-    model: Any, data: _Split, known: KnownTriples | None, nan: Literal["error", "worst"]
+    model: Any, data: Split, known: KnownTriples | None, nan: Literal["error", "worst"]
 ) -> Ranks:
     """The ranks among all entities, or all of the type."""
     counts = torch.zeros((6, len(data.hrt), 2), dtype=torch.int64, device="cpu")
     for rows, entities in data.groups():
-        ids = None if entities[0] is None else dict(zip(_SIDES, entities, strict=True))
+        ids = None if entities[0] is None else dict(zip(SIDES, entities, strict=True))
         part = rank(model, data.hrt[rows], known=known, candidate_ids=ids, nan=nan)
         for first, own in ((0, part), (3, part.raw)):
             counts[first, rows], counts[first + 1, rows] = own.greater, own.equal
             counts[first + 2, rows] = own.num_candidates
-    raw = Ranks(counts[3], counts[4], counts[5], _SIDES, data.hrt)
-    return Ranks(counts[0], counts[1], counts[2], _SIDES, data.hrt, raw=raw, known=known)
+    raw = Ranks(counts[3], counts[4], counts[5], SIDES, data.hrt)
+    return Ranks(counts[0], counts[1], counts[2], SIDES, data.hrt, raw=raw, known=known)
