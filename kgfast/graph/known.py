@@ -1,7 +1,6 @@
 """The index of known triples: what filtered ranking asks for each query."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import check_same_names, names_of, with_names
+from kgfast.graph.pair_index import PairIndex, build_index, lower_bound
 from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
 
 Side = Literal["head", "relation", "tail"]
@@ -66,10 +66,10 @@ class KnownTriples:
             )
         rows = [part.numpy() for part in tensors] or [np.empty((0, 3), np.int64)]
         self._num_entities = num_entities
-        self._tails = _build_index(rows, num_entities, num_relations)
+        self._tails = build_index(rows, num_entities, num_relations)
         unique = self._tails.triples()
-        self._heads = _build_index([unique[:, ::-1]], num_entities, num_relations)
-        self._relations: _Index | None = None
+        self._heads = build_index([unique[:, ::-1]], num_entities, num_relations)
+        self._relations: PairIndex | None = None
 
     @property
     def num_triples(self) -> int:
@@ -170,7 +170,7 @@ class KnownTriples:
         hrt = as_triples_tensor(triples)
         starts, ends = self._tails.slices(hrt[:, 0], hrt[:, 1])
         ids = hrt[:, 2].to(starts.device)
-        low = _lower_bound(self._tails.indices, ids, starts, ends)
+        low = lower_bound(self._tails.indices, ids, starts, ends)
         is_known = low < ends
         is_known[is_known.clone()] = self._tails.indices[low[is_known]] == ids[is_known]
         return is_known.to(hrt.device)
@@ -248,14 +248,14 @@ class KnownTriples:
             f"{len(self._heads.pairs):,} (r, t) pairs)"
         )
 
-    def _index(self, side: Side) -> "_Index":
+    def _index(self, side: Side) -> "PairIndex":
         if side == "relation":
             return self._of_pairs()
         if side not in ("head", "tail"):
             raise ValueError(f"side must be 'head', 'relation' or 'tail', got {side!r}")
         return self._tails if side == "tail" else self._heads
 
-    def _of_pairs(self) -> "_Index":
+    def _of_pairs(self) -> "PairIndex":
         """The relations of each (h, t); made once, for all who ask."""
         if self._relations is None:
             size = self._num_entities
@@ -264,7 +264,7 @@ class KnownTriples:
                     f"ids are too large to index by (h, t): {size} entities squared pass 2**63 - 1"
                 )
             rows = self._tails.to("cpu").triples()[:, [0, 2, 1]]
-            index = _build_index([rows], size, size, self._tails.num_others)
+            index = build_index([rows], size, size, self._tails.num_others)
             self._relations = index.to(self.device)
         return self._relations
 
@@ -289,135 +289,3 @@ def _is_set(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(
         isinstance(element, list | tuple) or getattr(element, "ndim", 0) == 1 for element in value
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Index:
-    """CSR from pairs, packed as anchor * num_others + relation (or other), to ids."""
-
-    pairs: Tensor  # int64 [P], ascending
-    indptr: Tensor  # int64 [P + 1]
-    indices: Tensor  # int32 or int64 [T], ascending within a pair
-    num_anchors: int
-    num_others: int
-
-    def slices(self, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
-        """Return start and end of each query's ids, int64 `[B]` each; equal where it is unseen."""
-        _check_queries(anchors, relations)
-        anchors = anchors.to(self.pairs.device, torch.int64)
-        relations = relations.to(self.pairs.device, torch.int64)
-        # Ids out of range are unseen, too, and packing them would collide with other pairs.
-        inside = (anchors >= 0) & (anchors < self.num_anchors)
-        inside &= (relations >= 0) & (relations < self.num_others)
-        packed = torch.where(inside, anchors * self.num_others + relations, -1)
-        starts_at = torch.searchsorted(self.pairs, packed)
-        ends_at = torch.searchsorted(self.pairs, packed, right=True)
-        return self.indptr[starts_at], self.indptr[ends_at]
-
-    def triples(self) -> IntArray:
-        """Return the rows (anchor, relation, id), int64 `[T, 3]`, sorted."""
-        pairs = np.repeat(self.pairs.numpy(), np.diff(self.indptr.numpy()))
-        rows = np.empty((len(pairs), 3), np.int64)
-        if len(pairs):
-            np.floor_divide(pairs, self.num_others, out=rows[:, 0])
-            np.remainder(pairs, self.num_others, out=rows[:, 1])
-        rows[:, 2] = self.indices.numpy()
-        return rows
-
-    def per_relation(self) -> tuple[Tensor, Tensor]:
-        """Return the number of triples and of pairs of each relation, int64 `[num_others]`."""
-        relations = self.pairs % max(self.num_others, 1)
-        triples = torch.zeros(self.num_others, dtype=torch.int64, device=self.pairs.device)
-        triples.index_add_(0, relations, self.indptr.diff())
-        return triples, torch.bincount(relations, minlength=self.num_others)
-
-    def per_anchor(self, size: int) -> Tensor:
-        """Return the number of triples of each anchor, int64 `[size]`."""
-        anchors = self.pairs // max(self.num_others, 1)
-        triples = torch.zeros(size, dtype=torch.int64, device=self.pairs.device)
-        return triples.index_add_(0, anchors, self.indptr.diff())
-
-    def to(self, device: torch.device | str) -> "_Index":
-        return _Index(
-            self.pairs.to(device),
-            self.indptr.to(device),
-            self.indices.to(device),
-            self.num_anchors,
-            self.num_others,
-        )
-
-
-def _build_index(
-    rows: list[IntArray], num_anchors: int, num_others: int, num_ids: int | None = None
-) -> _Index:
-    """Sort rows (anchor, relation, id) `[T, 3]`, drop duplicates, and cut them into pairs.
-
-    Ids are as many as anchors where they are not said to be others.
-    """
-    num_ids = num_anchors if num_ids is None else num_ids
-    pairs, ids = _sorted_unique(rows, num_anchors, num_others, num_ids)
-    starts = np.flatnonzero(_differs_from_previous(pairs))
-    indptr = np.append(starts, len(pairs)).astype(np.int64, copy=False)
-    narrow = np.int32 if num_ids <= 2**31 else np.int64
-    return _Index(
-        torch.from_numpy(pairs[starts]),
-        torch.from_numpy(indptr),
-        torch.from_numpy(ids.astype(narrow, copy=False)),
-        num_anchors,
-        num_others,
-    )
-
-
-def _sorted_unique(
-    rows: list[IntArray], num_anchors: int, num_others: int, num_ids: int
-) -> tuple[IntArray, IntArray]:
-    """Return packed pairs and ids of the distinct rows, sorted by pair, then id."""
-    if num_anchors * num_others * num_ids <= INT64_MAX:
-        # One int64 holds the whole row: a plain sort, many times faster than an argsort.
-        keys = np.concatenate([_packed(part, num_others, num_ids) for part in rows])
-        keys.sort()
-        keys = keys[_differs_from_previous(keys)]
-        return np.divmod(keys, max(num_ids, 1))
-    pairs = np.concatenate([_packed(part, num_others) for part in rows])
-    ids = np.concatenate([part[:, 2] for part in rows])
-    order = np.lexsort((ids, pairs))
-    pairs, ids = pairs[order], ids[order]
-    new = _differs_from_previous(pairs) | _differs_from_previous(ids)
-    return pairs[new], ids[new]
-
-
-def _packed(rows: IntArray, *sizes: int) -> IntArray:
-    packed = rows[:, 0].copy()
-    for column, size in enumerate(sizes, start=1):
-        packed *= size
-        packed += rows[:, column]
-    return packed
-
-
-def _differs_from_previous(values: IntArray) -> npt.NDArray[np.bool_]:
-    differs = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=differs[1:])
-    return differs
-
-
-def _lower_bound(indices: Tensor, ids: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
-    """Return the first position in each slice whose value is >= its id: all searches at once."""
-    low, high = starts, ends
-    longest = int((ends - starts).max()) if len(starts) else 0
-    for _ in range(longest.bit_length()):
-        middle = (low + high) // 2
-        beyond = middle.clamp(max=len(indices) - 1)  # read only where low == high: not used
-        right = (low < high) & (indices[beyond] < ids)
-        low, high = (torch.where(right, middle + 1, low), torch.where(right, high, middle))
-    return low
-
-
-def _check_queries(anchors: Tensor, relations: Tensor) -> None:
-    for name, ids in (("anchors", anchors), ("relations", relations)):
-        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-            raise TypeError(f"{name} must be integers, got dtype {ids.dtype}")
-        if ids.ndim != 1 or len(ids) != len(anchors):
-            raise ValueError(
-                f"anchors and relations must have one shape [B], "
-                f"got {list(anchors.shape)} and {list(relations.shape)}"
-            )

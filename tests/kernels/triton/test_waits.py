@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.eval import ranking
+from kgfast.eval import side_counts
 from kgfast.ops import rank as rank_operator
 from kgfast.ops.topk import _topk
 from support.waits import PretendDevice
@@ -121,8 +121,8 @@ def test_rank_waits_once_a_batch(
     monkeypatch, launches, known_on, has_subset, batch_size, make
 ) -> None:
     """Beside that the host copies the ids of a group of batches there, and its counts back."""
-    monkeypatch.setattr(ranking, "_GROUP", 20)
-    monkeypatch.setattr(ranking, "_PINNING", ("meta",))
+    monkeypatch.setattr(side_counts, "_GROUP", 20)
+    monkeypatch.setattr(side_counts, "_PINNING", ("meta",))
     triples = torch.randint(7, (40, 3))
     known = None if known_on is None else kgfast.KnownTriples(triples)
     with PretendDevice(1) as device:
