@@ -74,6 +74,7 @@ lint: $(VENV)/.complete
 	$(PY) benchmarks/results_table.py --check
 	$(PY) tools/config_page.py --check
 	$(PY) benchmarks/reliability_page.py --check
+	$(PY) benchmarks/facts_page.py --check
 
 bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \
