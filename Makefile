@@ -71,6 +71,7 @@ lint: $(VENV)/.complete
 	$(PY) benchmarks/readme_table.py --check
 	$(PY) benchmarks/losses_page.py --check
 	$(PY) benchmarks/med_page.py --check
+	$(PY) benchmarks/pykeen_page.py --check
 	$(PY) benchmarks/results_table.py --check
 	$(PY) tools/config_page.py --check
 	$(PY) benchmarks/reliability_page.py --check
@@ -92,6 +93,7 @@ bench: $(VENV)/.complete
 	$(PY) benchmarks/readme_table.py
 	$(PY) benchmarks/losses_page.py
 	$(PY) benchmarks/med_page.py
+	$(PY) benchmarks/pykeen_page.py
 
 # What needs a graph: `make bench DATA=DIR` with a folder of WN18RR.
 bench-data: $(VENV)/.complete

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.slow
 MODELS = {
     "complex": {},
     "distmult": {},
-    "transe": {"transe__l_norm": 1.0},
-    "transe l2": {"transe__l_norm": 2.0},
+    "transe": {"transe.l_norm": 1.0},
+    "transe l2": {"transe.l_norm": 2.0},
     "rotate": {},
-    "rotate l2": {"rotate__l_norm": 2.0},
+    "rotate l2": {"rotate.l_norm": 2.0},
     "rescal": {},
     "cp": {},
     "simple": {},
@@ -31,78 +31,16 @@ MODELS = {
     },
 }
 IN_BLOCKS = ("transh", "reciprocal transh")
-TIES = {
-    "exact": {"atol": "0.0", "rtol": "0.0"},
-    "fuzzy": {},
-    "a wide band": {"rtol": "0.1"},
-}
-OF_THE_RUN = ("timestamp", "entry_id", "epoch_time", "job_id", "folder")
 
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
     libkge.checkout()
-    from kge import Dataset
-
-    folder = libkge.write_graph(tmp_path_factory.mktemp("graph"), (40, 3))
-    return Dataset.create(libkge.config_of("complex", folder), folder=str(folder))
+    return libkge.graph_of(libkge.write_graph(tmp_path_factory.mktemp("graph"), (40, 3)))
 
 
 def made(name, graph, folder):
-    from kge.model import KgeModel
-
-    kind, base = name.split()[0], None
-    if kind == "reciprocal":
-        kind, base = "reciprocal_relations_model", name.split()[1]
-    config = libkge.config_of(kind, folder, **MODELS[name])
-    config.set("lookup_embedder.dim", 32)
-    if base is not None:
-        config.set("reciprocal_relations_model.base_model.type", base)
-        config._import(base)
-    torch.manual_seed(0)
-    return KgeModel.create(config, graph)
-
-
-def traced(model, class_name, graph, folder, split="valid", ties="exact"):
-    """The entries that a job traces."""
-    from kge.job import EvaluationJob
-
-    config = model.config.clone()
-    config.folder = str(folder)
-    modules = ["kge.job", "kge.model", "kge.model.embedder", "kgfast.adapters.libkge"]
-    options = {
-        "modules": modules,
-        "entity_ranking.class_name": class_name,
-        "eval.split": split,
-        "eval.trace_level": "example",
-        "eval.batch_size": 7,
-        "entity_ranking.hits_at_k_s": [1, 3, 10],
-        **{
-            f"entity_ranking.metrics_per.{what}": True
-            for what in ("head_and_tail", "relation_type", "argument_frequency")
-        },
-        **{f"entity_ranking.tie_handling.{key}": value for key, value in TIES[ties].items()},
-    }
-    for key, value in options.items():
-        config.set(key, value)
-    if ties != "exact":
-        config.set("user.kgfast_ties", "fuzzy", create=True)
-    job, entries = EvaluationJob.create(config, graph, model=model), []
-
-    def keep(**entry):
-        entries.append({key: entry[key] for key in entry if key not in OF_THE_RUN})
-        return entry
-
-    def note(job):
-        entries.append({"hook": dict(job.current_trace["batch"] or {"size": "epoch"})})
-
-    job.trace = lambda **entry: keep(
-        **{key: value for key, value in entry.items() if key not in ("echo", "log")}
-    )
-    job.pre_batch_hooks.append(note)
-    job.post_batch_hooks.append(note)
-    job.run()
-    return entries
+    return libkge.model_of(name, MODELS[name], graph, folder)
 
 
 def as_text(entry):
@@ -110,13 +48,13 @@ def as_text(entry):
     return json.dumps(entry, sort_keys=True)
 
 
-@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("ties", libkge.TIES)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_entry_of_the_trace(name, ties, graph, tmp_path):
     model = made(name, graph, tmp_path)
     for split in ("valid", "test"):
         theirs, ours = (
-            traced(model, kind, graph, tmp_path, split, ties)
+            libkge.traced(model, kind, graph, tmp_path, libkge.job_options(ties, split))
             for kind in ("EntityRankingJob", "KgfastEntityRankingJob")
         )
         assert len(ours) > 90

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import MagicMock
@@ -46,7 +47,16 @@ class _StandIn(types.ModuleType):
         return MagicMock(name=name)
 
 
-def config_of(model: str, folder: Path, **options: Any) -> Any:
+TIES = {
+    "exact": {"atol": "0.0", "rtol": "0.0"},
+    "fuzzy": {},
+    "a wide band": {"rtol": "0.1"},
+}
+METRICS_PER = ("head_and_tail", "relation_type", "argument_frequency")
+_OF_THE_RUN = ("timestamp", "entry_id", "epoch_time", "job_id", "folder", "echo", "log")
+
+
+def config_of(model: str, folder: Path, options: Mapping[str, Any] = {}) -> Any:
     """A config of a model of its small test graph."""
     from kge import Config
 
@@ -58,7 +68,7 @@ def config_of(model: str, folder: Path, **options: Any) -> Any:
     config.set("dataset.name", "dataset_test")
     config.set("job.device", "cpu")
     for key, value in options.items():
-        config.set(key.replace("__", "."), value, create=True)
+        config.set(key, value, create=True)
     return config
 
 
@@ -81,3 +91,79 @@ def write_graph(folder: Path, sizes: tuple[int, int], seed: int = 0) -> Path:
     own = {"name": folder.name, "num_entities": num_entities, "num_relations": num_relations}
     (folder / "dataset.yaml").write_text(json.dumps({"dataset": own | files}))
     return folder
+
+
+def graph_of(folder: Path) -> Any:
+    """The graph of a folder."""
+    from kge import Dataset
+
+    return Dataset.create(config_of("complex", folder), folder=str(folder))
+
+
+def model_of(name: str, options: Mapping[str, Any], graph: Any, folder: Path, dim: int = 32) -> Any:
+    """A fresh model, such as "complex", "rotate l2" or "reciprocal conve"."""
+    from kge.model import KgeModel
+
+    kind, base = name.split()[0], None
+    if kind == "reciprocal":
+        kind, base = "reciprocal_relations_model", name.split()[1]
+    config = config_of(kind, folder, options)
+    config.set("lookup_embedder.dim", dim)
+    if base is not None:
+        config.set("reciprocal_relations_model.base_model.type", base)
+        config._import(base)
+    torch.manual_seed(0)
+    return KgeModel.create(config, graph)
+
+
+def job_options(
+    ties: str, split: str = "valid", per: Sequence[str] = METRICS_PER
+) -> dict[str, Any]:
+    """What a job is asked for: every trace, histograms, small batches."""
+    return {
+        "eval.split": split,
+        "eval.trace_level": "example",
+        "eval.batch_size": 7,
+        "entity_ranking.hits_at_k_s": [1, 3, 10],
+        **{f"entity_ranking.metrics_per.{what}": what in per for what in METRICS_PER},
+        **{f"entity_ranking.tie_handling.{key}": value for key, value in TIES[ties].items()},
+        **({} if ties == "exact" else {"user.kgfast_ties": "fuzzy"}),
+    }
+
+
+def traced(
+    model: Any,
+    class_name: str,
+    graph: Any,
+    folder: Path,
+    options: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """The entries that a job traces, and what hooks see of its batches."""
+    from kge.job import EvaluationJob
+
+    config = model.config.clone()
+    config.folder = str(folder)
+    modules = ["kge.job", "kge.model", "kge.model.embedder"]
+    if class_name.startswith("Kgfast"):
+        modules.append("kgfast.adapters.libkge")
+    own = {"modules": modules, "entity_ranking.class_name": class_name}
+    for key, value in {**own, **options}.items():
+        config.set(key, value, create=True)
+    job = EvaluationJob.create(config, graph, model=model)
+    entries = noted(job)
+    job.run()
+    return entries
+
+
+def noted(job: Any) -> list[dict[str, Any]]:
+    """The list into which a job will trace, and hooks note its batches."""
+    entries: list[dict[str, Any]] = []
+
+    def keep(**entry: Any) -> dict[str, Any]:
+        entries.append({key: entry[key] for key in entry if key not in _OF_THE_RUN})
+        return entry
+
+    job.trace = keep
+    for hooks in (job.pre_batch_hooks, job.post_batch_hooks):
+        hooks.append(lambda job: entries.append({"hook": dict(job.current_trace["batch"])}))
+    return entries

@@ -1,0 +1,94 @@
+"""As much of LibKGE as its evaluation job rests on, for tests without it."""
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+DOORS = ("kgfast.adapters.libkge", "kgfast.adapters.libkge_models")  # what imports it
+
+
+class Config(dict[str, Any]):
+    """Options by their full names."""
+
+    def exists(self, key: str) -> bool:
+        return key in self
+
+    def get_default(self, key: str) -> Any:
+        return self[key]
+
+
+class Job:
+    job_created_hooks: ClassVar[list[Callable[[Any], None]]] = []
+
+
+class EvaluationJob(Job):
+    """Hooks, traces and a split."""
+
+    def __init__(self, config: Config, dataset: Any, parent_job: Any, model: Any) -> None:
+        self.config, self.dataset, self.model, self.epoch = config, dataset, model, -1
+        self.batch_size, self.device = config["eval.batch_size"], "cpu"
+        self.trace_examples = config["eval.trace_level"] == "example"
+        self.trace_batch, self.eval_split = self.trace_examples, config["eval.split"]
+        self.current_trace: dict[str, Any] = {"epoch": None, "batch": None}
+        self.pre_epoch_hooks: list[Any] = []
+        self.pre_batch_hooks: list[Any] = []
+        self.post_batch_hooks: list[Any] = []
+
+    def _prepare(self) -> None:
+        self.is_prepared = True
+
+    def run(self) -> None:
+        self._prepare()
+        self._evaluate()
+        self.trace(**self.current_trace["epoch"])
+
+
+class EntityRankingJob(EvaluationJob):
+    """Options, ranks of counts, metrics of histograms."""
+
+    def __init__(self, config: Config, dataset: Any, parent_job: Any, model: Any) -> None:
+        super().__init__(config, dataset, parent_job, model)
+        ties = "entity_ranking.tie_handling."
+        self.tie_handling = config.get(ties + "type", "rounded_mean_rank")
+        self.tie_atol = float(config.get(ties + "atol", 1e-5))
+        self.tie_rtol = float(config.get(ties + "rtol", 1e-4))
+        self.filter_with_test, self.filter_splits = True, ["train", "valid"]
+        self.hits_at_k_s = config["entity_ranking.hits_at_k_s"]
+        self.hist_hooks = [_histograms]
+
+    def _get_ranks(self, rank: Tensor, num_ties: Tensor) -> Tensor:
+        return {
+            "rounded_mean_rank": rank + num_ties // 2,
+            "best_rank": rank,
+            "worst_rank": rank + num_ties - 1,
+        }[self.tie_handling]
+
+    def _compute_metrics(self, hist: Tensor, suffix: str = "") -> dict[str, float]:
+        ranks, count = torch.arange(1, len(hist) + 1), hist.sum()
+        hits = {f"hits_at_{k}{suffix}": float(hist[:k].sum() / count) for k in self.hits_at_k_s}
+        return hits | {
+            f"mean_rank{suffix}": float((hist * ranks).sum() / count),
+            f"mean_reciprocal_rank{suffix}": float((hist / ranks).sum() / count),
+        }
+
+
+def _histograms(
+    hists: dict[str, Tensor], s: Any, p: Any, o: Any, heads: Tensor, tails: Tensor, *, job: Any
+) -> None:
+    size = job.dataset.num_entities()
+    of_sides = [torch.bincount(ranks, minlength=size).double() for ranks in (heads, tails)]
+    hists.update(all=sum(of_sides), head=of_sides[0], tail=of_sides[1])
+
+
+def modules() -> Mapping[str, types.ModuleType]:
+    """What stands in for LibKGE in ``sys.modules``."""
+    kge, job, model = (types.ModuleType(name) for name in ("kge", "kge.job", "kge.model"))
+    job.__dict__.update(Job=Job, EvaluationJob=EvaluationJob, EntityRankingJob=EntityRankingJob)
+    model.__dict__.update(
+        KgeModel=type("KgeModel", (torch.nn.Module,), {}),
+        ReciprocalRelationsModel=type("ReciprocalRelationsModel", (torch.nn.Module,), {}),
+    )
+    return {"kge": kge, "kge.job": job, "kge.model": model}
