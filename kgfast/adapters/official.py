@@ -172,10 +172,6 @@ def _random_negatives(
     return negatives
 
 
-ogb_test_step.__test__ = False  # type: ignore[attr-defined]
-biokg_test_step.__test__ = False  # type: ignore[attr-defined]
-
-
 def from_official(model: nn.Module) -> Any:
     """A ``KGEModel`` of the official code, or of a fork that keeps its ``forward``, as kgfast's.
 
