@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*/*)
 
-.PHONY: install demo test test-all wheel sdist arm64 fuzz sanitize lint bench bench-data gpu clean
+.PHONY: install demo test test-all wheel sdist docs arm64 fuzz sanitize lint bench bench-data gpu clean
 
 install: $(VENV)/.complete
 
@@ -17,7 +17,7 @@ $(VENV)/.package: $(SOURCES)
 
 # What the extras name, without the package: to install that again would compile it again.
 $(VENV)/.complete: $(VENV)/.package
-	@$(PY) tools/extras.py test bench > $(VENV)/extras.txt
+	@$(PY) tools/extras.py test bench docs > $(VENV)/extras.txt
 	$(PIP) -r $(VENV)/extras.txt
 	@touch $@
 
@@ -38,6 +38,10 @@ wheel: $(VENV)/.complete
 
 sdist: $(VENV)/.complete
 	$(PY) -m build --sdist --no-isolation
+
+# docs/ as a site in build/site; a link that leads nowhere is an error.
+docs: $(VENV)/.complete
+	$(PY) -m mkdocs build --strict --quiet
 
 # The extension of 64-bit ARM and its suite, emulated: an hour. Needs Debian's packages
 # g++-aarch64-linux-gnu and qemu-user-static, and the network once.

@@ -13,7 +13,6 @@ from kgfast.adapters.libkge_checkpoints import load_libkge, read_libkge
 from kgfast.cli import app
 from kgfast.training.exported import load_tables
 from support import libkge_files
-from support.pages import run_snippets
 
 ENTITIES, RELATIONS, DIM = 20, 3, 4
 NAMES = ([f"e{i}" for i in range(ENTITIES)], [f"r{i}" for i in range(RELATIONS)])
@@ -172,8 +171,3 @@ def test_a_checkpoint_runs_nothing(tmp_path):
     torch.save({"type": "search"}, tmp_path / "x.pt")
     with pytest.raises(ValueError, match="not a checkpoint of a training job"):
         load_libkge(tmp_path / "x.pt")
-
-
-def test_the_page_of_libkge(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run_snippets("libkge")

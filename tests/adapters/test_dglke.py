@@ -10,7 +10,6 @@ import torch
 
 import kgfast
 from kgfast.adapters.dglke import load_dglke
-from support.pages import run_snippets
 
 ENTITIES, RELATIONS, DIM, GAMMA = 30, 3, 4, 7.0
 WIDTHS = {
@@ -149,8 +148,3 @@ def test_missing_and_damaged_files(tmp_path):
     (tmp_path / "graph_RotatE_entity.npy").unlink()
     with pytest.raises(FileNotFoundError, match=r"graph_RotatE_entity.npy: no such file"):
         load_dglke(tmp_path)
-
-
-def test_the_page(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run_snippets("dglke")

@@ -20,7 +20,6 @@ from kgfast.adapters.official import (
     ogb_test_step,
     test_step,
 )
-from support.pages import run_snippets
 
 ENTITIES, RELATIONS, DIM, GAMMA = 40, 3, 6, 9.0
 SINGLE = ("pRotatE", "TransE", "DistMult")
@@ -246,8 +245,3 @@ def test_the_official_code_itself(name, monkeypatch):
     theirs = KGEModel.test_step(model, TEST, TRUE, args)
     KGEModel.test_step = staticmethod(test_step)
     assert KGEModel.test_step(model, TEST, TRUE, args) == pytest.approx(theirs, rel=1e-12)
-
-
-def test_the_page(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run_snippets("official")

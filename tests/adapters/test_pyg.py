@@ -5,7 +5,6 @@ import torch
 from torch.nn import functional
 
 import kgfast
-from support.pages import run_snippets
 
 kge = pytest.importorskip("torch_geometric.nn.kge")
 
@@ -95,8 +94,3 @@ def test_what_does_not_fit_is_named(monkeypatch):
     monkeypatch.setattr(kge.RotatE, "forward", lambda self, *hrt: kge.DistMult.forward(self, *hrt))
     with pytest.raises(ValueError, match="RotatE of PyG: kgfast scores"):
         from_pyg(made("rotate"))
-
-
-def test_the_page(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run_snippets("pyg")

@@ -13,7 +13,6 @@ import torch
 
 import kgfast
 from support.flat import canonical_scores
-from support.pages import run_snippets
 
 pytest.importorskip("pykeen")
 
@@ -365,12 +364,6 @@ def test_nan_is_an_error_unless_it_is_asked_to_be_the_worst():
         KgfastEvaluator().evaluate(model, **arguments())
     result = KgfastEvaluator(nan="worst").evaluate(model, **arguments())
     assert 0 < result.get_metric("mrr") < 1
-
-
-@pytest.mark.slow
-def test_the_page(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run_snippets("pykeen")
 
 
 def test_a_saved_pipeline_is_converted_with_its_names(tmp_path):

@@ -1,0 +1,122 @@
+"""The code of docs/ runs as it stands, its commands exist, and the site has all of it."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from typer.main import get_command
+
+import kgfast
+from kgfast.cli import app
+from support.paths import ROOT
+from support.snippets import commands, run_page, snippets
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+# The README's code is run by test_readme.py.
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+LONG = {"pykeen.md", "pyg.md"}  # pages that take more than a second or two
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else [])
+        for page in WITH_CODE
+    ],
+    ids=lambda page: page.name,
+)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(page)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_the_commands_of_a_page_exist(page):
+    known = get_command(app).commands
+    for line in commands(page.read_text()):
+        words = shlex.split(line)[1:]
+        assert words[0] in known, f"{page.name}: {line}"
+        options = {it for option in known[words[0]].params for it in option.opts}
+        used = {word.split("=")[0] for word in words if word.startswith("--")}
+        assert used <= options | {"--help"}, f"{page.name}: {line}"
+
+
+def test_commands_are_found():
+    text = "say kgfast x\n    kgfast train --set a=1   # so\n```sh\nkgfast info\n```\n"
+    assert commands(text) == ["kgfast train --set a=1", "kgfast info"]
+    assert len(commands((ROOT / "README.md").read_text())) >= 7
+
+
+class TestRunner:
+    def page(self, tmp_path, text):
+        path = tmp_path / "page.md"
+        path.write_text(text)
+        return path
+
+    def test_blocks_share_names_and_lines_are_the_pages(self, tmp_path):
+        text = "a\n```python\nx = 1\n```\nb\n```python\ny = x + 1\n```\n```sh\nfalse\n```\n"
+        assert run_page(self.page(tmp_path, text))["y"] == 2
+        assert [it.line for it in snippets(text)] == [3, 7, 10]
+        with pytest.raises(AssertionError, match=r"page\.md:3: ZeroDivisionError"):
+            run_page(self.page(tmp_path, "a\n```python\n1 / 0\n```\n"))
+
+    def test_a_mark_needs_a_reason(self, tmp_path):
+        block = "\n```python\n1 / 0\n```\n"
+        run_page(self.page(tmp_path, "<!-- not run: needs a GPU of its own -->" + block))
+        with pytest.raises(AssertionError, match="a mark says why not"):
+            run_page(self.page(tmp_path, "<!-- not run:  -->" + block))
+        with pytest.raises(AssertionError, match="ZeroDivision"):  # a mark is of one block
+            run_page(self.page(tmp_path, "<!-- not run: needs a GPU -->\n```\n```" + block))
+
+    def test_sessions(self, tmp_path):
+        run_page(self.page(tmp_path, "```python\n>>> 1 + 1\n2\n```\n"))
+        with pytest.raises(AssertionError, match="Expected"):
+            run_page(self.page(tmp_path, "```python\n>>> 1 + 1\n3\n```\n"))
+
+
+def test_every_public_name_is_in_the_api():
+    text = (ROOT / "docs/api.md").read_text()
+    assert [name for name in kgfast.__all__ if f"::: kgfast.{name}\n" not in text] == []
+
+
+def test_every_page_is_reachable_from_the_tree():
+    """A link of a page to another one of docs/, or to a file of the tree, leads there."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_make_docs_builds_what_the_extra_installs():
+    makefile = (ROOT / "Makefile").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "mkdocs build --strict" in makefile
+    assert any(it.startswith("mkdocs-material") for it in extras["optional-dependencies"]["docs"])
+
+
+@pytest.mark.slow
+def test_the_site(tmp_path):
+    """Strict: a link that leads nowhere or a name without docstring is an error."""
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(site)]
+    made = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    for page in PAGES:
+        text = (site / f"{page.stem}.html").read_text()
+        assert not re.findall(r'(?:src|<link[^>]*href)="(https?://[^"]*)"', text), page.name
+        assert f'href="{page.stem}.html"' in (site / "api.html").read_text(), "not in the menu"
+    api = (site / "api.html").read_text()
+    for name in kgfast.__all__:
+        assert re.search(rf'id="kgfast\.(?:[\w.]+\.)?{name}"', api), name
