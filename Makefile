@@ -43,7 +43,7 @@ sdist: $(VENV)/.complete
 docs: $(VENV)/.complete
 	$(PY) -m mkdocs build --strict --quiet
 
-# The extension of 64-bit ARM and its suite, emulated: an hour. Needs Debian's packages
+# The extension of 64-bit ARM and its suite, emulated: half an hour. Needs Debian's packages
 # g++-aarch64-linux-gnu and qemu-user-static, and the network once.
 arm64: $(VENV)/.complete
 	$(PY) tools/arm64.py

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import venv
 from pathlib import Path
 
 import pytest
+import setuptools
 import torch
 import yaml
+from setuptools.errors import CompileError
 
 from support.paths import ROOT
 
@@ -60,6 +63,7 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     assert found["import_beyond_torch_s"] <= 0.3
 
 
+@pytest.mark.slow
 def test_a_wheel_without_a_compiler_is_refused(tmp_path):
     pytest.importorskip("pybind11")
     made = build(tmp_path, CC="no-such-compiler", CXX="no-such-compiler")
@@ -80,6 +84,47 @@ def test_the_workflow_builds_what_is_promised():
     assert (ROOT / options["test-command"].split("{project}/")[1].split()[0]).is_file()
 
 
+class Microsofts:
+    """What setuptools' compiler of Windows is to setup.py."""
+
+    compiler_type, initialized, cc = "msvc", False, "cl.exe"
+
+    def __init__(self):
+        self.calls = []
+
+    def initialize(self, plat_name):
+        self.initialized = plat_name
+
+    def compile(self, files, extra_postargs=None, **rest):
+        self.calls.append((files, extra_postargs, rest))
+        return [f"{file}.obj" for file in files]
+
+
+def test_windows_compiles_each_source_with_its_flags_by_clang_cl(monkeypatch):
+    pytest.importorskip("pybind11")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    build_per_file = runpy.run_path("setup.py")["BuildPerFile"]
+    command = build_per_file.__new__(build_per_file)
+    monkeypatch.setattr(sys, "platform", "win32")
+    command.plat_name, command.compiler = "win-amd64", Microsofts()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(CompileError, match="needs clang-cl"):
+        command._use_clang_cl()
+    monkeypatch.setattr(shutil, "which", {"clang-cl": "C:/clang-cl.exe"}.get)
+    command._use_clang_cl()
+    assert (command.compiler.cc, command.compiler.initialized) == ("C:/clang-cl.exe", "win-amd64")
+    files = ["csrc/engine/isa_avx2.cpp", "csrc/host/rank.cpp"]
+    made = command.compiler.compile(files, extra_postargs=["/x"], output_dir="out")
+    assert made == [f"{file}.obj" for file in files]
+    own = ["/clang:-mavx2", "/clang:-mfma", "/clang:-mf16c"]
+    calls = command.compiler.calls
+    assert [it[:2] for it in calls] == [([files[0]], ["/x", *own]), ([files[1]], ["/x"])]
+    assert all(it[2] == {"output_dir": "out"} for it in calls)
+    command.plat_name = "linux-aarch64"
+    assert command._flags_of(files[0]) == []
+
+
 @pytest.mark.slow
 def test_the_sources_compile_for_windows():
     """By MinGW, which knows the same headers: what only POSIX has is guarded."""
@@ -97,7 +142,7 @@ def test_the_sources_compile_for_windows():
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_the_suite_on_arm():
-    """An hour of emulation, of what `make arm64` has fetched before."""
+    """Half an hour of emulation, of what `make arm64` has fetched before."""
     if not Path(ROOT / "build/arm64/fetched").exists():
         pytest.skip("nothing to run ARM's Python with: make arm64 fetches it")
     subprocess.run([sys.executable, ROOT / "tools/arm64.py"], check=True)

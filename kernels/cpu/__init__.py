@@ -8,6 +8,7 @@ tensors into those and name what is wrong with them.
 """
 
 import os
+import sys
 
 try:
     from .. import _cpu as extension
@@ -29,9 +30,12 @@ def is_available() -> bool:
 def what_is_missing() -> str:
     """What keeps this backend from serving, where it is not available."""
     if not _is_built():
+        compiler = (
+            "Visual Studio's C++ Clang tools" if sys.platform == "win32" else "g++ or clang++"
+        )
         return (
-            "the C++ extension is not built: install a C++ compiler (g++ or clang++), then kgfast "
-            "again"
+            f"the C++ extension is not built: install a C++ compiler ({compiler}), then kgfast "
+            f"again"
         )
     return f"this build has no kernels for a CPU without AVX2: {_BASELINE}"
 

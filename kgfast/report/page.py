@@ -79,13 +79,13 @@ def write_report(
     needed("matplotlib", "kgfast report")
     folder = RunFolder(run)
     loaded = load_run(run, data, checkpoint=checkpoint, device=device, overrides=overrides)
+    if loaded.dataset is None:
+        find_dataset(loaded.config)  # says where it was looked for
     dataset = loaded.dataset
-    if dataset is None:
-        dataset = find_dataset(loaded.config)  # says where it was looked for
+    assert dataset is not None
     results = ranks_of(loaded.model, dataset, split, loaded.config)
-    widths = dict(results) if isinstance(results, dict) else {}
-    dim = max(widths, default=None)
-    ranks = results if isinstance(results, Ranks) else results[max(widths)]
+    dim, ranks = (None, results) if isinstance(results, Ranks) else max(results.items())
+    widths = {} if isinstance(results, Ranks) else results
     if not len(ranks):
         raise ValueError(f"{folder.path}: the {split} split holds no triples to report on")
     parts = _figures(folder.path, ranks, samples) | _examples(loaded, ranks, dim)
@@ -124,8 +124,8 @@ def _figures(run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
     """Pictures, already SVG, and the numbers of the tables."""
     sides = {side: ranks.side(side) for side in ranks.sides} | {ranks_name(ranks): ranks}
     cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
-    of_cardinality: dict[Any, dict[str, Interval]] = {
-        name: {side: _mrr(part.side(side), samples) for side in part.sides}
+    of_cardinality = {
+        name: {str(side): _mrr(part.side(side), samples) for side in part.sides}
         for name, part in cardinality.items()
     }
     of_frequency = {name: {"target": _mrr(part, samples)} for name, part in frequency.items()}

@@ -60,13 +60,13 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says():
     generator = torch.Generator().manual_seed(0)
     ranks_of_all = torch.randint(1, 100, (5000,), generator=generator)
     truth, covered = float(ranks_of_all.double().reciprocal().mean()), 0
-    for _ in range(200):
+    for _ in range(100):
         chosen = ranks_of_all[torch.randint(5000, (80,), generator=generator)][:, None]
         none = torch.zeros_like(chosen)
         ranks = Ranks(chosen - 1, none, none + 100, ("tail",), torch.zeros(80, 3).long())
         interval = ranks.intervals(samples=200, confidence=0.9)["mrr"]
         covered += interval.low <= truth <= interval.high
-    assert 0.78 <= covered / 200 <= 0.97
+    assert 0.78 <= covered / 100 <= 0.98
 
 
 def test_it_prints_as_a_table():

@@ -158,6 +158,23 @@ def test_many_relations_are_cut(run, graph, tmp_path, monkeypatch):
     assert "The 1 relations with the most triples; 2 more are not shown." in text
 
 
+@pytest.mark.usefixtures("unpainted")
+def test_croppable_embeddings_have_a_table_of_their_widths(graph, tmp_path):
+    trainer_of(
+        tmp_path,
+        graph,
+        med={"dims": [4, 8]},
+        model={"name": "rotate", "base_dim": 8, "gamma": 6.0},
+        train={"steps": 3, "eval_every": 3},
+    ).fit()
+    reader = Reader()
+    reader.feed(write_report(tmp_path, data=graph, samples=5).read_text())
+    assert "Sub-models" in reader.texts["h3"]
+    loaded = load_run(tmp_path, graph)
+    for ranks in ranks_of(loaded.model, graph, "test", loaded.config).values():
+        assert f"{ranks.mrr:.4f}" in reader.texts["td"]
+
+
 def test_errors(run, graph):
     with pytest.raises(FileNotFoundError, match="gone: no such folder"):
         write_report(run / "gone")
