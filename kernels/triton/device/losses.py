@@ -8,9 +8,9 @@ whatever order programs ran in.
 Labels come as ascending keys ``row N + id``: a row of a tile finds its first positive by a binary
 search and walks on while positives lie in the tile, so that a repeated one counts once.
 
-Cost model (sm_90, d features): the loop of score_tiles.py, 7.1 d slots a pair for rotate, and 130 of
-all code around it for bce with slopes; about six an element more for each positive that the fullest
-row of a tile has there. A product takes tensor cores
+Cost model (sm_90, d features): the loop of score_tiles.py, 7.1 d slots a pair for rotate, and 130
+of all code around it for bce with slopes; about six an element more for each positive that the
+fullest row of a tile has there. A product takes tensor cores
 (:mod:`.products`).
 """
 

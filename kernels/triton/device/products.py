@@ -7,8 +7,8 @@ multiplied as it is, with float32 numbers in three parts of bfloat16 each (``bf1
 are no such units, ``ieee``. Tensor cores add in an order of their own, but always in the same one:
 two runs are bit-equal, and a library that chooses its algorithms at run time is not asked.
 
-Cost model (sm_90): a 64 x 128 tile by 8 warps, 64 x 64 by 4 of gradients; tf32x3 issues three tensor
-core instructions where tf32 issues one. No spills; 80 KiB of shared memory.
+Cost model (sm_90): a 64 x 128 tile by 8 warps, 64 x 64 by 4 of gradients; tf32x3 issues three
+tensor core instructions where tf32 issues one. No spills; 80 KiB of shared memory.
 """
 
 from typing import Any, NamedTuple
