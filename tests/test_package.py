@@ -44,6 +44,7 @@ ROOMS = [
     "training",
     "adapters",
     "plots",
+    "report",
     "cli",
     "__main__",
 ]
