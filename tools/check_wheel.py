@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MEGABYTES, SECONDS = 5.0, 0.3
-TIME = "import torch, time; t = time.perf_counter(); import kgfast, kgfast.eval.ranking;"
-TIME += "print(time.perf_counter() - t)"
+TIME = "import torch, time; t = time.process_time(); import kgfast, kgfast.eval.ranking;"
+TIME += "print(time.process_time() - t)"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,20 +42,20 @@ def main(arguments: Sequence[str]) -> int:
         "isa": info.isa,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "import_beyond_torch_s": round(min(_import_time() for _ in range(5)), 3),
+        "import_beyond_torch_cpu_s": round(min(_import_time() for _ in range(5)), 3),
     }
     if arguments:
         found["wheel_mb"] = round(Path(arguments[0]).stat().st_size / 1e6, 2)
         if found["wheel_mb"] > MEGABYTES:
             raise SystemExit(f"the wheel has {found['wheel_mb']} MB, of {MEGABYTES} allowed")
     print(json.dumps(found))
-    if found["import_beyond_torch_s"] > SECONDS:
-        raise SystemExit(f"import takes {found['import_beyond_torch_s']} s beyond torch's")
+    if found["import_beyond_torch_cpu_s"] > SECONDS:
+        raise SystemExit(f"import takes {found['import_beyond_torch_cpu_s']} s beyond torch's")
     return 0
 
 
 def _import_time() -> float:
-    """Seconds that a new process needs for kgfast when torch is there already."""
+    """CPU seconds that a new process needs for kgfast when torch is there already."""
     run = subprocess.run([sys.executable, "-P", "-c", TIME], capture_output=True, check=True)
     return float(run.stdout)
 
