@@ -1,14 +1,12 @@
 """The result of a search over all triples: the best new facts, and their scores."""
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from kgfast.display import html_table, shortened
-from kgfast.eval.written import write_columns
+from kgfast.eval.written import Written
 from kgfast.graph import names_of
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ _SHOWN, _SHOWN_IN_HTML = 10, 20
 _NAME = 20  # columns of a name in a repr
 
 
-class Facts:
+class Facts(Written):
     """Triples and their scores, from best to worst.
 
     Attributes
@@ -72,20 +70,6 @@ class Facts:
         import pandas as pd
 
         return pd.DataFrame(self.columns(vocabulary))
-
-    def to_csv(self, path: str | os.PathLike[str]) -> Path:
-        """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas."""
-        return write_columns(self.columns(), path)
-
-    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
-        """Write the columns of :meth:`to_frame` as Parquet.
-
-        Raises
-        ------
-        ImportError
-            If pyarrow is not installed.
-        """
-        return write_columns(self.columns(), path)
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
         """``head``, ``relation``, ``tail``, by their names where they have some, and ``score``."""

@@ -1,14 +1,12 @@
 """The result of a prediction: the best answers to each query, and their scores."""
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from kgfast.display import WIDTH, html_table, shortened
-from kgfast.eval.written import write_columns
+from kgfast.eval.written import Written
 from kgfast.graph import Vocabulary, names_of
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ _SHOWN, _SHOWN_IN_HTML = 5, 10  # queries, and answers of each, in a repr
 _NAME = 17  # columns of a name in a repr: so a query and an answer fit a line
 
 
-class Predictions:
+class Predictions(Written):
     """The best ``k`` answers to each of B queries.
 
     Attributes
@@ -139,20 +137,6 @@ class Predictions:
         columns = self.columns(vocabulary)
         query = columns.pop("query")
         return pd.DataFrame(columns, index=pd.Index(query, name="query", dtype="int64"))
-
-    def to_csv(self, path: str | os.PathLike[str]) -> Path:
-        """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas."""
-        return write_columns(self.columns(), path)
-
-    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
-        """Write the columns of :meth:`to_frame` as Parquet.
-
-        Raises
-        ------
-        ImportError
-            If pyarrow is not installed.
-        """
-        return write_columns(self.columns(), path)
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
         """One entry per query and answer: its query, triple, place from 1 on, and score."""

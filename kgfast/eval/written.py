@@ -14,6 +14,28 @@ from kgfast.frames import needed, write_whole
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 
 
+class Written:
+    """A result that has columns, which it writes."""
+
+    def columns(self, vocabulary: Any = None) -> Columns:
+        """Its columns, by the names of ``vocabulary`` or its own."""
+        raise NotImplementedError
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas."""
+        return write_columns(self.columns(), path)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
+        """Write the columns of :meth:`to_frame` as Parquet.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        """
+        return write_columns(self.columns(), path)
+
+
 def write_columns(columns: Columns, path: str | os.PathLike[str]) -> Path:
     """Write columns of one length in the format of the file's suffix.
 
