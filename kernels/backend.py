@@ -115,8 +115,8 @@ class Adversarial(Protocol):
 class Losses(Protocol):
     """Losses over all candidates, which never hold all scores.
 
-    Without ``checks`` nothing is checked, and what the values of labels should not be makes results
-    void.
+    Without ``checks``, and in a backward, nothing is checked: labels that are not as they should be
+    make results void, but nothing is read out of bounds.
     """
 
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
@@ -126,7 +126,7 @@ class Losses(Protocol):
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
-        """The gradients of :meth:`bce`, given that of the rows ``[B]``; labels were checked."""
+        """The gradients of :meth:`bce`, given that of the rows ``[B]``."""
         ...
 
     def bce_total(
@@ -153,7 +153,7 @@ class Losses(Protocol):
     def cross_entropy_gradients(
         self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
     ) -> LossGradients:
-        """The gradients of :meth:`cross_entropy`; targets were checked."""
+        """The gradients of :meth:`cross_entropy`."""
         ...
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:

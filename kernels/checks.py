@@ -4,10 +4,29 @@ Shapes, dtypes and ids are checked by ``kgfast.ops`` before a backend is called;
 numbers that take part are finite is seen only where they are read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
+
+_LOOKS_AT_VALUES: ContextVar[bool] = ContextVar("kgfast_looks_at_values", default=True)
+
+
+def checks_values() -> bool:
+    """Whether values are checked here; not within :func:`without_values`."""
+    return _LOOKS_AT_VALUES.get()
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Within, in this thread and context, values are not looked at; see ``kgfast.unchecked``."""
+    token = _LOOKS_AT_VALUES.set(False)
+    try:
+        yield
+    finally:
+        _LOOKS_AT_VALUES.reset(token)
 
 
 class NonFiniteError(ValueError):
@@ -34,8 +53,26 @@ def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:
         raise nonfinite_error(name, first if rows is None else int(rows[first]))
 
 
+def inside_of(ids: Tensor, count: int) -> Tensor:
+    """``ids`` forced to be rows of a table of ``count``, which is not empty if they are not."""
+    return ids.clamp(0, max(0, count - 1))
+
+
+def rising_of(indptr: Tensor, nnz: int) -> tuple[Tensor, Tensor]:
+    """Whether row pointers rise from 0 to ``nnz`` (bool scalar), and pointers that do.
+
+    Where they do not, the first row has all entries.
+    """
+    rises = (indptr[0] == 0) & (indptr[-1] == nnz) & (indptr.diff() >= 0).all()
+    all_in_the_first = torch.full_like(indptr, nnz)
+    all_in_the_first[:1].zero_()
+    return rises, torch.where(rises, indptr, all_in_the_first)
+
+
 class Checks:
     """The checks of one call: made at once, or kept for the one time that the host waits.
+
+    Where values are not looked at, checks are deferred and then forgotten.
 
     A backend that takes deferred checks must call :meth:`read` before it returns. Until then its
     kernels may run on arguments that will turn out to be wrong: whoever keeps a check sees to it
@@ -50,12 +87,13 @@ class Checks:
     """
 
     def __init__(self, *, deferred: bool, allows_nan: bool = False) -> None:
-        self.deferred, self.allows_nan = deferred, allows_nan
+        self.deferred, self.allows_nan = deferred or not checks_values(), allows_nan
         self._kept: list[tuple[Tensor, Callable[[], None]]] = []
 
     def keep(self, holds: Tensor, check: Callable[[], None]) -> None:
         """Keep ``check``, which waits for the device and raises unless ``holds`` (bool scalar)."""
-        self._kept.append((holds, check))
+        if checks_values():
+            self._kept.append((holds, check))
 
     def read(self, words: Tensor | None = None) -> list[int]:
         """Wait for the device, once, raise for the first check that fails, and return ``words``.

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from .checks import inside_of, rising_of
+
 
 class Labels(NamedTuple):
     """The labels of binary cross entropy, ``a [j positive] + c``."""
@@ -21,6 +23,13 @@ class Labels(NamedTuple):
             return self
         first, last = int(indptr[0]), int(indptr[-1])
         return self._replace(indptr=indptr - first, indices=self.indices[first:last])
+
+    def inside(self, count: int) -> "Labels":
+        """Labels by which nothing is read out of bounds: what is wrong is forced to be right."""
+        if not count:
+            return self
+        _, indptr = rising_of(self.indptr, len(self.indices))
+        return self._replace(indptr=indptr, indices=inside_of(self.indices, count))
 
 
 class LossNeed(NamedTuple):

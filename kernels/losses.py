@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .backend import ChunkedBackend, Into, Losses, LossPlan, Passes
+from .checks import inside_of
 from .labels import (
     BceRows,
     BceTotal,
@@ -337,8 +338,7 @@ class ChunkedLosses(Losses):
 
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
         """:func:`bce`, checked."""
-        if checks is not None:
-            checks.labels()
+        labels = _safe_labels(operands, labels, checks)
         result = bce(self._backend, operands, labels)
         if checks is not None:
             checks.scores(result.linear)
@@ -348,6 +348,7 @@ class ChunkedLosses(Losses):
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
         """:func:`bce_gradients`."""
+        labels = _safe_labels(operands, labels, None)
         return bce_gradients(self._backend, operands, labels, grad_rows.contiguous(), need)
 
     def bce_total(
@@ -359,8 +360,7 @@ class ChunkedLosses(Losses):
         checks: LossChecks | None = None,
     ) -> BceTotal:
         """:func:`bce_with_gradients` of rows of equal weight, checked."""
-        if checks is not None:
-            checks.labels()
+        labels = _safe_labels(operands, labels, checks)
         queries = operands.queries
         grad_rows = queries.new_full((len(queries),), 1 / divisor)
         rows, gradients = bce_with_gradients(self._backend, operands, labels, grad_rows, need)
@@ -378,6 +378,8 @@ class ChunkedLosses(Losses):
         """:func:`cross_entropy`, checked."""
         if checks is not None:
             checks.labels()
+        else:
+            targets = inside_of(targets, operands.candidates.num_rows)
         result = cross_entropy(self._backend, operands, targets, label_smoothing)
         if checks is not None:
             checks.scores(result.linear)
@@ -387,6 +389,8 @@ class ChunkedLosses(Losses):
         self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
     ) -> LossGradients:
         """:func:`cross_entropy_gradients`."""
+        targets = inside_of(made_of.targets, operands.candidates.num_rows)
+        made_of = made_of._replace(targets=targets)
         return cross_entropy_gradients(self._backend, operands, made_of, need)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
@@ -394,3 +398,11 @@ class ChunkedLosses(Losses):
         if factor.device.type != "cpu" or factor.item() != 1:
             for gradient in gradients:
                 gradient.mul_(factor)
+
+
+def _safe_labels(operands: Operands, labels: Labels, checks: LossChecks | None) -> Labels:
+    """Labels that were checked or, without checks, that are safe to index with."""
+    if checks is None:
+        return labels.inside(operands.candidates.num_rows)
+    checks.labels()
+    return labels

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         RotatE,
         TransE,
     )
-    from kgfast.ops import use_backend
+    from kgfast.ops import unchecked, use_backend
     from kgfast.training.loading import load_run
     from kgfast.training.official import load_official
 
@@ -67,6 +67,7 @@ __all__ = [
     "rank",
     "top_facts",
     "topk",
+    "unchecked",
     "use_backend",
 ]
 
@@ -84,7 +85,7 @@ _HOMES = {
         *("MED", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE", "DistMult", "Model"),
         *("Reciprocal", "RotatE", "TransE"),
     ),
-    "ops": ("use_backend",),
+    "ops": ("unchecked", "use_backend"),
     "training.loading": ("load_run",),
     "training.official": ("load_official",),
 }

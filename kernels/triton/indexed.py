@@ -1,7 +1,8 @@
 """Scores of each query with its own candidates on a GPU, and their gradients.
 
 Memory: 8 MiB of extra rows for lists that are cut, and O(index) words. The host waits once, in the
-backward for the table, for the number of its distinct rows.
+backward for the table, for the number of its distinct rows, unless all rows that the index names,
+repeated ones too, fit another 8 MiB and their ids are not asked for.
 """
 
 import torch
@@ -18,6 +19,7 @@ from .host.views import form_of, plane_of, views_of
 from .host.widths import crop_order, over_norms, segments
 
 GATHER_PAIRS, GATHER_FEATURES = 16, 64
+SPARE_BYTES = 8 << 20
 
 
 def indexed_scores(operands: Operands, index: Tensor) -> Tensor:
@@ -69,7 +71,9 @@ def indexed_gradients(
         if need.queries:
             by_query = ListGradients(operands, index, (True, False), of_queries=True)
         if need.table or need.factor:
-            by_row = ListGradients(operands, index, (need.table, need.factor), of_queries=False)
+            waits = rows_only or not _fits(operands, index)
+            needs = need.table, need.factor
+            by_row = ListGradients(operands, index, needs, of_queries=False, waits=waits)
         both = [lists for lists in (by_query, by_row) if lists is not None]
         for low, high, coefficient in segments(grad, operands.crops):
             slopes = Slopes(low, high, coefficient.contiguous())
@@ -80,5 +84,26 @@ def indexed_gradients(
     gradients = Gradients(None if by_query is None else by_query.grad)
     if by_row is None:
         return gradients
-    gradients = Gradients(gradients.queries, by_row.grad, by_row.grad_factor, by_row.lists.ids)
+    ids = by_row.lists.ids
+    if by_row.lists.has_spare:
+        return Gradients(
+            gradients.queries,
+            _spread(by_row.grad, ids, operands.table),
+            _spread(by_row.grad_factor, ids, operands.factor),
+        )
+    gradients = Gradients(gradients.queries, by_row.grad, by_row.grad_factor, ids)
     return gradients if rows_only else gradients.spread(operands, need)
+
+
+def _fits(operands: Operands, index: Tensor) -> bool:
+    """Whether a row for each pair is little."""
+    width = operands.table.shape[1] + operands.num_features * operands.has_factor
+    return 4 * index.numel() * width <= SPARE_BYTES
+
+
+def _spread(rows: Tensor | None, ids: Tensor, like: Tensor | None) -> Tensor | None:
+    """Rows of a gradient in their places; spare ones are zeros, so that no order matters."""
+    if rows is None or like is None:
+        return None
+    whole = torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+    return whole.index_add_(0, ids, rows[: len(ids)])

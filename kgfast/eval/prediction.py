@@ -32,6 +32,7 @@ from kgfast.ops import run
 from kgfast.ops.checks import check_queries
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
+from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar
 
 
@@ -106,6 +107,7 @@ def topk(
     (0, 0, ?)  1 0, 0 -1
     (1, 0, ?)  1 -1, 2 -1
     """
+    refuse_unchecked("topk()")
     check_rankable(model)
     model = host_model(model)
     check_known(known)

@@ -20,6 +20,7 @@ from kgfast.eval.side_counts import KINDS, Crops, Plan, SideCounts, groups
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.named import Names
 from kgfast.models.base import SIDES, SIDES_AND_RELATIONS, Side, is_nested, operator_width
+from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar
 
 
@@ -127,6 +128,7 @@ def rank(
     >>> ranks.side("tail").realistic.tolist()
     [[1.0], [1.5]]
     """
+    refuse_unchecked("rank()")
     check_rankable(model)
     model = host_model(model)
     filtering = _known_of(known, triples)

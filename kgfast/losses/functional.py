@@ -18,7 +18,7 @@ from kgfast.losses.sampled import checked, sampled_scores, with_gamma
 from kgfast.models import MED
 from kgfast.models.base import Candidates, Side, candidates_at, check_model, queries_at
 from kgfast.models.med import check_increasing
-from kgfast.ops.checks import check_bounded, check_ids, check_index
+from kgfast.ops.checks import check_bounded, check_index, safe_ids
 
 Positives = Tensor | tuple[Tensor, Tensor]
 
@@ -331,8 +331,8 @@ def _queries(
     candidates = candidates_at(model, checked(side), None)
     check_index("anchors", anchors, (None,), candidates.table)
     check_index("relations", relations, (len(anchors),), candidates.table)
-    check_ids("anchors", anchors, model.num_entities)
-    check_ids("relations", relations, model.num_relations)
+    anchors = safe_ids("anchors", anchors, model.num_entities)
+    relations = safe_ids("relations", relations, model.num_relations)
     return queries_at(model, anchors, relations, side, None), candidates
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.graph import as_triples_tensor
-from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.checks import NonFiniteError, checks_values
 from kgfast.kernels.scores import get_score
 from kgfast.models.base import (
     SIDES,
@@ -22,7 +22,7 @@ from kgfast.models.base import (
     operator_width,
     queries_at,
 )
-from kgfast.ops.checks import check_device, check_ids, check_tensor
+from kgfast.ops.checks import check_device, check_tensor, safe_ids
 from kgfast.ops.finite import check_rows
 
 Scores = tuple[Tensor, Tensor]
@@ -77,7 +77,10 @@ def sampled_scores(
     """
     check_model(model)
     hrt = as_triples_tensor(
-        triples, num_entities=model.num_entities, num_relations=model.num_relations
+        triples,
+        num_entities=model.num_entities,
+        num_relations=model.num_relations,
+        forces_ids=not checks_values(),
     )
     has_table = isinstance(getattr(model, "entity", None), Tensor)
     table = model.entity if has_table else candidates_at(model, checked(side), None).table
@@ -87,11 +90,11 @@ def sampled_scores(
     reader = Reader(sparse)
     if is_nested(model) and not get_score(model.score).is_rscf:
         if negatives.ndim == 1:
-            check_ids("negatives", negatives, len(table))
+            negatives = safe_ids("negatives", negatives, len(table))
         sample = Sample(anchors, relations, targets, negatives, side, dims)
         return scores_of(model, model, sample, reader)
     check_model(model, "with_entity")  # candidates are made of rows: each distinct one once
-    check_ids("negatives", negatives.flatten(), len(table))
+    negatives = safe_ids("negatives", negatives.flatten(), len(table)).view(negatives.shape)
     distinct, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)
     model = model.with_entity(reader.rows(table, distinct))
     own, anchors = anchors.unique(return_inverse=True)

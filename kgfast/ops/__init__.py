@@ -14,6 +14,7 @@ from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_adam import row_adam, serves_row_adam
 from kgfast.ops.scores import indexed_scores, pairwise_scores
 from kgfast.ops.topk import topk
+from kgfast.ops.unchecked import unchecked
 
 __all__ = [
     "BACKENDS",
@@ -30,5 +31,6 @@ __all__ = [
     "serves_adversarial",
     "serves_row_adam",
     "topk",
+    "unchecked",
     "use_backend",
 ]

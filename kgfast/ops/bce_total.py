@@ -125,7 +125,7 @@ class _Total(Function):
         return *(gradient if need else None for gradient, need in needed), None
 
 
-@operator("bce_total")
+@operator("bce_total", waits=True)
 def _bce_total(
     queries: Tensor,
     candidates: Tensor,

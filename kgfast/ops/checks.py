@@ -3,6 +3,7 @@
 ``check_*`` raise at once, which on a device means waiting for it. ``checked_*`` and ``require_*``
 leave that to their :class:`~kgfast.kernels.checks.Checks`: where these are deferred, the values
 that they hand back are safe to index with, and the same error is raised when they are read.
+``safe_*`` raise at once or, within :func:`kgfast.unchecked`, hand back what is safe to index with.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import Checks, check_finite
+from kgfast.kernels.checks import Checks, check_finite, checks_values, inside_of, rising_of
 from kgfast.kernels.operands import Operands, Prepared, largest_magnitude
 from kgfast.kernels.reference.trig import LARGEST_PHASE
 from kgfast.kernels.scores import Moves, Score, get_score
@@ -135,7 +136,7 @@ def _check_query_width(queries: Tensor, width: int, facts: Score, has_factor: bo
 
 def check_moves(operands: Operands) -> None:
     """That no angle ``a b`` is beyond what the canonical sine serves."""
-    largest = _largest_angle(operands)
+    largest = _largest_angle(operands) if checks_values() else None
     if largest is None or not bool(largest > LARGEST_PHASE):
         return
     moves, reach = _moves(operands), operands.candidates.factor_reach
@@ -257,9 +258,17 @@ def checked_ids(checks: Checks, name: str, ids: Tensor, count: int) -> Tensor:
     if not (checks.deferred and count):
         check_ids(name, ids, count)
         return ids
-    inside = ids.clamp(0, count - 1)
+    inside = inside_of(ids, count)
     checks.keep((inside == ids).all(), lambda: check_ids(name, ids, count))
     return inside
+
+
+def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
+    """``ids``, each a row of a table of ``count``: checked, or forced to be."""
+    if checks_values() or not count:
+        check_ids(name, ids, count)
+        return ids
+    return inside_of(ids, count)
 
 
 def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclude") -> Tensor:
@@ -267,11 +276,9 @@ def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclud
     if not checks.deferred:
         check_indptr(indptr, nnz, kind)
         return indptr
-    rises = (indptr[0] == 0) & (indptr[-1] == nnz) & (indptr.diff() >= 0).all()
+    rises, rising = rising_of(indptr, nnz)
     checks.keep(rises, lambda: check_indptr(indptr, nnz, kind))
-    all_in_the_first = torch.full_like(indptr, nnz)
-    all_in_the_first[:1].zero_()
-    return torch.where(rises, indptr, all_in_the_first)
+    return rising
 
 
 def require_unique(checks: Checks, name: str, ids: Tensor) -> None:

@@ -16,7 +16,7 @@ from kgfast.kernels.operands import Need, Operands
 from kgfast.ops import run
 from kgfast.ops.checks import check_operands
 from kgfast.ops.differentiable import chosen_backend, full_precision
-from kgfast.ops.scores import bias_gradient_of, check_row_index, check_row_range
+from kgfast.ops.scores import bias_gradient_of, check_row_index, safe_rows
 
 Collect = Callable[[Tensor, Tensor], None]
 
@@ -63,10 +63,10 @@ class _Collected(Function):
         index: Tensor,
         collect: Collect,
     ) -> Tensor:
+        index = safe_rows(index, operands.candidates.num_rows)
         ctx.save_for_backward(queries, operands.table, bias, index)
         ctx.score, ctx.dims, ctx.collect = operands.score.name, operands.dims, collect
         ctx.backend = chosen_backend(queries)
-        check_row_range(index, operands.candidates.num_rows)
         operands = replace(operands, queries=queries)
         return run.scores(operands, index, backend=ctx.backend, table_name="table")
 

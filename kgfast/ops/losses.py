@@ -172,7 +172,7 @@ def check_smoothing(label_smoothing: float) -> None:
         raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
 
 
-@operator("bce")
+@operator("bce", waits=True)
 def _bce(
     queries: Tensor,
     candidates: Tensor,
@@ -194,7 +194,7 @@ def _(args: SimpleNamespace) -> Tensor:
     return common.empty_scores(args.queries, (len(args.queries),), None)
 
 
-@operator("bce_backward")
+@operator("bce_backward", waits=True)
 def _bce_backward(
     grad_rows: Tensor,
     queries: Tensor,
@@ -255,7 +255,7 @@ _bce.differentiate(_differentiate_bce, _save_bce, wrt=_DIFFERENTIABLE)
 _bce_backward.refuse_second_derivative("bce")
 
 
-@operator("cross_entropy")
+@operator("cross_entropy", waits=True)
 def _cross_entropy(
     queries: Tensor,
     candidates: Tensor,
@@ -277,7 +277,7 @@ def _(args: SimpleNamespace) -> tuple[Tensor, Tensor]:
     return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
 
 
-@operator("cross_entropy_backward")
+@operator("cross_entropy_backward", waits=True)
 def _cross_entropy_backward(
     grad_rows: Tensor,
     logsumexp: Tensor,

@@ -126,7 +126,7 @@ def is_listed(ids: Tensor | None, indptr: Tensor | None) -> bool:
     return indptr is not None or getattr(ids, "ndim", 1) == 2
 
 
-@operator("rank_counts")
+@operator("rank_counts", waits=True)
 def _rank_counts(
     queries: Tensor,
     candidates: Tensor,

@@ -34,9 +34,12 @@ class Operator:
     body : callable
         What it computes. It returns new tensors: none may share storage with another or with an
         argument.
+    waits : bool
+        Whether the host may wait for the device in it, as it does for checks of values: then it has
+        the tag ``cudagraph_unsafe``, so that torch.compile leaves it out of CUDA graphs.
     """
 
-    def __init__(self, name: str, body: Body) -> None:
+    def __init__(self, name: str, body: Body, *, waits: bool = False) -> None:
         self.name, self.body = f"kgfast::{name}", body
         self._names = tuple(inspect.signature(body).parameters)
         self._fake: Body = _no_fake
@@ -46,7 +49,8 @@ class Operator:
         _libraries.pop(name, None)  # a module that is loaded again registers anew
         library = _libraries[name] = torch.library.Library("kgfast", "FRAGMENT")
         schema = torch.library.infer_schema(body, mutates_args=())
-        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        tags = (torch.Tag.pt2_compliant_tag, *((torch.Tag.cudagraph_unsafe,) if waits else ()))
+        library.define(name + schema, tags=tags)
         library.impl(name, _untraced(on_host(body)), "CompositeExplicitAutograd")
         torch.library.register_fake(self.name, self._run_fake, lib=library)
         torch.library.register_autograd(
@@ -112,9 +116,9 @@ class Operator:
         raise RuntimeError(f"{self.name} has no gradient")
 
 
-def operator(name: str) -> Callable[[Body], Operator]:
-    """Make a function the operator ``torch.ops.kgfast.<name>``."""
-    return functools.partial(Operator, name)
+def operator(name: str, *, waits: bool = False) -> Callable[[Body], Operator]:
+    """Make a function the operator ``torch.ops.kgfast.<name>``; see :class:`Operator`."""
+    return functools.partial(Operator, name, waits=waits)
 
 
 def on_host(body: Body) -> Body:

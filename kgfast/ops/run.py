@@ -5,14 +5,14 @@ checked here. The operators of ``torch.library`` are shells over these functions
 carry operands, nor what is known of candidates from one batch to the next.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from kgfast.kernels.backend import Backend
-from kgfast.kernels.checks import Checks
+from kgfast.kernels.checks import Checks, checks_values
 from kgfast.kernels.labels import (
     BceRows,
     BceTotal,
@@ -38,6 +38,7 @@ from kgfast.ops.checks import (
 from kgfast.ops.differentiable import chosen_backend, no_autocast, result_dtype
 from kgfast.ops.dispatch import COPIED, backend_for, get_backend
 from kgfast.ops.finite import check_mask, check_scores
+from kgfast.ops.unchecked import refuse_unchecked
 
 
 @contextmanager
@@ -98,6 +99,7 @@ def rank_counts(
 
     ``lists``: the candidates of each query, whose values were checked.
     """
+    refuse_unchecked("rank_counts")
     count = operands.candidates.num_rows
     targets = checked_ids(checks, "targets", targets, count)
     indices = checked_ids(checks, "exclude_indices", known.indices, count)
@@ -117,6 +119,7 @@ def topk(
 
     ``lists``: the candidates of each query, whose values were checked.
     """
+    refuse_unchecked("topk")
     if known is not None:
         count = operands.candidates.num_rows
         indices = checked_ids(checks, "exclude_indices", known.indices, count)
@@ -234,7 +237,7 @@ def cross_entropy(
         check_ids("targets", targets, count)
         check_mask(operands.bias, count, targets, "targets", smoothing)
 
-    checks = LossChecks(check_targets, lambda linear: check_scores(linear, operands))
+    checks = _loss_checks(operands, check_targets)
     with _serving(operands, backend) as chosen:
         return chosen.losses.cross_entropy(operands, targets, label_smoothing, checks)
 
@@ -247,11 +250,15 @@ def cross_entropy_gradients(
         return chosen.losses.cross_entropy_gradients(operands, made_of, need)
 
 
-def _bce_checks(operands: Operands, labels: Labels) -> LossChecks:
-    return LossChecks(
-        lambda: _check_label_values(operands, labels),
-        lambda linear: check_scores(linear, operands),
-    )
+def _bce_checks(operands: Operands, labels: Labels) -> LossChecks | None:
+    return _loss_checks(operands, lambda: _check_label_values(operands, labels))
+
+
+def _loss_checks(operands: Operands, check_labels: Callable[[], None]) -> LossChecks | None:
+    """The checks of a loss; None where values are not looked at."""
+    if operands.candidates.num_rows and not checks_values():
+        return None
+    return LossChecks(check_labels, lambda linear: check_scores(linear, operands))
 
 
 def _check_label_values(operands: Operands, labels: Labels) -> None:

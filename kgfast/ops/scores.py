@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.kernels.checks import checks_values, inside_of
 from kgfast.kernels.operands import Need
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
@@ -178,10 +179,12 @@ def check_row_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
     check_device("index", index, table, "the rows of the table")
 
 
-def check_row_range(index: Tensor, count: int) -> None:
-    """That an index names rows that there are."""
+def safe_rows(index: Tensor, count: int) -> Tensor:
+    """An index ``[B, K]`` that names rows that there are: checked, or forced to."""
     if not index.numel():
-        return
+        return index
+    if count and not checks_values():
+        return inside_of(index, count)
     low, high = torch.aminmax(index)
     if int(low) < 0 or int(high) >= count:
         row, column = ((index < 0) | (index >= count)).nonzero()[0].tolist()
@@ -189,9 +192,10 @@ def check_row_range(index: Tensor, count: int) -> None:
         raise ValueError(
             f"index[{row}, {column}] must be in {allowed}; got {int(index[row, column])}"
         )
+    return index
 
 
-@operator("pairwise_scores")
+@operator("pairwise_scores", waits=True)
 def _pairwise_scores(
     queries: Tensor,
     candidates: Tensor,
@@ -211,7 +215,7 @@ def _(args: SimpleNamespace) -> Tensor:
     return common.empty_scores(args.queries, shape, args.dims)
 
 
-@operator("indexed_scores")
+@operator("indexed_scores", waits=True)
 def _indexed_scores(
     queries: Tensor,
     table: Tensor,
@@ -223,7 +227,7 @@ def _indexed_scores(
     sparse: bool,
     backend: str,
 ) -> Tensor:
-    check_row_range(index, len(table))
+    index = safe_rows(index, len(table))
     operands = run.operands_of(queries, table, score, bias, factor, dims)
     return run.scores(operands, index.contiguous(), backend=backend, table_name="table")
 
@@ -237,7 +241,7 @@ def _(args: SimpleNamespace) -> Tensor:
 # rows that the index names, as ids [U] and gradients [U, G].
 
 
-@operator("scores_backward")
+@operator("scores_backward", waits=True)
 def _scores_backward(
     grad: Tensor,
     queries: Tensor,
@@ -252,7 +256,7 @@ def _scores_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, table, bias and factor; of what is not needed, nothing."""
     operands = run.operands_of(queries, table, score, None, factor, dims)
-    index = None if index is None else index.contiguous()
+    index = None if index is None else _of_forward(index, table)
     of_kernel = Need(need[0], need[1], need[3])
     gradients = run.backward(operands, grad, index, need=of_kernel, backend=backend)
     return (
@@ -270,7 +274,7 @@ def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return gradients[0], gradients[1], gradients[2], gradients[3]
 
 
-@operator("scores_backward_rows")
+@operator("scores_backward_rows", waits=True)
 def _scores_backward_rows(
     grad: Tensor,
     queries: Tensor,
@@ -285,7 +289,7 @@ def _scores_backward_rows(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same with the table's as ids and rows; the factor's is whole."""
     operands = run.operands_of(queries, table, score, None, factor, dims)
-    index = index.contiguous()
+    index = _of_forward(index, table)
     of_kernel = Need(need[0], need[1], need[3])
     gradients = run.backward(operands, grad, index, need=of_kernel, rows_only=True, backend=backend)
     whole = gradients.spread(operands, Need(False, False, need[3]))
@@ -307,6 +311,11 @@ def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     count = torch.library.get_ctx().new_dynamic_size()
     rows = args.table.new_empty(count, args.table.shape[1])
     return grad_queries, args.index.new_empty(count), rows, grad_bias, grad_factor
+
+
+def _of_forward(index: Tensor, table: Tensor) -> Tensor:
+    """The index that the forward read: it may have been unchecked, which a backward cannot know."""
+    return inside_of(index, len(table)).contiguous()
 
 
 def _or_empty(gradient: Tensor | None, queries: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ def check_k(k: int, count: int | None) -> None:
         raise ValueError(f"k must be at most {LARGEST_K}; got {k}")
 
 
-@operator("topk")
+@operator("topk", waits=True)
 def _topk(
     queries: Tensor,
     candidates: Tensor,

@@ -106,14 +106,24 @@ class ListGradients:
     """The gradient of the queries, or those of the table and the factor, of pairs in lists."""
 
     def __init__(
-        self, operands: Operands, index: Tensor, need: Sequence[bool], *, of_queries: bool
+        self,
+        operands: Operands,
+        index: Tensor,
+        need: Sequence[bool],
+        *,
+        of_queries: bool,
+        waits: bool = False,
     ) -> None:
         """``need``: of the rows, and of the factor."""
         self.operands, self.of_queries = operands, of_queries
         rows, pairs = operands.queries if of_queries else operands.table, index.numel()
         length = max(PIECE_PAIRS, -(-8 * pairs * rows.shape[1] // EXTRA_BYTES))
-        self.lists: PairLists = (lists_of_queries if of_queries else lists_of_ids)(index, length)
-        count = len(self.lists.ids)
+        self.lists: PairLists
+        if of_queries:
+            self.lists = lists_of_queries(index, length)
+        else:
+            self.lists = lists_of_ids(index, length, waits=waits)
+        count = len(self.lists.ids) + self.lists.has_spare
         self.grad = rows.new_zeros(count, rows.shape[1]) if need[0] else None
         self.grad_factor = None
         if need[1] and operands.factor is not None:
@@ -160,7 +170,7 @@ class ListGradients:
             if self.lists.is_cut and grad is not None:
                 launcher.launch(
                     kernels.add_pieces,
-                    (len(grad), -(-grad.shape[1] // ADD_COLUMNS)),
+                    (len(self.lists.ids), -(-grad.shape[1] // ADD_COLUMNS)),
                     {
                         "grad": plane_of(grad),
                         "p_extra": extra,

@@ -17,7 +17,8 @@ class PairLists:
     target: Tensor  # [pieces] gradient row, or -1 - extra row where a list has several pieces
     first_extra: Tensor  # [lists + 1]
     ids: Tensor  # [lists] row of each list
-    is_cut: bool
+    is_cut: bool  # whether one may have several pieces
+    has_spare: bool = False  # lists and pieces without pairs after the last, of row ``len(ids)``
 
 
 def lists_of_queries(index: Tensor, length: int) -> PairLists:
@@ -33,8 +34,12 @@ def lists_of_queries(index: Tensor, length: int) -> PairLists:
     return PairLists(None, others, starts, query[:-1], target, ids * pieces, ids[:-1], pieces > 1)
 
 
-def lists_of_ids(index: Tensor, length: int) -> PairLists:
-    """A list per distinct id: its pairs in the order of the index, in pieces of ``length``."""
+def lists_of_ids(index: Tensor, length: int, *, waits: bool = True) -> PairLists:
+    """A list per distinct id: its pairs in the order of the index, in pieces of ``length``.
+
+    Unless the host ``waits`` for their number, there are as many lists and pieces as pairs: the
+    spare ones have no pairs, stand after the others, and have any id.
+    """
     ids, order = index.flatten().sort(stable=True)
     if not len(ids):
         return PairLists(order, order, ids.new_zeros(1), ids, ids, ids.new_zeros(1), ids, False)
@@ -44,20 +49,28 @@ def lists_of_ids(index: Tensor, length: int) -> PairLists:
     first = torch.where(is_new, place, 0).cummax(0).values
     list_of = is_new.cumsum(0) - 1
     piece_of = ((place - first) % length == 0).cumsum(0) - 1
-    num_lists, num_pieces = (torch.stack([list_of[-1], piece_of[-1]]) + 1).tolist()
+    num_lists = num_pieces = pairs = len(ids)
+    if waits:
+        num_lists, num_pieces = (torch.stack([list_of[-1], piece_of[-1]]) + 1).tolist()
     starts = torch.searchsorted(piece_of, _places(num_pieces + 1, ids))
-    list_of = list_of[starts[:-1]]  # of each piece
-    first_piece = torch.searchsorted(list_of, _places(num_lists + 1, ids))
+    first_pair = starts[:-1].clamp(max=pairs - 1)
+    list_of = torch.where(starts[:-1] < pairs, list_of[first_pair], num_lists)  # of each piece
+    first_piece = torch.searchsorted(list_of, _places(num_lists + 2, ids))
     count = first_piece.diff()
+    count[-1:].zero_()  # the spare pieces
     first_extra = torch.nn.functional.pad(torch.where(count > 1, count, 0).cumsum(0), (1, 0))
     piece = _places(num_pieces, ids)
     extra = first_extra[list_of] + piece - first_piece[list_of]
     target = torch.where(count[list_of] > 1, -1 - extra, list_of)
-    owners = ids[starts[:-1]]
-    distinct = owners[first_piece[:-1]]
+    owners = ids[first_pair]
+    distinct = owners[first_piece[:-2].clamp(max=num_pieces - 1)]
     others = order.div(index.shape[1], rounding_mode="floor")
-    is_cut = num_pieces > num_lists
-    return PairLists(order, others, starts, owners, target, first_extra, distinct, is_cut)
+    is_cut = num_pieces > num_lists if waits else pairs > length
+    first_extra = first_extra[:-1]
+    has_spare = not waits
+    return PairLists(
+        order, others, starts, owners, target, first_extra, distinct, is_cut, has_spare
+    )
 
 
 def _places(count: int, like: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 import torch
 
+import kgfast
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses
 from kgfast.ops.bce_total import _bce_total
@@ -80,6 +81,23 @@ def test_a_product_and_its_gradients(launches) -> None:
     assert device.operators == {"sort": 1, "sum": 1}
     assert sum(launches.values()) + sum(device.operators.values()) <= 11
     assert device.waits == {"device to host": 1}
+
+
+@pytest.mark.parametrize("score", ["dot", "rotate"])
+def test_losses_wait_for_nothing_where_values_are_not_looked_at(launches, score) -> None:
+    """And launch nothing more for it: their kernels make keys that are safe."""
+    total_of(score)
+    checked = launches.copy()
+    launches.clear()
+    with kgfast.unchecked(), PretendDevice(0) as forward:
+        targets = meta(B, dtype=torch.int64)
+        losses._cross_entropy.body(*given(score), targets, 0.1, score, BACKEND)
+    assert not forward.waits
+    launches.clear()
+    with kgfast.unchecked():
+        device = total_of(score)
+    assert not device.waits
+    assert launches == checked
 
 
 @pytest.mark.parametrize("score", ["l1", "l2", "rotate"])

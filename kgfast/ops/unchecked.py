@@ -1,0 +1,49 @@
+"""Switching the checks of values off, and who needs them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kgfast.kernels.checks import checks_values, without_values
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Skip the checks of values in a ``with`` block: nothing waits for a device to look at them.
+
+    Numbers are not looked at for NaN and infinities, ids not for their range, positives not for
+    being there. Shapes, dtypes and devices are checked as ever. An id out of range is forced into
+    it, so that nothing is read out of bounds; what comes of it is not defined. Of wrong input that
+    the checks would name you will not hear: use it for input that was checked before.
+
+    A step of training with shared negatives and fixed shapes then makes no wait, so that it can be
+    captured in a CUDA graph (docs/losses.md says which). The block holds in its own thread and
+    context (as :mod:`contextvars` has it), for the calls that are made in it; their backward may
+    run after it. Blocks may be nested. ``rank()`` and ``topk()`` refuse it, as their integers would
+    mean nothing, and :func:`kgfast.ops.row_adam` checks its ids nonetheless, as it writes.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kgfast import ops
+    >>> rows, table = torch.zeros(1, 2), torch.tensor([[0.0, 1.0], [3.0, 4.0]])
+    >>> with unchecked():
+    ...     ops.indexed_scores(rows, table, torch.tensor([[1, 7]]), "l2").tolist()
+    [[-5.0, -5.0]]
+    """
+    with without_values():
+        yield
+
+
+def refuse_unchecked(name: str) -> None:
+    """Raise within :func:`unchecked`.
+
+    Raises
+    ------
+    RuntimeError
+        That says what to do.
+    """
+    if not checks_values():
+        raise RuntimeError(
+            f"{name} checks the values that it is given, or its result would mean nothing: call it "
+            f"outside of kgfast.unchecked()"
+        )
