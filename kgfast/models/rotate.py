@@ -140,7 +140,9 @@ class RotatE(Model):
         """Unit complex numbers ``[B, D]``, the same on every device unless gradients flow."""
         if self.relation_format == "complex":
             return split(query_rows(self.relation, relations), self.layout)
-        distinct, position = distinct_relations(relations)
+        distinct, position = relations, None  # a GPU computes all sooner than the host waits
+        if relations.device.type == "cpu":
+            distinct, position = distinct_relations(relations)
         phases = query_rows(self.relation, distinct)
         if self.relation_format == "raw":
             phases = phases * self.phase_unit

@@ -148,6 +148,12 @@ def load_as(pointer, mask, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def plane_at(rows, PLANE: tl.constexpr):
+    """Where a plane of rows begins, in 64 bits: the stride of transposed ones may be 2**29."""
+    return tl.full((), PLANE, tl.int64) * rows.plane
+
+
+@triton.jit
 def is_finite(values):
     """False for NaN and infinities."""
     return tl.abs(values) < float("inf")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Rows, Views
+from .arguments import Rows, Views, plane_at
 from .pull import narrow
 from .sweep import SUM_BLOCK
 from .terms import load_candidate, load_query, minus_slopes
@@ -95,9 +95,9 @@ def at_row(views, row, FORM: tl.constexpr):
 
 
 @triton.jit
-def store_plane(sums, plane, target, k, total, mask):
+def store_plane(sums, PLANE: tl.constexpr, target, k, total, mask):
     """Store a plane of a row, or of an extra row where the list has several pieces."""
-    o_column = plane * sums.grad.plane + k * sums.grad.step
+    o_column = plane_at(sums.grad, PLANE) + k * sums.grad.step
     if target >= 0:
         value = narrow(total, sums.grad.ptr.dtype.element_ty)
         tl.store(sums.grad.ptr + target * sums.grad.row + o_column, value, mask=mask)

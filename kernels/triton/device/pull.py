@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Rows, Views, query_planes
+from .arguments import Rows, Views, plane_at, query_planes
 from .moves import PLAIN, move_cos_sin
 from .sweep import SUM_BLOCK
 from .terms import PRODUCT, load_candidate, load_query, weighted_direction
@@ -287,5 +287,5 @@ def add_stripes(
                 p_sums += per_stripe
             total += part
             stripe = stop
-        p_plane = p_grad + plane * grad.plane
+        p_plane = p_grad + plane_at(grad, plane)
         tl.store(p_plane, tl.load(p_plane, mask=mask, other=0.0) - total, mask=mask)

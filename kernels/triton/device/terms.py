@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from ...scores import Term
-from .arguments import load_as
+from .arguments import load_as, plane_at
 from .moves import PLAIN, STILL, canonical_cos_sin, move_cos_sin
 
 PRODUCT: tl.constexpr = tl.constexpr(Term.PRODUCT.number)
@@ -68,12 +68,12 @@ def load_query(p_row, rows, k, mask, FORM: tl.constexpr, DTYPE: tl.constexpr):
     if FORM.planes == 2:
         im = load_as(p_row + rows.plane + o, mask, DTYPE)
     if FORM.is_rscf:
-        w_re = load_as(p_row + FORM.planes * rows.plane + o, mask, DTYPE)
+        w_re = load_as(p_row + plane_at(rows, FORM.planes) + o, mask, DTYPE)
         w_im = w_re
         if FORM.planes == 2:
-            w_im = load_as(p_row + 3 * rows.plane + o, mask, DTYPE)
+            w_im = load_as(p_row + plane_at(rows, 3) + o, mask, DTYPE)
     if FORM.has_factor:
-        a = load_as(p_row + 2 * FORM.planes * rows.plane + o, mask, DTYPE)
+        a = load_as(p_row + plane_at(rows, 2 * FORM.planes) + o, mask, DTYPE)
     return Query(re, im, w_re, w_im, a)
 
 

@@ -1,7 +1,7 @@
 """Gradients of a block of pairs, and of lists of them, as the host asks for them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -99,6 +99,8 @@ def float_chunks(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
     """A context in which autocast leaves GEMMs alone."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 

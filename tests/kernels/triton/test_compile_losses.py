@@ -103,10 +103,15 @@ def pull_elements(launch) -> int:
     return tile.rows * tile.features // 32
 
 
+SLOW_PULLS = ("rotate_interleaved", "l2")
 FEWEST = {"rotate": 12.5, "rotate_interleaved": 12.5, "l1": 8, "l2": 5}
 
 
-@pytest.mark.parametrize(("arch", "score"), on_each_arch(*FEWEST))
+@pytest.mark.parametrize(
+    ("arch", "score"),
+    [*on_each_arch("rotate", "l1")]
+    + [pytest.param(a, s, marks=pytest.mark.slow) for a in (80, 90, 100) for s in SLOW_PULLS],
+)
 def test_both_sides_are_pulled_at_once(score, arch) -> None:
     """18.4 slots of rotate where each side is pulled, 12 of l1, 5.8 of l2."""
     is_halved = arch >= 100 and get_score(score).planes == 2  # 16 rows a lane: of 32 some spill
@@ -133,8 +138,9 @@ def test_a_loss_of_rotate_is_twenty_slots_a_feature() -> None:
     assert 2 * of_score + of_pull <= 27
 
 
-@pytest.mark.parametrize("batch", [1, 100, 512, 1000, 5000])
-@pytest.mark.parametrize("score", ["rotate", "l2", "rscf_rotate"])
+@pytest.mark.parametrize(
+    ("batch", "score"), [(1, "rotate"), (512, "rotate"), (5000, "rotate"), (100, "rscf_rotate")]
+)
 def test_a_pull_stays_in_its_room(score, batch) -> None:
     from kgfast.kernels.triton.host import pull
 

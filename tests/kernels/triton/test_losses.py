@@ -20,9 +20,20 @@ from support.problems import SCORES
 
 pytest.importorskip("triton")
 
+import triton.language as tl
+from triton import jit
 from triton.runtime import interpreter
 
 from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
+
+if CAN_RUN:
+    from kgfast.kernels.triton.device.arguments import Rows, plane_at
+
+    @jit
+    def store_plane_at(rows, p_out):
+        """Where the fifth plane begins."""
+        tl.store(p_out, plane_at(rows, 4))
+
 
 LAYOUTS = [score for score in SCORES if score != "rotate_interleaved"]  # one of each kernel
 
@@ -243,6 +254,13 @@ class TestPairwise:
         assert_close(into.queries, of_queries + 1)
         assert_close(into.table, of_table + 2 * adds_to_table)
 
+    @pytest.mark.parametrize("plane", [1, 7, 2**29, 2**31 - 1])
+    def test_planes_begin_beyond_32_bits(self, plane) -> None:
+        """Of transposed queries of five planes, from D B = 2**29 on."""
+        found = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        store_plane_at[(1,)](Rows(found, 1, plane, 1), found)
+        assert found.tolist() == [4 * plane]
+
     def test_rows_too_long_for_the_scratch(self, monkeypatch) -> None:
         from kgfast.kernels.triton import pairwise
 
@@ -298,6 +316,35 @@ def random_index(queries: int, count: int, num_entities: int) -> Tensor:
 @on_gpu
 class TestIndexed:
     __test__ = CAN_RUN
+
+    @pytest.mark.parametrize("pieces", [2, 256])
+    @pytest.mark.parametrize(
+        ("score", "dtype"),
+        [("rotate", torch.float32), ("l1", torch.float16), ("rscf_rotate", torch.float32)],
+    )
+    def test_lists_whose_number_the_host_does_not_know(
+        self, score, dtype, pieces, monkeypatch
+    ) -> None:
+        """As many as pairs, of which those to spare write nothing; cut or whole."""
+        from kgfast.kernels.triton import indexed
+        from kgfast.kernels.triton.host import gradients
+
+        monkeypatch.setattr(gradients, "PIECE_PAIRS", pieces)
+        facts = get_score(score)
+        has_factor = facts.is_rscf
+        c = rows("l1", 9, 3 * facts.planes, 1, dtype)
+        factor = rows("l1", 9, 3, 3) if has_factor else None
+        q = rows("l1", 4, 3 * facts.query_planes(has_factor), 2)
+        index = torch.tensor([[0, 8, 8], [8, 8, 3], [3, 8, 2], [8, 0, 2]], device=DEVICE)
+        problem = Operands(q, Prepared(c, facts, None, factor))
+        grad, need = rows("l1", 4, 3, 2), Need(True, True, has_factor)
+        spare = triton.backend.backward(problem, grad, index, need=need)
+        monkeypatch.setattr(indexed, "SPARE_BYTES", 0)
+        counted = triton.backend.backward(problem, grad, index, need=need)
+        for found, expected in zip(spare, counted, strict=True):
+            assert found is expected is None or torch.equal(found, expected)
+        assert bool(spare.table[[0, 2, 3, 8]].any(1).all())
+        assert not spare.table[[1, 4, 5, 6, 7]].any()
 
     @given(
         score=st.sampled_from(list(SCORES)),

@@ -1,13 +1,16 @@
 """How often the host waits for a GPU, counted without one: once a batch."""
 
 import os
+from importlib import import_module
 
 import pytest
 import torch
 
 import kgfast
+from kgfast import losses, ops
 from kgfast.eval import side_counts
 from kgfast.ops import rank as rank_operator
+from kgfast.ops.registry import Operator
 from kgfast.ops.topk import _topk
 from support.waits import PretendDevice
 
@@ -141,3 +144,70 @@ def test_rank_waits_once_a_batch(
     of_subset = 2 * has_subset  # whether its ids are good, for each side
     assert device.waits == {"device to host": batches + of_groups + of_subset}
     assert len(ranks.greater) == 40
+
+
+BODIES = {
+    operator.name: operator.body
+    for name in ("adversarial", "bce_total", "losses", "scores")
+    for operator in vars(import_module(f"kgfast.ops.{name}")).values()
+    if isinstance(operator, Operator)
+}
+
+
+class RunsBodies(PretendDevice):
+    """Operators run what they compute, which torch leaves out for tensors without values."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace != "kgfast":
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        with self:
+            return BODIES[func._schema.name](*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("loss", [losses.nssa, losses.margin, losses.logistic])
+@pytest.mark.parametrize("make", [kgfast.TransE, kgfast.RotatE, kgfast.DistMult])
+def test_an_unchecked_step_with_shared_negatives_never_waits(launches, make, loss) -> None:
+    """So that a CUDA graph can capture it; with checks it waits."""
+    with RunsBodies(1) as device:
+        width = {kgfast.RotatE: 32}.get(make, 64)
+        entity = torch.nn.Parameter(torch.empty(3000, 64, device="meta"))
+        relation = torch.nn.Parameter(torch.empty(7, width, device="meta"))
+        model = make(entity, relation)
+        triples = torch.zeros(100, 3, dtype=torch.int64, device="meta")
+        negatives = torch.zeros(500, dtype=torch.int64, device="meta")
+        device.waits.clear()
+        with kgfast.unchecked():
+            loss(model, triples, negatives).backward()
+    assert not device.waits
+    assert {"adversarial_rows", "adversarial_slopes"} <= set(launches) or loss is not losses.nssa
+    assert launches.count("pull") == (make is not kgfast.DistMult)
+    assert launches.count("add_stripes") == launches.count("pull")
+
+
+@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
+@pytest.mark.parametrize("make", [kgfast.RotatE, kgfast.DistMult])
+def test_an_unchecked_step_with_all_candidates_never_waits(launches, make, loss) -> None:
+    with RunsBodies(1) as device:
+        width = {kgfast.RotatE: 32}.get(make, 64)
+        entity = torch.nn.Parameter(torch.empty(3000, 64, device="meta"))
+        relation = torch.nn.Parameter(torch.empty(7, width, device="meta"))
+        model = make(entity, relation)
+        ids = torch.zeros(100, dtype=torch.int64, device="meta")
+        indptr = torch.zeros(101, dtype=torch.int64, device="meta")
+        device.waits.clear()
+        with kgfast.unchecked():
+            if loss == "bce":
+                value = losses.bce(model, ids, ids, (indptr, ids))
+            else:
+                value = losses.cross_entropy(model, ids, ids, ids)
+            value.backward()
+    assert not device.waits
+    assert launches.count("finish") == 1
+
+
+def test_checks_are_what_a_step_waits_for() -> None:
+    """The count above can fail: a NaN is looked for in every score."""
+    with pytest.raises(AssertionError, match="waits"), RunsBodies(1), ops.use_backend("reference"):
+        ops.pairwise_scores(
+            torch.empty(2, 4, device="meta"), torch.empty(3, 4, device="meta"), "l1"
+        )
