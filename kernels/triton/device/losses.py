@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .adversarial import log1p_of
 from .arguments import Vector, find_last_not_above, load_as
 from .score_tiles import sum_tile
 from .terms import distance_of, score_of
@@ -69,16 +70,6 @@ class Result(NamedTuple):
 def rows_of_tile(labels, TILE: tl.constexpr):
     """The rows of this program's tile."""
     return labels.row + tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-
-
-@triton.jit
-def log1p_of(e):
-    """``log(1 + e)`` of ``0 <= e <= 1``: the series of the area tangent, to 2e-8 of itself."""
-    s = e / (2.0 + e)
-    z = s * s
-    tail = 0.09090909 + z * 0.07692308
-    tail = 0.2 + z * (0.14285715 + z * (0.11111111 + z * tail))
-    return 2.0 * s * (1.0 + z * (0.33333334 + z * tail))
 
 
 @triton.jit

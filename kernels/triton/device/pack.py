@@ -22,6 +22,7 @@ from .arguments import (
     is_finite,
     load_as,
     note_bad_rows,
+    plane_at,
     widen,
 )
 
@@ -72,7 +73,7 @@ def pack_features(lanes, rows, k, stop, panel, seen, NORM: tl.constexpr, PANEL: 
     PLANES: tl.constexpr = PANEL.planes
     m_feature = (k < stop)[None, :]
     for plane in tl.static_range(PLANES):
-        o_feature = (plane * lanes.rows.plane + k.to(tl.int64) * lanes.rows.step)[None]
+        o_feature = (plane_at(lanes.rows, plane) + k.to(tl.int64) * lanes.rows.step)[None]
         p_rows = lanes.rows.ptr + (rows[:, None] * lanes.rows.row + o_feature)
         values = widen(tl.load(p_rows, mask=m_feature, other=0.0))
         is_bad |= tl.max((is_finite(values.to(tl.float64)) == 0).to(tl.int32), 1)
