@@ -91,7 +91,7 @@ def test_a_dict_of_ranks_prints_as_one_table():
     assert isinstance(found, dict)
     assert list(found) == [2, 4]
     lines = repr(found).splitlines()
-    assert lines[0] == "Ranks by dim, filtered, realistic"
+    assert lines[0] == "Ranks by dim, raw, realistic"  # as no triples are known
     assert [line.split()[0] for line in lines[2:4]] == ["2", "4"]
     assert f"{found[2].mrr:.4f}" in lines[2]
     assert widest(found) <= WIDTH

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from kgfast.adapters.affine import AffineModel, Parts, Rows
 from kgfast.graph import Vocabulary, shown
 from kgfast.models import ComplEx, DistMult, Reciprocal, RotatE, TransE
+from kgfast.training.official import refused
 
 __all__ = ["LibKGECheckpoint", "load_libkge", "read_libkge"]
 
@@ -107,14 +109,15 @@ class _Config:
 def _content(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    allowed = [(_Config, "kge.config.Config")]
+    # Of training, the trace of the last evaluation is in it, with the version of torch, a text.
+    allowed = [(_Config, "kge.config.Config"), TorchVersion]
     try:
         with torch.serialization.safe_globals(cast(Any, allowed)):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path}: holds something else than tensors and a config, or is damaged; it was not "
-            f"loaded: {str(error).splitlines()[0]:.200}"
+            f"loaded: {refused(error)}"
         ) from None
     except (RuntimeError, EOFError, OSError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: damaged: {error!s:.200}") from None

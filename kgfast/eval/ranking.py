@@ -233,6 +233,8 @@ def _rank_crops(plan: Plan, crops: Crops, advance: Any) -> dict[int | None, Rank
 def _as_ranks(plan: Plan, counts: Tensor) -> Ranks:
     """The result of one crop, from its counts ``[6, T, S]``."""
     total = counts[5]
+    if plan.known is None:
+        return Ranks(*(counts[0], counts[1], total, plan.sides, plan.hrt), vocabularies=plan.names)
     raw = Ranks(counts[0], counts[1], total, plan.sides, plan.hrt)
     return Ranks(
         counts[0] - counts[2],

@@ -41,7 +41,7 @@ class Ranks:
     triples : Tensor
         int64 ``[T, 3]``.
     raw : Ranks
-        The unfiltered ranks.
+        The unfiltered ranks; where there was nothing to filter by, these themselves.
 
     Examples
     --------

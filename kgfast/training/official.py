@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -179,13 +180,19 @@ def _state(folder: Path) -> tuple[dict[str, Tensor], Path]:
     return {name: _from_npy(path) for name, path in paths.items()}, folder
 
 
+def refused(error: pickle.UnpicklingError) -> str:
+    """What torch would not unpickle, without its advice to unpickle it all the same."""
+    found = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\n|$)", str(error))
+    return f"{found[0] if found else 'not a pickle of torch':.200}"
+
+
 def _from_checkpoint(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path}: holds something else than tensors, or is damaged; it was not loaded: "
-            f"{str(error).splitlines()[0]}"
+            f"{refused(error)}"
         ) from None
     except (RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"{path}: damaged: {error}") from None

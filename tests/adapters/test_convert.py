@@ -115,6 +115,14 @@ def test_names_of_packages(tmp_path):
     assert read_libkge(libkge(tmp_path, names=None)).entities is None
 
 
+def test_a_checkpoint_of_training_holds_the_version_of_torch(tmp_path):
+    trace = {"type": "train", "valid_trace": [{"torch_version": torch.__version__, "mrr": 0.5}]}
+    path = libkge_files.write(
+        tmp_path / "model.pt", "complex", arrays(2 * DIM, 2 * DIM), None, also=trace
+    )
+    assert type(load_libkge(path)) is kgfast.ComplEx
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,16 @@ class Bomb:
 
 
 def write(
-    path: Path, model: str, tables: Any, names: Any, *, reciprocal: bool = False, l_norm: Any = 1.0
+    path: Path,
+    model: str,
+    tables: Any,
+    names: Any,
+    *,
+    reciprocal: bool = False,
+    l_norm: Any = 1.0,
+    also: Mapping[str, Any] = {},
 ) -> Path:
-    """What ``kge package`` writes of a model of lookup embeddings."""
+    """What ``kge package`` writes of a model of lookup embeddings, and what is ``also`` in it."""
     entity, relation = (torch.from_numpy(table) for table in tables)
     if reciprocal:
         relation = torch.cat([relation, -relation])
@@ -34,7 +42,7 @@ def write(
         f"{prefix}_{what}_embedder._embeddings.weight": table
         for what, table in (("entity", entity), ("relation", relation))
     }
-    content = {"type": "package", "model": (state, {}), "config": _config(options)}
+    content = {"type": "package", "model": (state, {}), "config": _config(options), **also}
     if names is not None:
         meta = {"entity_ids": list(names[0]), "relation_ids": list(names[1])}
         content["dataset"] = {"num_entities": len(entity), "meta": meta}
