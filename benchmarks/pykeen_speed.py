@@ -39,7 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "ComplEx": {},
 }
 DIM, QUICK_DIM = 128, 8
-SAMPLE = 32
+SAMPLE = 256
 NEAR = 1e-5  # relative gap of two scores that float32 may not tell apart
 Work = Callable[[], Any]
 

@@ -27,7 +27,9 @@ def needed(package: str, what: str) -> Any:
     """
     try:
         return import_module(package)
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name != package:  # it is there, and lacks something itself
+            raise
         raise ImportError(f"{what} needs {package}: pip install {package}") from None
 
 

@@ -5,8 +5,9 @@ import sys
 import pytest
 import torch
 
-from kgfast import Vocabulary
+from kgfast import TransE, Vocabulary, top_facts, topk
 from kgfast.eval.ranks import Ranks
+from kgfast.frames import needed
 
 TRIPLES = torch.tensor([[0, 0, 1], [1, 0, 0]])
 NAMES = Vocabulary(["Ä <b>", "b"]), Vocabulary(["r"])
@@ -65,9 +66,25 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
         ("pyarrow", "to_parquet", r"Ranks.to_parquet\(\) needs pyarrow: pip install pyarrow"),
     ],
 )
-def test_what_is_missing_is_named(monkeypatch, tmp_path, package, method, message):
+def test_what_ranks_lack_is_named(monkeypatch, tmp_path, package, method, message):
     monkeypatch.setitem(sys.modules, package, None)
     arguments = [tmp_path / "ranks.parquet"] if method == "to_parquet" else []
     with pytest.raises(ImportError, match=message):
         getattr(ranks(), method)(*arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["Facts", "Predictions"])
+def test_what_answers_lack_is_named(monkeypatch, name):
+    model = TransE(torch.zeros(3, 2), torch.zeros(1, 2))
+    found = top_facts(model, k=2) if name == "Facts" else topk(model, heads=0, relations=0, k=2)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=rf"{name}.to_frame\(\) needs pandas: pip install pandas"):
+        found.to_frame()
+
+
+def test_a_package_that_lacks_something_itself_is_not_said_to_be_missing(monkeypatch, tmp_path):
+    (tmp_path / "half_installed.py").write_text("import what_it_lacks")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'what_it_lacks'"):
+        needed("half_installed", "Ranks.to_frame()")

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.datasets import load as load_data
+from kgfast.frames import needed
 from kgfast.graph import Vocabulary
 from kgfast.models import ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
 from kgfast.training.export import new_folder
@@ -142,7 +143,8 @@ def _from_pykeen(source: Path, trust: bool) -> _Converted:
             f"{path} is a pickled object, and loading it runs whatever it holds: say that you "
             f"trust it (--trust), or convert the model in Python (from_pykeen)"
         )
-    from kgfast.adapters.pykeen import from_pykeen  # PyKEEN takes seconds to import
+    needed("pykeen", f"{path}: a model of PyKEEN")  # seconds to import
+    from kgfast.adapters.pykeen import from_pykeen
 
     try:
         with warnings.catch_warnings():

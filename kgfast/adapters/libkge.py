@@ -12,8 +12,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
-from kge.job import EntityRankingJob, EvaluationJob, Job
 from torch import Tensor
+
+try:
+    from kge.job import EntityRankingJob, EvaluationJob, Job
+except ModuleNotFoundError as error:
+    if error.name not in ("kge", "kge.job"):  # it is there, and lacks something itself
+        raise
+    raise ModuleNotFoundError(
+        "kgfast.adapters.libkge needs LibKGE, which is on no package index: git clone "
+        "https://github.com/uma-pi1/kge && pip install -e kge",
+        name="kge",
+    ) from None
 
 from kgfast.adapters.fuzzy import Band, fuzzy_counts
 from kgfast.adapters.libkge_checkpoints import load_libkge

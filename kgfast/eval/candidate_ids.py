@@ -1,5 +1,6 @@
 """Who is ranked: everyone, one list, a list for each query, or what a relation may have."""
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -95,6 +96,13 @@ def candidates_of_sides(
 
 def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) -> Given:
     """What is given for one side."""
+    if isinstance(value, TypeConstraints):
+        raise TypeError(f"{name}: type constraints have both sides; give them by themselves")
+    if isinstance(value, str | bytes | os.PathLike):
+        raise TypeError(
+            f"{name} must be ids, not a file: np.load(path, mmap_mode='r') reads the lists of each "
+            f"triple, TypeConstraints.load(path) or .from_openke(path) those of each relation"
+        )
     if _is_csr(value):
         indptr, ids = as_integers(f"{name}: indptr", value[0]), value[1]
         if indptr.shape != (num_queries + 1,):

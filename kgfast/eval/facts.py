@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kgfast.display import html_table, shortened
 from kgfast.eval.written import Written
+from kgfast.frames import needed
 from kgfast.graph import names_of
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class Facts(Written):
         ImportError
             If pandas is not installed.
         """
-        import pandas as pd
-
-        return pd.DataFrame(self.columns(vocabulary))
+        pd = needed("pandas", "Facts.to_frame()")
+        frame: DataFrame = pd.DataFrame(self.columns(vocabulary))
+        return frame
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
         """``head``, ``relation``, ``tail``, by their names where they have some, and ``score``."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kgfast.display import WIDTH, html_table, shortened
 from kgfast.eval.written import Written
+from kgfast.frames import needed
 from kgfast.graph import Vocabulary, names_of
 
 if TYPE_CHECKING:
@@ -132,11 +133,12 @@ class Predictions(Written):
         ImportError
             If pandas is not installed.
         """
-        import pandas as pd
-
+        pd = needed("pandas", "Predictions.to_frame()")
         columns = self.columns(vocabulary)
         query = columns.pop("query")
-        return pd.DataFrame(columns, index=pd.Index(query, name="query", dtype="int64"))
+        index = pd.Index(query, name="query", dtype="int64")
+        frame: DataFrame = pd.DataFrame(columns, index=index)
+        return frame
 
     def columns(self, vocabulary: Any = None) -> dict[str, Any]:
         """One entry per query and answer: its query, triple, place from 1 on, and score."""

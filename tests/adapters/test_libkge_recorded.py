@@ -97,6 +97,14 @@ def test_kinds_of_ties(door, tmp_path):
             assert all(it.tolist() == [[expected, expected]] for it in ranks.values())
 
 
+def test_without_libkge_the_door_says_where_it_is(monkeypatch):
+    for name in libkge_stand_in.DOORS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "kge", None)
+    with pytest.raises(ImportError, match=r"needs LibKGE, .*: git clone https://github.com/uma"):
+        importlib.import_module("kgfast.adapters.libkge")
+
+
 def test_jobs_are_announced_and_ties_are_checked(door, monkeypatch):
     created = []
     monkeypatch.setattr(libkge_stand_in.Job, "job_created_hooks", [created.append])

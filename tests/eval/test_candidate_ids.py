@@ -1,5 +1,7 @@
 """rank() and topk() among candidates of each triple, and of each relation."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -181,6 +183,17 @@ def test_a_query_with_too_few_answers_is_named():
         (torch.zeros(T, 2), TypeError, "must be integers, got dtype torch.float32"),
         (np.zeros((T, 2)), TypeError, "must be integers, got dtype float64"),
         ([[0, 1]] * T, TypeError, r"must be a tensor or array \[T, K\]"),
+        ("lists.npy", TypeError, r"candidate_ids must be ids, not a file: np.load"),
+        (
+            {"head": Path("x"), "tail": [0]},
+            TypeError,
+            r"candidate_ids\['head'\] must be ids, not a",
+        ),
+        (
+            dict.fromkeys(("head", "tail"), TypeConstraints.from_mapping({0: ([0], [1])})),
+            TypeError,
+            r"candidate_ids\['head'\]: type constraints have both sides; give them by themselves",
+        ),
         ({"head": [0, 1]}, ValueError, "side 'tail' is ranked and has none"),
         ({"heads": [0]}, ValueError, "must be of 'head' and 'tail'; got 'heads'"),
         (
