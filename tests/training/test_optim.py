@@ -11,8 +11,9 @@ from torch import nn
 from kgfast import DistMult, ops
 from kgfast.kernels import cpu
 from kgfast.training.config import Config
-from kgfast.training.optim import LossScaler, Optimizer, RowAdagrad, RowAdam
+from kgfast.training.optim import LossScaler, Optimizer
 from kgfast.training.row_gradients import RowGradients, add_to, merge
+from kgfast.training.row_optim import RowAdagrad, RowAdam
 from support.sampled import threads
 
 
@@ -107,7 +108,7 @@ def test_neither_blocks_nor_threads_change_a_row(monkeypatch, backend):
     tables = [torch.randn(99, 7, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
     ids, gradients = random_rows(tables[0], 80, 0)
     RowAdam(tables[0], (0.9, 0.999)).step(ids, gradients, 0.1, 4)
-    monkeypatch.setattr("kgfast.training.optim._BLOCK", {"cpu": 20})
+    monkeypatch.setattr("kgfast.training.row_optim._BLOCK", {"cpu": 20})
     with threads(5):
         RowAdam(tables[1], (0.9, 0.999)).step(ids, gradients.t().contiguous().t(), 0.1, 4)
     assert torch.equal(*tables)
