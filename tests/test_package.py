@@ -42,6 +42,7 @@ ROOMS = [
     "losses",
     "eval",
     "training",
+    "heads",
     "adapters",
     "plots",
     "report",
