@@ -1,5 +1,6 @@
 """The outputs that a sampled loss compares: the targets of a batch, and a draw of the others."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -58,6 +59,7 @@ def drawn_outputs(targets: Tensor, num_outputs: int, num_negatives: int, seed: i
     ids = torch.cat([hit, draws]).unique()
     is_target = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     is_target[torch.searchsorted(ids, hit)] = True
-    left = torch.tensor(others / max(1, len(ids) - len(hit)), dtype=torch.float64).log()
-    shift = torch.where(is_target, 0.0, float(left)).float()
+    share = others / max(1, len(ids) - len(hit))
+    left = math.log(share) if share > 0 else -math.inf
+    shift = torch.where(is_target, 0.0, left).float()
     return Drawn(ids, shift)

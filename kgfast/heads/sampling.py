@@ -78,8 +78,8 @@ def draw(hidden: Tensor, outputs: Outputs, temperature: float, seed: int) -> Ten
     drawn = hidden.new_empty(len(hidden), dtype=torch.int64)
     step = max(1, _SCRATCH // min(WIDTH, max(1, len(outputs))))
     for first in range(0, len(hidden), step):
-        rows = torch.arange(first, min(first + step, len(hidden)), device=hidden.device)
         part = hidden[first : first + step]
+        rows = torch.arange(len(part), dtype=torch.int64, device=hidden.device).add_(first)
         blocks = _blocks(part, rows, outputs, temperature, mix(seed, _OF_BLOCKS))
         drawn[first : first + step] = _within(
             part, rows, outputs, blocks, (temperature, mix(seed, _WITHIN))
