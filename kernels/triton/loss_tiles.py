@@ -1,30 +1,33 @@
 """How a loss scores a chunk of candidates, and how slopes of scores become gradients.
 
-Distances are packed and swept as by all_scores, and pulled by pairwise.py; products are read in
+Distances are packed and swept as by all_scores, and pulled as by pairwise.py, but that sums of
+queries wait for the last chunk; products are read in
 place and multiplied on tensor cores, forward and backward.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from ..backend import Into
 from ..labels import LossNeed
-from ..operands import Need, Operands
-from . import pairwise
+from ..operands import Operands
 from .device.arguments import SweepTile, Tile
-from .device.losses import Labels, Loss, Result, Splits, distance_losses
+from .device.finish import STRIPE_COLUMNS, SUMMED, Splits
+from .device.losses import Labels, Loss, Result, distance_losses
 from .device.products import Factors, Product, Weighted, multiply_slopes, product_losses
+from .device.pull import Striped, Stripes
 from .device.score_tiles import Panels
 from .host import configs
 from .host import launch as launcher
+from .host.gradients import TOTAL_BYTES
 from .host.layout import Selection, pack_candidates, pack_stored_queries
+from .host.pull import QuerySums, RowSums, Slopes, blocks_of, pull
 from .host.views import form_of, packed_planes, plane_of, vector_of
 
 CHUNK_BYTES = 40 << 20  # of slopes, and of packed candidates that have no room elsewhere
 PANEL_BYTES = 24 << 20  # of packed candidates where there are no slopes
-QUERY_BYTES = 4 << 20  # of packed queries; at least a tile
+QUERY_BYTES = 2 << 20  # of packed queries; at least a tile
 PARTIAL_BYTES = 8 << 20  # of gradients of queries, of splits of the candidates
 PRODUCT_PROGRAMS = 512  # that fill a machine
 LOSS_REGISTERS = 160  # of a thread, for 12 warps a multiprocessor
@@ -32,6 +35,16 @@ PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
 MOST_ROWS = 255  # the tile of so many queries: a larger one leaves sums no registers
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
 GRAD_TILE = Tile(64, 64)
+
+
+class Owed(NamedTuple):
+    """Parts of the gradient of queries, which one launch adds when all chunks were pulled."""
+
+    parts: Splits | Stripes
+    count: int
+    numbers: int  # of the gradient; features, if it is striped
+    programs: int
+    striped: Striped | None = None
 
 
 class Tiles(Protocol):
@@ -44,15 +57,12 @@ class Tiles(Protocol):
         Candidates of a chunk.
     of_queries, of_table : Tensor or None
         The gradients that are asked for.
-    splits : Splits or None
-        That of the queries, where it is still to be summed when all chunks were pulled.
     """
 
     tile: Tile | SweepTile
     width: int
     of_queries: Tensor | None
     of_table: Tensor | None
-    splits: Splits | None
 
     def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
         """Row sums and slopes of all queries with a chunk."""
@@ -60,6 +70,14 @@ class Tiles(Protocol):
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
         """Carry slopes ``[B, n]`` of the chunk scored last to the gradients."""
+        ...
+
+    def owed(self) -> Owed | None:
+        """What is still to be added, after all chunks, by whoever asks; None: nothing is."""
+        ...
+
+    def settle(self) -> None:
+        """Add it here."""
         ...
 
 
@@ -86,6 +104,7 @@ class Distances:
         self._swept = swept
         self.tile: Tile | SweepTile = swept.shape
         queries, table = operands.queries, operands.table
+        self._pulled, self._parts, self._arch = operands.without_bias(), blocks_of(operands), arch
         self.of_table: Tensor | None = None
         self._room: Tensor | None = None
         if need.table and table.dtype == torch.float32:
@@ -94,7 +113,11 @@ class Distances:
         elif need.table:
             self.of_table = table.new_empty(table.shape)
         if any(need):
-            width = CHUNK_BYTES // (4 * count + (of_row if self._room is None else 0))
+            has_totals = need.table and self._room is None and len(self._parts) > 1
+            scratch = CHUNK_BYTES - TOTAL_BYTES * has_totals
+            width = scratch // (4 * count + (of_row if self._room is None else 0))
+            if has_totals:
+                width = min(width, TOTAL_BYTES // (4 * table.shape[1]))
         else:
             width = PANEL_BYTES // of_row
         self.width = _whole_tiles(width, swept.candidates)
@@ -102,10 +125,11 @@ class Distances:
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
         self._options = {"maxnreg": LOSS_REGISTERS} if arch else {}
+        self._sums: QuerySums | None = None
         self.of_queries: Tensor | None = None
-        self.splits: Splits | None = None
         if need.queries:
-            self.of_queries = torch.zeros_like(queries, memory_format=torch.contiguous_format)
+            make = queries.new_empty if len(self._parts) == 1 else queries.new_zeros
+            self.of_queries = make(queries.shape, dtype=torch.float32)
 
     def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
         """Pack the chunk, and the queries once if they fit the scratch; sweep."""
@@ -139,12 +163,36 @@ class Distances:
             )
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
-        """As pairwise.py does; slopes were divided where the score is a root."""
-        of_table = None if self.of_table is None else self.of_table[chunk]
-        need = Need(self.of_queries is not None, of_table is not None)
-        into = Into(self.of_queries, of_table)
-        part = self._operands.of_rows(chunk)
-        pairwise.all_gradients(part, slopes, need, into, is_divided=True)
+        """One launch, if the queries are one block; slopes were divided if scores are roots."""
+        part, is_single = self._pulled.of_rows(chunk), len(self._parts) == 1
+        of_rows = None
+        if self.of_table is not None:
+            of_rows = RowSums(self.of_table[chunk], is_single=is_single)
+        for rows in self._parts:
+            block, sums = part.of_queries(rows), None
+            whole = Slopes(0, block.num_features, slopes[rows])
+            if self.of_queries is not None:
+                sums = self._sums or QuerySums(block, whole.low, whole.high, self._arch)
+                self._sums = sums if is_single else None
+            pull(block, whole, sums, (of_rows, None), self._arch, is_first=not rows.start)
+            if self.of_queries is not None and sums is not None and not is_single:
+                sums.finish(self.of_queries[rows])
+        if of_rows is not None:
+            of_rows.finish()
+
+    def owed(self) -> Owed | None:
+        """Sums of the pulls' programs, if the queries are one block."""
+        sums, self._sums = self._sums, None
+        if sums is None or self.of_queries is None:
+            return None
+        programs = len(self.of_queries) * -(-sums.high // STRIPE_COLUMNS)
+        parts = sums.stripes_of(self.of_queries)
+        return Owed(parts, sums.stripes, sums.high, programs, sums.striped)
+
+    def settle(self) -> None:
+        """Add the sums of the pulls' programs."""
+        if self._sums is not None and self.of_queries is not None:
+            self._sums.finish(self.of_queries, adds=False)
 
 
 class Products:
@@ -167,7 +215,7 @@ class Products:
         width = CHUNK_BYTES // (4 * count) if any(need) else len(table)
         self.width = _whole_tiles(width, self.tile.lanes)
         self.of_queries: Tensor | None = None
-        self.splits: Splits | None = None
+        self._splits: Splits | None = None
         self._adds = False
         if need.queries:
             dim = operands.num_features
@@ -179,7 +227,7 @@ class Products:
             self._partial = self.of_queries[None]
             if splits > 1:
                 self._partial = queries.new_empty(splits, count, dim, dtype=torch.float32)
-                self.splits = Splits(self._partial, self.of_queries)
+                self._splits = Splits(self._partial, self.of_queries)
 
     def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
         """Multiply, reading both in place."""
@@ -217,6 +265,18 @@ class Products:
             self._adds = True
         if self.of_table is not None:
             self._multiply(slopes, queries, self.of_table[chunk], splits=0, adds=False)
+
+    def owed(self) -> Owed | None:
+        """The splits of the sum over candidates."""
+        if self._splits is None or self.of_queries is None:
+            return None
+        numbers = self.of_queries.numel()
+        return Owed(self._splits, len(self._partial), numbers, -(-numbers // SUMMED))
+
+    def settle(self) -> None:
+        """Add the splits."""
+        if self._splits is not None and self.of_queries is not None:
+            torch.sum(self._partial, 0, out=self.of_queries)
 
     def _multiply(
         self, slopes: Tensor, others: Tensor, grad: Tensor, *, splits: int, adds: bool

@@ -9,8 +9,8 @@ Labels are checked on the device with the keys that tiles find them by, sums whe
 the host waits once, for one word a program.
 
 Memory: slopes of a chunk, and its panels where these do not stand in the table's gradient, 40 MiB;
-packed queries 4, row sums 4, partial gradients of a product's queries 8 MiB; O(B + nnz); and what
-pairwise.py takes for a block.
+packed queries 2, row sums 4; partial gradients of a product's queries 8 MiB, of a distance's 14,
+and 2 of few rows; sums of a bias 1/16 of the slopes; O(B + nnz). In all at most 64 MiB.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,10 @@ from ..labels import (
     LossNeed,
 )
 from ..operands import Operands
+from .device import finish as finishing
 from .device import losses as device
-from .device.losses import FACTS, FINISHED_ROWS, LABELS, SCALED, SUMMED, Loss, Result, Totals
+from .device.finish import FINISHED_ROWS, SCALED, Totals
+from .device.losses import FACTS, LABELS, Loss, Result
 from .host import launch as launcher
 from .host.views import vector_of
 from .loss_tiles import tiles_of
@@ -48,8 +50,8 @@ class FusedLosses(Losses):
 
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
         """Binary cross entropy; waits once if there are checks."""
-        rows, _ = self._bce(operands, labels, 1.0, _NOTHING, checks)
-        return rows
+        totals, _ = self._bce(operands, labels, 1.0, _NOTHING, checks)
+        return BceRows(totals.rows, totals.linear)
 
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
@@ -71,8 +73,8 @@ class FusedLosses(Losses):
         checks: LossChecks | None = None,
     ) -> BceTotal:
         """A total and its gradients, of scores that are swept once."""
-        rows, gradients = self._bce(operands, labels, 1 / divisor, need, checks)
-        return BceTotal(rows.rows.sum(), rows.linear, gradients)
+        totals, gradients = self._bce(operands, labels, 1 / divisor, need, checks, has_total=True)
+        return BceTotal(totals.total, totals.linear, gradients)
 
     def _bce(
         self,
@@ -81,20 +83,31 @@ class FusedLosses(Losses):
         weight: float,
         need: LossNeed,
         checks: LossChecks | None,
-    ) -> tuple[BceRows, LossGradients]:
-        """``weight`` times the rows, and its gradients."""
+        *,
+        has_total: bool = False,
+    ) -> tuple[Totals, LossGradients]:
+        """``weight`` times the rows, their sum if it is asked for, and its gradients."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 if checks is not None:
                     checks.labels()
-                rows = [_zeros(operands, dtype) for dtype in (torch.float32, torch.float64)]
-                return BceRows(*rows), _no_gradients(operands, need)
-            status = make_keys(operands, labels, -(-operands.num_queries // FINISHED_ROWS))
+                rows, linear = (_zeros(operands, it) for it in (torch.float32, torch.float64))
+                none = Totals(None, rows, linear, None, None, rows.sum())
+                return none, _no_gradients(operands, need)
+            programs = -(-operands.num_queries // FINISHED_ROWS)
+            status = make_keys(operands, labels, programs)
             made = _device_labels(operands, labels, status, weight)
             loss = Loss(is_softmax=False, has_sums=True, has_slopes=any(need))
-            totals, gradients = _Sweep(operands, made, loss, need, arch, status.finished).run()
+            told = Totals(None, None, None, None, status.of_finish)
+            if has_total:
+                told = told._replace(
+                    total=operands.queries.new_empty((), dtype=torch.float32),
+                    parts=operands.queries.new_empty(programs, dtype=torch.float64),
+                    finished=status.words[2:],
+                )
+            totals, gradients = _Sweep(operands, made, loss, need, arch, told).run()
         _read(status.words[FACTS:], totals.linear, checks)
-        return BceRows(totals.rows, totals.linear), gradients
+        return totals, gradients
 
     def cross_entropy(
         self,
@@ -113,7 +126,8 @@ class FusedLosses(Losses):
             words = targets.new_empty(-(-operands.num_queries // FINISHED_ROWS))
             made = _targets(operands, targets, label_smoothing)
             loss = Loss(is_softmax=True, has_sums=True, has_slopes=False)
-            totals, _ = _Sweep(operands, made, loss, _NOTHING, arch, words).run()
+            told = Totals(None, None, None, None, words)
+            totals, _ = _Sweep(operands, made, loss, _NOTHING, arch, told).run()
         _read(words, totals.linear, checks)
         return CrossEntropyRows(totals.rows, totals.linear, totals.logsumexp)
 
@@ -136,7 +150,7 @@ class FusedLosses(Losses):
         values = [it if it.numel() else None for it in gradients] + [None, None]
         with launcher.serving(factor.device):
             launcher.launch(
-                device.scale,
+                finishing.scale,
                 (-(-max(sizes) // SCALED),),
                 {
                     "values": tuple(values[:3]),
@@ -179,7 +193,7 @@ class _Status(NamedTuple):
     """What the device tells of labels and sums, and the keys of the labels."""
 
     words: Tensor  # [FACTS + programs] int64
-    finished: Tensor  # those of the programs that finish
+    of_finish: Tensor  # those of the programs that finish
     keys: Tensor  # [positives]
 
 
@@ -232,11 +246,12 @@ class _Sweep:
         loss: Loss,
         need: LossNeed,
         arch: int,
-        status: Tensor | None = None,
+        told: Totals | None = None,
     ) -> None:
+        """``told``: where programs that finish tell what they met, and the total if asked for."""
         self.operands, self.labels, self.need = operands, labels, need
         self.loss = loss._replace(has_bias_sums=need.bias)
-        self.tiles, self.status = tiles_of(operands, arch, need), status
+        self.tiles, self.told = tiles_of(operands, arch, need), told
         queries, table = operands.queries, operands.table
         self.of_bias = table.new_empty(len(table), dtype=torch.float32) if need.bias else None
         count, tile = operands.num_queries, self.tiles.tile
@@ -259,10 +274,12 @@ class _Sweep:
             labels = self.labels._replace(first=chunk.start)
             self.tiles.score(chunk, labels, self.result._replace(sums=room), self.loss)
             self._pull(chunk)
-        totals = Totals(None, None, None, None, None) if sums is None else sums.finished()
         tiles = self.tiles
-        if sums is None and tiles.splits is not None:
-            torch.sum(tiles.splits.partial, 0, out=tiles.splits.grad)
+        if sums is None:
+            totals = Totals(None, None, None, None, None)
+            tiles.settle()
+        else:
+            totals = sums.finished()
         return totals, LossGradients(tiles.of_queries, tiles.of_table, self.of_bias)
 
     def _chunks(self) -> Iterator[slice]:
@@ -299,7 +316,10 @@ class _RowSums:
             for dtype in (torch.float32, torch.float64, torch.float64)
         )
         carried = linear.new_empty(shape[1:] if tiles > self._capacity else (0,))
-        self._totals = Totals(carried, rows, linear, logsumexp, sweep.status)
+        assert sweep.told is not None
+        self._totals = sweep.told._replace(
+            carried=carried, rows=rows, linear=linear, logsumexp=logsumexp
+        )
         self._used, self._has_earlier = 0, False
 
     def room(self, tiles: int) -> Tensor:
@@ -316,29 +336,28 @@ class _RowSums:
 
     def _add(self, *, is_last: bool) -> None:
         operands, bias = self._sweep.operands, self._sweep.operands.candidates.whole_bias
-        splits = self._sweep.tiles.splits if is_last else None
-        num_splits, numbers = 0, 0
-        if splits is not None:
-            num_splits, numbers = len(splits.partial), splits.grad.numel()
+        owed = self._sweep.tiles.owed() if is_last else None
+        programs = -(-operands.num_queries // FINISHED_ROWS)
         launcher.launch(
-            device.finish,
-            (-(-operands.num_queries // FINISHED_ROWS) + -(-numbers // SUMMED),),
+            finishing.finish,
+            (programs + (0 if owed is None else owed.programs),),
             {
                 "p_sums": self._sums,
                 "labels": self._sweep.labels,
                 "p_picked": self._sweep.picked,
                 "totals": self._totals,
                 "bias": None if bias is None else vector_of(bias),
-                "splits": splits,
+                "splits": None if owed is None else owed.parts,
                 "num_tiles": self._used,
                 "num_queries": operands.num_queries,
                 "num_candidates": operands.candidates.num_rows,
-                "num_splits": num_splits,
-                "num_numbers": numbers,
+                "num_splits": 0 if owed is None else owed.count,
+                "num_numbers": 0 if owed is None else owed.numbers,
                 "IS_SOFTMAX": self._sweep.loss.is_softmax,
                 "HAS_EARLIER": self._has_earlier,
                 "IS_LAST": is_last,
                 "ROWS": FINISHED_ROWS,
+                "STRIPED": None if owed is None else owed.striped,
             },
             num_warps=4,
         )

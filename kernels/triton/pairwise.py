@@ -5,9 +5,8 @@ Distances are swept in tiles (device/score_tiles.py), and slopes carried to both
 own float32 matmul precision (IEEE unless the user allows less); with ``dims`` its scores are swept
 in IEEE float32, all crops in one pass.
 
-Memory: 20 MiB of packed operands; backward 20 MiB of partial sums, 8 MiB of float32 sums of rows in
-half precision and, for ``l2`` and crops, 16 MiB of coefficients. Losses over all candidates
-(losses.py) hand their slopes over, chunk by chunk.
+Memory: 20 MiB of packed operands; backward 16 MiB of partial sums, 8 MiB of float32 sums of rows in
+half precision and, for ``l2`` and crops, 16 MiB of coefficients.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..backend import Into
 from ..operands import Gradients, Need, Operands
 from .device.arguments import Out
 from .device.score_tiles import Panels, score_tiles
@@ -29,7 +27,7 @@ from .host.gradients import (
     row_cap,
 )
 from .host.layout import Selection, pack_candidates, pack_stored_queries
-from .host.pull import RowSums, Slopes, most_queries
+from .host.pull import RowSums, Slopes, blocks_of
 from .host.views import form_of, packed_planes, vector_of
 from .host.widths import crop_order, over_norms, segments
 from .indexed import fill_indexed
@@ -107,33 +105,24 @@ def all_gradients(
     operands: Operands,
     grad: Tensor,
     need: Need,
-    into: Into | None = None,
-    *,
-    is_divided: bool = False,
 ) -> Gradients:
-    """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype.
-
-    ``is_divided``: where the score is a root, ``grad`` has been divided by it.
-    """
+    """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype."""
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, N]
-    if into is None:
-        gradients, adds = _new_gradients(operands, need), False
-    else:
-        gradients, adds = Gradients(into.queries, into.table), into.adds_to_table
+    gradients = _new_gradients(operands, need)
     is_narrow = max(operands.crops) < operands.num_features
-    if (is_narrow or not grad.numel()) and not adds:
+    if is_narrow or not grad.numel():
         for part in (gradients.table, gradients.factor):
             if part is not None:
                 part.zero_()
     if not grad.numel():
         return gradients
     with launcher.serving(operands.table.device) as arch:
-        takes_root = operands.score.root and not is_divided
+        takes_root = operands.score.root
         for columns, parts in _blocks(operands, grad, takes_root=takes_root):
             is_single = operands.score.monotone and len(parts) == 1
             of_table, of_factor = (
-                None if whole is None else RowSums(whole[columns], adds=adds, is_single=is_single)
+                None if whole is None else RowSums(whole[columns], is_single=is_single)
                 for whole in (gradients.table, gradients.factor)
             )
             for rows in parts:
@@ -169,14 +158,14 @@ def _blocks(
     """
     copies = int(len(grad) > 1) + (len(grad) if takes_root else 0)
     num_queries, num_rows = grad.shape[1:]
-    height, width = num_queries, num_rows
+    width, parts = num_rows, [slice(0, num_queries)]
     if operands.score.monotone:
-        height = min(height, most_queries(operands))
+        parts = blocks_of(operands)
     if copies:
         pairs = BLOCK_PAIRS * 2 // (copies + 1)
-        height = max(1, min(height, pairs // _LEAST_COLUMNS))
+        height = max(1, min(parts[0].stop, pairs // _LEAST_COLUMNS))
         width = max(1, pairs // height)
-    parts = [slice(i, i + height) for i in range(0, num_queries, height)]
+        parts = [slice(i, i + height) for i in range(0, num_queries, height)]
     is_single = operands.score.monotone and len(parts) == 1
     width = min(width, num_rows if is_single else row_cap(operands))
     for j in range(0, num_rows, width):

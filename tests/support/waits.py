@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -75,3 +76,30 @@ def count_waits(call: Callable[[], object]) -> int:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return sum("synchroniz" in str(warning.message) for warning in caught)
+
+
+class LiveMemory(PretendDevice):
+    """As :class:`PretendDevice`; ``peak`` is the most bytes that what was made took at a time."""
+
+    def __init__(self, value: int = 0) -> None:
+        super().__init__(value)
+        self.peak = 0
+        self._live: dict[int, StorageWeakRef] = {}
+        self._bytes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.is_meta and _key(leaf) not in given:
+                storage = leaf.untyped_storage()
+                self._live[_key(leaf)] = StorageWeakRef(storage)
+                self._bytes[_key(leaf)] = storage.nbytes()
+        for key in [key for key, storage in self._live.items() if storage.expired()]:
+            del self._live[key], self._bytes[key]
+        self.peak = max(self.peak, sum(self._bytes.values()))
+        return result
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

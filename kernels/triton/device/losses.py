@@ -2,7 +2,7 @@
 
 A tile's scores become, in registers, the sums of its rows and, where gradients are asked for, the
 slope of the loss by each score, which is the one thing that is written for every pair. Row sums of
-a tile are float32; :func:`finish` adds those of all tiles in float64, in the order of the tiles,
+a tile are float32; finish.py adds those of all tiles in float64, in the order of the tiles,
 whatever order programs ran in.
 
 Labels come as ascending keys ``row N + id``: a row of a tile finds its first positive by a binary
@@ -19,18 +19,17 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .adversarial import log1p_of
+from .adversarial import LOWEST, log1p_of
 from .arguments import Vector, find_last_not_above, load_as
 from .score_tiles import sum_tile
 from .terms import distance_of, score_of
 
-LABELS, FINISHED_ROWS, SUMMED, SCALED = 1024, 16, 1024, 4096  # of a program
-FACTS = 2  # words of a status before those of programs: positives, candidates
-_SUMMED: tl.constexpr = tl.constexpr(SUMMED)
+LABELS = 1024  # of a program
+FACTS = (
+    4  # words of a status before those of programs: positives, candidates, programs that finished
+)
 _FACTS: tl.constexpr = tl.constexpr(FACTS)
 _NO_KEY: tl.constexpr = tl.constexpr(9223372036854775807)
-_TILES: tl.constexpr = tl.constexpr(32)  # whose sums are added at once
-_LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
 
 
 class Loss(NamedTuple):
@@ -175,7 +174,7 @@ def softmax_of(x, labels, result, num_queries, valid, TILE: tl.constexpr, LOSS: 
     slope = x
     if LOSS.has_sums:
         peak = tl.max(tl.where(valid, x, float("-inf")), 1)
-        peak = tl.maximum(peak, _LOWEST)  # of scores that are all -inf
+        peak = tl.maximum(peak, LOWEST)  # of scores that are all -inf
         mass = tl.sum(tl.where(valid, tl.exp(x - peak[:, None]), 0.0), 1)
         store_sums(result.sums, row, num_queries, 0, peak, 3)
         store_sums(result.sums, row, num_queries, 1, mass, 3)
@@ -274,6 +273,7 @@ def make_keys(
     if i_program == 0:
         tl.store(p_status, num_positives.to(tl.int64))
         tl.store(p_status + 1, num_candidates.to(tl.int64))
+        tl.store(p_status + 2, tl.zeros((), tl.int64))
     o = i_program.to(tl.int64) * LABELS + tl.arange(0, LABELS)
     m_row = o < num_queries
     low = tl.load(p_indptr + o, mask=m_row, other=0)
@@ -290,195 +290,3 @@ def make_keys(
     row = tl.maximum(find_last_not_above(p_indptr, num_queries, o), 0)
     tl.store(p_keys + o, row * num_candidates + safe, mask=m_place)
     tl.store(p_status + _FACTS + i_program, tl.max(is_bad.to(tl.int64), 0))
-
-
-class Splits(NamedTuple):
-    """A gradient in parts ``[splits][numbers]``, and where their sum goes."""
-
-    partial: Any
-    grad: Any
-
-
-class Totals(NamedTuple):
-    """Row sums of earlier tiles, and where those of all go."""
-
-    carried: Any  # [2, or 3 of a softmax][B] float64
-    rows: Any  # [B] the losses
-    linear: Any  # [B] float64
-    logsumexp: Any  # [B] float64, of a softmax
-    status: Any  # [programs] int64, 1 where a program met what is not finite
-
-
-@triton.jit
-def sum_over_tiles(p_sums, part, num_tiles, num_queries, row, PARTS: tl.constexpr):
-    """A sum of each row over all tiles, in float64 and in their order; of peaks, the highest."""
-    total = tl.zeros_like(row).to(tl.float64)
-    for first in range(0, num_tiles, _TILES):
-        tile = first + tl.arange(0, _TILES)
-        mask = (tile < num_tiles)[:, None] & (row < num_queries)[None, :]
-        o_sum = (tile.to(tl.int64) * PARTS + part)[:, None] * num_queries + row[None, :]
-        total += tl.sum(tl.load(p_sums + o_sum, mask=mask, other=0.0).to(tl.float64), 0)
-    return total
-
-
-@triton.jit
-def mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass):
-    """The highest score of each row, and its mass relative to that, with those so far."""
-    for first in range(0, num_tiles, _TILES):
-        tile = first + tl.arange(0, _TILES)
-        mask = (tile < num_tiles)[:, None] & (row < num_queries)[None, :]
-        o_peak = (tile.to(tl.int64) * 3)[:, None] * num_queries + row[None, :]
-        peaks = tl.load(p_sums + o_peak, mask=mask, other=float("-inf")).to(tl.float64)
-        masses = tl.load(p_sums + o_peak + num_queries, mask=mask, other=0.0).to(tl.float64)
-        higher = tl.maximum(peak, tl.max(peaks, 0))
-        parts = tl.where(mask, masses * tl.exp(peaks - higher[None, :]), 0.0)
-        mass = mass * tl.exp(peak - higher) + tl.sum(parts, 0)
-        peak = higher
-    return peak, mass
-
-
-@triton.jit
-def finish_rows(
-    p_sums,
-    labels,
-    p_picked,
-    totals,
-    bias,
-    num_tiles,
-    num_queries,
-    num_candidates,
-    IS_SOFTMAX: tl.constexpr,
-    HAS_EARLIER: tl.constexpr,
-    IS_LAST: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """Add the tiles' sums to those carried; of the last ones make the rows' losses."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    m_row = row < num_queries
-    PARTS: tl.constexpr = 3 if IS_SOFTMAX else 2
-    p_carried = totals.carried + row
-    linear = sum_over_tiles(p_sums, PARTS - 1, num_tiles, num_queries, row, PARTS)
-    if IS_SOFTMAX:
-        peak = tl.zeros_like(linear) + _LOWEST
-        mass = tl.zeros_like(linear)
-        if HAS_EARLIER:
-            peak = tl.load(p_carried, mask=m_row, other=0.0)
-            mass = tl.load(p_carried + num_queries, mask=m_row, other=0.0)
-        peak, mass = mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass)
-        loss = peak + tl.log(mass)
-    else:
-        peak = linear
-        mass = linear
-        loss = sum_over_tiles(p_sums, 0, num_tiles, num_queries, row, PARTS)
-    if HAS_EARLIER:
-        linear += tl.load(p_carried + (PARTS - 1) * num_queries, mask=m_row, other=0.0)
-        if not IS_SOFTMAX:
-            loss += tl.load(p_carried, mask=m_row, other=0.0)
-    if IS_LAST:
-        is_bad = (tl.abs(linear) < float("inf")) == 0
-        if IS_SOFTMAX:
-            tl.store(totals.logsumexp + row, loss, mask=m_row)
-            target = tl.load(labels.keys + row, mask=m_row, other=0)
-            safe = tl.minimum(tl.maximum(target, 0), num_candidates - 1)
-            is_bad |= target != safe
-            if bias is not None:
-                value = load_as(bias.ptr + safe * bias.step, m_row, tl.float32)
-                is_bad |= value == float("-inf")
-            inside = m_row & (target == safe)
-            picked = tl.load(p_picked + row, mask=inside, other=0.0).to(tl.float64)
-            loss -= labels.positive * picked
-            if labels.every != 0.0:
-                loss -= labels.every * linear
-        loss *= labels.weight
-        tl.store(totals.rows + row, loss.to(tl.float32), mask=m_row)
-        tl.store(totals.linear + row, linear, mask=m_row)
-        tl.store(totals.status + tl.program_id(0), tl.max((is_bad & m_row).to(tl.int64), 0))
-    else:
-        tl.store(p_carried, peak if IS_SOFTMAX else loss, mask=m_row)
-        if IS_SOFTMAX:
-            tl.store(p_carried + num_queries, mass, mask=m_row)
-        tl.store(p_carried + (PARTS - 1) * num_queries, linear, mask=m_row)
-
-
-@triton.jit
-def add_splits(splits, i_program, num_splits, num_numbers, BLOCK: tl.constexpr):
-    """The sum over the splits of a gradient, in their order."""
-    o = i_program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = o < num_numbers
-    p_partial = splits.partial + o
-    total = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(num_splits):
-        total += tl.load(p_partial, mask=mask, other=0.0)
-        p_partial += num_numbers
-    tl.store(splits.grad + o, total, mask=mask)
-
-
-NO_SIZES = ["num_tiles", "num_queries", "num_candidates", "num_splits", "num_numbers"]
-
-
-@triton.jit(do_not_specialize=NO_SIZES)
-def finish(
-    p_sums,  # [tiles][2 or 3][B]
-    labels,
-    p_picked,
-    totals,
-    bias,
-    splits,  # Splits, or None
-    num_tiles,
-    num_queries,
-    num_candidates,
-    num_splits,
-    num_numbers,
-    IS_SOFTMAX: tl.constexpr,
-    HAS_EARLIER: tl.constexpr,
-    IS_LAST: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """Finish the rows, and beside them a gradient that lies in splits."""
-    num_programs = tl.cdiv(num_queries, ROWS)
-    if tl.program_id(0) < num_programs:
-        finish_rows(
-            p_sums,
-            labels,
-            p_picked,
-            totals,
-            bias,
-            num_tiles,
-            num_queries,
-            num_candidates,
-            IS_SOFTMAX,
-            HAS_EARLIER,
-            IS_LAST,
-            ROWS,
-        )
-    elif splits is not None:
-        i_program = tl.program_id(0) - num_programs
-        add_splits(splits, i_program, num_splits, num_numbers, _SUMMED)
-
-
-@triton.jit
-def scale_part(p_values, count, factor, BLOCK: tl.constexpr):
-    """In place ``factor`` times a block of values."""
-    o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    values = tl.load(p_values + o, mask=o < count, other=0.0)
-    tl.store(p_values + o, values * factor, mask=o < count)
-
-
-@triton.jit(do_not_specialize=["first_count", "second_count", "third_count"])
-def scale(
-    values,  # three gradients, or None
-    p_factor,
-    first_count,
-    second_count,
-    third_count,
-    BLOCK: tl.constexpr,
-):
-    """In place ``factor`` times gradients; a factor of 1 is read, and nothing else."""
-    factor = tl.load(p_factor).to(tl.float32)
-    if factor != 1.0:
-        if values[0] is not None:
-            scale_part(values[0], first_count, factor, BLOCK)
-        if values[1] is not None:
-            scale_part(values[1], second_count, factor, BLOCK)
-        if values[2] is not None:
-            scale_part(values[2], third_count, factor, BLOCK)

@@ -252,27 +252,46 @@ def pull(
             put(p_grad, total.b, mask, TILE.adds)
 
 
-@triton.jit(do_not_specialize=["num_stripes", "first_feature", "last_feature"])
-def add_stripes(
-    grad,  # Rows of the queries' gradient, float32, from which the sums are subtracted
-    p_partial,  # as of Pulled
-    num_stripes,
+class Stripes(NamedTuple):
+    """The sums of programs, and where their gradient of queries goes."""
+
+    partial: Any  # as of Pulled
+    grad: Rows  # float32
+
+
+class Striped(NamedTuple):
+    """How sums of programs lie."""
+
+    planes: int
+    features: int
+
+
+@triton.jit
+def add_stripes_of(
+    stripes,
+    place,
+    sizes,
     first_feature,
-    last_feature,
-    PLANES: tl.constexpr,
-    FEATURES: tl.constexpr,
+    STRIPED: tl.constexpr,
     COLUMNS: tl.constexpr,
+    ADDS: tl.constexpr,
 ):
-    """Bring the partial sums of all stripes, added in order, into a query's gradient."""
-    query = tl.program_id(0)
-    num_queries = tl.num_programs(0)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    num_features = last_feature - first_feature
+    """Bring the partial sums of all stripes, added in order, into a part of a query's gradient.
+
+    ``place``: the query, and which columns; ``sizes``: queries, stripes, features. The sums are
+    minus the gradient.
+    """
+    query, i_columns = place
+    num_queries, num_stripes, num_features = sizes
+    grad = stripes.grad
+    FEATURES: tl.constexpr = STRIPED.features
+    PLANES: tl.constexpr = STRIPED.planes
+    column = i_columns * COLUMNS + tl.arange(0, COLUMNS)
     mask = column < num_features
     tiles = (num_features + FEATURES - 1) // FEATURES
     per_stripe = tiles.to(tl.int64) * num_queries * (PLANES * FEATURES)
     o_tile = (column // FEATURES).to(tl.int64) * num_queries + query
-    p_first = p_partial + o_tile * (PLANES * FEATURES) + column % FEATURES
+    p_first = stripes.partial + o_tile * (PLANES * FEATURES) + column % FEATURES
     p_grad = grad.ptr + query.to(tl.int64) * grad.row
     p_grad += (first_feature + column).to(tl.int64) * grad.step
     for plane in tl.static_range(PLANES):
@@ -288,4 +307,22 @@ def add_stripes(
             total += part
             stripe = stop
         p_plane = p_grad + plane_at(grad, plane)
-        tl.store(p_plane, tl.load(p_plane, mask=mask, other=0.0) - total, mask=mask)
+        if ADDS:
+            total = total - tl.load(p_plane, mask=mask, other=0.0)
+        tl.store(p_plane, -total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_stripes", "first_feature", "num_features"])
+def add_stripes(
+    stripes,
+    num_stripes,
+    first_feature,
+    num_features,
+    STRIPED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    """As above, of every query."""
+    place = tl.program_id(0), tl.program_id(1)
+    sizes = tl.num_programs(0), num_stripes, num_features
+    add_stripes_of(stripes, place, sizes, first_feature, STRIPED, COLUMNS, ADDS)

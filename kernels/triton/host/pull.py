@@ -7,13 +7,13 @@ from torch import Tensor
 
 from ...operands import Operands
 from ..device import pull as kernels
-from ..device.pull import Pulled, PullTile
+from ..device.pull import Pulled, PullTile, Striped, Stripes
 from . import launch as launcher
 from .configs import MAX_GRID
 from .views import form_of, plane_of, queries_of, rows_of, views_of
 
-PARTIAL_BYTES = 16 << 20  # of sums of queries, of all programs
-SPLIT_BYTES = 4 << 20  # of sums of rows, where queries are split
+PARTIAL_BYTES = 14 << 20  # of sums of queries, of all programs
+SPLIT_BYTES = 2 << 20  # of sums of rows, where queries are split
 PROGRAMS = 1056  # warps that a machine holds, of 255 registers a thread
 ROWS, RSCF_ROWS, RSCF_PHASE_ROWS = 32, 16, 8  # of a lane
 FEATURES = 4  # of a tile of many rows: fewer need less room, more exchange less
@@ -36,18 +36,16 @@ class RowSums:
     ----------
     grad : Tensor
         ``[R, G]``.
-    adds : bool
-        Whether ``grad`` holds a part already.
     is_single : bool
         Whether one pull will write it, so that rows in half precision need no sums in float32.
     """
 
-    def __init__(self, grad: Tensor, *, adds: bool, is_single: bool) -> None:
-        self.grad, self._adds = grad, adds
+    def __init__(self, grad: Tensor, *, is_single: bool) -> None:
+        self.grad = grad
         self.splits: int | None = None  # of the queries; the first pull says how many
-        self._is_direct = grad.dtype == torch.float32 or (is_single and not adds)
+        self._is_direct = grad.dtype == torch.float32 or is_single
         self.total = grad if self._is_direct else grad.to(torch.float32)
-        if not (self._is_direct or adds):
+        if not self._is_direct:
             self.total.zero_()
         self._partial: Tensor | None = None
 
@@ -60,13 +58,13 @@ class RowSums:
                 self._partial = self.grad.new_zeros(shape, dtype=torch.float32)
         if self._partial is not None:
             return self._partial[0], not is_first
-        return self.total, self._adds or not is_first or not self._is_direct
+        return self.total, not (is_first and self._is_direct)
 
     def finish(self) -> None:
         """Bring the sums into the gradient, in its dtype."""
         if self._partial is not None:
             total = self._partial.sum(0)
-            if self._adds or not self._is_direct:
+            if not self._is_direct:
                 total += self.total
             self.grad.copy_(total)
         elif not self._is_direct:
@@ -79,7 +77,7 @@ class QuerySums:
     Parameters
     ----------
     operands : Operands
-        A block of at most :func:`most_queries` queries, and the chunk of candidates with most rows.
+        One of :func:`blocks_of`, and the chunk of candidates with most rows.
     low, high : int
         The range of features.
     arch : int
@@ -95,34 +93,45 @@ class QuerySums:
         self.partial = operands.queries.new_empty(shape, dtype=torch.float32)
         self.has_any = False
 
-    def finish(self, grad: Tensor) -> None:
-        """Bring the sums, which hold minus the gradient, into ``grad [B, F]``, float32."""
+    @property
+    def striped(self) -> Striped:
+        """How the sums lie, as kernels take it."""
+        return Striped(self._operands.query_planes, self.tile.features)
+
+    def stripes_of(self, grad: Tensor) -> Stripes:
+        """The sums, and ``grad [B, F]`` which they will be brought into, as kernels take them."""
+        return Stripes(self.partial, queries_of(self._operands, grad))
+
+    def finish(self, grad: Tensor, *, adds: bool = True) -> None:
+        """Bring the sums into ``grad [B, F]``, float32, which holds a part if it ``adds``."""
         if self.has_any:
             launcher.launch(
                 kernels.add_stripes,
                 (len(grad), -(-(self.high - self.low) // ADD_COLUMNS)),
                 {
-                    "grad": queries_of(self._operands, grad),
-                    "p_partial": self.partial,
+                    "stripes": self.stripes_of(grad),
                     "num_stripes": self.stripes,
                     "first_feature": self.low,
-                    "last_feature": self.high,
-                    "PLANES": self._operands.query_planes,
-                    "FEATURES": self.tile.features,
+                    "num_features": self.high - self.low,
+                    "STRIPED": self.striped,
                     "COLUMNS": ADD_COLUMNS,
+                    "ADDS": adds,
                 },
                 num_warps=4,
             )
             self.has_any = False
 
 
-def most_queries(operands: Operands) -> int:
-    """Queries that are pulled at once: so many that programs fill the machine."""
+def blocks_of(operands: Operands) -> list[slice]:
+    """The queries in even blocks that are pulled at once, each so small that programs are many."""
     bytes_of_feature = 4 * operands.query_planes
     features = FEATURES
     of_all = bytes_of_feature * -(-operands.num_features // features) * features
-    of_programs = bytes_of_feature * features * PROGRAMS
-    return max(1, PARTIAL_BYTES // max(of_programs, of_all))
+    of_programs = bytes_of_feature * features * PROGRAMS * 3 // 4  # rather than a second block
+    most = max(1, PARTIAL_BYTES // max(of_programs, of_all))
+    count = operands.num_queries
+    height = -(-count // max(1, -(-count // most)))
+    return [slice(i, min(i + height, count)) for i in range(0, count, max(1, height))]
 
 
 def pull(

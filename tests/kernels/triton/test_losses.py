@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kgfast.kernels.backend import Into
 from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.flat import reference, triton
@@ -162,14 +161,15 @@ class TestPairwise:
         grad, arch = rows("l1", 3, 70, 2), architecture(q.device)
         of_queries, of_table, _ = triton.pairwise_backward(grad, q, c, "rotate")
         problem = Operands(q, Prepared(c, get_score("rotate")))
-        sums, made, part = None, torch.full_like(c, torch.nan), torch.zeros_like(q)
+        sums = None
+        made, part = torch.full_like(c, torch.nan), torch.full_like(q, torch.nan)
         for chunk in (slice(0, 64), slice(64, 70)):
             block = problem.of_rows(chunk)
             sums = sums or QuerySums(block, 0, 4, arch)
-            of_rows = RowSums(made[chunk], adds=False, is_single=True)
+            of_rows = RowSums(made[chunk], is_single=True)
             pull(block, Slopes(0, 4, grad[:, chunk]), sums, (of_rows, None), arch, is_first=True)
             of_rows.finish()
-        sums.finish(part)
+        sums.finish(part, adds=False)
         assert_close(part, of_queries)
         assert_close(made, of_table)
 
@@ -236,23 +236,6 @@ class TestPairwise:
         index = torch.arange(5, device=DEVICE).repeat(2, 1)
         actual = triton.indexed_backward(grad, q, c, index, "rotate", need=need)
         assert [part is not None for part in actual] == list(need)
-
-    @pytest.mark.parametrize("score", ["dot", "l2"])
-    @pytest.mark.parametrize("adds_to_table", [False, True])
-    def test_gradients_go_where_a_loss_collects_them(self, score, adds_to_table) -> None:
-        """Those of queries are added, those of the table written, unless they are added, too."""
-        from kgfast.kernels.triton import pairwise
-
-        q, c = operands(score, 3, 70, 4)
-        grad = rows("l1", 3, 70, 2)
-        of_queries, of_table, _ = triton.pairwise_backward(grad, q, c, score)
-        into = Into(torch.ones_like(q), torch.full_like(c, 2.0), adds_to_table)
-        problem = Operands(q, Prepared(c, get_score(score), torch.ones(70, device=DEVICE)))
-        made = pairwise.all_gradients(problem, grad, Need(True, True), into)
-        assert made.queries is into.queries
-        assert made.table is into.table
-        assert_close(into.queries, of_queries + 1)
-        assert_close(into.table, of_table + 2 * adds_to_table)
 
     @pytest.mark.parametrize("plane", [1, 7, 2**29, 2**31 - 1])
     def test_planes_begin_beyond_32_bits(self, plane) -> None:

@@ -1,0 +1,241 @@
+"""Row sums of tiles become losses, and parts of a gradient of queries that gradient.
+
+Both are one launch: the first programs finish rows, those after them add parts, in their order.
+The program that finishes last adds the losses of all rows, also in order: which one that is does
+not show.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .adversarial import LOWEST
+from .arguments import load_as
+from .pull import add_stripes_of
+
+FINISHED_ROWS, SUMMED, SCALED = 16, 1024, 4096  # of a program
+STRIPE_COLUMNS = 128  # likewise, of one query
+_SUMMED: tl.constexpr = tl.constexpr(SUMMED)
+_STRIPE_COLUMNS: tl.constexpr = tl.constexpr(STRIPE_COLUMNS)
+_TILES: tl.constexpr = tl.constexpr(32)  # whose sums are added at once
+
+
+class Splits(NamedTuple):
+    """A gradient in parts ``[splits][numbers]``, and where their sum goes."""
+
+    partial: Any
+    grad: Any
+
+
+class Totals(NamedTuple):
+    """Row sums of earlier tiles, and where those of all go."""
+
+    carried: Any  # [2, or 3 of a softmax][B] float64
+    rows: Any  # [B] the losses
+    linear: Any  # [B] float64
+    logsumexp: Any  # [B] float64, of a softmax
+    status: Any  # [programs] int64, 1 where a program met what is not finite
+    total: Any = None  # [1] the sum of the losses; None: not asked for
+    parts: Any = None  # [programs] float64, those of the total
+    finished: Any = None  # [1] int64: programs that have finished, 0 before
+
+
+@triton.jit
+def sum_over_tiles(p_sums, part, num_tiles, num_queries, row, PARTS: tl.constexpr):
+    """A sum of each row over all tiles, in float64 and in their order; of peaks, the highest."""
+    total = tl.zeros_like(row).to(tl.float64)
+    for first in range(0, num_tiles, _TILES):
+        tile = first + tl.arange(0, _TILES)
+        mask = (tile < num_tiles)[:, None] & (row < num_queries)[None, :]
+        o_sum = (tile.to(tl.int64) * PARTS + part)[:, None] * num_queries + row[None, :]
+        total += tl.sum(tl.load(p_sums + o_sum, mask=mask, other=0.0).to(tl.float64), 0)
+    return total
+
+
+@triton.jit
+def mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass):
+    """The highest score of each row, and its mass relative to that, with those so far."""
+    for first in range(0, num_tiles, _TILES):
+        tile = first + tl.arange(0, _TILES)
+        mask = (tile < num_tiles)[:, None] & (row < num_queries)[None, :]
+        o_peak = (tile.to(tl.int64) * 3)[:, None] * num_queries + row[None, :]
+        peaks = tl.load(p_sums + o_peak, mask=mask, other=float("-inf")).to(tl.float64)
+        masses = tl.load(p_sums + o_peak + num_queries, mask=mask, other=0.0).to(tl.float64)
+        higher = tl.maximum(peak, tl.max(peaks, 0))
+        parts = tl.where(mask, masses * tl.exp(peaks - higher[None, :]), 0.0)
+        mass = mass * tl.exp(peak - higher) + tl.sum(parts, 0)
+        peak = higher
+    return peak, mass
+
+
+@triton.jit
+def add_rows(totals, part, num_programs):
+    """Store this program's part of the total; the program that is the last to do so adds all."""
+    tl.store(totals.parts + tl.program_id(0), part)
+    tl.debug_barrier()
+    one = tl.full((), 1, tl.int64)
+    if tl.atomic_add(totals.finished, one, sem="acq_rel") == num_programs - 1:
+        tl.debug_barrier()
+        total = tl.zeros((_TILES,), tl.float64)
+        for first in range(0, num_programs, _TILES):
+            program = first + tl.arange(0, _TILES)
+            p_parts = totals.parts + program
+            total += tl.load(p_parts, mask=program < num_programs, other=0.0, volatile=True)
+        tl.store(totals.total, tl.sum(total, 0).to(tl.float32))
+
+
+@triton.jit
+def finish_rows(
+    p_sums,
+    labels,
+    p_picked,
+    totals,
+    bias,
+    num_tiles,
+    num_queries,
+    num_candidates,
+    IS_SOFTMAX: tl.constexpr,
+    HAS_EARLIER: tl.constexpr,
+    IS_LAST: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Add the tiles' sums to those carried; of the last ones make the rows' losses."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    m_row = row < num_queries
+    PARTS: tl.constexpr = 3 if IS_SOFTMAX else 2
+    p_carried = totals.carried + row
+    linear = sum_over_tiles(p_sums, PARTS - 1, num_tiles, num_queries, row, PARTS)
+    if IS_SOFTMAX:
+        peak = tl.zeros_like(linear) + LOWEST
+        mass = tl.zeros_like(linear)
+        if HAS_EARLIER:
+            peak = tl.load(p_carried, mask=m_row, other=0.0)
+            mass = tl.load(p_carried + num_queries, mask=m_row, other=0.0)
+        peak, mass = mass_over_tiles(p_sums, num_tiles, num_queries, row, peak, mass)
+        loss = peak + tl.log(mass)
+    else:
+        peak = linear
+        mass = linear
+        loss = sum_over_tiles(p_sums, 0, num_tiles, num_queries, row, PARTS)
+    if HAS_EARLIER:
+        linear += tl.load(p_carried + (PARTS - 1) * num_queries, mask=m_row, other=0.0)
+        if not IS_SOFTMAX:
+            loss += tl.load(p_carried, mask=m_row, other=0.0)
+    if IS_LAST:
+        is_bad = (tl.abs(linear) < float("inf")) == 0
+        if IS_SOFTMAX:
+            tl.store(totals.logsumexp + row, loss, mask=m_row)
+            target = tl.load(labels.keys + row, mask=m_row, other=0)
+            safe = tl.minimum(tl.maximum(target, 0), num_candidates - 1)
+            is_bad |= target != safe
+            if bias is not None:
+                value = load_as(bias.ptr + safe * bias.step, m_row, tl.float32)
+                is_bad |= value == float("-inf")
+            inside = m_row & (target == safe)
+            picked = tl.load(p_picked + row, mask=inside, other=0.0).to(tl.float64)
+            loss -= labels.positive * picked
+            if labels.every != 0.0:
+                loss -= labels.every * linear
+        loss *= labels.weight
+        tl.store(totals.rows + row, loss.to(tl.float32), mask=m_row)
+        tl.store(totals.linear + row, linear, mask=m_row)
+        tl.store(totals.status + tl.program_id(0), tl.max((is_bad & m_row).to(tl.int64), 0))
+        if totals.total is not None:
+            add_rows(totals, tl.sum(tl.where(m_row, loss, 0.0), 0), tl.cdiv(num_queries, ROWS))
+    else:
+        tl.store(p_carried, peak if IS_SOFTMAX else loss, mask=m_row)
+        if IS_SOFTMAX:
+            tl.store(p_carried + num_queries, mass, mask=m_row)
+        tl.store(p_carried + (PARTS - 1) * num_queries, linear, mask=m_row)
+
+
+@triton.jit
+def add_splits(splits, i_program, num_splits, num_numbers, BLOCK: tl.constexpr):
+    """The sum over the splits of a gradient, in their order."""
+    o = i_program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = o < num_numbers
+    p_partial = splits.partial + o
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(num_splits):
+        total += tl.load(p_partial, mask=mask, other=0.0)
+        p_partial += num_numbers
+    tl.store(splits.grad + o, total, mask=mask)
+
+
+NO_SIZES = ["num_tiles", "num_queries", "num_candidates", "num_splits", "num_numbers"]
+
+
+@triton.jit(do_not_specialize=NO_SIZES)
+def finish(
+    p_sums,  # [tiles][2 or 3][B]
+    labels,
+    p_picked,
+    totals,
+    bias,
+    splits,  # Splits of ``num_numbers``; Stripes of so many features; None
+    num_tiles,
+    num_queries,
+    num_candidates,
+    num_splits,
+    num_numbers,
+    IS_SOFTMAX: tl.constexpr,
+    HAS_EARLIER: tl.constexpr,
+    IS_LAST: tl.constexpr,
+    ROWS: tl.constexpr,
+    STRIPED: tl.constexpr,  # planes and features of Stripes; None: splits are none
+):
+    """Finish the rows, and beside them a gradient that lies in splits or in stripes."""
+    num_programs = tl.cdiv(num_queries, ROWS)
+    if tl.program_id(0) < num_programs:
+        finish_rows(
+            p_sums,
+            labels,
+            p_picked,
+            totals,
+            bias,
+            num_tiles,
+            num_queries,
+            num_candidates,
+            IS_SOFTMAX,
+            HAS_EARLIER,
+            IS_LAST,
+            ROWS,
+        )
+    elif splits is not None:
+        i_program = tl.program_id(0) - num_programs
+        if STRIPED is None:
+            add_splits(splits, i_program, num_splits, num_numbers, _SUMMED)
+        else:
+            per_query = tl.cdiv(num_numbers, _STRIPE_COLUMNS)
+            place = i_program // per_query, i_program % per_query
+            sizes = num_queries, num_splits, num_numbers
+            add_stripes_of(splits, place, sizes, 0, STRIPED, _STRIPE_COLUMNS, ADDS=False)
+
+
+@triton.jit
+def scale_part(p_values, count, factor, BLOCK: tl.constexpr):
+    """In place ``factor`` times a block of values."""
+    o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(p_values + o, mask=o < count, other=0.0)
+    tl.store(p_values + o, values * factor, mask=o < count)
+
+
+@triton.jit(do_not_specialize=["first_count", "second_count", "third_count"])
+def scale(
+    values,  # three gradients, or None
+    p_factor,
+    first_count,
+    second_count,
+    third_count,
+    BLOCK: tl.constexpr,
+):
+    """In place ``factor`` times gradients; a factor of 1 is read, and nothing else."""
+    factor = tl.load(p_factor).to(tl.float32)
+    if factor != 1.0:
+        if values[0] is not None:
+            scale_part(values[0], first_count, factor, BLOCK)
+        if values[1] is not None:
+            scale_part(values[1], second_count, factor, BLOCK)
+        if values[2] is not None:
+            scale_part(values[2], third_count, factor, BLOCK)

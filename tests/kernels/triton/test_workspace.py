@@ -1,0 +1,111 @@
+"""How much memory a call takes beside its operands and results, counted without a GPU."""
+
+import os
+
+import pytest
+import torch
+
+import kgfast
+from kgfast.kernels.scores import get_score
+from kgfast.ops import losses, scores
+from kgfast.ops import rank as rank_operator
+from kgfast.ops.bce_total import _bce_total
+from kgfast.ops.topk import _topk
+from support.waits import LiveMemory
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
+)
+
+MOST = 64 << 20
+BACKEND = "triton"
+
+
+@pytest.fixture(autouse=True)
+def no_launches(monkeypatch) -> None:
+    from kgfast.kernels.triton.host import launch, status
+
+    monkeypatch.setenv("KGFAST_BACKEND", BACKEND)
+    monkeypatch.setattr(launch, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "architecture", lambda device: 90)
+    monkeypatch.setattr(launch, "num_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(status.Report, "raise_if_bad", lambda report: None)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def ids(count: int) -> torch.Tensor:
+    return meta(count, dtype=torch.int64)
+
+
+def operands(score: str, batch: int, rows: int, dim: int, dtype: torch.dtype) -> list:
+    facts = get_score(score)
+    of_query, of_row = facts.query_planes(has_factor=False), facts.planes
+    return [meta(batch, dim * of_query), meta(rows, dim * of_row, dtype=dtype), meta(rows)]
+
+
+def size(*results: torch.Tensor | None) -> int:
+    return sum(it.untyped_storage().nbytes() for it in results if it is not None)
+
+
+SHAPES = [(16, 1_000_000, 64), (512, 40_943, 200), (512, 40_943, 512), (4000, 20_000, 100)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [*SHAPES, (1000, 2000, 200)])
+@pytest.mark.parametrize("score", ["dot", "l1", "rotate", "rscf_rotate"])
+def test_losses(score, shape, dtype) -> None:
+    batch, rows, _ = shape
+    given, need = operands(score, *shape, dtype), [True, True, True]
+    labels = [ids(batch + 1), ids(3 * batch), 1.0, 0.0]
+    with LiveMemory() as memory:
+        made = _bce_total.body(*given, *labels, score, 2.0, BACKEND, need)
+    taken = memory.peak - size(*made)
+    assert taken <= MOST
+    assert taken >= min(30 << 20, 3 * batch * rows)  # is counted
+    with LiveMemory() as memory:
+        _, lse = losses._cross_entropy.body(*given, ids(batch), 0.1, score, BACKEND)
+    assert memory.peak <= MOST
+    with LiveMemory() as memory:
+        made_of = meta(batch), lse, *given, ids(batch), 0.1, score, BACKEND, need
+        made = losses._cross_entropy_backward.body(*made_of)
+    assert memory.peak - size(*made) <= MOST
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", SHAPES[1:])
+@pytest.mark.parametrize("score", ["dot", "l2", "rotate", "rscf_rotate"])
+def test_all_pairs_and_their_backward(score, shape, dtype) -> None:
+    batch, rows, _ = shape
+    queries, table, bias = operands(score, *shape, dtype)
+    with kgfast.unchecked(), LiveMemory() as memory:
+        made = scores._pairwise_scores.body(queries, table, score, bias, None, None, BACKEND)
+    assert memory.peak - size(made) <= MOST
+    grad, need = meta(batch, rows), [True, True, False, False]
+    with LiveMemory() as memory:
+        made = scores._scores_backward.body(
+            grad, queries, table, None, score, None, None, None, BACKEND, need
+        )
+    assert memory.peak - size(*made) <= MOST
+
+
+@pytest.mark.parametrize("score", ["dot", "rotate"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ranks_and_the_best(score, shape) -> None:
+    batch, _, _ = shape
+    queries, table, bias = operands(score, *shape, torch.float32)
+    with LiveMemory(value=1) as memory:
+        rank_operator._rank_counts.body(
+            queries, table, ids(batch), ids(batch + 1), ids(0), score, bias, None, None, None, None,
+            False,
+        )  # fmt: skip
+    assert 0 < memory.peak <= MOST
+    with LiveMemory(value=1) as memory:
+        _topk.body(
+            queries, table, 10, ids(batch + 1), ids(0), score, bias, None, None, None, None, False,
+            False,
+        )  # fmt: skip
+    assert 0 < memory.peak <= MOST
