@@ -116,8 +116,10 @@ class TestAdversarial:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="interpreted kernels cannot be compiled")
-@pytest.mark.parametrize("columns", [70, 3000])
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("arch", "columns"),
+    [(90, 3000)] + [pytest.param(a, c, marks=pytest.mark.slow) for a in ARCHS for c in (70, 3000)],
+)
 def test_one_launch_each_that_does_not_spill(arch, columns) -> None:
     from kgfast.kernels.triton.adversarial import ADVERSARIAL
 

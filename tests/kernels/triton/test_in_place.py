@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast.kernels.scores import SCORES, get_score
 from support.flat import canonical_scores, reference, triton
-from support.interpreted import run_interpreted
+from support.interpreted import fast_and_slow, others_are_slow, run_interpreted
 
 pytest.importorskip("triton")
 
@@ -30,16 +30,10 @@ only_interpreted = pytest.mark.skipif(not INTERPRETED, reason="looks into the in
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
-@pytest.mark.timeout(600)
-def test_in_the_interpreter() -> None:
-    run_interpreted(__file__, "TestInPlace and not slow")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(900)
-def test_the_rest_in_the_interpreter() -> None:
-    run_interpreted(__file__, "TestInPlace and slow")
+@fast_and_slow
+def test_in_the_interpreter(marks: str) -> None:
+    run_interpreted(__file__, "TestInPlace", marks)
 
 
 def rscf_rows(score: str, has_factor: bool, shape: tuple[int, int, int]) -> tuple[Tensor, ...]:
@@ -56,7 +50,7 @@ def rscf_rows(score: str, has_factor: bool, shape: tuple[int, int, int]) -> tupl
 class TestInPlace:
     __test__ = CAN_RUN
 
-    @pytest.mark.parametrize("score", PLAIN_SCORES)
+    @pytest.mark.parametrize("score", others_are_slow(PLAIN_SCORES, "rotate", "dot"))
     def test_crops_of_a_subset(self, score) -> None:
         """Crops end within a step of features; the bound needs norms of float64 rows."""
         dtype = torch.float64 if score in ("l1", "rotate") else torch.float16
@@ -122,7 +116,7 @@ class TestInPlace:
             triton.topk(*args, 2, score="rscf_rotate", factor=factor.to(DEVICE))
 
     @only_interpreted
-    @pytest.mark.parametrize("score", PLAIN_SCORES)
+    @pytest.mark.parametrize("score", others_are_slow(PLAIN_SCORES, "rotate", "dot"))
     def test_the_sweep_stays_within_its_bound(self, score, monkeypatch) -> None:
         """Equal terms round the same way; 130 features are two of most lanes, three of two."""
         from kgfast.kernels.triton.device import in_place

@@ -13,7 +13,7 @@ from torch import Tensor
 from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.flat import reference, triton
-from support.interpreted import run_interpreted
+from support.interpreted import fast_and_slow, others_are_slow, run_interpreted
 from support.interpreter import shuffled_programs
 from support.problems import SCORES
 
@@ -35,20 +35,14 @@ if CAN_RUN:
 
 
 LAYOUTS = [score for score in SCORES if score != "rotate_interleaved"]  # one of each kernel
+DISTANCES = [score for score in LAYOUTS if score != "dot"]
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
-@pytest.mark.parametrize(
-    "group",
-    [
-        "TestPairwise",
-        "TestIndexed",
-        "TestLosses and not slow",
-        pytest.param("TestLosses and slow", marks=pytest.mark.slow),
-    ],
-)
-def test_in_the_interpreter(group: str) -> None:
-    run_interpreted(__file__, group)
+@fast_and_slow
+@pytest.mark.parametrize("group", ["TestPairwise", "TestIndexed", "TestLosses"])
+def test_in_the_interpreter(group: str, marks: str) -> None:
+    run_interpreted(__file__, group, marks)
 
 
 def rows(score: str, count: int, dim: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -122,12 +116,12 @@ class TestPairwise:
         bias = rows("l1", others, 1, 3)[:, 0] if has_bias else None
         check_pairwise(q, c, score, bias, [dim, 1, (dim + 1) // 2, dim] if has_dims else None)
 
-    @pytest.mark.parametrize("score", LAYOUTS)
+    @pytest.mark.parametrize("score", others_are_slow(LAYOUTS, "rotate", "dot"))
     def test_sums_of_several_parts(self, score) -> None:  # features, others, splits, tails
         bias = torch.ones(1, device=DEVICE)
         check_pairwise(*operands(score, 2, 130, 66), score, bias, [66, 2, 65], runs=1)
 
-    @pytest.mark.parametrize("score", LAYOUTS)
+    @pytest.mark.parametrize("score", others_are_slow(LAYOUTS, "rotate", "dot"))
     def test_many_blocks(self, score, monkeypatch) -> None:
         from kgfast.kernels.triton import pairwise
         from kgfast.kernels.triton.host import gradients, pull
@@ -143,7 +137,7 @@ class TestPairwise:
         check_pairwise(*operands(score, 34, 70, 2, torch.float16), score, runs=1)
 
     @pytest.mark.parametrize("programs", [1, 3, 1056])
-    @pytest.mark.parametrize("score", [score for score in LAYOUTS if score != "dot"])
+    @pytest.mark.parametrize("score", others_are_slow(DISTANCES, "rotate"))
     def test_stripes_of_tiles_and_splits_of_queries(self, score, programs, monkeypatch) -> None:
         """Programs that pull several tiles, or one; queries that are split beside few rows."""
         from kgfast.kernels.triton.host import pull
@@ -173,7 +167,7 @@ class TestPairwise:
         assert_close(part, of_queries)
         assert_close(made, of_table)
 
-    @pytest.mark.parametrize("score", LAYOUTS)
+    @pytest.mark.parametrize("score", others_are_slow(LAYOUTS, "rotate", "dot"))
     def test_a_crop_is_the_cropped_table(self, score) -> None:
         q, c = operands(score, 4, 40, 80)
         crops = triton.pairwise_scores(q, c, score, dims=[80, 64, 70])
@@ -202,7 +196,7 @@ class TestPairwise:
         assert sorted(places) == sorted(in_order)
         assert places != in_order
 
-    @pytest.mark.parametrize("score", [score for score in LAYOUTS if score != "dot"])
+    @pytest.mark.parametrize("score", others_are_slow(DISTANCES, "rotate"))
     def test_no_gradient_where_rows_are_equal(self, score) -> None:
         q = rows(score, 2, 3, 0)
         grad = torch.ones(2, 2, device=DEVICE)
@@ -343,12 +337,12 @@ class TestIndexed:
         bias = rows("l1", entities, 1, 3)[:, 0] if has_bias else None
         check_indexed(q, table, random_index(queries, count, entities), score, bias)
 
-    @pytest.mark.parametrize("score", SCORES)
+    @pytest.mark.parametrize("score", others_are_slow(SCORES, "rotate", "dot"))
     def test_crops(self, score) -> None:
         q, table = operands(score, 3, 12, 70)
         check_indexed(q, table, random_index(3, 9, 12), score, None, [66, 2, 70, 2])
 
-    @pytest.mark.parametrize("score", LAYOUTS)
+    @pytest.mark.parametrize("score", others_are_slow(LAYOUTS, "rotate", "dot"))
     def test_rows_that_no_pair_names_do_not_matter(self, score) -> None:
         """Not even the first one, which lanes past the end of a list once read."""
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kgfast.kernels.scores import get_score
-from support.interpreted import run_interpreted
+from support.interpreted import fast_and_slow, others_are_slow, run_interpreted
 from support.problems import SCORES
 
 pytest.importorskip("triton")
@@ -38,13 +38,14 @@ EVIL = [0.0, -0.0, 1.0, -1.0, 0.5, 1.0000001, 1e-40, -1e-40, 1e-23, 3e-20, 1e30,
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(600)
+@fast_and_slow
 @pytest.mark.parametrize("group", ["TestScores", "TestSums"])
-def test_in_the_interpreter(group: str) -> None:
-    run_interpreted(__file__, group)
+def test_in_the_interpreter(group: str, marks: str) -> None:
+    run_interpreted(__file__, group, marks)
 
 
 @on_gpu
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", others_are_slow(SCORES, "rotate", "dot"))
 class TestScores:
     __test__ = CAN_RUN
 
@@ -107,7 +108,7 @@ class TestScores:
 
 @on_gpu
 @pytest.mark.usefixtures("few_are_packed")
-@pytest.mark.parametrize("score", PLAIN_SCORES)
+@pytest.mark.parametrize("score", others_are_slow(PLAIN_SCORES, "rotate", "dot"))
 class TestSums:
     __test__ = CAN_RUN
 
@@ -168,11 +169,11 @@ class TestSums:
     def test_a_band_that_overflows(self, score, monkeypatch) -> None:
         from kgfast.kernels.triton.host import configs
 
-        monkeypatch.setattr(configs, "BAND_PAIRS", 1024)
-        candidates = table(score, 1, 3, torch.float32, 0, 0.0).repeat(180, 1)
+        monkeypatch.setattr(configs, "BAND_PAIRS", 4096)  # a tile
+        candidates = table(score, 1, 3, torch.float32, 0, 0.0).repeat(260, 1)
         candidates[7] *= 0.5
-        queries = table(score, 6, 3, torch.float32, 1, 0.0)
-        compare(queries, candidates, *known_ids(6, 180), score)
+        queries = table(score, 20, 3, torch.float32, 1, 0.0)
+        compare(queries, candidates, *known_ids(20, 260), score)
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
     def test_denormals(self, score, dtype) -> None:
@@ -186,11 +187,11 @@ class TestSums:
         """Each crop is repaired, and its index sorted, after all of them have run."""
         from kgfast.kernels.triton.host import configs
 
-        monkeypatch.setattr(configs, "BAND_PAIRS", 1024)
-        candidates = table(score, 1, 4, torch.float32, 0, 0.0).repeat(180, 1)
+        monkeypatch.setattr(configs, "BAND_PAIRS", 4096)  # a tile
+        candidates = table(score, 1, 4, torch.float32, 0, 0.0).repeat(260, 1)
         candidates[7] *= 0.5
-        queries = table(score, 6, 4, torch.float32, 1, 0.0)
-        compare(queries, candidates, *known_ids(6, 180), score, dims=[2, 4, 1])
+        queries = table(score, 20, 4, torch.float32, 1, 0.0)
+        compare(queries, candidates, *known_ids(20, 260), score, dims=[2, 4, 1])
 
     def test_infinite_biases(self, score) -> None:
         candidates = table(score, 40, 3, torch.float32, 0, 1.0)

@@ -16,7 +16,7 @@ from kgfast.kernels.checks import Checks
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support.flat import reference, triton
-from support.interpreted import run_interpreted
+from support.interpreted import fast_and_slow, others_are_slow, run_interpreted
 from support.problems import cast, make_problem, table_of
 
 pytest.importorskip("triton")
@@ -25,8 +25,9 @@ from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, PLAIN_SCORES, few
 
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
-def test_in_the_interpreter() -> None:
-    run_interpreted(__file__, "TestTopk")
+@fast_and_slow
+def test_in_the_interpreter(marks: str) -> None:
+    run_interpreted(__file__, "TestTopk", marks)
 
 
 def compare(queries: Tensor, candidates: Tensor, k: int, *args: object, **options: object) -> None:
@@ -64,7 +65,7 @@ class TestTopk:
         with packed(pick.random() < 0.5):
             compare(queries, candidates, k, *known, score, **problem.kwargs)
 
-    @pytest.mark.parametrize("score", PLAIN_SCORES)
+    @pytest.mark.parametrize("score", others_are_slow(PLAIN_SCORES, "rotate", "dot"))
     @pytest.mark.parametrize("kind", ["grid", "same", "close", "huge", "tiny"])
     def test_adversarial_tables(self, score, kind) -> None:
         known = torch.tensor([0, 3, 3]), torch.tensor([5, 0, 5])
@@ -72,7 +73,7 @@ class TestTopk:
         with packed(kind in ("grid", "huge")):
             compare(rows(score, 2, 3, 1, kind), table, 6, *known, score)
 
-    @pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
+    @pytest.mark.parametrize("score", others_are_slow(["dot", "l2", "rotate"], "rotate"))
     @pytest.mark.parametrize("kind", ["same", "normal"])
     def test_a_band_that_overflows(self, score, kind, monkeypatch) -> None:
         from kgfast.kernels.triton import topk
