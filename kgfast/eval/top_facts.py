@@ -41,6 +41,7 @@ _ANSWERS = 1 << 20  # that are held at once: 16 MiB
 _DEEPER = 8  # times as many answers, of a query whose last one is above the threshold
 _ROUNDED = 1 + 1e-6  # more than what a product of norms may lose
 _ROWS = 1 << 14  # of a table that are widened at once
+_SLACK = 1e-6  # of the first threshold: what rounding in another batch may take, nearly always
 _CLASSES, _SMALLEST = 16, 256  # of candidates by their norms; candidates of one
 _SORTED = 1 << 21  # candidates whose norms are sorted: 32 MiB; more are one class
 _WORTHWHILE = 0.5  # share of the pairs that classes have to leave
@@ -126,6 +127,10 @@ def top_facts(
             for queries in grid.batches():
                 search.take(queries)
                 advance(len(queries.anchors))
+            if search.lacks_some:
+                search.start_again()
+                for queries in grid.batches():
+                    search.take(queries)
     is_double = search.dtype == torch.float64
     scores = search.best.scores if is_double else search.best.scores.float()
     return Facts(search.best.triples, scores, vocabulary=names)
@@ -197,6 +202,18 @@ class _Search:
         self._classes = classes
         return None
 
+    @property
+    def lacks_some(self) -> bool:
+        """Whether fewer facts were above the first threshold than it is made of.
+
+        It is of queries in other batches, which a model may round otherwise.
+        """
+        return self.least > -torch.inf and not self.best.is_full
+
+    def start_again(self) -> None:
+        """Forget what was found, and the first threshold."""
+        self.best, self.least, self._lost = Best(self.best.k), -torch.inf, -torch.inf
+
     def _threshold(self, pool: Prepared, asked: Queries) -> None:
         """That of the best answers of some queries."""
         found = Best(self.best.k)
@@ -206,7 +223,7 @@ class _Search:
             part = asked.part(slice(rows, rows + step))
             scores, ids = self._topk(pool, self._queries(part), part, depth)
             self._add(found, part, scores, ids, ids >= 0)
-        self.least = found.worst
+        self.least = found.worst - _SLACK * abs(found.worst) if found.is_full else -torch.inf
 
     def take(self, asked: Queries) -> None:
         """Take in what a batch has above the threshold; later than all that were taken before."""

@@ -156,6 +156,31 @@ def test_few_queries_are_asked_where_bounds_tell(monkeypatch):
         top_facts(model)
 
 
+class Wobbling:
+    """A dot product whose queries depend on how many are asked for, as those of networks may."""
+
+    score, dim, num_entities, num_relations = "dot", 4, N, R
+
+    def __init__(self, wobble):
+        self.base, self.wobble = MODELS["distmult"](N, R, 4, 3), wobble
+
+    def queries(self, anchors, relations, side, dims=None):
+        scale = 1 + self.wobble * len(anchors)
+        return self.base.queries(anchors, relations, side).double() * scale
+
+    def candidates(self, side):
+        return self.base.candidates(side)
+
+
+@pytest.mark.parametrize("wobble", [1e-16, 1e-10, 1e-2])
+def test_the_first_threshold_may_be_of_queries_that_are_rounded_otherwise(wobble):
+    model = Wobbling(wobble)
+    found = top_facts(model, k=7, batch_size=R)  # a head a batch; the threshold is of one of all
+    triples, scores = sorted_facts(model.base)
+    assert torch.equal(found.triples, triples[:7])
+    assert torch.allclose(found.scores.double(), scores[:7] * (1 + wobble * R), rtol=1e-6)
+
+
 def test_inverse_relations_and_functions():
     plain = MODELS["complex"](N, 2 * R, 4, 0)
     model = Reciprocal(plain, "appended")
