@@ -4,6 +4,7 @@ The model's queries and factors are recorded as the call asks for them: ranks ar
 That they are right is checked against the dense equations.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -56,13 +57,29 @@ class Recorded:
         if query is None or held is None:
             expect(False, f"the model was not asked for {key}")
         drawn, score = self.drawn, self.drawn.model.score
-        table, count = drawn.base.entity, drawn.base.dim
+        table = drawn.base.relation if side == "relation" else drawn.base.entity
+        count = drawn.base.dim
         width = None if dim is None or dim == count else dim
         if width is not None:
             table = models.cropped(drawn, table, table.shape[1], width)
             query = self._cropped_query(query, width, held.factor is not None)
         factor = None if held.factor is None else held.factor[:, :dim]
         return exact.scores(query[None], table, score, held.bias, factor)
+
+    def has(self, anchor: int, relation: int, side: str) -> bool:
+        """Whether the model was asked for this query."""
+        return any(key[:3] == (anchor, relation, side) for key in self._queries)
+
+    def tails(self, pairs: Sequence[tuple[int, int]]) -> exact.Floats:
+        """The canonical scores of all tails of heads and relations at full width, ``[B, N]``."""
+        missing = [pair for pair in pairs if (*pair, "tail", None) not in self._queries]
+        if missing:  # pruned before it was asked
+            heads, relations = (torch.tensor(column) for column in zip(*missing, strict=True))
+            self.queries(heads, relations, "tail")
+        held = self._real_candidates("tail")
+        rows = torch.stack([self._queries[*pair, "tail", None] for pair in pairs])
+        base, score = self.drawn.base, self.drawn.model.score
+        return exact.scores(rows, base.entity, score, held.bias, held.factor)
 
     def _cropped_query(self, query: Tensor, width: int, has_factor: bool) -> Tensor:
         """The first features of each plane of a query of the whole width."""
@@ -81,7 +98,7 @@ class Recorded:
 def rank(case: Case) -> None:
     """``kgfast.rank``: every option."""
     drawn = models.draw(case)
-    hrt, known, lists = _graph(case, drawn)
+    hrt, known, lists = drawn_graph(case, drawn.model.num_entities, drawn.model.num_relations)
     sides = case.choice((("head", "tail"), ("tail", "head"), ("head",), ("tail",)))
     dims: Any = None
     if drawn.dims is not None:
@@ -137,7 +154,7 @@ def _check_rank(
 def topk(case: Case) -> None:
     """``kgfast.topk``: every option."""
     drawn = models.draw(case)
-    hrt, known, lists = _graph(case, drawn)
+    hrt, known, lists = drawn_graph(case, drawn.model.num_entities, drawn.model.num_relations)
     side = case.choice(SIDES)
     anchors, relations = hrt[:, 0 if side == "tail" else 2], hrt[:, 1]
     dim = None if drawn.dims is None else case.choice((None, *drawn.dims))
@@ -168,7 +185,7 @@ def queries(case: Case) -> None:
     if drawn.name in ("conve", "rescal"):
         return
     side, model = case.choice(SIDES), drawn.model
-    hrt, _, _ = _graph(case, drawn)
+    hrt, _, _ = drawn_graph(case, drawn.model.num_entities, drawn.model.num_relations)
     dim = None if drawn.dims is None else case.choice((None, *drawn.dims))
     case.note(side=side, dim=dim)
     recorded = Recorded(drawn)
@@ -201,9 +218,10 @@ def _magnitude(drawn: Drawn, tables: dict[str, Tensor]) -> float:
     return 1 + entity.shape[1] * size * (1 + float(relation.abs().max()))
 
 
-def _graph(case: Case, drawn: Drawn) -> tuple[Tensor, Any, set[tuple[int, int, int]]]:
+def drawn_graph(
+    case: Case, entities: int, relations: int
+) -> tuple[Tensor, Any, set[tuple[int, int, int]]]:
     """Triples to rank, the index of known ones or none, and those as a set."""
-    entities, relations = drawn.model.num_entities, drawn.model.num_relations
 
     def triples(count: int) -> Tensor:
         columns = case.ids(entities, count), case.ids(relations, count), case.ids(entities, count)

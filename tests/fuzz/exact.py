@@ -33,6 +33,11 @@ def numbers(values: Tensor) -> Floats:
     return values.detach().double().contiguous().numpy().copy()
 
 
+def stacked(columns: Sequence[Floats]) -> Floats:
+    """Columns ``[B]`` side by side, ``[B, C]``."""
+    return np.stack(columns, 1)
+
+
 def planes(rows: Floats, count: int, interleaved: bool) -> list[Floats]:
     """The planes ``[*, D]`` of rows."""
     if interleaved:

@@ -2,6 +2,7 @@
 
 from fuzz import (
     checkpoints,
+    doors,
     evaluations,
     folders,
     gradients,
@@ -27,6 +28,9 @@ KINDS: dict[str, Kind] = {
         Kind("rank", evaluations.rank, "valid", 70),
         Kind("topk", evaluations.topk, "valid", 40),
         Kind("queries of models", evaluations.queries, "valid", 20),
+        Kind("functions of blocks", doors.blocks, "valid", 20),
+        Kind("ranks of relations", doors.relations, "valid", 20),
+        Kind("best facts", doors.facts, "valid", 20),
         Kind("losses of samples", model_losses.sampled, "valid", 40),
         Kind("losses of all", model_losses.whole, "valid", 25),
         Kind("state: ranks", sweeps.in_state, "state", 60),
