@@ -76,6 +76,7 @@ lint: $(VENV)/.complete
 	$(PY) benchmarks/losses_page.py --check
 	$(PY) benchmarks/med_page.py --check
 	$(PY) benchmarks/pykeen_page.py --check
+	$(PY) benchmarks/options_page.py --check
 	$(PY) benchmarks/results_table.py --check
 	$(PY) tools/config_page.py --check
 	$(PY) benchmarks/reliability_page.py --check
@@ -98,6 +99,8 @@ bench: $(VENV)/.complete
 	$(PY) benchmarks/losses_page.py
 	$(PY) benchmarks/med_page.py
 	$(PY) benchmarks/pykeen_page.py
+	$(PY) benchmarks/conversions.py
+	$(PY) benchmarks/options_page.py
 
 # What needs a graph: `make bench DATA=DIR` with a folder of WN18RR.
 bench-data: $(VENV)/.complete
