@@ -168,6 +168,22 @@ def rankings() -> list[Tensor]:
     return [*found, ranks.realistic]
 
 
+def heads() -> list[Tensor]:
+    """Losses, draws and the best of an output layer, of all outputs and of some."""
+    weight = torch.nn.Parameter(make(N, WIDTH, seed=4))
+    head = kgfast.heads.StreamedHead(N, WIDTH, weight=weight, sparse=True)
+    hidden, found = make(B, WIDTH), []
+    for ids in (None, torch.cat([TARGETS, INDICES]).unique()):
+        found += [head.sample(hidden, 0.5, seed=3, candidate_ids=ids)]
+        found += [head.sample(hidden, 2.0, 4, seed=3, candidate_ids=ids)]
+        found += head.topk(hidden, 3, candidate_ids=ids)
+        loss = head.loss(hidden, TARGETS, candidate_ids=ids, reduction="none")
+        found += [loss.detach(), head.log_prob(hidden, TARGETS, candidate_ids=ids).detach()]
+    loss = head.sampled_loss(hidden, TARGETS, 9, seed=1)
+    found.append(loss.detach())
+    return found
+
+
 def tables_of_all_dtypes() -> list[Tensor]:
     found: list[Tensor] = []
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
@@ -183,7 +199,7 @@ WORK = {
     it.__name__: it
     for it in (
         *(all_scores, filtered_scores, row_losses, adversarial, row_adam, sampled_losses),
-        *(rankings, tables_of_all_dtypes),
+        *(rankings, heads, tables_of_all_dtypes),
     )
 }
 

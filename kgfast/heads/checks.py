@@ -69,7 +69,7 @@ def places_of(targets: Tensor, ids: Tensor, is_counted: Tensor) -> Tensor:
     ValueError
         For the first target that counts and is not among them.
     """
-    places = torch.searchsorted(ids, targets).clamp_(max=len(ids) - 1)
+    places = torch.searchsorted(ids, targets.contiguous()).clamp_(max=len(ids) - 1)
     wrong = (ids[places] != targets) & is_counted
     if bool(wrong.any()):
         raise _no_output("targets", targets, wrong, "candidate_ids", None)

@@ -57,9 +57,8 @@ def drawn_outputs(targets: Tensor, num_outputs: int, num_negatives: int, seed: i
         device=targets.device,
     )
     ids = torch.cat([hit, draws]).unique()
-    is_target = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    is_target[torch.searchsorted(ids, hit)] = True
-    share = others / max(1, len(ids) - len(hit))
-    left = math.log(share) if share > 0 else -math.inf
-    shift = torch.where(is_target, 0.0, left).float()
+    left = len(ids) - len(hit)
+    each = math.log(others / left) if left else 0.0
+    shift = torch.full(ids.shape, each, dtype=torch.float32, device=ids.device)
+    shift[torch.searchsorted(ids, hit)] = 0.0
     return Drawn(ids, shift)

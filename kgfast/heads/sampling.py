@@ -79,7 +79,7 @@ def draw(hidden: Tensor, outputs: Outputs, temperature: float, seed: int) -> Ten
     step = max(1, _SCRATCH // min(WIDTH, max(1, len(outputs))))
     for first in range(0, len(hidden), step):
         part = hidden[first : first + step]
-        rows = torch.arange(len(part), dtype=torch.int64, device=hidden.device).add_(first)
+        rows = torch.arange(first, first + len(part), dtype=torch.int64, device=hidden.device)
         blocks = _blocks(part, rows, outputs, temperature, mix(seed, _OF_BLOCKS))
         drawn[first : first + step] = _within(
             part, rows, outputs, blocks, (temperature, mix(seed, _WITHIN))

@@ -39,7 +39,7 @@ class StreamedHead(nn.Module):
     sparse : bool
         Give the weight ``torch.sparse_coo`` gradients where a method touches few rows: ``embed``,
         ``sampled_loss``, and ``loss`` and ``log_prob`` of ``candidate_ids``. :class:`RowWiseAdam`
-        takes them, and they add to a dense one without a second. A bias has a dense one.
+        takes them. A bias has a dense one.
     device, dtype
         Of new parameters.
 
