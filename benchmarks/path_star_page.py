@@ -27,8 +27,17 @@ WHAT = {
 
 def markdown(rows: Rows) -> str:
     """A row of each measurement, and where they come from."""
-    heads = ("what", "by", "samples", "outputs", "seconds", "peak memory", "logits, by formula")
-    lines = [pages.row(*heads), "|---|---|---:|---:|---:|---:|---:|"]
+    heads = (
+        "what",
+        "by",
+        "samples",
+        "outputs",
+        "seconds",
+        "CPU seconds",
+        "peak memory",
+        "logits, by formula",
+    )
+    lines = [pages.row(*heads), "|---|---|---:|---:|---:|---:|---:|---:|"]
     lines += [pages.row(*_cells(row)) for row in rows]
     return "\n".join([*lines, "", *pages.sources([rows])])
 
@@ -41,6 +50,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['samples']:,}",
         f"{row.get('candidates', row['vocabulary']):,}",
         f"{row['seconds']:,.1f}",
+        f"{row['cpu_seconds']:,.1f}",
         human_bytes(row["bytes"]),
         human_bytes(row["dense_bytes"]),
     )

@@ -41,10 +41,11 @@ def lib(name: str) -> Any:
 def measured(work: Callable[[], Any]) -> dict[str, Any]:
     """Peak beyond what was there, and seconds."""
     with lib("measure").PeakMemory("cpu") as peak:
-        start = time.perf_counter()
+        start, of_cpu = time.perf_counter(), time.process_time()
         work()
-        seconds = time.perf_counter() - start
-    return {"bytes": max(0, peak.bytes), "method": peak.method, "seconds": seconds}
+        seconds, of_cpu = time.perf_counter() - start, time.process_time() - of_cpu
+    about = {"bytes": max(0, peak.bytes), "method": peak.method}
+    return about | {"seconds": seconds, "cpu_seconds": of_cpu}
 
 
 def _head(config: Config) -> StreamedHead:
@@ -113,7 +114,8 @@ def step(config: Config, count: int, loss: str) -> Iterator[dict[str, Any]]:
     if loss != "full":
         update = measured(optimizer.step)
         row["bytes"] = max(row["bytes"], update["bytes"])
-        row["seconds"] += update["seconds"]
+        for name in ("seconds", "cpu_seconds"):
+            row[name] += update[name]
     if loss == "nodes":
         row["candidates"] = len(nodes)
     if loss == "sampled":
@@ -186,7 +188,8 @@ def _print(row: Mapping[str, Any]) -> None:
     of = f"{row['candidates']:,} nodes" if "candidates" in row else "the vocabulary"
     print(
         f"{row['section']:14} {row['contender']:7} {row['samples']:7,} samples, {of}: "
-        f"{row['seconds']:8.2f} s   {row['bytes'] / 2**20:10,.1f} MiB   "
+        f"{row['seconds']:8.2f} s, {row['cpu_seconds']:8.2f} CPU s   "
+        f"{row['bytes'] / 2**20:10,.1f} MiB   "
         f"logits {row['dense_bytes'] / 2**20:12,.0f} MiB",
         flush=True,
     )

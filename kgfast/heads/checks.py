@@ -1,11 +1,11 @@
 """The checks of what a head takes, before an operator sees it."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from kgfast.ops.checks import check_device, check_ids, check_index, check_tensor, check_unique
+
+_COLDEST = 1e-20  # temperatures: a score over it is finite in float32
 
 
 def check_hidden(hidden: Tensor, weight: Tensor) -> None:
@@ -86,12 +86,13 @@ def check_positive_int(name: str, value: int, most: int | None = None) -> None:
 
 
 def check_temperature(temperature: float) -> None:
-    """That it is above 0 and finite."""
+    """That it is a number by which scores can be divided."""
     if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
         raise TypeError(f"temperature must be a number; got {type(temperature).__name__}")
-    if not 0 < temperature < math.inf:
+    if not _COLDEST <= temperature <= 1 / _COLDEST:
         raise ValueError(
-            f"temperature must be above 0 and finite; got {temperature} (greedy() has no noise)"
+            f"temperature must be in {_COLDEST} .. {1 / _COLDEST}; got {temperature} (greedy() "
+            f"takes the best)"
         )
 
 

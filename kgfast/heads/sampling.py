@@ -18,6 +18,8 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.heads.noise import gumbel
+from kgfast.ops import run
+from kgfast.ops.differentiable import result_dtype
 from kgfast.training.negatives import mix
 
 WIDTH = 1024  # candidates of a block
@@ -67,7 +69,7 @@ def draw(hidden: Tensor, outputs: Outputs, temperature: float, seed: int) -> Ten
         ``[B, D]``.
     outputs : Outputs
     temperature : float
-        Above 0.
+        As of :meth:`kgfast.heads.StreamedHead.sample`.
     seed : int
 
     Returns
@@ -95,7 +97,7 @@ def draw_of(scores: Tensor, ids: Tensor, temperature: float, seed: int, first: i
     scores, ids : Tensor
         ``[B, k]`` floating point and int64.
     temperature : float
-        Above 0.
+        As of :meth:`kgfast.heads.StreamedHead.sample`.
     seed, first : int
 
     Returns
@@ -116,15 +118,15 @@ def _blocks(
     chosen = torch.zeros_like(rows)
     if len(outputs) <= WIDTH:
         return chosen
+    scaled = hidden.to(result_dtype(hidden)) / temperature
+    anything = torch.zeros_like(rows)
     highest = torch.full(rows.shape, -torch.inf, dtype=torch.float64, device=rows.device)
     for first in range(0, len(outputs), WIDTH):
         block = outputs.block(first)
-        scores = ops.pairwise_scores(hidden, block.weight, "dot", bias=block.bias)
-        peak = scores.amax(1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
-        mass = scores.sub_(peak).div_(temperature).exp_().sum(1).double()
-        total = peak[:, 0].double() / temperature + mass.log()
-        number = torch.full_like(rows, first // WIDTH)
-        total += gumbel(seed, rows, number)
+        bias = None if block.bias is None else block.bias / temperature
+        operands = run.operands_of(scaled, block.weight, "dot", bias)
+        total = run.cross_entropy(operands, anything, 0.0).logsumexp
+        total += gumbel(seed, rows, anything + first // WIDTH)
         is_better = total > highest
         highest = torch.where(is_better, total, highest)
         chosen.masked_fill_(is_better, first)

@@ -268,7 +268,7 @@ class StreamedHead(nn.Module):
         hidden : Tensor
             ``[..., D]``.
         temperature : float
-            Above 0.
+            In ``1e-20 .. 1e20``.
         top_k : int, optional
             Draw from the best ``top_k`` alone, as :meth:`topk` finds them.
         seed : int
