@@ -87,14 +87,14 @@ def test_one_block_is_gumbel_max(monkeypatch):
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("top_k", [None, 7])
 def test_a_draw_is_a_function_of_seed_row_and_scores(top_k, monkeypatch):
-    head, hidden = make_head(), hidden_states(60)
+    head, hidden = make_head(outputs=20), hidden_states(24)
     whole = head.sample(hidden, 1.5, top_k, seed=2)
     assert torch.equal(whole, head.sample(hidden, 1.5, top_k, seed=2))
-    assert torch.equal(whole[:25], head.sample(hidden[:25], 1.5, top_k, seed=2))
+    assert torch.equal(whole[:11], head.sample(hidden[:11], 1.5, top_k, seed=2))
     assert not torch.equal(whole, head.sample(hidden, 1.5, top_k, seed=3))
-    every = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    every = torch.randperm(20, generator=torch.Generator().manual_seed(0))
     assert torch.equal(whole, head.sample(hidden, 1.5, top_k, seed=2, candidate_ids=every))
-    assert torch.equal(whole.view(6, 10), head.sample(hidden.view(6, 10, 4), 1.5, top_k, seed=2))
+    assert torch.equal(whole.view(4, 6), head.sample(hidden.view(4, 6, 4), 1.5, top_k, seed=2))
     monkeypatch.setattr(sampling, "_SCRATCH", 96)  # 12 rows at once
     monkeypatch.setattr("kgfast.heads.streamed._TOP", 70)
     assert torch.equal(whole, head.sample(hidden, 1.5, top_k, seed=2))

@@ -148,11 +148,11 @@ def test_sampled_sums_of_exponentials_are_unbiased():
     scores = dense_scores(head, hidden).detach()
     picked = scores[0, 0, targets.item()]
     with torch.no_grad():
-        losses = [head.sampled_loss(hidden, targets, 12, seed=seed) for seed in range(400)]
+        losses = [head.sampled_loss(hidden, targets, 12, seed=seed) for seed in range(250)]
     sums = (torch.stack(losses) + picked).exp()
     exact = scores.exp().sum()
     error = sums.std() / len(sums) ** 0.5
-    assert error < exact / 5, "the test says something"
+    assert error < exact / 4, "the test says something"
     assert abs(sums.mean() - exact) < 4 * error
     assert sums.std() > 0
 
