@@ -149,7 +149,7 @@ def load_run(
     dataset = _data(run, config, data, graph)
     named = graph or dataset
     vocabulary = None if named is None else Vocabularies(named.entities, named.relations)
-    model = _model(run, config, tensors, vocabulary).to(device)
+    model = model_of(run, config, tensors, vocabulary).to(device)
     return LoadedRun(model, vocabulary, dataset, config)
 
 
@@ -230,10 +230,16 @@ def _data(
     return dataset
 
 
-def _model(
+def model_of(
     run: RunFolder, config: Config, tensors: Mapping[str, Tensor], names: Vocabularies | None
 ) -> Model:
-    """The model of the config with the tensors of a checkpoint."""
+    """The model of a config with the tensors of a checkpoint, in eval mode, without gradients.
+
+    Raises
+    ------
+    ValueError
+        If they do not fit each other, or the names.
+    """
     state = {
         name.removeprefix("model."): tensor
         for name, tensor in tensors.items()

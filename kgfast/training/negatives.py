@@ -158,9 +158,7 @@ class Batches:
 
     def batch(self, number: int) -> Batch:
         """A batch of the run, from 0; any, in any order."""
-        epoch, side, index = self._place(number)
-        start = index * self._batch_size
-        ids = self._order(side, epoch)[start : start + self._batch_size]
+        side, ids = self.rows_of(number)
         columns = self._rows[side].index_select(0, ids).t().contiguous()
         return Batch(
             number,
@@ -170,6 +168,12 @@ class Batches:
             columns[2] if len(columns) > 2 else None,
             None if self._weights is None else self._weights.index_select(0, ids),
         )
+
+    def rows_of(self, number: int) -> tuple[Side, Tensor]:
+        """The side of a batch, and which of its rows it has, int64 ``[B]``."""
+        epoch, side, index = self._place(number)
+        start = index * self._batch_size
+        return side, self._order(side, epoch)[start : start + self._batch_size]
 
     def _place(self, number: int) -> tuple[int, Side, int]:
         """Epoch, side, and position among the batches of the side."""

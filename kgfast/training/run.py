@@ -134,7 +134,8 @@ class Run:
             while not self.is_over():
                 self.make_step()
                 is_last = state.step == self.steps or self._is_out_of_time()
-                if is_last or state.step % train.log_every == 0:
+                keeps = _is_due(state.step, train.keep_every)
+                if is_last or keeps or state.step % train.log_every == 0:
                     bar.update(state.step, self._log_loss(logs))
                 else:
                     bar.update(state.step)
@@ -143,6 +144,8 @@ class Run:
                     self._validate(logs, bar)
                 ends = self.is_over()  # the evaluation may have taken what time was left
                 saves = ends or interrupts.requested
+                if keeps:
+                    self._keep()
                 if saves or _is_due(state.step, train.save_every, or_if=evaluates):
                     self._save()
                 if interrupts.requested and not ends:
@@ -289,8 +292,7 @@ class Run:
         """Save everything, if it is worth it: a state that is not finite cannot be gone on with."""
         if self._folder is None:
             return
-        if first_bad_row(self._model) is not None:
-            raise self._diverged(self.state.step, "will not be finite")
+        self._require_finite()
         tensors = self._model_tensors() | {
             f"optim.{name}": tensor for name, tensor in self._optimizer.tensors().items()
         }
@@ -298,6 +300,16 @@ class Run:
         self._folder.save_last(tensors, meta)
         if keep:
             self._folder.save_step(self.state.step, tensors, meta, keep)
+
+    def _require_finite(self) -> None:
+        if first_bad_row(self._model) is not None:
+            raise self._diverged(self.state.step, "will not be finite")
+
+    def _keep(self) -> None:
+        """Keep the model as it is, for those who ask how it came to be."""
+        if self._folder is not None:
+            self._require_finite()
+            self._folder.save_model(self.state.step, self._model_tensors(), self._meta())
 
     def _model_tensors(self) -> dict[str, Tensor]:
         return {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}

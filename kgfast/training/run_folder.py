@@ -17,6 +17,7 @@ from kgfast.training.run_graph import RunGraph
 from kgfast.training.run_lock import locked
 
 _STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
+_MODEL = re.compile(r"model_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
 
 
 class RunFolder:
@@ -30,6 +31,7 @@ class RunFolder:
     ``previous.safetensors``  the one before
     ``best.safetensors``      the best by ``train.save_best_metric``
     ``step_<n>.safetensors``  copies that ``train.keep`` asks for
+    ``model_<n>.safetensors`` models that ``train.keep_every`` asks for, nothing to resume from
     ``result.json``           written at the end
     ``.lock``                 who writes the run: see :func:`~kgfast.training.run_lock.locked`
     ``<name>.broken``         what stood in the way of a file and could not be read
@@ -90,14 +92,33 @@ class RunFolder:
         """Write ``step_<n>`` and delete all but the newest ``keep`` of them."""
         self._make()
         save(self.path / f"step_{step}.safetensors", tensors, meta)
-        matches = [match for path in self.path.iterdir() if (match := _STEP.fullmatch(path.name))]
-        whole = [match for match in matches if not match["scratch"]]
-        whole.sort(key=lambda match: int(match["step"]))
-        for match in whole[: max(0, len(whole) - keep)]:
-            (self.path / match[0]).unlink()
+        whole = self._numbered(_STEP)
+        for path in whole[: max(0, len(whole) - keep)]:
+            path.unlink()
+
+    def save_model(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Write ``model_<n>``; all of them are kept."""
+        self._make()
+        save(self.path / f"model_{step}.safetensors", tensors, meta)
+        self._numbered(_MODEL)
+
+    def models(self) -> list[Path]:
+        """Every ``model_<n>``, by its step; nothing is written."""
+        found = [match for match in self._matches(_MODEL) if not match["scratch"]]
+        return [self.path / match[0] for match in found]
+
+    def _numbered(self, pattern: re.Pattern[str]) -> list[Path]:
+        """The whole files of a kind, by their step; what a kill left of others is deleted."""
+        matches = self._matches(pattern)
         for match in matches:
-            if match["scratch"]:  # a kill left it
+            if match["scratch"]:
                 shutil.rmtree(self.path / match[0])
+        return [self.path / match[0] for match in matches if not match["scratch"]]
+
+    def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+        paths = self.path.iterdir() if self.path.is_dir() else ()
+        matches = [match for path in paths if (match := pattern.fullmatch(path.name))]
+        return sorted(matches, key=lambda match: int(match["step"]))
 
     def load_last(self, check: Callable[[State], object] | None = None) -> State | None:
         """The newest state that can be read; None if nothing was saved yet.

@@ -59,7 +59,13 @@ class Objective:
 
 
 class NegativeSampling(Objective):
-    """Positives against sampled negatives."""
+    """Positives against sampled negatives.
+
+    Attributes
+    ----------
+    negatives : Negatives
+        What draws them.
+    """
 
     lazy = True
 
@@ -70,7 +76,7 @@ class NegativeSampling(Objective):
         data, self._seed = config.data, config.seed
         weights = losses.subsampling_weights(hrt) if data.subsampling else None
         self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights, sides)
-        self._negatives = Negatives(
+        self.negatives = Negatives(
             num_entities,
             data.neg_size,
             config.seed,
@@ -81,7 +87,7 @@ class NegativeSampling(Objective):
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
-        ids, mask = self._negatives.draw(batch)
+        ids, mask = self.negatives.draw(batch)
         model, dims = leaves.model, None
         if isinstance(model, MED):
             dims = model.draw(mix(self._seed, batch.number, _SUBMODELS))

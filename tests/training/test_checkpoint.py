@@ -419,6 +419,17 @@ class TestRunFolder:
         ]
         assert step_of(load(tmp_path / "step_100.safetensors")) == 100
 
+    def test_every_model_is_kept(self, tmp_path):
+        folder = RunFolder(tmp_path)
+        assert RunFolder(tmp_path / "none").models() == []
+        (tmp_path / "model_7.safetensors.tmp").mkdir()  # a kill left it
+        for step in (100, 9, 10):
+            folder.save_model(step, *state(step))
+        names = [f"model_{step}.safetensors" for step in (9, 10, 100)]
+        assert folder.models() == [tmp_path / name for name in names]
+        assert sorted(os.listdir(tmp_path)) == sorted(names)
+        assert not folder.holds_a_run()  # there is nothing to resume from
+
     def test_config_and_result(self, tmp_path):
         from kgfast.training import Config
 

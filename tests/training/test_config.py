@@ -194,6 +194,7 @@ MISTAKES = [
     ({"optim__name": "adagrad", "optim__betas": [0.5, 0.5]}, "optim.betas: only adam has them; "),
     ({"optim__name": "sgd", "optim__eps": 1e-8}, "optim.eps: sgd has none"),
     ({"train__keep": 2}, "train.keep: needs train.save_every"),
+    ({"train__keep_every": -1}, "train.keep_every must be at least 0; got -1"),
     (
         {"model__rscf_relation_transform": True},
         "model.rscf_relation_transform: needs model.use_rscf",

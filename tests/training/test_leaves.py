@@ -86,7 +86,7 @@ def test_a_step_is_the_public_loss(name, negatives):
         loss = objective(leaves, batch)
         loss.backward()
         gradients = whole_gradients(model, leaves)
-        ids, mask = objective._negatives.draw(batch)
+        ids, mask = objective.negatives.draw(batch)
         common = (model, triples_of(batch), ids)
         if "med" in name:
             public = losses.med(*common, side=batch.side, mask=mask)
@@ -108,7 +108,7 @@ def test_what_is_made_of_the_table_has_a_gradient_of_its_size(negatives):
     model.__class__ = Transformed
     objective = MODES["negative"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
     batch = objective.batches.batch(0)
-    ids, _ = objective._negatives.draw(batch)
+    ids, _ = objective.negatives.draw(batch)
     leaves = Leaves(model)
     scores = sample_scores(leaves, batch, ids, None, penalised=False)
     (scores.positive.sum() + scores.negative.sum()).backward()

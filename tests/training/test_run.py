@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from kgfast import ops
 from kgfast.training import Config, RunFolder, Trainer
+from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
 from support.small_runs import GRAPH, trainer_of
@@ -55,6 +56,19 @@ def test_the_best_state_is_tested(tmp_path, monkeypatch):
     assert not torch.equal(states[2], states[1])
     last = load_file(tmp_path / "last.safetensors")
     assert torch.equal(last["model.entity"], states[2])
+
+
+def test_models_are_kept_and_their_rates_logged(tmp_path):
+    train = {"steps": 12, "keep_every": 5, "log_every": 12}
+    trainer_of(tmp_path, train=train, sched={"name": "linear"}).fit()
+    assert [path.name for path in RunFolder(tmp_path).models()] == [
+        "model_5.safetensors",
+        "model_10.safetensors",
+    ]
+    kept, meta = load(tmp_path / "model_5.safetensors")
+    assert (set(kept), meta["step"]) == ({"model.entity", "model.relation"}, 5)
+    rates = {row["step"]: row["lr"] for row in read_rows(tmp_path) if "lr" in row}
+    assert rates == pytest.approx({step: 0.02 * (1 - (step - 1) / 12) for step in (5, 10, 12)})
 
 
 def test_early_stopping(tmp_path):

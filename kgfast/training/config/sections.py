@@ -180,6 +180,9 @@ class TrainConfig(Section):
         Steps between rows of the log.
     keep : int
         How many ``step_<n>.safetensors`` are kept beside last, previous and best.
+    keep_every : int
+        Steps between models that are kept as ``model_<n>.safetensors``, without the optimizer's
+        state, for ``kgfast explain``; their steps are logged. 0: none.
     save_best_metric : str
         What ``best.safetensors``, early stopping and the plateau schedule look at.
     early_stopping : EarlyStoppingConfig, optional
@@ -200,6 +203,7 @@ class TrainConfig(Section):
     save_every: CountOrZero = 0
     log_every: Count = 100
     keep: CountOrZero = 0
+    keep_every: CountOrZero = 0
     save_best_metric: Metric = "mrr"
     early_stopping: EarlyStoppingConfig | None = None
     amp: Annotated[Literal["bf16", "fp16"] | None, Word] = None
