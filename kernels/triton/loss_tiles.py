@@ -41,7 +41,7 @@ class Owed(NamedTuple):
     """Parts of the gradient of queries, which one launch adds when all chunks were pulled."""
 
     parts: Splits | Stripes
-    count: int
+    num_parts: int
     numbers: int  # of the gradient; features, if it is striped
     programs: int
     striped: Striped | None = None

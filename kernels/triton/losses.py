@@ -351,7 +351,7 @@ class _RowSums:
                 "num_tiles": self._used,
                 "num_queries": operands.num_queries,
                 "num_candidates": operands.candidates.num_rows,
-                "num_splits": 0 if owed is None else owed.count,
+                "num_splits": 0 if owed is None else owed.num_parts,
                 "num_numbers": 0 if owed is None else owed.numbers,
                 "IS_SOFTMAX": self._sweep.loss.is_softmax,
                 "HAS_EARLIER": self._has_earlier,
