@@ -10,11 +10,14 @@ ARCHS = [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for ar
 BATCHES = (1, 100, 1000)  # swept in place; one for each tile
 
 
-def on_each_arch(*cases: Any) -> list[Any]:
-    """Each architecture with each case; compiling for others than sm_90 is long and rare."""
+def on_each_arch(*cases: Any, slow: Sequence[Any] = ()) -> list[Any]:
+    """Each architecture with each case; compiling for others than sm_90 is long and rare.
+
+    ``slow``: cases that ``make test-all`` alone compiles, whatever the architecture.
+    """
     return [
-        pytest.param(arch, case, marks=() if arch == 90 else pytest.mark.slow)
-        for arch, case in itertools.product((80, 90, 100), cases)
+        pytest.param(arch, case, marks=() if arch == 90 and case in cases else pytest.mark.slow)
+        for arch, case in itertools.product((80, 90, 100), [*cases, *slow])
     ]
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from kgfast.kernels.scores import SCORES, get_score
 from support.flat import triton
+from support.interpreted import others_are_slow
 from support.triton_code import ARCHS, BATCHES, on_each_arch, only
 
 pytest.importorskip("triton")
@@ -76,7 +77,7 @@ def elements_of(launch, lanes: int = 32) -> int:
     return int(launch.args["TILE"].rows) * int(launch.args["TILE"].lanes) // threads
 
 
-@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "l1", "l2", "dot"))
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot", slow=["l1", "l2"]))
 def test_no_kernel_spills(score: str, arch: int) -> None:
     cases = [(torch.float32, False), (torch.float64, True)]  # without norms and bias, with both
     for batch, (dtype, options) in itertools.product(BATCHES, cases):
@@ -89,10 +90,11 @@ def test_no_kernel_spills(score: str, arch: int) -> None:
             assert code.shared <= (160 if is_split else 16) << 10, (launch.name, batch, dtype)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("batch", BATCHES[1:])
-@pytest.mark.parametrize("options", [False, True])
-def test_the_rotate_loop_is_limited_by_the_square_root(arch, batch, options) -> None:
+@pytest.mark.parametrize(
+    ("arch", "case"), on_each_arch((1000, False), slow=[(1000, True), (100, False), (100, True)])
+)
+def test_the_rotate_loop_is_limited_by_the_square_root(arch, case) -> None:
+    batch, options = case
     launch = only(recorded("rotate", batch, arch=arch, options=options), "sweep")
     elements = elements_of(launch)
     code = aot.compile_for(launch, arch)
@@ -129,7 +131,7 @@ def test_crops_are_swept_at_the_price_of_the_widest(arch) -> None:
         assert slots + (fold.total() - inner.total()) / elements / SUM_BLOCK <= 8
 
 
-@pytest.mark.parametrize("score", ["dot", "l2"])
+@pytest.mark.parametrize("score", others_are_slow(["dot", "l2"], "dot"))
 def test_crops_of_other_scores_do_not_spill(score) -> None:
     launches = recorded_in_float32(score, 1000, arch=90, options=True, dims=[50, 100])
     code = aot.compile_for(only(launches, "sweep_crops"), 90)
@@ -147,7 +149,7 @@ FILTERED = [  # score, whether there is a factor, most slots near and far
 ]
 
 
-@pytest.mark.parametrize(("arch", "case"), on_each_arch(*FILTERED))
+@pytest.mark.parametrize(("arch", "case"), on_each_arch(*FILTERED[:2], slow=FILTERED[2:]))
 def test_filtering_sweeps(arch, case) -> None:
     score, has_factor, most, most_far = case
     cases = [(1000, torch.float32, False), (100, torch.float64, True)]
@@ -167,7 +169,10 @@ def test_filtering_sweeps(arch, case) -> None:
             assert loops[1].total() / elements <= most_far
 
 
-@pytest.mark.parametrize(("score", "most"), [("dot", 1.5), ("l1", 2.5), ("l2", 2.5)])
+@pytest.mark.parametrize(
+    ("score", "most"),
+    [("dot", 1.5)] + [pytest.param(score, 2.5, marks=pytest.mark.slow) for score in ("l1", "l2")],
+)
 def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
     launch = only(recorded_in_float32(score, 1000, arch=90), "sweep")
     elements = elements_of(launch)
@@ -181,7 +186,7 @@ def test_the_other_loops_are_arithmetic(score: str, most: float) -> None:
 WORDS = {100: 0.63, 1000: 0.38}  # that a thread loads, a pair and plane
 
 
-@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "l1", "l2", "dot"))
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot", slow=["l1", "l2"]))
 def test_the_way_back_of_loads_is_not_the_limit(arch, score) -> None:
     """A warp's word takes a clock, its square root two, four of its instructions one."""
     planes = get_score(score).planes
@@ -277,15 +282,17 @@ def test_sizes_do_not_compile_a_kernel_anew() -> None:
     assert keys(1000) == keys(1024) == keys(999)
 
 
-@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "l1", "l2", "dot"))
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rotate", "dot", slow=["l1", "l2"]))
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+)
 def test_canonical_code_is_not_fused(arch, score, dtype) -> None:
     launches = recorded(score, 100, arch=arch, dtype=dtype, options=True)
     for name in ("score_targets", "rescore"):
         assert_unfused(aot.compile_for(only(launches, name), arch).ptx, score in ("l2", "rotate"))
 
 
-@pytest.mark.parametrize(("arch", "score"), on_each_arch("rscf_rotate", "rscf_l1"))
+@pytest.mark.parametrize(("arch", "score"), on_each_arch("rscf_rotate", slow=["rscf_l1"]))
 def test_canonical_turns_are_not_fused(arch, score) -> None:
     for dtype in (torch.float32, torch.float64):
         launches = recorded(score, 100, arch=arch, dtype=dtype, has_factor=True)

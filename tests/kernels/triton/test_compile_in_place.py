@@ -66,7 +66,7 @@ def test_the_rotate_loop(arch, batch, most, words) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch", [80, 90, 100])
 @pytest.mark.parametrize(
     "score", ["rotate", "dot", "l1", "l2", "rscf_rotate", "rscf_l1", "rscf_l2"]
 )

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgfast.kernels.scores import get_score
 from support.flat import triton
-from support.triton_code import ARCHS, on_each_arch, only
+from support.triton_code import on_each_arch, only
 
 pytest.importorskip("triton")
 import aot
@@ -50,15 +50,17 @@ def loop_of(launch, arch: int, elements: int):
 
 
 PULL = {"pull", "add_stripes"}
-OWN = {"score_tiles", "gather_scores", "backward_lists", "add_pieces", "collect"} | PULL
+OWN = {"score_tiles", "gather_scores", "backward_lists", "add_pieces", "score_survivors"}
 CASES = {  # those that need most registers; other scores do less of the same
-    "rotate": ((1, torch.float16, True), (100, torch.float32, True), (1000, torch.float32, False)),
-    "l2": ((1000, torch.bfloat16, True),),
-    "dot": ((100, torch.float32, True),),
+    "rotate": (100, torch.float32, True, {"collect"} | PULL),
+    "many of rotate": (1000, torch.float32, False, {"collect"} | PULL),
+    "one of rotate": (1, torch.float16, True, PULL),
+    "l2": (1000, torch.bfloat16, True, {"collect"} | PULL),
+    "dot": (100, torch.float32, True, set()),
 }
 
 
-@pytest.mark.parametrize(("arch", "has_factor"), on_each_arch(True, False))
+@pytest.mark.parametrize(("arch", "has_factor"), on_each_arch(False, slow=[True]))
 def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
     facts = get_score("rscf_rotate")
     queries, table = torch.empty(1000, 100 * facts.query_planes(has_factor)), torch.empty(2041, 200)
@@ -81,20 +83,22 @@ def test_filtering_kernels_do_not_spill(arch, has_factor) -> None:
     assert slots <= (64 if has_factor else 20)  # 98 and 30 where each side was pulled
 
 
-@pytest.mark.parametrize(("arch", "score"), on_each_arch(*CASES))
-def test_no_kernel_spills(score: str, arch: int) -> None:
+@pytest.mark.parametrize(
+    ("arch", "case"),
+    on_each_arch("rotate", "dot", slow=["many of rotate", "one of rotate", "l2"]),
+)
+def test_no_kernel_spills(case: str, arch: int) -> None:
+    batch, dtype, options, others = CASES[case]
     names = set()
-    for batch, dtype, options in CASES[score]:
-        for launch in recorded(score, batch, arch=arch, dtype=dtype, options=options):
-            if launch.name in ("pack", "describe"):  # test_compile.py
-                continue
-            names.add(launch.name)
-            code = aot.compile_for(launch, arch)
-            assert code.stack == 0, (launch.name, batch, dtype)
-            most = 255 if launch.name == "pull" else 168
-            assert code.registers <= most, (launch.name, batch, dtype)
-            assert code.shared <= 16 << 10, (launch.name, batch, dtype)
-    assert names == (OWN | {"score_survivors"}) - (PULL if score == "dot" else set())
+    for launch in recorded(case.split()[-1], batch, arch=arch, dtype=dtype, options=options):
+        if launch.name not in OWN | PULL | {"collect"}:  # test_compile.py and _in_place.py
+            continue
+        names.add(launch.name)
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0, launch.name
+        assert code.registers <= (255 if launch.name == "pull" else 168), launch.name
+        assert code.shared <= 16 << 10, launch.name
+    assert names == OWN | others
 
 
 def pull_elements(launch) -> int:
@@ -103,14 +107,12 @@ def pull_elements(launch) -> int:
     return tile.rows * tile.features // 32
 
 
-SLOW_PULLS = ("rotate_interleaved", "l2")
 FEWEST = {"rotate": 12.5, "rotate_interleaved": 12.5, "l1": 8, "l2": 5}
 
 
 @pytest.mark.parametrize(
     ("arch", "score"),
-    [*on_each_arch("rotate", "l1")]
-    + [pytest.param(a, s, marks=pytest.mark.slow) for a in (80, 90, 100) for s in SLOW_PULLS],
+    on_each_arch("rotate", slow=["l1", "l2", "rotate_interleaved"]),
 )
 def test_both_sides_are_pulled_at_once(score, arch) -> None:
     """18.4 slots of rotate where each side is pulled, 12 of l1, 5.8 of l2."""
@@ -166,10 +168,12 @@ def test_a_pull_stays_in_its_room(score, batch) -> None:
                     assert partial.numel() >= columns * tile.features * planes * rows
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(("batch", "options"), [(1, True), (100, True), (1000, False)])
-def test_the_rotate_forward_is_limited_by_the_square_root(arch, batch, options) -> None:
-    for name in ("score_tiles", "collect"):
+@pytest.mark.parametrize(
+    ("arch", "case"), on_each_arch((1000, False), slow=[(1, True), (100, True)])
+)
+def test_the_rotate_forward_is_limited_by_the_square_root(arch, case) -> None:
+    batch, options = case
+    for name in ("score_tiles", "collect") if batch > 1 else ("score_tiles",):
         launch = only(recorded("rotate", batch, arch=arch, options=options), name)
         threads = 32 * launch.options["num_warps"]
         elements = launch.args["TILE"].rows * launch.args["TILE"].lanes // threads
