@@ -12,7 +12,7 @@ from torch import Tensor
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton.device.split_sweep import multiply_tile
-from kgfast.kernels.triton.host import configs, few, split
+from kgfast.kernels.triton.host import configs, split
 from kgfast.kernels.triton.host.layout import Selection
 from support.tensor_cores import tensor_cores
 
@@ -26,7 +26,7 @@ def split_sweeps() -> Iterator[list[int]]:
         tensor_cores() as calls,
         patch.object(configs, "splits", lambda score, *_: not score.monotone),
         patch.object(configs, "split_tile", lambda *_: SMALL),
-        patch.object(few, "MOST_QUERIES", 0),
+        patch.object(configs, "FEW_QUERIES", 0),
     ):
         yield calls
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from support.interpreted import run_interpreted
+from support.interpreted import fast_and_slow, run_interpreted
 from support.tensor_cores import tensor_cores
 
 pytest.importorskip("triton")
@@ -23,8 +23,9 @@ emulated = pytest.mark.skipif(not INTERPRETED, reason="tensor cores are emulated
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(600)
-def test_in_the_interpreter() -> None:
-    run_interpreted(__file__, "TestSplit")
+@fast_and_slow
+def test_in_the_interpreter(marks: str) -> None:
+    run_interpreted(__file__, "TestSplit", marks)
 
 
 @emulated
@@ -91,7 +92,9 @@ class TestSplitRanks:
         queries = table("dot", 20, 3, torch.float32, 1, 0.0)
         compare(queries, candidates, *known_ids(20, 60), "dot")
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize(
+        "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+    )
     def test_the_best_of_each_query(self, dtype) -> None:
         from support.flat import reference, triton
 
