@@ -86,6 +86,17 @@ def _of_tables(folder: Path, data: Path | None, split: Split, sides: Any) -> Any
     check_same_names(
         (dataset.entities, dataset.relations), names, f"{folder} (its rows are in another order)"
     )
+    unnamed = [
+        what
+        for what, own in zip(("entities", "relations"), names, strict=True)
+        if own is None and getattr(dataset, what) is not None
+    ]
+    if unnamed:
+        typer.echo(
+            f"{folder} does not name its {' and '.join(unnamed)}: rows are taken to be numbered "
+            f"as in {data}",
+            err=True,
+        )
     triples, known = getattr(dataset, split.value), dataset.known()
     try:
         return rank(model, triples, known=known, sides=sides, vocabulary=dataset)

@@ -104,6 +104,13 @@ def test_the_commands(tmp_path):
     dataset = kgfast.datasets.load(folder)
     ranks = kgfast.rank(load_tables(out).model, dataset.test, known=dataset.known())
     assert f"{ranks.mrr:.4f}" in run.output
+    assert "numbered" not in run.output
+    convert(source, tmp_path / "unnamed")
+    run = CliRunner().invoke(app, ["evaluate", str(tmp_path / "unnamed"), "--data", str(folder)])
+    assert (
+        f"unnamed does not name its entities and relations: rows are taken to be numbered as in {folder}"
+        in run.output
+    )
     run = CliRunner().invoke(app, ["convert", str(source), "--out", str(out)])
     assert run.exit_code == 2
     assert "is there already" in run.output

@@ -9,7 +9,7 @@ pytest.importorskip("torch_geometric")
 pytestmark = pytest.mark.slow  # PyKEEN and PyG take seconds to import
 
 
-def test_wrong_conversions_are_refused(call, tmp_path):
+def test_wrong_conversions_are_refused(call, load, tmp_path):
     result = tmp_path / "result.json"
     done = call("conversions.py", "--quick", "--json", result)
     assert done.returncode == 0, done.stderr
@@ -22,8 +22,7 @@ def test_wrong_conversions_are_refused(call, tmp_path):
     assert said[0].startswith("RotatE of PyKEEN: kgfast scores (")
     assert said[1].startswith("TransE of PyG: kgfast scores (")
     assert said[2] == "config.json: gamma must be a number; got None"
-    page = call("options_page.py", "--print", "--results", tmp_path)
-    assert "not measured yet" in page.stdout
-    result.rename(tmp_path / "cpu-conversions.json")
-    page = call("options_page.py", "--print", "--results", tmp_path)
-    assert f"| {rows[1]['wrong']:.4f} | {rows[1]['right']:.4f} |" in page.stdout
+    page = load("options_page")
+    assert "not measured yet" in page.block(tmp_path)
+    result.rename(tmp_path / page.RESULT)
+    assert f"| {rows[1]['wrong']:.4f} | {rows[1]['right']:.4f} |" in page.block(tmp_path)
