@@ -12,7 +12,7 @@ from fuzz.worker import run_case
 
 SEED = 13
 QUICK = [name for name, kind in KINDS.items() if kind.group not in ("processes", "runs")]
-CASES = {"checkpoints: resumed": 3}
+CASES = {"checkpoints: resumed": 3, "best facts": 6}
 
 
 @pytest.fixture(autouse=True)

@@ -107,10 +107,8 @@ def test_the_commands(tmp_path):
     assert "numbered" not in run.output
     convert(source, tmp_path / "unnamed")
     run = CliRunner().invoke(app, ["evaluate", str(tmp_path / "unnamed"), "--data", str(folder)])
-    assert (
-        f"unnamed does not name its entities and relations: rows are taken to be numbered as in {folder}"
-        in run.output
-    )
+    assert "unnamed does not name its entities and relations: rows are taken" in run.output
+    assert f"numbered as in {folder}" in run.output
     run = CliRunner().invoke(app, ["convert", str(source), "--out", str(out)])
     assert run.exit_code == 2
     assert "is there already" in run.output

@@ -141,7 +141,9 @@ def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):
     out = tmp_path / "npy"
     run("export", trained, "--to", "npy", "--out", out)
     scorer = kgfast.BlockScorer(print, 12, 2, sides=("head", "tail"))
-    monkeypatch.setattr("kgfast.training.exported.load_tables", lambda _: (scorer, (None, None)))
+    ring = kgfast.datasets.load(root / "ring")
+    names = ring.entities, ring.relations
+    monkeypatch.setattr("kgfast.training.exported.load_tables", lambda _: (scorer, names))
     line = error_of("evaluate", out, "--data", root / "ring", "--side", "relation")
     assert line == "error: print of this BlockScorer scores head, tail, not relation"
 
