@@ -11,6 +11,7 @@ Cost model: a sweep of all scores and one exponential each, then ``WIDTH`` score
 Memory: two scratches of ``_SCRATCH`` scores and some of their size, O(rows).
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.heads.noise import gumbel
+from kgfast.kernels.cpu import threads
 from kgfast.ops import run
 from kgfast.ops.differentiable import result_dtype
 from kgfast.training.negatives import mix
@@ -77,6 +79,12 @@ def draw(hidden: Tensor, outputs: Outputs, temperature: float, seed: int) -> Ten
     Tensor
         int64 ``[B]``.
     """
+    with threads.alone() if hidden.device.type == "cpu" else nullcontext():
+        return _drawn(hidden, outputs, temperature, seed)
+
+
+def _drawn(hidden: Tensor, outputs: Outputs, temperature: float, seed: int) -> Tensor:
+    """As :func:`draw`; no operator of torch is large here, kernels have the cores."""
     drawn = hidden.new_empty(len(hidden), dtype=torch.int64)
     step = max(1, _SCRATCH // min(WIDTH, max(1, len(outputs))))
     for first in range(0, len(hidden), step):
