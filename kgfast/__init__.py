@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kgfast.openmp import let_torch_sleep
 
 if TYPE_CHECKING:
-    from kgfast import datasets, heads, losses
+    from kgfast import datasets, heads, losses, paths
     from kgfast.environment import info
     from kgfast.eval.comparison import compare
     from kgfast.eval.facts import Facts
@@ -65,6 +65,7 @@ __all__ = [
     "load_official",
     "load_run",
     "losses",
+    "paths",
     "rank",
     "top_facts",
     "topk",

@@ -36,6 +36,7 @@ ROOMS = [
     "ops",
     "environment",
     "graph",
+    "paths",
     "safe_yaml",
     "datasets",
     "models",

@@ -1,0 +1,181 @@
+"""The paths of a graph by number: any of them at once, without those before it.
+
+How many paths begin with an edge is a sum over the edges that may follow it, so counts of every
+length come from those one shorter by prefix sums. A path's number is then read like a numeral: a
+binary search for each of its edges.
+
+Cost model: O(order E) numbers are kept; a chunk of P paths takes O(P order) numbers and O(P order
+log E) steps. No loop over nodes, edges or paths is Python's.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from kgfast.graph import shown
+
+CHUNK = 2048  # paths at once, unless a caller says otherwise: benchmarks/paths_speed.py
+_MOST = 2**62  # paths that can be numbered
+_INTEGERS = (torch.int32, torch.int64)
+
+
+class Paths:
+    """All paths of ``order`` edges of a directed graph, in a fixed order.
+
+    Parameters
+    ----------
+    edge_index : Tensor, int64 or int32 [2, E]
+        Edges from ``edge_index[0]`` to ``edge_index[1]``; an undirected edge is two of them.
+        Parallel edges are different ones, and so are the paths through them.
+    num_nodes : int
+        Nodes are 0 to ``num_nodes - 1``.
+    order : int
+        Edges of a path, at least 1; it has one node more.
+    backtracking : bool
+        Whether a path may return at once to the node that it came from (i -> j -> i). If not, no
+        two nodes with one between them are the same; a triangle may still close (i -> j -> k -> i).
+    by : "first" or "last"
+        Whether paths are ordered by their edges from the first to the last, or from the last to the
+        first: those that begin, or end, in a node stand together. Edges are ordered by their nodes,
+        parallel ones as they were given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is none of these, an edge leads to a node that is not there, or there are
+        more than 2^62 paths.
+
+    Examples
+    --------
+    >>> square = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    >>> paths = Paths(square, 4)
+    >>> len(paths)
+    4
+    >>> paths[1:3]
+    tensor([[1, 2, 3, 0],
+            [2, 3, 0, 1]])
+    """
+
+    def __init__(
+        self,
+        edge_index: Tensor,
+        num_nodes: int,
+        *,
+        order: int = 3,
+        backtracking: bool = False,
+        by: Literal["first", "last"] = "first",
+    ) -> None:
+        _check(edge_index, num_nodes, order)
+        if by not in ("first", "last"):
+            raise ValueError(f'by must be "first" or "last"; got {shown(by)}')
+        self.num_nodes, self.order, self.backtracking, self.by = num_nodes, order, backtracking, by
+        ends = edge_index.long()
+        sources, targets = (ends[0], ends[1]) if by == "first" else (ends[1], ends[0])
+        keys, permutation = torch.sort(sources * max(1, num_nodes) + targets, stable=True)
+        self._sources, self._targets = sources[permutation], targets[permutation]
+        nodes = torch.arange(num_nodes + 1, dtype=torch.int64, device=keys.device)
+        self._indptr = torch.searchsorted(self._sources, nodes)
+        self._back = self._backward_edges(keys)
+        self._counts = self._count()
+        self._starts = self._counts[-1][self._indptr].cpu()
+
+    def __len__(self) -> int:
+        """How many paths there are."""
+        return int(self._starts[-1])
+
+    def __getitem__(self, which: slice) -> Tensor:
+        """Paths of a range of numbers, ``[P, order + 1]`` int64."""
+        start, stop, step = which.indices(len(self))
+        device = self._indptr.device
+        ranks = torch.arange(start, max(start, stop), step, dtype=torch.int64, device=device)
+        counts = self._counts[-1]
+        edges = torch.searchsorted(counts[1:], ranks, right=True)
+        rest = ranks - counts[edges]
+        nodes = [self._sources[edges], self._targets[edges]]
+        for counts in reversed(self._counts[:-1]):
+            rest = rest + counts[self._indptr[nodes[-1]]]
+            if self._back is not None:
+                low, high = counts[self._back[0][edges]], counts[self._back[1][edges]]
+                rest = torch.where(rest >= low, rest + (high - low), rest)
+            edges = torch.searchsorted(counts[1:], rest, right=True)
+            rest = rest - counts[edges]
+            nodes.append(self._targets[edges])
+        return torch.stack(nodes if self.by == "first" else nodes[::-1], dim=1)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Tensor]:
+        """All paths, ``size`` at a time.
+
+        Parameters
+        ----------
+        size : int
+            At least 1.
+        """
+        for start, stop in self.ranges(size):
+            yield self[start:stop]
+
+    def ranges(self, size: int) -> Iterator[tuple[int, int]]:
+        """Where chunks begin and end."""
+        check_count("chunk", size, 1)
+        for start in range(0, len(self), size):
+            yield start, min(start + size, len(self))
+
+    def per_node(self) -> Tensor:
+        """How many paths begin (or end, ``by="last"``) in each node, int64 ``[num_nodes]``."""
+        return self._starts.diff().to(self._indptr.device)
+
+    def segments(self, start: int, stop: int) -> tuple[int, Tensor]:
+        """The nodes whose paths a range holds: the first, and offsets of all, on the CPU."""
+        first = int(torch.searchsorted(self._starts, start, right=True)) - 1
+        last = int(torch.searchsorted(self._starts, stop))
+        return first, self._starts[first : last + 1].clamp(start, stop) - start
+
+    def _backward_edges(self, keys: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The edges that lead back after each edge: a range, as those of a node are sorted."""
+        if self.backtracking:
+            return None
+        back = self._targets * max(1, self.num_nodes) + self._sources
+        return torch.searchsorted(keys, back), torch.searchsorted(keys, back, right=True)
+
+    def _count(self) -> list[Tensor]:
+        """For 1 to ``order`` edges, prefix sums of how many paths begin with each edge."""
+        size = len(self._sources)
+        counts = [torch.arange(size + 1, dtype=torch.int64, device=self._sources.device)]
+        for _ in range(1, self.order):
+            sums = counts[-1]
+            following = sums[self._indptr[self._targets + 1]] - sums[self._indptr[self._targets]]
+            if self._back is not None:
+                following -= sums[self._back[1]] - sums[self._back[0]]
+            if float(following.double().sum()) > _MOST:
+                raise ValueError(
+                    f"there are more than 2^62 paths of {self.order} edges: too many to be numbered"
+                )
+            counts.append(torch.cat([sums[:1], following.cumsum(0)]))
+        return counts
+
+
+def _check(edge_index: Tensor, num_nodes: int, order: int) -> None:
+    if not isinstance(edge_index, Tensor):
+        raise TypeError(f"edge_index must be a tensor; got {type(edge_index).__name__}")
+    if edge_index.dtype not in _INTEGERS:
+        raise TypeError(f"edge_index must be int64 or int32; got {edge_index.dtype}")
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"edge_index must be [2, E]; got {tuple(edge_index.shape)}")
+    check_count("num_nodes", num_nodes, 0)
+    check_count("order", order, 1)
+    wrong = ((edge_index < 0) | (edge_index >= num_nodes)).any(0)
+    if bool(wrong.any()):
+        place = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"edge_index: edge {place} is {edge_index[:, place].tolist()}; nodes are 0 to "
+            f"num_nodes - 1 = {num_nodes - 1}"
+        )
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """A number of things is an int, and not too small."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int; got {shown(value)}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}; got {shown(value)}")

@@ -1,0 +1,137 @@
+"""Distances, angles and torsions of points, whose gradients are finite wherever the points are.
+
+An angle has no gradient where its points stand in a line, and is nothing where two of them are the
+same; the usual formulas (acos of a cosine, norms of cross products) then give NaN, which one step
+of an optimizer spreads over all weights. Here the gradient is 0 there.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+_NOISE = 8.0  # sines below so many units of rounding are those of points in a line
+
+
+def distance(a: Tensor, b: Tensor) -> Tensor:
+    """How far two points are apart; the gradient of points that are the same is 0.
+
+    Parameters
+    ----------
+    a, b : Tensor [..., D]
+        Points, of floats.
+
+    Returns
+    -------
+    Tensor [...]
+
+    Examples
+    --------
+    >>> distance(torch.zeros(2), torch.tensor([3.0, 4.0]))
+    tensor(5.)
+    """
+    length: Tensor = torch.linalg.vector_norm(b - a, dim=-1)
+    return length
+
+
+def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The angle at ``b`` between ``a`` and ``c``, 0 to pi.
+
+    Points in a line have the angle 0 or pi with gradient 0; where ``b`` is ``a`` or ``c``, it is 0
+    with gradient 0.
+
+    Parameters
+    ----------
+    a, b, c : Tensor [..., 3]
+        Points, of floats; those of a plane get a coordinate of zeros.
+
+    Returns
+    -------
+    Tensor [...]
+
+    Raises
+    ------
+    ValueError
+        If points have not three coordinates.
+
+    Examples
+    --------
+    >>> x, y, origin = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 0]])
+    >>> angle(x, origin, y)
+    tensor(1.5708)
+    >>> angle(x, origin, origin)
+    tensor(0.)
+    """
+    _check(a, b, c)
+    first, second = _scaled(a - b), _scaled(c - b)
+    cosine = (first * second).sum(-1)
+    sine, in_line = _length_of_cross(first, second)
+    regular = torch.atan2(sine, cosine.masked_fill(in_line, 1.0))
+    straight = torch.where(cosine < 0, math.pi, 0.0).to(regular.dtype)
+    return torch.where(in_line, straight, regular)
+
+
+def torsion(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """The dihedral angle about ``b -> c`` from ``a`` to ``d``, -pi to pi.
+
+    Where three neighbours stand in a line or two are the same there is no plane: 0, gradient 0. The
+    sign is that of chemistry (IUPAC): clockwise, looking from ``b`` to ``c``, is positive.
+
+    Parameters
+    ----------
+    a, b, c, d : Tensor [..., 3]
+        Points, of floats.
+
+    Returns
+    -------
+    Tensor [...]
+
+    Raises
+    ------
+    ValueError
+        If points have not three coordinates.
+
+    Examples
+    --------
+    >>> a, b, c, d = torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]])
+    >>> torsion(a, b, c, d)
+    tensor(1.5708)
+    """
+    _check(a, b, c, d)
+    first, axis, last = _scaled(b - a), _scaled(c - b), _scaled(d - c)
+    before, after = torch.linalg.cross(first, axis), torch.linalg.cross(axis, last)
+    flat = _in_line(before, first, axis) | _in_line(after, axis, last)
+    cosine = (before * after).sum(-1)
+    sine = torch.linalg.vector_norm(axis, dim=-1) * (first * after).sum(-1)
+    return torch.atan2(sine.masked_fill(flat, 0.0), cosine.masked_fill(flat, 1.0))
+
+
+def _check(*points: Tensor) -> None:
+    for point in points:
+        if point.ndim == 0 or point.shape[-1] != 3:
+            raise ValueError(f"points must be [..., 3]; got {tuple(point.shape)}")
+
+
+def _scaled(vector: Tensor) -> Tensor:
+    """Of about length 1, so that no square under- or overflows.
+
+    An angle does not depend on the length of its sides, so the factor carries no gradient.
+    """
+    size = vector.detach().abs().amax(-1, keepdim=True)
+    return vector / size.masked_fill(size == 0, 1.0)
+
+
+def _length_of_cross(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """The length of the cross product, and where the two are in a line: it is 1 there."""
+    cross = torch.linalg.cross(first, second)
+    in_line = _in_line(cross, first, second)
+    squared = cross.square().sum(-1).masked_fill(in_line, 1.0)
+    return squared.sqrt(), in_line
+
+
+def _in_line(cross: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Whether a cross product is no more than its own rounding."""
+    with torch.no_grad():
+        least = (_NOISE * torch.finfo(cross.dtype).eps) ** 2
+        sides = first.square().sum(-1) * second.square().sum(-1)
+        return cross.square().sum(-1) <= least * sides
