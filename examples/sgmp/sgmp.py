@@ -1,0 +1,153 @@
+"""SGMP, a network whose messages pass along paths of three edges, over ``kgfast.paths``.
+
+Zhang and Zhao, Representation Learning on Spatial Networks, NeurIPS 2021. A path i -> j -> k -> p
+tells its first node what its four nodes hold and how they lie: three distances, two angles and a
+torsion, each spread over radial basis functions. In plain torch the states of all paths, seven
+times as wide as a node's, are held until the backward; here a chunk of them at a time.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.paths import Paths, angle, distance, path_sum, take, torsion
+
+
+class RadialBasis(nn.Module):
+    """``exp(-(x - centre)^2 / (2 step^2))`` for centres one step apart."""
+
+    def __init__(self, low: float, high: float, num_centres: int) -> None:
+        super().__init__()
+        self.register_buffer("centres", torch.linspace(low, high, num_centres))
+        self.gamma = 0.5 / ((high - low) / (num_centres - 1)) ** 2
+
+    def forward(self, values: Tensor) -> Tensor:
+        """``[..., num_centres]``."""
+        return torch.exp(-self.gamma * (values[..., None] - self.centres).square())
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Of paths: the lengths that place j, k and p, radial functions each."""
+
+    first: Tensor  # [P, K]: how far j is
+    second: Tensor  # [P, 2K]: how far k is from j, and its angle there
+    third: Tensor  # [P, 3K]: those of p, and its torsion about i -> j
+
+
+class Places(nn.Module):
+    """Turns the positions of a path's nodes into numbers that no rotation or shift changes."""
+
+    def __init__(self, num_centres: int, cutoff: float) -> None:
+        super().__init__()
+        self.distances = RadialBasis(0.0, cutoff, num_centres)
+        self.angles = RadialBasis(0.0, math.pi, num_centres)
+        self.torsions = RadialBasis(-math.pi, math.pi, num_centres)
+
+    def forward(self, positions: Tensor, path: Tensor) -> Geometry:
+        """Of ``path [P, 4]``; ``positions [N, 3]``."""
+        i, j, k, p = (take(positions, ids) for ids in path.unbind(1))
+        near, far = self.distances(distance(j, k)), self.distances(distance(j, p))
+        return Geometry(
+            self.distances(distance(i, j)),
+            torch.cat([near, self.angles(angle(i, j, k))], dim=1),
+            torch.cat([far, self.angles(angle(i, j, p)), self.torsions(torsion(k, i, j, p))], 1),
+        )
+
+
+class Interaction(nn.Module):
+    """The message of a path: its four nodes' states and three encodings of how they lie."""
+
+    def __init__(self, hidden: int, num_centres: int) -> None:
+        super().__init__()
+        self.places = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(count * num_centres, hidden), nn.ReLU(), nn.Linear(hidden, hidden)
+            )
+            for count in (1, 2, 3)
+        )
+        self.combine = nn.Sequential(
+            nn.Linear(7 * hidden, 4 * hidden),
+            nn.ReLU(),
+            nn.Linear(4 * hidden, 2 * hidden),
+            nn.ReLU(),
+            nn.Linear(2 * hidden, hidden),
+        )
+
+    def forward(self, states: Tensor, geometry: Geometry, path: Tensor) -> Tensor:
+        """``[P, hidden]``; zeros where a path closes, i = p, which is none of the paper's."""
+        parts = [take(states, ids) for ids in path.unbind(1)]
+        given = (geometry.first, geometry.second, geometry.third)
+        parts += [encode(it) for encode, it in zip(self.places, given, strict=True)]
+        return self.combine(torch.cat(parts, dim=1)) * (path[:, :1] != path[:, 3:])
+
+
+class SGMP(nn.Module):
+    """Node states ``[N, hidden]`` of a spatial graph.
+
+    Parameters
+    ----------
+    num_features : int
+        Of a node.
+    hidden, num_interactions, num_centres : int
+        Width of states, rounds of messages, radial functions of each length and angle.
+    cutoff : float
+        The longest distance that the radial functions tell apart.
+    chunk : int, optional
+        Paths at once; None for the default of ``path_sum``.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        hidden: int = 64,
+        num_interactions: int = 3,
+        num_centres: int = 20,
+        cutoff: float = 10.0,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(
+            nn.Linear(num_features, hidden), nn.ReLU(), nn.Linear(hidden, hidden)
+        )
+        self.places = Places(num_centres, cutoff)
+        self.interactions = nn.ModuleList(
+            Interaction(hidden, num_centres) for _ in range(num_interactions)
+        )
+        self.chunk = chunk
+
+    def forward(self, features: Tensor, positions: Tensor, edge_index: Tensor) -> Tensor:
+        """States after all rounds; a round adds the mean of a node's messages."""
+        states = self.embed(features)
+        share = share_of_a_path(edge_index, len(features))
+        for interaction in self.interactions:
+            total = self.streamed(interaction, states, positions, edge_index)
+            states = states + total * share
+        return states
+
+    def streamed(
+        self, interaction: nn.Module, states: Tensor, positions: Tensor, edge_index: Tensor
+    ) -> Tensor:
+        """The messages to each node, added up: a chunk of paths at a time."""
+
+        def message(path: Tensor) -> Tensor:
+            return interaction(states, self.places(positions, path), path)
+
+        return path_sum(
+            message, edge_index, len(states), inputs=[states], to="first", chunk=self.chunk
+        )
+
+    def held(
+        self, interaction: nn.Module, states: Tensor, positions: Tensor, edge_index: Tensor
+    ) -> Tensor:
+        """The same as everyone writes it: all paths at once."""
+        path = Paths(edge_index, len(states))[:]
+        messages = interaction(states, self.places(positions, path), path)
+        return torch.zeros_like(states).index_add(0, path[:, 0], messages)
+
+
+def share_of_a_path(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """``[N, 1]``: one by the number of paths that begin in a node; 1 where none does."""
+    return 1.0 / Paths(edge_index, num_nodes).per_node().clamp(min=1)[:, None]
