@@ -67,7 +67,7 @@ def angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     cosine = (first * second).sum(-1)
     sine, in_line = _length_of_cross(first, second)
     regular = torch.atan2(sine, cosine.masked_fill(in_line, 1.0))
-    straight = torch.where(cosine < 0, math.pi, 0.0).to(regular.dtype)
+    straight = torch.zeros_like(regular).masked_fill(cosine < 0, math.pi)
     return torch.where(in_line, straight, regular)
 
 

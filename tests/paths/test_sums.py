@@ -11,6 +11,14 @@ from kgfast.paths import Paths, angle, distance, path_sum, take, torsion
 NODES, WIDTH = 7, 3
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def graph(seed=0, num_edges=20):
     ends = torch.randint(NODES, (2, num_edges), generator=torch.Generator().manual_seed(seed))
     return ends[:, ends[0] != ends[1]]
@@ -203,13 +211,16 @@ class TestAutograd:
         assert grad.shape == positions.shape
         assert states.grad is None
 
-    def test_equal_calls_give_equal_bits(self):
-        states = torch.randn(NODES, 64, requires_grad=True)
+    def test_equal_calls_give_equal_bits(self, two_threads):
+        """Of ``take``; ``states[path]`` is large enough here that threads share its gradient."""
+        states = torch.randn(20, 64, requires_grad=True)
+        edges = torch.randint(20, (2, 200), generator=torch.Generator().manual_seed(0))
         runs = []
-        for _ in range(2):
-            total = path_sum(lambda path: take(states, path).prod(1), graph(), NODES)
+        for _ in range(3):
+            total = path_sum(lambda path: take(states, path).prod(1), edges, 20)
             runs.append((total, *torch.autograd.grad(total.sum(), states)))
-        assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+        for run in runs[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(runs[0], run, strict=True))
 
     def test_the_same_random_numbers(self):
         """Dropout of the backward is that of the forward, and the stream goes on as it would."""
