@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kgfast.openmp import let_torch_sleep
 
 if TYPE_CHECKING:
-    from kgfast import datasets, heads, losses, paths
+    from kgfast import datasets, heads, losses, paths, tables
     from kgfast.environment import info
     from kgfast.eval.comparison import compare
     from kgfast.eval.facts import Facts
@@ -67,6 +67,7 @@ __all__ = [
     "losses",
     "paths",
     "rank",
+    "tables",
     "top_facts",
     "topk",
     "unchecked",

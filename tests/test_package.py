@@ -37,6 +37,7 @@ ROOMS = [
     "environment",
     "graph",
     "paths",
+    "tables",
     "safe_yaml",
     "datasets",
     "models",

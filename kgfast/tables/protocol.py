@@ -1,0 +1,111 @@
+"""What a table is to kgfast where it is no tensor: rows that are asked for, never all at once."""
+
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Table(Protocol):
+    """Rows of one width, read in blocks or by their ids.
+
+    Every model takes one where it takes an entity table. An object with these four is one; it may
+    also have ``device``, where its rows are handed out (the CPU by default), and ``is_complex``,
+    whether its rows are complex numbers ``re0 im0 re1 ...``.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        ``(N, G)``: all rows, wherever they are held.
+    dtype : torch.dtype
+        float32, float16, bfloat16 or float64.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(N, G)``."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the numbers."""
+        ...
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Rows ``start .. stop - 1``, ``[stop - start, G]``; the caller does not write to them."""
+        ...
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows that int64 ``ids [B]`` name, ``[B, G]``, in their order: a new tensor."""
+        ...
+
+
+@runtime_checkable
+class WritableTable(Table, Protocol):
+    """A table whose rows can be replaced, as row-wise optimizers do."""
+
+    def update(self, ids: Tensor, rows: Tensor) -> None:
+        """Write ``rows [B, G]``, of the table's dtype, where distinct int64 ``ids [B]`` say."""
+        ...
+
+
+def is_table(value: Any) -> TypeGuard[Table]:
+    """Whether it is a :class:`Table` and no tensor."""
+    return not isinstance(value, Tensor) and isinstance(value, Table)
+
+
+def device_of(table: Any) -> torch.device:
+    """Where a tensor lies, or where a table hands out its rows."""
+    return torch.device(getattr(table, "device", "cpu"))
+
+
+def checked_range(start: int, stop: int, count: int) -> None:
+    """That a block lies within a table of ``count`` rows.
+
+    Raises
+    ------
+    IndexError
+        If it does not.
+    """
+    if not 0 <= start <= stop <= count:
+        raise IndexError(f"block({start}, {stop}) must lie within 0 .. {count} rows")
+
+
+def checked_row_ids(ids: Tensor, first: int, last: int) -> Tensor:
+    """Ids of rows ``first .. last - 1``, on the CPU.
+
+    Raises
+    ------
+    TypeError, IndexError
+        For ids of another type or shape, or outside.
+    """
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.ndim != 1:
+        raise TypeError("ids must be an int64 tensor of one axis")
+    ids = ids.cpu()
+    outside = ((ids < first) | (ids >= last)).nonzero()
+    if len(outside):
+        row = int(outside[0])
+        held = f"{first} .. {last - 1}" if first < last else "no rows at all"
+        raise IndexError(f"ids[{row}] must be among the rows held, {held}; got {int(ids[row])}")
+    return ids
+
+
+def checked_update(ids: Tensor, rows: Tensor, table: Table, first: int, last: int) -> Tensor:
+    """The ids of an update, on the CPU, where it fits the table.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        For ids that repeat or are not held, and rows of another shape or dtype.
+    """
+    ids = checked_row_ids(ids, first, last)
+    if rows.dtype != table.dtype:
+        raise TypeError(f"rows must be {table.dtype}, as the table is; got {rows.dtype}")
+    if rows.shape != (len(ids), table.shape[1]):
+        raise ValueError(
+            f"rows must have shape {[len(ids), table.shape[1]]}; got {list(rows.shape)}"
+        )
+    if len(ids.unique()) != len(ids):
+        raise ValueError("ids of an update must not repeat: which of their rows is meant?")
+    return ids

@@ -1,0 +1,99 @@
+import pytest
+import torch
+
+from kgfast.tables import Shard, Table, WritableTable, is_table
+
+
+def rows(count=4, width=3, dtype=torch.float32):
+    return torch.arange(count * width, dtype=dtype).view(count, width)
+
+
+def test_a_shard_has_the_shape_of_the_whole_table_and_the_rows_it_holds():
+    shard = Shard(rows(), start=5, total_rows=20)
+    assert is_table(shard)
+    assert isinstance(shard, Table)
+    assert isinstance(shard, WritableTable)
+    assert (shard.shape, shard.dtype, len(shard)) == ((20, 3), torch.float32, 20)
+    assert (shard.start, shard.stop, shard.device) == (5, 9, torch.device("cpu"))
+    assert torch.equal(shard.block(6, 9), rows()[1:])
+    assert torch.equal(shard.rows(torch.tensor([8, 5, 8])), rows()[[3, 0, 3]])
+    assert shard.block(0, 0).shape == (0, 3)
+    assert repr(shard) == "Shard(rows 5 .. 8 of 20, 3 columns, float32)"
+
+
+def test_a_shard_of_a_shard_and_one_without_rows():
+    inner = Shard(rows(), start=1, total_rows=6)
+    with pytest.raises(IndexError, match=r"block\(0, 7\) must lie within 0 .. 6 rows"):
+        inner.block(0, 7)
+    outer = Shard(Shard(rows(), start=0, total_rows=4), start=2, total_rows=6)
+    assert torch.equal(outer.rows(torch.tensor([2, 5])), rows()[[0, 3]])
+    assert torch.equal(outer.block(3, 5), rows()[1:3])
+    empty = Shard(rows(0), start=6, total_rows=6)
+    assert empty.block(2, 2).shape == (0, 3)
+    with pytest.raises(IndexError, match="no rows at all; got 3"):
+        empty.rows(torch.tensor([3]))
+
+
+def test_rows_of_a_shard_can_be_replaced():
+    held = rows()
+    shard = Shard(held, start=5, total_rows=20)
+    shard.update(torch.tensor([8, 5]), torch.full((2, 3), 7.0))
+    assert held[[0, 3]].eq(7).all()
+    assert torch.equal(held[1:3], rows()[1:3])
+    outer = Shard(Shard(held, start=0, total_rows=4), start=0, total_rows=4)
+    outer.update(torch.tensor([1]), torch.zeros(1, 3))
+    assert held[1].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: Shard([[1.0]], total_rows=1), TypeError, "rows must be a tensor or a Table"),
+        (lambda: Shard(torch.ones(3), total_rows=3), ValueError, "two axes"),
+        (lambda: Shard(rows(dtype=torch.int64), total_rows=4), TypeError, "floating point"),
+        (lambda: Shard(rows(), start=True, total_rows=4), TypeError, "start must be an int"),
+        (lambda: Shard(rows(), total_rows=4.0), TypeError, "total_rows must be an int"),
+        (lambda: Shard(rows(), start=1, total_rows=4), ValueError, r"rows 1 \.\. 4 must lie"),
+        (lambda: Shard(rows(), start=-1, total_rows=4), ValueError, r"rows -1 \.\. 2 must lie"),
+    ],
+)
+def test_what_is_no_shard(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda it: it.block(1, 3), IndexError, r"rows 1 \.\. 2 are not all held here.* 2 \.\. 5"),
+        (lambda it: it.block(5, 7), IndexError, "not all held here"),
+        (
+            lambda it: it.rows(torch.tensor([2, 6])),
+            IndexError,
+            r"ids\[1\] must be .*2 \.\. 5; got 6",
+        ),
+        (lambda it: it.rows(torch.tensor([2.0])), TypeError, "int64"),
+        (lambda it: it.update(torch.tensor([2, 2]), rows(2)), ValueError, "not repeat"),
+        (lambda it: it.update(torch.tensor([2]), rows(2)), ValueError, r"shape \[1, 3\]; got \[2"),
+        (lambda it: it.update(torch.tensor([2]), rows(1).double()), TypeError, "torch.float32"),
+    ],
+)
+def test_what_a_shard_does_not_serve(call, error, words):
+    with pytest.raises(error, match=words):
+        call(Shard(rows(), start=2, total_rows=9))
+
+
+def test_a_shard_of_what_cannot_be_written_to_says_so():
+    class Fixed:
+        shape, dtype = (4, 3), torch.float32
+
+        def block(self, start, stop):
+            return rows()[start:stop]
+
+        def rows(self, ids):
+            return rows()[ids]
+
+    shard = Shard(Fixed(), total_rows=4)
+    assert torch.equal(shard.rows(torch.tensor([2])), rows()[[2]])
+    with pytest.raises(TypeError, match="a Fixed cannot be written to"):
+        shard.update(torch.tensor([2]), torch.zeros(1, 3))
