@@ -50,6 +50,112 @@ class WritableTable(Table, Protocol):
         ...
 
 
+class Rows:
+    """What tables of this package share: what models read of a tensor besides its rows.
+
+    Attributes
+    ----------
+    is_complex : bool
+        Whether rows are complex numbers ``re0 im0 re1 ...``.
+    requires_grad : bool
+        False: no gradients flow to what is read.
+    """
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    is_complex: bool = False
+    requires_grad: bool = False
+    ndim: int = 2
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are handed out."""
+        return torch.device("cpu")
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """As :meth:`Table.block`."""
+        raise NotImplementedError
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """As :meth:`Table.rows`."""
+        raise NotImplementedError
+
+    def read_into(self, start: int, out: Tensor) -> None:
+        """Fill ``out [n, G]``, contiguous, with the rows from ``start`` on."""
+        out.copy_(self.block(start, start + len(out)))
+
+    def give_back(self, start: int, stop: int) -> None:
+        """Let the system forget the pages of a range of rows, of a table that lies in files."""
+
+    def where(self, row: int) -> str:
+        """A row in words, for errors."""
+        return f"the entity table: row {row}"
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """What tells that a table is the same as at another time, of one that can tell."""
+        return ()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        columns = f"{self.shape[1]} columns"
+        return f"{type(self).__name__}({self._held()}{self.shape[0]:,} rows, {columns}, {dtype})"
+
+    def _held(self) -> str:
+        """What it is read from, for ``repr``."""
+        return ""
+
+
+class Given(Rows):
+    """A table of any other class, with what models read besides.
+
+    Parameters
+    ----------
+    table : Table
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.shape, self.dtype = (int(table.shape[0]), int(table.shape[1])), table.dtype
+        self.is_complex = bool(getattr(table, "is_complex", False))
+        self._device = device_of(table)
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are handed out."""
+        return self._device
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """As of the table, checked to be what was asked for."""
+        return self._checked(self.table.block(start, stop), stop - start, "block")
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """As of the table, checked to be what was asked for."""
+        return self._checked(self.table.rows(ids), len(ids), "rows")
+
+    def _checked(self, rows: Any, count: int, method: str) -> Tensor:
+        name, shape = type(self.table).__name__, (count, self.shape[1])
+        if not isinstance(rows, Tensor):
+            raise TypeError(f"{name}.{method} must return a tensor; got {type(rows).__name__}")
+        if rows.shape != shape or rows.dtype != self.dtype:
+            raise ValueError(
+                f"{name}.{method} must return {list(shape)} of {self.dtype}; got "
+                f"{list(rows.shape)} of {rows.dtype}"
+            )
+        return rows
+
+    def _held(self) -> str:
+        return f"{type(self.table).__name__}: "
+
+
+def as_rows(table: Table) -> Rows:
+    """A table with what models read of it: itself, or :class:`Given`."""
+    return table if isinstance(table, Rows) else Given(table)
+
+
 def is_table(value: Any) -> TypeGuard[Table]:
     """Whether it is a :class:`Table` and no tensor."""
     return not isinstance(value, Tensor) and isinstance(value, Table)

@@ -4,18 +4,20 @@ import torch
 from torch import Tensor
 
 from kgfast.graph import shown
+from kgfast.tables.memory import TensorTable
 from kgfast.tables.protocol import (
+    Rows,
     Table,
     WritableTable,
+    as_rows,
     checked_range,
     checked_row_ids,
     checked_update,
-    device_of,
     is_table,
 )
 
 
-class Shard:
+class Shard(Rows):
     """Rows ``start .. start + len(rows) - 1`` of a table of ``total_rows``.
 
     It has the shape and the ids of the whole table, and serves the rows that it holds. A model of
@@ -32,8 +34,8 @@ class Shard:
 
     Attributes
     ----------
-    held : Tensor or Table
-        ``rows``, as given.
+    held : Table
+        The rows that are held, by ids that count from ``start``.
     start, stop : int
         The ids held are ``start .. stop - 1``.
 
@@ -46,7 +48,7 @@ class Shard:
     --------
     >>> shard = Shard(torch.tensor([[1.0], [2.0]]), start=3, total_rows=10)
     >>> shard
-    Shard(rows 3 .. 4 of 10, 1 columns, float32)
+    Shard(3 .. 4 of 10 rows, 1 columns, float32)
     >>> shard.rows(torch.tensor([4, 3])).tolist()
     [[2.0], [1.0]]
     """
@@ -54,40 +56,24 @@ class Shard:
     def __init__(self, rows: Tensor | Table, *, start: int = 0, total_rows: int) -> None:
         if not (isinstance(rows, Tensor) or is_table(rows)):
             raise TypeError(f"rows must be a tensor or a Table; got {type(rows).__name__}")
-        if len(rows.shape) != 2:
-            raise ValueError(f"rows must have two axes; got shape {list(rows.shape)}")
-        if not rows.dtype.is_floating_point:
-            raise TypeError(f"rows must be floating point; got {rows.dtype}")
+        held = TensorTable(rows) if isinstance(rows, Tensor) else as_rows(rows)
         for name, value in (("start", start), ("total_rows", total_rows)):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name} must be an int; got {shown(value)}")
-        stop = start + rows.shape[0]
+        stop = start + len(held)
         if not 0 <= start <= stop <= total_rows:
             raise ValueError(
                 f"rows {start} .. {stop - 1} must lie within total_rows = {total_rows}"
             )
-        self.held = rows.detach() if isinstance(rows, Tensor) else rows
+        self.held = held
         self.start, self.stop, self.total_rows = start, stop, total_rows
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """That of the whole table."""
-        return self.total_rows, self.held.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the numbers."""
-        return self.held.dtype
+        self.shape, self.dtype = (total_rows, held.shape[1]), held.dtype
+        self.is_complex = held.is_complex
 
     @property
     def device(self) -> torch.device:
         """Where rows are handed out."""
-        return device_of(self.held)
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether rows are complex numbers."""
-        return bool(getattr(self.held, "is_complex", False)) and is_table(self.held)
+        return self.held.device
 
     def block(self, start: int, stop: int) -> Tensor:
         """Rows of the whole table that are held here.
@@ -105,11 +91,8 @@ class Shard:
                 f"model of shards"
             )
         if start == stop:
-            start = stop = self.start
-        first, last = start - self.start, stop - self.start
-        return (
-            self.held[first:last] if isinstance(self.held, Tensor) else self.held.block(first, last)
-        )
+            return self.held.block(0, 0)
+        return self.held.block(start - self.start, stop - self.start)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows that are held here, by their ids in the whole table.
@@ -119,10 +102,7 @@ class Shard:
         IndexError
             For an id of a row that is not.
         """
-        own = checked_row_ids(ids, self.start, self.stop) - self.start
-        if isinstance(self.held, Tensor):
-            return self.held[own.to(self.held.device)]
-        return self.held.rows(own)
+        return self.held.rows(checked_row_ids(ids, self.start, self.stop) - self.start)
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
         """Write rows that are held here; into a tensor, or a table that can be written to.
@@ -133,17 +113,10 @@ class Shard:
             As of any table; for a table that cannot be written to.
         """
         own = checked_update(ids, rows, self, self.start, self.stop) - self.start
-        if isinstance(self.held, Tensor):
-            self.held.index_copy_(0, own.to(self.held.device), rows.to(self.held.device))
-        elif isinstance(self.held, WritableTable):
-            self.held.update(own, rows)
-        else:
-            raise TypeError(f"a {type(self.held).__name__} cannot be written to")
+        if not isinstance(self.held, WritableTable):
+            raise TypeError(f"{self.held!r} cannot be written to")
+        self.held.update(own, rows)
 
-    def __len__(self) -> int:
-        return self.total_rows
-
-    def __repr__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        held = f"rows {self.start} .. {self.stop - 1}" if self.start < self.stop else "no rows"
-        return f"Shard({held} of {self.total_rows:,}, {self.shape[1]} columns, {dtype})"
+    def _held(self) -> str:
+        held = f"{self.start} .. {self.stop - 1}" if self.start < self.stop else "none"
+        return f"{held} of "

@@ -1,0 +1,201 @@
+"""Rows that lie one after the other in a file: read where they are asked for, never mapped.
+
+Reading into memory of one's own keeps the pages of a file out of the process, and a file that
+shrinks under a run is an error where a mapped one ends the process.
+"""
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kgfast.tables.protocol import Rows, checked_range, checked_row_ids, checked_update
+
+_CALL = 1 << 28  # bytes of one read: systems stop at 2 GiB
+_NEAR = 1 << 13  # bytes between two rows that are read together
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a file holds rows, and what they are.
+
+    Attributes
+    ----------
+    path : Path
+    offset : int
+        Bytes before the first row.
+    shape : tuple of int
+        ``(N, G)``, of reals.
+    dtype : torch.dtype
+    is_complex : bool
+        Whether two reals next to each other are one complex number.
+    """
+
+    path: Path
+    offset: int
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    is_complex: bool = False
+
+
+class FileTable(Rows):
+    """A table in one file.
+
+    Parameters
+    ----------
+    place : Place
+    writable : bool
+        Whether :meth:`update` may write into the file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened.
+    ValueError
+        If it ends before the last row.
+    """
+
+    def __init__(self, place: Place, *, writable: bool = False) -> None:
+        self.place, self.path, self.writable = place, place.path, writable
+        self.shape, self.dtype, self.is_complex = place.shape, place.dtype, place.is_complex
+        self.row_bytes = place.shape[1] * place.dtype.itemsize
+        self._file = open(place.path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115
+        self._lock = threading.Lock()
+        self._facts = self._stat()
+        needed = place.offset + self.shape[0] * self.row_bytes
+        if self._facts[0] < needed:
+            self._file.close()
+            raise ValueError(
+                f"{self.path}: truncated: {self.shape[0]:,} rows of {self.row_bytes} bytes from "
+                f"byte {place.offset} on need {needed:,} bytes; the file has {self._facts[0]:,}"
+            )
+
+    @property
+    def facts(self) -> tuple[int, ...]:
+        """What tells that the file is the same: its size, time of change and where its rows lie."""
+        return (*self._facts, self.place.offset)
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Rows ``start .. stop - 1``, in new memory.
+
+        Raises
+        ------
+        IndexError
+            For rows outside.
+        ValueError
+            If the file is not what it was when it was opened.
+        """
+        checked_range(start, stop, self.shape[0])
+        out = torch.empty((stop - start, self.shape[1]), dtype=self.dtype, device="cpu")
+        self.read_into(start, out)
+        return out
+
+    def read_into(self, start: int, out: Tensor) -> None:
+        """Fill ``out [n, G]``, contiguous, with the rows from ``start`` on; as :meth:`block`."""
+        checked_range(start, start + len(out), self.shape[0])
+        self._read(self.place.offset + start * self.row_bytes, _bytes_of(out))
+        self._check_same()
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of ids ``[B]`` in any order; rows that lie near each other are read together."""
+        distinct, place = checked_row_ids(ids, 0, self.shape[0]).unique(return_inverse=True)
+        found = torch.empty((len(distinct), self.shape[1]), dtype=self.dtype, device="cpu")
+        apart = max(1, _NEAR // max(1, self.row_bytes))
+        most = max(1, _CALL // max(1, self.row_bytes))
+        on_host, first = distinct.tolist(), 0
+        while first < len(on_host):
+            last = first + 1
+            while (
+                last < len(on_host)
+                and on_host[last] - on_host[last - 1] <= apart
+                and on_host[last] - on_host[first] < most
+            ):
+                last += 1
+            span = self.block(on_host[first], on_host[last - 1] + 1)
+            found[first:last] = span[distinct[first:last] - on_host[first]]
+            first = last
+        return found[place]
+
+    def update(self, ids: Tensor, rows: Tensor) -> None:
+        """Write rows into the file.
+
+        Raises
+        ------
+        TypeError
+            If the table was opened to be read.
+        ValueError, IndexError
+            For ids that repeat or lie outside, and rows that do not fit.
+        """
+        if not self.writable:
+            raise TypeError(f"{self.path} was opened to be read; open it with writable=True")
+        ids = checked_update(ids, rows, self, 0, self.shape[0])
+        values = _bytes_of(rows.detach().cpu().contiguous()).reshape(len(ids), self.row_bytes)
+        with self._lock:
+            for row, data in zip(ids.tolist(), values, strict=True):
+                self._file.seek(self.place.offset + row * self.row_bytes)
+                written = self._file.write(data)
+                if written != self.row_bytes:
+                    raise OSError(f"{self.path}: row {row} was not written: is the disk full?")
+            self._facts = self._stat()
+
+    def give_back(self, start: int, stop: int) -> None:
+        """Let the system forget the pages of a range of rows, where it takes such advice."""
+        if hasattr(os, "posix_fadvise"):
+            first = self.place.offset + start * self.row_bytes
+            count = (stop - start) * self.row_bytes
+            os.posix_fadvise(self._file.fileno(), first, count, os.POSIX_FADV_DONTNEED)
+
+    def where(self, row: int) -> str:
+        """A row in words."""
+        return f"{self.path}: row {row}"
+
+    def close(self) -> None:
+        """Close the file; the table reads nothing afterwards."""
+        self._file.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _opened, (self.place, self.writable)
+
+    def _read(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
+        done, view = 0, memoryview(out)
+        with self._lock:
+            self._file.seek(offset)
+            while done < len(view):
+                count = self._file.readinto(view[done : done + _CALL])
+                if not count:
+                    raise ValueError(
+                        f"{self.path}: truncated: the file ends at byte {offset + done:,}, "
+                        f"{len(view) - done:,} bytes before the rows that were asked for"
+                    )
+                done += count
+
+    def _stat(self) -> tuple[int, int]:
+        found = os.fstat(self._file.fileno())
+        return found.st_size, found.st_mtime_ns
+
+    def _check_same(self) -> None:
+        found = self._stat()
+        if found != self._facts:
+            (size, _), (was, _) = found, self._facts
+            how = f"its size was {was:,} and is {size:,}" if size != was else "it was written to"
+            raise ValueError(
+                f"{self.path} changed while it was read: {how}; open it again and begin anew"
+            )
+
+    def _held(self) -> str:
+        return f"{self.path.name}: "
+
+
+def _opened(place: Place, writable: bool) -> FileTable:
+    return FileTable(place, writable=writable)
+
+
+def _bytes_of(values: Tensor) -> npt.NDArray[np.uint8]:
+    """The memory of a contiguous tensor, flat."""
+    flat = values.detach().view(-1) if values.numel() else values.detach().reshape(-1)
+    return flat.view(torch.uint8).numpy() if values.numel() else np.empty(0, np.uint8)

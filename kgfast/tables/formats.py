@@ -1,0 +1,237 @@
+"""Where the files that people have hold their rows: each function reads a header, no rows.
+
+``.npy`` (numpy's format description), safetensors (its README), ``torch.save`` (a zip archive of
+plain records), HDF5 as PBG and GraphStorm write it, and rows with no header at all.
+"""
+
+import json
+import math
+import struct
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.graph import did_you_mean, shown
+from kgfast.tables.files import FileTable, Place
+from kgfast.tables.hdf5 import open_hdf5
+from kgfast.tables.protocol import Rows
+
+_OF_NUMPY = {
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "complex64": torch.complex64,
+    "complex128": torch.complex128,
+}
+_OF_SAFETENSORS = {
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+_REALS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+TABLE_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
+
+
+def place_of(
+    path: Path, offset: int, shape: Sequence[int], dtype: torch.dtype, name: str = "it"
+) -> Place:
+    """The place of rows, whose numbers may be complex.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For another number of axes, and numbers that are not floating point.
+    """
+    if len(shape) != 2:
+        raise ValueError(f"{path}: {name} must have two axes; got shape {list(shape)}")
+    real = _REALS.get(dtype, dtype)
+    if real not in TABLE_DTYPES:
+        raise TypeError(f"{path}: {name} must be floating point; got {dtype}")
+    is_complex = dtype in _REALS
+    return Place(path, offset, (shape[0], shape[1] * (1 + is_complex)), real, is_complex)
+
+
+def npy(path: Path, name: str | None) -> Place:
+    """An array of numpy, of format 1, 2 or 3."""
+    _no_name(path, name)
+    with path.open("rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            reader = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, by_columns, dtype = reader(file)
+        except (ValueError, KeyError, EOFError) as error:
+            raise ValueError(f"{path}: not an array of numpy: {error!s:.120}") from None
+        if not dtype.isnative:
+            raise TypeError(f"{path}: the order of its bytes is not this machine's: {dtype}")
+        if by_columns and len(shape) == 2 and min(shape) > 1:
+            raise ValueError(
+                f"{path}: its columns lie one after the other (Fortran order), so that a row is "
+                f"spread over the whole file: save numpy.ascontiguousarray of it"
+            )
+        if dtype.name not in _OF_NUMPY:
+            raise TypeError(f"{path}: it must be floating point; got {dtype}")
+        return place_of(path, file.tell(), shape, _OF_NUMPY[dtype.name])
+
+
+def safetensors(path: Path, name: str | None) -> Place:
+    """One tensor of a file of safetensors."""
+    with path.open("rb") as file:
+        try:
+            (size,) = struct.unpack("<Q", file.read(8))
+            if size > _LARGEST_HEADER:
+                raise ValueError(f"a header of {size} bytes")
+            header = json.loads(file.read(size))
+            tensors = {key: dict(value) for key, value in header.items() if key != "__metadata__"}
+        except (struct.error, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path}: not a file of safetensors: {error!s:.120}") from None
+    tensor = tensors[_chosen(path, name, tensors)]
+    try:
+        kind, shape, (first, last) = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
+        shape = [int(length) for length in shape]
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{path}: a header of another kind: {error!s:.120}") from None
+    if kind not in _OF_SAFETENSORS:
+        raise TypeError(f"{path}: it must be floating point; got {shown(kind)}")
+    dtype = _OF_SAFETENSORS[kind]
+    if last - first != math.prod(shape) * dtype.itemsize or first < 0 or min(shape, default=0) < 0:
+        raise ValueError(f"{path}: its header contradicts itself: {shape} in {last - first} bytes")
+    return place_of(path, 8 + size + first, shape, dtype)
+
+
+def torch_file(path: Path, name: str | None) -> Place:
+    """A tensor of a file that ``torch.save`` wrote: alone, or in dicts; ``a.b`` is ``["a"]["b"]``.
+
+    The file is read without its tensors' values, by torch's loader of plain weights.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode():
+            held = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(
+            f"{path}: torch.load of plain weights cannot read it: {error!s:.160}"
+        ) from None
+    tensors = dict(_tensors(held))
+    tensor = tensors[_chosen(path, name, tensors)]
+    offset = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
+    if offset is None or not _is_plain_archive(path):
+        raise ValueError(
+            f"{path}: it cannot be read in place: its archive is compressed, or was written by "
+            f"torch before 1.6; save it as .npy or .safetensors"
+        )
+    if tensor.ndim == 2 and tensor.numel() and tensor.stride() != (tensor.shape[1], 1):
+        raise ValueError(
+            f"{path}: its rows do not lie one after the other (strides {list(tensor.stride())}): "
+            f"save its .contiguous()"
+        )
+    start = int(offset) + tensor.storage_offset() * tensor.dtype.itemsize
+    return place_of(path, start, tuple(tensor.shape), tensor.dtype)
+
+
+def _is_plain_archive(path: Path) -> bool:
+    """Whether the records of an archive lie in it as they are."""
+    with zipfile.ZipFile(path) as archive:
+        return all(it.compress_type == zipfile.ZIP_STORED for it in archive.infolist())
+
+
+def _tensors(held: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
+    """The tensors in dicts of dicts, with their names; one alone has none."""
+    if isinstance(held, Tensor):
+        return [(prefix, held)]
+    if not isinstance(held, Mapping):
+        return []
+    dot = f"{prefix}." if prefix else ""
+    return [pair for key, value in held.items() for pair in _tensors(value, f"{dot}{key}")]
+
+
+def _chosen(path: Path, name: str | None, names: Mapping[str, Any]) -> str:
+    """The tensor that is meant: the one that is named, or the only one."""
+    if name is not None and name in names:
+        return name
+    found = sorted(names)
+    if name is None and len(found) == 1:
+        return found[0]
+    if name is None:
+        raise ValueError(
+            f"{path} holds {len(found)} tensors: name one after a colon, as in "
+            f'"{path.name}:{found[0] if found else "entity"}"; it has {shown(found)}'
+        )
+    raise ValueError(
+        f"{path} holds no tensor {shown(name)}: it has {shown(found)}{did_you_mean(name, found)}"
+    )
+
+
+def _no_name(path: Path, name: str | None) -> None:
+    if name is not None:
+        raise ValueError(f"{path} holds one array, which has no name; got {shown(name)}")
+
+
+READERS: dict[str, Callable[[Path, str | None], Place]] = {
+    ".npy": npy,
+    ".safetensors": safetensors,
+    ".pt": torch_file,
+    ".pth": torch_file,
+    ".ckpt": torch_file,
+}
+_HDF5 = (".h5", ".hdf5")
+
+
+def open_file(path: Path, name: str | None, *, writable: bool) -> Rows:
+    """The table of one file, by the ending of its name.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    ValueError, TypeError
+        If the file is not what its ending says, ends too soon, or holds no table.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    ending = path.suffix.lower()
+    if ending in _HDF5:
+        return open_hdf5(path, name, place_of, writable=writable)
+    if ending not in READERS:
+        known = ", ".join([*READERS, *_HDF5])
+        raise ValueError(
+            f"{path}: files that end in {known} say what they hold; of rows without a header, "
+            f"columns= and dtype= must say it"
+        )
+    return FileTable(READERS[ending](path, name), writable=writable)
+
+
+def open_raw(path: Path, columns: int, dtype: torch.dtype, offset: int, *, writable: bool) -> Rows:
+    """Rows without a header: as many as the file has from ``offset`` on.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, TypeError
+        If there is no file, or it does not hold whole rows.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    for name, value, least in (("columns", columns, 1), ("offset", offset, 0)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an int; got {shown(value)}")
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}; got {value}")
+    size = columns * dtype.itemsize
+    count, rest = divmod(path.stat().st_size - offset, size)
+    if rest or count < 0:
+        raise ValueError(
+            f"{path}: {path.stat().st_size:,} bytes are no whole number of rows of {columns} "
+            f"{dtype} ({size} bytes) from byte {offset} on: truncated, or other rows than these"
+        )
+    return FileTable(place_of(path, offset, (count, columns), dtype), writable=writable)

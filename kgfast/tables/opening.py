@@ -1,0 +1,103 @@
+"""open(): a table of what lies in files, whatever wrote them."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.graph import shown
+from kgfast.tables.formats import TABLE_DTYPES, open_file, open_raw
+from kgfast.tables.memory import TensorTable
+from kgfast.tables.protocol import Rows, as_rows, is_table
+from kgfast.tables.shards import Shards
+
+Source = Any  # a path, a tensor, a table, or a list of them
+
+
+def open_table(
+    source: Source,
+    *,
+    columns: int | None = None,
+    dtype: torch.dtype | None = None,
+    offset: int = 0,
+    writable: bool = False,
+) -> Rows:
+    """Open a table that may be larger than memory. Nothing but headers is read.
+
+    Parameters
+    ----------
+    source : str, path, Table, Tensor, or a list of them
+        ``"entity.npy"``; ``"e.safetensors:entity"`` and ``"e.pt:entity"``, where the name after the
+        colon may be left out if the file holds one tensor (``a.b`` is ``["a"]["b"]`` of a ``.pt``);
+        ``"embeddings_all_0.v50.h5"`` of PBG, whose dataset is called ``embeddings``, or
+        ``"file.h5:name"``; any other file with ``columns`` and ``dtype``. A list is one table:
+        the rows of each after those of the one before; those of a :class:`~kgfast.tables.Shard`
+        wherever it says.
+    columns, dtype, offset : int, torch.dtype, int
+        Of rows without a header, one after the other from byte ``offset`` on.
+    writable : bool
+        Whether rows may be replaced in the files (:class:`WritableTable`).
+
+    Returns
+    -------
+    Table
+        Of a complex array, its parts ``re0 im0 re1 ...``, of twice as many columns.
+
+    Raises
+    ------
+    FileNotFoundError
+        If a file is not there.
+    ImportError
+        For HDF5 without h5py.
+    ValueError, TypeError
+        For a file that is truncated or holds no such table, and for shards that overlap, miss rows
+        or differ in dtype or columns.
+
+    Examples
+    --------
+    >>> shards = open_table([torch.zeros(2, 3), torch.zeros(0, 3), torch.ones(4, 3)])
+    >>> shards
+    Shards(3 shards, 6 rows, 3 columns, float32)
+    >>> shards.rows(torch.tensor([5, 0])).tolist()
+    [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+    """
+    raw = (columns, dtype, offset)
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        return Shards([_opened(it, raw, writable) for it in source])
+    return _opened(source, raw, writable)
+
+
+def _opened(
+    source: Source, raw: tuple[int | None, torch.dtype | None, int], writable: bool
+) -> Rows:
+    """A table of one source."""
+    if isinstance(source, Tensor):
+        return TensorTable(source)
+    if is_table(source):
+        return as_rows(source)
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"source must be a path, a Table, a tensor or a list of them; got {shown(source)}"
+        )
+    columns, dtype, offset = raw
+    if columns is None and dtype is None:
+        path, name = _path_and_name(os.fspath(source))
+        return open_file(path, name, writable=writable)
+    if columns is None or dtype not in TABLE_DTYPES:
+        raise TypeError(
+            f"rows without a header need columns and dtype, a floating-point one; got "
+            f"columns={columns} and dtype={shown(dtype)}"
+        )
+    return open_raw(Path(source), columns, dtype, offset, writable=writable)
+
+
+def _path_and_name(source: str) -> tuple[Path, str | None]:
+    """The path and what stands after its last colon, unless that belongs to the path."""
+    path, colon, name = source.rpartition(":")
+    is_drive = len(path) == 1 and name[:1] in ("\\", "/")
+    if not colon or is_drive or Path(source).exists():
+        return Path(source), None
+    return Path(path), name

@@ -1,0 +1,372 @@
+import io
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from kgfast import tables
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+IDS = torch.tensor([6, 0, 6, 3])
+
+
+def made(count=7, width=3, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(count)
+    return torch.randn(count, width, generator=generator).to(dtype)
+
+
+def as_npy(path, rows):
+    np.save(path / "e.npy", rows.numpy())
+    return path / "e.npy"
+
+
+def as_safetensors(path, rows):
+    save_file({"other": torch.ones(3), "entity": rows}, path / "e.safetensors")
+    return f"{path / 'e.safetensors'}:entity"
+
+
+def as_pt(path, rows):
+    torch.save({"model": {"other": torch.ones(3), "entity": rows}, "epoch": 3}, path / "e.pt")
+    return f"{path / 'e.pt'}:model.entity"
+
+
+def as_hdf5(path, rows):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path / "embeddings_all_0.v50.h5", "w") as file:
+        file["embeddings"] = rows.numpy()
+        file["other"] = np.ones(3)
+    return path / "embeddings_all_0.v50.h5"
+
+
+def as_chunked_hdf5(path, rows):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path / "chunked.h5", "w") as file:
+        file.create_dataset("only", data=rows.numpy(), compression="gzip")
+    return path / "chunked.h5"
+
+
+FORMATS = [as_npy, as_safetensors, as_pt, as_hdf5, as_chunked_hdf5]
+
+
+def agree(table, rows):
+    assert tables.is_table(table)
+    assert (table.shape, table.dtype, len(table)) == (tuple(rows.shape), rows.dtype, len(rows))
+    assert torch.equal(table.block(0, len(rows)), rows)
+    assert torch.equal(table.block(2, 5), rows[2:5])
+    assert table.block(4, 4).shape == (0, rows.shape[1])
+    assert torch.equal(table.rows(IDS), rows[IDS])
+    assert table.rows(IDS[:0]).shape == (0, rows.shape[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("write", FORMATS)
+def test_every_format_gives_the_rows_that_it_was_given(tmp_path, write, dtype):
+    if dtype == torch.bfloat16 and write in (as_npy, as_hdf5, as_chunked_hdf5):
+        pytest.skip("numpy has no bfloat16")
+    rows = made(dtype=dtype)
+    agree(tables.open(write(tmp_path, rows)), rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_without_a_header(tmp_path, dtype):
+    rows = made(dtype=dtype)
+    data = rows.view(torch.uint8).numpy().tobytes()
+    (tmp_path / "e.bin").write_bytes(b"12345678" + data)
+    agree(tables.open(tmp_path / "e.bin", columns=3, dtype=dtype, offset=8), rows)
+
+
+def test_complex_numbers_are_pairs_of_reals(tmp_path):
+    values = torch.view_as_complex(made(7, 4).view(7, 2, 2))
+    np.save(tmp_path / "c.npy", values.numpy())
+    table = tables.open(tmp_path / "c.npy")
+    assert table.is_complex
+    agree(table, torch.view_as_real(values).reshape(7, 4))
+
+
+def test_a_view_that_torch_saved_is_read_where_it_lies(tmp_path):
+    whole = made(9)
+    torch.save(whole[2:], tmp_path / "part.pt")
+    agree(tables.open(tmp_path / "part.pt"), whole[2:])
+
+
+def test_shards_of_every_format_uneven_and_empty(tmp_path):
+    rows = made(7)
+    cuts = [rows[:1], rows[1:1], rows[1:4], rows[4:6], rows[6:], rows[7:]]
+    sources = []
+    writers = [as_npy, as_safetensors, as_pt, as_hdf5, as_chunked_hdf5, None]
+    for number, (cut, write) in enumerate(zip(cuts, writers, strict=True)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        sources.append(cut.contiguous() if write is None else write(folder, cut.contiguous()))
+    table = tables.open(sources)
+    agree(table, rows)
+    assert repr(table) == "Shards(6 shards, 7 rows, 3 columns, float32)"
+    assert table.where(4).endswith("embeddings_all_0.v50.h5: row 0 (row 4 of all shards)")
+
+
+def test_shards_that_know_where_they_stand_come_in_any_order():
+    rows = made(7)
+    cuts = [(4, 7), (0, 1), (1, 1), (1, 4)]
+    agree(tables.open([tables.Shard(rows[a:b], start=a, total_rows=7) for a, b in cuts]), rows)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "words"),
+    [
+        ([(0, 4), (3, 7)], r"shards overlap: rows 3 \.\. 3 are held twice"),
+        ([(0, 3), (5, 7)], r"shards miss rows 3 \.\. 4"),
+        ([(1, 7)], r"shards miss rows 0 \.\. 0"),
+        ([(0, 5)], r"shards miss rows 5 \.\. 6"),
+    ],
+)
+def test_shards_that_do_not_make_one_table(cuts, words):
+    rows = made(7)
+    with pytest.raises(ValueError, match=words):
+        tables.open([tables.Shard(rows[a:b], start=a, total_rows=7) for a, b in cuts])
+
+
+@pytest.mark.parametrize(
+    ("shards", "words"),
+    [
+        ([], "at least one"),
+        ([made(), made(7, 4)], r"shards\[1\] = .* must be as shards\[0\] = .*columns 4 is not 3"),
+        ([made(), made(dtype=torch.float16)], r"dtype torch.float16 is not torch.float32"),
+        ([made(3), tables.Shard(made(3), start=3, total_rows=9)], "throughout, or nowhere"),
+        (
+            [tables.Shard(made(3), total_rows=3), tables.Shard(made(3), start=3, total_rows=6)],
+            r"total_rows are \[3, 6\]",
+        ),
+    ],
+)
+def test_shards_that_differ(shards, words):
+    with pytest.raises(ValueError, match=words):
+        tables.open(shards)
+
+
+def fortran(path):
+    np.save(path, np.asfortranarray(made().numpy()))
+
+
+def integers(path):
+    np.save(path, np.ones((3, 2), np.int64))
+
+
+def one_axis(path):
+    np.save(path, np.ones(3, np.float32))
+
+
+def foreign_bytes(path):
+    np.save(path, np.ones((3, 2), ">f4"))
+
+
+def text(path):
+    path.write_text("0.1 0.2")
+
+
+def objects(path):
+    torch.save({"x": object}, path)
+
+
+def several(path):
+    if path.suffix == ".pt":
+        torch.save({"entity": made(), "relation": made()}, path)
+    else:
+        save_file({"entity": made(), "relation": made()}, path)
+
+
+def turned(path):
+    torch.save(made().T, path)
+
+
+def counts(path):
+    save_file({"entity": torch.ones(3, 2, dtype=torch.int64)}, path)
+
+
+def old_kind(path):
+    torch.save(made(), path, _use_new_zipfile_serialization=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "error", "words"),
+    [
+        ("e.npy", fortran, ValueError, "Fortran order"),
+        ("e.npy", integers, TypeError, "must be floating point; got int64"),
+        ("e.npy", one_axis, ValueError, r"two axes; got shape \[3\]"),
+        ("e.npy", foreign_bytes, TypeError, "order of its bytes"),
+        ("e.npy", text, ValueError, "not an array of numpy"),
+        ("e.npy:entity", integers, ValueError, "one array, which has no name; got 'entity'"),
+        ("e.safetensors", text, ValueError, "not a file of safetensors"),
+        (
+            "e.safetensors",
+            several,
+            ValueError,
+            r"holds 2 tensors: name one.*\"e.safetensors:entity",
+        ),
+        ("e.safetensors:entety", several, ValueError, "no tensor 'entety'.*did you mean 'entity'"),
+        ("e.safetensors", counts, TypeError, "floating point; got 'I64'"),
+        ("e.pt", several, ValueError, "holds 2 tensors"),
+        ("e.pt", objects, ValueError, "torch.load of plain weights cannot read it"),
+        ("e.pt", text, ValueError, "torch.load of plain weights cannot read it"),
+        ("e.pt", turned, ValueError, r"do not lie one after the other \(strides \[1, 3\]\)"),
+        ("e.pt", old_kind, ValueError, "cannot be read in place"),
+        ("e.h5", text, ValueError, "not a file of HDF5"),
+        ("e.bin", text, ValueError, "columns= and dtype= must say it"),
+        ("none.npy", lambda path: None, FileNotFoundError, "no such file"),
+    ],
+)
+def test_files_that_hold_no_table(tmp_path, name, write, error, words):
+    if name.endswith(".h5"):
+        pytest.importorskip("h5py")
+    write(tmp_path / name.split(":")[0])
+    with pytest.raises(error, match=words):
+        tables.open(tmp_path / name)
+
+
+def test_what_hdf5_lacks_is_said(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "e.h5", "w") as file:
+        file["a"], file["group/b"] = np.ones((3, 2)), np.ones((3, 2), np.int32)
+    with pytest.raises(
+        ValueError, match=r"name a dataset after a colon: it has \['a', 'group/b'\]"
+    ):
+        tables.open(tmp_path / "e.h5")
+    with pytest.raises(ValueError, match="no dataset 'c'"):
+        tables.open(f"{tmp_path / 'e.h5'}:c")
+    with pytest.raises(TypeError, match="group/b must be floating point; got int32"):
+        tables.open(f"{tmp_path / 'e.h5'}:group/b")
+    assert tables.open(f"{tmp_path / 'e.h5'}:a").shape == (3, 2)
+
+
+@pytest.mark.parametrize("write", [as_npy, as_safetensors])
+def test_a_truncated_file_is_seen_when_it_is_opened(tmp_path, write):
+    source = write(tmp_path, made())
+    path = next(tmp_path.iterdir())
+    path.write_bytes(path.read_bytes()[:-13])
+    with pytest.raises(ValueError, match=r"truncated: 7 rows of 12 bytes from byte .* need"):
+        tables.open(source)
+    whole = made().numpy().tobytes()
+    (tmp_path / "e.bin").write_bytes(whole[:-1])
+    with pytest.raises(
+        ValueError, match=r"83 bytes are no whole number of rows of 3 torch.float32"
+    ):
+        tables.open(tmp_path / "e.bin", columns=3, dtype=torch.float32)
+
+
+def test_a_file_that_changes_is_seen_when_it_is_read(tmp_path):
+    table = tables.open(as_npy(tmp_path, made()))
+    data = (tmp_path / "e.npy").read_bytes()
+    with (tmp_path / "e.npy").open("r+b") as file:
+        file.truncate(len(data) - 4)
+    with pytest.raises(ValueError, match="changed while it was read: its size was 212 and is 208"):
+        table.block(0, 2)
+    with pytest.raises(ValueError, match="truncated: the file ends at byte 208, 4 bytes before"):
+        table.block(5, 7)
+    np.save(tmp_path / "e.npy", made().numpy())
+    table = tables.open(tmp_path / "e.npy")
+    with (tmp_path / "e.npy").open("r+b") as file:
+        file.seek(200)
+        file.write(b"1234")
+        os.utime(tmp_path / "e.npy", ns=(1, 1))
+    with pytest.raises(ValueError, match="changed while it was read: it was written to"):
+        table.rows(torch.tensor([0]))
+
+
+@pytest.mark.parametrize("write", [as_npy, as_safetensors, as_pt, as_hdf5])
+def test_rows_can_be_replaced_in_files(tmp_path, write):
+    rows = made()
+    source = write(tmp_path, rows)
+    table = tables.open([source, made(2)], writable=True)
+    new = torch.arange(9.0).view(3, 3)
+    table.update(torch.tensor([8, 2, 0]), new)
+    expected = torch.cat([rows, made(2)])
+    expected[[8, 2, 0]] = new
+    assert torch.equal(table.block(0, 9), expected)
+    again = tables.open(source)
+    assert torch.equal(again.block(0, 7), expected[:7])
+
+
+def test_what_cannot_be_written_to_says_so(tmp_path):
+    one = torch.ones(1, 3)
+    with pytest.raises(TypeError, match="opened to be read; open it with writable=True"):
+        tables.open(as_npy(tmp_path, made())).update(torch.tensor([0]), one)
+    chunked = as_chunked_hdf5(tmp_path, made())
+    with pytest.raises(ValueError, match="lies in chunks, which are only read"):
+        tables.open(chunked, writable=True)
+    with pytest.raises(TypeError, match=r"shards\[0\] = .* cannot be written to"):
+        tables.open([tables.open(chunked)]).update(torch.tensor([0]), one)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: tables.open(3), TypeError, "source must be a path"),
+        (lambda: tables.open("e.bin", columns=3), TypeError, "need columns and dtype"),
+        (lambda: tables.open("e.bin", columns=3, dtype=torch.int8), TypeError, "need columns and"),
+        (lambda: tables.open("no", columns=3, dtype=torch.float32), FileNotFoundError, "no such"),
+    ],
+)
+def test_what_open_does_not_take(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_a_table_of_a_file_can_be_sent_to_another_process(tmp_path):
+    table = tables.open(as_npy(tmp_path, made()))
+    agree(pickle.loads(pickle.dumps(table)), made())
+
+
+def test_rows_that_lie_near_each_other_are_read_together(tmp_path, monkeypatch):
+    rows = made(5000, 4)
+    table = tables.open(as_npy(tmp_path, rows))
+    blocks, block = [], tables.files.FileTable.block
+
+    def counted(self, start, stop):
+        blocks.append((start, stop))
+        return block(self, start, stop)
+
+    monkeypatch.setattr(tables.files.FileTable, "block", counted)
+    ids = torch.tensor([4999, 3, 0, 400])
+    assert torch.equal(table.rows(ids), rows[ids])
+    assert blocks == [(0, 401), (4999, 5000)]
+
+
+def test_a_table_of_another_class_is_held_to_what_it_promises():
+    class Promised:
+        shape, dtype = (3, 2), torch.float32
+
+        def block(self, start, stop):
+            return torch.ones(stop - start, 3)
+
+        def rows(self, ids):
+            return [1.0]
+
+    table = tables.open(Promised())
+    with pytest.raises(ValueError, match=r"Promised.block must return \[2, 2\] of torch.float32"):
+        table.block(0, 2)
+    with pytest.raises(TypeError, match=r"Promised.rows must return a tensor; got list"):
+        table.rows(torch.tensor([0]))
+
+
+def test_a_header_that_contradicts_itself(tmp_path):
+    data = io.BytesIO()
+    header = b'{"entity":{"dtype":"F32","shape":[7,3],"data_offsets":[0,80]}}'
+    data.write(len(header).to_bytes(8, "little") + header + b"\0" * 84)
+    (tmp_path / "e.safetensors").write_bytes(data.getvalue())
+    with pytest.raises(ValueError, match="its header contradicts itself"):
+        tables.open(tmp_path / "e.safetensors")
+
+
+def test_compressed_archives_are_not_read_in_place(tmp_path):
+    torch.save(made(), tmp_path / "e.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "e.pt") as old,
+        zipfile.ZipFile(tmp_path / "z.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for item in old.infolist():
+            new.writestr(item.filename, old.read(item))
+    with pytest.raises(ValueError, match="cannot be read in place: its archive is compressed"):
+        tables.open(tmp_path / "z.pt")
