@@ -30,15 +30,28 @@ def without_values() -> Iterator[None]:
 
 
 class NonFiniteError(ValueError):
-    """A NaN or an infinity among the numbers that take part."""
+    """A NaN or an infinity among the numbers that take part.
+
+    Attributes
+    ----------
+    name : str or None
+        The argument that holds it.
+    row : int or None
+        Its row.
+    """
+
+    name: str | None = None
+    row: int | None = None
 
 
 def nonfinite_error(name: str, row: int) -> NonFiniteError:
     """The error for a NaN or an infinity in row ``row`` of argument ``name``."""
-    return NonFiniteError(
+    error = NonFiniteError(
         f"{name}: row {row} holds a NaN or an infinity; every number that takes part must be "
         f'finite (pass nan="worst" to rank such scores last instead)'
     )
+    error.name, error.row = name, row
+    return error
 
 
 def check_finite(name: str, values: Tensor, rows: Tensor | None = None) -> None:

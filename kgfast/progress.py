@@ -1,4 +1,4 @@
-"""The progress bar of rank() and topk(): rich's, or a line of text where that shows nothing."""
+"""The progress bars of rank() and topk(): rich's, or a line of text where that shows nothing."""
 
 import sys
 import time
@@ -26,6 +26,40 @@ def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[i
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def sweep_bar(
+    progress: bool, label: str, total: int, columns: int, row_bytes: int
+) -> Iterator[Callable[[int, int], None]]:
+    """A function that advances the bar of a pass over a file, by rows that met so many queries.
+
+    What was read before, by a run that was killed, met none; rates are those of this run.
+    """
+    began, done = time.monotonic(), [0, 0]  # bytes, elements
+
+    def rates(rows: int, queries: int) -> str:
+        done[0] += rows * row_bytes if queries else 0
+        done[1] += rows * columns * queries
+        seconds = max(time.monotonic() - began, 1e-9)
+        return f"{done[0] / seconds / 1e6:,.0f} MB/s, {done[1] / seconds / 1e9:,.2f}e9 elements/s"
+
+    if not progress:
+        yield lambda rows, queries: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console()
+    if console.is_jupyter and find_spec("ipywidgets") is None:  # rich would show nothing
+        with _line(f"{label} rows", total) as advance:
+            yield lambda rows, queries: advance(rows)
+        return
+    speed = TextColumn("{task.fields[rates]}")
+    shown = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), speed)
+    with Progress(*shown, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(f"{label} rows", total=total, rates="")
+        yield lambda rows, queries: bar.update(task, advance=rows, rates=rates(rows, queries))
 
 
 @contextmanager

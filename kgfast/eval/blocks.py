@@ -186,7 +186,7 @@ class BlockPool:
             if excluded is not None:
                 ids[excluded.within(block)] = -1
             values, best = torch.cat([values, scores.double()], 1), torch.cat([best, ids], 1)
-            order = _order(values, best)[:, :k]
+            order = best_first(values, best)[:, :k]
             values, best = values.gather(1, order), best.gather(1, order)
         missing = k - best.shape[1]
         values = torch.where(best < 0, -torch.inf, values)
@@ -208,7 +208,7 @@ class Excluded(NamedTuple):
         return self.rows[first:last], self.places[first:last] - block.first
 
 
-def _order(scores: Tensor, ids: Tensor) -> Tensor:
+def best_first(scores: Tensor, ids: Tensor) -> Tensor:
     """Places from best to worst: by score, and among equals as they stand, by ascending id."""
     kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
     by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(

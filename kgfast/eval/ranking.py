@@ -15,13 +15,16 @@ from kgfast.eval.batches import (
 )
 from kgfast.eval.candidate_ids import Given, candidates_of_sides
 from kgfast.eval.host import host_model
+from kgfast.eval.memory import memory_limit
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.eval.side_counts import KINDS, Crops, Plan, SideCounts, groups
+from kgfast.eval.streamed_ranks import StreamedRanks
+from kgfast.eval.streaming import check_limits, entity_table
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.named import Names
 from kgfast.models.base import SIDES, SIDES_AND_RELATIONS, Side, is_nested, operator_width
 from kgfast.ops.unchecked import refuse_unchecked
-from kgfast.progress import progress_bar
+from kgfast.progress import progress_bar, sweep_bar
 
 
 @overload
@@ -36,6 +39,8 @@ def rank(
     batch_size: int | None = ...,
     nan: Literal["error", "worst"] = ...,
     vocabulary: Any = ...,
+    max_memory: int | str | None = ...,
+    partial: Any = ...,
     progress: bool = ...,
 ) -> Ranks: ...
 @overload
@@ -50,6 +55,8 @@ def rank(
     batch_size: int | None = ...,
     nan: Literal["error", "worst"] = ...,
     vocabulary: Any = ...,
+    max_memory: int | str | None = ...,
+    partial: Any = ...,
     progress: bool = ...,
 ) -> GroupedRanks: ...
 def rank(
@@ -63,6 +70,8 @@ def rank(
     batch_size: int | None = None,
     nan: Literal["error", "worst"] = "error",
     vocabulary: Any = None,
+    max_memory: int | str | None = None,
+    partial: Any = None,
     progress: bool = False,
 ) -> Ranks | GroupedRanks:
     """Rank the true entity, or relation, of every triple among all candidates, exactly.
@@ -105,6 +114,13 @@ def rank(
     vocabulary : pair of Vocabulary, Dataset or Triples, optional
         The names of the model's rows: for triples by name, and for groups that show them. Triples
         that have labels must have these.
+    max_memory : int or str, optional
+        Bytes, or a text like ``"4GiB"``, for the blocks and queries of a model whose entities are a
+        :class:`kgfast.tables.Table`: one pass over the file serves as many queries as find room. By
+        default a quarter of what is free. Of tensors, nothing is to be said.
+    partial : path, optional
+        A folder that keeps what was counted after each range of such a table: the same call goes on
+        from there when it was killed, with the same integers.
     progress : bool
         Show a progress bar.
 
@@ -152,11 +168,22 @@ def rank(
         names,
     )
     widths = _crop_widths(model, dims)
+    table = entity_table(model)
+    check_limits(table, max_memory, partial)
     total = len(plan.hrt) * len(plan.sides) * len(widths)
-    with evaluating(model), torch.no_grad(), progress_bar(progress, "ranking", total) as advance:
-        results: dict[int | None, Ranks] = {}
-        for crops in _passes(model, widths):
-            results |= _rank_crops(plan, crops, advance)
+    results: dict[int | None, Ranks] = {}
+    with evaluating(model), torch.no_grad():
+        if table is not None:
+            passes = _passes(model, widths)
+            stream = StreamedRanks(plan, table, passes, memory_limit(max_memory), partial)
+            rows = len(stream.passes()) * len(table)
+            with sweep_bar(progress, "ranking", rows, table.shape[1], table.row_bytes) as advance:
+                for crops, counts in zip(passes, stream.count(advance), strict=True):
+                    results |= _results(plan, crops, counts)
+        else:
+            with progress_bar(progress, "ranking", total) as advance:
+                for crops in _passes(model, widths):
+                    results |= _rank_crops(plan, crops, advance)
     if isinstance(dims, Sequence):
         return GroupedRanks("dim", {dim: results[dim] for dim in dims})
     return results[dims]
@@ -225,6 +252,11 @@ def _rank_crops(plan: Plan, crops: Crops, advance: Any) -> dict[int | None, Rank
         for batches in groups(plan, side):
             counts[:, :, torch.cat(batches), column] = one_side.count(batches, advance)
         del one_side  # and the factor of its candidates, before the next is made
+    return _results(plan, crops, counts)
+
+
+def _results(plan: Plan, crops: Crops, counts: Tensor) -> dict[int | None, Ranks]:
+    """The result of each crop, from the counts ``[6, C, T, S]``."""
     return {
         dim: _as_ranks(plan, of_crop) for dim, of_crop in zip(crops, counts.unbind(1), strict=True)
     }

@@ -124,7 +124,7 @@ class SideCounts:
         lists: Lists | None = None,
     ) -> None:
         """The same of queries that share their candidates, ascending ids if any, or have lists."""
-        anchors, relations, targets = _roles(hrt, self.side)
+        anchors, relations, targets = roles_of(hrt, self.side)
         ordered = self.sorted_ids if ids is None else ids
         counts[4], counts[5] = pool_sizes(known, targets, self.num_rows, ordered, lists)
         if self.pools:
@@ -143,7 +143,7 @@ class SideCounts:
                 Operands(queries, prepared, dims), targets, known, checks, lists
             )
         except NonFiniteError:
-            _check_queries(queries, self.plan.hrt, batch, self.side)
+            check_finite_queries(queries, self.plan.hrt, batch, self.side)
             raise
         for row, values in zip(counts, result, strict=False):
             row.copy_(values.reshape(row.shape))
@@ -153,7 +153,7 @@ class SideCounts:
         known = self.plan.known
         if known is None or known.device.type == "cpu":
             return [None] * len(sizes)
-        anchors, relations, _ = _roles(_moved(hrt, known.device), self.side)
+        anchors, relations, _ = roles_of(_moved(hrt, known.device), self.side)
         counts = known.counts(anchors, relations, self.side)
         return torch.stack([part.sum() for part in counts.split(sizes)]).cpu().tolist()
 
@@ -166,7 +166,7 @@ class SideCounts:
             zeros = torch.zeros(here.shape[1] + 1, dtype=torch.int64, device=self.device)
             return zeros, zeros[:0]
         hrt = on_host if known.device.type == "cpu" else here
-        anchors, relations, _ = _roles(hrt, self.side)
+        anchors, relations, _ = roles_of(hrt, self.side)
         indptr, indices = known.exclude(anchors, relations, self.side, num_answers=num_answers)
         return _moved(indptr, self.device), _moved(indices, self.device)
 
@@ -182,7 +182,7 @@ def _block_pools(one_side: SideCounts, crops: Crops) -> list[BlockPool]:
     ]
 
 
-def _roles(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
+def roles_of(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
     """Anchors, relations and targets of triples ``[3, B]``; of side relation, head, tail and it."""
     heads, relations, tails = hrt
     if side == "relation":
@@ -208,7 +208,7 @@ def groups(plan: Plan, side: Side) -> Iterator[list[Tensor]]:
         every = torch.arange(len(plan.hrt), dtype=torch.int64, device="cpu")
         yield from ([rows] for rows in every.split(size) if len(rows))
         return
-    anchors, others, _ = _roles(plan.hrt.T, side)
+    anchors, others, _ = roles_of(plan.hrt.T, side)
     order = (others * plan.model.num_entities + anchors).argsort(stable=True)
     batches = list(order.split(size)) if len(order) else []
     step = max(1, _GROUP // size)
@@ -216,7 +216,7 @@ def groups(plan: Plan, side: Side) -> Iterator[list[Tensor]]:
         yield batches[first : first + step]
 
 
-def _check_queries(queries: Tensor, hrt: Tensor, batch: Tensor, side: Side) -> None:
+def check_finite_queries(queries: Tensor, hrt: Tensor, batch: Tensor, side: Side) -> None:
     """Name the triple whose query is not finite; tables are checked where they are read."""
     finite = queries.isfinite().all(1)
     if not bool(finite.all()):

@@ -13,7 +13,9 @@ from typing import Any, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
-from kgfast.models.tables import Table, held_table
+from kgfast.models.tables import Table, gathered, held_table
+from kgfast.tables import Rows, as_rows, is_table
+from kgfast.tables import Table as TableOfRows
 
 Side = Literal["head", "relation", "tail"]  # what is predicted
 SIDES: tuple[Side, Side] = (
@@ -35,8 +37,8 @@ class Candidates:
 
     Attributes
     ----------
-    table : Tensor
-        ``[N, G]``, read in place.
+    table : Tensor or Table
+        ``[N, G]``, read in place; of a :class:`kgfast.tables.Table`, in blocks.
     bias : Tensor, optional
         ``[N]`` or ``[1]``, added to scores last.
     factor : Tensor, optional
@@ -60,8 +62,9 @@ class Model(nn.Module):
 
     Parameters
     ----------
-    entity : Tensor or array
-        ``[N, G]`` floating point.
+    entity : Tensor, array or Table
+        ``[N, G]`` floating point. Of a :class:`kgfast.tables.Table`, :func:`kgfast.rank` and
+        :func:`kgfast.topk` read the rows where they are needed; nothing else takes such a model.
     relation : Tensor or array
         ``[R, *]`` floating point, on the same device. Of complex numbers, where a model has them,
         the parts are read in place.
@@ -86,6 +89,10 @@ class Model(nn.Module):
 
     def __init__(self, entity: Table, relation: Table, *, takes_complex: bool = False) -> None:
         super().__init__()
+        if is_table(relation):
+            raise TypeError(
+                "relation must be a tensor or an array: of tables, entity alone is read"
+            )
         self.entity = held_table("entity", entity, takes_complex)
         self.relation = held_table("relation", relation, takes_complex)
         devices = self.entity.device, self.relation.device
@@ -183,7 +190,7 @@ class Model(nn.Module):
         """Rows of the relation table that queries of a side use: not the same for inverses."""
         return relations
 
-    def with_entity(self, entity: Tensor) -> Self:
+    def with_entity(self, entity: Tensor | TableOfRows) -> Self:
         """The same model on another entity table; all else is shared, and trains with it.
 
         A step of training takes the few rows it needs for a table, so that their gradient is as
@@ -191,12 +198,41 @@ class Model(nn.Module):
 
         Parameters
         ----------
-        entity : Tensor
-            ``[M, G]``; gradients flow to it.
+        entity : Tensor or Table
+            ``[M, G]``; gradients flow to a tensor.
         """
         local = copy.copy(self)
-        local._parameters = self._parameters | {"entity": cast(nn.Parameter, entity)}
+        local.__dict__.pop("entity", None)
+        local._parameters = {**self._parameters}
+        local._parameters.pop("entity", None)
+        if is_table(entity):
+            local.__dict__["entity"] = as_rows(entity)  # no parameter
+        else:
+            local._parameters["entity"] = cast(nn.Parameter, entity)
         return local
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        """As of any module.
+
+        Raises
+        ------
+        TypeError
+            If the entities are a :class:`kgfast.tables.Table`.
+        """
+        self._check_in_memory("state_dict()", "the table is its own file; save relation besides it")
+        return super().state_dict(*args, **options)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """What ``to()``, ``half()`` and their like call."""
+        self._check_in_memory(
+            "to()", "make the model of a table of that dtype, or of table.block(0, len(table))"
+        )
+        return super()._apply(fn, recurse)
+
+    def _check_in_memory(self, asked: str, advice: str) -> None:
+        table = self.__dict__.get("entity")
+        if isinstance(table, Rows):
+            raise TypeError(f"{asked}: the entities are {table!r}, read in place: {advice}")
 
     def first_columns(self, dim: int) -> Self:
         """The model of the first ``dim`` features' worth of columns of every row, read in place.
@@ -205,6 +241,7 @@ class Model(nn.Module):
         the sub-models of checkpoints that crop this way (MED's ``split``).
         """
         check_dim(dim, self.dim)
+        self._check_in_memory("first_columns()", "rows of a table are cut when they are read")
         local = copy.copy(self)
         cut = {
             name: table[:, : dim * (table.shape[1] // self.dim)]
@@ -261,6 +298,11 @@ def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
 def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
     """What a model returned as candidates, if it is that."""
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
+    if is_table(getattr(candidates, "table", None)):
+        raise TypeError(
+            f"entities are {candidates.table!r}: rank() and topk() read such a table; here it must "
+            f"be a tensor, as of table.block(0, len(table))"
+        )
     if not (
         isinstance(getattr(candidates, "table", None), Tensor) and hasattr(candidates, "operands")
     ):
@@ -338,7 +380,7 @@ def query_rows(table: Tensor, ids: Tensor) -> Tensor:
     needs no more, and takes a third of the time. The gradient has a fixed order on every device,
     which that of index_select has not.
     """
-    rows = nn.functional.embedding(ids, table)
+    rows = gathered(table, ids)
     if rows.requires_grad and rows.dtype != torch.float64:
         return rows.float()
     return rows.double()

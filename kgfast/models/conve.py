@@ -10,7 +10,7 @@ from torch.nn import functional
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.models.distmult import xavier_normal
 from kgfast.models.dropout import Dropout
-from kgfast.models.tables import Table
+from kgfast.models.tables import Table, gathered
 
 _EVALUATED = 1 << 20  # activations of a layer at once outside of training: 4 MiB
 
@@ -161,7 +161,7 @@ class ConvE(Model):
 
     def _network(self, anchors: Tensor, relations: Tensor) -> Tensor:
         rows = [
-            functional.embedding(ids, table).to(self._dtype).view(-1, 1, *self._image)
+            gathered(table, ids).to(self._dtype).view(-1, 1, *self._image)
             for table, ids in ((self.entity, anchors), (self.relation, relations))
         ]
         image = self.image_dropout(self.image_norm(torch.cat(rows, 2)))  # [B, 1, 2H, W]

@@ -8,6 +8,7 @@ from torch import Tensor
 from kgfast.models.base import SIDES, Candidates, Side, candidates_at, check_model, queries_at
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.relations import blocks_at, is_in_blocks
+from kgfast.tables import Table
 
 _ORDERS = ("interleaved", "appended")
 # What is the model's own, whatever its relations mean.
@@ -99,7 +100,7 @@ class Reciprocal:
             return 2 * relations + 1 if side == "head" else 2 * relations
         return relations + self.num_relations if side == "head" else relations
 
-    def with_entity(self, entity: Tensor) -> "Reciprocal":
+    def with_entity(self, entity: Tensor | Table) -> "Reciprocal":
         """As :meth:`Model.with_entity`."""
         return Reciprocal(self.model.with_entity(entity), self.order)
 

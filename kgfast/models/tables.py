@@ -7,14 +7,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from kgfast import tables
 from kgfast.ops import TABLE_DTYPES
 
-Table = Tensor | npt.NDArray[Any]
+Table = Tensor | npt.NDArray[Any] | tables.Table
 
 
-def held_table(name: str, table: Any, takes_complex: bool) -> nn.Parameter:
+def held_table(name: str, table: Any, takes_complex: bool) -> Any:
     """The same storage as a parameter: trainable only if the caller made it one.
+
+    A :class:`kgfast.tables.Table` stays one: its rows are read where they are asked for.
 
     Parameters
     ----------
@@ -31,6 +35,8 @@ def held_table(name: str, table: Any, takes_complex: bool) -> nn.Parameter:
     TypeError, ValueError
         For a table of another kind, and for complex numbers whose parts cannot be read in place.
     """
+    if tables.is_table(table):
+        return _checked_rows(name, tables.as_rows(table), takes_complex)
     values = from_array(name, table)
     if values.is_complex():
         if not takes_complex:
@@ -66,7 +72,23 @@ def is_complex(table: Any) -> bool:
     """Whether a tensor or an array holds complex numbers."""
     if isinstance(table, np.ndarray):
         return bool(np.iscomplexobj(table))
-    return isinstance(table, Tensor) and table.is_complex()
+    if isinstance(table, Tensor):
+        return table.is_complex()
+    return tables.is_table(table) and bool(getattr(table, "is_complex", False))
+
+
+def gathered(table: Tensor | tables.Rows, ids: Tensor) -> Tensor:
+    """Rows of a tensor, whose gradient has a fixed order on every device, or of a table."""
+    return table.rows(ids) if isinstance(table, tables.Rows) else functional.embedding(ids, table)
+
+
+def _checked_rows(name: str, table: tables.Rows, takes_complex: bool) -> tables.Rows:
+    """A table that is no tensor, of what :func:`held_table` takes."""
+    if table.is_complex and not takes_complex:
+        raise TypeError(f"{name} must be floating point, as its rows are real; got complex numbers")
+    if table.dtype not in TABLE_DTYPES:
+        raise TypeError(f"{name} must be floating point; got {table.dtype}")
+    return table
 
 
 def _parts(name: str, table: Tensor) -> Tensor:

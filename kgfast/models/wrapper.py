@@ -8,6 +8,7 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from kgfast.models.base import Model, Side
+from kgfast.tables import Table
 
 # What other programs call the tables.
 _ALIASES = {"entity_embedding": "entity", "relation_embedding": "relation"}
@@ -47,7 +48,7 @@ class Wrapper(Model):
         """As the model's."""
         return self.model.relation_ids(relations, side)
 
-    def with_entity(self, entity: Tensor) -> Self:
+    def with_entity(self, entity: Tensor | Table) -> Self:
         """As :meth:`Model.with_entity`."""
         return self._around(self.model.with_entity(entity))
 

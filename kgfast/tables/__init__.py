@@ -1,8 +1,17 @@
 """Tables of rows that may be larger than memory: in files, in shards, or in this process alone."""
 
 from kgfast.tables.opening import open_table as open
-from kgfast.tables.protocol import Rows, Table, WritableTable, is_table
+from kgfast.tables.protocol import Rows, Table, WritableTable, as_rows, is_table
 from kgfast.tables.shard import Shard
 from kgfast.tables.shards import Shards
 
-__all__ = ["Rows", "Shard", "Shards", "Table", "WritableTable", "is_table", "open"]
+__all__ = [
+    "Rows",
+    "Shard",
+    "Shards",
+    "Table",
+    "WritableTable",
+    "as_rows",
+    "is_table",
+    "open",
+]

@@ -63,7 +63,6 @@ class FileTable(Rows):
     def __init__(self, place: Place, *, writable: bool = False) -> None:
         self.place, self.path, self.writable = place, place.path, writable
         self.shape, self.dtype, self.is_complex = place.shape, place.dtype, place.is_complex
-        self.row_bytes = place.shape[1] * place.dtype.itemsize
         self._file = open(place.path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115
         self._lock = threading.Lock()
         self._facts = self._stat()

@@ -72,6 +72,11 @@ class Rows:
         """Where rows are handed out."""
         return torch.device("cpu")
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.shape[1] * self.dtype.itemsize
+
     def block(self, start: int, stop: int) -> Tensor:
         """As :meth:`Table.block`."""
         raise NotImplementedError
