@@ -137,7 +137,7 @@ class Fingerprint:
                 flat = value.detach().cpu().contiguous()
                 self._hash.update(repr((tuple(flat.shape), flat.dtype)).encode())
                 if flat.numel():
-                    self._hash.update(flat.reshape(-1).view(torch.uint8).numpy())
+                    self._hash.update(flat.reshape(-1).view(torch.uint8).numpy().data)
             else:
                 self._hash.update(repr(value).encode())
 

@@ -22,7 +22,10 @@ from kgfast.eval.candidate_ids import (
     runs_of,
 )
 from kgfast.eval.host import host_model
+from kgfast.eval.memory import memory_limit
 from kgfast.eval.predictions import Predictions
+from kgfast.eval.streamed_topk import Search, cut_of, listed_topk, streamed_topk
+from kgfast.eval.streaming import check_limits, entity_table, local_model
 from kgfast.graph import KnownTriples, TypeConstraints, Vocabulary, ids_or_names, names_of
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared
@@ -33,7 +36,7 @@ from kgfast.ops.checks import check_queries
 from kgfast.ops.differentiable import full_precision
 from kgfast.ops.topk import check_k
 from kgfast.ops.unchecked import refuse_unchecked
-from kgfast.progress import progress_bar
+from kgfast.progress import progress_bar, sweep_bar
 
 
 def topk(
@@ -49,6 +52,8 @@ def topk(
     pad: bool = False,
     vocabulary: Any = None,
     batch_size: int | None = None,
+    max_memory: int | str | None = None,
+    partial: Any = None,
     progress: bool = False,
 ) -> Predictions:
     """Find the ``k`` best tails of (head, relation, ?), exactly, or heads, or relations.
@@ -82,6 +87,9 @@ def topk(
     batch_size : int, optional
         Queries a batch. The default keeps a batch of queries within 8 MiB; results do not depend
         on it.
+    max_memory, partial : optional
+        Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
+        them.
     progress : bool
         Show a progress bar.
 
@@ -124,6 +132,17 @@ def topk(
         name, entities, others, "tails" if side == "relation" else "relations"
     )
     size = checked_batch_size(batch_size, model)
+    table = entity_table(model)
+    check_limits(table, max_memory, partial)
+    if table is not None and side == "relation":
+        model = local_model(model, table, torch.cat([anchors, others]).cpu())
+    elif table is not None:
+        asked = anchors.cpu(), others.cpu()
+        every = candidates_of_sides(candidate_ids, (side,), len(anchors), model, names)[side]
+        whole = None if dims is None else operator_width(model, dims)
+        inquiry = Search(model, table, side, *asked, k, known, every, (dims, whole))
+        found = _from_file(inquiry, name, (max_memory, partial), pad=pad, progress=progress)
+        return Predictions(*found, *asked, side, vocabulary=names)
     with (
         evaluating(model),
         torch.no_grad(),
@@ -147,6 +166,43 @@ def topk(
     scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
     device = ids.device
     return Predictions(scores, ids, anchors.to(device), others.to(device), side, vocabulary=names)
+
+
+def _from_file(
+    search: Search, name: str, limits: tuple[Any, Any], *, pad: bool, progress: bool
+) -> tuple[Tensor, Tensor]:
+    """Scores and ids where entities are a table in files."""
+    table, given, count = search.table, search.given, len(search.anchors)
+    is_shared = given is None or isinstance(given, Tensor)
+    most = len(table) if given is None else len(given) if isinstance(given, Tensor) else 0
+    check_k(search.k, most if count and not pad and is_shared else None)
+    limit = memory_limit(limits[0])
+    with evaluating(search.model), torch.no_grad():
+        if isinstance(given, ListedCandidates):
+            scores, ids = listed_topk(search, name)
+        else:
+            passes = -(-count // cut_of(search, limit).per_pass)
+            rows = passes * len(table)
+            with sweep_bar(
+                progress, "predicting", rows, table.shape[1], table.row_bytes
+            ) as advance:
+                scores, ids = streamed_topk(search, name, limit, limits[1], advance)
+    if not pad:
+        _check_full(name, search, ids)
+    return scores, ids
+
+
+def _check_full(name: str, search: Search, ids: Tensor) -> None:
+    """That every query has k answers."""
+    short = (ids[:, -1] < 0).nonzero()
+    if len(short):
+        row = int(short[0])
+        query = f"{name}[{row}] = {int(search.anchors[row])}"
+        raise ValueError(
+            f"k must be at most the number of candidates left to each query: {query} with relation "
+            f"{int(search.relations[row])} has {int((ids[row] >= 0).sum())}, k is {search.k} "
+            f"(pad=True fills the rest with id -1)"
+        )
 
 
 def _predicted(heads: Any, relations: Any, tails: Any) -> Side:

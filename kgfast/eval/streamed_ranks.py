@@ -21,11 +21,15 @@ from kgfast.eval.side_counts import (
 from kgfast.eval.streaming import (
     Cut,
     Pool,
+    among,
     checked_candidates,
+    few_rows,
+    has_any,
     in_block,
     local_model,
     only_in_block,
     raise_named,
+    sample_of,
     state_of,
     swept,
 )
@@ -203,7 +207,7 @@ class StreamedRanks:
         before = torch.cat([ask.targets for ask in asks]).unique()
 
         def needed(first: int, last: int) -> bool:
-            return any(_has_any(ask.part.ids, first, last) for ask in asks)
+            return any(has_any(ask.part.ids, first, last) for ask in asks)
 
         done = start
         with swept(self.table, self.cut, start, before, needed) as blocks:
@@ -248,12 +252,9 @@ class StreamedRanks:
     def _list_counts(self, ask: Ask, lists: Lists) -> Counts:
         """The counts of queries with candidates of their own, of the rows that these name."""
         ids = torch.cat([lists.indices, ask.targets]).unique()
-        block = Block(self.table.rows(ids), len(ids), 0, 0)  # all of it stands before no row
-        whole = ask.pool.at(block, ids, allows_nan=self.plan.nan_worst)
-        prepared = replace(whole, ids=None)
-        inside = torch.isin(ask.known.indices, ids)
-        before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-        known = Known(before[ask.known.indptr], torch.searchsorted(ids, ask.known.indices[inside]))
+        allows_nan = self.plan.nan_worst
+        block, prepared = few_rows(ask.pool, self.table, ids, allows_nan=allows_nan)
+        known = among(ask.known, ids)
         own = Lists(lists.indptr, torch.searchsorted(ids, lists.indices))
         check_queries(ask.queries, prepared)
         dims = None if ask.pool.dims is None else tuple(ask.pool.dims)
@@ -290,22 +291,10 @@ class StreamedRanks:
         found = Fingerprint()
         found.add("rank", type(plan.model).__name__, plan.model.score, table.shape, table.dtype)
         found.add(table.facts, plan.sides, self.crops, plan.nan_worst, plan.hrt)
-        sample = torch.linspace(
-            0, max(0, len(table) - 1), _PROBES, dtype=torch.float64, device=_CPU
-        )
-        if len(table):
-            found.add(table.rows(sample.long()))
+        found.add(sample_of(table))
         found.add(*state_of(plan.model))
         for part in self._parts():
             found.add(part.group, part.column, part.rows, part.ids, *self.known_answers(part))
             few = replace(part, rows=part.rows[:_PROBES])
             found.add(Ask(self, few).queries)
         return found.text()
-
-
-def _has_any(ids: Tensor | None, first: int, last: int) -> bool:
-    """Whether a range of rows holds candidates."""
-    if ids is None:
-        return True
-    ends = torch.tensor([first, last], dtype=torch.int64, device=_CPU)
-    return bool(torch.searchsorted(ids, ends).diff() > 0)

@@ -26,6 +26,7 @@ from kgfast.tables.prefetch import BUFFERS, Block, prefetched
 from kgfast.tables.shard import Shard
 
 _BLOCK_BYTES = 64 << 20  # of rows that are read at once: more saves nothing
+_SAMPLE = 64  # rows that stand for a table
 _RANGES = 256  # after which what was found is kept, at most
 
 
@@ -183,6 +184,19 @@ def in_block(known: Known, block: Block) -> Known:
     return Known(before[known.indptr], known.indices[inside] - block.start + block.first)
 
 
+def among(known: Known, ids: Tensor) -> Known:
+    """The known answers that are among ascending ``ids``, by their places there."""
+    inside = torch.isin(known.indices, ids)
+    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
+    return Known(before[known.indptr], torch.searchsorted(ids, known.indices[inside]))
+
+
+def few_rows(pool: Pool, table: Rows, ids: Tensor, *, allows_nan: bool) -> tuple[Block, Prepared]:
+    """The rows of ascending ``ids`` as candidates of their own, by their places there."""
+    block = Block(table.rows(ids), len(ids), 0, 0)  # all of them stand before no row
+    return block, replace(pool.at(block, ids, allows_nan=allows_nan), ids=None)
+
+
 def only_in_block(prepared: Prepared, ids: Tensor | None, block: Block) -> Prepared | None:
     """The candidates of a block among ascending ``ids``; None where there are none."""
     if ids is None:
@@ -287,3 +301,18 @@ def state_of(model: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, nn.Module) or hasattr(value, "with_entity"):
             yield from state_of(value)
+
+
+def sample_of(table: Rows) -> Tensor:
+    """A few rows from all over a table, which stand for it in a fingerprint."""
+    count = min(_SAMPLE, len(table))
+    ids = torch.arange(count, dtype=torch.int64, device="cpu") * len(table) // max(1, count)
+    return table.rows(ids)
+
+
+def has_any(ids: Tensor | None, first: int, last: int) -> bool:
+    """Whether a range of rows holds candidates."""
+    if ids is None:
+        return True
+    ends = torch.tensor([first, last], dtype=torch.int64, device=torch.device("cpu"))
+    return bool(torch.searchsorted(ids, ends).diff() > 0)

@@ -227,7 +227,7 @@ class Model(nn.Module):
         self._check_in_memory(
             "to()", "make the model of a table of that dtype, or of table.block(0, len(table))"
         )
-        return super()._apply(fn, recurse)
+        return cast(Self, super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
     def _check_in_memory(self, asked: str, advice: str) -> None:
         table = self.__dict__.get("entity")

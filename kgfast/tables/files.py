@@ -137,7 +137,7 @@ class FileTable(Rows):
         with self._lock:
             for row, data in zip(ids.tolist(), values, strict=True):
                 self._file.seek(self.place.offset + row * self.row_bytes)
-                written = self._file.write(data)
+                written = self._file.write(data.data)
                 if written != self.row_bytes:
                     raise OSError(f"{self.path}: row {row} was not written: is the disk full?")
             self._facts = self._stat()
@@ -161,7 +161,7 @@ class FileTable(Rows):
         return _opened, (self.place, self.writable)
 
     def _read(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
-        done, view = 0, memoryview(out)
+        done, view = 0, out.data
         with self._lock:
             self._file.seek(offset)
             while done < len(view):

@@ -136,7 +136,7 @@ def torch_file(path: Path, name: str | None) -> Place:
             f"{path}: its rows do not lie one after the other (strides {list(tensor.stride())}): "
             f"save its .contiguous()"
         )
-    start = int(offset) + tensor.storage_offset() * tensor.dtype.itemsize
+    start = int(offset) + int(tensor.storage_offset()) * tensor.dtype.itemsize
     return place_of(path, start, tuple(tensor.shape), tensor.dtype)
 
 
