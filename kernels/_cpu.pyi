@@ -12,7 +12,7 @@ def rank_counts(
     machine: Machine,
     operands: Pointers,
     widths: Sequence[int],
-    targets: tuple[int, int],
+    targets: tuple[int, int, int],
     known: tuple[int, int] | None,
     nan_worst: bool,
     counts: int,

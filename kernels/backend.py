@@ -192,9 +192,18 @@ class Backend(Protocol):
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = None
 
     def rank_counts(
-        self, operands: Operands, targets: Tensor, known: Known, checks: Checks
+        self,
+        operands: Operands,
+        targets: Tensor,
+        known: Known,
+        checks: Checks,
+        target_scores: Tensor | None = None,
     ) -> Counts:
-        """The contract of :func:`kgfast.ops.rank_counts`; see there."""
+        """The contract of :func:`kgfast.ops.rank_counts`; see there.
+
+        ``target_scores``, float64 ``[C, B]`` with one crop where none is asked for, are canonical
+        scores of targets that need not be rows: such a target is -1, and no candidate is it.
+        """
         ...
 
     def topk(

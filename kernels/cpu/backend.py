@@ -40,9 +40,14 @@ class _Cpu(ChunkedBackend):
         self.losses = ChunkedLosses(self)
 
     def rank_counts(
-        self, operands: Operands, targets: Tensor, known: Known, checks: Checks
+        self,
+        operands: Operands,
+        targets: Tensor,
+        known: Known,
+        checks: Checks,
+        target_scores: Tensor | None = None,
     ) -> Counts:
-        return rank_counts(operands, targets, known, checks)
+        return rank_counts(operands, targets, known, checks, target_scores)
 
     def topk(
         self, operands: Operands, k: int, known: Known | None, checks: Checks

@@ -14,17 +14,24 @@ from .crops import Crops
 from .views import address, machine, pointers_of, raise_nonfinite
 
 
-def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
+def rank_counts(
+    operands: Operands,
+    targets: Tensor,
+    known: Known,
+    checks: Checks,
+    target_scores: Tensor | None = None,
+) -> Counts:
     """The contract of :meth:`kgfast.kernels.backend.Backend.rank_counts`."""
     crops, candidates = Crops.of(operands), operands.candidates
     counts = targets.new_empty((len(crops.distinct), 4, len(targets)), dtype=torch.int64)
     targets, indptr, indices = (ids.contiguous() for ids in (targets, *known))
+    scores = None if target_scores is None else target_scores[crops.slots]  # a copy
     raise_nonfinite(
         extension.rank_counts(
             machine(),
             pointers_of(operands, candidates.whole_bias),
             crops.distinct,
-            (address(targets), address(candidates.sorted_ids)),
+            (address(targets), address(scores), address(candidates.sorted_ids)),
             (address(indptr), address(indices)),
             checks.allows_nan,
             address(counts),

@@ -13,18 +13,36 @@ from ..operands import Counts, Known, Operands
 from .tiles import TILE, Tiles
 
 
-def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
+def rank_counts(
+    operands: Operands,
+    targets: Tensor,
+    known: Known,
+    checks: Checks,
+    target_scores: Tensor | None = None,
+) -> Counts:
     """The specification of :func:`kgfast.ops.rank_counts`; see there."""
     pairs = _excluded_pairs(targets, known, operands.candidates.ids)
     with ieee_arithmetic(operands.num_queries * operands.table.numel()):
         results = []
-        for dim in operands.crops:
+        for crop, dim in enumerate(operands.crops):
             tiles = Tiles(operands, dim, checks)
-            target_scores = tiles.pairs(_places(targets), targets)
-            raw = _count_candidates(tiles, target_scores, targets)
-            results.append((*raw, *_count_pairs(tiles, target_scores, *pairs)))
+            if target_scores is None:
+                threshold = tiles.pairs(_places(targets), targets)
+            else:
+                threshold = target_scores[crop]
+            raw = _count_candidates(tiles, threshold, targets)
+            results.append((*raw, *_count_pairs(tiles, threshold, *pairs)))
     stacked = [torch.stack(column) for column in zip(*results, strict=True)]
     return Counts(*(column[0] if operands.dims is None else column for column in stacked))
+
+
+def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:
+    """Canonical scores of the targets at every crop, float64 ``[C, B]``."""
+    with ieee_arithmetic(operands.queries.numel()):
+        scores = [
+            Tiles(operands, dim, checks).pairs(_places(targets), targets) for dim in operands.crops
+        ]
+    return torch.stack(scores)
 
 
 def _count_candidates(

@@ -23,10 +23,15 @@ class Triton(Backend):
     adversarial: Adversarial | None = ADVERSARIAL
 
     def rank_counts(
-        self, operands: Operands, targets: Tensor, known: Known, checks: Checks
+        self,
+        operands: Operands,
+        targets: Tensor,
+        known: Known,
+        checks: Checks,
+        target_scores: Tensor | None = None,
     ) -> Counts:
         """Ranks, whose one wait is for the checks and the sizes of all bands."""
-        return rank_counts(operands, targets, known, checks)
+        return rank_counts(operands, targets, known, checks, target_scores)
 
     def topk(
         self, operands: Operands, k: int, known: Known | None, checks: Checks

@@ -9,7 +9,7 @@ swept together (host/nest.py).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from torch import Tensor
@@ -29,7 +29,13 @@ _BANDS = 8  # of a crop a multiple: cursors then lie a constant alignment apart
 _PAIRS_PER_OPEN = 256  # of random tables at d = 512 one in 400 is open
 
 
-def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Checks) -> Counts:
+def rank_counts(
+    operands: Operands,
+    targets: Tensor,
+    known: Known,
+    checks: Checks,
+    target_scores: Tensor | None = None,
+) -> Counts:
     """The contract of ``Backend.rank_counts``."""
     crops, count = operands.crops, len(targets)
     padded = count + count % 2  # every row on a boundary of 16 bytes
@@ -37,6 +43,7 @@ def rank_counts(operands: Operands, targets: Tensor, known: Known, checks: Check
     with launcher.serving(operands.table.device) as arch:
         if count:
             batch = Batch.of(operands, targets, arch, allows_nan=checks.allows_nan)
+            batch = replace(batch, target_scores=target_scores)
             contiguous = Known(*(part.contiguous() for part in known))
             _count(batch, contiguous, crops, counts, checks)
         else:

@@ -24,6 +24,7 @@ from kgfast.kernels.labels import (
     LossNeed,
 )
 from kgfast.kernels.operands import Counts, Gradients, Known, Lists, Need, Operands, Prepared
+from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
 from kgfast.kernels.scores import get_score
 from kgfast.ops.checks import (
     check_ids,
@@ -93,15 +94,23 @@ def operands_of(
 
 
 def rank_counts(
-    operands: Operands, targets: Tensor, known: Known, checks: Checks, lists: Lists | None = None
+    operands: Operands,
+    targets: Tensor,
+    known: Known,
+    checks: Checks,
+    lists: Lists | None = None,
+    target_scores: Tensor | None = None,
 ) -> Counts:
     """The contract of :func:`kgfast.ops.rank_counts`, of candidates that are prepared.
 
     ``lists``: the candidates of each query, whose values were checked.
+    ``target_scores``: canonical, float64 ``[C, B]``, of targets that may be in another table: these
+    are -1. Not with lists.
     """
     refuse_unchecked("rank_counts")
     count = operands.candidates.num_rows
-    targets = checked_ids(checks, "targets", targets, count)
+    if target_scores is None:
+        targets = checked_ids(checks, "targets", targets, count)
     indices = checked_ids(checks, "exclude_indices", known.indices, count)
     indptr = checked_indptr(checks, known.indptr, len(indices))
     if not checks.allows_nan:
@@ -109,7 +118,14 @@ def rank_counts(
     with _serving(operands, backend_for(operands.table.device)) as chosen:
         if lists is not None:
             return chosen.list_counts(operands, lists, targets, Known(indptr, indices), checks)
-        return chosen.rank_counts(operands, targets, Known(indptr, indices), checks)
+        return chosen.rank_counts(operands, targets, Known(indptr, indices), checks, target_scores)
+
+
+def target_scores(operands: Operands, targets: Tensor, checks: Checks) -> Tensor:
+    """Canonical scores of the targets, which are rows, at every crop: float64 ``[C, B]``."""
+    check_ids("targets", targets, operands.candidates.num_rows)
+    with no_autocast(operands.queries.device):
+        return canonical_target_scores(operands, targets, checks)
 
 
 def topk(

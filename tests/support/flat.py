@@ -60,12 +60,13 @@ class Flat:
         score: str,
         *,
         nan_worst: bool = False,
+        target_scores: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, ...]:
         operands = operands_of(queries, candidates, score, **options)
         known = Known(exclude_indptr, exclude_indices)
         checks = Checks(deferred=self.backend.defers_checks, allows_nan=nan_worst)
-        return self.backend.rank_counts(operands, targets, known, checks)
+        return self.backend.rank_counts(operands, targets, known, checks, target_scores)
 
     def topk(
         self,

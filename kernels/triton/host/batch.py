@@ -17,6 +17,7 @@ class Batch:
     ids: Tensor | None  # [M]
     allows_nan: bool
     arch: int  # launch.architecture
+    target_scores: Tensor | None = None  # float64 [C, B], as the caller ordered crops, if given
 
     @property
     def device(self) -> torch.device:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ...operands import Known
+from ...reference.canonical import crop as crop_of_rows
 from ..device.canonical import CANONICAL_LANES, Band, Targets, rescore, score_targets
 from ..device.known import KNOWN_PAIRS, Index, count_known
 from ..device.sweep import Packed, Tally, sweep
@@ -105,6 +106,23 @@ class Crop:
     def score_targets(self) -> None:
         """Canonical scores of the targets, then the thresholds and the order that they give."""
         batch = self.batch
+        if batch.target_scores is None:
+            self._find_target_scores()
+        else:
+            self._check_queries()
+            self.target_scores = batch.target_scores[batch.operands.crops.index(self.dim)]
+        norms = layout.query_norms(
+            batch.operands, Selection(batch.num_queries), self.dim, self.bound.norm
+        )
+        sizes = layout.query_sizes(batch.operands, self.dim)
+        self.thresholds = bounds.thresholds(
+            self.bound, self.target_scores, norms, batch.bias_magnitude, sizes
+        )
+        self.order = self.target_scores.sort(descending=True, stable=True).indices
+
+    def _find_target_scores(self) -> None:
+        """Those of the rows that are targets; queries are checked on the way."""
+        batch = self.batch
         self.target_scores = torch.empty_like(batch.targets, dtype=torch.float64)
         launcher.launch(
             score_targets,
@@ -120,14 +138,17 @@ class Crop:
             num_warps=1,
             **EXACT,
         )
-        norms = layout.query_norms(
-            batch.operands, Selection(batch.num_queries), self.dim, self.bound.norm
-        )
-        sizes = layout.query_sizes(batch.operands, self.dim)
-        self.thresholds = bounds.thresholds(
-            self.bound, self.target_scores, norms, batch.bias_magnitude, sizes
-        )
-        self.order = self.target_scores.sort(descending=True, stable=True).indices
+
+    def _check_queries(self) -> None:
+        """What scoring the targets checks, where their scores are given."""
+        batch, operands = self.batch, self.batch.operands
+        if batch.allows_nan:
+            return
+        queries = crop_of_rows(operands.queries, operands.score, self.dim, operands.query_planes)
+        is_bad = (~queries.isfinite()).any(1)
+        rows = torch.arange(batch.num_queries, dtype=torch.int64, device=batch.device)
+        least = rows.where(is_bad, self.status.rows[0]).min()
+        self.status.rows[0].clamp_(max=least)
 
     def register_cap(self, registers: int | None) -> dict[str, int]:
         """An option for NVIDIA: ptxas, left to itself, sometimes spills a scalar to save more."""
@@ -306,7 +327,7 @@ class Crop:
         batch, greater = self.batch, self.counts[0]
         others = torch.full_like(greater, batch.num_candidates)
         if batch.sorted_ids is None:
-            others -= 1
+            others -= (batch.targets >= 0).long()
         elif len(batch.sorted_ids):
             last = len(batch.sorted_ids) - 1
             place = torch.searchsorted(batch.sorted_ids, batch.targets).clamp_(max=last)

@@ -11,6 +11,7 @@ from kgfast.kernels.scores import get_score
 from support.flat import triton
 from support.interpreted import run_interpreted
 from support.problems import SCORES
+from support.target_scores import assert_blocks_sum_to_the_whole
 
 pytest.importorskip("triton")
 
@@ -82,6 +83,33 @@ class TestOptions:
         candidates = table("dot", 20, 4, torch.float32, 0, 1.0)
         queries = table("dot", 3, 4, torch.float32, 1, 1.0)
         compare(queries, candidates, *known_ids(3, 20), "dot", bias=torch.tensor([0.1]).to(dtype))
+
+    @pytest.mark.parametrize("is_packed", [False, True])
+    @pytest.mark.parametrize("dims", [None, [3, 1]])
+    def test_blocks_against_targets_that_are_given(self, is_packed, dims) -> None:
+        args = (
+            table("rotate", 5, 3, torch.float32, 1, 1.0),
+            table("rotate", 30, 3, torch.float32, 0, 1.0),
+            *known_ids(5, 30, 3),
+            "rotate",
+        )
+        with packed(is_packed):
+            assert_blocks_sum_to_the_whole(triton, args, {"dims": dims}, 2, lambda v: v.to(DEVICE))
+
+    @pytest.mark.parametrize("is_packed", [False, True])
+    def test_given_targets_and_queries_that_are_not_finite(self, is_packed) -> None:
+        queries = table("l1", 4, 3, torch.float32, 1, 1.0)
+        queries[1, 0] = torch.nan
+        candidates = table("l1", 9, 3, torch.float32, 0, 1.0)
+        args = (queries, candidates, *known_ids(4, 9), "l1")
+        with packed(is_packed):
+            assert_blocks_sum_to_the_whole(
+                triton, args, {"nan_worst": True}, 1, lambda v: v.to(DEVICE)
+            )
+            there = [value.to(DEVICE) for value in args[:5]]
+            scores = torch.zeros(1, 4, dtype=torch.float64, device=DEVICE)
+            with pytest.raises(ValueError, match="queries: row 1"):
+                triton.rank_counts(*there, "l1", target_scores=scores)
 
     def test_a_bias_decides_what_the_embedding_does_not(self) -> None:
         candidates = torch.ones(40, 3)

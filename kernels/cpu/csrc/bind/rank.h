@@ -8,15 +8,16 @@
 namespace kgfast {
 namespace {
 
-// `targets`: their ids, and the candidates' ids in order, or 0.
+// `targets`: their ids, their scores or 0, and the candidates' ids in order, or 0.
 py::tuple py_rank_counts(const Machine& machine, const py::tuple& operands, const Widths& widths,
-                         const std::pair<uintptr_t, uintptr_t>& targets, const MaybeTuple& known,
-                         bool nan_worst, uintptr_t counts) {
+                         const std::tuple<uintptr_t, uintptr_t, uintptr_t>& targets,
+                         const MaybeTuple& known, bool nan_worst, uintptr_t counts) {
   RankRequest request{};
   request.operands = as_operands(operands);
   request.widths = widths;
-  request.targets = pointer<const int64_t>(targets.first);
-  request.sorted_candidate_ids = pointer<const int64_t>(targets.second);
+  request.targets = pointer<const int64_t>(std::get<0>(targets));
+  request.target_scores = pointer<const double>(std::get<1>(targets));
+  request.sorted_candidate_ids = pointer<const int64_t>(std::get<2>(targets));
   request.known = as_known(known);
   request.nan_worst = nan_worst;
   request.counts = pointer<int64_t>(counts);

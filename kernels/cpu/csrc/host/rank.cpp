@@ -113,12 +113,18 @@ class Ranking {
       for (int64_t i = 0; i < size; ++i) {
         pairs[i] = {first + i, job_.targets[first + i]};
         check_query(job_, pairs[i].query, &owned.bad_query);
+        if (request_.target_scores) continue;
         check_candidate(job_, pairs[i].candidate, &owned.worker.bad_candidate,
                         &owned.worker.bad_factor);
       }
-      for (int64_t crop = 0; crop < job_.num_crops; ++crop)
-        isa_.canonical(job_, crops_[crop].end, pairs, size, owned.worker.scratch,
-                       target_scores_.data() + crop * count + first);
+      for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
+        const int64_t slot = crop * count + first;
+        if (request_.target_scores)
+          std::copy_n(request_.target_scores + slot, size, target_scores_.data() + slot);
+        else
+          isa_.canonical(job_, crops_[crop].end, pairs, size, owned.worker.scratch,
+                         target_scores_.data() + slot);
+      }
     });
   }
 
@@ -321,7 +327,8 @@ class Ranking {
 
   bool is_candidate(int64_t id) const {
     const int64_t* subset = request_.sorted_candidate_ids;
-    return !job_.has_subset || std::binary_search(subset, subset + job_.num_candidates, id);
+    if (!job_.has_subset) return id >= 0;
+    return std::binary_search(subset, subset + job_.num_candidates, id);
   }
 
   const Execution& execution_;
