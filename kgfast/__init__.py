@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kgfast.openmp import let_torch_sleep
 
 if TYPE_CHECKING:
-    from kgfast import datasets, heads, losses, paths, tables
+    from kgfast import datasets, distributed, heads, losses, paths, tables
     from kgfast.environment import info
     from kgfast.eval.comparison import compare
     from kgfast.eval.facts import Facts
@@ -60,6 +60,7 @@ __all__ = [
     "Vocabulary",
     "compare",
     "datasets",
+    "distributed",
     "heads",
     "info",
     "load_official",

@@ -43,6 +43,7 @@ ROOMS = [
     "models",
     "losses",
     "eval",
+    "distributed",
     "training",
     "heads",
     "adapters",

@@ -103,7 +103,7 @@ def evaluating(model: Any) -> Iterator[None]:
     TypeError
         If it says that it is training and has no such methods.
     """
-    modules = _modules_of(model)
+    modules = modules_of(model)
     training = [module.training for module in modules]
     own = bool(getattr(model, "training", False)) and not isinstance(model, nn.Module)
     if own and not (
@@ -127,7 +127,7 @@ def evaluating(model: Any) -> Iterator[None]:
             module.training = mode
 
 
-def _modules_of(model: Any) -> list[nn.Module]:
+def modules_of(model: Any) -> list[nn.Module]:
     """All modules of a model: its own, or those that an object holds, in lists and dicts too."""
     if isinstance(model, nn.Module):
         return list(model.modules())
@@ -136,5 +136,5 @@ def _modules_of(model: Any) -> list[nn.Module]:
         held = value.values() if isinstance(value, dict) else value
         for part in held if isinstance(value, (list, tuple, dict)) else (value,):
             if isinstance(part, nn.Module) or hasattr(part, "in_blocks"):
-                modules |= {id(module): module for module in _modules_of(part)}
+                modules |= {id(module): module for module in modules_of(part)}
     return list(modules.values())

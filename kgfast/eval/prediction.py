@@ -1,5 +1,6 @@
 """topk(): the best answers to queries."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from kgfast.eval.predictions import Predictions
 from kgfast.eval.streamed_topk import Search, cut_of, listed_topk, streamed_topk
 from kgfast.eval.streaming import check_limits, entity_table, local_model
 from kgfast.graph import KnownTriples, TypeConstraints, Vocabulary, ids_or_names, names_of
+from kgfast.graph.named import Names
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.models.base import Side, candidates_at, operator_width, queries_at
@@ -119,18 +121,9 @@ def topk(
     check_rankable(model)
     model = host_model(model)
     check_known(known)
-    side = _predicted(heads, relations, tails)
     names = names_of(vocabulary)
     check_names(names, model)
-    name = "tails" if heads is None else "heads"
-    entities = checked_ids_of(name, tails if heads is None else heads, model.num_entities, names[0])
-    if side == "relation":
-        others = checked_ids_of("tails", tails, model.num_entities, names[0])
-    else:
-        others = checked_ids_of("relations", relations, model.num_relations, names[1])
-    anchors, others = _broadcast(
-        name, entities, others, "tails" if side == "relation" else "relations"
-    )
+    side, name, anchors, others = asked_for(model, heads, relations, tails, names)
     size = checked_batch_size(batch_size, model)
     table = entity_table(model)
     check_limits(table, max_memory, partial)
@@ -203,6 +196,24 @@ def _check_full(name: str, search: Search, ids: Tensor) -> None:
             f"{int(search.relations[row])} has {int((ids[row] >= 0).sum())}, k is {search.k} "
             f"(pad=True fills the rest with id -1)"
         )
+
+
+def asked_for(
+    model: Any, heads: Any, relations: Any, tails: Any, names: Names
+) -> tuple[Side, str, Tensor, Tensor]:
+    """What is predicted, what the anchors are called, and anchors and others, ``[B]`` each."""
+    side = _predicted(heads, relations, tails)
+    name = "tails" if heads is None else "heads"
+    entities = checked_ids_of(name, tails if heads is None else heads, model.num_entities, names[0])
+    if side == "relation":
+        others = checked_ids_of("tails", tails, model.num_entities, names[0])
+    else:
+        others = checked_ids_of("relations", relations, model.num_relations, names[1])
+    return (
+        side,
+        name,
+        *_broadcast(name, entities, others, "tails" if side == "relation" else "relations"),
+    )
 
 
 def _predicted(heads: Any, relations: Any, tails: Any) -> Side:
@@ -362,8 +373,7 @@ class _Search:
 
     def _of_query(self, row: int, anchor: Tensor, other: Tensor) -> str:
         """A query in words."""
-        what = "tail" if self.side == "relation" else "relation"
-        return f"{self.name}[{row}] = {int(anchor)} with {what} {int(other)}"
+        return query_in_words(self.side, self.name, row, anchor, other)
 
     def _check_queries(
         self, queries: Tensor, rows: Tensor, anchors: Tensor, relations: Tensor
@@ -379,11 +389,22 @@ class _Search:
             )
 
     def _check_full(self, ids: Tensor, rows: Tensor, anchors: Tensor, relations: Tensor) -> None:
-        short = (ids[:, -1] < 0).nonzero()
-        if len(short):
-            row = int(short[0])
-            raise ValueError(
-                f"k must be at most the number of candidates left to each query: "
-                f"{self._of_query(int(rows[row]), anchors[row], relations[row])} has "
-                f"{int((ids[row] >= 0).sum())}, k is {self.k} (pad=True fills the rest with id -1)"
-            )
+        check_full(ids, lambda row: self._of_query(int(rows[row]), anchors[row], relations[row]))
+
+
+def query_in_words(side: Side, name: str, row: int, anchor: Tensor, other: Tensor) -> str:
+    """A query, as messages call it."""
+    what = "tail" if side == "relation" else "relation"
+    return f"{name}[{row}] = {int(anchor)} with {what} {int(other)}"
+
+
+def check_full(ids: Tensor, query: Callable[[int], str]) -> None:
+    """That every query has its k answers, ``[B, k]``; ``query`` says a row's in words."""
+    short = (ids[:, -1] < 0).nonzero()
+    if len(short):
+        row = int(short[0])
+        raise ValueError(
+            f"k must be at most the number of candidates left to each query: {query(row)} has "
+            f"{int((ids[row] >= 0).sum())}, k is {ids.shape[1]} (pad=True fills the rest with id "
+            f"-1)"
+        )

@@ -1,0 +1,8 @@
+"""Ranking and prediction by several processes: torch.distributed, or any scheduler of ranges."""
+
+from kgfast.distributed.meeting import LostProcessError
+from kgfast.distributed.prediction import topk
+from kgfast.distributed.ranges import RangeCounts, count_range, merge
+from kgfast.distributed.ranking import rank
+
+__all__ = ["LostProcessError", "RangeCounts", "count_range", "merge", "rank", "topk"]

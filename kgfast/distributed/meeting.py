@@ -1,0 +1,203 @@
+"""Processes that work in step: all arrive, or all learn who did not; all succeed, or all raise.
+
+Arrivals are counted in the store of ``torch.distributed``, which outlives a process that is lost,
+and tells who it was; numbers go through collectives of a gloo group, whose failures are exceptions
+(those of nccl end the process). Both are small: what is sent does not grow with the table.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import _get_default_store
+
+Result = TypeVar("Result")
+_CALLS = count()  # every process makes the same calls in the same order
+
+
+class LostProcessError(RuntimeError):
+    """A process ended, hangs or never came; ``ranks`` says which.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The processes that are missing; empty where the store itself is out of reach.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class Meeting:
+    """All processes of one call.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds that a process waits for the others at each step.
+
+    Attributes
+    ----------
+    rank, size : int
+        This process among how many.
+    bytes_sent : int
+        Handed to collectives by this process so far.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        if not timeout > 0:
+            raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
+        _join()
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.timeout = timeout
+        self.bytes_sent = 0
+        self._store = dist.PrefixStore(f"kgfast/{next(_CALLS)}", _get_default_store())
+        self._steps = count()
+        self._groups: list[dist.ProcessGroup] = []
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """What this process makes of its work, once all have done theirs.
+
+        Raises
+        ------
+        Exception
+            The work's own; where that of another process failed, a RuntimeError that names it.
+        LostProcessError
+            If a process did not come within the timeout.
+        """
+        error, result = None, None
+        try:
+            result = work()
+        except Exception as raised:
+            error = raised
+        notes = self._meet("" if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        if notes:
+            first = min(notes)
+            others = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
+            raise RuntimeError(f"process {first} of {self.size}{others}: {notes[first]}")
+        return result  # type: ignore[return-value]
+
+    def share(self, note: str) -> list[str]:
+        """The notes of all processes, by rank; none may be empty."""
+        notes = self._meet(note, reads_all=True)
+        return [notes[rank] for rank in range(self.size)]
+
+    def group(self, members: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+        """The one of several groups that this process is in; each process is in one."""
+        own = None
+        for ranks in members:
+            made = dist.new_group(
+                list(ranks), timeout=timedelta(seconds=self.timeout), backend="gloo"
+            )
+            if self.rank in ranks:
+                own = made
+        assert own is not None
+        self._groups.append(own)
+        return own
+
+    def sum(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """The sum over a group of ``values``, int64, on the CPU, in place."""
+        self.bytes_sent += values.numel() * values.element_size()
+        if values.numel():
+            self._collective(lambda: dist.all_reduce(values, group=group))
+        return values
+
+    def combine(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Bit by bit what one process of a group has and the others have zeros for.
+
+        Float32 or float64, on the CPU, in place: no bit changes, not even a zero's sign.
+        """
+        self.sum(values.view(torch.int32 if values.dtype == torch.float32 else torch.int64), group)
+        return values
+
+    def gather(self, values: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
+        """The tensors of a group's processes, of one shape, on the CPU, in the order of ranks."""
+        self.bytes_sent += values.numel() * values.element_size()
+        parts = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
+        if values.numel():
+            self._collective(lambda: dist.all_gather(parts, values, group=group))
+        return parts
+
+    def leave(self) -> None:
+        """End the groups that were made."""
+        for group in self._groups:
+            dist.destroy_process_group(group)
+        self._groups.clear()
+
+    def _collective(self, run: Callable[[], object]) -> None:
+        """Run a collective; where it fails, those who are still there find out who is not."""
+        try:
+            run()
+        except RuntimeError as error:
+            self._meet("")  # raises if a process is missing
+            raise LostProcessError(
+                f"processes lost each other, though all of them are running: {error!s:.200}"
+            ) from error
+
+    def _meet(self, note: str, *, reads_all: bool = False) -> dict[int, str]:
+        """Wait until all have come to this step; the notes that are not empty, by rank."""
+        step = next(self._steps)
+        arrived, go = f"{step}/{self.rank}", f"{step}/go"
+        try:
+            self._store.set(arrived, note)
+            if note:
+                self._store.add(f"{step}/notes", 1)
+            if self._store.add(f"{step}/arrived", 1) == self.size:
+                self._store.set(go, str(self._store.add(f"{step}/notes", 0)))
+            self._wait(step, go)
+            if step > 1:  # all have left the step before the last
+                self._store.delete_key(f"{step - 2}/{self.rank}")
+            if not (reads_all or int(self._store.get(go))):
+                return {}
+            notes = [self._store.get(f"{step}/{rank}").decode() for rank in range(self.size)]
+        except LostProcessError:
+            raise
+        except RuntimeError as error:
+            raise LostProcessError(
+                f"process {self.rank} of {self.size} cannot reach the store of torch.distributed "
+                f"any more: the process or machine that holds it is lost ({error!s:.200})"
+            ) from error
+        return {rank: note for rank, note in enumerate(notes) if note}
+
+    def _wait(self, step: int, go: str) -> None:
+        try:
+            self._store.wait([go], timedelta(seconds=self.timeout))
+        except RuntimeError:
+            keys = [f"{step}/{rank}" for rank in range(self.size)]
+            missing = tuple(rank for rank, key in enumerate(keys) if not self._store.check([key]))
+            if not missing:  # the last one came as this one gave up
+                return self._store.wait([go], timedelta(seconds=self.timeout))
+            names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+            what = "process" if len(missing) == 1 else "processes"
+            raise LostProcessError(
+                f"{what} {names} of {self.size} did not come to step {step} within "
+                f"{self.timeout:g} s: lost, hanging, or slower than timeout= allows",
+                missing,
+            ) from None
+
+
+def _join() -> None:
+    """Be one of the processes that torchrun started, unless that is so already.
+
+    Raises
+    ------
+    RuntimeError
+        Where neither the caller nor torchrun says who the others are.
+    """
+    if not dist.is_available():
+        raise RuntimeError("this build of torch has no torch.distributed")
+    if dist.is_initialized():
+        return
+    if not dist.is_torchelastic_launched():
+        raise RuntimeError(
+            "kgfast.distributed runs in several processes: start this program with torchrun "
+            "--nproc-per-node=N, or call torch.distributed.init_process_group first"
+        )
+    dist.init_process_group("gloo")

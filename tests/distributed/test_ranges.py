@@ -1,0 +1,144 @@
+"""Counts of ranges against rank(): whoever counts them, in whatever order."""
+
+import pickle
+
+import pytest
+import torch
+
+import kgfast
+from kgfast.distributed import count_range, held, merge
+from kgfast.distributed.prediction import _best
+from kgfast.distributed.team import teams_of
+from kgfast.tables import Shard
+from support.shared_out import FileTable, assert_same, example, model_of
+
+SPANS = [(0, 13), (13, 13), (13, 90), (90, 97)]
+
+
+@pytest.mark.parametrize("name", ["RotatE", "TransE", "DistMult", "ComplEx", "Reciprocal", "ConvE"])
+def test_merged_ranges_are_the_ranks(name, backend):
+    graph = example()
+    model = model_of(name)
+    options = {"known": graph.known, "sides": ("tail", "head")}
+    expected = kgfast.rank(model, graph.hrt, **options)
+    parts = [count_range(model, graph.hrt, *span, **options) for span in reversed(SPANS)]
+    assert_same(merge(pickle.loads(pickle.dumps(parts)), known=graph.known), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidate_ids": [3, 5, 50, 96, 20]},
+        {"candidate_ids": []},
+        {"dims": 2},
+        {"batch_size": 3},
+        {"sides": ("head",)},
+        {"nan": "worst"},
+    ],
+    ids=str,
+)
+def test_options_are_those_of_rank(options):
+    graph, model = example(), model_of("RotatE")
+    if options.get("nan"):
+        model.entity.data[[4, 60]] = torch.nan
+    expected = kgfast.rank(model, graph.hrt, known=graph.known, **options)
+    parts = [count_range(model, graph.hrt, *span, known=graph.known, **options) for span in SPANS]
+    assert_same(merge(parts), expected)
+
+
+def test_rows_of_a_file_are_read_in_blocks(monkeypatch):
+    graph, model = example(), model_of("ComplEx")
+    table = FileTable(model.entity.detach())
+    monkeypatch.setattr(held, "_BLOCK_BYTES", 10 * 8 * 4)
+    own = kgfast.ComplEx(table, model.relation)
+    parts = [count_range(own, graph.hrt, *span, known=graph.known) for span in SPANS]
+    assert_same(merge(parts), kgfast.rank(model, graph.hrt, known=graph.known))
+    assert 0 < table.longest <= 10
+
+
+def test_no_triples():
+    graph = example()
+    assert merge([count_range(model_of("TransE"), graph.hrt[:0], 0, 97)]).greater.shape == (0, 2)
+
+
+def test_a_row_that_is_not_finite_is_named_as_in_the_whole_table():
+    graph, model = example(), model_of("TransE")
+    model.entity.data[60] = torch.nan
+    hrt = graph.hrt[(graph.hrt[:, ::2] != 60).all(1)]
+    with pytest.raises(ValueError, match="candidates: row 60 holds a NaN"):
+        count_range(model, hrt, 50, 97)
+    with pytest.raises(ValueError, match="query of entity 60 and relation 1"):
+        count_range(model, [(60, 1, 3)], 0, 5, sides=("tail",))
+    with pytest.raises(ValueError, match="candidates: row 60 holds a NaN"):
+        count_range(model, [(3, 1, 60)], 0, 5, sides=("tail",))
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([(0, 50), (60, 97)], "nobody holds rows 50 .. 59 of 97"),
+        ([(0, 50), (50, 90)], "nobody holds rows 90 .. 96 of 97"),
+        ([(0, 50), (40, 97)], "rows 40 .. 49 of 97 are held twice"),
+        ([(0, 97), (20, 30)], "rows 20 .. 29 of 97 are held twice"),
+        ([], "at least one range"),
+    ],
+)
+def test_ranges_that_do_not_cover_the_table(spans, message):
+    graph, model = example(), model_of("TransE")
+    parts = [count_range(model, graph.hrt[:3], *span) for span in spans]
+    with pytest.raises(ValueError, match=message):
+        merge(parts)
+
+
+def test_ranges_of_two_rankings_are_not_merged():
+    graph, model = example(), model_of("TransE")
+    one = count_range(model, graph.hrt[:3], 0, 50)
+    for other in (
+        count_range(model, graph.hrt[:4], 50, 97),
+        count_range(model, graph.hrt[:3], 50, 97, sides=("tail",)),
+        count_range(model, graph.hrt[:3], 50, 97, candidate_ids=[3]),
+    ):
+        with pytest.raises(ValueError, match="not of one ranking"):
+            merge([one, other])
+
+
+def test_bad_arguments():
+    graph, model = example(), model_of("TransE")
+    part = kgfast.TransE(Shard(model.entity[:50], total_rows=97), model.relation)
+    for error, message, call in (
+        (ValueError, "range within 0 .. 97", lambda: count_range(model, graph.hrt, 5, 98)),
+        (ValueError, "it holds rows 0 .. 49 of 97", lambda: count_range(part, graph.hrt, 0, 5)),
+        (ValueError, "of 'head' and 'tail'", lambda: count_range(model, [], 0, 5, sides=["x"])),
+        (ValueError, "nan must be", lambda: count_range(model, graph.hrt, 0, 5, nan="x")),
+        (
+            TypeError,
+            "one list of ids",
+            lambda: count_range(model, graph.hrt, 0, 5, candidate_ids={"head": [1]}),
+        ),
+        (
+            ValueError,
+            "candidate_ids",
+            lambda: count_range(model, graph.hrt, 0, 5, candidate_ids=[1, 1]),
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    scorer = kgfast.BlockScorer(lambda *_: None, num_entities=97, num_relations=5)
+    with pytest.raises(TypeError, match="a function that scores has no rows"):
+        count_range(scorer, graph.hrt, 0, 5)
+
+
+def test_teams():
+    assert teams_of([(0, 5), (5, 9), (0, 5), (9, 9), (5, 9)], 9) == [[0, 1, 3], [2, 4]]
+    assert teams_of([(0, 0), (0, 9)], 9) == [[1, 0]]
+    with pytest.raises(ValueError, match=r"rows 0 \.\. 4 are held by 2 processes"):
+        teams_of([(0, 5), (0, 5), (5, 9)], 9)
+
+
+def test_the_best_of_several_answers():
+    nan, inf = float("nan"), float("inf")
+    one = torch.tensor([[1.0, nan, -inf]]), torch.tensor([[7, 9, -1]])
+    other = torch.tensor([[2.0, 1.0, -inf]]), torch.tensor([[8, 3, 2]])
+    scores, ids = _best([one, other], 5)
+    assert ids.tolist() == [[8, 3, 7, 2, 9]]
+    assert scores[0, :4].tolist() == [2.0, 1.0, 1.0, -inf]
