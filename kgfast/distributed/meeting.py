@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 Result = TypeVar("Result")
 _CALLS = count()  # every process makes the same calls in the same order
@@ -45,8 +45,6 @@ class Meeting:
     ----------
     rank, size : int
         This process among how many.
-    bytes_sent : int
-        Handed to collectives by this process so far.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -55,8 +53,7 @@ class Meeting:
         _join()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.timeout = timeout
-        self.bytes_sent = 0
-        self._store = dist.PrefixStore(f"kgfast/{next(_CALLS)}", _get_default_store())
+        self._store = PrefixStore(f"kgfast/{next(_CALLS)}", _get_default_store())
         self._steps = count()
         self._groups: list[dist.ProcessGroup] = []
 
@@ -91,7 +88,7 @@ class Meeting:
 
     def group(self, members: Sequence[Sequence[int]]) -> dist.ProcessGroup:
         """The one of several groups that this process is in; each process is in one."""
-        own = None
+        own: dist.ProcessGroup | None = None
         for ranks in members:
             made = dist.new_group(
                 list(ranks), timeout=timedelta(seconds=self.timeout), backend="gloo"
@@ -104,7 +101,6 @@ class Meeting:
 
     def sum(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
         """The sum over a group of ``values``, int64, on the CPU, in place."""
-        self.bytes_sent += values.numel() * values.element_size()
         if values.numel():
             self._collective(lambda: dist.all_reduce(values, group=group))
         return values
@@ -119,7 +115,6 @@ class Meeting:
 
     def gather(self, values: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
         """The tensors of a group's processes, of one shape, on the CPU, in the order of ranks."""
-        self.bytes_sent += values.numel() * values.element_size()
         parts = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
         if values.numel():
             self._collective(lambda: dist.all_gather(parts, values, group=group))

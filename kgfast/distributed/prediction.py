@@ -109,9 +109,15 @@ def topk(
     if not pad:
         check_full(best, wanted.query_in_words)
     dtype = torch.float64 if held.dtype == torch.float64 else torch.float32
-    columns = (scores.to(dtype), best, wanted.anchors, wanted.relations)
-    moved = (column.to(held.device) for column in columns)
-    return Predictions(*moved, wanted.side, vocabulary=wanted.names)
+    device = held.device
+    return Predictions(
+        scores.to(device, dtype),
+        best.to(device),
+        wanted.anchors.to(device),
+        wanted.relations.to(device),
+        wanted.side,
+        vocabulary=wanted.names,
+    )
 
 
 @dataclass(frozen=True)

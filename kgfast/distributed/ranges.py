@@ -56,8 +56,8 @@ class Asked:
     ) -> "Asked":
         """Check them against a model."""
         check_known(known)
-        sides = tuple(sides) if not isinstance(sides, str) else (sides,)
-        if not sides or len(set(sides)) != len(sides) or not set(sides) <= set(SIDES):
+        chosen = () if isinstance(sides, str) else tuple(sides)
+        if not chosen or len(set(chosen)) != len(chosen) or not set(chosen) <= set(SIDES):
             raise ValueError(f"sides must be distinct, of 'head' and 'tail'; got {sides!r}")
         model = held.model
         hrt = as_triples_tensor(
@@ -66,7 +66,7 @@ class Asked:
         size = checked_size(batch_size, model)
         if batch_size is None and held.is_read_in_blocks:
             size *= _FILE_BATCHES
-        return cls(hrt.cpu(), sides, known, ids_of(candidate_ids, held.total), size)
+        return cls(hrt.cpu(), chosen, known, ids_of(candidate_ids, held.total), size)
 
     def batches(self, side: Side, total: int, num_shares: int = 1) -> list[Tensor]:
         """Rows of the triples, equal queries together, for so many who share the work."""

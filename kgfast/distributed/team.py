@@ -86,8 +86,9 @@ class Team:
             width = score.query_planes(has_factor=False) * held.width // score.planes
             queries = torch.zeros((len(anchors), width), dtype=dtype, device="cpu")
             if bool(here.any()):
-                own = (ids[here].to(held.device) for ids in (anchors, relations))
-                queries[here] = held.queries(*own, side).cpu()
+                device = held.device
+                own = held.queries(anchors[here].to(device), relations[here].to(device), side)
+                queries[here] = own.cpu()
             return queries
 
         queries = self.meeting.together(made)
@@ -154,7 +155,7 @@ def digest(*values: Any) -> str:
         if isinstance(value, Tensor):
             found.update(f"{value.dtype} {list(value.shape)}".encode())
             flat = value.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
-            found.update(flat.view(torch.uint8).numpy())
+            found.update(flat.view(torch.uint8).numpy().tobytes())
         else:
             found.update(repr(value).encode())
     return found.hexdigest()[:12]
