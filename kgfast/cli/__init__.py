@@ -1,13 +1,31 @@
-"""The command line: ``kgfast train``, ``evaluate``, ``predict``, ``report``, ``convert`` and more.
+"""The command line: ``kgfast train``, ``evaluate``, ``predict``, ``explain``, ``convert`` and more.
 
 One file per kind of command, each of which adds its own to the app of ``common.py``. None loads
 torch before its command is called.
 """
 
-from kgfast.cli import common, conversion, evaluation, prediction, report, training
+from kgfast.cli import (
+    common,
+    conversion,
+    evaluation,
+    explanation,
+    prediction,
+    report,
+    training,
+)
 from kgfast.cli.common import app
 
-__all__ = ["app", "common", "conversion", "evaluation", "main", "prediction", "report", "training"]
+__all__ = [
+    "app",
+    "common",
+    "conversion",
+    "evaluation",
+    "explanation",
+    "main",
+    "prediction",
+    "report",
+    "training",
+]
 
 
 def main() -> None:

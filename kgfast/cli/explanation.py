@@ -1,0 +1,114 @@
+"""``kgfast explain``: the training triples that an answer is owed to."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kgfast.cli.common import Debug, Run, app, errors_in_a_line
+
+
+class Predicted(StrEnum):
+    """What a triple is asked for."""
+
+    head = "head"
+    tail = "tail"
+
+
+class Parameters(StrEnum):
+    """Whose gradients are compared."""
+
+    entity = "entity"
+    all = "all"
+
+
+@app.command()
+def explain(
+    run: Run,
+    head: Annotated[str, typer.Option(help="Of the triple.")],
+    relation: Annotated[str, typer.Option(help="Of the triple.")],
+    tail: Annotated[str, typer.Option(help="Of the triple.")],
+    top: Annotated[int, typer.Option(min=1, help="How many proponents and opponents.")] = 10,
+    side: Annotated[
+        Predicted, typer.Option(help="Which of its entities the triple is asked for.")
+    ] = Predicted.tail,
+    parameters: Annotated[
+        Parameters, typer.Option(help="The last layer, or all parameters.")
+    ] = Parameters.entity,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(help="A file of the run, instead of the models that it kept; repeatable."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="An object a line instead of a table.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Show the training triples that speak most for a triple and against it (TracIn)."""
+    with errors_in_a_line(debug):
+        from kgfast.eval.written import check_suffix, write_columns
+        from kgfast.influence import tracin
+        from kgfast.training import RunFolder
+        from kgfast.training.build import device_of
+        from kgfast.training.loading import config_of
+
+        if out is not None:
+            check_suffix(out)
+        folder = RunFolder(run)
+        device = device_of(config_of(folder))
+        graph = folder.load_graph()
+        if graph is None:
+            raise ValueError(f"{run} has no names: {folder.graph.name} is missing")
+        triple = []
+        for option, name, names in (
+            ("--head", head, graph.entities),
+            ("--relation", relation, graph.relations),
+            ("--tail", tail, graph.entities),
+        ):
+            try:
+                triple.append(int(names.ids([name])))
+            except ValueError as error:
+                raise ValueError(f"{option}: {error}") from None
+        found = tracin(
+            [run / name for name in checkpoint] if checkpoint else run,
+            test=[triple],
+            parameters=parameters.value,
+            side=side.value,
+            k=top,
+            device=device,
+            progress=sys.stdout.isatty() and not as_json,
+        )
+        columns = found.columns((graph.entities, graph.relations))
+        del columns["test"]
+        if out is not None:
+            typer.echo(str(write_columns(columns, out)))
+            return
+        _print(columns, as_json)
+
+
+def _print(columns: dict[str, Any], as_json: bool) -> None:
+    """A table of two parts, or lines of JSON."""
+    rows = list(zip(*columns.values(), strict=True))
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in columns:
+        is_number = name == "influence"
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for place, (kind, influence, *names) in enumerate(rows):
+        cells = [Text(kind), Text(f"{influence:.3e}"), *(Text(str(name)) for name in names)]
+        is_last = place + 1 == len(rows) or rows[place + 1][0] != kind
+        table.add_row(*cells, end_section=is_last)
+    Console(width=None if sys.stdout.isatty() else 116).print(table)

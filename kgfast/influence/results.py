@@ -1,0 +1,137 @@
+"""What came of it: the strongest examples of each test triple."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from kgfast.frames import needed
+from kgfast.influence.examples import Examples
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """The k strongest examples of each test triple, the strongest first; ties by the lowest id.
+
+    Attributes
+    ----------
+    ids : Tensor
+        int64 ``[M, k]``, of examples.
+    values : Tensor
+        ``[M, k]``.
+    """
+
+    ids: Tensor
+    values: Tensor
+
+    @classmethod
+    def none(cls, count: int, dtype: torch.dtype, device: torch.device) -> "Strongest":
+        """Nothing yet, for so many test triples."""
+        ids = torch.empty(count, 0, dtype=torch.int64, device=device)
+        return cls(ids, torch.empty(count, 0, dtype=dtype, device=device))
+
+    def taking(self, first: int, values: Tensor, k: int, *, descending: bool) -> "Strongest":
+        """With those of later examples, ``values [M, B]``, whose ids begin at ``first``."""
+        ids = torch.arange(values.shape[1], dtype=torch.int64, device=values.device) + first
+        both = torch.cat([self.values, values], 1)
+        of_both = torch.cat([self.ids, ids.expand(len(values), -1)], 1)
+        ordered, place = torch.sort(both, stable=True, dim=1, descending=descending)
+        return Strongest(of_both.gather(1, place[:, :k]), ordered[:, :k].clone())
+
+
+@dataclass(frozen=True, repr=False)
+class Influences:
+    """Influences of training examples on test triples.
+
+    Attributes
+    ----------
+    proponents, opponents : Strongest
+        Those whose gradients agree most with that of the test triple, and those that disagree
+        most: the k highest and the k lowest influences.
+    examples : Examples
+        What ids mean.
+    test : Tensor
+        int64 ``[M, 3]``.
+    checkpoints : list of str
+    rates : list of float
+    matrix : Tensor or None
+        ``[M, T]``, mapped from the file that was asked for.
+    """
+
+    proponents: Strongest
+    opponents: Strongest
+    examples: Examples
+    test: Tensor
+    checkpoints: list[str]
+    rates: list[float]
+    matrix: Tensor | None = None
+
+    @property
+    def ids(self) -> Tensor:
+        """Those of the proponents, int64 ``[M, k]``."""
+        return self.proponents.ids
+
+    @property
+    def values(self) -> Tensor:
+        """Those of the proponents, ``[M, k]``, the strongest first."""
+        return self.proponents.values
+
+    def columns(self, vocabulary: Any = None) -> dict[str, Any]:
+        """A row for each test triple and example, as NumPy columns or lists.
+
+        Parameters
+        ----------
+        vocabulary : pair of Vocabulary, optional
+            Entities and relations: names instead of ids.
+
+        Returns
+        -------
+        dict
+            ``test`` (row of the test triple), ``kind``, ``influence``, ``head``, ``relation``,
+            ``tail`` of the example, and what it ``predicts``. Where an example is a query with all
+            its answers, these are ``?`` (-1 without names).
+        """
+        parts = [
+            self._columns_of(kind, found)
+            for kind, found in (("proponent", self.proponents), ("opponent", self.opponents))
+        ]
+        joined = {name: [it for part in parts for it in part[name]] for name in parts[0]}
+        order = sorted(range(len(joined["test"])), key=lambda row: joined["test"][row])
+        columns = {name: [values[row] for row in order] for name, values in joined.items()}
+        if vocabulary is not None:
+            entities, relations = vocabulary
+            for name, names in (("head", entities), ("relation", relations), ("tail", entities)):
+                columns[name] = [names.name(id) if id >= 0 else "?" for id in columns[name]]
+        return columns
+
+    def _columns_of(
+        self, kind: Literal["proponent", "opponent"], found: Strongest
+    ) -> dict[str, list[Any]]:
+        rows, k = found.ids.shape
+        of = self.examples.columns(found.ids)
+        return {
+            "test": [row for row in range(rows) for _ in range(k)],
+            "kind": [kind] * (rows * k),
+            "influence": found.values.flatten().tolist(),
+            **{name: of[name].flatten().tolist() for name in ("head", "relation", "tail")},
+            "predicts": ["head" if it else "tail" for it in of["predicts_head"].flatten().tolist()],
+        }
+
+    def to_frame(self, vocabulary: Any = None) -> "DataFrame":
+        """:meth:`columns` as a pandas table."""
+        frame: DataFrame = needed("pandas", "Influences.to_frame()").DataFrame(
+            self.columns(vocabulary)
+        )
+        return frame
+
+    def __repr__(self) -> str:
+        tests, k = self.ids.shape
+        return (
+            f"Influences of {len(self.examples):,} training examples on {tests:,} test triples at "
+            f"{len(self.checkpoints)} checkpoint{'' if len(self.checkpoints) == 1 else 's'}, "
+            f"{k} proponents and opponents each"
+        )

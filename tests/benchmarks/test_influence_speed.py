@@ -1,0 +1,30 @@
+"""benchmarks/influence_speed.py in its smoke-test size."""
+
+import json
+
+import pytest
+
+
+def test_without_a_graph_there_is_nothing_to_measure(load, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        load("influence_speed").parse([])
+    assert exit_info.value.code == 2
+    assert "--data is needed without --quick" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_values_are_those_of_captum(call, tmp_path):
+    pytest.importorskip("captum", reason="captum is not installed")
+    result = tmp_path / "influence.json"
+    done = call("influence_speed.py", "--quick", "--scratch", tmp_path, "--json", result)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(result.read_text())["rows"]
+    assert [(row["section"], row["contender"]) for row in rows] == [
+        ("whole", "kgfast"),
+        ("captum", "kgfast"),
+        ("captum", "captum"),
+    ]
+    whole, *_, last = rows
+    assert whole["examples"] == 2 * 1200
+    assert whole["naive_bytes"] == 4 * whole["examples"] * whole["entities"] * whole["dim"]
+    assert last["relative_difference"] < 1e-4

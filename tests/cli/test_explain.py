@@ -1,0 +1,90 @@
+"""``kgfast explain``."""
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from kgfast.cli import app
+from kgfast.datasets import synthetic
+from kgfast.influence import tracin
+from support.small_runs import trainer_of
+
+GRAPH = synthetic(60, 3, 90, 10, 10)
+TRIPLE = GRAPH.test.hrt[0]
+NAMES = (
+    GRAPH.entities.name(int(TRIPLE[0])),
+    GRAPH.relations.name(int(TRIPLE[1])),
+    GRAPH.entities.name(int(TRIPLE[2])),
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    sections = {
+        "model": {"name": "distmult", "gamma": 12.0},
+        "loss": {"name": "cross_entropy"},
+        "train": {"steps": 12, "mode": "1vsall", "keep_every": 5},
+    }
+    trainer_of(folder, GRAPH, **sections).fit()
+    return folder
+
+
+def run(*words, names=NAMES):
+    triple = [
+        it for pair in zip(("--head", "--relation", "--tail"), names, strict=True) for it in pair
+    ]
+    return CliRunner().invoke(app, ["explain", *(str(word) for word in words), *triple])
+
+
+def test_the_names_and_values_are_those_of_tracin(trained):
+    result = run(trained, "--top", 3, "--side", "head", "--parameters", "all", "--json")
+    assert result.exit_code == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    found = tracin(trained, test=TRIPLE[None], k=3, side="head", parameters="all")
+    columns = found.columns((GRAPH.entities, GRAPH.relations))
+    del columns["test"]
+    assert rows == [
+        dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+    ]
+    assert [row["kind"] for row in rows] == ["proponent"] * 3 + ["opponent"] * 3
+
+
+def test_a_table_and_a_file(trained, tmp_path):
+    shown = run(trained, "--top", 2)
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.count("proponent") == shown.stdout.count("opponent") == 2
+    written = run(
+        trained, "--top", 2, "--out", tmp_path / "a.csv", "--checkpoint", "best.safetensors"
+    )
+    assert written.exit_code == 0, written.stderr
+    with (tmp_path / "a.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    best = tracin(trained / "best.safetensors", test=TRIPLE[None], k=2)
+    assert [float(row["influence"]) for row in rows[:2]] == best.values[0].tolist()
+    assert list(rows[0]) == ["kind", "influence", "head", "relation", "tail", "predicts"]
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "message"),
+    [
+        ([], ("nobody", *NAMES[1:]), "--head: "),
+        ([], (NAMES[0], "nothing", NAMES[2]), "--relation: "),
+        (["--checkpoint", "none.safetensors"], NAMES, "no such checkpoint"),
+        (["--out", "table.txt"], NAMES, ".csv"),
+    ],
+)
+def test_mistakes_take_a_line(trained, words, names, message):
+    result = run(trained, *words, names=names)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def test_a_folder_without_a_run(tmp_path):
+    result = run(tmp_path)
+    assert result.exit_code == 2
+    assert "not the folder of a run" in result.stderr

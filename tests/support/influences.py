@@ -1,0 +1,73 @@
+"""Influences by autograd, an example at a time: gradients of everything, and their products."""
+
+import torch
+from torch.nn import functional
+
+from kgfast.losses.formulas import smoothed_labels
+
+
+def loss_of_scores(scores, positives, loss):
+    """That of a row of scores over all entities, as a mean over labels or a softmax."""
+    count = len(scores)
+    if loss.name == "cross_entropy":
+        return functional.cross_entropy(
+            scores[None], positives, label_smoothing=loss.label_smoothing
+        )
+    a, c = smoothed_labels(loss.label_smoothing, loss.smoothing_style, count)
+    labels = torch.full_like(scores, c)
+    labels[positives] += a
+    return functional.binary_cross_entropy_with_logits(scores, labels)
+
+
+def dense_gradient(model, side, anchor, relation, positives, loss, parameters):
+    """The gradient of one example, flat."""
+    model = model.requires_grad_(True)
+    query = model.queries(anchor[None], relation[None], side)[0]
+    candidates = model.candidates(side)
+    table, bias = candidates.table, candidates.bias
+    if parameters == "entity":
+        query, table = query.detach(), table.detach().clone().requires_grad_()
+        bias = None if bias is None else bias.detach().clone().requires_grad_()
+        leaves = [table] if bias is None else [table, bias]
+    else:
+        leaves = list(model.parameters())
+    scores = table.to(query.dtype) @ query
+    scores = scores if bias is None else scores + bias
+    return flat(loss_of_scores(scores, positives, loss), leaves)
+
+
+def flat(loss, leaves):
+    found = torch.autograd.grad(loss, leaves, allow_unused=True)
+    return torch.cat(
+        [
+            (torch.zeros_like(leaf) if gradient is None else gradient).flatten().double()
+            for leaf, gradient in zip(leaves, found, strict=True)
+        ]
+    )
+
+
+def examples_of(hrt, mode="1vsall"):
+    """Side, anchor, relation and answers of each example, in the order of their ids."""
+    found = []
+    for side, of in (("tail", (0, 1, 2)), ("head", (2, 1, 0))):
+        columns = hrt[:, list(of)]
+        if mode == "1vsall":
+            found += [(side, a, r, t[None]) for a, r, t in columns]
+            continue
+        for a, r in columns[:, :2].unique(dim=0):
+            own = (columns[:, 0] == a) & (columns[:, 1] == r)
+            found.append((side, a, r, columns[own, 2].unique()))
+    return found
+
+
+def dense_influences(model, train, test, loss, parameters, mode="1vsall", side="tail"):
+    """``[M, T]`` at a rate of 1, float64."""
+    examples = [
+        dense_gradient(model, *example, loss, parameters) for example in examples_of(train, mode)
+    ]
+    count = len(test)
+    both = examples_of(test)
+    others = both[:count] if side == "tail" else both[count:]
+    tests = [dense_gradient(model, *example, loss, parameters) for example in others]
+    model.requires_grad_(False)
+    return torch.stack(tests) @ torch.stack(examples).T
