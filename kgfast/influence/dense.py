@@ -10,7 +10,7 @@ of the anchor ``a``, products gain ``s_{a'} (q . g')``, ``s'_a (q' . g)`` and ``
 ``g`` follows from ``s E``, a third product.
 
 Cost model: B N (2 F + 2 M) operations for B examples and M of the others; with all parameters
-2 B N F more. Memory: ``_EXAMPLES x _ENTITIES`` slopes of examples, and as many of the others.
+2 B N F more. Memory: ``BLOCK x _ENTITIES`` slopes of examples, and as many of the others.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from kgfast.ops.differentiable import chosen_backend
 from kgfast.ops.dispatch import get_backend
 from kgfast.training.config.sections import LossConfig
 
-_EXAMPLES = 2048  # whose slopes are made together
+BLOCK = 2048  # whose slopes are made together
 _ENTITIES = 512  # of a chunk: its slopes, 4 MiB, stay near the cores
 
 
@@ -259,5 +259,5 @@ def _pick(into: Tensor, slopes: Tensor, anchors: Tensor, chunk: slice) -> None:
 
 def _parts(queries: Queries) -> Iterator[Queries]:
     """Examples a few at a time; one empty part of none."""
-    for first in range(0, max(1, len(queries)), _EXAMPLES):
-        yield queries.part(slice(first, first + _EXAMPLES))
+    for first in range(0, max(1, len(queries)), BLOCK):
+        yield queries.part(slice(first, first + BLOCK))

@@ -1,7 +1,7 @@
 """What came of it: the strongest examples of each test triple."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -108,9 +108,7 @@ class Influences:
                 columns[name] = [names.name(id) if id >= 0 else "?" for id in columns[name]]
         return columns
 
-    def _columns_of(
-        self, kind: Literal["proponent", "opponent"], found: Strongest
-    ) -> dict[str, list[Any]]:
+    def _columns_of(self, kind: str, found: Strongest) -> dict[str, list[Any]]:
         rows, k = found.ids.shape
         of = self.examples.columns(found.ids)
         return {

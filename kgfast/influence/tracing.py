@@ -24,7 +24,7 @@ from torch import Tensor
 from kgfast.eval.batches import evaluating
 from kgfast.graph import as_triples_tensor, shown
 from kgfast.influence.checkpoints import Checkpoint, Stages, stages_of
-from kgfast.influence.dense import DenseInfluence
+from kgfast.influence.dense import BLOCK, DenseInfluence
 from kgfast.influence.examples import Examples, Mode, Queries, asked
 from kgfast.influence.results import Influences, Strongest
 from kgfast.influence.sampled import SampledInfluence
@@ -34,8 +34,8 @@ from kgfast.progress import progress_bar
 from kgfast.training.checkpoint import load, save
 from kgfast.training.config.sections import LossConfig
 
-_EXAMPLES = 1 << 14  # of a chunk
-_CELLS = 1 << 22  # influences held at once
+_EXAMPLES = 1 << 14  # of a chunk at most
+_CELLS = 1 << 19  # influences of a chunk
 
 _KINDS = ("proponents", "opponents")
 
@@ -132,7 +132,7 @@ def tracin(
     others = asked(hrt, side)
     state = _Restart(restart, _digest_of(stages, parameters, examples, others, k))
     matrix = _Matrix(out, len(others), len(examples), resumes=state.done > 0)
-    size = max(1, min(_EXAMPLES, _CELLS // 4 // max(1, len(others))))
+    size = _chunk_size(len(others))
     dtype = sources.dtype
     best = [Strongest.none(len(others), dtype, hrt.device) for _ in range(2)]
     with progress_bar(progress, "Influences", len(examples) * len(stages.checkpoints)) as advance:
@@ -158,7 +158,7 @@ def tracin(
                 state.keep(step, total, best)
     state.delete()
     names = [checkpoint.name for checkpoint in stages.checkpoints]
-    return Influences(*best, examples, hrt, names, stages.rates, matrix.mapped())
+    return Influences(best[0], best[1], examples, hrt, names, stages.rates, matrix.mapped())
 
 
 def self_influence(
@@ -272,6 +272,12 @@ def _check_finite(values: Tensor, ids: slice) -> None:
             f"the influence of training example {ids.start + example} on test triple {test} is "
             f"{float(values[test, example])}: a table or an encoder is not finite"
         )
+
+
+def _chunk_size(tests: int) -> int:
+    """Training examples of a chunk: full blocks, where the influences of one fit."""
+    size = min(_EXAMPLES, max(1, _CELLS // max(1, tests)))
+    return size // BLOCK * BLOCK or size
 
 
 def _digest_of(stages: Stages, parameters: str, examples: Examples, others: Queries, k: int) -> str:

@@ -70,7 +70,7 @@ def assert_close(found, expected, tolerance=1e-4):
 @pytest.mark.parametrize("name", MODELS)
 def test_values_are_those_of_autograd(tmp_path, name, loss, parameters, monkeypatch):
     monkeypatch.setattr(module, "_ENTITIES", 7)
-    monkeypatch.setattr(module, "_EXAMPLES", 9)
+    monkeypatch.setattr(module, "BLOCK", 9)
     model = MODELS[name]().eval()
     expected = dense_influences(model, TRAIN, TEST, LOSSES[loss], parameters)
     assert_close(whole(model, tmp_path, loss=LOSSES[loss], parameters=parameters), expected)
