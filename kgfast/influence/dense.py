@@ -22,7 +22,8 @@ from torch import Tensor
 
 from kgfast.influence.examples import Queries
 from kgfast.influence.query_side import Asker, QuerySide
-from kgfast.kernels.backend import Backend
+from kgfast.kernels.backend import Passes
+from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.losses.formulas import smoothed_labels
@@ -42,7 +43,7 @@ _ENTITIES = 512  # of a chunk: its slopes, 4 MiB, stay near the cores
 class _Slopes:
     """The slopes of some examples, a chunk of entities at a time."""
 
-    backend: Backend
+    passes: Passes
     operands: Operands
     queries: Queries
     rows: Tensor  # of the positives, by rising entity
@@ -61,14 +62,14 @@ class _Slopes:
         label, rest = self.labels
         if self.logsumexp is None:
             scale = slopes.new_full((len(slopes),), 1 / self.operands.candidates.num_rows)
-            self.backend.passes.bce_slopes(slopes, rest, scale)
+            self.passes.bce_slopes(slopes, rest, scale)
             label /= self.operands.candidates.num_rows
         else:
             # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
             near = self.logsumexp.to(slopes.dtype)
             scale = (near.double() - self.logsumexp).exp_().to(slopes.dtype)
             share = slopes.new_full((len(slopes),), rest)
-            self.backend.passes.softmax_slopes(slopes, near, scale, share)
+            self.passes.softmax_slopes(slopes, near, scale, share)
         first, last = torch.searchsorted(
             self.ids, self.ids.new_tensor([chunk.start, chunk.stop])
         ).tolist()
@@ -226,9 +227,10 @@ class DenseInfluence:
         check_ids("targets", ids, self._num_entities)
         of_rows = torch.repeat_interleave(indptr.diff())
         order = ids.argsort(stable=True)
-        backend = get_backend(chosen_backend(rows))
+        # A backend that fuses its losses has no passes of its own.
+        passes = getattr(get_backend(chosen_backend(rows)), "passes", TORCH_PASSES)
         slopes = _Slopes(
-            backend, operands, queries, of_rows[order], ids[order], (label, rest), logsumexp
+            passes, operands, queries, of_rows[order], ids[order], (label, rest), logsumexp
         )
         return _Side(slopes, rows)
 
