@@ -2,11 +2,11 @@
 
     python -m examples.path_star.bench              the sweep of the report, as it was
     python -m examples.path_star.bench --quick      a smoke test
-    python -m examples.path_star.bench --all 10000  of the whole vocabulary, so many samples at once
+    python -m examples.path_star.bench --all 40000  the best of the vocabulary for so many samples
 
 Every row is measured in a process of its own: the peak beyond weight, gradients, optimizer states
 and hidden states, and seconds of one call. Dense is torch with all logits: by formula, and measured
-with as many samples as fit. Writes benchmarks/results/cpu-path-star.json.
+with as many samples as fit. Writes benchmarks/results/cpu-path-star.json; ``--all`` adds to it.
 """
 
 import argparse
@@ -141,6 +141,9 @@ def run(job: Callable[..., Iterator[dict[str, Any]]], *arguments: Any) -> list[d
 
 def jobs(config: Config, everything: int, options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     """What is measured."""
+    if options.all:
+        yield best_of_all, config, min(options.all, everything)
+        return
     timed, naive = min(TIMED, everything), min(NAIVE, everything)
     nodes = config.graph_d * (config.graph_l - 1) + 1
     yield best_of_all, config, timed
@@ -150,17 +153,17 @@ def jobs(config: Config, everything: int, options: argparse.Namespace) -> Iterat
     yield step, config, min(STEP, everything), "full"
     yield dense, config, naive, None
     yield dense, config, everything, nodes
-    if options.all:
-        yield best_of_all, config, min(options.all, everything)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tiny star: a smoke test")
-    parser.add_argument("--all", type=int, metavar="N", help="one position of N samples, too")
+    parser.add_argument("--all", type=int, metavar="N", help="only this, one position of N samples")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
+    if options.all is not None and options.all < 1:
+        parser.error(f"--all must be at least 1; got {options.all}")
     config = read_config(CONFIG, [f"{k}={v}" for k, v in QUICK.items()] if options.quick else [])
     path = options.json
     if path is None and not options.quick:
@@ -173,6 +176,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     about |= {"vocabulary": config.graph_vocab_size, "dim": config.n_embd}
     rows: list[dict[str, Any]] = []
+    if options.all and path is not None and path.exists():
+        earlier = lib("results").read_rows(path)
+        rows += [row for row in earlier if row["samples"] != options.all or "candidates" in row]
     for job in jobs(config, everything, options):
         for row in lib("measure").in_child(run, *job):
             count = row.get("candidates", config.graph_vocab_size)

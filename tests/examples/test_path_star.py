@@ -151,17 +151,19 @@ def test_the_command_names_what_is_wrong(capsys):
 @pytest.mark.slow
 def test_the_bench_runs(tmp_path):
     path = tmp_path / "rows.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.path_star.bench", "--quick", "--json", str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(path.read_text())["rows"]
-    sections = {row["section"] for row in rows}
+    written = []
+    for more in ([], ["--all", "30"], ["--all", "30"]):
+        command = ["-m", "examples.path_star.bench", "--quick", "--json", str(path), *more]
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=200
+        )
+        assert done.returncode == 0, done.stderr
+        written.append(json.loads(path.read_text())["rows"])
+    rows = written[0]
     steps = {f"step, {loss}" for loss in ("nodes", "sampled", "full")}
-    assert sections == {"greedy", "sample", "generate"} | steps
+    assert {row["section"] for row in rows} == {"greedy", "sample", "generate"} | steps
     assert all(row["bytes"] >= 0 and row["seconds"] > 0 for row in rows)
     assert rows[0]["command"] == "python -m examples.path_star.bench --quick --json rows.json"
+    for more in written[1:]:  # what was there stays, and a row is there once
+        assert more[: len(rows)] == rows
+        assert [row["samples"] for row in more[len(rows) :]] == [30, 30]
