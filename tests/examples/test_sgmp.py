@@ -71,3 +71,13 @@ def test_the_loss_falls(modules, capsys):
     losses = modules[2].train(modules[2].parsed(["--quick"]))
     assert losses[-1] < 0.8 * losses[0]
     assert "step 12: loss" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_settings_of_the_report(modules):
+    """Batch 16, hidden 64, 3 interactions, 20 radial functions: the defaults."""
+    pretrain = modules[2]
+    options = pretrain.parsed(["--steps", "3"])
+    assert (options.batch, options.hidden, options.interactions, options.centres) == (16, 64, 3, 20)
+    losses = pretrain.train(options)
+    assert losses[-1] < losses[0]
