@@ -25,7 +25,7 @@ from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables.prefetch import BUFFERS, Block, prefetched
 from kgfast.tables.shard import Shard
 
-_BLOCK_BYTES = 64 << 20  # of rows that are read at once: more saves nothing
+_BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
 _SAMPLE = 64  # rows that stand for a table
 _RANGES = 256  # after which what was found is kept, at most
 
@@ -150,22 +150,26 @@ class Pool:
         return self._block[1]
 
     def _made(self, block: Block, before: Tensor, allows_nan: bool) -> Prepared:
+        def every() -> Tensor:
+            """The ids of all rows of the block, in the whole table."""
+            own = torch.arange(block.start, block.stop, dtype=torch.int64, device="cpu")
+            return torch.cat([before, own])
+
         rows = block.rows
-        own = torch.arange(block.start, block.stop, dtype=torch.int64, device="cpu")
-        every = torch.cat([before, own])
         if hasattr(self.model, "with_entity"):
             found = candidates_at(self.model.with_entity(rows), self.side, self.dim)
         else:
             whole = self.model.candidates(self.side, *self.own)
             whole = whole if hasattr(whole, "table") else Candidates(whole)
-            factor = None if whole.factor is None else whole.factor[every]
+            factor = None if whole.factor is None else whole.factor[every()]
             found = Candidates(rows, whole.bias, factor)
         if self.whole_bias and found.bias is not None and len(found.bias) > 1:
-            found = replace(found, bias=found.bias.detach()[every])
-        ids = None
-        if block.first:
-            ids = torch.arange(block.first, len(rows), dtype=torch.int64, device="cpu")
-        return prepared_candidates(self.model, found, ids, self.dims, allows_nan=allows_nan)
+            found = replace(found, bias=found.bias.detach()[every()])
+        prepared = prepared_candidates(self.model, found, None, self.dims, allows_nan=allows_nan)
+        if not block.first:
+            return prepared
+        ids = torch.arange(block.first, len(rows), dtype=torch.int64, device="cpu")
+        return _only(prepared, ids)
 
 
 def checked_candidates(ids: Tensor, count: int) -> Tensor:
@@ -205,7 +209,14 @@ def only_in_block(prepared: Prepared, ids: Tensor | None, block: Block) -> Prepa
     first, last = torch.searchsorted(ids, ends).tolist()
     if first == last:
         return None
-    return prepared.only(ids[first:last] - block.start + block.first)
+    return _only(prepared, ids[first:last] - block.start + block.first)
+
+
+def _only(prepared: Prepared, ascending: Tensor) -> Prepared:
+    """Some rows as the only candidates, by ids that need no sorting."""
+    own = prepared.only(ascending)
+    own.__dict__["sorted_ids"] = ascending
+    return own
 
 
 @dataclass(frozen=True)
