@@ -3,6 +3,7 @@
 import os
 import pickle
 import socket
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -54,7 +55,8 @@ def values(results: Sequence[Any]) -> list[Any]:
 
 def _one(pipe: Any, port: int, rank: int, world: int, work: Callable[..., Any], args: Any) -> None:
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if sys.platform == "linux":  # whatever the machine calls itself, and whether that is found
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     try:
