@@ -8,6 +8,7 @@ import pkgutil
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,7 @@ for name in set(kgfast.__all__) - {"load_run"}:
     getattr(kgfast, name)
 elapsed = time.process_time() - start
 import sys
+import tomllib
 assert "triton" not in sys.modules, "kgfast imported triton"
 assert "pydantic" not in sys.modules, "kgfast imported pydantic"
 assert "pandas" not in sys.modules, "kgfast imported pandas"
@@ -184,6 +186,7 @@ def test_help_loads_no_torch(arguments):
     """``kgfast --help`` is there in a third of a second."""
     script = f"""
 import sys
+import tomllib
 from kgfast.cli import app
 try:
     app({arguments})
@@ -200,6 +203,7 @@ def test_source_that_is_not_installed_says_what_to_do(tmp_path):
     shutil.copytree(ROOT / "kgfast", tmp_path / "kgfast")
     script = f"""
 import sys
+import tomllib
 sys.meta_path[:] = [it for it in sys.meta_path if "editable" not in repr(it)]
 sys.path[:] = [{str(tmp_path)!r}, *(it for it in sys.path if it != {str(ROOT)!r})]
 try:
@@ -259,3 +263,12 @@ def test_the_extension_links_no_torch():
 def test_every_public_name_is_tested():
     tests = " ".join(path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
     assert [name for name in kgfast.__all__ if name not in tests] == []
+
+
+def test_every_folder_of_code_is_installed():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {it.parent.relative_to(ROOT) for it in (ROOT / "kgfast").rglob("*.py")}
+    named = {".".join(folder.parts) for folder in folders}
+    assert named == {
+        name for name in listed if name.split(".")[1:2] not in (["kernels"], ["configs"])
+    }
