@@ -33,7 +33,7 @@ def plain_loss(objective, config, model, batch):
     own = torch.arange(len(batch.anchors))
     log_sigmoid = torch.nn.functional.logsigmoid
     if config.train.mode == "negative":
-        ids, mask = objective._negatives.draw(batch)
+        ids, mask = objective.negatives.draw(batch)
         positive = plain_scores(model, batch, model.entity[batch.targets][:, None])[:, 0]
         negative = plain_scores(model, batch, model.entity[ids])
         mask = torch.ones_like(negative, dtype=torch.bool) if mask is None else mask
