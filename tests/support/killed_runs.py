@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ def run_and_kill(
     child = _PROCESSES.Process(target=_killed, args=(graph, values, folder, moment, seconds))
     child.start()
     child.join(200)
-    assert child.exitcode == -signal.SIGKILL
+    said = folder.with_suffix(".error")
+    why = said.read_text() if said.exists() else "which said nothing"
+    assert child.exitcode == -signal.SIGKILL, f"ended with {child.exitcode}: {why}"
 
 
 def _killed(
@@ -41,6 +44,11 @@ def _killed(
         return step(self, number)
 
     Run._step = watched  # type: ignore[method-assign]
-    trainer = Trainer(Config.from_dict(values), folder, dataset=synthetic(*graph), progress=False)
-    trainer.fit(resume=True)
+    try:
+        config = Config.from_dict(values)
+        trainer = Trainer(config, folder, dataset=synthetic(*graph), progress=False)
+        trainer.fit(resume=True)
+    except BaseException:  # nobody sees what a server's child prints
+        folder.with_suffix(".error").write_text(traceback.format_exc())
+        raise
     time.sleep(60)  # where the end came sooner
