@@ -146,7 +146,8 @@ def test_the_interpreter_ends_while_daemon_threads_sweep():
             while True:
                 sweep(batch)
 
-        for batch in (1, 1, 8, 2000):
+        # Long ones: torch, too, ends a process whose threads are within its own operators then.
+        for batch in (64, 64, 256, 2000):
             threading.Thread(target=forever, args=(batch,), daemon=True).start()
         sys.modules["slow"] = Slow()
         time.sleep(0.3)
