@@ -37,6 +37,7 @@ from kgfast.training.config.sections import LossConfig
 
 BLOCK = 2048  # whose slopes are made together
 _ENTITIES = 512  # of a chunk: its slopes, 4 MiB, stay near the cores
+_ASKED = 256  # queries that are made together: 10 MB of ConvE's features
 
 
 @dataclass
@@ -209,7 +210,8 @@ class DenseInfluence:
         candidates = candidates_at(model, queries.side, None)
         if candidates.factor is not None:
             raise ValueError(f"{type(model).__name__}: candidates with factors are not served")
-        rows = queries_at(model, queries.anchors, queries.relations, queries.side, None)
+        asked = zip(queries.anchors.split(_ASKED), queries.relations.split(_ASKED), strict=True)
+        rows = torch.cat([queries_at(model, *part, queries.side, None) for part in asked])
         candidates = with_gamma(candidates, model, rows.dtype)
         operands = Operands(
             rows, Prepared(candidates.table, get_score(model.score), candidates.bias)
