@@ -214,7 +214,7 @@ def _errors(rank: int) -> dict[str, Exception]:
 
 
 @pytest.mark.slow  # it failed once among the fast ones, and why is not known yet
-@pytest.mark.parametrize("how", ["lost", pytest.param("hanging", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["lost", "hanging"])
 def test_a_process_that_is_gone_is_named_by_all_others(how):
     results = run_together(3, partial(_without_one, how), timeout=20)
     for rank in (0, 2):
