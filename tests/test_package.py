@@ -130,28 +130,22 @@ def test_only_the_command_line_and_the_server_import_what_they_alone_show(door):
             assert late == [], f"{path} imports {late}"
 
 
-def test_import_time_and_what_it_leaves_alone():
-    """Names that need no config take under 0.3 s beyond torch, load no Triton, touch no CUDA."""
+def test_what_an_import_leaves_alone():
+    """Names that need no config load next to nothing beyond torch, no Triton, and touch no CUDA."""
     script = """
-import time, torch, numpy
-start = time.process_time()
+import sys, torch, numpy, numpy.random
+before = {name.partition(".")[0] for name in sys.modules}
 import kgfast
 for name in set(kgfast.__all__) - {"load_run"}:
     getattr(kgfast, name)
-elapsed = time.process_time() - start
-import sys
-import tomllib
-assert "triton" not in sys.modules, "kgfast imported triton"
-assert "pydantic" not in sys.modules, "kgfast imported pydantic"
-assert "pandas" not in sys.modules, "kgfast imported pandas"
-assert not torch.cuda.is_initialized()
-print(elapsed)
+packages = {name.partition(".")[0] for name in sys.modules} - before
+print(*sorted(packages - sys.stdlib_module_names - {"kgfast"}))
+print(*({"triton", "torch._dynamo", "sympy"} & set(sys.modules)), torch.cuda.is_initialized())
 """
-    runs = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        for _ in range(3)
-    ]
-    assert min(float(run.stdout) for run in runs) < 0.3
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    others, heavy = done.stdout.splitlines()
+    assert not [it for it in others.split() if "cython" not in it]
+    assert heavy == "False"
 
 
 def test_names_are_loaded_when_they_are_asked_for():
@@ -221,26 +215,22 @@ except ImportError as error:
 def test_the_first_call_does_not_load_the_compiler():
     """``torch.library.custom_op`` would: two CPU seconds and 160 MB."""
     script = """
-import resource, sys, time, torch
+import resource, sys, torch
 
-def used():
-    return time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def megabytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
-start = used()
+start = megabytes()
 import kgfast
 model = kgfast.RotatE.init(1000, 5, 32, seed=0)
 kgfast.rank(model, torch.arange(300).reshape(100, 3) % 5)
 loaded = [name for name in ("torch._dynamo", "sympy", "triton") if name in sys.modules]
-print(*(b - a for a, b in zip(start, used())), *loaded)
+print(megabytes() - start, *loaded)
 """
-    runs = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        for _ in range(2)
-    ]
-    found = [run.stdout.split() for run in runs]
-    assert found[0][2:] == []
-    assert min(float(seconds) for seconds, _ in found) <= 0.5
-    assert min(float(megabytes) for _, megabytes in found) <= 40
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    more, *loaded = done.stdout.split()
+    assert loaded == []
+    assert float(more) <= 40
 
 
 def test_build_flags():
