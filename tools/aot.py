@@ -24,6 +24,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from kgfast.kernels.triton.device.sweep import SUM_BLOCK
 from kgfast.kernels.triton.host import launch as launcher
 
 _POINTERS = {
@@ -207,6 +208,14 @@ class NvidiaCode(Code):
         """The PTX."""
         return str(self.asm["ptx"])
 
+    def loop_of_roots(self, pairs: int) -> "Loop":
+        """The innermost loop that takes a square root for each of a thread's pairs."""
+        return next(loop for loop in self.loops if loop["MUFU.SQRT"] >= pairs)
+
+    def around(self, loop: "Loop") -> "Loop":
+        """The innermost loop around one."""
+        return next(it for it in self.loops if _lies_within(loop.span, it.span))
+
     @cached_property
     def _resources(self) -> dict[str, int]:
         text = _cuobjdump("--dump-resource-usage", self.asm["cubin"])
@@ -257,9 +266,7 @@ class NvidiaCode(Code):
     @cached_property
     def operations(self) -> Counter[str]:
         """How often each operation stands in the whole code."""
-        text = _cuobjdump("--dump-sass", self.asm["cubin"])
-        lines = re.findall(r"^\s+/\*[0-9a-f]{4,5}\*/\s+(.*?)\s*;", text, re.MULTILINE)
-        return Counter(_operation(line) for line in lines)
+        return Counter(_operation(text) for _, text in self._code)
 
 
 class AmdCode(Code):
@@ -279,6 +286,30 @@ class AmdCode(Code):
         match = re.search(rf"{re.escape(name)}:\s*(\d+)", self.asm["amdgcn"])
         assert match is not None, name
         return int(match.group(1))
+
+
+def slots_of_pair(launch: Launch, code: NvidiaCode, features: int) -> float:
+    """Issue slots a pair of a kernel that sums square roots over features, all its code included.
+
+    Its loop turns once a feature, the loop around that once a fold, and the rest is counted as it
+    stands: a search, or a walk over what few tiles have, as one turn.
+    """
+    threads = 32 * launch.options["num_warps"]
+    pairs = math.prod(launch.args["TILE"][:2]) // threads
+    inner = code.loop_of_roots(pairs)
+    fold = code.around(inner)
+    folds = -(-features // SUM_BLOCK.value)
+    around = folds * (fold.total() - inner.total()) + code.operations.total() - fold.total()
+    return features * inner.total() / inner["MUFU.SQRT"] + around / pairs
+
+
+def slots_of_pull(launch: Launch, code: NvidiaCode, queries: int) -> float:
+    """Issue slots an element of a pull, of so many queries: its loop, its folds, and the rest."""
+    elements = math.prod(launch.args["TILE"][:2]) // (32 * launch.options["num_warps"])
+    inner = code.inner_loop(elements)
+    fold = code.around(inner)
+    slots = inner.total() + (fold.total() - inner.total()) / SUM_BLOCK.value
+    return (slots + (code.operations.total() - fold.total()) / queries) / elements
 
 
 def _lies_within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:

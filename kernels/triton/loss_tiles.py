@@ -30,9 +30,10 @@ PANEL_BYTES = 24 << 20  # of packed candidates where there are no slopes
 QUERY_BYTES = 2 << 20  # of packed queries; at least a tile
 PARTIAL_BYTES = 8 << 20  # of gradients of queries, of splits of the candidates
 PRODUCT_PROGRAMS = 512  # that fill a machine
-LOSS_REGISTERS = 160  # of a thread, for 12 warps a multiprocessor
+LOSS_REGISTERS = 128  # of a thread, for 16 warps a multiprocessor
+ROOT_REGISTERS = 168  # where slopes are divided by the root, which lives as long as they
 PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
-MOST_ROWS = 255  # the tile of so many queries: a larger one leaves sums no registers
+UNEVEN_REGISTERS = 200  # of a sum over rows that are not read in fours, before Hopper
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
 GRAD_TILE = Tile(64, 64)
 
@@ -95,7 +96,7 @@ class Distances:
 
     def __init__(self, operands: Operands, arch: int, need: LossNeed) -> None:
         self._operands, count = operands, operands.num_queries
-        swept = configs.tile_for(operands.score, min(count, MOST_ROWS), arch)
+        swept = configs.tile_for(operands.score, count, arch)
         of_query, of_row = (
             4 * operands.num_features * planes for planes in packed_planes(operands)
         )
@@ -124,7 +125,8 @@ class Distances:
         height = max(1, QUERY_BYTES // of_query // swept.queries) * swept.queries
         self._blocks = [slice(i, min(i + height, count)) for i in range(0, count, height)]
         self._packed: Tensor | None = None
-        self._options = {"maxnreg": LOSS_REGISTERS} if arch else {}
+        most = ROOT_REGISTERS if operands.score.root else LOSS_REGISTERS
+        self._options = {"maxnreg": most} if arch else {}
         self._sums: QuerySums | None = None
         self.of_queries: Tensor | None = None
         if need.queries:
@@ -210,7 +212,8 @@ class Products:
         self._product = Product(DEPTH, precision_of(table.dtype, arch), multiple)
         has_room = arch >= 90 and multiple > 1
         self.tile: Tile | SweepTile = Tile(16 if count <= 16 else 64, 128 if has_room else 64)
-        self._has_cores = arch > 0
+        self._has_cores, is_uneven = arch > 0, arch < 90 and multiple == 1
+        self._grad_registers = UNEVEN_REGISTERS if is_uneven else GRAD_REGISTERS
         self._num_warps = 8 if has_room and count > 16 else 4
         width = CHUNK_BYTES // (4 * count) if any(need) else len(table)
         self.width = _whole_tiles(width, self.tile.lanes)
@@ -285,6 +288,7 @@ class Products:
         product = self._product
         if others.dtype != torch.bfloat16 and product.precision == "bf16":
             product = product._replace(precision="tf32x3")
+        registers = self._grad_registers if splits else GRAD_REGISTERS
         tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
         launcher.launch(
             multiply_slopes,
@@ -300,7 +304,7 @@ class Products:
                 "PRODUCT": product,
             },
             num_warps=4,
-            **({"maxnreg": GRAD_REGISTERS} if self._has_cores else {}),
+            **({"maxnreg": registers} if self._has_cores else {}),
         )
 
 

@@ -227,13 +227,22 @@ def _device_labels(
     operands: Operands, labels: Labels, status: _Status, weight: float
 ) -> device.Labels:
     return device.Labels(
-        status.keys, status.words, labels.a, labels.c, weight, None, None, first=0, row=0
+        status.keys,
+        labels.indptr,
+        status.words,
+        labels.a,
+        labels.c,
+        weight,
+        None,
+        None,
+        first=0,
+        row=0,
     )
 
 
 def _targets(operands: Operands, targets: Tensor, smoothing: float) -> device.Labels:
     every = smoothing / operands.candidates.num_rows
-    return device.Labels(targets, None, 1 - smoothing, every, 1.0, None, None, first=0, row=0)
+    return device.Labels(targets, None, None, 1 - smoothing, every, 1.0, None, None, first=0, row=0)
 
 
 class _Sweep:

@@ -6,12 +6,15 @@ a tile are float32; finish.py adds those of all tiles in float64, in the order o
 whatever order programs ran in.
 
 Labels come as ascending keys ``row N + id``: a row of a tile finds its first positive by a binary
-search and walks on while positives lie in the tile, so that a repeated one counts once.
+search among its own and walks on while positives lie in the tile, so that a repeated one counts
+once.
 
-Cost model (sm_90, d features): the loop of score_tiles.py, 7.1 d slots a pair for rotate, and 130
-of all code around it for bce with slopes; about six an element more for each positive that the
-fullest row of a tile has there. A product takes tensor cores
-(:mod:`.products`).
+Cost model (sm_90, d features): the loop of score_tiles.py, 6.6 d slots a pair for rotate, and about
+65 of all code around it for bce with slopes (of cross entropy 55 forward, 45 backward): two dozen
+elementwise, with a root in the place of a quotient and a polynomial in that of a logarithm, and
+three for each sum of rows, of which a thread has 8. 128 registers, so 16 warps a multiprocessor.
+About six an element more for each positive that the fullest row of a tile has there. A product
+takes tensor cores (:mod:`.products`).
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +24,8 @@ import triton.language as tl
 
 from .adversarial import LOWEST, log1p_of
 from .arguments import Vector, find_last_not_above, load_as
-from .score_tiles import sum_tile
+from .score_tiles import sum_packed
+from .sweep import lane_of_pair, of_lanes, of_rows, row_of_pair
 from .terms import distance_of, score_of
 
 LABELS = 1024  # of a program
@@ -30,6 +34,7 @@ FACTS = (
 )
 _FACTS: tl.constexpr = tl.constexpr(FACTS)
 _NO_KEY: tl.constexpr = tl.constexpr(9223372036854775807)
+_MINUS_LOG2_E: tl.constexpr = tl.constexpr(-1.4426950408889634)
 
 
 class Loss(NamedTuple):
@@ -45,6 +50,7 @@ class Labels(NamedTuple):
     """What a loss knows of rows. A label is ``every``, and ``positive`` more of positives."""
 
     keys: Any  # [positives] int64 ascending ``row N + id``; softmax: [B] the targets
+    indptr: Any  # [B + 1] where the keys of each row begin; softmax: None
     status: Any  # of make_keys; softmax: None
     positive: float
     every: float
@@ -65,25 +71,87 @@ class Result(NamedTuple):
     bias_sums: Any  # [tiles of rows][row]
 
 
+@triton.constexpr_function
+def is_swept(tile):
+    """Whether scores lie as a sweep leaves its sums, ``[R, J, W, L]``; else ``[M, N]``.
+
+    What belongs to rows is ``[J, W]``, or ``[M]``; what belongs to lanes ``[R, L]``, or ``[N]``.
+    """
+    return hasattr(tile, "bands")
+
+
+@triton.jit
+def rows_in_tile(TILE: tl.constexpr):
+    """The rows of a tile."""
+    return row_of_pair(TILE) if is_swept(TILE) else tl.arange(0, TILE.rows)
+
+
+@triton.jit
+def lanes_in_tile(TILE: tl.constexpr):
+    """The lanes of a tile."""
+    return lane_of_pair(TILE) if is_swept(TILE) else tl.arange(0, TILE.lanes)
+
+
+@triton.jit
+def by_row(values, TILE: tl.constexpr):
+    """Numbers of rows, as they are spread over the scores of a tile."""
+    return of_rows(values) if is_swept(TILE) else values[:, None]
+
+
+@triton.jit
+def by_lane(values, TILE: tl.constexpr):
+    """Numbers of lanes, as they are spread over the scores of a tile."""
+    return of_lanes(values) if is_swept(TILE) else values[None, :]
+
+
+@triton.jit
+def sum_rows(values, TILE: tl.constexpr):
+    """The sum of each row of a tile."""
+    return tl.sum(tl.sum(values, 0), 2) if is_swept(TILE) else tl.sum(values, 1)
+
+
+@triton.jit
+def max_rows(values, TILE: tl.constexpr):
+    """The highest number of each row of a tile."""
+    return tl.max(tl.max(values, 0), 2) if is_swept(TILE) else tl.max(values, 1)
+
+
+@triton.jit
+def sum_lanes(values, TILE: tl.constexpr):
+    """The sum of each lane of a tile."""
+    return tl.sum(tl.sum(values, 1), 1) if is_swept(TILE) else tl.sum(values, 0)
+
+
 @triton.jit
 def rows_of_tile(labels, TILE: tl.constexpr):
     """The rows of this program's tile."""
-    return labels.row + tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+    return labels.row + tl.program_id(0) * TILE.rows + rows_in_tile(TILE)
 
 
 @triton.jit
 def first_positive(labels, row, first, num_queries, TILE: tl.constexpr):
     """Of each row of a tile, whose first candidate is ``first``: where to look for positives.
 
-    The place of the first key that is not before the tile, the key of candidate 0, and the first
-    key that is past the tile.
+    The place of the row's first key that is not before the tile, which is searched among the keys
+    of the row; the key of the tile's first candidate, and the first key that is past the tile.
     """
     num_keys = tl.load(labels.status)
     count = tl.load(labels.status + 1)
-    start = row.to(tl.int64) * count
-    stop = tl.where(row < num_queries, start + tl.minimum(first + TILE.lanes, count), -1)
-    place = find_last_not_above(labels.keys, num_keys, start + first - 1) + 1
-    return place, start, stop, num_keys
+    m_row = row < num_queries
+    start = row.to(tl.int64) * count + first
+    stop = tl.where(m_row, start + tl.minimum(count - first, TILE.lanes), -1)
+    low = tl.load(labels.indptr + row, mask=m_row, other=0)
+    low = tl.minimum(tl.maximum(low, 0), num_keys)
+    high = tl.load(labels.indptr + row + 1, mask=m_row, other=0)
+    high = tl.maximum(tl.minimum(high, num_keys), low)
+    width = tl.max(high - low)
+    while width > 0:
+        middle = (low + high) // 2
+        is_before = tl.load(labels.keys + middle, mask=low < high, other=_NO_KEY) < start
+        low = tl.where(is_before, middle + 1, low)
+        high = tl.where(is_before, high, middle)
+        width = width // 2
+    return low, start, stop, num_keys
 
 
 @triton.jit
@@ -93,20 +161,20 @@ def key_at(p_keys, place, num_keys):
 
 
 @triton.jit
-def is_positive(p_keys, place, key, start, stop, lane):
+def is_positive(p_keys, place, key, start, stop, TILE: tl.constexpr):
     """Which elements ``[M, N]`` of a tile are the positives at ``place``.
 
     A key that stands there twice is none the second time.
     """
     before = tl.load(p_keys + place - 1, mask=(place > 0) & (key < stop), other=-1)
-    id = tl.where((key < stop) & (before != key), key - start, -1)
-    return lane[None, :] == id[:, None]
+    lane = tl.where((key < stop) & (before != key), key - start, -1).to(tl.int32)
+    return by_lane(lanes_in_tile(TILE), TILE) == by_row(lane, TILE)
 
 
 @triton.jit
 def weights_of(labels, row, m_row):
-    """What slopes of rows are multiplied by."""
-    weight = tl.zeros_like(row).to(tl.float32) + labels.weight
+    """What slopes of rows are multiplied by; 0 of rows that are none."""
+    weight = tl.where(m_row, labels.weight, 0.0)
     if labels.grad is not None:
         p_grad = labels.grad.ptr + row.to(tl.int64) * labels.grad.step
         weight *= load_as(p_grad, m_row, tl.float32)
@@ -121,68 +189,66 @@ def store_sums(p_sums, row, num_queries, place, values, PARTS: tl.constexpr):
 
 
 @triton.jit
-def logistic_of(x, labels, result, num_queries, valid, TILE: tl.constexpr, LOSS: tl.constexpr):
+def logistic_of(x, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS: tl.constexpr):
     """Sums of a tile's binary cross entropies; the slopes by its scores, 0 if not asked for.
 
-    Positives are walked twice, as their labels would take as many registers as the scores.
+    Positives are walked once: what they add to the sums and to the slopes is found together.
     """
     row = rows_of_tile(labels, TILE)
     first = labels.first + tl.program_id(1).to(tl.int64) * TILE.lanes
-    lane = first + tl.arange(0, TILE.lanes)
-    p_keys = labels.keys
     place, start, stop, num_keys = first_positive(labels, row, first, num_queries, TILE)
     every = labels.every
     positive = labels.positive
+    e = tl.exp2(tl.abs(x) * _MINUS_LOG2_E)
     if LOSS.has_sums:
-        term = tl.maximum(x, 0.0) + log1p_of(tl.exp(-tl.abs(x)))
-        if every != 0.0:
-            term -= every * x
-        total = tl.sum(tl.where(valid, term, 0.0), 1)
-        linear = tl.sum(tl.where(valid, x, 0.0), 1)
-        here = place
-        key = key_at(p_keys, here, num_keys)
-        while tl.max((key < stop).to(tl.int32), 0) > 0:
-            hit = is_positive(p_keys, here, key, start, stop, lane)
-            total -= positive * tl.sum(tl.where(hit, x, 0.0), 1)
-            here += 1
-            key = key_at(p_keys, here, num_keys)
-        store_sums(result.sums, row, num_queries, 0, total, 2)
+        term = tl.maximum(x, 0.0) + log1p_of(e)
+        total = sum_rows(tl.where(by_lane(m_lane, TILE), term, 0.0), TILE)
+        linear = sum_rows(tl.where(by_lane(m_lane, TILE), x, 0.0), TILE)
         store_sums(result.sums, row, num_queries, 1, linear, 2)
+        if every != 0.0:
+            total -= every * linear
     slope = x
     if LOSS.has_slopes:
         weight = weights_of(labels, row, row < num_queries)
-        e = tl.exp(-tl.abs(x))
-        slope = weight[:, None] * (tl.where(x >= 0.0, 1.0, e) / (1.0 + e) - every)
+        root = tl.rsqrt(1.0 + e)  # one slot, where a quotient has six
+        share = root * root
+        slope = by_row(weight, TILE) * tl.where(x >= 0.0, share, e * share)
+        slope -= by_row(weight * every, TILE)
         weight *= positive
-        key = key_at(p_keys, place, num_keys)
-        while tl.max((key < stop).to(tl.int32), 0) > 0:
-            hit = is_positive(p_keys, place, key, start, stop, lane)
-            slope = tl.where(hit, slope - weight[:, None], slope)
-            place += 1
-            key = key_at(p_keys, place, num_keys)
+    key = key_at(labels.keys, place, num_keys)
+    while tl.max((key < stop).to(tl.int32)) > 0:
+        hit = is_positive(labels.keys, place, key, start, stop, TILE)
+        if LOSS.has_sums:
+            total -= positive * sum_rows(tl.where(hit, x, 0.0), TILE)
+        if LOSS.has_slopes:
+            slope = tl.where(hit, slope - by_row(weight, TILE), slope)
+        place += 1
+        key = key_at(labels.keys, place, num_keys)
+    if LOSS.has_sums:
+        store_sums(result.sums, row, num_queries, 0, total, 2)
     return slope
 
 
 @triton.jit
-def softmax_of(x, labels, result, num_queries, valid, TILE: tl.constexpr, LOSS: tl.constexpr):
+def softmax_of(x, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS: tl.constexpr):
     """As :func:`logistic_of`, of the softmax: peaks, masses and sums, and scores of targets."""
     row = rows_of_tile(labels, TILE)
     m_row = row < num_queries
     first = labels.first + tl.program_id(1).to(tl.int64) * TILE.lanes
-    target = tl.load(labels.keys + row, mask=m_row, other=-1)
-    is_target = (first + tl.arange(0, TILE.lanes))[None, :] == target[:, None]
+    target = tl.load(labels.keys + row, mask=m_row, other=-1) - first
+    target = tl.where((target >= 0) & (target < TILE.lanes), target, -1).to(tl.int32)
+    is_target = by_lane(lanes_in_tile(TILE), TILE) == by_row(target, TILE)
     slope = x
     if LOSS.has_sums:
-        peak = tl.max(tl.where(valid, x, float("-inf")), 1)
-        peak = tl.maximum(peak, LOWEST)  # of scores that are all -inf
-        mass = tl.sum(tl.where(valid, tl.exp(x - peak[:, None]), 0.0), 1)
+        linear = sum_rows(tl.where(by_lane(m_lane, TILE), x, 0.0), TILE)
+        store_sums(result.sums, row, num_queries, 2, linear, 3)
+        p_picked = tl.broadcast_to(by_row(result.picked + row, TILE), x.shape)
+        tl.store(p_picked, x, mask=is_target)
+        x = tl.where(by_lane(m_lane, TILE), x, float("-inf"))
+        peak = tl.maximum(max_rows(x, TILE), LOWEST)  # of scores that are all -inf
+        mass = sum_rows(tl.exp(x - by_row(peak, TILE)), TILE)
         store_sums(result.sums, row, num_queries, 0, peak, 3)
         store_sums(result.sums, row, num_queries, 1, mass, 3)
-        linear = tl.sum(tl.where(valid, x, 0.0), 1)
-        store_sums(result.sums, row, num_queries, 2, linear, 3)
-        picked = tl.sum(tl.where(is_target, x, 0.0), 1)
-        has_target = (target >= first) & (target < first + TILE.lanes)
-        tl.store(result.picked + row, picked, mask=m_row & has_target)
     if LOSS.has_slopes:
         # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
         whole = tl.load(labels.logsumexp + row, mask=m_row, other=0.0)
@@ -190,8 +256,9 @@ def softmax_of(x, labels, result, num_queries, valid, TILE: tl.constexpr, LOSS: 
         weight = weights_of(labels, row, m_row)
         rest = (near.to(tl.float64) - whole).to(tl.float32)  # at most 2**-24 of it
         scale = weight * (1.0 + rest * (1.0 + rest * (0.5 + rest * 0.16666667)))
-        slope = scale[:, None] * tl.exp(x - near[:, None]) - (weight * labels.every)[:, None]
-        slope = tl.where(is_target, slope - (weight * labels.positive)[:, None], slope)
+        slope = by_row(scale, TILE) * tl.exp(x - by_row(near, TILE))
+        slope -= by_row(weight * labels.every, TILE)
+        slope = tl.where(is_target, slope - by_row(weight * labels.positive, TILE), slope)
     return slope
 
 
@@ -209,33 +276,33 @@ def reduce_tile(
     """Sums and slopes of a tile, whose scores before the bias are minus ``distance``.
 
     ``sizes``: queries, and candidates of the chunk. A slope by a score that is a root is divided by
-    it, which the pull of gradients wants.
+    it, which the pull of gradients wants. What stands beside the candidates of the chunk, up to the
+    end of a row of slopes, is void: so a thread stores all its lanes at once.
     """
     num_queries, num_candidates = sizes
     row = rows_of_tile(labels, TILE)
-    lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
+    lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
     m_row = row < num_queries
     m_lane = lane < num_candidates
-    valid = m_row[:, None] & m_lane[None, :]
     x = score_of(distance, FORM)
     if FORM.has_bias:
         p_bias = bias.ptr + lane.to(tl.int64) * bias.step
-        x += load_as(p_bias, m_lane, tl.float32)[None, :]
+        x += by_lane(load_as(p_bias, m_lane, tl.float32), TILE)
     if LOSS.is_softmax:
-        slope = softmax_of(x, labels, result, num_queries, valid, TILE, LOSS)
+        slope = softmax_of(x, labels, result, num_queries, m_lane, TILE, LOSS)
     else:
-        slope = logistic_of(x, labels, result, num_queries, valid, TILE, LOSS)
+        slope = logistic_of(x, labels, result, num_queries, m_lane, TILE, LOSS)
     if LOSS.has_bias_sums:
-        by_lane = tl.sum(tl.where(valid, slope, 0.0), 0)
         tile = labels.row // TILE.rows + tl.program_id(0)
         p_sums = result.bias_sums + tile.to(tl.int64) * result.row
-        tl.store(p_sums + lane, by_lane, mask=m_lane)
+        tl.store(p_sums + lane, sum_lanes(slope, TILE), mask=m_lane)
     if LOSS.has_slopes:
         if FORM.is_root:
             length = distance_of(distance, FORM)
             slope = tl.where(length > 0.0, slope / length, 0.0)
-        p_tile = result.slopes + (row.to(tl.int64) * result.row)[:, None] + lane[None, :]
-        tl.store(p_tile, slope, mask=valid)
+        p_row = result.slopes + row.to(tl.int64) * result.row
+        mask = by_row(m_row, TILE) & by_lane(lane < result.row, TILE)
+        tl.store(by_row(p_row, TILE) + by_lane(lane, TILE), slope, mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
@@ -252,7 +319,7 @@ def distance_losses(
 ):
     """One tile of a chunk, whose packed operands are those of score_tiles.py."""
     sizes = num_queries, num_candidates
-    total = sum_tile(packed.queries, packed.panels, num_features, FORM, TILE)
+    total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
     reduce_tile(total, packed.bias, labels, result, sizes, FORM, TILE, LOSS)
 
 

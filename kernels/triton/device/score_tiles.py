@@ -26,8 +26,8 @@ class Panels(NamedTuple):
 
 
 @triton.jit
-def sum_tile(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
-    """The sums ``[M, N]`` of a tile over all features."""
+def sum_packed(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.constexpr):
+    """The sums of a tile over all features, as of ``sweep.new_sums``."""
     MOVE: tl.constexpr = stored_move(FORM)
     tile = tile_of(p_queries, p_panels, num_features, FORM, TILE)
     total = new_sums(TILE)
@@ -35,7 +35,7 @@ def sum_tile(p_queries, p_panels, num_features, FORM: tl.constexpr, TILE: tl.con
     for feature in range(0, num_features, SUM_BLOCK):
         stop = tl.minimum(feature + SUM_BLOCK, num_features)
         total += add_packed(part, tile, feature, stop, FORM, MOVE, TILE)
-    return flat(total, TILE)
+    return total
 
 
 @triton.jit
@@ -84,5 +84,5 @@ def score_tiles(
             p_crop = out.ptr + tl.load(out.crops + 2 * i_crop + 1)
             store_scores(flat(total + part, TILE), p_crop, out.row, shape, bias, FORM, TILE)
     else:
-        total = sum_tile(packed.queries, packed.panels, num_features, FORM, TILE)
-        store_scores(total, out.ptr, out.row, shape, bias, FORM, TILE)
+        total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
+        store_scores(flat(total, TILE), out.ptr, out.row, shape, bias, FORM, TILE)

@@ -129,17 +129,6 @@ def test_both_sides_are_pulled_at_once(score, arch) -> None:
     assert inner["LDS"] <= elements // 4
 
 
-def test_a_loss_of_rotate_is_twenty_slots_a_feature() -> None:
-    """Scored once for binary cross entropy, twice for cross entropy, and pulled once."""
-    launches = recorded("rotate", 1000, arch=90)
-    pulled, tile = only(launches, "pull"), only(launches, "score_tiles")
-    scored = tile.args["TILE"].rows * tile.args["TILE"].lanes // (32 * tile.options["num_warps"])
-    of_pull, _, _ = loop_of(pulled, 90, pull_elements(pulled))
-    of_score, _, _ = loop_of(tile, 90, scored)
-    assert of_score + of_pull <= 20
-    assert 2 * of_score + of_pull <= 27
-
-
 @pytest.mark.parametrize(
     ("batch", "score"), [(1, "rotate"), (512, "rotate"), (5000, "rotate"), (100, "rscf_rotate")]
 )

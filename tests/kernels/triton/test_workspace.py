@@ -65,7 +65,7 @@ def test_losses(score, shape, dtype) -> None:
         made = _bce_total.body(*given, *labels, score, 2.0, BACKEND, need)
     taken = memory.peak - size(*made)
     assert taken <= MOST
-    assert taken >= min(30 << 20, 3 * batch * rows)  # is counted
+    assert taken >= min(29 << 20, 3 * batch * rows)  # is counted
     with LiveMemory() as memory:
         _, lse = losses._cross_entropy.body(*given, ids(batch), 0.1, score, BACKEND)
     assert memory.peak <= MOST
