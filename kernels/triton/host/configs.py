@@ -81,7 +81,8 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> T
     is_tight = not arch and score.is_rscf and score.planes == 2  # a larger one spills on gfx942
     if num_queries < 256 or num_crops > 1 or is_tight:
         return Tile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 4, 2)
-    return Tile(64, 4 * lanes, 8, None, 8, 4)
+    is_wide = arch >= 100 and score.is_rscf and score.planes == 2  # pairs that a factor moves
+    return Tile(64, 4 * lanes, 8, RSCF_REGISTERS if is_wide else None, 8, 4)
 
 
 def splits(score: Score, num_queries: int, arch: int) -> bool:

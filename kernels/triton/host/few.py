@@ -33,12 +33,13 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> c
     """So many queries and candidates that sums stay in registers: 8 to 64 a thread.
 
     Queries of rscf scores, which are limited by arithmetic, share a tile four by four, with crops
-    eight by eight: the next four find the rows in the cache. Four queries of pairs have half the
-    candidates on Blackwell, whose compiler takes more registers.
+    eight by eight: the next four find the rows in the cache. Four queries have half the candidates
+    where they are pairs on Blackwell, whose compiler takes more registers, and with crops, whose
+    counts take some.
     """
     most = 4 if score.is_rscf else 8 if num_crops > 1 else configs.FEW_QUERIES
     queries = min(1 << (num_queries - 1).bit_length(), most)
-    few = 2 if arch >= 100 and score.planes == 2 else 4
+    few = 2 if num_crops > 1 or (arch >= 100 and score.planes == 2) else 4
     return configs.Tile(queries, 16 if queries <= few else 8, 4, _REGISTERS if arch else None)
 
 
