@@ -1,15 +1,19 @@
 """`make gpu`: everything that needs a GPU, on a machine without a network, in under 8 minutes.
 
     python3 benchmarks/gpu.py
+    python3 benchmarks/gpu.py --predict      without a GPU: predictions alone
 
 Uses the python that runs it, with whatever torch (2.11 or later) and Triton (3.6 or later) it has:
 builds the package into build/gpu, then runs the steps of `steps`: the GPU tests, the benchmarks,
 and a small case under the tools of compute-sanitizer where that is installed. Writes
 results/<gpu>-*.json beside a summary with device, driver, versions and clocks, which is written
 anew after every step. Steps that fail are reported, the others still run; what no time is left for
-is left out and said so. Ends with what became of every step and what its results say.
+is left out and said so. Ends with what became of every step, what its results say, and beside them
+what was predicted for this GPU; predictions are labelled so and are written by the same script,
+where there is a GPU last, if time is left.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -28,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "gpu"
 RESULTS = ROOT / "benchmarks" / "results"
 SECONDS = 460  # of everything
+PREDICT_SECONDS = 1800  # of predictions alone: some minutes of a quiet machine
+PREDICTIONS = "static-roofline.json"
 SANITIZERS = "memcheck", "racecheck", "synccheck"  # of compute-sanitizer
 WORKERS = min(16, os.cpu_count() or 1)  # of the tests: most of their time is compiling kernels
 SMALL_CASE = """
@@ -52,12 +58,15 @@ for score, width in widths.items():
 many = torch.randn(40, 34)
 print("many", ops.rank_counts(many, table, torch.arange(40), torch.zeros(41, dtype=torch.int64),
     known[1], "rotate")[0], ops.topk(many, table, 7, score="rotate")[1][0])
-for score in ("rotate", "dot"):
-    leaves = table[:40].clone().requires_grad_(), table.clone().requires_grad_()
-    positives = torch.arange(41), torch.arange(40)
+for score, rows in (("rotate", 40), ("dot", 40), ("rotate", 260)):
+    leaves = table[:rows].clone().requires_grad_(), table.clone().requires_grad_()
+    positives = torch.arange(rows + 1), torch.arange(rows)
     ops.bce(*leaves, None, *positives, 1.0, 0.0, score).sum().backward()
-    ops.cross_entropy(*leaves, None, torch.arange(40), 0.1, score).sum().backward()
+    ops.cross_entropy(*leaves, None, torch.arange(rows), 0.1, score).sum().backward()
     print("losses", score, *(leaf.grad.norm() for leaf in leaves))
+scores = torch.randn(9, 1030).requires_grad_()
+ops.adversarial_rows(scores, 0.5).sum().backward()
+print("adversarial", scores.grad.norm())
 print("nested", ops.rank_counts(table[:5].clone(), table, *given, "rotate", dims=[5, 17])[0])
 print("top", ops.topk(table[:5].clone(), table, 7, score="rotate")[1])
 leaves = table[:5].clone().requires_grad_(), table.clone().requires_grad_()
@@ -114,7 +123,15 @@ def steps(tag: str) -> list[Step]:
         *(_sanitizer(tool) for tool in SANITIZERS),
         # Last, as it starts forty processes: it has what time the others left.
         Step("loss_mem", 180, _benchmark("loss_mem.py", tag)),
+        predict_step(),
     ]
+
+
+def predict_step() -> Step:
+    """What the machine code lets one expect; needs no GPU, and replaces what was predicted."""
+    path = RESULTS / PREDICTIONS
+    command = [sys.executable, "benchmarks/static_roofline.py", "--json", str(path)]
+    return Step("predictions", PREDICT_SECONDS, command)
 
 
 def _sanitizer(tool: str) -> Step:
@@ -143,11 +160,21 @@ def _benchmark(script: str, tag: str, *, has_plot: bool = True) -> list[str]:
 
 def main() -> int:
     """Build and run the steps; 1 if one of them failed."""
+    parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.split("\n")[0])
+    parser.add_argument("--predict", action="store_true", help="without a GPU: predictions alone")
+    arguments = parser.parse_args()
     started, since = time.monotonic(), time.time()
+    if find_spec("torch") is None:
+        sys.exit(f"make gpu: {sys.executable} has no torch; run this by a python that has")
+    if arguments.predict:
+        return predict(started)
     import torch
 
     if not torch.cuda.is_available():
-        sys.exit("make gpu: torch sees no CUDA or ROCm device here")
+        sys.exit(
+            "make gpu: torch sees no CUDA or ROCm device here, so that nothing can be measured; "
+            "`python3 benchmarks/gpu.py --predict` writes predictions, labelled so"
+        )
     shutil.rmtree(BUILD, ignore_errors=True)
     outcomes = run([build_step(), extension_step()], started + SECONDS)
     if outcomes["build"].exit_code:
@@ -169,8 +196,21 @@ def main() -> int:
     outcomes |= run(todo, started + SECONDS, keep)
     files = {step.name: results_of(step) for step in todo}
     print(summary(about, outcomes, files, since))
+    print(*predicted_for(about["machine"]["name"], RESULTS / PREDICTIONS), sep="\n")
     print(f"{time.monotonic() - started:.0f} s; wrote {path.relative_to(ROOT)}")
     return int(any(outcome.exit_code for outcome in outcomes.values()))
+
+
+def predict(started: float) -> int:
+    """Build the package and write the predictions alone; 1 if that failed."""
+    shutil.rmtree(BUILD, ignore_errors=True)
+    outcomes = run([build_step()], started + SECONDS)
+    if not outcomes["build"].exit_code:
+        os.environ |= environment()
+        outcomes |= run([predict_step()], started + PREDICT_SECONDS)
+    for name, outcome in outcomes.items():
+        print(f"{name:12} {_verdict(outcome):32} {outcome.seconds:5.0f} s")
+    return int(any(outcome.exit_code != 0 for outcome in outcomes.values()))
 
 
 def results_of(step: Step) -> Path | None:
@@ -203,6 +243,19 @@ def summary(
         if path is not None:
             lines += [f"    {line}" for line in _measured(path, since)]
     return "\n".join(lines)
+
+
+def predicted_for(name: str, path: Path) -> list[str]:
+    """The lines of the predictions for a GPU, to be read beside what was measured on it."""
+    try:
+        rows = json.loads(path.read_text())["predictions"]
+        mine = [row for row in rows if row["gpu"].split()[0] in name.split()]
+        return ["", f"PREDICTED, not measured ({path.name}):"] * bool(mine) + [
+            f"    {row['work']}: {row['total_seconds'] * 1e3:.2f} ms, limited by {row['limit']}"
+            for row in mine
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return ["", f"no predictions in {path.name}: {type(error).__name__}"]
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -70,14 +70,15 @@ def test_the_steps_are_those_of_this_tree(gpu) -> None:
                 assert (ROOT / word).exists(), word
             if word.endswith((".json", ".png")):
                 assert Path(word).parent == ROOT / "benchmarks" / "results"
-                assert Path(word).name.startswith("h200-")
+                is_measured = Path(word).name != gpu.PREDICTIONS
+                assert Path(word).name.startswith("h200-") == is_measured
     assert gpu.SECONDS < 480
 
 
 def test_what_the_readme_lacks_comes_first(gpu) -> None:
     names = [step.name for step in gpu.steps("h200")]
     assert names.index("loss_speed") < names.index("eval_mem")
-    assert names[-4:] == ["memcheck", "racecheck", "synccheck", "loss_mem"]
+    assert names[-5:] == ["memcheck", "racecheck", "synccheck", "loss_mem", "predictions"]
     commands = {step.name: list(step.command) for step in gpu.steps("h200")}
     for tool in ("memcheck", "racecheck", "synccheck"):
         words = commands[tool]
@@ -134,13 +135,37 @@ def test_the_summary_is_for_a_person(gpu, tmp_path) -> None:
     assert "left out: compute-sanitizer is not installed" in text
 
 
+def test_predictions_stand_beside_what_was_measured(gpu, tmp_path) -> None:
+    path = gpu.RESULTS / gpu.PREDICTIONS
+    lines = gpu.predicted_for("NVIDIA H200", path)
+    assert lines[1] == "PREDICTED, not measured (static-roofline.json):"
+    assert all(" ms, limited by " in line for line in lines[2:])
+    assert any("rotate, WN18RR" in line for line in lines)
+    assert gpu.predicted_for("A GPU of tomorrow", path) == []
+    assert gpu.predicted_for("x", tmp_path / "none.json")[1].startswith("no predictions in none")
+
+
+def test_without_a_gpu_it_says_so(gpu, monkeypatch) -> None:
+    """And without torch, in one line each."""
+    import torch
+
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match=r"sees no CUDA or ROCm device here.*--predict"):
+        gpu.main()
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="has no torch; run this by a python that has"):
+        gpu.main()
+
+
 @pytest.mark.slow
 def test_the_small_case_runs(gpu) -> None:
     """What the sanitizers are given, with the backends of the CPU."""
     code = gpu.SMALL_CASE.replace('"cuda"', '"cpu"')
     done = subprocess.run(python(code), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for word in ("rotate", "rscf_l2", "nested", "top", "many", "losses dot", "gradients"):
+    words = "rotate", "rscf_l2", "nested", "top", "many", "losses dot", "adversarial", "gradients"
+    for word in words:
         assert f"\n{word}" in f"\n{done.stdout}"
 
 
