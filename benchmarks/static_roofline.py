@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from rich.table import Table
 
-import kgfast.ops.losses  # noqa: F401 - registers the operators
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
@@ -29,13 +28,13 @@ from kgfast.kernels.triton.backend import BACKEND
 from lib.machine import facts
 from lib.results import RESULTS, write_json
 from lib.roofline import GPUS, WARP, clocks_of, limit_of, programs_resident
-from lib.roofline_times import SUM_BLOCK, launches, predictions
+from lib.roofline_times import SMALL_TABLE, SUM_BLOCK, launches, loss_launches, predictions
 from lib.tables import console, human_seconds
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import aot
 
-ENTITIES, DIM = 2_041, 100
+DIM = 100
 BATCHES = {"large": 1000, "small": 100, "single": 1}
 CROPS = (25, 50, 100)  # swept at once
 Launches = list[Any]
@@ -43,10 +42,11 @@ Launches = list[Any]
 STREAMS = {  # kernels whose rows come from memory and go there once
     *("pack", "pack_parts", "pack_moved", "describe_moves", "score_targets", "sweep_in_place"),
     *("rescore", "count_known", "score_survivors", "gather_scores", "backward_lists"),
-    *("add_pieces", "add_stripes", "make_keys", "finish"),
+    *("add_pieces", "add_stripes", "make_keys", "finish", "adversarial_rows", "adversarial_slopes"),
 }
 WITHIN = {("sweep", "rscf_rotate with a factor"): 1}  # loops beside the first within a fold
-PER_PAIR = {"sweep", "sweep_crops", "collect", "score_tiles"}  # an iteration is a feature of a tile
+# An iteration is a feature of a tile.
+PER_PAIR = {"sweep", "sweep_crops", "collect", "score_tiles", "distance_losses"}
 
 
 def ranks(score: str, has_factor: bool = False, **options: Any) -> Callable[[int], Launches]:
@@ -59,7 +59,7 @@ def ranks(score: str, has_factor: bool = False, **options: Any) -> Callable[[int
 def tables(score: str, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and a table of a score."""
     width = DIM * get_score(score).planes
-    return torch.zeros(batch, width), torch.zeros(ENTITIES, width)
+    return torch.zeros(batch, width), torch.zeros(SMALL_TABLE, width)
 
 
 def best(score: str) -> Callable[[int], Launches]:
@@ -92,23 +92,16 @@ def pairs(score: str, per_row: int | None) -> Callable[[int], Launches]:
 
 def loss(name: str, score: str) -> Callable[[int], Launches]:
     """A loss over all candidates, and its gradients."""
+    return lambda arch: loss_launches(name, score, arch, 512, DIM)
 
-    def record(arch: int) -> Launches:
-        queries, table = (rows.requires_grad_() for rows in tables(score, 512))
-        positives = torch.arange(513), torch.zeros(512, dtype=torch.int64)
-        with aot.recorded(arch) as recorded:
-            if name == "bce":
-                labels = *positives, 1.0, 0.0
-                rows = torch.ops.kgfast.bce(queries, table, None, *labels, score, "triton")
-            else:
-                labels = positives[1], 0.0
-                rows, _ = torch.ops.kgfast.cross_entropy(
-                    queries, table, None, *labels, score, "triton"
-                )
-            rows.backward(torch.ones_like(rows))
-        return recorded
 
-    return record
+def adversarial(arch: int) -> Launches:
+    """The adversarial loss of scores ``[512, 1024]``, and its gradients."""
+    scores = torch.zeros(512, 1024)
+    with aot.recorded(arch) as recorded:
+        rows, peaks, masses = BACKEND.adversarial.rows(scores, 0.5)
+        BACKEND.adversarial.backward(rows, scores, peaks, masses, 0.5)
+    return recorded
 
 
 WORKLOADS: dict[str, Callable[[int], Launches]] = {
@@ -129,11 +122,15 @@ WORKLOADS: dict[str, Callable[[int], Launches]] = {
         for name in ("bce", "cross entropy")
         for score in ("rotate", "l1", "dot")
     },
+    "adversarial: any": adversarial,
 }
 
-OF_ARCH = {  # of others than sm_90 the ranks of many queries: compiling takes minutes
+OF_ARCH = {  # of others than sm_90 the ranks of many queries and a loss: compiling takes minutes
     90: tuple(WORKLOADS),
-    **dict.fromkeys((80, 100), tuple(name for name in WORKLOADS if name.startswith("ranks, l"))),
+    **dict.fromkeys(
+        (80, 100),
+        tuple(name for name in WORKLOADS if name.startswith("ranks, l") or name == "bce: rotate"),
+    ),
 }
 
 
@@ -165,7 +162,8 @@ def kernel_rows(arch: int, workloads: Sequence[str] = tuple(WORKLOADS)) -> Itera
         _, score = workload.split(": ")
         for launch in WORKLOADS[workload](arch):
             name = launch.name
-            key = (name,) if name in STREAMS else (name, score, str(launch.args.get("TILE")))
+            constants = tuple(str(launch.args.get(it)) for it in ("TILE", "LOSS"))
+            key = (name,) if name in STREAMS else (name, score, constants)
             if key not in seen:
                 seen.add(key)
                 yield kernel_row(launch, aot.compile_for(launch, arch), arch, workload)
@@ -186,6 +184,8 @@ def kernel_row(launch: Any, code: Any, arch: int, workload: str) -> dict[str, An
         "shared": code.shared,
         "warps_resident": warps * programs_resident(code, warps, arch),
     }
+    if "LOSS" in launch.args:
+        row["loss"] = {it: bool(value) for it, value in launch.args["LOSS"]._asdict().items()}
     if name in PER_PAIR:
         return {**row, **sweep_facts(launch, code, arch, WITHIN.get((name, score), 0))}
     clocks = clocks_of(code.busiest, arch, streams=name in STREAMS)
@@ -206,7 +206,11 @@ def sweep_facts(launch: Any, code: Any, arch: int, loops_beside: int = 0) -> dic
     """
     rows, lanes = launch.args["TILE"][:2]
     elements = rows * lanes // (WARP * launch.options["num_warps"])
-    inner = code.inner_loop(elements)
+    inner = (
+        code.loop_of_roots(elements)
+        if any(loop["MUFU.SQRT"] >= elements for loop in code.loops)
+        else code.inner_loop(2 * elements if launch.name == "distance_losses" else elements)
+    )  # a loss also searches and walks
     first = next(i for i, loop in enumerate(code.loops) if loop is inner)
     beside = code.loops[first + 1 : first + 1 + loops_beside]
     outer = code.loops[first + 1 + loops_beside :]

@@ -9,11 +9,21 @@ from typing import Any
 import torch
 
 from kgfast.kernels.checks import Checks
+from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton.backend import BACKEND
 
-from .roofline import GPUS, MULTIPROCESSORS, SPECIAL, WARP, Gpu, clocks_of, limit_of
+from .roofline import (
+    GPUS,
+    MULTIPROCESSORS,
+    SCHEDULERS,
+    SPECIAL,
+    WARP,
+    Gpu,
+    clocks_of,
+    limit_of,
+)
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
 import aot
@@ -40,6 +50,7 @@ TEST_SETS = (
     TestSet("WN18RR", "dot", 6_268, 40_943, 200, 100_264),
 )
 LOSS = 512, 40_943, 200  # batch, entities, features
+SMALL_TABLE = 2_041  # rows of what is compiled: sizes do not compile a kernel anew
 TABLE = 1_000_000, 512  # of one query
 
 
@@ -74,6 +85,9 @@ def predictions() -> Iterator[dict[str, Any]]:
         for test_set in TEST_SETS:
             yield filtered_ranks(gpu, test_set)
         yield bce_of_products(gpu)
+        if gpu.arch == 90:
+            yield loss_of_distances(gpu, "bce")
+            yield loss_of_distances(gpu, "cross entropy")
         yield one_query(gpu)
 
 
@@ -160,6 +174,54 @@ def bce_of_products(gpu: Gpu) -> dict[str, Any]:
         "table_seconds": table_seconds,
         "total_seconds": tensor_seconds + slope_seconds + table_seconds,
     }
+
+
+def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
+    """A loss of ``rotate``, value and gradients, from its compiled code.
+
+    ``slots``: issue slots a pair of what scores, once or twice, and of what pulls.
+    """
+    batch, entities, dim = LOSS
+    units, seen = {"issue": 0.0, "special functions": 0.0}, set()
+    slots = clocks = 0.0
+    for launch in loss_launches(name, "rotate", gpu.arch, batch, dim):
+        key = launch.name, launch.args.get("LOSS")
+        if launch.name not in ("distance_losses", "pull") or key in seen:
+            continue
+        seen.add(key)
+        code = aot.compile_for(launch, gpu.arch)
+        if launch.name == "pull":
+            of_pair = dim * aot.slots_of_pull(launch, code, batch)
+        else:
+            of_pair = aot.slots_of_pair(launch, code, dim)
+        of_units = {"issue": of_pair / SCHEDULERS, "special functions": dim * WARP / SPECIAL}
+        units[limit_of(of_units)] += max(of_units.values())
+        slots, clocks = slots + of_pair, clocks + max(of_units.values())
+    return {
+        **_about(gpu, f"{name} value and gradients, rotate, B={batch} N={entities} d={dim}"),
+        "limit": limit_of(units),
+        "slots_of_pair": round(slots, 1),
+        "slots_of_element": round(slots / dim, 3),
+        "total_seconds": clocks * batch * entities / WARP / gpu.clocks,
+    }
+
+
+def loss_launches(name: str, score: str, arch: int, batch: int, dim: int) -> list[Any]:
+    """What ``bce`` or ``cross entropy`` and its gradients would launch, of a small table."""
+    facts_of, losses = get_score(score), BACKEND.losses
+    queries, table = (torch.zeros(rows, dim * facts_of.planes) for rows in (batch, SMALL_TABLE))
+    operands, need = Operands(queries, Prepared(table, facts_of)), LossNeed(True, True, False)
+    targets, grad = torch.zeros(batch, dtype=torch.int64), torch.ones(batch)
+    with aot.recorded(arch) as recorded:
+        if name == "bce":
+            losses.bce_total(
+                operands, Labels(torch.arange(batch + 1), targets, 1.0, 0.0), 1.0, need
+            )
+        else:
+            rows = losses.cross_entropy(operands, targets, 0.0)
+            made_of = CrossEntropyBackward(grad, rows.logsumexp, targets, 0.0)
+            losses.cross_entropy_gradients(operands, made_of, need)
+    return recorded
 
 
 def one_query(gpu: Gpu) -> dict[str, Any]:
