@@ -36,6 +36,7 @@ import aot
 
 DIM = 100
 BATCHES = {"large": 1000, "small": 100, "single": 1}
+LOSSES = "bce", "cross entropy"
 CROPS = (25, 50, 100)  # swept at once
 Launches = list[Any]
 
@@ -119,7 +120,7 @@ WORKLOADS: dict[str, Callable[[int], Launches]] = {
     "pairs of a list: rotate": pairs("rotate", 33),
     **{
         f"{name}: {score}": loss(name, score)
-        for name in ("bce", "cross entropy")
+        for name in LOSSES
         for score in ("rotate", "l1", "dot")
     },
     "adversarial: any": adversarial,
@@ -156,14 +157,15 @@ def main() -> None:
 
 
 def kernel_rows(arch: int, workloads: Sequence[str] = tuple(WORKLOADS)) -> Iterator[dict[str, Any]]:
-    """Each kernel of the workloads once for every score and tile, as compiled for ``arch``."""
+    """Each kernel once for every score, tile and loss of the workloads, compiled for ``arch``."""
     seen = set()
     for workload in workloads:
         _, score = workload.split(": ")
         for launch in WORKLOADS[workload](arch):
             name = launch.name
             constants = tuple(str(launch.args.get(it)) for it in ("TILE", "LOSS"))
-            key = (name,) if name in STREAMS else (name, score, constants)
+            of_loss = workload if workload.startswith(LOSSES) else ""  # each has all its kernels
+            key = (name, of_loss) if name in STREAMS else (name, score, constants, of_loss)
             if key not in seen:
                 seen.add(key)
                 yield kernel_row(launch, aot.compile_for(launch, arch), arch, workload)

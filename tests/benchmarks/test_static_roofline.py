@@ -55,6 +55,29 @@ def test_products_are_predicted_to_be_fast(load) -> None:
     assert times.one_query(h100)["bytes_over_table"] <= 1.05
 
 
+def test_every_kernel_of_a_loss_has_a_row(load, monkeypatch) -> None:
+    import aot
+
+    roofline = load("static_roofline")
+    monkeypatch.setattr(aot, "compile_for", lambda launch, arch: None)
+    monkeypatch.setattr(
+        roofline, "kernel_row", lambda launch, code, arch, workload: (launch.name, workload)
+    )
+    workloads = ["ranks, single: rotate", "all pairs: rotate", "adversarial: any"]
+    workloads += [f"{name}: {score}" for name in roofline.LOSSES for score in ("rotate", "dot")]
+    kernels = list(roofline.kernel_rows(90, workloads))
+    assert ("sweep_in_place", "ranks, single: rotate") in kernels
+    assert kernels.count(("distance_losses", "bce: rotate")) == 1
+    assert kernels.count(("distance_losses", "cross entropy: rotate")) == 2  # scored again
+    for name in roofline.LOSSES:
+        assert {("finish", f"{name}: rotate"), ("pull", f"{name}: rotate")} <= set(kernels)
+        assert {("product_losses", f"{name}: dot"), ("multiply_slopes", f"{name}: dot")} <= set(
+            kernels
+        )
+    assert ("adversarial_rows", "adversarial: any") in kernels
+    assert ("adversarial_slopes", "adversarial: any") in kernels
+
+
 def test_the_file_names_the_unit_that_limits_every_kernel() -> None:
     found = json.loads((BENCHMARKS / "results" / "static-roofline.json").read_text())
     assert found["what"].startswith("predictions")
