@@ -17,6 +17,7 @@ from .labels import (
     LossGradients,
     LossNeed,
 )
+from .negatives import NegativeLoss, NegativeRows, Sampled
 from .operands import Counts, Gradients, Known, Lists, Need, Operands
 
 
@@ -112,6 +113,54 @@ class Adversarial(Protocol):
         ...
 
 
+class Negatives(Protocol):
+    """Losses of sampled negatives, reduced where their scores arise."""
+
+    def rows(
+        self,
+        operands: Operands,
+        sampled: Sampled,
+        loss: NegativeLoss,
+        *,
+        keeps: bool,
+        check: Callable[[], None] | None,
+    ) -> NegativeRows:
+        """What the negatives of every row add to its loss.
+
+        Parameters
+        ----------
+        operands : Operands
+            Neither empty nor cropped. Of a pool: its rows are the negatives.
+        sampled : Sampled
+            Ids may be out of range: what is read is forced into the table.
+        loss : NegativeLoss
+        keeps : bool
+            Whether a backward will follow.
+        check : callable or None
+            Called if an id was forced, or a score or a bias is not finite, but for a bias of -inf.
+            Without it the host waits for nothing.
+        """
+        ...
+
+    def gradients(
+        self,
+        operands: Operands,
+        loss: NegativeLoss,
+        made: NegativeRows,
+        grads: tuple[Tensor, Tensor],
+        need: Need,
+        *,
+        bias: bool = False,
+        rows_only: bool = False,
+    ) -> tuple[Gradients, Tensor | None]:
+        """The gradients of :meth:`rows`, and of the biases of a pool ``[K]`` if ``bias``.
+
+        ``grads``: those of the rows and, of lists, of the positives, ``[B]`` each. ``rows_only``
+        as of :meth:`Backend.backward`. The positives of a pool are not differentiated here.
+        """
+        ...
+
+
 class Losses(Protocol):
     """Losses over all candidates, which never hold all scores.
 
@@ -179,7 +228,9 @@ class Backend(Protocol):
     losses : Losses
         Its losses over all candidates.
     adversarial : Adversarial or None
-        Where it fuses the adversarial loss, how.
+        Where it fuses the adversarial loss of scores, how.
+    negatives : Negatives or None
+        Where it fuses losses of sampled negatives, how.
     row_adam : callable or None
         ``row_adam(tables, ids, gradients, step)``, the contract of :func:`kgfast.ops.row_adam`,
         where it has it.
@@ -189,6 +240,7 @@ class Backend(Protocol):
     defers_checks: bool
     losses: Losses
     adversarial: Adversarial | None = None
+    negatives: Negatives | None = None
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = None
 
     def rank_counts(

@@ -34,6 +34,7 @@ _POINTERS = {
     torch.bfloat16: "*bf16",
     torch.int64: "*i64",
     torch.int32: "*i32",
+    torch.uint8: "*u8",
 }
 _ALIGNED = [["tt.divisibility", 16]]
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..backend import Adversarial, Backend
+from ..backend import Adversarial, Backend, Negatives
 from ..checks import Checks
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from . import pairwise
@@ -10,6 +10,7 @@ from .adversarial import ADVERSARIAL
 from .indexed import indexed_gradients, indexed_scores
 from .listed import list_counts, list_topk
 from .losses import FusedLosses
+from .negatives import NEGATIVES
 from .rank import rank_counts
 from .topk import topk
 
@@ -21,6 +22,7 @@ class Triton(Backend):
     defers_checks = True
     losses = FusedLosses()
     adversarial: Adversarial | None = ADVERSARIAL
+    negatives: Negatives | None = NEGATIVES
 
     def rank_counts(
         self,

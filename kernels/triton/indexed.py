@@ -56,15 +56,24 @@ def fill_indexed(out: Tensor, operands: Operands, index: Tensor) -> None:
 
 
 def indexed_gradients(
-    operands: Operands, grad: Tensor, index: Tensor, need: Need, *, rows_only: bool
+    operands: Operands,
+    grad: Tensor,
+    index: Tensor,
+    need: Need,
+    *,
+    rows_only: bool,
+    over_roots: bool = False,
 ) -> Gradients:
-    """The gradients of :func:`indexed_scores`; see ``Backend.backward`` for ``rows_only``."""
+    """The gradients of :func:`indexed_scores`; see ``Backend.backward`` for ``rows_only``.
+
+    ``over_roots``: whether ``grad`` was divided by the roots that scores are.
+    """
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, K]
     by_query: ListGradients | None = None
     by_row: ListGradients | None = None
     with launcher.serving(operands.table.device):
-        if operands.score.root:
+        if operands.score.root and not over_roots:
             norms = torch.empty(grad.shape, dtype=torch.float32, device=grad.device)
             fill_indexed(norms, operands, index)
             grad = over_norms(grad, norms.neg_())

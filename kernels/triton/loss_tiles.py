@@ -15,6 +15,7 @@ from ..operands import Operands
 from .device.arguments import SweepTile, Tile
 from .device.finish import STRIPE_COLUMNS, SUMMED, Splits
 from .device.losses import Labels, Loss, Result, distance_losses
+from .device.negatives import Given, distance_negatives
 from .device.products import Factors, Product, Weighted, multiply_slopes, product_losses
 from .device.pull import Striped, Stripes
 from .device.score_tiles import Panels
@@ -33,6 +34,7 @@ PRODUCT_PROGRAMS = 512  # that fill a machine
 LOSS_REGISTERS = 128  # of a thread, for 16 warps a multiprocessor
 ROOT_REGISTERS = 168  # where slopes are divided by the root, which lives as long as they
 PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
+MASKED_REGISTERS = 255  # of negatives with masks, roots, factors: as many warps as with 168
 UNEVEN_REGISTERS = 200  # of a sum over rows that are not read in fours, before Hopper
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
 GRAD_TILE = Tile(64, 64)
@@ -65,7 +67,7 @@ class Tiles(Protocol):
     of_queries: Tensor | None
     of_table: Tensor | None
 
-    def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
+    def score(self, chunk: slice, labels: Labels | Given, result: Result, loss: Loss) -> None:
         """Row sums and slopes of all queries with a chunk."""
         ...
 
@@ -133,19 +135,22 @@ class Distances:
             make = queries.new_empty if len(self._parts) == 1 else queries.new_zeros
             self.of_queries = make(queries.shape, dtype=torch.float32)
 
-    def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
+    def score(self, chunk: slice, labels: Labels | Given, result: Result, loss: Loss) -> None:
         """Pack the chunk, and the queries once if they fit the scratch; sweep."""
         part, swept = self._operands.of_rows(chunk), self._swept
         dim, count = part.num_features, len(part.table)
         room = None if self._room is None else self._room[chunk.start :].view(-1)
         panels = pack_candidates(part, Selection(count), dim, swept.candidates, out=room)
-        bias = part.candidates.whole_bias
+        bias, options = part.candidates.whole_bias, self._options
+        has_more = part.score.root or part.has_factor
+        if options and isinstance(labels, Given) and (has_more or labels.mask is not None):
+            options = {"maxnreg": MASKED_REGISTERS}
         for rows in self._blocks:
             if self._packed is None or len(self._blocks) > 1:
                 block = self._operands.of_queries(rows)
                 self._packed = pack_stored_queries(block, dim, swept.queries)
             launcher.launch(
-                distance_losses,
+                distance_negatives if loss.formula else distance_losses,
                 (-(-(rows.stop - rows.start) // swept.queries), -(-count // swept.candidates)),
                 {
                     "packed": Panels(
@@ -161,7 +166,7 @@ class Distances:
                     "LOSS": loss,
                 },
                 num_warps=swept.num_warps,
-                **self._options,
+                **options,
             )
 
     def pull(self, chunk: slice, slopes: Tensor) -> None:
@@ -232,7 +237,7 @@ class Products:
                 self._partial = queries.new_empty(splits, count, dim, dtype=torch.float32)
                 self._splits = Splits(self._partial, self.of_queries)
 
-    def score(self, chunk: slice, labels: Labels, result: Result, loss: Loss) -> None:
+    def score(self, chunk: slice, labels: Labels | Given, result: Result, loss: Loss) -> None:
         """Multiply, reading both in place."""
         part = self._operands.of_rows(chunk)
         bias, count = part.candidates.whole_bias, len(part.table)

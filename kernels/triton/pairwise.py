@@ -105,8 +105,13 @@ def all_gradients(
     operands: Operands,
     grad: Tensor,
     need: Need,
+    *,
+    over_roots: bool = False,
 ) -> Gradients:
-    """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype."""
+    """The gradients of :func:`all_scores`: float32 sums, each in its input's dtype.
+
+    ``over_roots``: whether ``grad`` was divided by the roots that scores are.
+    """
     operands = operands.without_bias()
     grad = grad[None] if operands.dims is None else grad  # [C, B, N]
     gradients = _new_gradients(operands, need)
@@ -118,7 +123,7 @@ def all_gradients(
     if not grad.numel():
         return gradients
     with launcher.serving(operands.table.device) as arch:
-        takes_root = operands.score.root
+        takes_root = operands.score.root and not over_roots
         for columns, parts in _blocks(operands, grad, takes_root=takes_root):
             is_single = operands.score.monotone and len(parts) == 1
             of_table, of_factor = (

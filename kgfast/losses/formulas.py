@@ -4,7 +4,8 @@
 embeddings) stay in the result. Models enter in :mod:`kgfast.losses.functional`.
 """
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from kgfast import ops
 from kgfast.graph import as_triples_tensor
+from kgfast.kernels.negatives import NegativeLoss
 from kgfast.ops.checks import check_bounded, check_device, check_tensor
 from kgfast.ops.losses import check_smoothing
 
@@ -71,10 +73,9 @@ def nssa(
     check_bounded("alpha", alpha, 0)
     check_reduction(reduction)
     if weights is not None:
-        _check_weights(weights, positive)
-    wrong = _adversarial(negative, alpha, mask)
-    rows = (wrong - functional.logsigmoid(positive)) / 2
-    return _weighted(rows, weights, reduction)
+        check_weights(weights, positive)
+    loss = NegativeLoss("nssa", alpha, mask)
+    return reduced(loss, negatives_of(loss, positive, negative), weights, reduction)
 
 
 def margin(
@@ -117,11 +118,8 @@ def margin(
     _check_scores(positive, negative, mask)
     check_bounded("margin", margin)
     check_reduction(reduction)
-    terms = (margin - positive[..., None] + negative).relu()
-    pairs = _count(negative, mask)
-    # Of no pair at all the mean is 0, not 0 / 0.
-    least = pairs.clamp_min(1) if isinstance(pairs, Tensor) else max(pairs, 1)
-    return _summed(_masked(terms, mask).sum(-1), least, reduction)
+    loss = NegativeLoss("margin", margin, mask)
+    return reduced(loss, negatives_of(loss, positive, negative), None, reduction)
 
 
 def logistic(
@@ -160,9 +158,51 @@ def logistic(
     """
     _check_scores(positive, negative, mask)
     check_reduction(reduction)
-    wrong = _masked(functional.logsigmoid(-negative), mask).sum(-1)
-    rows = -(functional.logsigmoid(positive) + wrong)
-    return _summed(rows, _count(negative, mask) + positive.shape[-1], reduction)
+    loss = NegativeLoss("logistic", mask=mask)
+    return reduced(loss, negatives_of(loss, positive, negative), None, reduction)
+
+
+class Negatives(NamedTuple):
+    """Scores of positives, and what the negatives of each add to its loss, ``[..., B]``.
+
+    Attributes
+    ----------
+    positive, rows : Tensor
+    num_negatives : Tensor or int
+        Negatives that take part, over the rows.
+    """
+
+    positive: Tensor
+    rows: Tensor
+    num_negatives: Tensor | int
+
+
+def negatives_of(loss: NegativeLoss, positive: Tensor, negative: Tensor) -> Negatives:
+    """What scores ``negative [..., B, K]`` add, by operators of torch where nothing fuses them."""
+    mask = loss.mask
+    if loss.formula == "nssa":
+        rows = _adversarial(negative, loss.parameter, mask)
+    elif loss.formula == "margin":
+        terms = (loss.parameter - positive[..., None] + negative).relu()
+        rows = _masked(terms, mask).sum(-1)
+    else:
+        rows = -_masked(functional.logsigmoid(-negative), mask).sum(-1)
+    return Negatives(positive, rows, _count(negative, mask))
+
+
+def reduced(
+    loss: NegativeLoss, made: Negatives, weights: Tensor | None, reduction: Reduction
+) -> Tensor:
+    """The loss of rows whose negatives were reduced."""
+    positive, rows, count = made
+    if loss.formula == "nssa":
+        return _weighted((rows - functional.logsigmoid(positive)) / 2, weights, reduction)
+    if loss.formula == "margin":
+        # Of no pair at all the mean is 0, not 0 / 0.
+        least = count.clamp_min(1) if isinstance(count, Tensor) else max(count, 1)
+        return _summed(rows, least, reduction)
+    rows = rows - functional.logsigmoid(positive)
+    return _summed(rows, count + positive.shape[-1], reduction)
 
 
 def smoothed_labels(
@@ -268,17 +308,20 @@ def _check_scores(positive: Tensor, negative: Tensor, mask: Tensor | None) -> No
         check_taking_part(mask, negative)
 
 
-def check_taking_part(mask: Tensor, negative: Tensor) -> None:
-    """That a mask says of every negative ``[..., B, K]`` whether it takes part."""
+def check_taking_part(mask: Tensor, negative: Tensor, shape: Sequence[int] | None = None) -> None:
+    """That a mask says of every negative ``[..., B, K]`` whether it takes part.
+
+    ``shape``: ``[B, K]``, where ``negative`` has another and says the device alone.
+    """
     check_tensor("mask", mask)
-    if mask.dtype != torch.bool or mask.shape != negative.shape[-2:]:
-        raise ValueError(
-            f"mask must be bool {list(negative.shape[-2:])}; got {mask.dtype} {list(mask.shape)}"
-        )
+    wanted = list(negative.shape[-2:] if shape is None else shape)
+    if mask.dtype != torch.bool or list(mask.shape) != wanted:
+        raise ValueError(f"mask must be bool {wanted}; got {mask.dtype} {list(mask.shape)}")
     check_device("mask", mask, negative, "scores")
 
 
-def _check_weights(weights: Tensor, positive: Tensor) -> None:
+def check_weights(weights: Tensor, positive: Tensor) -> None:
+    """That they are one for each positive."""
     check_tensor("weights", weights)
     if weights.is_complex():
         raise TypeError(f"weights must be real; got {weights.dtype}")

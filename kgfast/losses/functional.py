@@ -11,10 +11,17 @@ import torch
 from torch import Tensor
 
 from kgfast import ops
-from kgfast.losses import formulas
+from kgfast.kernels.negatives import NegativeLoss
 from kgfast.losses.croppable import med_of
-from kgfast.losses.formulas import Reduction, SmoothingStyle, check_reduction, smoothed_labels
-from kgfast.losses.sampled import checked, sampled_scores, with_gamma
+from kgfast.losses.formulas import (
+    Reduction,
+    SmoothingStyle,
+    check_reduction,
+    check_weights,
+    reduced,
+    smoothed_labels,
+)
+from kgfast.losses.sampled import checked, sampled_negatives, sampled_scores, with_gamma
 from kgfast.models import MED
 from kgfast.models.base import Candidates, Side, candidates_at, check_model, queries_at
 from kgfast.models.med import check_increasing
@@ -195,8 +202,11 @@ def nssa(
     """
     check_reduction(reduction)
     check_bounded("alpha", alpha, 0)
-    scores = sampled_scores(model, triples, negatives, side, sparse=sparse)
-    return formulas.nssa(*scores, alpha=alpha, weights=weights, mask=mask, reduction=reduction)
+    loss = NegativeLoss("nssa", alpha, mask)
+    made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
+    if weights is not None:
+        check_weights(weights, made.positive)
+    return reduced(loss, made, weights, reduction)
 
 
 def margin(
@@ -238,8 +248,9 @@ def margin(
     """
     check_reduction(reduction)
     check_bounded("margin", margin)
-    scores = sampled_scores(model, triples, negatives, side, sparse=sparse)
-    return formulas.margin(*scores, margin=margin, mask=mask, reduction=reduction)
+    loss = NegativeLoss("margin", margin, mask)
+    made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
+    return reduced(loss, made, None, reduction)
 
 
 def logistic(
@@ -276,8 +287,9 @@ def logistic(
     tensor(1.0064)
     """
     check_reduction(reduction)
-    scores = sampled_scores(model, triples, negatives, side, sparse=sparse)
-    return formulas.logistic(*scores, mask=mask, reduction=reduction)
+    loss = NegativeLoss("logistic", mask=mask)
+    made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
+    return reduced(loss, made, None, reduction)
 
 
 def med(

@@ -1,6 +1,7 @@
 """Scores of triples and of sampled negatives: never ``[B, K, D]``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,10 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.graph import as_triples_tensor
 from kgfast.kernels.checks import NonFiniteError, checks_values
+from kgfast.kernels.negatives import NegativeLoss
+from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
+from kgfast.losses.formulas import Negatives, check_taking_part, negatives_of
 from kgfast.models.base import (
     SIDES,
     Candidates,
@@ -24,6 +28,7 @@ from kgfast.models.base import (
 )
 from kgfast.ops.checks import check_device, check_tensor, safe_ids
 from kgfast.ops.finite import check_rows
+from kgfast.ops.negatives import ListRows, fuses_negatives, list_rows, pool_rows
 
 Scores = tuple[Tensor, Tensor]
 
@@ -75,6 +80,50 @@ def sampled_scores(
     >>> positive.tolist(), negative.tolist()
     ([2.0], [[-2.0, 1.0]])
     """
+    return scores_of(*_read(model, triples, negatives, side, dims, sparse=sparse))
+
+
+def sampled_negatives(
+    model: Any,
+    triples: Any,
+    negatives: Tensor,
+    side: Side,
+    loss: NegativeLoss,
+    *,
+    sparse: bool = False,
+) -> Negatives:
+    """Scores of triples, and what negatives add to a loss; the latter's scores need not exist.
+
+    Parameters
+    ----------
+    model, triples, negatives, side, sparse
+        As of :func:`sampled_scores`.
+    loss : NegativeLoss
+
+    Returns
+    -------
+    Negatives
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`sampled_scores`, and for a mask that does not fit.
+    """
+    read = _read(model, triples, negatives, side, None, sparse=sparse, mask=loss.mask)
+    return negatives_of_sample(*read, loss)
+
+
+def _read(
+    model: Any,
+    triples: Any,
+    negatives: Tensor,
+    side: Side,
+    dims: Sequence[int] | None,
+    *,
+    sparse: bool,
+    mask: Tensor | None = None,
+) -> "tuple[Any, Any, Sample, Reader]":
+    """The arguments of :func:`scores_of`, checked."""
     check_model(model)
     hrt = as_triples_tensor(
         triples,
@@ -85,6 +134,8 @@ def sampled_scores(
     has_table = isinstance(getattr(model, "entity", None), Tensor)
     table = model.entity if has_table else candidates_at(model, checked(side), None).table
     check_negatives(negatives, len(hrt), table)
+    if mask is not None:
+        check_taking_part(mask, negatives, (len(hrt), negatives.shape[-1]))
     heads, relations, tails = hrt.to(table.device).T
     anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
     reader = Reader(sparse)
@@ -92,7 +143,7 @@ def sampled_scores(
         if negatives.ndim == 1:
             negatives = safe_ids("negatives", negatives, len(table))
         sample = Sample(anchors, relations, targets, negatives, side, dims)
-        return scores_of(model, model, sample, reader)
+        return model, model, sample, reader
     check_model(model, "with_entity")  # candidates are made of rows: each distinct one once
     negatives = safe_ids("negatives", negatives.flatten(), len(table)).view(negatives.shape)
     distinct, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)
@@ -100,7 +151,7 @@ def sampled_scores(
     own, anchors = anchors.unique(return_inverse=True)
     anchor_model = model.with_entity(_embedded(model.entity, own))
     sample = Sample(anchors, relations, targets, negatives, side, dims)
-    return scores_of(anchor_model, model, sample, Reader())
+    return anchor_model, model, sample, Reader()
 
 
 @dataclass(frozen=True)
@@ -156,6 +207,19 @@ class Reader:
         return ops.indexed_scores(
             queries, table, index, score, dims=widths, sparse=self.sparse, **operands
         )
+
+    def list_rows(
+        self,
+        queries: Tensor,
+        candidates: Candidates,
+        sample: Sample,
+        score: str,
+        loss: NegativeLoss,
+    ) -> ListRows:
+        """What negatives of each query add to a loss: :func:`kgfast.ops.negatives.list_rows`."""
+        operands = operands_of(queries, candidates, score)
+        ids = sample.targets, sample.negatives
+        return list_rows(operands, *ids, loss, sparse=self.sparse)
 
     def targets(self, candidates: Candidates, ids: Tensor) -> tuple[Candidates, Tensor]:
         """What the targets ``[B]`` are scored among, and their index ``[B, 1]`` in that."""
@@ -225,6 +289,58 @@ def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: Reader) -> 
     )
 
 
+def negatives_of_sample(
+    anchor_model: Any, model: Any, sample: Sample, reader: Reader, loss: NegativeLoss
+) -> Negatives:
+    """What the negatives of a sample without crops add to a loss; see :func:`scores_of`."""
+    queries = queries_at(anchor_model, sample.anchors, sample.relations, sample.side, None)
+    candidates = with_gamma(candidates_at(model, sample.side, None), model, queries.dtype)
+    is_pool = sample.negatives.ndim == 1
+    if not fuses_negatives(queries, candidates.bias, sample.negatives):
+        score = _pool_scores if is_pool else _row_scores
+        scores = score(queries, candidates, sample, model.score, None, reader)
+        return negatives_of(loss, *scores)
+    fused = _pool_negatives if is_pool else _row_negatives
+    positive, rows, masses = fused(queries, candidates, sample, model.score, loss, reader)
+    count: Tensor | int = len(queries) * sample.negatives.shape[-1]
+    if loss.mask is not None and loss.formula != "nssa":
+        count = masses.sum()
+    return Negatives(positive, rows, count)
+
+
+def _row_negatives(
+    queries: Tensor,
+    candidates: Candidates,
+    sample: Sample,
+    score: str,
+    loss: NegativeLoss,
+    reader: Reader,
+) -> ListRows:
+    return reader.list_rows(queries, candidates, sample, score, loss)
+
+
+def _pool_negatives(
+    queries: Tensor,
+    candidates: Candidates,
+    sample: Sample,
+    score: str,
+    loss: NegativeLoss,
+    reader: Reader,
+) -> ListRows:
+    """As :func:`_pool_scores`, of the pool what it adds to the loss."""
+    own, index = reader.targets(candidates, sample.targets)
+    positive = reader.scores(queries, own, index, score, None).squeeze(-1)
+    pool = reader.some(candidates, sample.negatives)
+    with _named_by_id(candidates, sample):
+        return positive, *pool_rows(operands_of(queries, pool, score), positive, loss)
+
+
+def operands_of(queries: Tensor, candidates: Candidates, score: str) -> Operands:
+    """Operands without crops."""
+    table, bias, factor = candidates.table, candidates.bias, candidates.factor
+    return Operands(queries, Prepared(table, get_score(score), bias, factor))
+
+
 def _row_scores(
     queries: Tensor,
     candidates: Candidates,
@@ -252,10 +368,17 @@ def _pool_scores(
     own, index = reader.targets(candidates, sample.targets)
     positive = reader.scores(queries, own, index, score, widths).squeeze(-1)
     pool = reader.some(candidates, sample.negatives)
-    try:
+    with _named_by_id(candidates, sample):
         return positive, ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
+
+
+@contextmanager
+def _named_by_id(candidates: Candidates, sample: Sample) -> Iterator[None]:
+    """Within, a row of the pool that is not finite is named by its id, not by its place."""
+    try:
+        yield
     except NonFiniteError:
-        check_rows("candidates", candidates.table, sample.negatives)  # by its id, not by its place
+        check_rows("candidates", candidates.table, sample.negatives)
         raise
 
 

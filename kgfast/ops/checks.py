@@ -271,6 +271,22 @@ def safe_ids(name: str, ids: Tensor, count: int) -> Tensor:
     return inside_of(ids, count)
 
 
+def safe_rows(index: Tensor, count: int) -> Tensor:
+    """An index ``[B, K]`` that names rows that there are: checked, or forced to."""
+    if not index.numel():
+        return index
+    if count and not checks_values():
+        return inside_of(index, count)
+    low, high = torch.aminmax(index)
+    if int(low) < 0 or int(high) >= count:
+        row, column = ((index < 0) | (index >= count)).nonzero()[0].tolist()
+        allowed = f"0 .. {count - 1}" if count else "empty: the table has no rows"
+        raise ValueError(
+            f"index[{row}, {column}] must be in {allowed}; got {int(index[row, column])}"
+        )
+    return index
+
+
 def checked_indptr(checks: Checks, indptr: Tensor, nnz: int, kind: str = "exclude") -> Tensor:
     """``indptr``, rising from 0 to ``nnz``; where the check is deferred, forced to be."""
     if not checks.deferred:

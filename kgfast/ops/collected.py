@@ -14,9 +14,9 @@ from torch.autograd.function import once_differentiable
 
 from kgfast.kernels.operands import Need, Operands
 from kgfast.ops import run
-from kgfast.ops.checks import check_operands
+from kgfast.ops.checks import check_operands, safe_rows
 from kgfast.ops.differentiable import chosen_backend, full_precision
-from kgfast.ops.scores import bias_gradient_of, check_row_index, safe_rows
+from kgfast.ops.scores import bias_gradient_of, check_row_index
 
 Collect = Callable[[Tensor, Tensor], None]
 

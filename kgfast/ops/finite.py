@@ -51,8 +51,14 @@ def check_scores(
     NonFiniteError
         For the first row that holds a NaN or an infinity, or a bias that is NaN or inf.
     """
-    if not checks_values() or bool(scores.sum().isfinite()):
-        return
+    if checks_values() and not bool(scores.sum().isfinite()):
+        name_not_finite(operands, index, table_name)
+
+
+def name_not_finite(
+    operands: Operands, index: Tensor | None = None, table_name: str = "candidates"
+) -> None:
+    """Raise for the first number that is not finite, as :func:`check_scores` does, if there is."""
     score, bias, factor = operands.score, operands.bias, operands.factor
     width = None if operands.dims is None else max(operands.dims)
     planes = operands.query_planes

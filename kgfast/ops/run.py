@@ -23,6 +23,7 @@ from kgfast.kernels.labels import (
     LossGradients,
     LossNeed,
 )
+from kgfast.kernels.negatives import NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import Counts, Gradients, Known, Lists, Need, Operands, Prepared
 from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
 from kgfast.kernels.scores import get_score
@@ -35,10 +36,11 @@ from kgfast.ops.checks import (
     require_finite,
     require_moves,
     require_unique,
+    safe_rows,
 )
 from kgfast.ops.differentiable import chosen_backend, no_autocast, result_dtype
 from kgfast.ops.dispatch import COPIED, backend_for, get_backend
-from kgfast.ops.finite import check_mask, check_scores
+from kgfast.ops.finite import check_mask, check_scores, name_not_finite
 from kgfast.ops.unchecked import refuse_unchecked
 
 
@@ -208,6 +210,47 @@ def _no_gradients(
 
 def _zeros(like: Tensor) -> Tensor:
     return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+
+
+def negative_rows(
+    operands: Operands,
+    sampled: Sampled,
+    loss: NegativeLoss,
+    *,
+    keeps: bool,
+    backend: str | None = None,
+) -> NegativeRows:
+    """What sampled negatives add to losses; see :class:`kgfast.kernels.backend.Negatives`."""
+
+    def look_closer() -> None:
+        if sampled.negatives is None or sampled.targets is None:
+            return name_not_finite(operands)
+        index = torch.cat([sampled.targets[:, None], sampled.negatives], 1)
+        return name_not_finite(operands, safe_rows(index, operands.candidates.num_rows), "table")
+
+    check_moves(operands)
+    with _serving(operands, backend) as chosen:
+        assert chosen.negatives is not None
+        check = look_closer if checks_values() else None
+        return chosen.negatives.rows(operands, sampled, loss, keeps=keeps, check=check)
+
+
+def negative_gradients(
+    operands: Operands,
+    loss: NegativeLoss,
+    made: NegativeRows,
+    grads: tuple[Tensor, Tensor],
+    need: Need,
+    *,
+    bias: bool = False,
+    rows_only: bool = False,
+    backend: str | None = None,
+) -> tuple[Gradients, Tensor | None]:
+    """Those of :func:`negative_rows`, whose arguments were checked."""
+    with _serving(operands, backend) as chosen:
+        assert chosen.negatives is not None
+        options = {"bias": bias, "rows_only": rows_only}
+        return chosen.negatives.gradients(operands, loss, made, grads, need, **options)
 
 
 def bce(operands: Operands, labels: Labels, *, backend: str | None = None) -> BceRows:

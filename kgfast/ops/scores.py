@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.kernels.checks import checks_values, inside_of
+from kgfast.kernels.checks import inside_of
 from kgfast.kernels.operands import Need
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_device, check_operands, check_tensor
+from kgfast.ops.checks import check_device, check_operands, check_tensor, safe_rows
 from kgfast.ops.registry import operator
 
 
@@ -177,22 +177,6 @@ def check_row_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
             f"index must have shape [{len(queries)}, K], a row per query; got {list(index.shape)}"
         )
     check_device("index", index, table, "the rows of the table")
-
-
-def safe_rows(index: Tensor, count: int) -> Tensor:
-    """An index ``[B, K]`` that names rows that there are: checked, or forced to."""
-    if not index.numel():
-        return index
-    if count and not checks_values():
-        return inside_of(index, count)
-    low, high = torch.aminmax(index)
-    if int(low) < 0 or int(high) >= count:
-        row, column = ((index < 0) | (index >= count)).nonzero()[0].tolist()
-        allowed = f"0 .. {count - 1}" if count else "empty: the table has no rows"
-        raise ValueError(
-            f"index[{row}, {column}] must be in {allowed}; got {int(index[row, column])}"
-        )
-    return index
 
 
 @operator("pairwise_scores", waits=True)

@@ -4,24 +4,29 @@ The gradients of leaves are as small as they are, so no gradient of the size of 
 where a step uses few rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
+from kgfast.losses.formulas import Negatives
 from kgfast.losses.sampled import (
     Reader,
     Sample,
     distinct_ids,
+    negatives_of_sample,
+    operands_of,
     scores_of,
     widths_of_one_pass,
 )
 from kgfast.models.base import Candidates, Model
 from kgfast.ops.collected import collected_scores
+from kgfast.ops.negatives import ListRows, list_rows
 from kgfast.training.negatives import Batch
 from kgfast.training.row_gradients import RowGradients
 
@@ -104,6 +109,34 @@ def sample_scores(
     penalised : bool
         Whether a penalty takes the rows of anchors and targets.
     """
+    read, entities = _read(leaves, batch, negatives, dims)
+    return Sampled(*scores_of(*read), entities() if penalised else [])
+
+
+def sample_negatives(
+    leaves: Leaves, batch: Batch, negatives: Tensor, loss: NegativeLoss, *, penalised: bool
+) -> tuple[Negatives, list[Tensor]]:
+    """Score a batch, and reduce the scores of its negatives by a loss.
+
+    Parameters
+    ----------
+    leaves, batch, negatives, penalised
+        As of :func:`sample_scores`.
+    loss : NegativeLoss
+
+    Returns
+    -------
+    Negatives
+        And ``factors`` as of :class:`Sampled`.
+    """
+    read, entities = _read(leaves, batch, negatives, None)
+    return negatives_of_sample(*read, loss), entities() if penalised else []
+
+
+def _read(
+    leaves: Leaves, batch: Batch, negatives: Tensor, dims: Sequence[int] | None
+) -> tuple[tuple[Model, Model, Sample, Reader], Callable[[], list[Tensor]]]:
+    """The arguments of :func:`~kgfast.losses.sampled.scores_of`, and what makes the factors."""
     assert batch.targets is not None
     model, targets = leaves.model, batch.targets
     in_one_pass = dims is None or widths_of_one_pass(model, dims) is not None
@@ -115,9 +148,8 @@ def sample_scores(
         table = leaves.rows(distinct)
     anchors = leaves.rows(batch.anchors)
     sample = Sample(_numbers(anchors), batch.relations, targets, negatives, batch.side, dims)
-    scores = scores_of(model.with_entity(anchors), model.with_entity(table), sample, reader)
-    factors = [anchors, reader.rows(table, targets)] if penalised else []
-    return Sampled(*scores, factors)
+    models = model.with_entity(anchors), model.with_entity(table)
+    return (*models, sample, reader), lambda: [anchors, reader.rows(table, targets)]
 
 
 class _LeafReader(Reader):
@@ -151,6 +183,21 @@ class _LeafReader(Reader):
         dims = None if widths is None else tuple(widths)
         operands = Operands(queries, Prepared(table, get_score(score), bias), dims)
         return collected_scores(operands, index, self._leaves.collect)
+
+    def list_rows(
+        self,
+        queries: Tensor,
+        candidates: Candidates,
+        sample: Sample,
+        score: str,
+        loss: NegativeLoss,
+    ) -> ListRows:
+        """As :meth:`Reader.list_rows`; the gradient of the table goes to the leaves as rows."""
+        if candidates.table is not self._leaves.table:
+            return super().list_rows(queries, candidates, sample, score, loss)
+        operands = operands_of(queries, candidates, score)
+        ids = sample.targets, sample.negatives
+        return list_rows(operands, *ids, loss, collect=self._leaves.collect)
 
 
 def _numbers(rows: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ from torch import Tensor, nn
 
 from kgfast import losses
 from kgfast.graph import KnownTriples
+from kgfast.kernels.negatives import NegativeLoss
 from kgfast.losses import med_of
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.training.config import Config
 from kgfast.training.config.sections import LossConfig
-from kgfast.training.leaves import Leaves, sample_scores
+from kgfast.training.leaves import Leaves, sample_negatives, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
 
@@ -92,23 +93,25 @@ class NegativeSampling(Objective):
         if isinstance(model, MED):
             dims = model.draw(mix(self._seed, batch.number, _SUBMODELS))
         penalised = self._regularizer is not None
-        scores = sample_scores(leaves, batch, ids, dims, penalised=penalised)
         if isinstance(model, MED) and dims is not None:
-            loss = med_of(model, scores.positive, scores.negative, dims, mask)
+            scores = sample_scores(leaves, batch, ids, dims, penalised=penalised)
+            loss, factors = (
+                med_of(model, scores.positive, scores.negative, dims, mask),
+                scores.factors,
+            )
         else:
-            loss = self._of_scores(scores.positive, scores.negative, mask, batch.weights)
-        return self._penalised(loss, leaves, batch, scores.factors)
+            of_negatives = self._of_negatives(mask)
+            made, factors = sample_negatives(leaves, batch, ids, of_negatives, penalised=penalised)
+            weights = batch.weights if of_negatives.formula == "nssa" else None
+            loss = losses.formulas.reduced(of_negatives, made, weights, "mean")
+        return self._penalised(loss, leaves, batch, factors)
 
-    def _of_scores(
-        self, positive: Tensor, negative: Tensor, mask: Tensor | None, weights: Tensor | None
-    ) -> Tensor:
-        name, formulas = self._loss.name, losses.formulas
-        if name == "nssa":
-            alpha = self._loss.alpha
-            return formulas.nssa(positive, negative, alpha=alpha, weights=weights, mask=mask)
-        if name == "margin":
-            return formulas.margin(positive, negative, margin=self._loss.margin, mask=mask)
-        return formulas.logistic(positive, negative, mask=mask)
+    def _of_negatives(self, mask: Tensor | None) -> NegativeLoss:
+        if self._loss.name == "nssa":
+            return NegativeLoss("nssa", self._loss.alpha, mask)
+        if self._loss.name == "margin":
+            return NegativeLoss("margin", self._loss.margin, mask)
+        return NegativeLoss("logistic", mask=mask)
 
 
 class OneVsAll(Objective):

@@ -44,6 +44,7 @@ class Loss(NamedTuple):
     has_sums: bool
     has_slopes: bool
     has_bias_sums: bool = False
+    formula: str = ""  # of sampled negatives, see negatives.py; then slopes are scores
 
 
 class Labels(NamedTuple):

@@ -18,6 +18,7 @@ import triton.language as tl
 
 from .arguments import Rows, Vector, load_as, widen
 from .losses import reduce_tile
+from .negatives import reduce_negatives
 from .pull import narrow
 
 
@@ -110,7 +111,10 @@ def product_losses(
         c = load_factor(p_c + k * table_step, k < stop, PRODUCT.precision)
         total = add_product(total, q, tl.trans(c), PRODUCT.precision)
     sizes = num_queries, num_candidates
-    reduce_tile(total, factors.bias, labels, result, sizes, FORM, TILE, LOSS)
+    if LOSS.formula == "":
+        reduce_tile(total, factors.bias, labels, result, sizes, FORM, TILE, LOSS)
+    else:
+        reduce_negatives(total, factors.bias, labels, result, sizes, FORM, TILE, LOSS)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_others", "num_features"])

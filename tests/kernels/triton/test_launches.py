@@ -12,7 +12,7 @@ import torch
 
 import kgfast
 from kgfast.kernels.scores import get_score
-from kgfast.ops import losses
+from kgfast.ops import losses, negatives
 from kgfast.ops.bce_total import _bce_total
 from kgfast.ops.dispatch import get_backend
 from support.waits import PretendDevice
@@ -151,3 +151,62 @@ def test_a_forward_alone_writes_row_sums_alone(launches, monkeypatch, score) -> 
         losses._bce.body(*given(score), *labels(), score, BACKEND)
     sizes = [it.numel() * it.element_size() for it in made]
     assert sum(sizes) < 2 << 20 if score == "dot" else max(sizes) <= 24 << 20
+
+
+K = 1024
+
+
+def negatives_of(score: str, formula: str, *, is_pool: bool) -> tuple[PretendDevice, int]:
+    """A value and its gradients, checked; how many launches are the value's."""
+    planes, width = get_score(score).planes, K if is_pool else 1 + K
+    queries, table = meta(B, DIM * planes), meta(K if is_pool else N, DIM * planes)
+    ids = (None, None) if is_pool else tuple(meta(B, *it, dtype=torch.int64) for it in ((), (K,)))
+    positive = meta(B) if is_pool and formula == "margin" else None
+    loss = score, formula, 0.5, None
+    with PretendDevice(0) as device:
+        given = queries, table, meta(len(table)), None
+        _, own, *made = negatives._negative_rows.body(
+            *given, positive, *ids, *loss, True, BACKEND, False
+        )
+        forward = device.operators.total()
+        assert device.waits == {"device to host": 1}
+        assert made[2].shape == (B, width)
+        saved = (own if positive is None else positive), *made, *given, None
+        facts = score, formula, 0.5, BACKEND, [True, True, False, False]
+        negatives._negative_backward.body(meta(B), meta(B), *saved, *facts)
+    return device, forward
+
+
+@pytest.mark.parametrize("formula", ["nssa", "margin", "logistic"])
+@pytest.mark.parametrize("score", ["l1", "l2", "rotate", "dot"])
+def test_a_pool_is_scored_once_and_read_once(launches, score, formula) -> None:
+    """Four launches and three backward, two and four of products; torch only makes zeros."""
+    device, forward = negatives_of(score, formula, is_pool=True)
+    made = {"finish_negatives": 1, "negative_slopes": 1}
+    if score == "dot":
+        made |= {"product_losses": 1, "multiply_slopes": 2}
+    else:
+        made |= {"pack": 2, "distance_negatives": 1, "pull": 1, "add_stripes": 1}
+    assert launches == made
+    assert not forward
+    assert set(device.operators) <= {"new_zeros", "sum", "copy_"}  # of gradients
+    assert device.waits == {"device to host": 1}
+
+
+@pytest.mark.parametrize("score", ["l2", "rotate", "dot"])
+def test_lists_are_gathered_once_a_pass(launches, score) -> None:
+    """Two launches forward; backward the slopes, and a pull for each side, whose lists torch sorts.
+
+    The host waits once for the checks, and once for how many rows the lists name.
+    """
+    device, forward = negatives_of(score, "nssa", is_pool=False)
+    once = {"gather_negatives": 1, "finish_negatives": 1, "negative_slopes": 1}
+    assert launches == {**once, "backward_lists": 2, **launches_of_pieces(launches)}
+    assert not forward
+    assert device.waits == {"device to host": 2}
+
+
+def launches_of_pieces(launches: Counter[str]) -> Counter[str]:
+    """Of lists that are cut, at most one for each side."""
+    assert launches["add_pieces"] <= 2
+    return Counter({"add_pieces": launches["add_pieces"]}) if launches["add_pieces"] else Counter()

@@ -1,0 +1,432 @@
+"""Losses of sampled negatives, reduced where their scores arise, and the slopes of these losses.
+
+A pool that all queries share is scored in tiles (score_tiles.py, products.py); negatives of each
+row are gathered here. What a formula adds up of a row is kept in registers: of weights that are a
+softmax, the highest score, the sum of weights relative to it, and that of weights times terms.
+Tiles, or stripes of a row, leave four numbers a row, which one launch adds up in their order. Where
+gradients will be asked for, scores before the bias are written, once; one launch makes slopes of
+them, over the roots that scores are, as a pull of gradients wants them.
+
+Cost model (sm_90): the loops of score_tiles.py, products.py and gather.py, of rotate with 70 issue
+slots a pair for all code around them; 4 bytes a pair are written forward, and 4 read and 4 written
+by the slopes, which take 51 slots a pair of nssa.
+"""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .adversarial import LOWEST, softplus_of, weight_of
+from .arguments import Rows, Vector, Views, load_as
+from .gather import as_row
+from .losses import by_lane, by_row, lanes_in_tile, max_rows, rows_of_tile, sum_rows
+from .score_tiles import sum_packed
+from .sweep import SUM_BLOCK
+from .terms import add_term, load_candidate, load_query, score_of, stored_move
+
+PARTS = 4  # of a row: those of Parts, and the sum of scores
+_PARTS: tl.constexpr = tl.constexpr(PARTS)
+
+
+class Given(NamedTuple):
+    """What a loss is told beside scores; ``first`` and ``row`` as of ``losses.Labels``."""
+
+    positive: Any  # [B] scores of the positives; None: the formula asks for none
+    mask: Rows | None  # [B, K] bool: which negatives take part
+    parameter: float  # alpha, or the margin
+    first: int
+    row: int
+
+
+class Lists(NamedTuple):
+    """The candidates of each row."""
+
+    targets: Vector  # [B]
+    negatives: Rows  # [B, K]
+    index: Any  # [B, 1 + K]: both, forced to be rows of the table
+    num_rows: int  # of the table
+
+
+class Kept(NamedTuple):
+    """What a backward needs."""
+
+    raw: Any  # [B][row] scores before the bias
+    row: int
+    positive: Any  # [B] scores of the positives; None: the formula asks for none
+    peaks: Any  # [B] each
+    masses: Any
+
+
+class Slopes(NamedTuple):
+    """The gradient of scores, and what it is made of."""
+
+    ptr: Any  # [B][row]
+    row: int
+    bias_sums: Any  # [tiles of rows][K]; None: not asked for
+    grad: Vector  # of the rows
+    grad_positive: Vector | None  # of lists, whose first column the positives are
+
+
+class Parts(NamedTuple):
+    """What is known of rows so far."""
+
+    peak: Any
+    mass: Any
+    total: Any
+
+
+@triton.jit
+def weights_and_terms(x, positive, peak, parameter, FORMULA: tl.constexpr):
+    """What negatives ``x`` add to sums of weights and to ``Parts.total``; 0 where they are -inf."""
+    if FORMULA == "nssa":
+        weight = tl.where(x == float("-inf"), 0.0, weight_of(x, peak, parameter))
+        term = weight * softplus_of(x)
+    else:
+        weight = x
+        if FORMULA == "margin":
+            over = parameter - positive + x
+            term = tl.where(over < 0.0, 0.0, over)
+        else:
+            term = softplus_of(x)
+    return weight, term
+
+
+@triton.jit
+def is_over(x, positive, margin):
+    """Which negatives of a margin have a slope."""
+    return margin - positive + x > 0.0
+
+
+@triton.jit
+def finite_or_bad(bias):
+    """A bias, but 0 where it is -inf, which leaves a candidate out and is no mistake."""
+    return tl.where(bias == float("-inf"), 0.0, bias)
+
+
+@triton.jit
+def store_parts(p_sums, tile, row, num_queries, parts, linear, mask):
+    """The numbers of a tile's, or a stripe's, rows."""
+    p_row = p_sums + tile.to(tl.int64) * _PARTS * num_queries + row
+    tl.store(p_row, parts.peak, mask=mask)
+    tl.store(p_row + num_queries, parts.mass, mask=mask)
+    tl.store(p_row + 2 * num_queries.to(tl.int64), parts.total, mask=mask)
+    tl.store(p_row + 3 * num_queries.to(tl.int64), linear, mask=mask)
+
+
+@triton.jit
+def reduce_negatives(
+    raw,
+    bias,
+    given,
+    result,
+    sizes,
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,
+    LOSS: tl.constexpr,
+):
+    """Parts of the rows of a tile of scores before the bias, of a pool; see losses.reduce_tile."""
+    num_queries, num_candidates = sizes
+    row = rows_of_tile(given, TILE)
+    lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
+    m_row = row < num_queries
+    m_lane = lane < num_candidates
+    part = by_lane(m_lane, TILE)
+    valid = by_row(m_row, TILE) & part
+    wide = row.to(tl.int64)
+    linear = sum_rows(tl.where(part, raw, 0.0), TILE)
+    if LOSS.has_slopes:
+        p_row = result.slopes + wide * result.row
+        tl.store(by_row(p_row, TILE) + by_lane(lane, TILE), raw, mask=valid)
+    x = raw
+    if FORM.has_bias:
+        own = load_as(bias.ptr + lane.to(tl.int64) * bias.step, m_lane, tl.float32)
+        linear += tl.sum(tl.where(m_lane, finite_or_bad(own), 0.0))
+        x += by_lane(own, TILE)
+    if given.mask is not None:
+        o_mask = (given.first + lane).to(tl.int64) * given.mask.step
+        p_row = given.mask.ptr + wide * given.mask.row
+        p_mask = by_row(p_row, TILE) + by_lane(o_mask, TILE)
+        part &= tl.load(p_mask, mask=valid, other=0) != 0
+    parameter = given.parameter
+    positive = 0.0
+    if given.positive is not None:
+        positive = by_row(tl.load(given.positive + row, mask=m_row, other=0.0), TILE)
+    mass = sum_rows(part.to(tl.float32) + tl.zeros_like(x), TILE)
+    x = tl.where(part, x, float("-inf"))  # which is known as none from here on
+    if LOSS.formula == "nssa":
+        peak = tl.maximum(max_rows(x, TILE), LOWEST)
+    elif LOSS.formula == "margin":
+        peak = sum_rows(is_over(x, positive, parameter).to(tl.float32), TILE)
+    else:
+        peak = tl.zeros_like(linear)
+    weight, term = weights_and_terms(x, positive, by_row(peak, TILE), parameter, LOSS.formula)
+    if LOSS.formula == "nssa":
+        mass = sum_rows(weight, TILE)
+    parts = Parts(peak, mass, sum_rows(term, TILE))
+    store_parts(result.sums, tl.program_id(1), row, num_queries, parts, linear, m_row)
+
+
+@triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
+def distance_negatives(
+    packed,  # Panels
+    labels,  # Given
+    result,
+    num_queries,
+    num_candidates,
+    num_features,
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,
+    LOSS: tl.constexpr,
+):
+    """One tile of a chunk of a pool; see losses.distance_losses."""
+    sizes = num_queries, num_candidates
+    total = sum_packed(packed.queries, packed.panels, num_features, FORM, TILE)
+    raw = score_of(total, FORM)
+    reduce_negatives(raw, packed.bias, labels, result, sizes, FORM, TILE, LOSS)
+
+
+@triton.jit
+def gathered(p_q, views, id, num_features, FORM: tl.constexpr, FEATURES: tl.constexpr):
+    """Scores before the bias of a query with the rows ``id``."""
+    p_c = (views.table.ptr + id * views.table.row)[:, None]
+    p_f = p_c
+    if FORM.has_factor:
+        p_f = (views.factor.ptr + id * views.factor.row)[:, None]
+    total = tl.zeros((id.shape[0], FEATURES), tl.float32)
+    for feature in range(0, num_features, FEATURES):
+        k = feature + tl.arange(0, FEATURES)
+        mask = k < num_features
+        k = k.to(tl.int64)
+        q = load_query(p_q, views.queries, k, mask, FORM, tl.float32)
+        k = k[None, :]
+        c = load_candidate(p_c, p_f, views, k, mask[None, :], FORM, tl.float32)
+        total = add_term(total, as_row(q), c, FORM, stored_move(FORM))
+    return score_of(tl.sum(total, 1), FORM)
+
+
+@triton.jit
+def bias_at(views, id, FORM: tl.constexpr):
+    """The biases of rows."""
+    bias = tl.zeros_like(id).to(tl.float32)
+    if FORM.has_bias:
+        bias = load_as(views.bias.ptr + id * views.bias.step, None, tl.float32)
+    return bias
+
+
+@triton.jit
+def forced(id, count):
+    """A row of a table of ``count``, and a NaN if it had to be forced to be one, else 0."""
+    safe = tl.minimum(tl.maximum(id, 0), count - 1)
+    return safe, tl.where(id == safe, 0.0, float("nan"))
+
+
+@triton.jit(do_not_specialize=["num_negatives", "num_features", "pairs"])
+def gather_negatives(
+    views,
+    lists,
+    given,
+    kept,
+    p_sums,  # [stripes][PARTS][B]
+    num_negatives,
+    num_features,
+    pairs,  # of a stripe: a multiple of TILE.rows
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,  # pairs, features
+    FORMULA: tl.constexpr,
+):
+    """A stripe of the negatives of a row; the first one scores its positive, too."""
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    views = Views(views.queries, views.table, views.factor, views.bias)
+    PAIRS: tl.constexpr = TILE.rows
+    query = tl.program_id(0).to(tl.int64)
+    stripe = tl.program_id(1)
+    num_rows = lists.num_rows
+    p_q = views.queries.ptr + query * views.queries.row
+    p_ids = lists.negatives.ptr + query * lists.negatives.row
+    p_index = lists.index + query * (num_negatives + 1)
+    step_of_ids = lists.negatives.step
+    raw_of_row = kept.raw
+    if kept.raw is not None:
+        raw_of_row += query * kept.row
+    linear = 0.0
+    positive = tl.zeros((1,), tl.float32)
+    if (stripe == 0) | (FORMULA == "margin"):
+        id, bad = forced(
+            tl.load(lists.targets.ptr + query * lists.targets.step + tl.arange(0, 1)), num_rows
+        )
+        raw = gathered(p_q, views, id, num_features, FORM, TILE.lanes)
+        bias = bias_at(views, id, FORM)
+        positive = raw + bias
+        linear += tl.sum(raw + finite_or_bad(bias) + bad, 0)
+        if stripe == 0:
+            tl.store(kept.positive + query + tl.arange(0, 1), positive)
+            tl.store(p_index + tl.arange(0, 1), id)
+            if kept.raw is not None:
+                tl.store(raw_of_row + tl.arange(0, 1), raw)
+    positive = tl.sum(positive, 0)
+    p_mask = p_ids
+    step_of_mask = step_of_ids
+    if given.mask is not None:
+        p_mask = given.mask.ptr + query * given.mask.row
+        step_of_mask = given.mask.step
+    parameter = given.parameter
+    peak = tl.full((), LOWEST if FORMULA == "nssa" else 0.0, tl.float32)
+    mass = 0.0
+    total = 0.0
+    stop = tl.minimum((stripe + 1) * pairs, num_negatives)
+    for first in range(stripe * pairs, stop, PAIRS):
+        place = first + tl.arange(0, PAIRS)
+        valid = place < stop
+        o = tl.minimum(place, num_negatives - 1).to(tl.int64)
+        id, bad = forced(tl.load(p_ids + o * step_of_ids), num_rows)
+        raw = gathered(p_q, views, id, num_features, FORM, TILE.lanes)
+        bias = bias_at(views, id, FORM)
+        tl.store(p_index + 1 + place, id, mask=valid)
+        if kept.raw is not None:
+            tl.store(raw_of_row + 1 + place, raw, mask=valid)
+        linear += tl.sum(tl.where(valid, raw + finite_or_bad(bias) + bad, 0.0), 0)
+        part = valid
+        if given.mask is not None:
+            part &= tl.load(p_mask + o * step_of_mask) != 0
+        x = tl.where(part, raw + bias, float("-inf"))
+        if FORMULA == "nssa":
+            higher = tl.maximum(peak, tl.max(x, 0))
+            fade = weight_of(peak, higher, parameter)
+            mass *= fade
+            total *= fade
+            peak = higher
+        elif FORMULA == "margin":
+            peak += tl.sum(is_over(x, positive, parameter).to(tl.float32), 0)
+        weight, term = weights_and_terms(x, positive, peak, parameter, FORMULA)
+        if FORMULA != "nssa":
+            weight = part.to(tl.float32)
+        mass += tl.sum(weight, 0)
+        total += tl.sum(term, 0)
+    parts = Parts(peak, mass, total)
+    store_parts(p_sums, stripe, query, tl.num_programs(0), parts, linear, stripe >= 0)
+
+
+@triton.jit(do_not_specialize=["num_tiles", "num_queries"])
+def finish_negatives(
+    p_sums,  # [tiles][PARTS][B]
+    p_rows,  # [B] losses
+    kept,
+    p_status,  # [programs] int64, 1 where one met what is not finite
+    alpha,
+    num_tiles,
+    num_queries,
+    HAS_MASK: tl.constexpr,
+    FORMULA: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Add what tiles left of rows, in the order of the tiles, and make the rows' losses."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    m_row = row < num_queries
+    wide = num_queries.to(tl.int64)
+    p_row = p_sums + row
+    peak = tl.zeros((ROWS,), tl.float32)
+    if FORMULA == "nssa":
+        peak += LOWEST
+        for _ in range(num_tiles):
+            peak = tl.maximum(peak, tl.load(p_row, mask=m_row, other=0.0))
+            p_row += _PARTS * wide
+    mass = tl.zeros((ROWS,), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    linear = tl.zeros((ROWS,), tl.float32)
+    p_row = p_sums + row
+    tile = 0
+    while tile < num_tiles:
+        stop = tl.minimum(tile + SUM_BLOCK, num_tiles)
+        part_mass = tl.zeros((ROWS,), tl.float32)
+        part = tl.zeros((ROWS,), tl.float32)
+        for _ in range(tile, stop):
+            here = tl.load(p_row, mask=m_row, other=0.0)
+            fade = tl.full((ROWS,), 1.0, tl.float32)
+            if FORMULA == "nssa":
+                fade = weight_of(here, peak, alpha)
+            else:
+                peak += here
+            part_mass += fade * tl.load(p_row + wide, mask=m_row, other=0.0)
+            part += fade * tl.load(p_row + 2 * wide, mask=m_row, other=0.0)
+            linear += tl.load(p_row + 3 * wide, mask=m_row, other=0.0)
+            p_row += _PARTS * wide
+        mass += part_mass
+        total += part
+        tile = stop
+    if FORMULA == "nssa":
+        loss = total / mass
+        if HAS_MASK:
+            loss = tl.where(mass == 0.0, 0.0, loss)
+    else:
+        loss = total
+    is_bad = m_row & ((tl.abs(linear) < float("inf")) == 0)
+    tl.store(p_rows + row, loss, mask=m_row)
+    tl.store(kept.peaks + row, peak, mask=m_row)
+    tl.store(kept.masses + row, mass, mask=m_row)
+    tl.store(p_status + tl.program_id(0), tl.max(is_bad.to(tl.int64), 0))
+
+
+@triton.jit(do_not_specialize=["num_queries", "num_columns"])
+def negative_slopes(
+    kept,
+    given,
+    bias,  # of the pool, or of the table; None
+    p_index,  # [B, 1 + K] of lists; None
+    slopes,
+    num_queries,
+    num_columns,  # of a list, its positive among them
+    FORM: tl.constexpr,
+    TILE: tl.constexpr,
+    FORMULA: tl.constexpr,
+):
+    """The slopes of a tile of scores; none flows through weights."""
+    row = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
+    column = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
+    m_row = row < num_queries
+    m_column = column < num_columns
+    valid = m_row[:, None] & m_column[None, :]
+    wide = row.to(tl.int64)[:, None]
+    lane = column.to(tl.int64)[None, :]
+    raw = tl.load(kept.raw + wide * kept.row + lane, mask=valid, other=0.0)
+    x = raw
+    if bias is not None:
+        if p_index is None:
+            own = load_as(bias.ptr + column.to(tl.int64) * bias.step, m_column, tl.float32)
+            x += own[None, :]
+        else:
+            id = tl.load(p_index + wide * num_columns + lane, mask=valid, other=0)
+            x += load_as(bias.ptr + id * bias.step, valid, tl.float32)
+    part = valid
+    if given.mask is not None:
+        place = lane
+        if p_index is not None:
+            part &= lane > 0
+            place = lane - 1
+        p_mask = given.mask.ptr + wide * given.mask.row + place * given.mask.step
+        part &= tl.load(p_mask, mask=part, other=0) != 0
+    grad = load_as(slopes.grad.ptr + row.to(tl.int64) * slopes.grad.step, m_row, tl.float32)
+    if FORMULA == "nssa":
+        peak = tl.load(kept.peaks + row, mask=m_row, other=0.0)
+        scale = grad / tl.load(kept.masses + row, mask=m_row, other=1.0)
+        weight = weight_of(x, peak[:, None], given.parameter)
+        slope = scale[:, None] * weight / (1.0 + tl.exp(-x))
+    elif FORMULA == "margin":
+        positive = tl.load(kept.positive + row, mask=m_row, other=0.0)
+        is_over = given.parameter - positive[:, None] + x > 0.0
+        slope = tl.where(is_over, grad[:, None], 0.0)
+    else:
+        slope = grad[:, None] / (1.0 + tl.exp(-x))
+    slope = tl.where(part, slope, 0.0)
+    if p_index is not None:
+        p_grad = slopes.grad_positive.ptr + row.to(tl.int64) * slopes.grad_positive.step
+        own = load_as(p_grad, m_row, tl.float32)
+        if FORMULA == "margin":
+            own -= grad * tl.load(kept.peaks + row, mask=m_row, other=0.0)
+        slope = tl.where(lane == 0, own[:, None], slope)
+    if slopes.bias_sums is not None:
+        p_sums = slopes.bias_sums + tl.program_id(0).to(tl.int64) * num_columns + column
+        tl.store(p_sums, tl.sum(tl.where(valid, slope, 0.0), 0), mask=m_column)
+    if FORM.is_root:
+        slope = tl.where(raw < 0.0, slope / -raw, 0.0)
+    tl.store(slopes.ptr + wide * slopes.row + lane, slope, mask=valid)

@@ -1,0 +1,236 @@
+"""Losses of sampled negatives on a GPU: scores become sums of rows where they arise.
+
+Forward, a pool is packed and swept as for losses over all candidates (loss_tiles.py), lists are
+gathered; tiles leave four numbers a row, which a last launch adds up. Backward, one launch makes
+slopes of the scores that were kept, and these are pulled into gradients as those of pairwise and
+indexed scores are, of products on tensor cores. No operator of torch sees a ``[B, K]``.
+
+Memory: scores ``[B, K]``, if a gradient is asked for, and again their slopes in the backward; what
+a pull takes; four numbers a row for each tile of a pool, or 64 negatives of a list.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from ..backend import Negatives
+from ..labels import LossNeed
+from ..negatives import NegativeLoss, NegativeRows, Sampled
+from ..operands import Gradients, Need, Operands
+from .device import negatives as device
+from .device.arguments import Rows, Tile
+from .device.losses import Loss, Result
+from .device.negatives import PARTS, Given, Kept
+from .host import launch as launcher
+from .host.views import form_of, plane_of, vector_of, views_of
+from .indexed import GATHER_FEATURES, GATHER_PAIRS, indexed_gradients
+from .loss_tiles import Products, Tiles, tiles_of
+from .pairwise import all_gradients
+
+STRIPE_PAIRS = 64  # of a list: of one program
+FINISHED_ROWS = 32
+SLOPE_TILE = Tile(8, 128)
+
+_FORWARD = LossNeed(queries=False, table=False, bias=False)
+
+
+class FusedNegatives:
+    """See :class:`kgfast.kernels.backend.Negatives`."""
+
+    def rows(
+        self,
+        operands: Operands,
+        sampled: Sampled,
+        loss: NegativeLoss,
+        *,
+        keeps: bool,
+        check: Callable[[], None] | None,
+    ) -> NegativeRows:
+        """Waits once, if there is a check."""
+        count = operands.num_queries
+        with launcher.serving(operands.table.device) as arch:
+            made = _room(operands, sampled, keeps=keeps)
+            given = _given(loss, made)
+            if sampled.negatives is None:
+                sums = _sweep_pool(operands, given, loss, made.raw if keeps else None, arch)
+            else:
+                sums = _gather_lists(operands, sampled, given, loss, made)
+            words = made.masses.new_empty(-(-count // FINISHED_ROWS), dtype=torch.int64)
+            launcher.launch(
+                device.finish_negatives,
+                (len(words),),
+                {
+                    "p_sums": sums,
+                    "p_rows": made.rows,
+                    "kept": _kept(made),
+                    "p_status": words,
+                    "alpha": float(loss.parameter),
+                    "num_tiles": len(sums),
+                    "num_queries": count,
+                    "HAS_MASK": loss.mask is not None,
+                    "FORMULA": loss.formula,
+                    "ROWS": FINISHED_ROWS,
+                },
+                num_warps=1,
+            )
+        if check is not None and any(words.cpu().tolist()):
+            check()
+        return made
+
+    def gradients(
+        self,
+        operands: Operands,
+        loss: NegativeLoss,
+        made: NegativeRows,
+        grads: tuple[Tensor, Tensor],
+        need: Need,
+        *,
+        bias: bool = False,
+        rows_only: bool = False,
+    ) -> tuple[Gradients, Tensor | None]:
+        """Waits for nothing, but where indexed scores do."""
+        with launcher.serving(operands.table.device) as arch:
+            slopes, of_bias = _slopes(operands, loss, made, grads, bias=bias)
+            if made.ids.numel():
+                given = operands, slopes, made.ids, need
+                return indexed_gradients(*given, rows_only=rows_only, over_roots=True), of_bias
+            if operands.score.monotone:
+                return all_gradients(operands, slopes, need, over_roots=True), of_bias
+            tiles = Products(operands, arch, LossNeed(need.queries, need.table, bias=False))
+            for chunk in _chunks(operands, tiles):
+                tiles.pull(chunk, slopes[:, chunk])
+            tiles.settle()
+        return Gradients(tiles.of_queries, tiles.of_table), of_bias
+
+
+def _room(operands: Operands, sampled: Sampled, *, keeps: bool) -> NegativeRows:
+    queries, count, width = operands.queries, operands.num_queries, len(operands.table)
+    index = torch.empty(0, dtype=torch.int64, device=queries.device)
+    if sampled.negatives is not None:
+        width = 1 + sampled.negatives.shape[1]
+        index = index.new_empty(count, width)
+    rows, masses, peaks = (queries.new_empty(count, dtype=torch.float32) for _ in range(3))
+    positive = rows.new_empty(count if sampled.negatives is not None else 0)
+    if sampled.positive is not None:
+        positive = sampled.positive.contiguous()
+    raw = rows.new_empty(count if keeps else 0, width)
+    return NegativeRows(rows, positive, masses, peaks, raw, index)
+
+
+def _given(loss: NegativeLoss, made: NegativeRows) -> Given:
+    mask: Rows | None = None
+    if loss.mask is not None:
+        mask = plane_of(loss.mask.view(torch.uint8))
+    positive = made.positive if loss.formula == "margin" else None
+    return Given(positive, mask, float(loss.parameter), first=0, row=0)
+
+
+def _kept(made: NegativeRows) -> Kept:
+    has_raw, has_positive = made.raw.numel(), made.positive.numel()
+    return Kept(
+        made.raw if has_raw else None,
+        made.raw.shape[1],
+        made.positive if has_positive else None,
+        made.peaks,
+        made.masses,
+    )
+
+
+def _chunks(operands: Operands, tiles: Tiles) -> Iterator[slice]:
+    for first in range(0, len(operands.table), tiles.width):
+        yield slice(first, min(first + tiles.width, len(operands.table)))
+
+
+def _sweep_pool(
+    operands: Operands, given: Given, loss: NegativeLoss, raw: Tensor | None, arch: int
+) -> Tensor:
+    """What the tiles of a pool leave of every row, ``[tiles, PARTS, B]``."""
+    tiles = tiles_of(operands, arch, _FORWARD)
+    chunks = list(_chunks(operands, tiles))
+    counts = [-(-(chunk.stop - chunk.start) // tiles.tile.lanes) for chunk in chunks]
+    sums = operands.queries.new_empty(sum(counts), PARTS, operands.num_queries, dtype=torch.float32)
+    made = Loss(is_softmax=False, has_sums=True, has_slopes=raw is not None, formula=loss.formula)
+    first = 0
+    for chunk, count in zip(chunks, counts, strict=True):
+        part = None if raw is None else raw[:, chunk]
+        row = 0 if raw is None else raw.stride(0)
+        result = Result(sums[first:], None, part, row, None)
+        tiles.score(chunk, given._replace(first=chunk.start), result, made)
+        first += count
+    return sums
+
+
+def _gather_lists(
+    operands: Operands, sampled: Sampled, given: Given, loss: NegativeLoss, made: NegativeRows
+) -> Tensor:
+    """What the stripes of lists leave of every row; scores of positives, and the whole index."""
+    assert sampled.targets is not None
+    assert sampled.negatives is not None
+    count, width = sampled.negatives.shape
+    stripes = -(-width // STRIPE_PAIRS)
+    sums = made.rows.new_empty(stripes, PARTS, count)
+    launcher.launch(
+        device.gather_negatives,
+        (count, stripes),
+        {
+            "views": views_of(operands),
+            "lists": device.Lists(
+                vector_of(sampled.targets),
+                plane_of(sampled.negatives),
+                made.ids,
+                operands.candidates.num_rows,
+            ),
+            "given": given._replace(positive=None),
+            "kept": _kept(made),
+            "p_sums": sums,
+            "num_negatives": width,
+            "num_features": operands.num_features,
+            "pairs": STRIPE_PAIRS,
+            "FORM": form_of(operands),
+            "TILE": Tile(GATHER_PAIRS, GATHER_FEATURES),
+            "FORMULA": loss.formula,
+        },
+        num_warps=4,
+    )
+    return sums
+
+
+def _slopes(
+    operands: Operands,
+    loss: NegativeLoss,
+    made: NegativeRows,
+    grads: tuple[Tensor, Tensor],
+    *,
+    bias: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The gradient of scores, over the roots that they are, and that of the biases of a pool."""
+    count, width = made.raw.shape
+    is_listed, whole_bias = bool(made.ids.numel()), operands.candidates.whole_bias
+    row = width if is_listed else -(-width // 16) * 16
+    slopes = made.raw.new_empty(count, row)
+    blocks = -(-count // SLOPE_TILE.rows)
+    sums = made.raw.new_empty(blocks, width) if bias else None
+    launcher.launch(
+        device.negative_slopes,
+        (blocks, -(-width // SLOPE_TILE.lanes)),
+        {
+            "kept": _kept(made),
+            "given": _given(loss, made),
+            "bias": None if whole_bias is None else vector_of(whole_bias),
+            "p_index": made.ids if is_listed else None,
+            "slopes": device.Slopes(
+                slopes, row, sums, vector_of(grads[0]), vector_of(grads[1]) if is_listed else None
+            ),
+            "num_queries": count,
+            "num_columns": width,
+            "FORM": form_of(operands),
+            "TILE": SLOPE_TILE,
+            "FORMULA": loss.formula,
+        },
+        num_warps=4,
+    )
+    return slopes[:, :width], None if sums is None else sums.sum(0)
+
+
+NEGATIVES: Negatives = FusedNegatives()

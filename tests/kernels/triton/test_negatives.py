@@ -1,0 +1,349 @@
+"""Losses of sampled negatives on Triton: against float64, and what they launch and wait for.
+
+As in test_rank.py, the class runs in a subprocess with ``TRITON_INTERPRET=1`` without a GPU.
+"""
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import kgfast
+from kgfast import losses, ops
+from kgfast.kernels.negatives import NegativeLoss
+from kgfast.kernels.scores import SCORES, get_score
+from kgfast.losses import formulas
+from kgfast.ops.negatives import fuses_negatives, list_rows, pool_rows
+from support import oracles
+from support.flat import operands_of
+from support.interpreted import fast_and_slow, run_interpreted
+from support.sampled import assert_close
+
+pytest.importorskip("triton")
+import aot
+from support.interpreter import shuffled_programs
+from support.triton_code import ARCHS
+from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
+
+FORMULAS = ["nssa", "margin", "logistic"]
+PARAMETERS = {"nssa": 0.7, "margin": 1.5, "logistic": 0.0}
+needs_a_compiler = pytest.mark.skipif(INTERPRETED, reason="needs kernels that are not interpreted")
+
+
+@pytest.mark.skipif(INTERPRETED, reason="is the outer process")
+@fast_and_slow
+def test_in_the_interpreter(marks) -> None:
+    run_interpreted(__file__, "TestNegatives", marks)
+
+
+class Problem:
+    """A table, queries, and negatives of either kind."""
+
+    def __init__(
+        self, score="rotate", formula="nssa", *, pool=True, has_mask=False, batch=5, width=70, dim=9
+    ) -> None:
+        rng = torch.Generator().manual_seed(batch + width)
+        facts, self.score, self.rows = get_score(score), score, width if pool else 30
+        self.factor = None
+        if facts.is_rscf:
+            self.factor = torch.randn(self.rows, dim, generator=rng).to(DEVICE)
+        shape = batch, dim * facts.query_planes(has_factor=facts.is_rscf)
+        self.queries = torch.randn(shape, generator=rng).to(DEVICE)
+        self.table = torch.randn(self.rows, dim * facts.planes, generator=rng).to(DEVICE)
+        self.bias = torch.randn(self.rows, generator=rng).to(DEVICE)
+        mask = None
+        if has_mask:
+            mask = (torch.rand(batch, width, generator=rng) < 0.6).to(DEVICE)
+            mask[batch // 2] = False
+        self.loss = NegativeLoss(formula, PARAMETERS[formula], mask)
+        self.positive = torch.randn(batch, generator=rng).to(DEVICE)
+        self.ids = None
+        if not pool:
+            self.ids = torch.randint(self.rows, (batch, 1 + width), generator=rng).to(DEVICE)
+        self.weights = torch.rand(2, batch, generator=rng).to(DEVICE)
+
+    def leaves(self, dtype=None):
+        tensors = self.queries, self.table, self.bias, self.factor, self.positive
+        return [
+            None if it is None else it.detach().to(dtype or it.dtype, copy=True).requires_grad_()
+            for it in tensors
+        ]
+
+    def made(self, **options):
+        """Rows and gradients by the kernels."""
+        queries, table, bias, factor, positive = leaves = self.leaves()
+        bias = bias if self.ids is None else bias.detach()
+        operands = operands_of(queries, table, self.score, bias, factor)
+        with ops.use_backend("triton"):
+            if self.ids is None:
+                rows, _ = pool_rows(operands, positive, self.loss)
+            else:
+                ids = self.ids[:, 0], self.ids[:, 1:]
+                positive, rows, _ = list_rows(operands, *ids, self.loss, **options)
+            return self._differentiated(positive, rows, leaves)
+
+    def expected(self, dtype=torch.float64):
+        """The same by formulas of scores: the reference's, in float32 those of dense torch."""
+        queries, table, bias, factor, positive = leaves = self.leaves(dtype)
+        options = {"bias": bias if self.ids is None else bias.detach(), "factor": factor}
+        if dtype == torch.float32:
+            scores = self._dense(queries, table, options["bias"])
+        elif self.ids is None:
+            scores = ops.pairwise_scores(queries, table, self.score, **options)
+        else:
+            scores = ops.indexed_scores(queries, table, self.ids, self.score, **options)
+        if self.ids is not None:
+            positive, scores = scores[:, 0], scores[:, 1:]
+        self.smallest = (self.loss.parameter - positive[:, None] + scores).abs().min()
+        made = formulas.negatives_of(self.loss, positive, scores)
+        return self._differentiated(positive, made.rows, leaves)
+
+    def _dense(self, queries, table, bias):
+        rows, bias = (it if self.ids is None else it[self.ids] for it in (table, bias))
+        return oracles.dense_scores(queries[:, None], rows, self.score, bias=bias)
+
+    def _differentiated(self, positive, rows, leaves):
+        weighted = rows * self.weights[0]
+        if self.ids is not None or self.loss.formula == "margin":
+            weighted = weighted + positive * self.weights[1]
+        needed = [it for it in leaves if it is not None]
+        gradients = torch.autograd.grad(weighted.sum(), needed, allow_unused=True)
+        return [rows.detach(), positive.detach(), *(it for it in gradients if it is not None)]
+
+
+def check(problem: Problem) -> None:
+    """Against float64, where no pair of a margin is near it."""
+    exact = problem.expected()
+    assume(problem.loss.formula != "margin" or float(problem.smallest) > 1e-4)
+    dense = [None] * len(exact)
+    if problem.factor is None:
+        dense = [it.cpu() for it in problem.expected(torch.float32)]
+    for found, wanted, dense32 in zip(problem.made(), exact, dense, strict=True):
+        assert_close(found.cpu(), wanted.cpu(), dense32)
+
+
+@on_gpu
+class TestNegatives:
+    __test__ = CAN_RUN
+
+    @pytest.mark.parametrize(
+        ("score", "formula", "pool", "has_mask"),
+        [
+            ("rotate", "nssa", True, True),
+            ("l2", "margin", True, False),
+            ("dot", "logistic", True, True),
+            ("rscf_rotate", "nssa", False, False),
+            ("l1", "margin", False, True),
+        ],
+    )
+    def test_rows_and_gradients(self, score, formula, pool, has_mask) -> None:
+        problem = Problem(score, formula, pool=pool, has_mask=has_mask, batch=4, width=17)
+        check(problem)
+
+    @pytest.mark.slow
+    @given(
+        score=st.sampled_from(list(SCORES)),
+        formula=st.sampled_from(FORMULAS),
+        pool=st.booleans(),
+        has_mask=st.booleans(),
+        shape=st.sampled_from([(1, 1, 1), (5, 70, 9), (17, 130, 4), (3, 64, 65)]),
+        dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    )
+    @few
+    def test_any_rows_and_gradients(self, score, formula, pool, has_mask, shape, dtype) -> None:
+        sizes = dict(zip(("batch", "width", "dim"), shape, strict=True))
+        problem = Problem(score, formula, pool=pool, has_mask=has_mask, **sizes)
+        problem.table = problem.table.to(dtype)
+        check(problem)
+
+    @pytest.mark.parametrize("pool", [True, False], ids=["pool", "lists"])
+    def test_roots(self, pool) -> None:
+        """Slopes are divided by the distance itself: gamma of a thousand times it takes no bits."""
+        problem = Problem("l2", "logistic", pool=pool, width=9)
+        problem.bias.fill_(100.0)
+        problem.queries *= 1e-2
+        problem.table *= 1e-2
+        for found, wanted in zip(problem.made(), problem.expected(), strict=True):
+            assert_close(found.cpu(), wanted.cpu())
+
+    @pytest.mark.parametrize(
+        ("score", "pool"),
+        [("rotate", True), ("dot", True), pytest.param("rotate", False, marks=pytest.mark.slow)],
+    )
+    def test_bits_depend_on_nothing_else(self, pool, score) -> None:
+        problem = Problem(score, pool=pool, has_mask=True, batch=9 if pool else 3)
+        alone = problem.made()
+        assert all(torch.equal(a, b) for a, b in zip(problem.made(), alone, strict=True))
+        with shuffled_programs(0):
+            again = problem.made()
+        assert all(torch.equal(a, b) for a, b in zip(again, alone, strict=True))
+
+    @pytest.mark.parametrize("pool", [True, False], ids=["pool", "lists"])
+    def test_a_candidate_that_a_bias_leaves_out_costs_no_closer_look(
+        self, pool, monkeypatch
+    ) -> None:
+        problem = Problem("l1", "logistic", pool=pool, width=9)
+        problem.bias[problem.rows - 1] = -torch.inf
+        monkeypatch.setattr("kgfast.ops.run.name_not_finite", lambda *_: pytest.fail("looked"))
+        for found in problem.made():
+            assert bool((found.isfinite() | (found == -torch.inf)).all())
+
+    @pytest.mark.parametrize(
+        ("score", "pool"),
+        [("rotate", True), ("rotate", False), pytest.param("dot", True, marks=pytest.mark.slow)],
+    )
+    def test_what_is_not_finite_is_named(self, pool, score) -> None:
+        name = "candidates" if pool else "table"
+        for bad in (torch.nan, torch.inf):
+            problem = Problem(score, pool=pool, width=9)
+            problem.table[7, 2] = bad
+            with pytest.raises(ValueError, match=f"^{name}: row 7 holds"):
+                problem.made()
+        problem = Problem(score, pool=pool, width=9)
+        problem.bias[3] = torch.inf
+        with pytest.raises(ValueError, match=r"^bias: row 3 holds"):
+            problem.made()
+        problem = Problem(score, pool=pool, width=9)
+        problem.queries[4, 1] = torch.nan
+        with pytest.raises(ValueError, match=r"^queries: row 4 holds"):
+            problem.made()
+
+    def test_ids_out_of_range_are_named_and_never_read(self) -> None:
+        for place, id in ((1, 30), (0, -1)):
+            problem = Problem(pool=False, width=9)
+            problem.ids[2, place] = id
+            wrong = rf"^index\[2, {place}\] must be in 0 .. 29; got {id}"
+            with pytest.raises(ValueError, match=wrong):
+                problem.made()
+            with kgfast.unchecked():
+                problem.made()
+
+    def test_a_sparse_gradient_holds_the_rows_that_are_named(self) -> None:
+        problem = Problem(pool=False, width=9)
+        dense, sparse = problem.made(), problem.made(sparse=True)
+        ids = sparse[3].coalesce().indices()[0]
+        assert torch.equal(ids, problem.ids.unique())
+        assert torch.equal(sparse[3].to_dense(), dense[3])
+        collected = []
+        *others, _ = problem.made(collect=lambda *it: collected.extend(it))
+        assert torch.equal(collected[0], ids)
+        assert torch.equal(collected[1], sparse[3].values())
+        assert all(torch.equal(a, b) for a, b in zip(others, dense[:2], strict=True))
+
+    def test_a_second_derivative_is_refused(self) -> None:
+        problem = Problem()
+        queries, table, bias, _, positive = problem.leaves()
+        operands = operands_of(queries, table, "rotate", bias)
+        with ops.use_backend("triton"):
+            rows, _ = pool_rows(operands, positive, problem.loss)
+            (gradient,) = torch.autograd.grad(rows.sum(), queries, create_graph=True)
+            with pytest.raises(RuntimeError, match="can be differentiated once"):
+                gradient.sum().backward()
+
+    @pytest.mark.parametrize(
+        ("loss", "pool"),
+        [
+            (losses.nssa, True),
+            (losses.margin, True),
+            (losses.logistic, False),
+            pytest.param(losses.logistic, True, marks=pytest.mark.slow),
+            pytest.param(losses.nssa, False, marks=pytest.mark.slow),
+            pytest.param(losses.margin, False, marks=pytest.mark.slow),
+        ],
+    )
+    def test_losses_of_a_model_are_those_of_the_reference(self, pool, loss) -> None:
+        found = []
+        for backend in ("triton", "reference"):
+            rng = torch.Generator().manual_seed(1)
+            entity, relation = (
+                torch.nn.Parameter(torch.randn(shape, generator=rng).to(DEVICE))
+                for shape in ((20, 8), (3, 4))
+            )
+            triples = torch.randint(3, (6, 3), generator=rng).to(DEVICE)
+            shape = (7,) if pool else (6, 7)
+            negatives = torch.randint(20, shape, generator=rng).to(DEVICE)
+            mask = (torch.rand(6, 7, generator=rng) < 0.7).to(DEVICE)
+            with ops.use_backend(backend):
+                model = kgfast.RotatE(entity, relation, gamma=2.0)
+                value = loss(model, triples, negatives, mask=mask)
+                value.backward()
+            found.append((value.detach(), *(it.grad for it in model.parameters())))
+        torch.testing.assert_close(*found)
+
+    def test_what_is_not_fused(self) -> None:
+        queries, bias = torch.zeros(3, 4, device=DEVICE), torch.zeros(9, device=DEVICE)
+        lists, pool = torch.zeros(3, 2).long(), torch.zeros(2).long()
+        with ops.use_backend("triton"):
+            assert fuses_negatives(queries, bias, lists)
+            assert fuses_negatives(queries, bias.clone().requires_grad_(), pool)
+            assert not fuses_negatives(queries, bias.requires_grad_(), lists)
+            assert not fuses_negatives(queries.double(), None, pool)
+            assert not fuses_negatives(queries[:0], None, pool)
+            assert not fuses_negatives(queries, None, pool[:0])
+
+
+def recorded(arch, problem: Problem, dim: int = 100) -> list:
+    """This project's own kernels, of a value and its gradients, as they are compiled."""
+    from kgfast.kernels.negatives import Sampled
+    from kgfast.kernels.operands import Need
+    from kgfast.kernels.triton.negatives import NEGATIVES
+
+    operands = operands_of(
+        problem.queries, problem.table, problem.score, problem.bias, problem.factor
+    )
+    sampled = Sampled(problem.positive if problem.loss.formula == "margin" else None)
+    if problem.ids is not None:
+        sampled = Sampled(None, problem.ids[:, 0], problem.ids[:, 1:])
+    need = Need(True, True, problem.factor is not None)
+    with aot.recorded(arch if isinstance(arch, int) else 0) as launches:
+        made = NEGATIVES.rows(operands, sampled, problem.loss, keeps=True, check=None)
+        grads, is_pool = tuple(problem.weights), problem.ids is None
+        if not is_pool:  # which the host reads
+            made = made._replace(ids=problem.ids)
+        NEGATIVES.gradients(operands, problem.loss, made, grads, need, bias=is_pool)
+    own = {"finish_negatives", "negative_slopes", "gather_negatives"}
+    own |= {"distance_negatives", "product_losses"}
+    return [launch for launch in launches if launch.name in own]
+
+
+CODE = [
+    ("rotate", "nssa", True),
+    ("rotate", "margin", True),
+    ("rotate", "nssa", False),
+    ("l2", "logistic", True),
+    ("rscf_rotate", "margin", False),
+    ("dot", "nssa", True),
+    ("rscf_rotate", "nssa", True),
+]
+
+
+@needs_a_compiler
+@pytest.mark.parametrize(
+    ("arch", "case"),
+    [pytest.param(90, CODE[0])]
+    + [
+        pytest.param(arch, case, marks=pytest.mark.slow)
+        for arch in [*(it.values[0] for it in ARCHS), "gfx942"]
+        for case in CODE
+    ],
+)
+def test_what_is_added_to_a_sweep_costs_little_and_does_not_spill(arch, case) -> None:
+    score, formula, pool = case
+    sizes = {"batch": 512, "width": 1000, "dim": 100}
+    problem = Problem(score, formula, pool=pool, has_mask=case is not CODE[0], **sizes)
+    for launch in recorded(arch, problem):
+        code = aot.compile_for(launch, arch)
+        assert code.stack == 0, launch.name
+        if arch == "gfx942":
+            continue
+        is_large = launch.name in ("distance_negatives", "product_losses") and case != CODE[0]
+        assert code.registers <= (240 if is_large else 160), launch.name
+        if launch.name == "negative_slopes" and case == CODE[0]:
+            assert code.operations.total() <= 60 * 8  # of 8 pairs a thread
+        if launch.name == "distance_negatives" and score == "rotate":
+            pairs = launch.args["TILE"].rows * launch.args["TILE"].lanes
+            pairs //= 32 * launch.options["num_warps"]
+            inner = next(loop for loop in code.loops if loop["MUFU.SQRT"] >= pairs)
+            assert inner.total() / inner["MUFU.SQRT"] <= 7.5
+            around = (code.operations.total() - inner.total()) / pairs
+            assert around <= (80 if case == CODE[0] else 120), around
