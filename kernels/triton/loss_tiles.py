@@ -291,7 +291,7 @@ class Products:
     ) -> None:
         """``splits``: of the sum for queries; 0 for rows of the table."""
         product = self._product
-        if others.dtype != torch.bfloat16 and product.precision == "bf16":
+        if others.dtype == torch.float32 and product.precision in ("bf16", "tf32x2"):
             product = product._replace(precision="tf32x3")
         registers = self._grad_registers if splits else GRAD_REGISTERS
         tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
@@ -325,4 +325,6 @@ def precision_of(dtype: torch.dtype, arch: int) -> str:
         return "ieee"
     if dtype == torch.bfloat16:
         return "bf16"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    if torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "tf32x2" if dtype == torch.float16 else "tf32x3"

@@ -2,13 +2,15 @@
 
 Operands are read in place, ``DEPTH`` features (or rows, of gradients) at a time. Float32 numbers
 are multiplied as three products of their tf32 parts (``tf32x3``), which errs by about 2**-21 of
-``|q| |c|``, as float32 does; as one where the caller allows it (``tf32``). A table of bfloat16 is
-multiplied as it is, with float32 numbers in three parts of bfloat16 each (``bf16``). Where there
-are no such units, ``ieee``. Tensor cores add in an order of their own, but always in the same one:
-two runs are bit-equal, and a library that chooses its algorithms at run time is not asked.
+``|q| |c|``, as float32 does; as one where the caller allows it (``tf32``). Every float16 is a tf32,
+so that two such products, of the parts of the other factor, are as exact (``tf32x2``). A table of
+bfloat16 is multiplied as it is, with float32 numbers in three parts of bfloat16 each (``bf16``).
+Where there are no such units, ``ieee``. Tensor cores add in an order of their own, but always in
+the same one: two runs are bit-equal, and a library that chooses its algorithms at run time is not
+asked.
 
 Cost model (sm_90): a 64 x 128 tile by 8 warps, 64 x 64 by 4 of gradients; tf32x3 issues three
-tensor core instructions where tf32 issues one. No spills; 80 KiB of shared memory.
+tensor core instructions where tf32 issues one, tf32x2 two. No spills; 80 KiB of shared memory.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +28,7 @@ class Product(NamedTuple):
     """How products are computed; a constant."""
 
     depth: int  # numbers that are multiplied at a time
-    precision: str  # ieee, tf32, tf32x3, bf16
+    precision: str  # ieee, tf32, tf32x2, tf32x3, bf16
     multiple: int  # what strides and the number of features are multiples of
 
 
@@ -74,6 +76,10 @@ def add_product(total, a, b, PRECISION: tl.constexpr):
         total = tl.dot(low, b, total)
         total = tl.dot(middle, b, total)
         total = tl.dot(high, b, total)
+    elif PRECISION == "tf32x2":
+        high = (a.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)  # 11 bits
+        total = tl.dot(a - high, b, total, input_precision="tf32")
+        total = tl.dot(high, b, total, input_precision="tf32")
     else:
         total = tl.dot(a, b, total, input_precision=PRECISION)
     return total

@@ -153,7 +153,7 @@ def check_products(launches: list, arch: int, dtype: torch.dtype) -> None:
             is_small = launch.args["TILE"].rows < 64
             name = "HMMA" if is_small else TENSOR_CORES[arch]
             assert code.operations[name] > 0, (launch.name, code.operations)
-            expected = "tf32x3" if dtype != torch.bfloat16 else "bf16"
+            expected = {torch.bfloat16: "bf16", torch.float16: "tf32x2"}.get(dtype, "tf32x3")
             assert launch.args["PRODUCT"].precision in (expected, "tf32x3")
             assert code.shared <= 96 << 10
     assert seen == {"make_keys", "product_losses", "multiply_slopes", "finish"}
@@ -168,7 +168,8 @@ def test_tf32_only_where_the_caller_allows_it() -> None:
         for name, wanted in (("highest", "tf32x3"), ("high", "tf32"), ("medium", "tf32")):
             torch.set_float32_matmul_precision(name)
             assert precision_of(torch.float32, 90) == wanted
-            assert precision_of(torch.float16, 90) == wanted
+            of_half = "tf32x2" if name == "highest" else wanted
+            assert precision_of(torch.float16, 90) == of_half
             assert precision_of(torch.bfloat16, 90) == "bf16"
             assert precision_of(torch.float32, 0) == "ieee"
         torch.set_float32_matmul_precision("highest")

@@ -140,6 +140,14 @@ class TestNegatives:
         problem = Problem(score, formula, pool=pool, has_mask=has_mask, batch=4, width=17)
         check(problem)
 
+    def test_parts_of_numbers_add_up(self, monkeypatch) -> None:
+        """Products of the interpreter are exact enough to show that parts are the number."""
+        precision_of = "kgfast.kernels.triton.loss_tiles.precision_of"
+        monkeypatch.setattr(precision_of, lambda *_: "tf32x2")
+        problem = Problem("dot", "logistic", batch=4, width=17)
+        problem.table = problem.table.half()
+        check(problem)
+
     @pytest.mark.slow
     @given(
         score=st.sampled_from(list(SCORES)),
