@@ -186,6 +186,10 @@ def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
 def _differentiate(
     ctx: Any, need: list[bool], grad_total: Tensor, *_: Tensor | None
 ) -> tuple[Tensor, ...]:
+    if torch.compiler.is_compiling():
+        # The compiler writes a product that it sees in the place of what was saved, which only this
+        # graph has; a compiled graph has no second derivative.
+        return tuple(gradient * grad_total for gradient in ctx.saved_tensors[:3])
     gradients: tuple[Tensor, ...] = torch.ops.kgfast.bce_total_backward(
         grad_total, *ctx.saved_tensors
     )

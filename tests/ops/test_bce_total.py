@@ -215,15 +215,29 @@ def test_opcheck(backend, bias_shape):
 
 @pytest.mark.usefixtures("backend")
 def test_torch_compile_full_graph():
+    from torch._dynamo.backends.common import aot_autograd  # which take two CPU seconds
+    from torch._functorch.aot_autograd import make_boxed_func
+
     tensors = operands("rotate")
 
     def loss(queries, table, bias):
         return 2 * total_of((queries * 2, table, bias), "rotate", 7.0)
 
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    products = []
+
+    def seen(graph, _):
+        products.append([node.name for node in graph.graph.nodes if node.op == "call_function"])
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(
+        fw_compiler=lambda graph, _: make_boxed_func(graph.forward), bw_compiler=seen
+    )
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)
     results = [it(*tensors) for it in (loss, compiled)]
     torch.testing.assert_close(*results)
     torch.testing.assert_close(*(gradients(it, tensors) for it in results))
+    # The compiler sees how gradients are scaled, so that it may do it in place.
+    assert all(name.startswith("mul") for name in products[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
