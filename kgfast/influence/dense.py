@@ -9,12 +9,18 @@ With all parameters an entity's row also makes the queries that it anchors. With
 of the anchor ``a``, products gain ``s_{a'} (q . g')``, ``s'_a (q' . g)`` and ``[a = a'] g . g'``;
 ``g`` follows from ``s E``, a third product.
 
-Cost model: B N (2 F + 2 M) operations for B examples and M of the others; with all parameters
-2 B N F more. Memory: ``BLOCK x _ENTITIES`` slopes of examples, and as many of the others.
+Examples of one query differ in their target alone: the slopes of a query are made once, as if it
+had no answer, and ``label e_t`` is taken from what they came to. Where a query has one example, the
+label is taken from the slope itself: a slope near 0 would be lost in a difference of sums. (One
+with several answers is never sure of any.)
+
+Cost model: U N (2 F + 2 M) operations for U queries and M of the others; with all parameters
+2 U N F more. Memory: ``BLOCK x _ENTITIES`` slopes of queries, and as many of the others.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -36,35 +42,39 @@ from kgfast.ops.dispatch import get_backend
 from kgfast.training.config.sections import LossConfig
 
 BLOCK = 2048  # whose slopes are made together
-_ENTITIES = 512  # of a chunk: its slopes, 4 MiB, stay near the cores
+_ENTITIES = 1024  # of a chunk: narrower products take longer
 _ASKED = 256  # queries that are made together: 10 MB of ConvE's features
 
 
 @dataclass
 class _Slopes:
-    """The slopes of some examples, a chunk of entities at a time."""
+    """The slopes of some queries, a chunk of entities at a time."""
 
     passes: Passes
     operands: Operands
-    queries: Queries
     rows: Tensor  # of the positives, by rising entity
     ids: Tensor
     labels: tuple[float, float]  # positives have the sum, all others the second
     logsumexp: Tensor | None  # of softmax
 
+    @property
+    def label(self) -> float:
+        """What a positive takes from its slope."""
+        is_mean = self.logsumexp is None
+        return self.labels[0] / self.operands.candidates.num_rows if is_mean else self.labels[0]
+
     def of(self, chunk: slice, scratch: Tensor) -> Tensor:
-        """``[B, n]``, in the scratch."""
+        """``[U, n]``, in the scratch."""
         count = chunk.stop - chunk.start
         slopes = scratch[: self.operands.num_queries * count].view(-1, count)
         rows, bias = self.operands.queries, self.operands.bias
         torch.mm(rows, self.operands.table[chunk].to(rows.dtype).T, out=slopes)
         if bias is not None:
             slopes += bias[chunk] if len(bias) > 1 else bias
-        label, rest = self.labels
+        rest = self.labels[1]
         if self.logsumexp is None:
             scale = slopes.new_full((len(slopes),), 1 / self.operands.candidates.num_rows)
             self.passes.bce_slopes(slopes, rest, scale)
-            label /= self.operands.candidates.num_rows
         else:
             # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
             near = self.logsumexp.to(slopes.dtype)
@@ -75,30 +85,57 @@ class _Slopes:
             self.ids, self.ids.new_tensor([chunk.start, chunk.stop])
         ).tolist()
         places = self.rows[first:last], self.ids[first:last] - chunk.start
-        slopes[places] -= label
+        slopes[places] -= self.label
         return slopes
 
 
 @dataclass
 class _Side:
-    """Examples and what follows from their slopes.
+    """Examples, their queries, and what follows from the slopes of those.
 
     Attributes
     ----------
+    examples : Queries
+        ``[B]``.
+    place : Tensor
+        int64 ``[B]``: the query of each.
+    late : Tensor
+        int64: the examples whose label their query's slopes are without.
     slopes : _Slopes
+    anchors : Tensor
+        int64 ``[U]``, of the queries.
     rows : Tensor
-        ``[B, F]``: the queries.
+        ``[U, F]``: the queries.
     """
 
+    examples: Queries
+    place: Tensor
+    late: Tensor
     slopes: _Slopes
+    anchors: Tensor
     rows: Tensor
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def late_targets(self) -> Tensor:
+        """What their labels are on."""
+        targets = self.examples.targets
+        return self.late if targets is None else targets[self.late]
+
+    def of_queries(self, sums: Tensor) -> Tensor:
+        """The gradients of each example's query ``[B, F]``, of sums ``[U, F]`` over entities."""
+        found = sums.index_select(0, self.place)
+        rows = self.slopes.operands.table[self.late_targets].to(found.dtype)
+        found[self.late] -= self.slopes.label * rows
+        return found
+
 
 class DenseInfluence:
     """Inner products of gradients at one state of a model.
+
+    It is fastest where examples of equal queries stand together.
 
     Parameters
     ----------
@@ -127,85 +164,123 @@ class DenseInfluence:
 
     def products(self, examples: Queries, others: Queries) -> Tensor:
         """Those of examples with all others, ``[M, B]`` for M others."""
-        parts = [self._products(part, others) for part in _parts(examples)]
+        parts = [self._products(part, others) for part in self._parts(examples)]
         return torch.cat(parts, 1)
 
     def squares(self, examples: Queries) -> Tensor:
         """Those of each example with itself, ``[B]``."""
-        return torch.cat([self._squares(part) for part in _parts(examples)])
+        return torch.cat([self._squares(part) for part in self._parts(examples)])
+
+    def _parts(self, examples: Queries) -> Iterator[Queries]:
+        """Examples of a few queries at a time; with all parameters each holds more than those."""
+        if self._asker is not None or examples.targets is None or not len(examples):
+            yield from _blocks(examples)
+            return
+        runs = examples.runs()
+        firsts = runs.new_tensor(range(0, int(runs[-1]) + 1, BLOCK))
+        edges = [*torch.searchsorted(runs, firsts).tolist(), len(runs)]
+        for start, stop in pairwise(edges):
+            yield examples.part(slice(start, stop))
 
     def _products(self, examples: Queries, others: Queries) -> Tensor:
         side = self._side(examples)
-        blocks = [self._block(side, block) for block in _parts(others)]
-        return torch.cat(blocks)
+        return torch.cat([self._block(side, it) for it in _blocks(others)])
 
     def _block(self, side: _Side, others: Queries) -> Tensor:
-        other = self._side(others)
-        found = self._swept(side, other)
-        total = found.dots * (other.rows @ side.rows.T + found.with_bias)
+        other = self._side(others, merged=False)
+        found, place = self._swept(side, other), side.place
+        total = found.dots.index_select(1, place)
+        total[:, side.late] -= side.slopes.label * found.at_late
+        total *= (other.rows @ side.rows.T + self._with_bias(side)).index_select(1, place)
         if found.own is None or found.others is None:
             return total
         own, theirs = found.own, found.others
-        total += found.at_others * (theirs.of_anchors @ side.rows.T)
-        total += found.at_own * (other.rows @ own.of_anchors.T)
+        at_others = found.at_others.index_select(1, place)
+        is_label = theirs.anchors[:, None] == side.late_targets
+        at_others[:, side.late] -= side.slopes.label * is_label.to(total.dtype)
+        total += at_others * (theirs.of_anchors @ side.rows.T).index_select(1, place)
+        total += found.at_own.index_select(1, place) * (other.rows @ own.of_anchors.T)
         same = theirs.anchors[:, None] == own.anchors
         total += torch.where(same, theirs.of_anchors @ own.of_anchors.T, 0.0)
         return total + theirs.products(own)
 
     def _swept(self, side: _Side, other: _Side) -> "_Swept":
-        """What is summed over entities, and the slopes at the anchors."""
+        """What is summed over entities, and slopes at some of them."""
         size, rows, asker = len(side), side.rows, self._asker
-        dots = rows.new_zeros(len(other), size)
-        at_others, at_own = dots.new_zeros(dots.shape), dots.new_zeros(dots.shape)
+        dots, at_late = rows.new_zeros(len(other), size), rows.new_zeros(len(other), len(side.late))
+        held = dots.shape if asker is not None else (0, 0)
+        at_others, at_own = dots.new_zeros(held), dots.new_zeros(held)
         of_queries, of_others = torch.zeros_like(rows), torch.zeros_like(other.rows)
-        operands = side.slopes.operands
-        whose = (side.slopes.queries.anchors, of_queries), (other.slopes.queries.anchors, of_others)
+        operands, late = side.slopes.operands, side.late_targets
         for chunk, scratch in self._chunks(size + len(other), rows):
             own = side.slopes.of(chunk, scratch)
             theirs = other.slopes.of(chunk, scratch[own.numel() :])
             dots.addmm_(theirs, own.T)
+            _pick(at_late, theirs, late, chunk)
             if asker is None:
                 continue
             table = operands.table[chunk].to(rows.dtype)
-            for slopes, (_, total) in zip((own, theirs), whose, strict=True):
-                total.addmm_(slopes, table)
-            _pick(at_own, theirs, whose[0][0], chunk)
-            _pick(at_others.T, own, whose[1][0], chunk)
-        with_bias = 0.0 if operands.bias is None or len(operands.bias) == 1 else 1.0
-        if asker is None:
-            return _Swept(dots, with_bias)
-        return _Swept(
-            dots,
-            with_bias,
-            asker.gradients(side.slopes.queries, of_queries),
-            asker.gradients(other.slopes.queries, of_others),
-            at_own,
-            at_others,
-        )
+            of_queries.addmm_(own, table)
+            of_others.addmm_(theirs, table)
+            _pick(at_own, theirs, side.anchors, chunk)
+            _pick(at_others.T, own, other.anchors, chunk)
+        found = _Swept(dots, at_late, at_own, at_others)
+        if asker is not None:
+            found.own = asker.gradients(side.examples, side.of_queries(of_queries))
+            found.others = asker.gradients(other.examples, of_others)
+        return found
 
     def _squares(self, examples: Queries) -> Tensor:
         side = self._side(examples)
-        rows, operands = side.rows, side.slopes.operands
-        lengths, at_own, of_queries = rows.new_zeros(len(rows)), rows.new_zeros(len(rows)), None
-        if self._asker is not None:
-            of_queries = torch.zeros_like(rows)
+        rows, late, late_targets = side.rows, side.late, side.late_targets
+        lengths, at_own = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
+        at_late, of_queries = rows.new_zeros(len(late)), torch.zeros_like(rows)
+        whose = torch.arange(len(rows), dtype=torch.int64, device=rows.device), side.place[late]
         for chunk, scratch in self._chunks(len(rows), rows):
             slopes = side.slopes.of(chunk, scratch)
             lengths += torch.linalg.vecdot(slopes, slopes)
-            if of_queries is not None:
-                of_queries.addmm_(slopes, operands.table[chunk].to(rows.dtype))
-                inside = (examples.anchors >= chunk.start) & (examples.anchors < chunk.stop)
-                which = inside.nonzero()[:, 0]
-                at_own[which] = slopes[which, examples.anchors[which] - chunk.start]
-        with_bias = 0.0 if operands.bias is None or len(operands.bias) == 1 else 1.0
-        total = lengths * (rows.square().sum(1) + with_bias)
-        if self._asker is None or of_queries is None:
+            _pick_own(at_late, slopes, (whose[1], late_targets), chunk)
+            if self._asker is not None:
+                of_queries.addmm_(slopes, side.slopes.operands.table[chunk].to(rows.dtype))
+                _pick_own(at_own, slopes, (whose[0], side.anchors), chunk)
+        label, place = side.slopes.label, side.place
+        total = lengths.index_select(0, place)
+        total[late] += label * (label - 2 * at_late)
+        total *= (rows.square().sum(1) + self._with_bias(side)).index_select(0, place)
+        if self._asker is None:
             return total
-        own = self._asker.gradients(examples, of_queries)
-        total += 2 * at_own * torch.linalg.vecdot(rows, own.of_anchors)
+        own = self._asker.gradients(examples, side.of_queries(of_queries))
+        at_anchors = at_own.index_select(0, place)
+        is_label = examples.anchors[late] == late_targets
+        at_anchors[late] -= label * is_label.to(total.dtype)
+        total += 2 * at_anchors * torch.linalg.vecdot(rows.index_select(0, place), own.of_anchors)
         return total + own.of_anchors.square().sum(1) + own.squares()
 
-    def _side(self, queries: Queries) -> _Side:
+    @staticmethod
+    def _with_bias(side: _Side) -> float:
+        """1 if each entity has a bias of its own, whose gradient is the slope."""
+        bias = side.slopes.operands.bias
+        return 0.0 if bias is None or len(bias) == 1 else 1.0
+
+    def _side(self, examples: Queries, *, merged: bool = True) -> _Side:
+        """Examples and their queries, equal neighbours as one if merged."""
+        device, count = examples.anchors.device, len(examples)
+        place = torch.arange(count, dtype=torch.int64, device=device)
+        if merged and examples.targets is not None:
+            place = examples.runs()
+        firsts = torch.searchsorted(place, place.unique_consecutive())
+        queries, indptr, ids = examples.part(firsts), *examples.positives()
+        check_ids("targets", ids, self._num_entities)
+        of_rows, late = place.repeat_interleave(indptr.diff()), place[:0]
+        if len(firsts) < count:
+            is_alone = place.bincount()[place] == 1
+            of_rows, ids, late = place[is_alone], ids[is_alone], (~is_alone).nonzero()[:, 0]
+        order = ids.argsort(stable=True)
+        slopes = self._slopes(queries, of_rows[order], ids[order])
+        return _Side(examples, place, late, slopes, queries.anchors, slopes.operands.queries)
+
+    def _slopes(self, queries: Queries, of_rows: Tensor, ids: Tensor) -> _Slopes:
+        """What makes the slopes of queries, whose positives are those pairs."""
         model, loss = self._model, self._loss
         candidates = candidates_at(model, queries.side, None)
         if candidates.factor is not None:
@@ -225,16 +300,9 @@ class DenseInfluence:
             label, rest = smoothed_labels(
                 loss.label_smoothing, loss.smoothing_style, self._num_entities
             )
-        indptr, ids = queries.positives()
-        check_ids("targets", ids, self._num_entities)
-        of_rows = torch.repeat_interleave(indptr.diff())
-        order = ids.argsort(stable=True)
         # A backend that fuses its losses has no passes of its own.
         passes = getattr(get_backend(chosen_backend(rows)), "passes", TORCH_PASSES)
-        slopes = _Slopes(
-            passes, operands, queries, of_rows[order], ids[order], (label, rest), logsumexp
-        )
-        return _Side(slopes, rows)
+        return _Slopes(passes, operands, of_rows, ids, (label, rest), logsumexp)
 
     def _chunks(self, count: int, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Ranges of entities, with room for the slopes of so many examples."""
@@ -245,23 +313,30 @@ class DenseInfluence:
 
 @dataclass
 class _Swept:
-    """Sums over entities of examples (own) and others; with all parameters the rest too."""
+    """Sums over entities of queries (own) and others; with all parameters the rest too."""
 
-    dots: Tensor  # [M, B]
-    with_bias: float
-    own: QuerySide | None = None
+    dots: Tensor  # [M, U]
+    at_late: Tensor  # slopes of others at the labels that are taken late, [M, L]
+    at_own: Tensor  # slopes of others at the anchors of queries, [M, U]
+    at_others: Tensor  # slopes of queries at the anchors of others, [M, U]
+    own: QuerySide | None = None  # of examples
     others: QuerySide | None = None
-    at_own: Tensor | float = 0.0  # slopes of others at the anchors of examples, [M, B]
-    at_others: Tensor | float = 0.0  # slopes of examples at the anchors of others, [M, B]
 
 
-def _pick(into: Tensor, slopes: Tensor, anchors: Tensor, chunk: slice) -> None:
-    """Slopes ``[B, n]`` of a chunk at the anchors that are in it, as columns ``[B, A]``."""
-    which = ((anchors >= chunk.start) & (anchors < chunk.stop)).nonzero()[:, 0]
-    into[:, which] = slopes[:, anchors[which] - chunk.start]
+def _pick(into: Tensor, slopes: Tensor, ids: Tensor, chunk: slice) -> None:
+    """Slopes ``[B, n]`` of a chunk at entities ``[A]`` that are in it, as columns ``[B, A]``."""
+    which = ((ids >= chunk.start) & (ids < chunk.stop)).nonzero()[:, 0]
+    into[:, which] = slopes[:, ids[which] - chunk.start]
 
 
-def _parts(queries: Queries) -> Iterator[Queries]:
+def _pick_own(into: Tensor, slopes: Tensor, places: tuple[Tensor, Tensor], chunk: slice) -> None:
+    """The same at places, each a row and an entity, ``[A]``."""
+    rows, ids = places
+    which = ((ids >= chunk.start) & (ids < chunk.stop)).nonzero()[:, 0]
+    into[which] = slopes[rows[which], ids[which] - chunk.start]
+
+
+def _blocks(queries: Queries) -> Iterator[Queries]:
     """Examples a few at a time; one empty part of none."""
     for first in range(0, max(1, len(queries)), BLOCK):
         yield queries.part(slice(first, first + BLOCK))

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kgfast.graph import KnownTriples
 from kgfast.models.base import Side
@@ -26,12 +27,24 @@ class Queries:
     def __len__(self) -> int:
         return len(self.anchors)
 
-    def part(self, rows: slice) -> "Queries":
-        """Some of them."""
+    def part(self, rows: slice | Tensor) -> "Queries":
+        """Some of them, by a slice or by ids."""
         targets = None if self.targets is None else self.targets[rows]
         return replace(
             self, anchors=self.anchors[rows], relations=self.relations[rows], targets=targets
         )
+
+    def by_query(self) -> Tensor:
+        """Their rows by anchor and relation, equal ones as they stand, int64 ``[B]``."""
+        rows = self.relations.argsort(stable=True)
+        return rows[self.anchors[rows].argsort(stable=True)]
+
+    def runs(self) -> Tensor:
+        """Which run of equal queries each stands in, int64 ``[B]``: 0 for the first."""
+        if not len(self):
+            return self.anchors
+        is_other = self.anchors.diff().bool() | self.relations.diff().bool()
+        return functional.pad(is_other.cumsum(0), (1, 0))
 
     def positives(self) -> tuple[Tensor, Tensor]:
         """CSR of the answers that the loss calls true."""
@@ -76,13 +89,13 @@ class Examples:
     def __len__(self) -> int:
         return len(self.tails) + len(self.heads)
 
-    def chunks(self, size: int) -> Iterator[tuple[slice, Queries]]:
-        """Ranges of ids of one side each, and the examples that have them."""
+    def chunks(self, size: int) -> Iterator[tuple[Tensor, Queries]]:
+        """Ids of some examples of one side, and the examples: equal queries stand together."""
         first = 0
         for queries in (self.tails, self.heads):
-            for start in range(0, len(queries), size):
-                stop = min(start + size, len(queries))
-                yield slice(first + start, first + stop), queries.part(slice(start, stop))
+            for rows in queries.by_query().split(size):
+                if len(rows):
+                    yield rows + first, queries.part(rows)
             first += len(queries)
 
     def columns(self, ids: Tensor) -> dict[str, Tensor]:

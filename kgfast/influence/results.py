@@ -34,13 +34,22 @@ class Strongest:
         ids = torch.empty(count, 0, dtype=torch.int64, device=device)
         return cls(ids, torch.empty(count, 0, dtype=dtype, device=device))
 
-    def taking(self, first: int, values: Tensor, k: int, *, descending: bool) -> "Strongest":
-        """With those of later examples, ``values [M, B]``, whose ids begin at ``first``."""
-        ids = torch.arange(values.shape[1], dtype=torch.int64, device=values.device) + first
+    def taking(self, ids: Tensor, values: Tensor, k: int, *, descending: bool) -> "Strongest":
+        """With other examples, int64 ``[B]`` and ``values [M, B]``."""
         both = torch.cat([self.values, values], 1)
         of_both = torch.cat([self.ids, ids.expand(len(values), -1)], 1)
-        ordered, place = torch.sort(both, stable=True, dim=1, descending=descending)
-        return Strongest(of_both.gather(1, place[:, :k]), ordered[:, :k].clone())
+        rows, k = len(both), min(k, both.shape[1])
+        worst = torch.topk(both, k, largest=descending, sorted=False).values
+        worst = worst.amin(1, keepdim=True) if descending else worst.amax(1, keepdim=True)
+        row, place = (both >= worst if descending else both <= worst).nonzero(as_tuple=True)
+        found, of_found = both[row, place], of_both[row, place]
+        order = of_found.argsort(stable=True)
+        order = order[found[order].argsort(stable=True, descending=descending)]
+        order = order[row[order].argsort(stable=True)]
+        row, found, of_found = row[order], found[order], of_found[order]
+        first = torch.searchsorted(row, torch.arange(rows, dtype=torch.int64, device=row.device))
+        best = first[:, None] + torch.arange(k, dtype=torch.int64, device=row.device)
+        return Strongest(of_found[best], found[best])
 
 
 @dataclass(frozen=True, repr=False)

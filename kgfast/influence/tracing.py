@@ -35,7 +35,7 @@ from kgfast.training.checkpoint import load, save
 from kgfast.training.config.sections import LossConfig
 
 _EXAMPLES = 1 << 14  # of a chunk at most
-_CELLS = 1 << 19  # influences of a chunk
+_CELLS = 1 << 20  # influences of a chunk
 
 _KINDS = ("proponents", "opponents")
 
@@ -130,13 +130,13 @@ def tracin(
     examples = Examples.of(sources.triples("train", train), stages.mode)
     hrt = sources.triples("test", test)
     others = asked(hrt, side)
-    state = _Restart(restart, _digest_of(stages, parameters, examples, others, k))
+    chunks = list(examples.chunks(_chunk_size(len(others))))
+    state = _Restart(restart, _digest_of(stages, parameters, chunks, others, k))
     matrix = _Matrix(out, len(others), len(examples), resumes=state.done > 0)
-    size = _chunk_size(len(others))
     dtype = sources.dtype
     best = [Strongest.none(len(others), dtype, hrt.device) for _ in range(2)]
     with progress_bar(progress, "Influences", len(examples) * len(stages.checkpoints)) as advance:
-        for number, (ids, queries) in enumerate(examples.chunks(size)):
+        for number, (ids, queries) in enumerate(chunks):
             total = torch.zeros(len(others), len(queries), dtype=dtype, device=hrt.device)
             for place, rate in enumerate(stages.rates):
                 advance(len(queries))
@@ -152,7 +152,7 @@ def tracin(
                     _check_finite(total, ids)
                     matrix.write(ids, total)
                     best = [
-                        found.taking(ids.start, total, k, descending=descending)
+                        found.taking(ids, total, k, descending=descending)
                         for found, descending in zip(best, (True, False), strict=True)
                     ]
                 state.keep(step, total, best)
@@ -206,7 +206,7 @@ def self_influence(
                 with sources.at(place) as influence:
                     total[ids] += rate * influence.squares(queries)
                 advance(len(queries))
-    _check_finite(total[None], slice(0, len(examples)))
+    _check_finite(total[None], torch.arange(len(total), dtype=torch.int64, device=total.device))
     return total
 
 
@@ -263,13 +263,13 @@ def _influence(
     return SampledInfluence(model, stages.loss, parameters, checkpoint.origin)
 
 
-def _check_finite(values: Tensor, ids: slice) -> None:
-    """That influences ``[M, B]`` are numbers."""
+def _check_finite(values: Tensor, ids: Tensor) -> None:
+    """That influences ``[M, B]`` of examples ``[B]`` are numbers."""
     bad = (~values.isfinite()).nonzero()
     if len(bad):
         test, example = bad[0].tolist()
         raise ValueError(
-            f"the influence of training example {ids.start + example} on test triple {test} is "
+            f"the influence of training example {int(ids[example])} on test triple {test} is "
             f"{float(values[test, example])}: a table or an encoder is not finite"
         )
 
@@ -280,15 +280,23 @@ def _chunk_size(tests: int) -> int:
     return size // BLOCK * BLOCK or size
 
 
-def _digest_of(stages: Stages, parameters: str, examples: Examples, others: Queries, k: int) -> str:
-    """Of everything that a result depends on."""
+def _digest_of(
+    stages: Stages,
+    parameters: str,
+    chunks: list[tuple[Tensor, Queries]],
+    others: Queries,
+    k: int,
+) -> str:
+    """Of everything that a result depends on, and of the order in which it comes."""
     digest = hashlib.blake2b(digest_size=16)
     digests = [checkpoint.digest for checkpoint in stages.checkpoints]
     said = (digests, stages.rates, stages.loss, stages.mode, parameters, others.side, k)
     digest.update(repr(said).encode())
-    for queries in (examples.tails, examples.heads, others):
-        for ids in (queries.anchors, queries.relations, queries.targets):
-            digest.update(b"|" if ids is None else ids.cpu().contiguous().numpy().tobytes() + b"|")
+    parts = [(ids, it.anchors, it.relations, it.targets) for ids, it in chunks]
+    for part in (*parts, (others.anchors, others.relations, others.targets)):
+        for column in part:
+            data = b"" if column is None else column.cpu().contiguous().numpy().tobytes()
+            digest.update(data + b"|")
     return digest.hexdigest()
 
 
@@ -345,7 +353,7 @@ class _Restart:
 
 
 class _Matrix:
-    """All influences, in a NumPy file that is written a chunk of columns at a time."""
+    """All influences, in a NumPy file of columns one after the other, written some at a time."""
 
     def __init__(self, path: Path_ | None, rows: int, columns: int, *, resumes: bool) -> None:
         self._path, self._shape, self._file = path, (rows, columns), None
@@ -353,14 +361,16 @@ class _Matrix:
             return
         mode: Literal["r+", "w+"] = "r+" if resumes else "w+"
         shape, dtype = self._shape, np.float32
-        self._file = np.lib.format.open_memmap(path, mode=mode, dtype=dtype, shape=shape)
+        self._file = np.lib.format.open_memmap(
+            path, mode=mode, dtype=dtype, shape=shape, fortran_order=True
+        )
         if self._file.shape != shape:
             raise ValueError(f"{path} has shape {list(self._file.shape)}, not {list(shape)}")
 
-    def write(self, ids: slice, values: Tensor) -> None:
+    def write(self, ids: Tensor, values: Tensor) -> None:
         """The columns of some examples, on the disk when this returns."""
         if self._file is not None:
-            self._file[:, ids] = values.float().cpu().numpy()
+            self._file.T[ids.cpu().numpy()] = values.T.float().cpu().numpy()
             self._file.flush()
 
     def mapped(self) -> Tensor | None:

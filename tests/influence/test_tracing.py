@@ -8,6 +8,7 @@ import torch
 from kgfast import DistMult
 from kgfast.datasets import synthetic
 from kgfast.influence import self_influence, tracin, tracing
+from kgfast.influence.results import Strongest
 from kgfast.training import Config
 from kgfast.training.checkpoint import load, save
 from support.influences import dense_influences
@@ -120,6 +121,20 @@ def test_columns_name_the_examples(run):
     assert triples[0] == tuple(GRAPH.train.hrt[first].tolist())
     assert list(found.to_frame().columns) == list(columns)
     assert "2 test triples at 2 checkpoints, 40 proponents" in repr(found)
+
+
+def test_equal_influences_stand_by_their_ids():
+    found = Strongest.none(2, torch.float32, torch.device("cpu"))
+    chunks = [([7, 2, 9], [[1, 3, 1], [0, 0, 0]]), ([1, 8], [[1, 2], [0, 0]]), ([0], [[1], [-1]])]
+    for ids, values in chunks:
+        found = found.taking(torch.tensor(ids), torch.tensor(values).float(), 4, descending=True)
+    assert found.ids.tolist() == [[2, 8, 0, 1], [1, 2, 7, 8]]
+    assert found.values.tolist() == [[3, 2, 1, 1], [0, 0, 0, 0]]
+    lowest = Strongest.none(1, torch.float32, torch.device("cpu"))
+    lowest = lowest.taking(
+        torch.tensor([5, 3, 4]), torch.tensor([[2.0, 2, 1]]), 2, descending=False
+    )
+    assert lowest.ids.tolist() == [[4, 3]]
 
 
 class Killed(Exception):
