@@ -152,7 +152,7 @@ def test_the_command_names_what_is_wrong(capsys):
 def test_the_bench_runs(tmp_path):
     path = tmp_path / "rows.json"
     written = []
-    for more in ([], ["--all", "30"], ["--all", "30"]):
+    for more in ([], ["--all", "160"], ["--all", "160"]):
         command = ["-m", "examples.path_star.bench", "--quick", "--json", str(path), *more]
         done = subprocess.run(
             [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=200
@@ -164,6 +164,10 @@ def test_the_bench_runs(tmp_path):
     assert {row["section"] for row in rows} == {"greedy", "sample", "generate"} | steps
     assert all(row["bytes"] >= 0 and row["seconds"] > 0 for row in rows)
     assert rows[0]["command"] == "python -m examples.path_star.bench --quick --json rows.json"
-    for more in written[1:]:  # what was there stays, and a row is there once
-        assert more[: len(rows)] == rows
-        assert [row["samples"] for row in more[len(rows) :]] == [30, 30]
+    assert [row["section"] for row in rows[:2]] == ["greedy", "sample"]
+    for more in written[1:]:  # what is measured anew is there once, all else stays
+        assert more[:-2] == rows[2:]
+        assert [(row["section"], row["samples"]) for row in more[-2:]] == [
+            ("greedy", 160),
+            ("sample", 160),
+        ]
