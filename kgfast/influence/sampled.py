@@ -23,7 +23,8 @@ from kgfast.influence.examples import Queries
 from kgfast.influence.query_side import Asker
 from kgfast.losses import formulas
 from kgfast.losses.sampled import with_gamma
-from kgfast.models.base import SIDES, candidates_at, queries_at
+from kgfast.models import MED
+from kgfast.models.base import SIDES, Candidates, Side, candidates_at, queries_at
 from kgfast.training.config.sections import LossConfig
 from kgfast.training.negatives import Batch, Negatives, mix
 from kgfast.training.steps import NegativeSampling
@@ -235,14 +236,20 @@ class SampledInfluence:
 
     Raises
     ------
-    ValueError, TypeError
-        For a model whose gradients are not served: those of RSCF and MED.
+    TypeError
+        For MED, and with all parameters for a model whose queries are not made of rows of its
+        tables and an encoder's weights.
     """
 
     def __init__(self, model: Any, loss: LossConfig, parameters: str, origin: Origin) -> None:
-        self._asker = Asker(model)  # which says what is served
-        self._with_queries = parameters == "all"
+        if isinstance(model, MED):
+            raise TypeError(
+                "influences of MED are not served: its loss weighs an example by the others of its "
+                "batch"
+            )
+        self._asker = Asker(model) if parameters == "all" else None
         self._model, self._loss, self._step = model, loss, origin.step
+        self._made: dict[Side, Candidates] = {}
         self._replay = Replay(origin, model.entity.device)
 
     def products(self, examples: Queries, others: Queries) -> Tensor:
@@ -281,25 +288,37 @@ class SampledInfluence:
         queries, model = drawn.queries, self._model
         assert queries.targets is not None
         index = torch.cat([queries.targets[:, None], drawn.negatives], 1)
-        candidates = candidates_at(model, queries.side, None)
+        candidates = self._candidates(queries.side)
         with torch.no_grad():
             made = queries_at(model, queries.anchors, queries.relations, queries.side, None)
         candidates = with_gamma(candidates, model, made.dtype)
         with torch.enable_grad():
             leaf = made.detach().requires_grad_()
             scores = ops.indexed_scores(
-                leaf, candidates.table.detach(), index, model.score, bias=candidates.bias
+                leaf,
+                candidates.table.detach(),
+                index,
+                model.score,
+                bias=candidates.bias,
+                factor=candidates.factor,
             )
             seen = scores.detach().requires_grad_()
             rows = self._rows_of_loss(seen, drawn.mask)
             (slopes,) = torch.autograd.grad(rows, seen, drawn.factor.to(rows.dtype))
-            if not self._with_queries:
+            if self._asker is None:
                 return _Part(drawn, made, index, slopes, None, None)
             (of_queries,) = torch.autograd.grad(scores, leaf, slopes)
         found = self._asker.gradients(queries, of_queries)
         number = torch.arange(len(index), dtype=torch.int64, device=index.device)
         relations = _Entries.sorted(number, found.relations, found.of_relations)
         return _Part(drawn, made, index, slopes, relations, found.of_anchors)
+
+    def _candidates(self, side: Side) -> Candidates:
+        """Those of a side: what RSCF makes of all of them is made once."""
+        if side not in self._made:
+            with torch.no_grad():
+                self._made[side] = candidates_at(self._model, side, None)
+        return self._made[side]
 
     def _rows_of_loss(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         loss, positive, negative = self._loss, scores[:, 0], scores[:, 1:]
@@ -330,14 +349,17 @@ class SampledInfluence:
 
     def _candidate_rows(self, part: _Part, of: Tensor, ids: Tensor, slopes: Tensor) -> Tensor:
         """``slope dscore / drow`` of pairs, ``[P, G]``."""
-        table = self._model.entity.detach()
+        table, side = self._model.entity.detach(), part.drawn.queries.side
         step = max(1, _NUMBERS // table.shape[1])
         whole = part.queries.new_empty(len(ids), table.shape[1])
         for some in _slices(len(ids), step):
             with torch.enable_grad():
                 rows = table[ids[some]].to(whole.dtype).requires_grad_()
                 index = torch.arange(len(rows), dtype=torch.int64, device=rows.device)[:, None]
-                scores = ops.indexed_scores(part.queries[of[some]], rows, index, self._model.score)
+                factor = candidates_at(self._model.with_entity(rows), side, None).factor
+                scores = ops.indexed_scores(
+                    part.queries[of[some]], rows, index, self._model.score, factor=factor
+                )
                 (whole[some],) = torch.autograd.grad(scores, rows, slopes[some, None])
         return whole
 

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from kgfast import losses
+from kgfast import losses, ops
 from kgfast.datasets import synthetic
 from kgfast.influence import sampled as module
 from kgfast.influence import self_influence, tracin
 from kgfast.influence.checkpoints import stages_of
 from kgfast.influence.examples import Examples, asked
 from kgfast.influence.sampled import Replay
+from kgfast.losses import formulas
 from kgfast.models.base import SIDES
 from kgfast.training.leaves import Leaves
 from kgfast.training.steps import MODES
@@ -127,6 +128,58 @@ def test_values_are_those_of_autograd(run, tmp_path, parameters, monkeypatch):
     assert float((found - expected).abs().max()) <= 1e-4 * float(expected.abs().max())
     itself = self_influence(run, train, parameters=parameters).double()
     assert float((itself - squares).abs().max()) <= 1e-4 * float(squares.max())
+
+
+RSCF_RUNS = {
+    "rotate": {"data": {"neg_size": 6}},
+    "transe": {"model": {"name": "transe", "base_dim": 8}, "data": {"neg_size": 4}},
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param("rotate", marks=pytest.mark.slow), "transe"])
+def test_filtered_candidates_have_their_factor_s_gradient_too(name, tmp_path):
+    sections = {it: dict(section) for it, section in RSCF_RUNS[name].items()}
+    sections["model"] = sections.get("model", {"base_dim": 4}) | {"use_rscf": True}
+    sections["data"] |= {"train_bs": 32}
+    trainer_of(tmp_path, GRAPH, train={"steps": 4, "keep_every": 4}, **sections).fit()
+    stages = stages_of(tmp_path, None, None, None, "cpu")
+    model, origin = stages.checkpoints[0].open(), stages.checkpoints[0].origin
+    replay, train, test = Replay(origin, torch.device("cpu")), GRAPH.train.hrt[:6], GRAPH.test.hrt
+    drawn = replay.training(Examples.of(train, "negative").tails, origin.step)
+    others = replay.others(asked(test[:3], "tail"))
+    rows, tests = (
+        torch.stack(
+            [
+                _by_dense_scores(model, it, row, stages.loss.alpha)
+                for row in range(len(it.negatives))
+            ]
+        )
+        for it in (drawn, others)
+    )
+    found = tracin(tmp_path, train, test[:3], out=tmp_path / "all.npy").matrix[:, : len(train)]
+    expected = stages.rates[0] * tests @ rows.T
+    assert float((found - expected).abs().max()) <= 1e-4 * float(expected.abs().max())
+    with pytest.raises(TypeError, match="influences of RSCF are not served here"):
+        tracin(tmp_path, train, test[:3], parameters="all")
+
+
+def _by_dense_scores(model, drawn, row, alpha):
+    """The gradient of the table as candidates, by scores of all entities."""
+    queries = drawn.queries
+    query = model.queries(queries.anchors[row, None], queries.relations[row, None], queries.side)
+    table = model.entity.detach().clone().requires_grad_()
+    factor = model.with_entity(table).candidates(queries.side).factor
+    scores = ops.pairwise_scores(query.detach(), table, model.score, factor=factor) + model.gamma
+    negatives = scores[:, drawn.negatives[row]]
+    loss = formulas.nssa(scores[0, queries.targets[row, None]], negatives, alpha=alpha)
+    return flat(loss * drawn.factor[row], [table])
+
+
+def test_croppable_models_are_refused(tmp_path):
+    sections = {"model": {"base_dim": 8}, "data": {"neg_size": 4, "train_bs": 32}}
+    trainer_of(tmp_path, GRAPH, med={"dims": [4, 8]}, train={"steps": 1}, **sections).fit()
+    with pytest.raises(TypeError, match="MED are not served: its loss weighs an example by the"):
+        tracin(tmp_path, test=GRAPH.test.hrt[:1])
 
 
 def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
