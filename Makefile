@@ -82,6 +82,7 @@ lint: $(VENV)/.complete
 	$(PY) benchmarks/reliability_page.py --check
 	$(PY) benchmarks/facts_page.py --check
 	$(PY) benchmarks/path_star_page.py --check
+	$(PY) benchmarks/reports_page.py --check
 
 bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \

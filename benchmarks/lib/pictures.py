@@ -239,6 +239,36 @@ def draw_training(rows: Rows, path: Path) -> None:
     draw_panels(path, 3.9, words, (seconds, memory), left_width=1)
 
 
+def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], path: Path) -> None:
+    """Memory and time of what users reported: a group of bars per system, by ``report_bar``."""
+    words = Words(
+        "What users ran out of memory for, as they meant it",
+        "TracIn: ConvE, 100 tests x WN18RR's training set. Path-star: 40,000 samples, 10,000,000 "
+        "outputs. Paths: 10^6 of three edges, forward and backward.",
+        "Memory of each gradient and of logits: by formula; else measured, beyond tables and "
+        "results. Seconds of cores of a shared machine; path-star's with 20,001\noutputs, of which "
+        "logits fit. Hatched: extrapolated from a part of the work. Log scales.",
+    )
+
+    def memory(axes: Axes) -> None:
+        groups = {name: of_both[0] for name, of_both in systems.items()}
+        grouped(axes, "Peak memory", groups, inset=0.3)
+        ticks_of(axes, _bytes_tick)
+
+    def seconds(axes: Axes) -> None:
+        groups = {name: of_both[1] for name, of_both in systems.items()}
+        grouped(axes, "Seconds of cores", groups, inset=0.37)
+        second_ticks(axes)
+
+    draw_panels(path, 4.6, words, (memory, seconds), left_width=1)
+
+
+def report_bar(name: str, value: float, text: str, *, guessed: bool = False) -> Bar:
+    """A bar of :func:`draw_reports`."""
+    said = f"~{text}" if guessed else text
+    return Bar(name, value, said, _colour(name), hatched=guessed)
+
+
 def _step_bars(rows: Rows, values: Sequence[float], text: Any) -> list[Bar]:
     return [
         Bar(

@@ -142,11 +142,38 @@ def evaluate(model: GPT, star: Star, replicas: int, *, held_out: bool) -> float:
     return float((found == samples).all(1).double().mean())
 
 
+def learned(model: GPT, star: Star, config: Config) -> list[dict[str, float]]:
+    """Train, and print; the mean loss of every hundred batches, with seconds of cores so far."""
+    start, began = time.perf_counter(), time.process_time()
+    curve, recent = [], []
+    for number, loss in enumerate(train(model, star, config), 1):
+        recent.append(loss)
+        if number % 100 and number < 2 * config.max_iters:
+            continue
+        mean, elapsed = sum(recent) / len(recent), time.perf_counter() - start
+        curve.append({"batch": number, "loss": mean, "cpu_seconds": time.process_time() - began})
+        print(f"batch {number:6,}   loss {mean:8.4f}   {elapsed:6.1f} s", flush=True)
+        recent = []
+    return curve
+
+
+def write_curve(path: Path, row: dict[str, Any]) -> None:
+    """A results file, with the machine, versions and command."""
+    from .bench import lib
+
+    about = lib("machine").facts("cpu")
+    about["command"] = about["command"].replace(
+        "python benchmarks/train.py", "python -m examples.path_star.train"
+    )
+    lib("results").write_json(path, {"rows": [row | about]})
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Train, evaluate, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write losses and shares")
     options = parser.parse_args(arguments)
     try:
         config = read_config(options.config, options.set)
@@ -155,14 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     model = config.model()
     print(f"{len(star.nodes):,} nodes, {star.vocabulary:,} tokens x {config.n_embd}")
-    start, recent = time.perf_counter(), []
-    for number, loss in enumerate(train(model, star, config), 1):
-        recent.append(loss)
-        if number % 100 == 0 or number == 2 * config.max_iters:
-            mean = sum(recent) / len(recent)
-            elapsed = time.perf_counter() - start
-            print(f"batch {number:6,}   loss {mean:8.4f}   {elapsed:6.1f} s", flush=True)
-            recent = []
+    curve, shares = learned(model, star, config), []
     for name, held_out, replicas in (
         ("training", False, config.graph_replicas),
         ("held out", True, 1),
@@ -172,6 +192,10 @@ def main(arguments: list[str] | None = None) -> int:
         count = replicas * len(star.paths(held_out=held_out))
         elapsed = time.perf_counter() - start
         print(f"{name}: {share:.2%} of {count:,} paths are right   {elapsed:.1f} s")
+        if count:
+            shares.append({"of": name, "paths": count, "right": share})
+    if options.json is not None:
+        write_curve(options.json, {"config": vars(config), "curve": curve, "shares": shares})
     return 0
 
 

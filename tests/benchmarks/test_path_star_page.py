@@ -3,9 +3,8 @@
 
 def test_the_page_is_up_to_date(load):
     script = load("path_star_page")
-    rows = script.read_rows(script.pages.RESULTS / script.RESULT)
     page = script.PAGE.read_text()
-    assert script.pages.insert(page, script.markdown(rows)) == page
+    assert script.pages.insert(page, script.block(script.pages.RESULTS)) == page
 
 
 def test_the_head_holds_no_more_than_it_says(load):

@@ -132,10 +132,14 @@ def test_training_lowers_the_loss(loss):
     assert sum(losses[-6:]) < 0.8 * sum(losses[:6])
 
 
-def test_paths_that_were_shown_are_learned(capsys):
+def test_paths_that_were_shown_are_learned(capsys, tmp_path):
     changes = ["graph_d=4", "max_iters=60", "learning_rate=0.01"]
     arguments = [word for it in (*SMALL, *changes) for word in ("--set", it)]
-    assert train.main(arguments) == 0
+    assert train.main([*arguments, "--json", str(tmp_path / "run.json")]) == 0
+    run = json.loads((tmp_path / "run.json").read_text())["rows"][0]
+    assert [it["batch"] for it in run["curve"]] == [100, 120]
+    assert run["curve"][1]["loss"] < run["curve"][0]["loss"]
+    assert [(it["of"], it["paths"]) for it in run["shares"]] == [("training", 4), ("held out", 2)]
     printed = capsys.readouterr().out
     assert "13 nodes, 400 tokens x 16" in printed
     assert "training: 100.00% of 4 paths are right" in printed
