@@ -37,12 +37,13 @@ class Strongest:
     def taking(self, ids: Tensor, values: Tensor, k: int, *, descending: bool) -> "Strongest":
         """With other examples, int64 ``[B]`` and ``values [M, B]``."""
         both = torch.cat([self.values, values], 1)
-        of_both = torch.cat([self.ids, ids.expand(len(values), -1)], 1)
         rows, k = len(both), min(k, both.shape[1])
         worst = torch.topk(both, k, largest=descending, sorted=False).values
         worst = worst.amin(1, keepdim=True) if descending else worst.amax(1, keepdim=True)
         row, place = (both >= worst if descending else both <= worst).nonzero(as_tuple=True)
-        found, of_found = both[row, place], of_both[row, place]
+        found, earlier = both[row, place], self.ids.shape[1]
+        of_found, is_earlier = ids[(place - earlier).clamp_min(0)], place < earlier
+        of_found[is_earlier] = self.ids[row[is_earlier], place[is_earlier]]
         order = of_found.argsort(stable=True)
         order = order[found[order].argsort(stable=True, descending=descending)]
         order = order[row[order].argsort(stable=True)]

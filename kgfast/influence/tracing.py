@@ -10,8 +10,9 @@ saved.
 """
 
 import hashlib
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,13 +131,13 @@ def tracin(
     examples = Examples.of(sources.triples("train", train), stages.mode)
     hrt = sources.triples("test", test)
     others = asked(hrt, side)
-    chunks = list(examples.chunks(_chunk_size(len(others))))
-    state = _Restart(restart, _digest_of(stages, parameters, chunks, others, k))
+    size = _chunk_size(len(others))
+    state = _Restart(restart, _digest_of(stages, parameters, examples.chunks(size), others, k))
     matrix = _Matrix(out, len(others), len(examples), resumes=state.done > 0)
     dtype = sources.dtype
     best = [Strongest.none(len(others), dtype, hrt.device) for _ in range(2)]
     with progress_bar(progress, "Influences", len(examples) * len(stages.checkpoints)) as advance:
-        for number, (ids, queries) in enumerate(chunks):
+        for number, (ids, queries) in enumerate(examples.chunks(size)):
             total = torch.zeros(len(others), len(queries), dtype=dtype, device=hrt.device)
             for place, rate in enumerate(stages.rates):
                 advance(len(queries))
@@ -283,7 +284,7 @@ def _chunk_size(tests: int) -> int:
 def _digest_of(
     stages: Stages,
     parameters: str,
-    chunks: list[tuple[Tensor, Queries]],
+    chunks: Iterable[tuple[Tensor, Queries]],
     others: Queries,
     k: int,
 ) -> str:
@@ -292,9 +293,8 @@ def _digest_of(
     digests = [checkpoint.digest for checkpoint in stages.checkpoints]
     said = (digests, stages.rates, stages.loss, stages.mode, parameters, others.side, k)
     digest.update(repr(said).encode())
-    parts = [(ids, it.anchors, it.relations, it.targets) for ids, it in chunks]
-    for part in (*parts, (others.anchors, others.relations, others.targets)):
-        for column in part:
+    for ids, queries in itertools.chain([(None, others)], chunks):
+        for column in (ids, queries.anchors, queries.relations, queries.targets):
             data = b"" if column is None else column.cpu().contiguous().numpy().tobytes()
             digest.update(data + b"|")
     return digest.hexdigest()
