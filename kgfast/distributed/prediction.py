@@ -10,8 +10,9 @@ from torch import Tensor
 
 from kgfast.distributed.held import Held
 from kgfast.distributed.meeting import Meeting
-from kgfast.distributed.ranges import ids_of, named_rows, within
+from kgfast.distributed.ranges import ids_of, named_rows
 from kgfast.distributed.team import Team, digest, names_digest
+from kgfast.eval.asked import asked_for, check_full, query_in_words
 from kgfast.eval.batches import (
     check_known,
     check_names,
@@ -20,7 +21,7 @@ from kgfast.eval.batches import (
     evaluating,
 )
 from kgfast.eval.blocks import best_first
-from kgfast.eval.prediction import asked_for, check_full, query_in_words
+from kgfast.eval.passes import within
 from kgfast.eval.predictions import Predictions
 from kgfast.graph import KnownTriples, names_of
 from kgfast.graph.named import Names

@@ -12,6 +12,7 @@ from kgfast.distributed.held import Held
 from kgfast.eval.batches import as_candidate_ids, check_known, check_rankable, evaluating
 from kgfast.eval.batches import checked_batch_size as checked_size
 from kgfast.eval.candidate_ids import pool_sizes
+from kgfast.eval.passes import within
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples, as_triples_tensor, shown
 from kgfast.kernels.checks import NonFiniteError, nonfinite_error
@@ -135,15 +136,6 @@ def roles(hrt: Tensor, side: Side) -> tuple[Tensor, Tensor, Tensor]:
     """Anchors, relations and targets of triples ``[B, 3]``."""
     heads, relations, tails = hrt.unbind(1)
     return (heads, relations, tails) if side == "tail" else (tails, relations, heads)
-
-
-def within(known: Known, first: int, last: int) -> Known:
-    """The known answers that are among rows ``first .. last - 1``, counted from the first."""
-    rows = torch.repeat_interleave(known.indptr.diff(), output_size=len(known.indices))
-    inside = (known.indices >= first) & (known.indices < last)
-    indptr = torch.zeros_like(known.indptr)
-    torch.cumsum(torch.bincount(rows[inside], minlength=len(indptr) - 1), 0, out=indptr[1:])
-    return Known(indptr, known.indices[inside] - first)
 
 
 def count(

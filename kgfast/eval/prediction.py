@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.eval.asked import asked_for, check_finite_queries, check_full, query_in_words
 from kgfast.eval.batches import (
     check_known,
     check_names,
@@ -27,8 +28,7 @@ from kgfast.eval.memory import memory_limit
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.streamed_topk import Search, cut_of, listed_topk, streamed_topk
 from kgfast.eval.streaming import check_limits, entity_table, local_model
-from kgfast.graph import KnownTriples, TypeConstraints, Vocabulary, ids_or_names, names_of
-from kgfast.graph.named import Names
+from kgfast.graph import KnownTriples, TypeConstraints, names_of
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.models.base import Side, candidates_at, operator_width, queries_at
@@ -133,8 +133,8 @@ def topk(
         asked = anchors.cpu(), others.cpu()
         every = candidates_of_sides(candidate_ids, (side,), len(anchors), model, names)[side]
         whole = None if dims is None else operator_width(model, dims)
-        inquiry = Search(model, table, side, *asked, k, known, every, (dims, whole))
-        found = _from_file(inquiry, name, (max_memory, partial), pad=pad, progress=progress)
+        inquiry = Search(model, table, side, name, *asked, k, known, every, (dims, whole))
+        found = _from_file(inquiry, (max_memory, partial), pad=pad, progress=progress)
         return Predictions(*found, *asked, side, vocabulary=names)
     with (
         evaluating(model),
@@ -162,7 +162,7 @@ def topk(
 
 
 def _from_file(
-    search: Search, name: str, limits: tuple[Any, Any], *, pad: bool, progress: bool
+    search: Search, limits: tuple[Any, Any], *, pad: bool, progress: bool
 ) -> tuple[Tensor, Tensor]:
     """Scores and ids where entities are a table in files."""
     table, given, count = search.table, search.given, len(search.anchors)
@@ -172,61 +172,17 @@ def _from_file(
     limit = memory_limit(limits[0])
     with evaluating(search.model), torch.no_grad():
         if isinstance(given, ListedCandidates):
-            scores, ids = listed_topk(search, name)
+            scores, ids = listed_topk(search)
         else:
             passes = -(-count // cut_of(search, limit).per_pass)
             rows = passes * len(table)
             with sweep_bar(
                 progress, "predicting", rows, table.shape[1], table.row_bytes
             ) as advance:
-                scores, ids = streamed_topk(search, name, limit, limits[1], advance)
+                scores, ids = streamed_topk(search, limit, limits[1], advance)
     if not pad:
-        _check_full(name, search, ids)
+        check_full(ids, search.query_in_words)
     return scores, ids
-
-
-def _check_full(name: str, search: Search, ids: Tensor) -> None:
-    """That every query has k answers."""
-    short = (ids[:, -1] < 0).nonzero()
-    if len(short):
-        row = int(short[0])
-        query = f"{name}[{row}] = {int(search.anchors[row])}"
-        raise ValueError(
-            f"k must be at most the number of candidates left to each query: {query} with relation "
-            f"{int(search.relations[row])} has {int((ids[row] >= 0).sum())}, k is {search.k} "
-            f"(pad=True fills the rest with id -1)"
-        )
-
-
-def asked_for(
-    model: Any, heads: Any, relations: Any, tails: Any, names: Names
-) -> tuple[Side, str, Tensor, Tensor]:
-    """What is predicted, what the anchors are called, and anchors and others, ``[B]`` each."""
-    side = _predicted(heads, relations, tails)
-    name = "tails" if heads is None else "heads"
-    entities = checked_ids_of(name, tails if heads is None else heads, model.num_entities, names[0])
-    if side == "relation":
-        others = checked_ids_of("tails", tails, model.num_entities, names[0])
-    else:
-        others = checked_ids_of("relations", relations, model.num_relations, names[1])
-    return (
-        side,
-        name,
-        *_broadcast(name, entities, others, "tails" if side == "relation" else "relations"),
-    )
-
-
-def _predicted(heads: Any, relations: Any, tails: Any) -> Side:
-    """What is not given of the three."""
-    if relations is None:
-        if heads is None or tails is None:
-            raise ValueError(
-                "two of heads, relations and tails must be given; the third is predicted"
-            )
-        return "relation"
-    if (heads is None) == (tails is None):
-        raise ValueError("exactly one of heads and tails must be given; the other is predicted")
-    return "head" if heads is None else "tail"
 
 
 def candidate_pool(
@@ -237,31 +193,6 @@ def candidate_pool(
     if scorer is not None:
         return BlockPool.of(scorer, side, ids)
     return prepared_candidates(model, candidates_at(model, side, dim), ids, crop)
-
-
-def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None) -> Tensor:
-    """Ids of one axis or none, int64, checked to lie below ``count``."""
-    ids = ids_or_names(name, values, names)
-    if ids.ndim > 1:
-        raise ValueError(f"{name} must have one axis at most; got shape {list(ids.shape)}")
-    outside = ((ids < 0) | (ids >= count)).reshape(-1).nonzero()
-    if len(outside):
-        row = int(outside[0])
-        where = f"{name}[{row}]" if ids.ndim else name
-        raise ValueError(f"{where} must be in 0 .. {count - 1}; got {int(ids.reshape(-1)[row])}")
-    return ids
-
-
-def _broadcast(name: str, anchors: Tensor, relations: Tensor, other: str) -> tuple[Tensor, Tensor]:
-    """Both with one axis of the same length."""
-    if anchors.ndim and relations.ndim and len(anchors) != len(relations):
-        raise ValueError(
-            f"{name} and {other} must have one length; got {len(anchors)} and {len(relations)}"
-        )
-    length = max(anchors.numel(), relations.numel())
-    if 0 in (anchors.numel(), relations.numel()):
-        length = 0
-    return anchors.expand(length), relations.to(anchors.device).expand(length)
 
 
 @dataclass(frozen=True)
@@ -348,7 +279,7 @@ class _Search:
         else:
             scores, ids = self._swept(pool, rows, (anchors, relations), known, lists)
         if not self.pad:
-            self._check_full(ids, rows, anchors, relations)
+            check_full(ids, self._query(rows, (anchors, relations)))
         return scores, ids
 
     def _swept(
@@ -367,44 +298,13 @@ class _Search:
         try:
             scores, ids = run.topk(operands, self.k, known, checks, lists)
         except NonFiniteError:
-            self._check_queries(queries, rows, *asked)
+            check_finite_queries(queries, self._query(rows, asked))
             raise
         return (scores, ids) if self.crop is None else (scores[0], ids[0])
 
-    def _of_query(self, row: int, anchor: Tensor, other: Tensor) -> str:
-        """A query in words."""
-        return query_in_words(self.side, self.name, row, anchor, other)
-
-    def _check_queries(
-        self, queries: Tensor, rows: Tensor, anchors: Tensor, relations: Tensor
-    ) -> None:
-        """Name the query that is not finite; tables are checked where they are read."""
-        bad = (~queries.isfinite().all(1)).nonzero()
-        if len(bad):
-            row = int(bad[0])
-            raise ValueError(
-                f"{self._of_query(int(rows[row]), anchors[row], relations[row])}: the query "
-                f"holds a NaN or an infinity, from the embeddings of its entity or relation or "
-                f"from what filters them"
-            )
-
-    def _check_full(self, ids: Tensor, rows: Tensor, anchors: Tensor, relations: Tensor) -> None:
-        check_full(ids, lambda row: self._of_query(int(rows[row]), anchors[row], relations[row]))
-
-
-def query_in_words(side: Side, name: str, row: int, anchor: Tensor, other: Tensor) -> str:
-    """A query, as messages call it."""
-    what = "tail" if side == "relation" else "relation"
-    return f"{name}[{row}] = {int(anchor)} with {what} {int(other)}"
-
-
-def check_full(ids: Tensor, query: Callable[[int], str]) -> None:
-    """That every query has its k answers, ``[B, k]``; ``query`` says a row's in words."""
-    short = (ids[:, -1] < 0).nonzero()
-    if len(short):
-        row = int(short[0])
-        raise ValueError(
-            f"k must be at most the number of candidates left to each query: {query(row)} has "
-            f"{int((ids[row] >= 0).sum())}, k is {ids.shape[1]} (pad=True fills the rest with id "
-            f"-1)"
+    def _query(self, rows: Tensor, asked: tuple[Tensor, Tensor]) -> Callable[[int], str]:
+        """What says each of some queries in words."""
+        anchors, others = asked
+        return lambda row: query_in_words(
+            self.side, self.name, int(rows[row]), anchors[row], others[row]
         )

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.eval.candidate_ids import ListedCandidates, pool_sizes, runs_of
-from kgfast.eval.partial import Fingerprint, Partial
+from kgfast.eval.partial import Partial
+from kgfast.eval.passes import Ask, Cut, fingerprint_of, mean_answers, sweep
 from kgfast.eval.side_counts import (
     KINDS,
     Crops,
@@ -18,32 +20,17 @@ from kgfast.eval.side_counts import (
     groups,
     roles_of,
 )
-from kgfast.eval.streaming import (
-    Cut,
-    Pool,
-    among,
-    checked_candidates,
-    few_rows,
-    has_any,
-    in_block,
-    local_model,
-    only_in_block,
-    raise_named,
-    sample_of,
-    state_of,
-    swept,
-)
+from kgfast.eval.streaming import CPU, Pool, checked_candidates, local_model
 from kgfast.graph import TypeConstraints
-from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.checks import Checks
 from kgfast.kernels.operands import Counts, Known, Lists, Operands
-from kgfast.models.base import Side, queries_at
+from kgfast.models.base import Side
 from kgfast.ops import run
-from kgfast.ops.checks import check_queries
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import Block
 
-_PROBES = 64  # rows and queries that stand for all in a fingerprint
-_CPU = torch.device("cpu")
+_PROBES = 64  # queries that stand for all of a part in a fingerprint
+_SCORED_BYTES = 8 << 20  # of targets that are scored at once, as float64
 
 
 @dataclass(frozen=True)
@@ -57,41 +44,62 @@ class Part:
     ids: Tensor | None = None  # ascending: only these are candidates
 
 
-class Ask:
-    """A part with all that a block needs, and what was counted so far."""
+class Counted(Ask):
+    """A part with what was counted so far: ``[4, C, B]``."""
 
     def __init__(self, stream: "StreamedRanks", part: Part) -> None:
-        self.part, plan = part, stream.plan
-        self.pool = stream.pool(part.group, part.side)
-        anchors, relations, self.targets = roles_of(plan.hrt[part.rows].T.contiguous(), part.side)
-        local = local_model(plan.model, stream.table, anchors)
-        self.queries = queries_at(local, anchors, relations, part.side, self.pool.dim)
-        self.known = stream.known_answers(part)
-        sizes = pool_sizes(self.known, self.targets, len(stream.table), part.ids, None)
-        crops = len(stream.crops[part.group])
-        self.sizes = torch.stack(sizes)
-        self.counts = torch.zeros((4, crops, len(part.rows)), dtype=torch.int64, device=_CPU)
+        self.part, self.plan = part, stream.plan
+        hrt = self.plan.hrt[part.rows].T.contiguous()
+        anchors, relations, self.targets = roles_of(hrt, part.side)
+        pool = stream.pool(part.group, part.side)
+        super().__init__(pool, anchors, relations, self.plan.known, part.ids)
+        shape = (4, len(stream.crops[part.group]), len(part.rows))
+        self.counts = torch.zeros(shape, dtype=torch.int64, device=CPU)
+        self.state = [self.counts]
 
-    def count(self, plan: Plan, block: Block, before: Tensor) -> None:
-        """Add the counts of a block, behind the rows of the targets ``before [F]``."""
-        whole = self.pool.at(block, before, allows_nan=plan.nan_worst)
-        prepared = only_in_block(whole, self.part.ids, block)
-        if prepared is None:
-            return
+    @cached_property
+    def target_scores(self) -> Tensor:
+        """The canonical scores of the targets, float64 ``[C, B]``: each of its own row alone."""
+        step = max(1, _SCORED_BYTES // (8 * self.pool.table.shape[1]))
+        ends = range(0, len(self.targets), step)
+        return torch.cat([self._scored(slice(first, first + step)) for first in ends], 1)
+
+    def _scored(self, some: slice) -> Tensor:
+        ids, places = self.targets[some].unique(return_inverse=True)
+        with self.named(lambda row: ids[row]):
+            operands = self.operands(self.pool.of(ids)).of_queries(some)
+            return run.target_scores(operands, places, self.checks())
+
+    def add(self, block: Block, operands: Operands, known: Known) -> None:
+        """Add the counts of a block."""
         inside = (self.targets >= block.start) & (self.targets < block.stop)
-        here = self.targets - block.start + block.first
-        places = torch.where(inside, here, torch.searchsorted(before, self.targets))
-        check_queries(self.queries, prepared)
-        checks = run.checks_for(_CPU, allows_nan=plan.nan_worst)
-        dims = None if self.pool.dims is None else tuple(self.pool.dims)
-        operands = Operands(self.queries, prepared, dims)
-        try:
-            found = run.rank_counts(operands, places, in_block(self.known, block), checks)
-        except NonFiniteError:
-            check_finite_queries(self.queries, plan.hrt, self.part.rows, self.part.side)
-            raise
+        places = torch.where(inside, self.targets - block.start, -1)
+        found = run.rank_counts(
+            operands, places, known, self.checks(), target_scores=self.target_scores
+        )
         for sums, values in zip(self.counts, found, strict=True):
             sums += values.view(sums.shape)
+
+    def count_lists(self, lists: Lists) -> Counts:
+        """The counts of queries with candidates of their own."""
+        ids = torch.cat([lists.indices, self.targets]).unique()
+        with self.named(lambda row: ids[row]):
+            operands, known, own = self.listed(ids, lists)
+            places = torch.searchsorted(ids, self.targets)
+            return run.rank_counts(operands, places, known, self.checks(), own)
+
+    def sizes(self, lists: Lists | None = None) -> Tensor:
+        """Known answers among the candidates, and all candidates of each query, ``[2, B]``."""
+        count = len(self.pool.table)
+        return torch.stack(pool_sizes(self.known, self.targets, count, self.ids, lists))
+
+    def checks(self) -> Checks:
+        """Those of one call."""
+        return run.checks_for(CPU, allows_nan=self.pool.allows_nan)
+
+    def check_finite_queries(self) -> None:
+        """Name the triple."""
+        check_finite_queries(self.queries, self.plan.hrt, self.part.rows, self.part.side)
 
 
 class StreamedRanks:
@@ -126,7 +134,7 @@ class StreamedRanks:
         plan = self.plan
         results = [
             torch.empty(
-                (KINDS, len(crops), len(plan.hrt), len(plan.sides)), dtype=torch.int64, device=_CPU
+                (KINDS, len(crops), len(plan.hrt), len(plan.sides)), dtype=torch.int64, device=CPU
             )
             for crops in self.crops
         ]
@@ -135,10 +143,13 @@ class StreamedRanks:
                 for group, crops in enumerate(self.crops):
                     self._count_gathered(group, crops, side, results[group][..., column])
         for number, parts in enumerate(self.passes()):
-            for ask in self._pass(number, parts, advance):
+            asks = [Counted(self, part) for part in parts]
+            kept = None if self.partial is None else (self.partial, number)
+            sweep(self.table, self.cut, asks, kept, advance)
+            for ask in asks:
                 part = ask.part
                 results[part.group][:4, :, part.rows, part.column] = ask.counts
-                results[part.group][4:, :, part.rows, part.column] = ask.sizes[:, None]
+                results[part.group][4:, :, part.rows, part.column] = ask.sizes()[:, None]
         return results
 
     def passes(self) -> list[list[Part]]:
@@ -162,19 +173,10 @@ class StreamedRanks:
             crops = self.crops[group]
             dims = [width for width in crops.values() if width is not None] or None
             dim = next(iter(crops)) if len(crops) == 1 else None
-            self._pools[group, side] = Pool(self.plan.model, side, dim, dims)
+            self._pools[group, side] = Pool(
+                self.plan.model, self.table, side, dim, dims, allows_nan=self.plan.nan_worst
+            )
         return self._pools[group, side]
-
-    def known_answers(self, part: Part) -> Known:
-        """The known answers of a part, CSR on the host."""
-        known = self.plan.known
-        if known is None:
-            zeros = torch.zeros(len(part.rows) + 1, dtype=torch.int64, device=_CPU)
-            return Known(zeros, zeros[:0])
-        hrt = self.plan.hrt[part.rows].T.contiguous().to(known.device)
-        anchors, relations, _ = roles_of(hrt, part.side)
-        indptr, indices = known.exclude(anchors, relations, part.side)
-        return Known(indptr.cpu(), indices.cpu())
 
     def _parts(self) -> Iterator[Part]:
         """Every triple of every side of entities, equal queries beside each other."""
@@ -196,37 +198,6 @@ class StreamedRanks:
                     ids = given.candidates(relation, side).cpu()
                     yield Part(group, side, column, rows[span], ids)
 
-    def _pass(self, number: int, parts: list[Part], advance: Any) -> list[Ask]:
-        """Count some parts in one pass over the file."""
-        asks = [Ask(self, part) for part in parts]
-        state = [ask.counts for ask in asks]
-        count, start = len(self.table), 0
-        if self.partial is not None:
-            start = self.partial.load(number, state)
-            advance(start, 0)
-        before = torch.cat([ask.targets for ask in asks]).unique()
-
-        def needed(first: int, last: int) -> bool:
-            return any(has_any(ask.part.ids, first, last) for ask in asks)
-
-        done = start
-        with swept(self.table, self.cut, start, before, needed) as blocks:
-            for block in blocks:
-                try:
-                    for ask in asks:
-                        ask.count(self.plan, block, before)
-                except NonFiniteError as error:
-                    raise_named(error, self.table, block, before)
-                    raise
-                advance(block.stop - done, sum(len(ask.targets) for ask in asks))
-                done = block.stop
-                if self.partial is not None and self.cut.is_end(done, block.start, count):
-                    self.partial.save(number, state, done)
-        if self.partial is not None and done < count:
-            self.partial.save(number, state, count)
-        advance(count - done, 0)
-        return asks
-
     def _count_gathered(self, group: int, crops: Crops, side: Side, counts: Tensor) -> None:
         """A side whose candidates are relations, or few for each query: no pass over the file."""
         plan = self.plan
@@ -240,34 +211,11 @@ class StreamedRanks:
         assert isinstance(given, ListedCandidates)
         for batches in groups(plan, side):
             for rows in batches:
-                ask = Ask(self, Part(group, side, 0, rows))
-                lists = given.lists(int(rows[0]), int(rows[-1]) + 1, len(self.table), _CPU)
-                found = self._list_counts(ask, lists)
-                counts[:4, :, rows] = torch.stack(
-                    [kind.view(counts[0][:, rows].shape) for kind in found]
-                )
-                sizes = pool_sizes(ask.known, ask.targets, len(self.table), None, lists)
-                counts[4:, :, rows] = torch.stack(sizes)[:, None]
-
-    def _list_counts(self, ask: Ask, lists: Lists) -> Counts:
-        """The counts of queries with candidates of their own, of the rows that these name."""
-        ids = torch.cat([lists.indices, ask.targets]).unique()
-        allows_nan = self.plan.nan_worst
-        block, prepared = few_rows(ask.pool, self.table, ids, allows_nan=allows_nan)
-        known = among(ask.known, ids)
-        own = Lists(lists.indptr, torch.searchsorted(ids, lists.indices))
-        check_queries(ask.queries, prepared)
-        dims = None if ask.pool.dims is None else tuple(ask.pool.dims)
-        checks = run.checks_for(_CPU, allows_nan=self.plan.nan_worst)
-        places = torch.searchsorted(ids, ask.targets)
-        try:
-            return run.rank_counts(
-                Operands(ask.queries, prepared, dims), places, known, checks, own
-            )
-        except NonFiniteError as error:
-            check_finite_queries(ask.queries, self.plan.hrt, ask.part.rows, ask.part.side)
-            raise_named(error, self.table, block, ids)
-            raise
+                ask = Counted(self, Part(group, side, 0, rows))
+                lists = given.lists(int(rows[0]), int(rows[-1]) + 1, len(self.table), CPU)
+                found = torch.stack(ask.count_lists(lists))
+                counts[:4, :, rows] = found.view(ask.counts.shape)
+                counts[4:, :, rows] = ask.sizes(lists)[:, None]
 
     def _row_bytes(self) -> int:
         """What a row of a block takes besides the row itself: its factor and its id."""
@@ -275,26 +223,22 @@ class StreamedRanks:
 
     def _query_bytes(self) -> int:
         """What a query takes: itself, its counts and its known answers, on average."""
-        plan, width = self.plan, self.table.shape[1]
-        answers = 0
-        for side in plan.sides:
-            if plan.known is not None and len(plan.hrt) and side != "relation":
-                known = plan.known
-                anchors, relations, _ = roles_of(plan.hrt.T.contiguous().to(known.device), side)
-                answers = max(answers, int(known.counts(anchors, relations, side).double().mean()))
-        crops = max(len(crops) for crops in self.crops)
-        return 3 * 8 * width + 96 * crops + 32 * (answers + 1) + 64
+        plan, crops = self.plan, max(len(crops) for crops in self.crops)
+        answers = [
+            mean_answers(plan.known, roles_of(plan.hrt.T, side)[:2], side)
+            for side in plan.sides
+            if side != "relation"
+        ]
+        own = 3 * 8 * self.table.shape[1] + 104 * crops + 64
+        return own + 32 * (max(answers, default=0) + 1)
 
     def _fingerprint(self) -> str:
         """Of everything that the counts depend on; see :class:`Partial`."""
-        plan, table = self.plan, self.table
-        found = Fingerprint()
-        found.add("rank", type(plan.model).__name__, plan.model.score, table.shape, table.dtype)
-        found.add(table.facts, plan.sides, self.crops, plan.nan_worst, plan.hrt)
-        found.add(sample_of(table))
-        found.add(*state_of(plan.model))
+        plan = self.plan
+        asked = plan.sides, self.crops, plan.nan_worst, plan.hrt
+        found = fingerprint_of("rank", plan.model, self.table, *asked)
         for part in self._parts():
-            found.add(part.group, part.column, part.rows, part.ids, *self.known_answers(part))
-            few = replace(part, rows=part.rows[:_PROBES])
-            found.add(Ask(self, few).queries)
+            whole = Counted(self, part)
+            found.add(part.group, part.column, part.rows, part.ids, *whole.known)
+            found.add(whole.queries[:_PROBES])
         return found.text()

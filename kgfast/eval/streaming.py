@@ -1,33 +1,29 @@
-"""What rank() and topk() share where entities are a table in files: one pass, many queries.
+"""What rank() and topk() ask of a model whose entities are a table in files.
 
-Each block of rows stands behind the rows of the targets in one small table, of which it alone are
-the candidates: so every backend scores targets by the definition and counts as ever, and the
-integers of all blocks add to those of the whole table.
+Its queries are made of the rows of their anchors alone, and its candidates a block of rows at a
+time.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kgfast.eval.batches import prepared_candidates
-from kgfast.kernels.checks import NonFiniteError
+from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Known, Prepared
-from kgfast.models.base import Candidates, Side, candidates_at, is_nested
+from kgfast.models.base import Candidates, Side, candidates_at, is_nested, queries_at
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.relations import blocks_at
 from kgfast.ops.checks import check_ids, check_index, check_unique
 from kgfast.tables import Rows, as_rows, is_table
-from kgfast.tables.prefetch import BUFFERS, Block, prefetched
+from kgfast.tables.prefetch import Block
 from kgfast.tables.shard import Shard
 
-_BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
-_SAMPLE = 64  # rows that stand for a table
-_RANGES = 256  # after which what was found is kept, at most
+CPU = torch.device("cpu")
 
 
 def entity_table(model: Any) -> Rows | None:
@@ -126,50 +122,82 @@ def local_model(model: Any, table: Rows, ids: Tensor) -> Any:
 
 
 class Pool:
-    """The candidates of one side and crop: made for each block, of what the model says of it."""
+    """One side and crop of a model: its queries, and its candidates, of the rows that are read.
 
-    def __init__(self, model: Any, side: Side, dim: int | None, dims: Sequence[int] | None) -> None:
-        self.model, self.side, self.dim, self.dims = model, side, dim, dims
-        self.count = int(model.num_entities)
-        self.own = () if dim is None or is_nested(model) else (dim,)
-        self.whole_bias = True
-        if hasattr(model, "with_entity"):  # whether its bias is that of all entities, or of rows
-            few = torch.zeros(
-                (2 + (self.count == 2), model.entity.shape[1]),
-                dtype=model.entity.dtype,
-                device="cpu",
-            )
-            bias = candidates_at(model.with_entity(few), side, dim).bias
-            self.whole_bias = bias is not None and len(bias) == self.count
+    Parameters
+    ----------
+    model : Model
+    table : Rows
+        Its entities.
+    side : {"head", "tail"}
+    dim : int, optional
+        The crop of the model.
+    dims : sequence of int, optional
+        Those of the operator.
+    allows_nan : bool
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        table: Rows,
+        side: Side,
+        dim: int | None,
+        dims: Sequence[int] | None,
+        *,
+        allows_nan: bool = False,
+    ) -> None:
+        self.model, self.table, self.side, self.dim = model, table, side, dim
+        self.dims = None if dims is None else tuple(dims)
+        self.allows_nan = allows_nan
+        self._has_rows = hasattr(model, "with_entity")
+        self._whole_bias = not self._has_rows or self._bias_is_of_all()
         self._block: tuple[Block, Prepared] | None = None
 
-    def at(self, block: Block, before: Tensor, *, allows_nan: bool) -> Prepared:
-        """Those of a block, which stands behind the rows of ids ``before [F]``; kept for it."""
+    def queries(self, anchors: Tensor, relations: Tensor) -> Tensor:
+        """``[B, F]``, of the rows of the anchors."""
+        local = local_model(self.model, self.table, anchors)
+        return queries_at(local, anchors, relations, self.side, self.dim)
+
+    def known(self, known: KnownTriples | None, anchors: Tensor, relations: Tensor) -> Known:
+        """The known answers of queries, CSR on the host."""
+        if known is None:
+            zeros = torch.zeros(len(anchors) + 1, dtype=torch.int64, device=CPU)
+            return Known(zeros, zeros[:0])
+        found = known.exclude(anchors.to(known.device), relations.to(known.device), self.side)
+        return Known(*(part.cpu() for part in found))
+
+    def at(self, block: Block) -> Prepared:
+        """The rows of a block as candidates; kept until another is asked for."""
         if self._block is None or self._block[0] is not block:
-            self._block = block, self._made(block, before, allows_nan)
+            self._block = block, self._made(block.rows, slice(block.start, block.stop))
         return self._block[1]
 
-    def _made(self, block: Block, before: Tensor, allows_nan: bool) -> Prepared:
-        def every() -> Tensor:
-            """The ids of all rows of the block, in the whole table."""
-            own = torch.arange(block.start, block.stop, dtype=torch.int64, device="cpu")
-            return torch.cat([before, own])
+    def of(self, ids: Tensor) -> Prepared:
+        """The rows of some ids as candidates of their own, by their places among these."""
+        return self._made(self.table.rows(ids), ids)
 
-        rows = block.rows
-        if hasattr(self.model, "with_entity"):
+    def _made(self, rows: Tensor, which: slice | Tensor) -> Prepared:
+        """The candidates that rows are; ``which``: their ids in the whole table."""
+        if self._has_rows:
             found = candidates_at(self.model.with_entity(rows), self.side, self.dim)
         else:
-            whole = self.model.candidates(self.side, *self.own)
+            own = () if self.dim is None or is_nested(self.model) else (self.dim,)
+            whole = self.model.candidates(self.side, *own)
             whole = whole if hasattr(whole, "table") else Candidates(whole)
-            factor = None if whole.factor is None else whole.factor[every()]
+            factor = None if whole.factor is None else whole.factor[which]
             found = Candidates(rows, whole.bias, factor)
-        if self.whole_bias and found.bias is not None and len(found.bias) > 1:
-            found = replace(found, bias=found.bias.detach()[every()])
-        prepared = prepared_candidates(self.model, found, None, self.dims, allows_nan=allows_nan)
-        if not block.first:
-            return prepared
-        ids = torch.arange(block.first, len(rows), dtype=torch.int64, device="cpu")
-        return _only(prepared, ids)
+        if self._whole_bias and found.bias is not None and len(found.bias) > 1:
+            found = replace(found, bias=found.bias.detach()[which])
+        return prepared_candidates(self.model, found, None, self.dims, allows_nan=self.allows_nan)
+
+    def _bias_is_of_all(self) -> bool:
+        """Whether the bias of the model of a few rows is still that of all entities."""
+        count = int(self.model.num_entities)
+        shape = (2 + (count == 2), self.table.shape[1])
+        few = torch.zeros(shape, dtype=self.table.dtype, device=CPU)
+        bias = candidates_at(self.model.with_entity(few), self.side, self.dim).bias
+        return bias is not None and len(bias) == count
 
 
 def checked_candidates(ids: Tensor, count: int) -> Tensor:
@@ -179,126 +207,6 @@ def checked_candidates(ids: Tensor, count: int) -> Tensor:
     check_ids("candidate_ids", ids, count)
     check_unique("candidate_ids", ids)
     return ids.sort().values
-
-
-def in_block(known: Known, block: Block) -> Known:
-    """The known answers that are rows of a block, by their places in it."""
-    inside = (known.indices >= block.start) & (known.indices < block.stop)
-    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-    return Known(before[known.indptr], known.indices[inside] - block.start + block.first)
-
-
-def among(known: Known, ids: Tensor) -> Known:
-    """The known answers that are among ascending ``ids``, by their places there."""
-    inside = torch.isin(known.indices, ids)
-    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-    return Known(before[known.indptr], torch.searchsorted(ids, known.indices[inside]))
-
-
-def few_rows(pool: Pool, table: Rows, ids: Tensor, *, allows_nan: bool) -> tuple[Block, Prepared]:
-    """The rows of ascending ``ids`` as candidates of their own, by their places there."""
-    block = Block(table.rows(ids), len(ids), 0, 0)  # all of them stand before no row
-    return block, replace(pool.at(block, ids, allows_nan=allows_nan), ids=None)
-
-
-def only_in_block(prepared: Prepared, ids: Tensor | None, block: Block) -> Prepared | None:
-    """The candidates of a block among ascending ``ids``; None where there are none."""
-    if ids is None:
-        return prepared
-    ends = torch.tensor([block.start, block.stop], dtype=torch.int64, device="cpu")
-    first, last = torch.searchsorted(ids, ends).tolist()
-    if first == last:
-        return None
-    return _only(prepared, ids[first:last] - block.start + block.first)
-
-
-def _only(prepared: Prepared, ascending: Tensor) -> Prepared:
-    """Some rows as the only candidates, by ids that need no sorting."""
-    own = prepared.only(ascending)
-    own.__dict__["sorted_ids"] = ascending
-    return own
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How a table is read within a limit of memory.
-
-    Attributes
-    ----------
-    block_rows : int
-        Rows that are read at once.
-    per_pass : int
-        Queries that one pass over the file serves.
-    gives_back : bool
-        Whether pages of the file are given back: all of them, where it is larger than the limit.
-    """
-
-    block_rows: int
-    per_pass: int
-    gives_back: bool
-
-    @classmethod
-    def of(cls, table: Rows, limit: int, row_bytes: int, query_bytes: int) -> "Cut":
-        """The cut within a limit, for queries of so many bytes and rows that take so many.
-
-        Raises
-        ------
-        ValueError
-            If not even one row and one query find room.
-        """
-        stored = table.row_bytes
-        row_bytes = max(1, BUFFERS * stored + row_bytes)
-        query_bytes += (BUFFERS + 1) * stored  # the target's row
-        if limit < row_bytes + query_bytes:
-            raise ValueError(
-                f"max_memory must be at least {row_bytes + query_bytes:,} bytes here, for one row "
-                f"and one query; got {limit:,}"
-            )
-        most = _BLOCK_BYTES // max(1, stored)
-        rows = max(1, min(most, limit // 4 // row_bytes, max(1, len(table))))
-        queries = max(1, (limit - rows * row_bytes) // query_bytes)
-        return cls(rows, queries, len(table) * stored > limit)
-
-    def ranges(self, first: int, count: int) -> list[tuple[int, int]]:
-        """The blocks of rows ``first .. count - 1``."""
-        return [
-            (start, min(start + self.block_rows, count))
-            for start in range(first, count, self.block_rows)
-        ]
-
-    def is_end(self, stop: int, start: int, count: int) -> bool:
-        """Whether a range ends with a block, after which what was found is kept."""
-        step = max(self.block_rows, -(-count // _RANGES))
-        return stop >= count or stop // step > start // step
-
-
-def swept(
-    table: Rows,
-    cut: Cut,
-    first: int,
-    before: Tensor,
-    needed: Callable[[int, int], bool],
-) -> AbstractContextManager[Iterator[Block]]:
-    """The blocks of a table from a row on that someone needs, prefetched; a context.
-
-    ``before``: ids of rows that stand in front of each.
-    """
-    ranges = [span for span in cut.ranges(first, len(table)) if needed(*span)]
-    return prefetched(table, ranges, table.rows(before), gives_back=cut.gives_back)
-
-
-def raise_named(error: NonFiniteError, table: Rows, block: Block, before: Tensor) -> None:
-    """Raise for the row of the table that a row of a block is; queries are the caller's."""
-    if error.row is None or error.name not in ("candidates", "factor", "bias"):
-        return
-    row = error.row - block.first + block.start
-    if error.row < block.first:
-        row = int(before[error.row])
-    what = table.where(row) if error.name != "bias" else f"bias: row {row}"
-    raise NonFiniteError(
-        f"{what} holds a NaN or an infinity; every number that takes part must be finite "
-        f'(nan="worst" ranks it last)'
-    ) from None
 
 
 def state_of(model: Any) -> Iterator[Tensor]:
@@ -312,18 +220,3 @@ def state_of(model: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, nn.Module) or hasattr(value, "with_entity"):
             yield from state_of(value)
-
-
-def sample_of(table: Rows) -> Tensor:
-    """A few rows from all over a table, which stand for it in a fingerprint."""
-    count = min(_SAMPLE, len(table))
-    ids = torch.arange(count, dtype=torch.int64, device="cpu") * len(table) // max(1, count)
-    return table.rows(ids)
-
-
-def has_any(ids: Tensor | None, first: int, last: int) -> bool:
-    """Whether a range of rows holds candidates."""
-    if ids is None:
-        return True
-    ends = torch.tensor([first, last], dtype=torch.int64, device=torch.device("cpu"))
-    return bool(torch.searchsorted(ids, ends).diff() > 0)

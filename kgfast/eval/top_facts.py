@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.eval.asked import checked_ids_of
 from kgfast.eval.batches import (
     check_known,
     check_names,
@@ -24,7 +25,7 @@ from kgfast.eval.batches import (
 from kgfast.eval.blocks import BlockPool, Queries
 from kgfast.eval.facts import Best, Facts
 from kgfast.eval.host import host_model
-from kgfast.eval.prediction import candidate_pool, checked_ids_of
+from kgfast.eval.prediction import candidate_pool
 from kgfast.graph import KnownTriples, names_of
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Operands, Prepared

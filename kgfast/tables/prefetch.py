@@ -15,28 +15,25 @@ BUFFERS = 2  # one is read into while the other is worked on
 
 
 class Block(NamedTuple):
-    """Rows ``start .. stop - 1`` of a table, after rows that stand before those of every block.
+    """Rows ``start .. stop - 1`` of a table.
 
     Attributes
     ----------
     rows : Tensor
-        ``[first + stop - start, G]``; valid until the next block is asked for.
-    first : int
-        How many rows stand before.
+        ``[stop - start, G]``; valid until the next block is asked for.
     start, stop : int
     """
 
     rows: Tensor
-    first: int
     start: int
     stop: int
 
 
 @contextmanager
 def prefetched(
-    table: Rows, ranges: Sequence[tuple[int, int]], before: Tensor, *, gives_back: bool
+    table: Rows, ranges: Sequence[tuple[int, int]], *, gives_back: bool
 ) -> Iterator[Iterator[Block]]:
-    """Blocks of a table, in order, with the rows ``before [F, G]`` in front of each.
+    """Blocks of a table, in order.
 
     The thread ends with the context. What it raises is raised where its block is asked for.
 
@@ -45,19 +42,15 @@ def prefetched(
     table : Rows
     ranges : sequence of (int, int)
         The blocks.
-    before : Tensor
-        Of the table's dtype and columns.
     gives_back : bool
         Whether the system may forget the pages that were read.
     """
     longest = max((stop - start for start, stop in ranges), default=0)
-    shape = (len(before) + longest, table.shape[1])
+    shape = (longest, table.shape[1])
     free: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
     full: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
     for _ in range(min(BUFFERS, len(ranges))):
-        buffer = torch.empty(shape, dtype=table.dtype, device="cpu")
-        buffer[: len(before)] = before
-        free.put(buffer)
+        free.put(torch.empty(shape, dtype=table.dtype, device="cpu"))
 
     def read() -> None:
         try:
@@ -65,11 +58,11 @@ def prefetched(
                 buffer = free.get()
                 if buffer is None:
                     return
-                rows = buffer[: len(before) + stop - start]
-                table.read_into(start, rows[len(before) :])
+                rows = buffer[: stop - start]
+                table.read_into(start, rows)
                 if gives_back:
                     table.give_back(start, stop)
-                full.put(Block(rows, len(before), start, stop))
+                full.put(Block(rows, start, stop))
             full.put(None)
         except BaseException as error:
             full.put(error)

@@ -1,0 +1,246 @@
+"""One pass over a table in files: whom it serves, what it reads, and what it keeps.
+
+Counts add, and the best of two blocks are merged: so each block of rows is a small table of its
+own, and what was found in all blocks is what one sweep over the whole table finds.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.eval.partial import Fingerprint, Partial
+from kgfast.eval.streaming import CPU, Pool, state_of
+from kgfast.graph import KnownTriples
+from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.operands import Known, Lists, Operands, Prepared
+from kgfast.models.base import Side
+from kgfast.ops.checks import check_queries
+from kgfast.tables import Rows
+from kgfast.tables.prefetch import BUFFERS, Block, prefetched
+
+_BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
+_RANGES = 256  # after which what was found is kept, at most
+_SAMPLE = 64  # rows that stand for a table
+
+
+class Ask:
+    """Queries of one side that share their candidates, and what was found for them so far.
+
+    Parameters
+    ----------
+    pool : Pool
+    anchors, relations : Tensor
+        int64 ``[B]``, on the host.
+    known : KnownTriples or None
+    ids : Tensor, optional
+        Ascending: only these are candidates.
+
+    Attributes
+    ----------
+    queries : Tensor
+        ``[B, F]``.
+    known : Known
+    state : list of Tensor
+        What was found, on the host: changed in place by each block.
+    """
+
+    state: list[Tensor]
+
+    def __init__(
+        self,
+        pool: Pool,
+        anchors: Tensor,
+        relations: Tensor,
+        known: KnownTriples | None,
+        ids: Tensor | None,
+    ) -> None:
+        self.pool, self.ids = pool, ids
+        self.queries = pool.queries(anchors, relations)
+        self.known = pool.known(known, anchors, relations)
+
+    def __len__(self) -> int:
+        """How many queries these are."""
+        return len(self.queries)
+
+    def take(self, block: Block) -> None:
+        """Add what is found in a block, if it holds candidates."""
+        start, stop = block.start, block.stop
+        if not self.needs(start, stop):
+            return
+        with self.named(lambda row: row + start):
+            prepared = self.pool.at(block)
+            if self.ids is not None:
+                first, last = _between(self.ids, start, stop)
+                prepared = prepared.only(self.ids[first:last] - start)
+            self.add(block, self.operands(prepared), within(self.known, start, stop))
+
+    def add(self, block: Block, operands: Operands, known: Known) -> None:
+        """Add what a block's candidates are to the queries; known answers are its rows."""
+        raise NotImplementedError
+
+    def check_finite_queries(self) -> None:
+        """Raise for the first query that is not finite, in the caller's words."""
+        raise NotImplementedError
+
+    def needs(self, start: int, stop: int) -> bool:
+        """Whether a range of rows holds candidates."""
+        if self.ids is None:
+            return True
+        first, last = _between(self.ids, start, stop)
+        return first < last
+
+    def operands(self, prepared: Prepared) -> Operands:
+        """The queries, with some candidates."""
+        check_queries(self.queries, prepared)
+        return Operands(self.queries, prepared, self.pool.dims)
+
+    def listed(self, ids: Tensor, lists: Lists) -> tuple[Operands, Known, Lists]:
+        """Candidates of each query's own, as places among ascending ``ids`` that hold them all."""
+        known = among(self.known, ids)
+        own = Lists(lists.indptr, torch.searchsorted(ids, lists.indices))
+        return self.operands(self.pool.of(ids)), known, own
+
+    @contextmanager
+    def named(self, id_of: Any) -> Iterator[None]:
+        """Name the query, or the row of the table, that is not finite; ``id_of`` a row within."""
+        try:
+            yield
+        except NonFiniteError as error:
+            self.check_finite_queries()
+            if error.row is None or error.name not in ("candidates", "factor", "bias"):
+                raise
+            row = int(id_of(error.row))
+            what = self.pool.table.where(row) if error.name != "bias" else f"bias: row {row}"
+            raise NonFiniteError(
+                f"{what} holds a NaN or an infinity; every number that takes part must be finite "
+                f'(nan="worst" ranks it last)'
+            ) from None
+
+
+def within(known: Known, first: int, last: int) -> Known:
+    """The known answers that are among rows ``first .. last - 1``, counted from the first."""
+    inside = (known.indices >= first) & (known.indices < last)
+    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
+    return Known(before[known.indptr], known.indices[inside] - first)
+
+
+def among(known: Known, ids: Tensor) -> Known:
+    """The known answers that are among ascending ``ids``, by their places there."""
+    inside = torch.isin(known.indices, ids)
+    before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
+    return Known(before[known.indptr], torch.searchsorted(ids, known.indices[inside]))
+
+
+def _between(ids: Tensor, start: int, stop: int) -> tuple[int, int]:
+    """Which of ascending ids lie within a range."""
+    ends = torch.tensor([start, stop], dtype=torch.int64, device=CPU)
+    first, last = torch.searchsorted(ids, ends).tolist()
+    return first, last
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a table is read within a limit of memory.
+
+    Attributes
+    ----------
+    block_rows : int
+        Rows that are read at once.
+    per_pass : int
+        Queries that one pass over the file serves.
+    gives_back : bool
+        Whether pages of the file are given back: all of them, where it is larger than the limit.
+    """
+
+    block_rows: int
+    per_pass: int
+    gives_back: bool
+
+    @classmethod
+    def of(cls, table: Rows, limit: int, row_bytes: int, query_bytes: int) -> "Cut":
+        """The cut within a limit, for queries of so many bytes and rows that take so many.
+
+        Raises
+        ------
+        ValueError
+            If not even one row and one query find room.
+        """
+        stored = table.row_bytes
+        row_bytes = max(1, BUFFERS * stored + row_bytes)
+        if limit < row_bytes + query_bytes:
+            raise ValueError(
+                f"max_memory must be at least {row_bytes + query_bytes:,} bytes here, for one row "
+                f"and one query; got {limit:,}"
+            )
+        most = _BLOCK_BYTES // max(1, stored)
+        rows = max(1, min(most, limit // 4 // row_bytes, max(1, len(table))))
+        queries = max(1, (limit - rows * row_bytes) // query_bytes)
+        return cls(rows, queries, len(table) * stored > limit)
+
+    def ranges(self, first: int, count: int) -> list[tuple[int, int]]:
+        """The blocks of rows ``first .. count - 1``."""
+        return [
+            (start, min(start + self.block_rows, count))
+            for start in range(first, count, self.block_rows)
+        ]
+
+    def is_end(self, stop: int, start: int, count: int) -> bool:
+        """Whether a range ends with a block, after which what was found is kept."""
+        step = max(self.block_rows, -(-count // _RANGES))
+        return stop >= count or stop // step > start // step
+
+
+def mean_answers(known: KnownTriples | None, asked: tuple[Tensor, Tensor], side: Side) -> int:
+    """How many known answers a query of a side has, on average."""
+    if known is None or not len(asked[0]):
+        return 0
+    anchors, relations = (ids.contiguous().to(known.device) for ids in asked)
+    return int(known.counts(anchors, relations, side).double().mean())
+
+
+def sweep(
+    table: Rows, cut: Cut, asks: Sequence[Ask], kept: tuple[Partial, int] | None, advance: Any
+) -> None:
+    """Read the table once, and let all who ask take what they find.
+
+    Parameters
+    ----------
+    table : Rows
+    cut : Cut
+    asks : sequence of Ask
+    kept : (Partial, int), optional
+        Where what is found is kept after each range, as which pass: it goes on from there.
+    advance : callable
+        Told of rows, and of the queries that they met.
+    """
+    state = [part for ask in asks for part in ask.state]
+    count, done, queries = len(table), 0, sum(len(ask) for ask in asks)
+    if kept is not None:
+        done = kept[0].load(kept[1], state)
+        advance(done, 0)
+    ranges = [span for span in cut.ranges(done, count) if any(ask.needs(*span) for ask in asks)]
+    with prefetched(table, ranges, gives_back=cut.gives_back) as blocks:
+        for block in blocks:
+            for ask in asks:
+                ask.take(block)
+            advance(block.stop - done, queries)
+            done = block.stop
+            if kept is not None and cut.is_end(done, block.start, count):
+                kept[0].save(kept[1], state, done)
+    if kept is not None and done < count:
+        kept[0].save(kept[1], state, count)
+    advance(count - done, 0)
+
+
+def fingerprint_of(kind: str, model: Any, table: Rows, *asked: Any) -> Fingerprint:
+    """That of a call, begun with its model and table; see :class:`kgfast.eval.partial.Partial`."""
+    few = min(_SAMPLE, len(table))
+    ids = torch.arange(few, dtype=torch.int64, device=CPU) * len(table) // max(1, few)
+    found = Fingerprint()
+    found.add(kind, type(model).__name__, model.score, table.shape, table.dtype, table.facts)
+    found.add(table.rows(ids), *state_of(model), *asked)
+    return found
