@@ -1,11 +1,14 @@
-"""The result of a search over all triples: the best new facts, and their scores."""
+"""What top_facts() goes through, all (h, r) of a slice, and its result: the best new facts."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from kgfast.display import html_table, shortened
+from kgfast.eval.blocks import Queries
 from kgfast.eval.written import Written
 from kgfast.frames import needed
 from kgfast.graph import names_of
@@ -137,3 +140,29 @@ class Best:
             scores, triples = scores[order], triples[order]
         order = scores.argsort(stable=True, descending=True)[: self.k]
         self.scores, self.triples = scores[order], triples[order]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All (h, r) of a slice, in batches that ascend."""
+
+    heads: Tensor
+    relations: Tensor
+    batch_size: int
+
+    def __len__(self) -> int:
+        return len(self.heads) * len(self.relations)
+
+    def batches(self) -> Iterator[Queries]:
+        """Each is later than the one before; within one, heads stand relation by relation."""
+        step = max(1, self.batch_size // max(1, len(self.relations)))
+        for heads in self.heads.split(step) if len(self) else ():
+            for relations in self.relations.split(self.batch_size):
+                yield Queries(heads.repeat(len(relations)), relations.repeat_interleave(len(heads)))
+
+    def sample(self, count: int) -> Queries:
+        """Some queries, spread evenly."""
+        step = max(1, len(self) // count)
+        places = torch.arange(0, len(self), step, dtype=torch.int64, device="cpu")[:count]
+        width = max(1, len(self.heads))
+        return Queries(self.heads[places % width], self.relations[places // width])

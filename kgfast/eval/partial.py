@@ -136,8 +136,9 @@ class Fingerprint:
             if isinstance(value, Tensor):
                 flat = value.detach().cpu().contiguous()
                 self._hash.update(repr((tuple(flat.shape), flat.dtype)).encode())
-                if flat.numel():
-                    self._hash.update(flat.reshape(-1).view(torch.uint8).numpy().data)
+                if flat.numel():  # one number may have any stride
+                    bits = flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
+                    self._hash.update(bits.numpy().data)
             else:
                 self._hash.update(repr(value).encode())
 

@@ -5,7 +5,7 @@ blocks is ordered as one sweep orders it; the scores that are returned are round
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -134,17 +134,42 @@ def streamed_topk(search: Search, limit: int, partial: Any, advance: Any) -> tup
         folder = Partial(partial, _fingerprint(search), cut.per_pass)
         cut = replace(cut, per_pass=folder.per_pass)
     every = torch.arange(len(search.anchors), dtype=torch.int64, device=CPU)
-    scores = torch.empty((len(every), search.k), dtype=torch.float64, device=CPU)
-    ids = torch.empty(scores.shape, dtype=torch.int64, device=CPU)
-    dtype = torch.float64 if search.table.dtype == torch.float64 else torch.float32
-    for number, rows in enumerate(every.split(cut.per_pass) if len(every) else []):
-        asks = [_Best(search, pool, *part) for part in _parts(search, rows)]
+    found = []
+    for number, rows in enumerate(every.split(cut.per_pass)):
         kept = None if folder is None else (folder, number)
+        found.append(best_of(search, pool, cut, rows, kept, advance))
+    dtype = found[0].dtype
+    return torch.cat([it.scores for it in found]).to(dtype), torch.cat([it.ids for it in found])
+
+
+class Answers(NamedTuple):
+    """The best answers of queries, ``[B, k]``, and the dtype that scores are rounded to."""
+
+    scores: Tensor  # float64
+    ids: Tensor
+    dtype: torch.dtype
+
+
+def best_of(
+    search: Search,
+    pool: Pool,
+    cut: Cut,
+    rows: Tensor,
+    kept: tuple[Partial, int] | None,
+    advance: Any,
+) -> Answers:
+    """Those of some of the queries, by one pass over the file."""
+    parts = _parts(search, rows) if len(rows) else []
+    asks = [_Best(search, pool, *part) for part in parts]
+    scores = torch.empty((len(rows), search.k), dtype=torch.float64, device=CPU)
+    ids = torch.empty(scores.shape, dtype=torch.int64, device=CPU)
+    if asks:
         sweep(search.table, cut, asks, kept, advance)
-        for ask in asks:
-            scores[ask.rows], ids[ask.rows] = ask.scores, ask.best
-            dtype = ask.dtype
-    return scores.to(dtype), ids
+    for ask in asks:
+        scores[ask.rows - rows[0]], ids[ask.rows - rows[0]] = ask.scores, ask.best
+    is_double = search.table.dtype == torch.float64
+    dtype = asks[0].dtype if asks else torch.float64 if is_double else torch.float32
+    return Answers(scores, ids, dtype)
 
 
 def listed_topk(search: Search) -> tuple[Tensor, Tensor]:

@@ -7,13 +7,13 @@ tails stand in classes by their norms, and a query whose bound ``|q| max |c|`` i
 threshold is not asked for a class: of trained tables that leaves out nearly all of them.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kgfast.eval import streamed_facts
 from kgfast.eval.asked import checked_ids_of
 from kgfast.eval.batches import (
     check_known,
@@ -23,9 +23,11 @@ from kgfast.eval.batches import (
     evaluating,
 )
 from kgfast.eval.blocks import BlockPool, Queries
-from kgfast.eval.facts import Best, Facts
+from kgfast.eval.facts import Best, Facts, Grid
 from kgfast.eval.host import host_model
+from kgfast.eval.memory import memory_limit
 from kgfast.eval.prediction import candidate_pool
+from kgfast.eval.streaming import check_limits, entity_table
 from kgfast.graph import KnownTriples, names_of
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Operands, Prepared
@@ -58,6 +60,7 @@ def top_facts(
     tails: Any = None,
     vocabulary: Any = None,
     batch_size: int | None = None,
+    max_memory: int | str | None = None,
     progress: bool = False,
 ) -> Facts:
     """Find the ``k`` best new facts among all triples (h, r, t), exactly.
@@ -81,6 +84,9 @@ def top_facts(
         The names of the model's rows: for slices by name, and for facts that show them.
     batch_size : int, optional
         Queries (h, r) a batch. The default keeps a batch within 8 MiB; results do not depend on it.
+    max_memory : int or str, optional
+        Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
+        it: the file is read once for as many queries (h, r) as find room, so ask for a slice.
     progress : bool
         Show a progress bar.
 
@@ -116,11 +122,17 @@ def top_facts(
         None if tails is None else _axis("tails", tails, *entities),
     ]
     size = checked_batch_size(batch_size, model)
+    assert axes[0] is not None
+    assert axes[1] is not None
+    grid, table = Grid(axes[0], axes[1], size), entity_table(model)
+    check_limits(table, max_memory, None)
+    if table is not None:
+        asked = streamed_facts.Asked(model, table, grid, k, known, axes[2])
+        with evaluating(model), torch.no_grad():
+            found = asked.best(memory_limit(max_memory), progress=progress)
+        return Facts(*found, vocabulary=names)
     with evaluating(model), torch.no_grad():
         pool = candidate_pool(model, "tail", axes[2], None, None)
-        assert axes[0] is not None
-        assert axes[1] is not None
-        grid = _Grid(axes[0], axes[1], size)
         search = _Search(model, pool, known, Best(k))
         with progress_bar(progress, "searching", len(grid)) as advance:
             if isinstance(pool, Prepared) and pool.num_candidates and len(grid):
@@ -146,32 +158,6 @@ def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:
     return ids.sort().values
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """All (h, r) of a slice, in batches that ascend."""
-
-    heads: Tensor
-    relations: Tensor
-    batch_size: int
-
-    def __len__(self) -> int:
-        return len(self.heads) * len(self.relations)
-
-    def batches(self) -> Iterator[Queries]:
-        """Each is later than the one before; within one, heads stand relation by relation."""
-        step = max(1, self.batch_size // max(1, len(self.relations)))
-        for heads in self.heads.split(step) if len(self) else ():
-            for relations in self.relations.split(self.batch_size):
-                yield Queries(heads.repeat(len(relations)), relations.repeat_interleave(len(heads)))
-
-    def sample(self, count: int) -> Queries:
-        """Some queries, spread evenly."""
-        step = max(1, len(self) // count)
-        places = torch.arange(0, len(self), step, dtype=torch.int64, device="cpu")[:count]
-        width = max(1, len(self.heads))
-        return Queries(self.heads[places % width], self.relations[places // width])
-
-
 class _Search:
     """What the batches of one call share."""
 
@@ -184,7 +170,7 @@ class _Search:
         self.dtype = torch.float32
         self._classes = [_Class(pool)] if isinstance(pool, Prepared) else []
 
-    def seed(self, pool: Prepared, grid: _Grid) -> None:
+    def seed(self, pool: Prepared, grid: Grid) -> None:
         """Find a first threshold: the k-th best score of a few queries, the most promising ones.
 
         Then split the candidates into classes, if that is worthwhile.

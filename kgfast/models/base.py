@@ -63,8 +63,9 @@ class Model(nn.Module):
     Parameters
     ----------
     entity : Tensor, array or Table
-        ``[N, G]`` floating point. Of a :class:`kgfast.tables.Table`, :func:`kgfast.rank` and
-        :func:`kgfast.topk` read the rows where they are needed; nothing else takes such a model.
+        ``[N, G]`` floating point. Of a :class:`kgfast.tables.Table`, :func:`kgfast.rank`,
+        :func:`kgfast.topk` and :func:`kgfast.top_facts` read the rows where they are needed;
+        nothing else takes such a model.
     relation : Tensor or array
         ``[R, *]`` floating point, on the same device. Of complex numbers, where a model has them,
         the parts are read in place.
@@ -300,8 +301,8 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
     candidates = Candidates(candidates) if isinstance(candidates, Tensor) else candidates
     if is_table(getattr(candidates, "table", None)):
         raise TypeError(
-            f"entities are {candidates.table!r}: rank() and topk() read such a table; here it must "
-            f"be a tensor, as of table.block(0, len(table))"
+            f"entities are {candidates.table!r}: rank(), topk() and top_facts() read such a table; "
+            f"here it must be a tensor, as of table.block(0, len(table))"
         )
     if not (
         isinstance(getattr(candidates, "table", None), Tensor) and hasattr(candidates, "operands")

@@ -166,7 +166,10 @@ def test_what_a_model_of_a_table_does_not_do(tmp_path):
         (lambda: stored.to("cpu"), r"to\(\): the entities are FileTable"),
         (lambda: RSCF(stored).state_dict(), r"state_dict\(\): the entities"),
         (lambda: stored.first_columns(2), r"first_columns\(\)"),
-        (lambda: kgfast.top_facts(stored, k=3), r"rank\(\) and topk\(\) read such a table"),
+        (
+            lambda: kgfast.losses.nssa(stored, TRIPLES, torch.arange(4)),
+            r"rank\(\), topk\(\) and top_facts\(\) read such a table",
+        ),
         (lambda: RotatE(stored.entity, stored.entity), "relation must be a tensor"),
     ):
         with pytest.raises(TypeError, match=words):

@@ -134,5 +134,7 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     for change in ({"k": 5}, {"known": None}, {"heads": HEADS.flip(0)}):
         with pytest.raises(ValueError, match="is of another call"):
             kgfast.topk(stored, **options | change, **files)
+    one = {"heads": 3, "relations": 0, "k": 2}
+    same(kgfast.topk(stored, **one, partial=tmp_path / "one"), kgfast.topk(model, **one))
     with pytest.raises(ValueError, match="is of another call"):
         kgfast.rank(stored, TRIPLES, **files)
