@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast import tables
 from kgfast.adapters.affine import AffineModel, Parts, Rows
 from kgfast.graph import shown
 from kgfast.models import ComplEx, DistMult, RotatE, TransE
@@ -21,7 +22,7 @@ __all__ = ["load_dglke"]
 _NEEDED = ("model_name", "hidden_dim", "dataset")
 
 
-def load_dglke(folder: str | os.PathLike[str]) -> Any:
+def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any:
     """Load the tables that DGL-KE saved (``dglke_train``, its ``save_path``).
 
     Tables are memory-mapped: what is not read is not loaded. Ids are those of ``entities.tsv`` and
@@ -32,6 +33,9 @@ def load_dglke(folder: str | os.PathLike[str]) -> Any:
     ----------
     folder
         With ``config.json``, ``<dataset>_<model>_entity.npy`` and ``..._relation.npy``.
+    as_table : bool
+        Entities are a :class:`kgfast.tables.Table`: read in blocks, within ``max_memory`` of
+        :func:`kgfast.rank`. Not of RESCAL.
 
     Returns
     -------
@@ -56,7 +60,13 @@ def load_dglke(folder: str | os.PathLike[str]) -> Any:
             f"{folder / 'config.json'}: model {shown(name)} is not available; known: "
             f"{', '.join(_MODELS)}"
         )
-    entity, relation = (_table(folder, config, what) for what in ("entity", "relation"))
+    if as_table and name == "RESCAL":
+        raise ValueError(
+            f"{folder / 'config.json'}: RESCAL makes its candidates of all entities, which are "
+            f"read in place: load it without as_table"
+        )
+    entity: Any = _table(folder, config, "entity")
+    relation = _table(folder, config, "relation")
     dim = config["hidden_dim"]
     doubled = {"entity": bool(config.get("double_ent")), "relation": bool(config.get("double_rel"))}
     widths = {what: dim * (1 + doubled[what]) for what in doubled}
@@ -68,6 +78,8 @@ def load_dglke(folder: str | os.PathLike[str]) -> Any:
                 f"{_path(folder, config, what)}: must have {widths[what]} columns (hidden_dim "
                 f"{dim}{', doubled' if doubled[what] else ''}); got shape {list(table.shape)}"
             )
+    if as_table:
+        entity = tables.open(_path(folder, config, "entity"))
     return build(folder / "config.json", config, entity, relation)
 
 
@@ -122,7 +134,7 @@ def _gamma(path: Path, config: dict[str, Any]) -> float:
     return float(value)
 
 
-def _rotate(path: Path, config: dict[str, Any], entity: Tensor, relation: Tensor) -> RotatE:
+def _rotate(path: Path, config: dict[str, Any], entity: Any, relation: Tensor) -> RotatE:
     if entity.shape[1] != 2 * relation.shape[1]:
         raise ValueError(
             f"{path}: RotatE has double_ent and not double_rel; got {entity.shape[1]} and "
@@ -150,7 +162,7 @@ def _rescal(path: Path, config: dict[str, Any], entity: Tensor, relation: Tensor
     return AffineModel(score, Parts([entity], [matrices], [entity]))
 
 
-_Build = Callable[[Path, dict[str, Any], Tensor, Tensor], Any]
+_Build = Callable[[Path, dict[str, Any], Any, Tensor], Any]
 _MODELS: dict[str, _Build] = {
     "RotatE": _rotate,
     "TransE": _transe("l2"),

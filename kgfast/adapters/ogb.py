@@ -146,6 +146,8 @@ def predict_top10(
     *,
     known: KnownTriples | None = None,
     batch_size: int | None = None,
+    max_memory: int | str | None = None,
+    partial: Any = None,
     progress: bool = False,
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Find the ten best tails of WikiKG90Mv2's queries among all entities.
@@ -158,7 +160,7 @@ def predict_top10(
         ``[T, 2]``, the rows of ``val_hr.npy`` or of a test set.
     known : KnownTriples, optional
         Triples whose tails are left out. The evaluator does not ask for it.
-    batch_size, progress
+    batch_size, max_memory, partial, progress
         As of :func:`kgfast.topk`.
 
     Returns
@@ -185,6 +187,8 @@ def predict_top10(
         known=known,
         pad=True,
         batch_size=batch_size,
+        max_memory=max_memory,
+        partial=partial,
         progress=progress,
     )
     return found.ids.cpu().numpy().astype(np.int32)

@@ -7,6 +7,7 @@ traceback instead.
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,12 +40,29 @@ Set = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a run, or of tables (with --data).")
+]
 Data = Annotated[
     Path | None,
     typer.Option(help="The folder of the dataset, or one that holds it; dataset.root."),
 ]
 Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
 Names = list[str] | None
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="BYTES",
+        help='Of a folder of tables: read the entities in blocks within so much, as "4GiB".',
+    ),
+]
+Partial = Annotated[
+    Path | None,
+    typer.Option(
+        help="Of a folder of tables: keep what is found here, and go on from it when killed."
+    ),
+]
 
 
 def _show_version(is_set: bool) -> None:
@@ -94,6 +112,68 @@ def _said_by(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
+
+
+@dataclass(frozen=True)
+class LoadedTables:
+    """What a folder of tables holds, with the data that name its rows.
+
+    Attributes
+    ----------
+    model : Model
+    vocabulary : pair of Vocabulary, optional
+    dataset : Dataset, optional
+    """
+
+    model: Any
+    vocabulary: Any
+    dataset: Any
+
+    def probabilities(self, scores: Any) -> None:
+        """None: tables do not say what they were trained for."""
+
+
+def holds_tables(folder: Path) -> bool:
+    """Whether a folder holds tables and not a run."""
+    from kgfast.training import RunFolder
+
+    return not RunFolder(folder).holds_a_run() and (folder / "config.json").is_file()
+
+
+def check_limits(folder: Path, limits: dict[str, Any]) -> None:
+    """That what only tables take is not given for a run."""
+    given = [name for name, value in limits.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"--{given[0].replace('_', '-')} is of folders of tables, and {folder} is a run, "
+            f"whose tables fit in memory: kgfast export {folder} --to npy makes such a folder"
+        )
+
+
+def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTables:
+    """A folder of tables; with data, whose names must be those of its rows."""
+    from kgfast.datasets import load as load_data
+    from kgfast.graph.named import check_same_names
+    from kgfast.training.exported import load_tables
+
+    model, names = load_tables(folder, as_table=as_table)
+    if data is None:
+        return LoadedTables(model, names if any(names) else None, None)
+    dataset = load_data(data)
+    own = dataset.entities, dataset.relations
+    check_same_names(own, names, f"{folder} (its rows are in another order)")
+    unnamed = [
+        what
+        for what, its, theirs in zip(("entities", "relations"), names, own, strict=True)
+        if its is None and theirs is not None
+    ]
+    if unnamed:
+        typer.echo(
+            f"{folder} does not name its {' and '.join(unnamed)}: rows are taken to be numbered "
+            f"as in {data}",
+            err=True,
+        )
+    return LoadedTables(model, own, dataset)
 
 
 def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: Set) -> Any:

@@ -1,12 +1,28 @@
 """``kgfast evaluate``."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Checkpoint, Data, Debug, Set, Which, app, errors_in_a_line, load
+from kgfast.cli.common import (
+    Checkpoint,
+    Data,
+    Debug,
+    Folder,
+    Memory,
+    Partial,
+    Set,
+    Which,
+    app,
+    check_limits,
+    errors_in_a_line,
+    holds_tables,
+    load,
+    load_folder,
+)
 
 
 class Split(StrEnum):
@@ -24,11 +40,6 @@ class Sides(StrEnum):
     tail = "tail"
 
 
-Folder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The folder of a run, or of tables (with --data).")
-]
-
-
 @app.command()
 def evaluate(
     run: Folder,
@@ -43,19 +54,22 @@ def evaluate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
     ] = False,
+    max_memory: Memory = None,
+    partial: Partial = None,
     set: Set = None,
     debug: Debug = False,
 ) -> None:
     """Rank a split with a trained model, or with the tables in a folder."""
     with errors_in_a_line(debug):
         from kgfast.models.base import SIDES
-        from kgfast.training import RunFolder
 
         sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
-        if RunFolder(run).holds_a_run() or not (run / "config.json").is_file():
-            results = _of_run(load(run, checkpoint, data, set), split, sides)
+        limits = {"max_memory": max_memory, "partial": partial}
+        if holds_tables(run):
+            results = _of_tables(run, data, split, sides, limits)
         else:
-            results = _of_tables(run, data, split, sides)
+            check_limits(run, limits)
+            results = _of_run(load(run, checkpoint, data, set), split, sides)
         for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
             typer.echo("" if dim is None else f"dim {dim}", nl=dim is not None)
             shown = ranks.raw if raw else ranks
@@ -72,33 +86,22 @@ def _of_run(loaded: Any, split: Split, sides: Any) -> Any:
     return ranks_of(loaded.model, loaded.dataset, split.value, loaded.config, sides)
 
 
-def _of_tables(folder: Path, data: Path | None, split: Split, sides: Any) -> Any:
+def _of_tables(
+    folder: Path, data: Path | None, split: Split, sides: Any, limits: dict[str, Any]
+) -> Any:
     """The ranks of a folder of tables, whose rows have the names of the data."""
-    from kgfast.datasets import load as load_data
     from kgfast.eval.ranking import rank
-    from kgfast.graph.named import check_same_names
-    from kgfast.training.exported import load_tables
 
     if data is None:
         raise ValueError(f"{folder} holds tables, not a run: say with --data what to rank")
-    model, names = load_tables(folder)
-    dataset = load_data(data)
-    check_same_names(
-        (dataset.entities, dataset.relations), names, f"{folder} (its rows are in another order)"
-    )
-    unnamed = [
-        what
-        for what, own in zip(("entities", "relations"), names, strict=True)
-        if own is None and getattr(dataset, what) is not None
-    ]
-    if unnamed:
-        typer.echo(
-            f"{folder} does not name its {' and '.join(unnamed)}: rows are taken to be numbered "
-            f"as in {data}",
-            err=True,
-        )
+    in_blocks = any(value is not None for value in limits.values())
+    loaded = load_folder(folder, data, as_table=in_blocks)
+    dataset = loaded.dataset
     triples, known = getattr(dataset, split.value), dataset.known()
+    options = {"known": known, "sides": sides, "vocabulary": dataset}
+    if in_blocks:
+        options |= limits | {"progress": sys.stdout.isatty()}
     try:
-        return rank(model, triples, known=known, sides=sides, vocabulary=dataset)
+        return rank(loaded.model, triples, **options)
     except NotImplementedError as error:  # tables that score no relations, not a bug
         raise ValueError(str(error)) from error

@@ -12,19 +12,24 @@ from kgfast.cli.common import (
     Checkpoint,
     Data,
     Debug,
+    Folder,
+    Memory,
     Names,
-    Run,
+    Partial,
     Set,
     Which,
     app,
+    check_limits,
     errors_in_a_line,
+    holds_tables,
     load,
+    load_folder,
 )
 
 
 @app.command()
 def predict(
-    run: Run,
+    run: Folder,
     head: Annotated[Names, typer.Option(help="Predict its tails; may be repeated.")] = None,
     tail: Annotated[
         Names, typer.Option(help="Predict its heads; with --head, the relations of both.")
@@ -51,6 +56,8 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")
     ] = None,
+    max_memory: Memory = None,
+    partial: Partial = None,
     set: Set = None,
     debug: Debug = False,
 ) -> None:
@@ -64,15 +71,27 @@ def predict(
             _check_queries(head, relation, tail)
         elif dim is not None:
             raise ValueError("--dim goes with queries, not with --all")
-        loaded = load(run, checkpoint, data, set)
+        limits = {"max_memory": max_memory, "partial": partial}
+        if holds_tables(run):
+            in_blocks = any(value is not None for value in limits.values())
+            loaded: Any = load_folder(run, data, as_table=in_blocks)
+        else:
+            check_limits(run, limits)
+            loaded = load(run, checkpoint, data, set)
         entities, relations = loaded.vocabulary or (None, None)
         given = {
             "heads": _ids("--head", head, entities) if head else None,
             "relations": _ids("--relation", relation, relations) if relation else None,
             "tails": _ids("--tail", tail, entities) if tail else None,
             "known": None if known or loaded.dataset is None else loaded.dataset.known(),
+            "max_memory": max_memory,
         }
-        columns = _facts(loaded, given, k) if every else _answers(loaded, given, k, dim)
+        if every:
+            if partial is not None:
+                raise ValueError("--partial goes with queries, not with --all")
+            columns = _facts(loaded, given, k)
+        else:
+            columns = _answers(loaded, given | {"partial": partial}, k, dim)
         if loaded.dataset is None and not known:
             typer.echo(
                 "no data were found: known triples are among the answers (--data DIR leaves them "

@@ -203,6 +203,8 @@ def open_file(path: Path, name: str | None, *, writable: bool) -> Rows:
     ending = path.suffix.lower()
     if ending in _HDF5:
         return open_hdf5(path, name, place_of, writable=writable)
+    if ending not in READERS and zipfile.is_zipfile(path):  # torch.save, whatever it is called
+        return FileTable(torch_file(path, name), writable=writable)
     if ending not in READERS:
         known = ", ".join([*READERS, *_HDF5])
         raise ValueError(

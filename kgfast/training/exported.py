@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from kgfast import tables
 from kgfast.graph import Vocabulary, shown
 from kgfast.models import ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.models.tables import from_array
@@ -31,12 +31,13 @@ class Tables(NamedTuple):
     vocabulary: tuple[Vocabulary | None, Vocabulary | None]
 
 
-def load_tables(folder: str | os.PathLike[str]) -> Tables:
+def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> Tables:
     """Load a folder of tables: ``entity.npy`` and ``relation.npy``, or ``model.safetensors``.
 
     Its ``config.json`` says how to score with them, as :func:`export_run` writes it for ``npy`` and
     ``safetensors``, and ``kgfast convert`` for models of other libraries; of another one
-    :func:`kgfast.load_official` is asked.
+    :func:`kgfast.load_official` is asked. With ``as_table``, entities are a
+    :class:`kgfast.tables.Table`, read in blocks.
 
     Raises
     ------
@@ -57,7 +58,7 @@ def load_tables(folder: str | os.PathLike[str]) -> Tables:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a JSON object: {error!s:.200}") from None
     if not isinstance(config, dict) or "score" not in config:
-        return Tables(load_official(folder), (None, None))
+        return Tables(load_official(folder, as_table=as_table), (None, None))
     name = config.get("model")
     if name not in _CLASSES or config.get("wrappers"):
         around = f" within {shown(config['wrappers'])}" if config.get("wrappers") else ""
@@ -65,7 +66,7 @@ def load_tables(folder: str | os.PathLike[str]) -> Tables:
             f"{path}: tables of {shown(name)}{around} are no model by themselves, its run is; "
             f"known: {', '.join(_CLASSES)}"
         )
-    entity, relation = _tables(folder)
+    entity, relation = _tables(folder, as_table)
     options = {key: config[key] for key in _OPTIONS[name] if key in config}
     if name == "TransE":
         options["norm"] = config["score"]
@@ -84,18 +85,28 @@ def load_tables(folder: str | os.PathLike[str]) -> Tables:
     return Tables(model, (_names(folder, "entities"), _names(folder, "relations")))
 
 
-def _tables(folder: Path) -> tuple[Tensor, Tensor]:
+def _tables(folder: Path, as_table: bool) -> tuple[Any, Tensor]:
     if (folder / "model.safetensors").is_file():
-        path = folder / "model.safetensors"
-        try:
-            state = load_file(path)
-        except SafetensorError as error:
-            raise ValueError(f"{path}: cannot be read: {error!s:.200}") from None
-        if state.keys() != {"entity", "relation"}:
-            raise ValueError(f"{path}: must hold entity and relation; got {shown(sorted(state))}")
-        return state["entity"], state["relation"]
+        return _of_safetensors(folder / "model.safetensors", as_table)
+    if as_table and (folder / "entity.npy").is_file():
+        return tables.open(folder / "entity.npy"), _array(folder / "relation.npy")
     entity, relation = (_array(folder / f"{name}.npy") for name in ("entity", "relation"))
     return entity, relation
+
+
+def _of_safetensors(path: Path, as_table: bool) -> tuple[Any, Tensor]:
+    try:
+        with safe_open(path, "pt") as file:
+            names = set(file.keys())
+            if names != {"entity", "relation"}:
+                raise ValueError(
+                    f"{path}: must hold entity and relation; got {shown(sorted(names))}"
+                )
+            relation = file.get_tensor("relation")
+            entity = None if as_table else file.get_tensor("entity")
+    except SafetensorError as error:
+        raise ValueError(f"{path}: cannot be read: {error!s:.200}") from None
+    return (tables.open(f"{path}:entity") if as_table else entity), relation
 
 
 def _array(path: Path) -> Tensor:

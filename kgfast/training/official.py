@@ -10,6 +10,7 @@ import math
 import os
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kgfast import tables
 from kgfast.graph import shown
 from kgfast.models import BlockScorer, ComplEx, DistMult, Model, RotatE, TransE
 from kgfast.models.base import SIDES, Side
@@ -27,7 +29,7 @@ _MODELS = ("RotatE", "pRotatE", "TransE", "DistMult", "ComplEx")
 _TABLES = ("entity_embedding", "relation_embedding")
 
 
-def load_official(folder: str | os.PathLike[str]) -> Model | BlockScorer:
+def load_official(folder: str | os.PathLike[str], *, as_table: bool = False) -> Model | BlockScorer:
     """Load a run of the official RotatE code.
 
     The tables come from ``checkpoint``, or from the ``.npy`` files where it is missing. It is read
@@ -37,6 +39,9 @@ def load_official(folder: str | os.PathLike[str]) -> Model | BlockScorer:
     ----------
     folder
         Its ``save_path``.
+    as_table : bool
+        Entities are a :class:`kgfast.tables.Table` in the file: read in blocks, within
+        ``max_memory`` of :func:`kgfast.rank`. Not of pRotatE.
 
     Returns
     -------
@@ -69,7 +74,11 @@ def load_official(folder: str | os.PathLike[str]) -> Model | BlockScorer:
     name, dim = config["model"], _count(path, config, "hidden_dim")
     if name not in _MODELS:
         raise ValueError(f"{path}: model {name:.60} is not available; known: {', '.join(_MODELS)}")
-    state, source = _state(folder)
+    if as_table and name == "pRotatE":
+        raise ValueError(
+            f"{path}: pRotatE is scored by a function of its tensors: load it without as_table"
+        )
+    state, source = _state(folder, as_table=as_table)
     gamma = _number(path, state.get("gamma", config["gamma"]))
     entity, relation = (state[name] for name in _TABLES)
     for what, table in (("entity", entity), ("relation", relation)):
@@ -166,17 +175,30 @@ def _number(path: Path, value: Any) -> float:
     return gamma
 
 
-def _state(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """The tensors, and the file to blame."""
+def _state(folder: Path, *, as_table: bool) -> tuple[dict[str, Any], Path]:
+    """The tensors, or the entities as a table in the file, and the file to blame."""
     checkpoint = folder / "checkpoint"
     if checkpoint.is_file():
-        return _from_checkpoint(checkpoint), checkpoint
+        if as_table and not zipfile.is_zipfile(checkpoint):
+            raise ValueError(
+                f"{checkpoint}: it cannot be read in place, as torch before 1.6 wrote it: load it "
+                f"without as_table, or remove it where {_TABLES[0]}.npy is beside it"
+            )
+        state: dict[str, Any] = _from_checkpoint(checkpoint, mapped=as_table)
+        if as_table:
+            own = tables.open(f"{checkpoint}:model_state_dict.{_TABLES[0]}")
+            state = {name: state[name].clone() for name in state if name != _TABLES[0]}
+            state[_TABLES[0]] = own
+        return state, checkpoint
     paths = {name: folder / f"{name}.npy" for name in _TABLES}
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
         raise FileNotFoundError(
             f"{folder}: neither checkpoint nor {' and '.join(missing)} is there"
         )
+    if as_table:
+        own = tables.open(paths[_TABLES[0]])
+        return {_TABLES[0]: own, _TABLES[1]: _from_npy(paths[_TABLES[1]])}, folder
     return {name: _from_npy(path) for name, path in paths.items()}, folder
 
 
@@ -186,9 +208,9 @@ def refused(error: pickle.UnpicklingError) -> str:
     return f"{found[0] if found else 'not a pickle of torch':.200}"
 
 
-def _from_checkpoint(path: Path) -> dict[str, Tensor]:
+def _from_checkpoint(path: Path, *, mapped: bool) -> dict[str, Any]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path}: holds something else than tensors, or is damaged; it was not loaded: "

@@ -72,6 +72,18 @@ def as_complex(rows):
 
 
 @pytest.mark.parametrize("name", WIDTHS)
+def test_entities_may_be_read_in_blocks(tmp_path, name):
+    write(tmp_path, name)
+    if name == "RESCAL":
+        with pytest.raises(ValueError, match=r"RESCAL makes its candidates.*without as_table"):
+            load_dglke(tmp_path, as_table=True)
+        return
+    triples = [(h, h % RELATIONS, (7 * h + 1) % ENTITIES) for h in range(ENTITIES)]
+    found = kgfast.rank(load_dglke(tmp_path, as_table=True), triples, max_memory="4 KiB")
+    assert torch.equal(found.greater, kgfast.rank(load_dglke(tmp_path), triples).greater)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
 def test_ranks_are_those_of_its_scores(tmp_path, name):
     model = load_dglke(write(tmp_path, name))
     entity, relation = (torch.from_numpy(table).double() for table in tables(name))

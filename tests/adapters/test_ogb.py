@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgfast import KnownTriples, RotatE, TransE, rank
+from kgfast import KnownTriples, RotatE, TransE, rank, tables
 from kgfast.adapters import ogb, ogb_splits
 
 T, K, R = 30, 9, 3
@@ -264,3 +264,15 @@ def test_the_evaluator_of_wikikg90m_agrees(tmp_path):
     path = ogb.save_submission(many, tmp_path / "ours", "test-dev")
     theirs = tmp_path / "theirs" / path.name
     assert np.array_equal(np.load(theirs)["t_pred_top10"], np.load(path)["t_pred_top10"])
+
+
+def test_of_a_table_in_a_file(tmp_path):
+    own, split = model(), wikikg2()
+    np.save(tmp_path / "e.npy", own.entity.detach().numpy())
+    stored = own.with_entity(tables.open(tmp_path / "e.npy"))
+    found, expected = (ogb.evaluate(it, split, full=True) for it in (stored, own))
+    for kind in ("sampled", "full"):
+        assert torch.equal(getattr(found, kind).greater, getattr(expected, kind).greater)
+    hr = np.stack([split["head"], split["relation"]], 1)
+    limits = {"max_memory": "8 KiB", "partial": tmp_path / "top"}
+    assert np.array_equal(ogb.predict_top10(stored, hr, **limits), ogb.predict_top10(own, hr))

@@ -137,13 +137,36 @@ def test_evaluating_a_folder_of_tables(trained, root, tmp_path, to):
     assert line.endswith("holds tables, not a run: say with --data what to rank")
 
 
+@pytest.mark.parametrize("to", ["npy", "safetensors"])
+def test_a_folder_of_tables_in_blocks(trained, root, tmp_path, to):
+    out, data = tmp_path / to, ("--data", root / "ring")
+    run("export", trained, "--to", to, "--out", out)
+    limits = ("--max-memory", "8 KiB", "--partial", tmp_path / "ranks")
+    result = run("evaluate", out, *data, *limits)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == run("evaluate", trained).stdout
+    assert (tmp_path / "ranks" / "pass-0.npz").exists()
+    asked = ("predict", out, *data, "--head", "e3", "--relation", "next", "--k", 3)
+    found = lines_of(*asked)
+    assert found == lines_of("predict", trained, *asked[4:])
+    assert lines_of(*asked, "--max-memory", "8 KiB", "--partial", tmp_path / "top") == found
+    facts = ("--all", "--k", 4, "--head", "e3", "--max-memory", "8 KiB")
+    every = lines_of("predict", trained, *facts[:5])
+    assert lines_of("predict", out, *data, *facts) == every
+    line = error_of("predict", out, *data, *facts, "--partial", tmp_path / "none")
+    assert line == "error: --partial goes with queries, not with --all"
+    line = error_of("evaluate", trained, "--max-memory", "8 KiB")
+    assert "--max-memory is of folders of tables" in line
+    assert line.endswith("--to npy makes such a folder")
+
+
 def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):
     out = tmp_path / "npy"
     run("export", trained, "--to", "npy", "--out", out)
     scorer = kgfast.BlockScorer(print, 12, 2, sides=("head", "tail"))
     ring = kgfast.datasets.load(root / "ring")
     names = ring.entities, ring.relations
-    monkeypatch.setattr("kgfast.training.exported.load_tables", lambda _: (scorer, names))
+    monkeypatch.setattr("kgfast.training.exported.load_tables", lambda _, as_table: (scorer, names))
     line = error_of("evaluate", out, "--data", root / "ring", "--side", "relation")
     assert line == "error: print of this BlockScorer scores head, tail, not relation"
 

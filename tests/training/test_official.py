@@ -110,6 +110,29 @@ def test_gamma_of_the_state_wins(tmp_path):
     assert load_official(tmp_path).gamma == GAMMA
 
 
+@pytest.mark.parametrize("model", WIDTHS)
+@pytest.mark.parametrize("files", ["checkpoint", "arrays"])
+def test_entities_may_stay_in_the_file(tmp_path, model, files):
+    write_run(tmp_path, model, checkpoint=files != "arrays", arrays=files != "checkpoint")
+    loaded = load_official(tmp_path, as_table=True)
+    assert kgfast.tables.is_table(loaded.entity)
+    triples = [(h, h % RELATIONS, (h + 2) % ENTITIES) for h in range(ENTITIES)]
+    found = kgfast.rank(loaded, triples, max_memory="4 KiB")
+    expected = kgfast.rank(load_official(tmp_path), triples)
+    assert torch.equal(found.greater, expected.greater)
+
+
+def test_what_cannot_stay_in_the_file(tmp_path):
+    write_run(tmp_path, "TransE", config=arguments("TransE") | {"model": "pRotatE"})
+    with pytest.raises(ValueError, match=r"pRotatE is scored by a function.*without as_table"):
+        load_official(tmp_path, as_table=True)
+    write_run(tmp_path, "TransE")
+    content = torch.load(tmp_path / "checkpoint")
+    torch.save(content, tmp_path / "checkpoint", _use_new_zipfile_serialization=False)
+    with pytest.raises(ValueError, match=r"as torch before 1\.6 wrote it: load it without"):
+        load_official(tmp_path, as_table=True)
+
+
 def test_it_is_public():
     assert kgfast.load_official is load_official
 
