@@ -15,9 +15,10 @@ from torch import Tensor
 from kgfast.eval.partial import Fingerprint, Partial
 from kgfast.eval.streaming import CPU, Pool, state_of
 from kgfast.graph import KnownTriples
-from kgfast.kernels.checks import NonFiniteError
+from kgfast.kernels.checks import Checks, NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.models.base import Side
+from kgfast.ops import run
 from kgfast.ops.checks import check_queries
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import BUFFERS, Block, prefetched
@@ -42,8 +43,9 @@ class Ask:
     Attributes
     ----------
     queries : Tensor
-        ``[B, F]``.
+        ``[B, F]``, where the rows are.
     known : Known
+        On the host.
     state : list of Tensor
         What was found, on the host: changed in place by each block.
     """
@@ -75,8 +77,9 @@ class Ask:
             prepared = self.pool.at(block)
             if self.ids is not None:
                 first, last = _between(self.ids, start, stop)
-                prepared = prepared.only(self.ids[first:last] - start)
-            self.add(block, self.operands(prepared), within(self.known, start, stop))
+                prepared = prepared.only((self.ids[first:last] - start).to(self.pool.device))
+            known = self.here(within(self.known, start, stop))
+            self.add(block, self.operands(prepared), known)
 
     def add(self, block: Block, operands: Operands, known: Known) -> None:
         """Add what a block's candidates are to the queries; known answers are its rows."""
@@ -100,9 +103,18 @@ class Ask:
 
     def listed(self, ids: Tensor, lists: Lists) -> tuple[Operands, Known, Lists]:
         """Candidates of each query's own, as places among ascending ``ids`` that hold them all."""
-        known = among(self.known, ids)
-        own = Lists(lists.indptr, torch.searchsorted(ids, lists.indices))
-        return self.operands(self.pool.of(ids)), known, own
+        device = self.pool.device
+        known = self.here(among(self.known, ids))
+        places = torch.searchsorted(ids, lists.indices).to(device)
+        return self.operands(self.pool.of(ids)), known, Lists(lists.indptr.to(device), places)
+
+    def here(self, known: Known) -> Known:
+        """Known answers where the rows are."""
+        return Known(*(part.to(self.pool.device) for part in known))
+
+    def checks(self) -> Checks:
+        """Those of one call."""
+        return run.checks_for(self.pool.device, allows_nan=self.pool.allows_nan)
 
     @contextmanager
     def named(self, id_of: Any) -> Iterator[None]:

@@ -22,7 +22,6 @@ from kgfast.eval.side_counts import (
 )
 from kgfast.eval.streaming import CPU, Pool, checked_candidates, local_model
 from kgfast.graph import TypeConstraints
-from kgfast.kernels.checks import Checks
 from kgfast.kernels.operands import Counts, Known, Lists, Operands
 from kgfast.models.base import Side
 from kgfast.ops import run
@@ -68,34 +67,30 @@ class Counted(Ask):
         ids, places = self.targets[some].unique(return_inverse=True)
         with self.named(lambda row: ids[row]):
             operands = self.operands(self.pool.of(ids)).of_queries(some)
-            return run.target_scores(operands, places, self.checks())
+            return run.target_scores(operands, places.to(self.pool.device), self.checks())
 
     def add(self, block: Block, operands: Operands, known: Known) -> None:
         """Add the counts of a block."""
         inside = (self.targets >= block.start) & (self.targets < block.stop)
-        places = torch.where(inside, self.targets - block.start, -1)
+        places = torch.where(inside, self.targets - block.start, -1).to(self.pool.device)
         found = run.rank_counts(
             operands, places, known, self.checks(), target_scores=self.target_scores
         )
         for sums, values in zip(self.counts, found, strict=True):
-            sums += values.view(sums.shape)
+            sums += values.view(sums.shape).cpu()
 
     def count_lists(self, lists: Lists) -> Counts:
         """The counts of queries with candidates of their own."""
         ids = torch.cat([lists.indices, self.targets]).unique()
         with self.named(lambda row: ids[row]):
             operands, known, own = self.listed(ids, lists)
-            places = torch.searchsorted(ids, self.targets)
+            places = torch.searchsorted(ids, self.targets).to(self.pool.device)
             return run.rank_counts(operands, places, known, self.checks(), own)
 
     def sizes(self, lists: Lists | None = None) -> Tensor:
         """Known answers among the candidates, and all candidates of each query, ``[2, B]``."""
         count = len(self.pool.table)
         return torch.stack(pool_sizes(self.known, self.targets, count, self.ids, lists))
-
-    def checks(self) -> Checks:
-        """Those of one call."""
-        return run.checks_for(CPU, allows_nan=self.pool.allows_nan)
 
     def check_finite_queries(self) -> None:
         """Name the triple."""
@@ -213,7 +208,7 @@ class StreamedRanks:
             for rows in batches:
                 ask = Counted(self, Part(group, side, 0, rows))
                 lists = given.lists(int(rows[0]), int(rows[-1]) + 1, len(self.table), CPU)
-                found = torch.stack(ask.count_lists(lists))
+                found = torch.stack(ask.count_lists(lists)).cpu()
                 counts[:4, :, rows] = found.view(ask.counts.shape)
                 counts[4:, :, rows] = ask.sizes(lists)[:, None]
 

@@ -88,7 +88,7 @@ class _Best(Ask):
 
     def add(self, block: Block, operands: Operands, known: Known) -> None:
         """Keep the best of what was kept and of a block."""
-        scores, ids = _one_crop(run.topk(operands, self.k, known, run.checks_for(CPU)))
+        scores, ids = _one_crop(run.topk(operands, self.k, known, self.checks()))
         ids = torch.where(ids < 0, ids, ids + block.start)
         scores, ids = torch.cat([self.scores, scores], 1), torch.cat([self.best, ids], 1)
         order = best_first(scores, ids)[:, : self.k]
@@ -100,7 +100,7 @@ class _Best(Ask):
         ids = lists.indices.unique()
         with self.named(lambda row: ids[row]):
             operands, known, own = self.listed(ids, lists)
-            found = run.topk(operands, self.k, known, run.checks_for(CPU), own)
+            found = run.topk(operands, self.k, known, self.checks(), own)
         scores, best = _one_crop(found)
         best = best if not len(ids) else torch.where(best < 0, best, ids[best.clamp(min=0)])
         return scores.to(self.dtype), best
@@ -111,8 +111,8 @@ class _Best(Ask):
 
 
 def _one_crop(found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Scores and ids ``[B, k]``, with or without an axis of one crop before."""
-    scores, ids = found
+    """Scores and ids ``[B, k]`` on the host, with or without an axis of one crop before."""
+    scores, ids = (part.cpu() for part in found)
     return (scores, ids) if scores.ndim == 2 else (scores[0], ids[0])
 
 

@@ -76,8 +76,9 @@ class LocalModel:
     """
 
     def __init__(self, model: Any, table: Rows, ids: Tensor) -> None:
-        self.ids = ids.unique()
-        self.model = model.with_entity(table.rows(self.ids))
+        few = ids.unique()
+        self.ids = few.to(table.device)
+        self.model = model.with_entity(table.rows(few))
         self.num_entities, self.num_relations = model.num_entities, model.num_relations
         self.score, self.dim, self.nested = model.score, model.dim, is_nested(model)
 
@@ -85,7 +86,8 @@ class LocalModel:
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
         """As of the model; of side relation the second are tails, which are entities too."""
-        others = self._own(relations) if side == "relation" else relations
+        is_entity, here = side == "relation", relations.to(self.ids.device)
+        others = self._own(relations) if is_entity else here
         found: Tensor = self.model.queries(self._own(anchors), others, side, dims=dims)
         return found
 
@@ -113,7 +115,7 @@ class LocalModel:
         return outer
 
     def _own(self, ids: Tensor) -> Tensor:
-        return torch.searchsorted(self.ids, ids.contiguous())
+        return torch.searchsorted(self.ids, ids.to(self.ids.device).contiguous())
 
 
 def local_model(model: Any, table: Rows, ids: Tensor) -> Any:
@@ -156,8 +158,14 @@ class Pool:
 
     def queries(self, anchors: Tensor, relations: Tensor) -> Tensor:
         """``[B, F]``, of the rows of the anchors."""
-        local = local_model(self.model, self.table, anchors)
-        return queries_at(local, anchors, relations, self.side, self.dim)
+        local, device = local_model(self.model, self.table, anchors), self.device
+        asked = anchors.to(device), relations.to(device)
+        return queries_at(local, *asked, self.side, self.dim)
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are handed out, and queries made."""
+        return self.table.device
 
     def known(self, known: KnownTriples | None, anchors: Tensor, relations: Tensor) -> Known:
         """The known answers of queries, CSR on the host."""
@@ -195,7 +203,7 @@ class Pool:
         """Whether the bias of the model of a few rows is still that of all entities."""
         count = int(self.model.num_entities)
         shape = (2 + (count == 2), self.table.shape[1])
-        few = torch.zeros(shape, dtype=self.table.dtype, device=CPU)
+        few = torch.zeros(shape, dtype=self.table.dtype, device=self.device)
         bias = candidates_at(self.model.with_entity(few), self.side, self.dim).bias
         return bias is not None and len(bias) == count
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kgfast.graph import shown
+from kgfast.tables.device import OnDevice
 from kgfast.tables.formats import TABLE_DTYPES, open_file, open_raw
 from kgfast.tables.memory import TensorTable
 from kgfast.tables.protocol import Rows, as_rows, is_table
@@ -24,6 +25,7 @@ def open_table(
     dtype: torch.dtype | None = None,
     offset: int = 0,
     writable: bool = False,
+    device: torch.device | str | None = None,
 ) -> Rows:
     """Open a table that may be larger than memory. Nothing but headers is read.
 
@@ -40,6 +42,9 @@ def open_table(
         Of rows without a header, one after the other from byte ``offset`` on.
     writable : bool
         Whether rows may be replaced in the files (:class:`WritableTable`).
+    device : torch.device or str, optional
+        Where rows are handed out, as the model's other tensors are there: on a GPU, blocks are
+        copied from pinned memory while others are worked on. The CPU unless it is given.
 
     Returns
     -------
@@ -66,8 +71,10 @@ def open_table(
     """
     raw = (columns, dtype, offset)
     if isinstance(source, Sequence) and not isinstance(source, str):
-        return Shards([_opened(it, raw, writable) for it in source])
-    return _opened(source, raw, writable)
+        table: Rows = Shards([_opened(it, raw, writable) for it in source])
+    else:
+        table = _opened(source, raw, writable)
+    return table if device is None else OnDevice(table, device)
 
 
 def _opened(

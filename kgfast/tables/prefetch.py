@@ -1,17 +1,24 @@
-"""A table read from its first row to its last by one thread, beside the work on what was read."""
+"""A table read from its first row to its last by one thread, beside the work on what was read.
+
+Two blocks are held: one is read into while the other is worked on. Of a GPU there are two of pinned
+memory and two of its own, and the thread starts each copy as soon as the rows are read.
+"""
 
 import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from kgfast.tables.device import Copies, OnDevice
 from kgfast.tables.protocol import Rows
 
 BUFFERS = 2  # one is read into while the other is worked on
+_COPYING = ("cuda",)  # devices that copy from pinned memory while the host goes on
 
 
 class Block(NamedTuple):
@@ -29,11 +36,82 @@ class Block(NamedTuple):
     stop: int
 
 
+@dataclass(eq=False)
+class Buffer:
+    """Room for a block, which the reader fills and the worker gives back.
+
+    Attributes
+    ----------
+    host : Tensor
+        What is read into: where the block lies, or pinned memory from which it is copied.
+    room : Tensor
+        Where it lies.
+    copied, used : event or None
+        Of the last copy into ``room``, and of the last work on it.
+    """
+
+    host: Tensor
+    room: Tensor
+    copied: Any = None
+    used: Any = None
+
+
+class _InPlace:
+    """Blocks are read into the memory where they are worked on."""
+
+    def __init__(self, table: Rows) -> None:
+        self.table = table
+
+    def buffer(self, shape: tuple[int, int]) -> Buffer:
+        room = torch.empty(shape, dtype=self.table.dtype, device=self.table.device)
+        return Buffer(room, room)
+
+    def fill(self, buffer: Buffer, start: int, stop: int) -> None:
+        self.table.read_into(start, buffer.room[: stop - start])
+
+    def hand_out(self, buffer: Buffer) -> None:
+        """Nothing has to be waited for."""
+
+    def take_back(self, buffer: Buffer) -> None:
+        """The worker is done when it says so."""
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+
+class _Copied:
+    """Blocks are read into pinned memory and copied to a device, beside the work there."""
+
+    def __init__(self, table: OnDevice) -> None:
+        self.table, self.copies = table, Copies(table.device)
+
+    def buffer(self, shape: tuple[int, int]) -> Buffer:
+        room = torch.empty(shape, dtype=self.table.dtype, device=self.table.device)
+        host = self.copies.pinned(shape, self.table.dtype)
+        return Buffer(host, room, used=self.copies.used())  # by whoever had this memory before
+
+    def fill(self, buffer: Buffer, start: int, stop: int) -> None:
+        if buffer.copied is not None:
+            self.copies.await_on_host(buffer.copied)
+        rows = slice(0, stop - start)
+        self.table.table.read_into(start, buffer.host[rows])
+        buffer.copied = self.copies.start(buffer.host[rows], buffer.room[rows], buffer.used)
+
+    def hand_out(self, buffer: Buffer) -> None:
+        self.copies.await_on_device(buffer.copied)
+
+    def take_back(self, buffer: Buffer) -> None:
+        buffer.used = self.copies.used()
+
+    def finish(self) -> None:
+        self.copies.finish()
+
+
 @contextmanager
 def prefetched(
     table: Rows, ranges: Sequence[tuple[int, int]], *, gives_back: bool
 ) -> Iterator[Iterator[Block]]:
-    """Blocks of a table, in order.
+    """Blocks of a table, in order, on its device.
 
     The thread ends with the context. What it raises is raised where its block is asked for.
 
@@ -45,12 +123,13 @@ def prefetched(
     gives_back : bool
         Whether the system may forget the pages that were read.
     """
+    is_copied = isinstance(table, OnDevice) and table.device.type in _COPYING
+    way: Any = _Copied(table) if is_copied else _InPlace(table)  # type: ignore[arg-type]
     longest = max((stop - start for start, stop in ranges), default=0)
-    shape = (longest, table.shape[1])
-    free: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
-    full: queue.SimpleQueue[Block | BaseException | None] = queue.SimpleQueue()
+    free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()
+    full: queue.SimpleQueue[tuple[Buffer, int, int] | BaseException | None] = queue.SimpleQueue()
     for _ in range(min(BUFFERS, len(ranges))):
-        free.put(torch.empty(shape, dtype=table.dtype, device="cpu"))
+        free.put(way.buffer((longest, table.shape[1])))
 
     def read() -> None:
         try:
@@ -58,11 +137,10 @@ def prefetched(
                 buffer = free.get()
                 if buffer is None:
                     return
-                rows = buffer[: stop - start]
-                table.read_into(start, rows)
+                way.fill(buffer, start, stop)
                 if gives_back:
                     table.give_back(start, stop)
-                full.put(Block(rows, start, stop))
+                full.put((buffer, start, stop))
             full.put(None)
         except BaseException as error:
             full.put(error)
@@ -74,8 +152,11 @@ def prefetched(
                 return
             if isinstance(found, BaseException):
                 raise found
-            yield found
-            free.put(_whole(found.rows, shape))
+            buffer, start, stop = found
+            way.hand_out(buffer)
+            yield Block(buffer.room[: stop - start], start, stop)
+            way.take_back(buffer)
+            free.put(buffer)
 
     thread = threading.Thread(target=read, name="kgfast-prefetch", daemon=True)
     thread.start()
@@ -84,8 +165,4 @@ def prefetched(
     finally:
         free.put(None)
         thread.join()
-
-
-def _whole(rows: Tensor, shape: tuple[int, int]) -> Tensor:
-    """The buffer that rows are the first of."""
-    return rows.as_strided(shape, (shape[1], 1), 0)
+        way.finish()

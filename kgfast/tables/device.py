@@ -1,0 +1,118 @@
+"""A table whose rows are handed out on a device, and how its blocks get there beside the work."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.tables.protocol import Rows
+
+
+class OnDevice(Rows):
+    """The rows of a table in files, on a device.
+
+    Parameters
+    ----------
+    table : Rows
+        On the CPU.
+    device : torch.device or str
+
+    Raises
+    ------
+    ValueError
+        If the table's rows are on another device already.
+    """
+
+    def __init__(self, table: Rows, device: torch.device | str) -> None:
+        if table.device.type != "cpu":
+            raise ValueError(f"{table!r} hands out its rows on {table.device}, not on the CPU")
+        self.table, self._device = table, torch.device(device)
+        self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are handed out."""
+        return self._device
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """As of the table."""
+        return self.table.facts
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Rows ``start .. stop - 1``, copied there."""
+        return self.table.block(start, stop).to(self._device)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of ids ``[B]``, copied there."""
+        return self.table.rows(ids).to(self._device)
+
+    def update(self, ids: Tensor, rows: Tensor) -> None:
+        """As of the table, if it can be written to."""
+        update: Any = getattr(self.table, "update", None)
+        if update is None:
+            raise TypeError(f"{self.table!r} cannot be written to")
+        update(ids, rows)
+
+    def give_back(self, start: int, stop: int) -> None:
+        """As of the table."""
+        self.table.give_back(start, stop)
+
+    def where(self, row: int) -> str:
+        """As of the table."""
+        return self.table.where(row)
+
+    def _held(self) -> str:
+        return f"on {self._device}: "
+
+
+class Copies:
+    """Copies from pinned memory to a GPU, on a stream of their own.
+
+    Work on another stream waits for a copy by its event, and a copy for the work on the memory that
+    it replaces. All of it is within a guard of the device, in whatever thread it is called.
+
+    Parameters
+    ----------
+    device : torch.device
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        with torch.cuda.device(device):
+            self.stream = torch.cuda.Stream(device)
+
+    def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Memory of the host that is copied from while the host goes on."""
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
+
+    def start(self, rows: Tensor, room: Tensor, used: Any) -> Any:
+        """Copy pinned rows once ``used``, if any, has passed; the event that the copy is done."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            if used is not None:
+                self.stream.wait_event(used)
+            room.copy_(rows, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record(self.stream)
+        return done
+
+    def await_on_host(self, done: Any) -> None:
+        """Wait until pinned memory may be written to again."""
+        done.synchronize()
+
+    def await_on_device(self, done: Any) -> None:
+        """Let what is queued from now on wait for a copy."""
+        with torch.cuda.device(self.device):
+            torch.cuda.current_stream(self.device).wait_event(done)
+
+    def used(self) -> Any:
+        """The event that all that was queued so far is done."""
+        with torch.cuda.device(self.device):
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def finish(self) -> None:
+        """Wait for all copies: the memory that they go to may be given up."""
+        self.stream.synchronize()
