@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.batches import prepared_candidates
-from kgfast.kernels.checks import check_finite
+from kgfast.eval.passes import not_finite
+from kgfast.kernels.checks import NonFiniteError, nonfinite_error
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.models.base import Candidates, Side, candidates_at, operator_width, queries_at
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
-from kgfast.tables import Shard, is_table
+from kgfast.tables import Shard, as_rows, is_table
 
 _BLOCK_BYTES = 64 << 20  # of a table that is read in blocks
 _PAIR_BYTES = 8 << 20  # of rows that are scored one by one, as float64
@@ -112,8 +113,9 @@ class Held:
         entity = self.model.entity
         if is_table(entity):
             rows = entity.rows(targets)
-            if not self.allows_nan:
-                check_finite("candidates", rows, targets)
+            bad = (~rows.isfinite().all(1)).nonzero()
+            if len(bad) and not self.allows_nan:
+                raise self.not_finite(int(targets[bad[0]]))
             own = self._prepared(rows, targets, side)
             targets = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
         else:
@@ -155,6 +157,13 @@ class Held:
                 yield first, self._prepared(entity.block(first, last), (first, last), side, own)
             else:
                 yield first, self._whole(side, first, last, own)
+
+    def not_finite(self, row: int) -> NonFiniteError:
+        """The error of a row that is held, by its id: of a file with its name."""
+        entity = self.model.entity
+        if is_table(entity):
+            return not_finite(as_rows(entity).where(row))
+        return nonfinite_error("candidates", row)
 
     def _with(self, rows: Tensor) -> Any:
         """The model of some rows."""

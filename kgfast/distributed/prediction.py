@@ -214,7 +214,7 @@ class _Search:
             own = None if known is None else within(known, first, first + pool.num_rows)
             operands = Operands(queries, pool, held.crops)
             check_queries(queries, pool)
-            with named_rows(first, pool):
+            with named_rows(held, first, pool):
                 ids = run.topk(operands, wanted.k, own, run.checks_for(held.device))[1]
             ids = ids.reshape(shape)
             ids = torch.where(ids >= 0, ids + first, -1)

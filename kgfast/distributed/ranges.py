@@ -15,7 +15,7 @@ from kgfast.eval.candidate_ids import pool_sizes
 from kgfast.eval.passes import within
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples, as_triples_tensor, shown
-from kgfast.kernels.checks import NonFiniteError, nonfinite_error
+from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.lists import contains
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.models.base import SIDES, Side
@@ -153,7 +153,7 @@ def count(
         checks = run.checks_for(held.device, allows_nan=held.allows_nan)
         operands = Operands(asked.queries, pool, held.crops)
         scores = asked.target_scores[None]
-        with named_rows(first, pool):
+        with named_rows(held, first, pool):
             result = run.rank_counts(operands, targets, known, checks, target_scores=scores)
         counts[:4] += torch.stack([part.reshape(len(targets)) for part in result])
         counts[4] += pool_sizes(known, targets, pool.num_rows, pool.sorted_ids, None)[0]
@@ -161,7 +161,7 @@ def count(
 
 
 @contextmanager
-def named_rows(first: int, pool: Prepared) -> Iterator[None]:
+def named_rows(held: Held, first: int, pool: Prepared) -> Iterator[None]:
     """A row that is not finite is named by its id in the whole table."""
     try:
         yield
@@ -171,7 +171,7 @@ def named_rows(first: int, pool: Prepared) -> Iterator[None]:
         if not len(bad):
             raise
         row = bad[0] if pool.ids is None else pool.ids[bad[0]]
-        raise nonfinite_error("candidates", first + int(row)) from None
+        raise held.not_finite(first + int(row)) from None
 
 
 @dataclass(frozen=True)

@@ -127,10 +127,15 @@ class Ask:
                 raise
             row = int(id_of(error.row))
             what = self.pool.table.where(row) if error.name != "bias" else f"bias: row {row}"
-            raise NonFiniteError(
-                f"{what} holds a NaN or an infinity; every number that takes part must be finite "
-                f'(nan="worst" ranks it last)'
-            ) from None
+            raise not_finite(what) from None
+
+
+def not_finite(what: str) -> NonFiniteError:
+    """The error of a row of a table, in words."""
+    return NonFiniteError(
+        f"{what} holds a NaN or an infinity; every number that takes part must be finite "
+        f'(nan="worst" ranks it last)'
+    )
 
 
 def within(known: Known, first: int, last: int) -> Known:

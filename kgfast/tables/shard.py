@@ -84,15 +84,16 @@ class Shard(Rows):
             For rows that are not.
         """
         checked_range(start, stop, self.total_rows)
-        if start < stop and not (self.start <= start and stop <= self.stop):
-            raise IndexError(
-                f"rows {start} .. {stop - 1} are not all held here: this shard holds "
-                f"{self.start} .. {self.stop - 1} of {self.total_rows}; kgfast.distributed ranks a "
-                f"model of shards"
-            )
         if start == stop:
             return self.held.block(0, 0)
+        self._check_held(start, stop)
         return self.held.block(start - self.start, stop - self.start)
+
+    def read_into(self, start: int, out: Tensor) -> None:
+        """Fill ``out [n, G]``, contiguous, with rows that are held here, from ``start`` on."""
+        if len(out):
+            self._check_held(start, start + len(out))
+            self.held.read_into(start - self.start, out)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows that are held here, by their ids in the whole table.
@@ -116,6 +117,31 @@ class Shard(Rows):
         if not isinstance(self.held, WritableTable):
             raise TypeError(f"{self.held!r} cannot be written to")
         self.held.update(own, rows)
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """What tells that its rows are the same, where they can tell."""
+        return (self.start, self.stop, self.held.facts)
+
+    def give_back(self, start: int, stop: int) -> None:
+        """Let the system forget the pages of a range of rows that are held here."""
+        self._check_held(start, stop)
+        self.held.give_back(start - self.start, stop - self.start)
+
+    def where(self, row: int) -> str:
+        """A row that is held here, in words."""
+        if isinstance(self.held, TensorTable):
+            return super().where(row)
+        own = self.held.where(row - self.start)
+        return f"{own} (row {row} of all {self.total_rows:,})"
+
+    def _check_held(self, start: int, stop: int) -> None:
+        if not (self.start <= start and stop <= self.stop):
+            raise IndexError(
+                f"rows {start} .. {stop - 1} are not all held here: this shard holds "
+                f"{self.start} .. {self.stop - 1} of {self.total_rows}; kgfast.distributed ranks a "
+                f"model of shards"
+            )
 
     def _held(self) -> str:
         held = f"{self.start} .. {self.stop - 1}" if self.start < self.stop else "none"

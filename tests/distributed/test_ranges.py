@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,3 +143,13 @@ def test_the_best_of_several_answers():
     scores, ids = _best([one, other], 5)
     assert ids.tolist() == [[8, 3, 7, 2, 9]]
     assert scores[0, :4].tolist() == [2.0, 1.0, 1.0, -inf]
+
+
+def test_a_nan_in_a_file_names_file_and_row(tmp_path):
+    entity, relation = torch.ones(9, 4), torch.ones(1, 2)
+    entity[7, 1] = torch.nan
+    np.save(tmp_path / "e.npy", entity.numpy())
+    model = kgfast.RotatE(kgfast.tables.open(tmp_path / "e.npy"), relation)
+    for triples, span in (([(0, 0, 1)], (5, 9)), ([(0, 0, 7)], (0, 3))):
+        with pytest.raises(ValueError, match=r"e\.npy: row 7 holds a NaN"):
+            count_range(model, triples, *span, sides=("tail",))

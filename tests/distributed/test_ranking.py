@@ -156,8 +156,8 @@ def test_what_is_wrong_in_one_process_is_an_error_in_all():
             assert isinstance(case[name], type_), (name, case[name])
             assert message in str(case[name]), (name, case[name])
     nan, bad_id = ([case[name] for case in cases] for name in ("nan", "id"))
-    assert "candidates: row 60 holds a NaN" in str(nan[1])
-    assert str(nan[0]).startswith("process 1 of 2: NonFiniteError: candidates: row 60")
+    assert "the entity table: row 60 holds a NaN" in str(nan[1])
+    assert str(nan[0]).startswith("process 1 of 2: NonFiniteError: the entity table: row 60")
     assert isinstance(bad_id[0], ValueError)
     assert str(bad_id[1]).startswith("process 0 of 2: ValueError: triples[0]")
     for case in cases:

@@ -121,6 +121,25 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch
     same(kgfast.rank(stored, TRIPLES, **options), kgfast.rank(model, TRIPLES))
 
 
+def test_a_file_that_changes_in_a_pass_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch):
+    _, stored = rotate(tmp_path)
+    options = {"max_memory": SMALL, "partial": tmp_path / "ranks"}
+    save = partial.Partial.save
+
+    def touched(self, *args):
+        save(self, *args)
+        os.utime(tmp_path / "e.npy", ns=(1, 1))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.Partial, "save", touched)
+        with pytest.raises(ValueError, match=r"e\.npy changed while it was read: it was written"):
+            kgfast.rank(stored, TRIPLES, **options)
+    assert (tmp_path / "ranks" / "pass-0.npz").exists()
+    again = stored.with_entity(tables.open(tmp_path / "e.npy"))
+    with pytest.raises(ValueError, match="is of another call"):
+        kgfast.rank(again, TRIPLES, **options)
+
+
 SCRIPT = """
 import sys, torch, kgfast
 folder, out = sys.argv[1:]

@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 import torch
 
+import kgfast
 from kgfast.tables import Shard, Table, WritableTable, is_table
 
 
@@ -32,6 +34,21 @@ def test_a_shard_of_a_shard_and_one_without_rows():
     assert empty.block(2, 2).shape == (0, 3)
     with pytest.raises(IndexError, match="no rows at all; got 3"):
         empty.rows(torch.tensor([3]))
+
+
+def test_a_shard_of_a_file_is_read_as_the_file(tmp_path):
+    np.save(tmp_path / "e.npy", rows().numpy())
+    held = kgfast.tables.open(tmp_path / "e.npy")
+    shard = Shard(held, start=5, total_rows=20)
+    out = torch.zeros(2, 3)
+    shard.read_into(6, out)
+    shard.give_back(5, 9)
+    shard.read_into(0, out[:0])
+    assert torch.equal(out, rows()[1:3])
+    assert shard.facts == (5, 9, held.facts)
+    assert shard.where(7).endswith("e.npy: row 2 (row 7 of all 20)")
+    with pytest.raises(IndexError, match=r"rows 8 \.\. 9 are not all held here"):
+        shard.read_into(8, out)
 
 
 def test_rows_of_a_shard_can_be_replaced():
