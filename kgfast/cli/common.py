@@ -142,8 +142,10 @@ def holds_tables(folder: Path) -> bool:
 
 def check_limits(folder: Path, limits: dict[str, Any]) -> None:
     """That what only tables take is not given for a run."""
+    from kgfast.training import RunFolder
+
     given = [name for name, value in limits.items() if value is not None]
-    if given:
+    if given and RunFolder(folder).holds_a_run():
         raise ValueError(
             f"--{given[0].replace('_', '-')} is of folders of tables, and {folder} is a run, "
             f"whose tables fit in memory: kgfast export {folder} --to npy makes such a folder"

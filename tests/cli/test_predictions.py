@@ -155,6 +155,8 @@ def test_a_folder_of_tables_in_blocks(trained, root, tmp_path, to):
     assert lines_of("predict", out, *data, *facts) == every
     line = error_of("predict", out, *data, *facts, "--partial", tmp_path / "none")
     assert line == "error: --partial goes with queries, not with --all"
+    line = error_of("evaluate", tmp_path / "none", *data, "--max-memory", "8 KiB")
+    assert line.endswith("none: no such folder")
     line = error_of("evaluate", trained, "--max-memory", "8 KiB")
     assert "--max-memory is of folders of tables" in line
     assert line.endswith("--to npy makes such a folder")
