@@ -9,7 +9,8 @@ import torch
 import kgfast
 from kgfast import Predictions, Triples, Vocabulary, progress, rank, topk
 from kgfast.display import WIDTH, html_table, shortened, text_table
-from kgfast.eval.ranks import GroupedRanks, table_of
+from kgfast.eval.metric_tables import table_of
+from kgfast.eval.ranks import GroupedRanks
 
 METRICS = {
     "mrr": 0.25,

@@ -1,14 +1,14 @@
 """The result of a ranking: counts per triple and side, and the metrics of them."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from kgfast.display import html_table, text_table
+from kgfast.eval.metric_tables import html_of, table_of
 from kgfast.frames import needed, write_parquet
 from kgfast.graph import KnownTriples, Vocabulary
 
@@ -383,7 +383,7 @@ class Ranks:
         return f"{self._title()}\n{table_of(self._rows())}"
 
     def _repr_html_(self) -> str:
-        return _html_of(self._title(), self._rows())
+        return html_of(self._title(), self._rows())
 
 
 class GroupedRanks(dict[Any, Ranks]):
@@ -421,32 +421,4 @@ class GroupedRanks(dict[Any, Ranks]):
         return f"{self._title()}\n{table_of(self.metrics())}" if self else self._title()
 
     def _repr_html_(self) -> str:
-        return _html_of(self._title(), self.metrics())
-
-
-_Rows = Mapping[Any, Mapping[str, float]]
-
-
-def table_of(rows: _Rows) -> str:
-    """Metrics as a table of text, at most 80 columns wide."""
-    return text_table(*_cells(rows), least=("amr", "median", "hits@3", "amri", "mr"))
-
-
-def _html_of(title: str, rows: _Rows) -> str:
-    return html_table(title, *_cells(rows))
-
-
-def _cells(rows: _Rows) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Names of the metrics, and each row's label and metrics as text."""
-    metrics = list(next(iter(rows.values()), ()))
-    names = ["median" if metric == "median_rank" else metric for metric in metrics]
-    return names, [
-        (str(label), [_cell(metric, row[metric]) for metric in metrics])
-        for label, row in rows.items()
-    ]
-
-
-def _cell(metric: str, value: float) -> str:
-    if metric == "count":
-        return f"{int(value):,}"
-    return f"{value:,.1f}" if metric in ("mr", "median_rank") else f"{value:.4f}"
+        return html_of(self._title(), self.metrics())

@@ -10,8 +10,9 @@ import torch
 from pydantic import TypeAdapter
 
 from kgfast.datasets import Dataset
+from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranking import rank
-from kgfast.eval.ranks import Ranks, table_of
+from kgfast.eval.ranks import Ranks
 from kgfast.models import MED, Model
 from kgfast.models.base import SIDES, Side
 from kgfast.training.build import build_model, device_of, load_dataset
