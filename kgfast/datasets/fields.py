@@ -14,8 +14,8 @@ from torch import Tensor
 
 from kgfast.datasets.files import DataFile, numbered_lines, text_of
 from kgfast.graph import Vocabulary, shown
+from kgfast.graph.ids import read_id
 
-_MOST_DIGITS = 19  # of an id: those of the largest that fits 64 bits
 Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
@@ -59,26 +59,6 @@ def id_name(line: str) -> list[str]:
 def name_id(line: str) -> list[str]:
     """Return the fields of ``name id``, the id first."""
     return line.rsplit(maxsplit=1)[::-1]
-
-
-def read_id(field: str, size: int | None = None) -> int:
-    """Return the id that a field holds.
-
-    Raises
-    ------
-    ValueError
-        If it is not an integer in 0..size-1; the message is what to say of its line.
-    """
-    digits = field[1:] if field[:1] in ("+", "-") else field
-    if not (field.isascii() and digits.isdigit()):
-        raise ValueError(f"{shown(field)} is not an integer")
-    significant = digits.lstrip("0") or "0"  # Python reads no more than 4,300 digits
-    if len(significant) <= _MOST_DIGITS:
-        id = -int(significant) if field[0] == "-" else int(significant)
-        if id >= 0 and (size is None or id < size):
-            return id
-    said = field if len(field) <= 24 else f"of {len(digits):,} digits"
-    raise ValueError(f"id {said} is outside 0..{'' if size is None else size - 1}")
 
 
 def read_ids(file: DataFile | None, columns: dict[str, int], has_count: bool = False) -> Tensor:

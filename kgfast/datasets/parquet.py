@@ -1,6 +1,7 @@
 """Folders of Parquet files: ``train.parquet``, and ``valid.parquet`` and ``test.parquet`` if any.
 
-A file has columns of heads, relations and tails, named as in :data:`_COLUMNS`; others are not read.
+A file has columns of heads, relations and tails, named as in
+:data:`TRIPLE_COLUMNS`; others are not read.
 Text is names. Whole numbers are ids from 0, whose names are their digits; with ``entities.parquet``
 and ``relations.parquet``, of columns ``id`` and ``name``, they have these.
 """
@@ -12,14 +13,8 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets.files import DataFile, Folder
-from kgfast.graph import Vocabulary, shown
+from kgfast.graph import TRIPLE_COLUMNS, Vocabulary, shown
 
-_COLUMNS = (
-    ("head", "relation", "tail"),
-    ("h", "r", "t"),
-    ("subject", "predicate", "object"),
-    ("source", "relation", "target"),
-)
 _Triple = tuple[Any, Any, Any]
 
 
@@ -73,11 +68,11 @@ def _column(file: DataFile, table: Any, name: str) -> Any:
 
 def _triples(file: DataFile) -> _Triple:
     table = _table(file)
-    for names in _COLUMNS:
+    for names in TRIPLE_COLUMNS:
         if set(names) <= set(table.column_names):
             head, relation, tail = (_column(file, table, name) for name in names)
             return head, relation, tail
-    known = " or ".join(", ".join(names) for names in _COLUMNS)
+    known = " or ".join(", ".join(names) for names in TRIPLE_COLUMNS)
     raise ValueError(f"{file.path}: expected columns {known}; got {', '.join(table.column_names)}")
 
 

@@ -200,8 +200,10 @@ class _Search:
         held, wanted = self.held, self.wanted
         known = None
         if wanted.known is not None:
-            exclude = wanted.known.exclude(anchors, relations, wanted.side)
-            known = Known(*(part.to(held.device) for part in exclude))
+            answers = wanted.known.exclude(
+                anchors, relations, wanted.side, within=(held.start, held.stop)
+            )
+            known = Known(*(part.to(held.device) for part in answers))
         shape = (len(queries), wanted.k)
         found = [
             (

@@ -76,14 +76,14 @@ class Asked:
         size = max(1, min(self.batch_size, -(-len(order) // num_shares)))
         return list(order.split(size)) if len(order) else []
 
-    def known_answers(self, rows: Tensor, side: Side, device: torch.device) -> Known:
-        """Those of some triples' queries."""
+    def known_answers(self, rows: Tensor, side: Side, held: Held) -> Known:
+        """Those of some triples' queries that are among the rows held."""
         if self.known is None:
-            zeros = torch.zeros(len(rows) + 1, dtype=torch.int64, device=device)
+            zeros = torch.zeros(len(rows) + 1, dtype=torch.int64, device=held.device)
             return Known(zeros, zeros[:0])
         anchors, relations, _ = roles(self.hrt[rows], side)
-        indptr, indices = self.known.exclude(anchors, relations, side)
-        return Known(indptr.to(device), indices.to(device))
+        answers = self.known.exclude(anchors, relations, side, within=(held.start, held.stop))
+        return Known(*(part.to(held.device) for part in answers))
 
     def room(self) -> Tensor:
         """Zeros for the counts of all triples, ``[5, T, S]``."""
@@ -290,7 +290,7 @@ def _questions(held: Held, asked: Asked, rows: Tensor, side: Side) -> Questions:
     anchors, relations, targets = (ids.to(device) for ids in roles(asked.hrt[rows], side))
     queries = held.queries(anchors, relations, side)
     scores = held.target_scores(queries, targets, side)
-    return Questions(queries, targets, scores, asked.known_answers(rows, side, device))
+    return Questions(queries, targets, scores, asked.known_answers(rows, side, held))
 
 
 def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) -> Ranks:

@@ -152,7 +152,7 @@ def _count_side(
         anchors, relations, targets = roles(asked.hrt[rows], side)
         queries = team.queries(held, anchors, relations, side)
         scores = team.target_scores(held, queries, targets, side)
-        known = asked.known_answers(rows, side, held.device)
+        known = asked.known_answers(rows, side, held)
         questions = Questions(queries, targets.to(held.device), scores, known)
         blocks = held.blocks(side, ids) if kept is None else kept
         counts[:, rows] = team.meeting.together(partial(count, blocks, questions, held))

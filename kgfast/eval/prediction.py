@@ -24,11 +24,11 @@ from kgfast.eval.candidate_ids import (
     runs_of,
 )
 from kgfast.eval.host import host_model
-from kgfast.eval.memory import memory_limit
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.streamed_topk import Search, cut_of, listed_topk, streamed_topk
 from kgfast.eval.streaming import check_limits, entity_table, local_model
 from kgfast.graph import KnownTriples, TypeConstraints, names_of
+from kgfast.graph.memory import memory_limit
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared
 from kgfast.models.base import Side, candidates_at, operator_width, queries_at

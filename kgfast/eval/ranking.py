@@ -15,12 +15,12 @@ from kgfast.eval.batches import (
 )
 from kgfast.eval.candidate_ids import Given, candidates_of_sides
 from kgfast.eval.host import host_model
-from kgfast.eval.memory import memory_limit
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.eval.side_counts import KINDS, Crops, Plan, SideCounts, groups
 from kgfast.eval.streamed_ranks import StreamedRanks
 from kgfast.eval.streaming import check_limits, entity_table
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
+from kgfast.graph.memory import memory_limit
 from kgfast.graph.named import Names
 from kgfast.models.base import SIDES, SIDES_AND_RELATIONS, Side, is_nested, operator_width
 from kgfast.ops.unchecked import refuse_unchecked

@@ -230,10 +230,15 @@ class StreamedRanks:
     def _fingerprint(self) -> str:
         """Of everything that the counts depend on; see :class:`Partial`."""
         plan = self.plan
-        asked = plan.sides, self.crops, plan.nan_worst, plan.hrt
+        checksum = None if plan.known is None else plan.known.checksum
+        asked = plan.sides, self.crops, plan.nan_worst, plan.hrt, checksum
         found = fingerprint_of("rank", plan.model, self.table, *asked)
         for part in self._parts():
-            whole = Counted(self, part)
-            found.add(part.group, part.column, part.rows, part.ids, *whole.known)
-            found.add(whole.queries[:_PROBES])
+            found.add(part.group, part.column, part.rows, part.ids)
+            if checksum is not None:  # it stands for the answers
+                part = replace(part, rows=part.rows[:_PROBES])
+            asking = Counted(self, part)
+            if checksum is None:
+                found.add(*asking.known)
+            found.add(asking.queries[:_PROBES])
         return found.text()

@@ -25,10 +25,10 @@ from kgfast.eval.batches import (
 from kgfast.eval.blocks import BlockPool, Queries
 from kgfast.eval.facts import Best, Facts, Grid
 from kgfast.eval.host import host_model
-from kgfast.eval.memory import memory_limit
 from kgfast.eval.prediction import candidate_pool
 from kgfast.eval.streaming import check_limits, entity_table
 from kgfast.graph import KnownTriples, names_of
+from kgfast.graph.memory import memory_limit
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.models.base import queries_at

@@ -5,9 +5,11 @@ from kgfast.graph.ids import as_integers
 from kgfast.graph.known import Cardinality, KnownTriples, Side
 from kgfast.graph.named import check_same_names, ids_or_names, names_of, with_names
 from kgfast.graph.nearest import did_you_mean, nearest_names, shown
+from kgfast.graph.stored.inputs import TRIPLE_COLUMNS
 from kgfast.graph.triples import Triples, Vocabulary, as_triples_tensor
 
 __all__ = [
+    "TRIPLE_COLUMNS",
     "Cardinality",
     "KnownTriples",
     "Side",

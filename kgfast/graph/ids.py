@@ -6,7 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgfast.graph.nearest import shown
+
 INT64_MAX = 2**63 - 1
+_MOST_DIGITS = 19  # of an id: those of the largest that fits 64 bits
 
 
 def as_integers(name: str, values: Any) -> Tensor:
@@ -50,6 +53,26 @@ def as_integers(name: str, values: Any) -> Tensor:
     if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
         raise ValueError(f"{name} hold an id beyond 2**63 - 1")
     return torch.from_numpy(np.require(array.astype(np.int64, copy=False), requirements="W"))
+
+
+def read_id(field: str, size: int | None = None) -> int:
+    """Return the id that a field holds.
+
+    Raises
+    ------
+    ValueError
+        If it is not an integer in 0..size-1; the message is what to say of its line.
+    """
+    digits = field[1:] if field[:1] in ("+", "-") else field
+    if not (field.isascii() and digits.isdigit()):
+        raise ValueError(f"{shown(field)} is not an integer")
+    significant = digits.lstrip("0") or "0"  # Python reads no more than 4,300 digits
+    if len(significant) <= _MOST_DIGITS:
+        id = -int(significant) if field[0] == "-" else int(significant)
+        if id >= 0 and (size is None or id < size):
+            return id
+    said = field if len(field) <= 24 else f"of {len(digits):,} digits"
+    raise ValueError(f"id {said} is outside 0..{'' if size is None else size - 1}")
 
 
 def _holds_names(array: np.ndarray[Any, Any]) -> bool:

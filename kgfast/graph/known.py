@@ -1,6 +1,8 @@
 """The index of known triples: what filtered ranking asks for each query."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -8,9 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.graph.ids import INT64_MAX
+from kgfast.graph.memory import memory_limit
 from kgfast.graph.named import check_same_names, names_of, with_names
-from kgfast.graph.pair_index import PairIndex, build_index, lower_bound
+from kgfast.graph.pair_index import PairIndex, build_index, check_sizes, lower_bound
+from kgfast.graph.stored import building
+from kgfast.graph.stored.folder import open_folder
+from kgfast.graph.stored.inputs import Asked
 from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
 
 Side = Literal["head", "relation", "tail"]
@@ -59,17 +64,123 @@ class KnownTriples:
             tensors.append(as_triples_tensor(ids).cpu())
         num_entities = max((one_past_max(part[:, ::2]) for part in tensors), default=0)
         num_relations = max((one_past_max(part[:, 1]) for part in tensors), default=0)
-        if num_entities * num_relations > INT64_MAX:
-            raise ValueError(
-                f"ids are too large to index: {num_entities} entities times {num_relations} "
-                f"relations passes 2**63 - 1"
-            )
+        check_sizes(num_entities, num_relations)
         rows = [part.numpy() for part in tensors] or [np.empty((0, 3), np.int64)]
         self._num_entities = num_entities
         self._tails = build_index(rows, num_entities, num_relations)
         unique = self._tails.triples()
         self._heads = build_index([unique[:, ::-1]], num_entities, num_relations)
         self._relations: PairIndex | None = None
+        self._folder: Path | None = None
+        self._checksum: str | None = None
+
+    @classmethod
+    def build(
+        cls,
+        files: Any,
+        folder: str | os.PathLike[str],
+        *,
+        num_entities: int | None = None,
+        num_relations: int | None = None,
+        columns: str = "hrt",
+        relations: bool = False,
+        max_memory: int | str = "1GiB",
+        progress: bool = False,
+    ) -> "KnownTriples":
+        r"""Index files of ids that may be larger than memory, in a folder, and open it.
+
+        Rows are sorted some at a time, and merged: memory goes with `max_memory`, disk with the
+        number of triples, up to 44 bytes each (60 with `relations`). The same integers as of
+        ``KnownTriples(...)`` of the same triples, in any order, however often each occurs.
+
+        Parameters
+        ----------
+        files
+            A path, or a list of paths: ``.npy`` ``[T, 3]``; Parquet, of columns head, relation,
+            tail (or h, r, t; subject, predicate, object; source, relation, target); lines of three
+            ids between tabs or spaces (``.tsv``, ``.txt``, ``.del``); folders of such. Ids are
+            whole numbers from 0.
+        folder
+            Made once all is finished. Until then all lies in ``<folder>.building``: the same call
+            goes on there if it was killed, or if the disk was full.
+        num_entities, num_relations
+            Ids must lie below these, if given.
+        columns
+            What the columns of ``.npy`` and text are.
+        relations
+            Whether the relations of (h, t) are indexed, too, for the side "relation".
+        max_memory
+            A number of bytes, or a text like ``"4GiB"``.
+        progress
+            Show a progress bar.
+
+        Raises
+        ------
+        FileNotFoundError, FileExistsError
+            If a file is not there; if the folder is there already.
+        ValueError, TypeError
+            For a file that is truncated, has other columns, or holds what is no id or out of range:
+            the message names file and row, or line. For ids too large to index.
+        ImportError
+            For Parquet, without pyarrow.
+        OSError
+            If the disk has no room: what was finished is kept. If another process builds the same
+            folder.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     parts = [f"{folder}/a.npy", f"{folder}/b.tsv"]
+        ...     np.save(parts[0], [(0, 0, 2), (0, 0, 1)])
+        ...     _ = Path(parts[1]).write_text("0\t0\t1\n3\t0\t1\n")
+        ...     KnownTriples.build(parts, f"{folder}/known")
+        KnownTriples(3 triples, 2 (h, r) pairs, 2 (r, t) pairs)
+        """
+        asked = Asked(building.checked_order(columns), num_entities, num_relations)
+        limit = memory_limit(max_memory)
+        building.build(files, folder, building.Options(asked, limit, relations, progress))
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], *, verify: bool = False) -> "KnownTriples":
+        """Open a folder that :meth:`build` wrote. Its arrays stay in their files, mapped.
+
+        Parameters
+        ----------
+        folder
+            It must not change while it is open.
+        verify
+            Read all files, and compare them with their checksums.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder, or a file of it, is not there.
+        ValueError
+            If a file is truncated or damaged, or of another version.
+        """
+        known = cls.__new__(cls)
+        known._open(folder, verify=verify)
+        return known
+
+    def _open(self, folder: str | os.PathLike[str], *, verify: bool = False) -> None:
+        stored = open_folder(folder, verify=verify)
+        self._num_entities, self._checksum = stored.num_entities, stored.checksum
+        self._tails, self._heads = stored.indices["tail"], stored.indices["head"]
+        self._relations = stored.indices.get("relation")
+        self._folder = Path(folder).resolve()
+
+    @property
+    def checksum(self) -> str | None:
+        """Of the triples, if they were opened from a folder: equal for equal triples.
+
+        Examples
+        --------
+        >>> print(KnownTriples([(0, 0, 1)]).checksum)
+        None
+        """
+        return self._checksum
 
     @property
     def num_triples(self) -> int:
@@ -94,7 +205,13 @@ class KnownTriples:
         return self._tails.pairs.device
 
     def exclude(
-        self, anchors: Tensor, relations: Tensor, side: Side, *, num_answers: int | None = None
+        self,
+        anchors: Tensor,
+        relations: Tensor,
+        side: Side,
+        *,
+        num_answers: int | None = None,
+        within: tuple[int, int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the known answers of each query, as CSR.
 
@@ -109,6 +226,9 @@ class KnownTriples:
         num_answers
             The sum of `counts` of these queries, if it is at hand: an index on a GPU then answers
             without making the host wait.
+        within
+            ``(start, stop)``: only answers ``start .. stop - 1``, which is what a shard of the
+            entities needs. Others are not read. `num_answers` must then be None.
 
         Returns
         -------
@@ -122,7 +242,8 @@ class KnownTriples:
         TypeError
             If anchors or relations are not integers.
         ValueError
-            If side is none of these, or anchors and relations are not of one shape `[B]`.
+            If side is none of these, or anchors and relations are not of one shape `[B]`; for both
+            num_answers and within.
 
         Examples
         --------
@@ -131,7 +252,9 @@ class KnownTriples:
         (tensor([0, 2]), tensor([0, 2]))
         """
         index = self._index(side)
-        starts, ends = index.slices(anchors, relations)
+        if within is not None and num_answers is not None:
+            raise ValueError("num_answers counts all answers: leave it out where within is given")
+        starts, ends = index.slices(anchors, relations, within)
         counts = ends - starts
         indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
         torch.cumsum(counts, 0, out=indptr[1:])
@@ -237,7 +360,22 @@ class KnownTriples:
         moved._tails = self._tails.to(device)
         moved._heads = self._heads.to(device)
         moved._relations = None if self._relations is None else self._relations.to(device)
+        moved._folder, moved._checksum = self._folder, self._checksum
         return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a folder, its path: whoever gets it maps the same files."""
+        if self._folder is None or self.device.type != "cpu":
+            return self.__dict__
+        return {"_folder": self._folder, "_checksum": self._checksum}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "_tails" in state:
+            return
+        self._open(self._folder or "")
+        if self._checksum != state["_checksum"]:
+            raise ValueError(f"{self._folder} holds other triples than when it was opened before")
 
     def __len__(self) -> int:
         return self.num_triples
@@ -259,10 +397,12 @@ class KnownTriples:
         """The relations of each (h, t); made once, for all who ask."""
         if self._relations is None:
             size = self._num_entities
-            if size * size > INT64_MAX:
+            if self._folder is not None:
                 raise ValueError(
-                    f"ids are too large to index by (h, t): {size} entities squared pass 2**63 - 1"
+                    f"{self._folder} was built without the relations of (h, t): build it with "
+                    f"relations=True"
                 )
+            check_sizes(size, self._tails.num_others, has_relations=True)
             rows = self._tails.to("cpu").triples()[:, [0, 2, 1]]
             index = build_index([rows], size, size, self._tails.num_others)
             self._relations = index.to(self.device)

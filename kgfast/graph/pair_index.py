@@ -1,6 +1,8 @@
 """CSR from pairs of ids to sorted ids: what known triples are looked up in."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,19 +13,26 @@ from kgfast.graph.ids import INT64_MAX
 
 IntArray = npt.NDArray[np.int64]
 
+_CHUNK = 1 << 22  # pairs that are looked at together: an index may lie in a file
+
 
 @dataclass(frozen=True, eq=False)
 class PairIndex:
     """CSR from pairs, packed as anchor * num_others + relation (or other), to ids."""
 
     pairs: Tensor  # int64 [P], ascending
-    indptr: Tensor  # int64 [P + 1]
+    indptr: Tensor  # int32 or int64 [P + 1]
     indices: Tensor  # int32 or int64 [T], ascending within a pair
     num_anchors: int
     num_others: int
 
-    def slices(self, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
-        """Return start and end of each query's ids, int64 `[B]` each; equal where it is unseen."""
+    def slices(
+        self, anchors: Tensor, relations: Tensor, within: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return start and end of each query's ids, int64 `[B]` each; equal where it is unseen.
+
+        `within`: first id and one past the last; others are not among them.
+        """
         _check_queries(anchors, relations)
         anchors = anchors.to(self.pairs.device, torch.int64)
         relations = relations.to(self.pairs.device, torch.int64)
@@ -33,7 +42,12 @@ class PairIndex:
         packed = torch.where(inside, anchors * self.num_others + relations, -1)
         starts_at = torch.searchsorted(self.pairs, packed)
         ends_at = torch.searchsorted(self.pairs, packed, right=True)
-        return self.indptr[starts_at], self.indptr[ends_at]
+        starts = self.indptr[starts_at].to(torch.int64)
+        ends = self.indptr[ends_at].to(torch.int64)
+        for place, id in enumerate(within or ()):
+            bound = lower_bound(self.indices, torch.full_like(starts, id), starts, ends)
+            starts, ends = (starts, bound) if place else (bound, ends)
+        return starts, ends
 
     def triples(self) -> IntArray:
         """Return the rows (anchor, relation, id), int64 `[T, 3]`, sorted."""
@@ -47,16 +61,21 @@ class PairIndex:
 
     def per_relation(self) -> tuple[Tensor, Tensor]:
         """Return the number of triples and of pairs of each relation, int64 `[num_others]`."""
-        relations = self.pairs % max(self.num_others, 1)
-        triples = torch.zeros(self.num_others, dtype=torch.int64, device=self.pairs.device)
-        triples.index_add_(0, relations, self.indptr.diff())
-        return triples, torch.bincount(relations, minlength=self.num_others)
+        triples, pairs = torch.zeros(
+            (2, self.num_others), dtype=torch.int64, device=self.pairs.device
+        )
+        for keys, counts in self._chunks():
+            relations = keys % max(self.num_others, 1)
+            triples.index_add_(0, relations, counts)
+            pairs += torch.bincount(relations, minlength=self.num_others)
+        return triples, pairs
 
     def per_anchor(self, size: int) -> Tensor:
         """Return the number of triples of each anchor, int64 `[size]`."""
-        anchors = self.pairs // max(self.num_others, 1)
         triples = torch.zeros(size, dtype=torch.int64, device=self.pairs.device)
-        return triples.index_add_(0, anchors, self.indptr.diff())
+        for keys, counts in self._chunks():
+            triples.index_add_(0, keys // max(self.num_others, 1), counts)
+        return triples
 
     def to(self, device: torch.device | str) -> "PairIndex":
         """Return the same index held on a device."""
@@ -68,6 +87,13 @@ class PairIndex:
             self.num_others,
         )
 
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs, and how many ids each has, int64."""
+        for first in range(0, len(self.pairs), _CHUNK):
+            pairs = self.pairs[first : first + _CHUNK]
+            indptr = self.indptr[first : first + len(pairs) + 1]
+            yield pairs, indptr.diff().to(torch.int64)
+
 
 def build_index(
     rows: list[IntArray], num_anchors: int, num_others: int, num_ids: int | None = None
@@ -77,10 +103,12 @@ def build_index(
     Ids are as many as anchors where they are not said to be others.
     """
     num_ids = num_anchors if num_ids is None else num_ids
-    pairs, ids = _sorted_unique(rows, num_anchors, num_others, num_ids)
-    starts = np.flatnonzero(_differs_from_previous(pairs))
-    indptr = np.append(starts, len(pairs)).astype(np.int64, copy=False)
-    narrow = np.int32 if num_ids <= 2**31 else np.int64
+    narrow = narrow_dtype(num_ids)
+    pairs = np.concatenate([_packed(part, num_others) for part in rows])
+    ids = np.concatenate([part[:, 2] for part in rows], dtype=narrow, casting="unsafe")
+    pairs, ids = sorted_unique(pairs, ids, num_ids)
+    starts = np.flatnonzero(differs_from_previous(pairs))
+    indptr = np.append(starts, len(pairs)).astype(narrow_dtype(len(ids) + 1), copy=False)
     return PairIndex(
         torch.from_numpy(pairs[starts]),
         torch.from_numpy(indptr),
@@ -90,33 +118,63 @@ def build_index(
     )
 
 
-def _sorted_unique(
-    rows: list[IntArray], num_anchors: int, num_others: int, num_ids: int
-) -> tuple[IntArray, IntArray]:
-    """Return packed pairs and ids of the distinct rows, sorted by pair, then id."""
-    if num_anchors * num_others * num_ids <= INT64_MAX:
-        # One int64 holds the whole row: a plain sort, many times faster than an argsort.
-        keys = np.concatenate([_packed(part, num_others, num_ids) for part in rows])
+def check_sizes(num_entities: int, num_relations: int, *, has_relations: bool = False) -> None:
+    """That pairs of ids pack into an int64; `has_relations`: those of (h, t), too.
+
+    Raises
+    ------
+    ValueError
+        If they do not.
+    """
+    if num_entities * num_relations > INT64_MAX:
+        raise ValueError(
+            f"ids are too large to index: {num_entities} entities times {num_relations} "
+            f"relations passes 2**63 - 1"
+        )
+    if has_relations and num_entities * num_entities > INT64_MAX:
+        raise ValueError(
+            f"ids are too large to index by (h, t): {num_entities} entities squared pass 2**63 - 1"
+        )
+
+
+def narrow_dtype(size: int) -> type[np.int32] | type[np.int64]:
+    """The dtype of integers 0 .. size - 1."""
+    return np.int32 if size <= 2**31 else np.int64
+
+
+def sorted_unique(
+    pairs: IntArray, ids: npt.NDArray[Any], num_ids: int
+) -> tuple[IntArray, npt.NDArray[Any]]:
+    """The distinct (pair, id), by pair, then id; `pairs` are overwritten."""
+    if not len(pairs):
+        return pairs, ids
+    least = int(pairs.min())
+    if (int(pairs.max()) - least + 1) * num_ids <= INT64_MAX:
+        # One int64 holds pair and id: a plain sort, many times faster than an argsort.
+        keys = pairs
+        keys -= least
+        keys *= num_ids
+        keys += ids
         keys.sort()
-        keys = keys[_differs_from_previous(keys)]
-        return np.divmod(keys, max(num_ids, 1))
-    pairs = np.concatenate([_packed(part, num_others) for part in rows])
-    ids = np.concatenate([part[:, 2] for part in rows])
+        keys = keys[differs_from_previous(keys)]
+        pairs = keys // num_ids
+        keys -= pairs * num_ids
+        pairs += least
+        return pairs, keys
     order = np.lexsort((ids, pairs))
     pairs, ids = pairs[order], ids[order]
-    new = _differs_from_previous(pairs) | _differs_from_previous(ids)
+    new = differs_from_previous(pairs) | differs_from_previous(ids)
     return pairs[new], ids[new]
 
 
-def _packed(rows: IntArray, *sizes: int) -> IntArray:
-    packed = rows[:, 0].copy()
-    for column, size in enumerate(sizes, start=1):
-        packed *= size
-        packed += rows[:, column]
+def _packed(rows: IntArray, num_others: int) -> IntArray:
+    packed = rows[:, 0] * num_others
+    packed += rows[:, 1]
     return packed
 
 
-def _differs_from_previous(values: IntArray) -> npt.NDArray[np.bool_]:
+def differs_from_previous(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which values are not the one before; the first is not."""
     differs = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
     return differs

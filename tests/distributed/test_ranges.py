@@ -47,6 +47,20 @@ def test_options_are_those_of_rank(options):
     assert_same(merge(parts), expected)
 
 
+def test_only_known_answers_of_the_range_are_asked_for(monkeypatch):
+    asked = []
+
+    def exclude(self, *args, within=None, **others):
+        asked.append(within)
+        return original(self, *args, within=within, **others)
+
+    original = kgfast.KnownTriples.exclude
+    monkeypatch.setattr(kgfast.KnownTriples, "exclude", exclude)
+    graph, model = example(), model_of("DistMult")
+    count_range(model, graph.hrt, 13, 90, known=graph.known)
+    assert set(asked) == {(13, 90)}
+
+
 def test_rows_of_a_file_are_read_in_blocks(monkeypatch):
     graph, model = example(), model_of("ComplEx")
     table = FileTable(model.entity.detach())

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgfast.graph import KnownTriples, Side, Triples, Vocabulary, as_triples_tensor
+from kgfast.graph import KnownTriples, Side, Triples, Vocabulary, as_triples_tensor, pair_index
 
 Triple = tuple[int, int, int]
 
@@ -59,6 +59,7 @@ small_triples = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.inte
 huge_ids = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**40, 2**40 + 1])
 huge_triples = st.lists(st.tuples(huge_ids, st.integers(0, 3), huge_ids))
 any_triples = small_triples | huge_triples
+small_or_huge_id = st.integers(0, 7) | huge_ids
 sides = pytest.mark.parametrize("side", ["head", "tail"])
 
 
@@ -79,6 +80,20 @@ def test_exclude_and_counts_equal_the_oracle(
     assert counts.tolist() == [len(answers) for answers in expected]
 
 
+@sides
+@given(triples=any_triples, span=st.tuples(small_or_huge_id, small_or_huge_id))
+def test_answers_within_a_range_are_those_of_all_that_lie_there(
+    side: Side, triples: list[Triple], span: tuple[int, int]
+) -> None:
+    known = KnownTriples(triples)
+    anchors = torch.tensor([h if side == "tail" else t for h, _, t in triples], dtype=torch.int64)
+    relations = torch.tensor([r for _, r, _ in triples], dtype=torch.int64)
+    whole = excluded(known, anchors.tolist(), relations.tolist(), side)
+    indptr, indices = known.exclude(anchors, relations, side, within=span)
+    found = [indices[start:end].tolist() for start, end in pairwise(indptr.tolist())]
+    assert found == [[id for id in ids if span[0] <= id < span[1]] for ids in whole]
+
+
 @given(parts=st.lists(any_triples, max_size=3), queries=any_triples)
 def test_contains_equals_the_oracle(parts: list[list[Triple]], queries: list[Triple]) -> None:
     known, oracle = KnownTriples(*parts), KnownOracle(*parts)
@@ -93,14 +108,23 @@ def test_duplicates_count_once(triples: list[Triple]) -> None:
     assert repr(known) == repr(KnownTriples(triples))
 
 
-@given(triples=small_triples)
-def test_cardinalities_and_frequencies_equal_the_oracle(triples: list[Triple]) -> None:
+@given(triples=small_triples, chunk=st.integers(1, 4))
+def test_cardinalities_and_frequencies_equal_the_oracle(triples: list[Triple], chunk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_index, "_CHUNK", chunk)
+        check_statistics(triples)
+
+
+def check_statistics(triples: list[Triple]) -> None:
     known, oracle = KnownTriples(triples), KnownOracle(triples)
     assert known.relation_cardinalities() == {
         r: oracle.cardinality(r) for r in {r for _, r, _ in triples}
     }
     size = max((max(h, t) + 1 for h, _, t in triples), default=0)
     assert known.entity_frequency().tolist() == [oracle.frequency(e) for e in range(size)]
+    size = max((r + 1 for _, r, _ in triples), default=0)
+    expected = [sum(it[1] == r for it in oracle.triples) for r in range(size)]
+    assert known.relation_frequency().tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -158,6 +182,13 @@ def test_known_triples_take_any_integer_dtype_and_triples() -> None:
 def test_ids_that_fit_are_stored_in_32_bits() -> None:
     assert KnownTriples([(0, 0, 2**31 - 1)])._tails.indices.dtype == torch.int32
     assert KnownTriples([(0, 0, 2**31)])._tails.indices.dtype == torch.int64
+    assert KnownTriples([(0, 0, 2**31)])._tails.indptr.dtype == torch.int32
+
+
+def test_a_range_and_a_number_of_answers_exclude_each_other() -> None:
+    known, ids = KnownTriples([(0, 0, 1)]), torch.tensor([0])
+    with pytest.raises(ValueError, match="leave it out where within is given"):
+        known.exclude(ids, ids, "tail", num_answers=1, within=(0, 1))
 
 
 def test_to_keeps_everything() -> None:

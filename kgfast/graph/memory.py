@@ -1,11 +1,11 @@
-"""How much memory a call over a table in files may take."""
+"""How much memory a call over files may take."""
 
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from kgfast.graph import shown
+from kgfast.graph.nearest import shown
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -1,0 +1,327 @@
+"""An index of known triples built out of core: sorted runs of the files, merged once for each side.
+
+Everything lies in ``<folder>.building`` until it is whole; then that takes the folder's name. Who
+is killed goes on after the last file that was read, and the last side that was finished: a marker,
+written last, says what each was made of.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from errno import ENOSPC
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kgfast.graph.nearest import shown
+from kgfast.graph.pair_index import check_sizes, differs_from_previous, narrow_dtype
+from kgfast.graph.stored.folder import PARTS, GrowingArray, write_manifest
+from kgfast.graph.stored.inputs import ORDERS, Asked, Column, Columns, IdFile, open_files
+from kgfast.graph.stored.runs import load_run, merged, save_run, sorted_columns
+from kgfast.progress import progress_bar
+
+# Which columns are anchor, other and id. Runs are read in the first order.
+_SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
+_LOCK = "building.lock"
+_ROW_BYTES = 56  # of memory while a row is sorted
+_RUN_BYTES, _SIDE_BYTES = 12, 16  # of disk, of a row whose ids fit 32 bits
+_SPARE = 1 << 20  # bytes of disk for all else
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a folder is built; see :meth:`kgfast.KnownTriples.build`.
+
+    Attributes
+    ----------
+    asked : Asked
+        How files are read.
+    max_memory : int
+        Bytes.
+    relations : bool
+        Whether the relations of (h, t) are indexed, too.
+    progress : bool
+    """
+
+    asked: Asked
+    max_memory: int
+    relations: bool
+    progress: bool
+
+    @property
+    def rows(self) -> int:
+        """How many are sorted at once."""
+        return max(1, self.max_memory // _ROW_BYTES)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """What is indexed, in the order in which it is built."""
+        return tuple(_SIDES) if self.relations else ("tail", "head")
+
+
+def checked_order(columns: Any) -> str:
+    """What the columns of files are.
+
+    Raises
+    ------
+    ValueError
+        If it is none of their six orders.
+    """
+    if columns not in ORDERS:
+        raise ValueError(f"columns must be one of {', '.join(ORDERS)}; got {shown(columns)}")
+    return str(columns)
+
+
+def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
+    """Build a folder; see :meth:`kgfast.KnownTriples.build`."""
+    path = Path(folder)
+    if path.exists():
+        raise FileExistsError(f"{path} is there already: choose another folder, or delete it")
+    found = open_files(files, options.asked)
+    rows = sum(file.rows for file in found)
+    total = rows * 2 * len(options.sides)
+    with _working(path) as work, progress_bar(options.progress, "indexing", total) as advance:
+        builder = _Builder(work, found, options, advance)
+        builder.check_disk(rows)
+        try:
+            builder.run()
+        except OSError as error:
+            if error.errno != ENOSPC:
+                raise
+            raise OSError(
+                f"{work}: its disk is full; what was finished is kept: make room and call again"
+            ) from None
+        os.replace(work / "index", path)
+    shutil.rmtree(work)
+
+
+@contextmanager
+def _working(path: Path) -> Iterator[Path]:
+    """The folder beside, which one process works in.
+
+    Raises
+    ------
+    ValueError
+        If it holds something else.
+    BlockingIOError
+        If another process builds the same folder.
+    """
+    work = path.with_name(f"{path.name}.building")
+    if work.is_dir() and any(work.iterdir()) and not (work / _LOCK).exists():
+        raise ValueError(f"{work} holds other files: move them, or choose another folder")
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / _LOCK).open("w") as lock:
+        try:
+            import fcntl
+        except ImportError:  # a system without locks of files
+            yield work
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(f"{path} is being built by another process") from None
+        yield work
+
+
+class _Builder:
+    """What the steps of one call share."""
+
+    def __init__(
+        self, work: Path, files: Sequence[IdFile], options: Options, advance: Advance
+    ) -> None:
+        self.work, self.files, self.options, self.advance = work, files, options, advance
+        self.index = work / "index"
+        self.index.mkdir(exist_ok=True)
+
+    def check_disk(self, rows: int) -> None:
+        """That what is still to be written finds room, at most.
+
+        Raises
+        ------
+        OSError
+            If it does not.
+        """
+        limit = self.options.asked.num_entities
+        wide = 2 if limit is not None and limit > 2**31 else 1
+        held = sum(it.stat().st_size for it in self.work.rglob("*.npy"))
+        needed = _SPARE + rows * wide * (_RUN_BYTES + _SIDE_BYTES * len(self.options.sides))
+        needed += self.options.rows * _RUN_BYTES * wide  # a run beside the one it replaces
+        free = shutil.disk_usage(self.work).free
+        if free < needed - held:
+            raise OSError(
+                f"{self.work}: {rows:,} triples need up to {needed - held:,} bytes, and the disk "
+                f"has {free:,} left; what was finished is kept: make room and call again"
+            )
+
+    def run(self) -> None:
+        """All steps, but for those that are finished."""
+        read = [self._read(number, file) for number, file in enumerate(self.files)]
+        runs = [name for facts in read for name in facts["runs"]]
+        self._remove_others(runs)
+        num_entities = max((facts["num_entities"] for facts in read), default=0)
+        num_relations = max((facts["num_relations"] for facts in read), default=0)
+        check_sizes(num_entities, num_relations, has_relations=self.options.relations)
+        made_of = {"files": [facts["file"] for facts in read]}
+        sides = {}
+        for side in self.options.sides:
+            make = partial(self._side, side, runs, (num_entities, num_relations))
+            sides[side] = self._marked(f"side-{side}.json", made_of, make)["arrays"]
+        ours = {f"{side}.{part}.npy" for side in sides for part in PARTS}
+        for path in [it for it in self.index.iterdir() if it.name not in ours]:
+            path.unlink()  # of a side that a call before asked for
+        facts = {"num_entities": num_entities, "num_relations": num_relations, "sides": sides}
+        write_manifest(self.index, facts)
+
+    def _marked(
+        self, name: str, made_of: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """What a step found, if its marker says that it was finished; else it is done."""
+        path = self.work / name
+        made_of = json.loads(json.dumps(made_of))  # as it is read again
+        if path.exists():
+            found: dict[str, Any] = json.loads(path.read_text())
+            if {key: found.get(key) for key in made_of} == made_of:
+                self.advance(found["steps"])
+                return found
+            path.unlink()
+        facts = {**made_of, **make()}
+        beside = path.with_suffix(".tmp")
+        beside.write_text(json.dumps(facts))
+        os.replace(beside, path)
+        return facts
+
+    def _read(self, number: int, file: IdFile) -> dict[str, Any]:
+        """The runs of a file, and one past its largest ids."""
+        stat, asked = file.path.stat(), self.options.asked
+        facts = [str(file.path.resolve()), stat.st_size, stat.st_mtime_ns]
+        facts += [asked.order, asked.num_entities, asked.num_relations, self.options.rows]
+        make = partial(self._runs_of, number, file)
+        return self._marked(f"file-{number}.json", {"file": facts}, make)
+
+    def _runs_of(self, number: int, file: IdFile) -> dict[str, Any]:
+        for path in self.work.glob(f"run-{number}-*"):
+            path.unlink()
+        runs: list[str] = []
+        sizes, steps = [0, 0], 0
+        for columns in _blocks(file, self.options.rows):
+            head, relation, tail = columns
+            steps += len(head)
+            sizes[0] = max(sizes[0], int(head.max()) + 1, int(tail.max()) + 1)
+            sizes[1] = max(sizes[1], int(relation.max()) + 1)
+            check_sizes(*sizes)
+            runs.append(f"run-{number}-{len(runs)}")
+            save_run(self._path(runs[-1], "tail"), sorted_columns(columns))
+            self.advance(len(head))
+        return {"runs": runs, "num_entities": sizes[0], "num_relations": sizes[1], "steps": steps}
+
+    def _remove_others(self, names: Sequence[str]) -> None:
+        """Forget runs and markers of files that are not asked for any more."""
+        kept = {f"{name}.{side}.npy" for name in names for side in _SIDES}
+        kept |= {f"file-{number}.json" for number in range(len(self.files))}
+        for path in [*self.work.glob("run-*"), *self.work.glob("file-*")]:
+            if path.name not in kept:
+                path.unlink()
+
+    def _path(self, run: str, side: str) -> Path:
+        return self.work / f"{run}.{side}.npy"
+
+    def _side(self, side: str, runs: Sequence[str], sizes: tuple[int, int]) -> dict[str, Any]:
+        """Merge the runs into the arrays of a side."""
+        steps = sum(self._sort(run, side) for run in runs)
+        num_entities, num_relations = sizes
+        if side == "relation":
+            num_others, num_ids = num_entities, num_relations
+        else:
+            num_others, num_ids = num_relations, num_entities
+        paths = [self._path(run, side) for run in runs]
+        most = sum(len(load_run(path)[0]) for path in paths)
+        arrays = _Arrays(self.index, side, num_ids, most)
+        for rows, pairs, ids in merged(paths, self.options.rows, num_others, num_ids):
+            arrays.append(pairs, ids)
+            self.advance(rows)
+            steps += rows
+        return {"arrays": arrays.finish(), "steps": steps}
+
+    def _sort(self, run: str, side: str) -> int:
+        """Put a run into the order of a side, if it is in another; how many rows were sorted."""
+        path = self._path(run, side)
+        others = [self._path(run, other) for other in _SIDES if other != side]
+        old = next((it for it in others if it.exists()), None)
+        if old is None:
+            return 0
+        where = next(it for it in _SIDES if self._path(run, it) == old)
+        columns = load_run(old)
+        of_triple = [columns[_SIDES[where].index(place)] for place in range(3)]
+        first, second, third = (np.array(of_triple[place]) for place in _SIDES[side])
+        beside = path.with_name(f"{run}.tmp.npy")
+        save_run(beside, sorted_columns((first, second, third)))
+        os.replace(beside, path)
+        old.unlink()
+        self.advance(len(first))
+        return len(first)
+
+
+class _Arrays:
+    """The arrays of a side, as far as they were merged."""
+
+    def __init__(self, folder: Path, side: str, num_ids: int, most: int) -> None:
+        dtypes = np.int64, narrow_dtype(most + 1), narrow_dtype(num_ids)
+        self._parts = [
+            GrowingArray(folder / f"{side}.{name}.npy", dtype)
+            for name, dtype in zip(PARTS, dtypes, strict=True)
+        ]
+        self._last: int | None = None
+
+    def append(self, pairs: Column, ids: Column) -> None:
+        """Add the next rows in order; the first pair may be the last of those before."""
+        keys, indptr, indices = self._parts
+        new = differs_from_previous(pairs)
+        new[0] = self._last != int(pairs[0])
+        starts = np.flatnonzero(new)
+        keys.append(pairs[starts])
+        starts += indices.count
+        indptr.append(starts)
+        indices.append(ids)
+        self._last = int(pairs[-1])
+
+    def finish(self) -> dict[str, Any]:
+        """What the manifest says of them."""
+        _, indptr, indices = self._parts
+        indptr.append(np.array([indices.count]))
+        return {name: part.finish() for name, part in zip(PARTS, self._parts, strict=True)}
+
+
+def _blocks(file: IdFile, rows: int) -> Iterator[Columns]:
+    """The triples of a file, some rows at a time."""
+    held: list[Columns] = []
+    count = 0
+    for piece in file.pieces():
+        while len(piece[0]):
+            room = rows - count
+            held.append(_slice(piece, 0, room))
+            count += len(held[-1][0])
+            piece = _slice(piece, room, None)
+            if count == rows:
+                yield _joined(held)
+                held, count = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _slice(columns: Columns, start: int, stop: int | None) -> Columns:
+    first, second, third = columns
+    return first[start:stop], second[start:stop], third[start:stop]
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    """Columns one after the other; the parts are let go."""
+    first, second, third = (np.concatenate([part[place] for part in parts]) for place in range(3))
+    parts.clear()
+    return first, second, third

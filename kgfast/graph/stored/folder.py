@@ -1,0 +1,179 @@
+"""The folder of an index of known triples: arrays of numpy, and ``known.json``, which names them.
+
+| file | holds |
+|---|---|
+| `tail.pairs.npy` | int64 `[P]`: head times relations plus relation, ascending |
+| `tail.indptr.npy` | `[P + 1]`: pair p has the tails `indptr[p] .. indptr[p + 1] - 1` |
+| `tail.indices.npy` | `[T]`: the tails, ascending within a pair |
+
+`head.*` are of tails and relations, `relation.*` of heads and tails. What fits is int32.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgfast.graph.nearest import shown
+from kgfast.graph.pair_index import PairIndex
+
+MANIFEST = "known.json"
+FORMAT, VERSION = "kgfast known triples", 1
+PARTS = ("pairs", "indptr", "indices")
+_HEADER = 128  # bytes before the values of an array
+_HASHED = 1 << 24  # bytes
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a folder holds.
+
+    Attributes
+    ----------
+    num_entities : int
+        The largest entity + 1.
+    checksum : str
+        The same for the same triples, whatever files they came from.
+    indices : dict of str to PairIndex
+        Of "tail", "head" and, where it was asked for, "relation"; in the files.
+    """
+
+    num_entities: int
+    checksum: str
+    indices: Mapping[str, PairIndex]
+
+
+class GrowingArray:
+    """A file of numpy of one axis that is appended to.
+
+    Parameters
+    ----------
+    path : Path
+    dtype : type
+    """
+
+    def __init__(self, path: Path, dtype: type[np.integer[Any]]) -> None:
+        self.dtype, self.count = np.dtype(dtype), 0
+        self._file = path.open("wb")
+        self._hash = hashlib.blake2b(digest_size=20)
+        self._file.write(b"\0" * _HEADER)
+
+    def append(self, values: np.ndarray[Any, Any]) -> None:
+        """Write values after the others."""
+        values = np.ascontiguousarray(values, self.dtype)
+        self.count += len(values)
+        self._hash.update(values.data)
+        self._file.write(values.data)
+
+    def finish(self) -> dict[str, Any]:
+        """Write the header, and all for good; what the manifest says of the file."""
+        facts = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
+        text = repr(facts).encode()
+        self._file.seek(0)
+        self._file.write(np.lib.format.magic(1, 0) + (_HEADER - 10).to_bytes(2, "little"))
+        self._file.write(text.ljust(_HEADER - 11) + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {"dtype": self.dtype.name, "count": self.count, "blake2b": self._hash.hexdigest()}
+
+
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write what a folder holds: sizes, and the arrays of each side.
+
+    Parameters
+    ----------
+    folder : Path
+    facts : mapping
+        ``num_entities``, ``num_relations``, and ``sides`` with what :class:`GrowingArray` said.
+    """
+    tails = json.dumps([facts["num_relations"], facts["sides"]["tail"]])
+    found = {"format": FORMAT, "version": VERSION} | dict(facts)
+    found["checksum"] = hashlib.blake2b(tails.encode(), digest_size=20).hexdigest()
+    with (folder / MANIFEST).open("w") as file:
+        json.dump(found, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def open_folder(path: str | os.PathLike[str], *, verify: bool) -> Stored:
+    """Map the arrays of a folder; see :meth:`kgfast.KnownTriples.open`."""
+    folder = Path(path)
+    facts = _manifest(folder)
+    sizes = {
+        "tail": (facts["num_entities"], facts["num_relations"]),
+        "head": (facts["num_entities"], facts["num_relations"]),
+        "relation": (facts["num_entities"], facts["num_entities"]),
+    }
+    indices = {}
+    for side, arrays in facts["sides"].items():
+        parts = [_mapped(folder / f"{side}.{name}.npy", arrays[name], verify) for name in PARTS]
+        pairs, indptr, answers = parts
+        indices[side] = PairIndex(pairs, indptr, answers, *sizes[side])
+    return Stored(facts["num_entities"], facts["checksum"], indices)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: no such file: {folder} is no folder that KnownTriples.build wrote"
+        )
+    try:
+        facts = json.loads(path.read_text())
+        is_ours, version = facts["format"] == FORMAT, facts["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not what kgfast writes: {error!s:.120}") from None
+    if not is_ours:
+        raise ValueError(f"{path}: not what kgfast writes: format {shown(facts['format'])}")
+    if version != VERSION:
+        raise ValueError(
+            f"{path}: of version {shown(version)}; this kgfast reads version {VERSION}: build the "
+            f"folder again"
+        )
+    try:
+        numbers = [facts["num_entities"], facts["num_relations"]]
+        arrays = [facts["sides"][side][name] for side in facts["sides"] for name in PARTS]
+        numbers += [it["count"] for it in arrays]
+        is_whole = all(isinstance(it, int) and it >= 0 for it in numbers)
+        is_whole &= {"tail", "head"} <= set(facts["sides"]) <= {"tail", "head", "relation"}
+        is_whole &= all(it["dtype"] in ("int32", "int64") for it in arrays)
+        is_whole &= isinstance(facts["checksum"], str)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: damaged: {error!r:.120}") from None
+    if not is_whole:
+        raise ValueError(f"{path}: damaged: its numbers contradict each other")
+    return dict(facts)
+
+
+def _mapped(path: Path, facts: Mapping[str, Any], verify: bool) -> Tensor:
+    """An array where it lies."""
+    dtype, count = np.dtype(facts["dtype"]), facts["count"]
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file: the folder is not whole; build it again")
+    needed, size = _HEADER + count * dtype.itemsize, path.stat().st_size
+    if size != needed:
+        how = "truncated" if size < needed else "too long"
+        raise ValueError(f"{path}: {how}: {needed:,} bytes were written; it has {size:,}")
+    if verify and _digest(path) != facts["blake2b"]:
+        raise ValueError(f"{path}: damaged: its values are not those that were written")
+    if not count:
+        return torch.from_numpy(np.empty(0, dtype))
+    # Private: torch warns of memory that cannot be written to.
+    return torch.from_numpy(np.memmap(path, dtype, "c", _HEADER, (count,)))
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.blake2b(digest_size=20)
+    with path.open("rb") as file:
+        file.seek(_HEADER)
+        while read := file.read(_HASHED):
+            found.update(read)
+    return found.hexdigest()

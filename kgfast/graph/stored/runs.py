@@ -1,0 +1,115 @@
+"""Triples in sorted runs, each a file, and their merge a range at a time.
+
+A run holds distinct rows in the order of their columns. Every s-th row of each run is a sample;
+ranges end at every g-th sample of all. A range then holds at most ``(g + 2 m) s`` rows of m runs:
+each run has fewer than s rows before its first sample there, and samples that are equal are of
+different runs.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kgfast.graph.pair_index import IntArray, narrow_dtype, sorted_unique
+from kgfast.graph.stored.inputs import Column, Columns
+
+_Key = tuple[int, ...]
+
+
+def sorted_columns(columns: Columns) -> Columns:
+    """The distinct rows, by first, second and third column."""
+    first, second, third = columns
+    if not len(first):
+        return columns
+    others = int(second.max()) + 1
+    pairs = _packed(first, second, others)
+    pairs, ids = sorted_unique(pairs, third, int(third.max()) + 1)
+    first = pairs // others
+    pairs -= first * others
+    return first, pairs, ids
+
+
+def save_run(path: Path, columns: Columns) -> None:
+    """Write a run of sorted columns."""
+    largest = max(int(column.max(initial=0)) for column in columns)
+    np.save(path, np.stack([column.astype(narrow_dtype(largest + 1)) for column in columns]))
+
+
+def load_run(path: Path) -> Columns:
+    """The columns of a run, in its file."""
+    first, second, third = np.load(path, mmap_mode="r")
+    return first, second, third
+
+
+def merged(
+    paths: Sequence[Path], most: int, num_others: int, num_ids: int
+) -> Iterator[tuple[int, IntArray, Column]]:
+    """The distinct rows of runs, in order.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Of runs that are not empty.
+    most : int
+        About how many rows are held at once.
+    num_others, num_ids : int
+        One past the largest of the second and the third column.
+
+    Yields
+    ------
+    rows : int
+        How many were read.
+    pairs : array
+        int64, first times ``num_others`` plus second column, ascending.
+    ids : array
+        The third, ascending within a pair.
+    """
+    runs = [load_run(path) for path in paths]
+    keys = _splitters(runs, most)
+    bounds = [[0, *(_place(run, key) for key in keys), len(run[0])] for run in runs]
+    for number in range(len(keys) + 1):
+        parts = [
+            [column[own[number] : own[number + 1]] for column in run]
+            for own, run in zip(bounds, runs, strict=True)
+        ]
+        count = sum(len(first) for first, _, _ in parts)
+        if not count:
+            continue
+        pairs, ids = np.empty(count, np.int64), np.empty(count, narrow_dtype(num_ids))
+        done = 0
+        for first, second, third in parts:
+            here = slice(done, done + len(first))
+            pairs[here] = _packed(first, second, num_others)
+            ids[here] = third
+            done += len(first)
+        yield (count, *sorted_unique(pairs, ids, num_ids))
+
+
+def _packed(first: Column, second: Column, num_others: int) -> IntArray:
+    pairs: IntArray = first.astype(np.int64)
+    pairs *= num_others
+    pairs += second
+    return pairs
+
+
+def _splitters(runs: Sequence[Columns], most: int) -> list[_Key]:
+    """Rows at which ranges of no more than ``most`` rows begin."""
+    if sum(len(run[0]) for run in runs) <= most:
+        return []
+    step = max(1, most // (4 * len(runs)))
+    columns = [np.concatenate([run[column][step::step] for run in runs]) for column in range(3)]
+    order = np.lexsort(columns[::-1])[2 * len(runs) :: 2 * len(runs)]
+    return [tuple(int(column[row]) for column in columns) for row in order]
+
+
+def _place(run: Columns, key: _Key) -> int:
+    """How many rows of a run are before a key."""
+    low, high = 0, len(run[0])
+    for column, value in zip(run, key, strict=True):
+        if value > np.iinfo(column.dtype).max:
+            return high
+        part, one = column[low:high], np.asarray(value, column.dtype)  # else all of it is converted
+        before, through = np.searchsorted(part, one), np.searchsorted(part, one, "right")
+        low, high = low + int(before), low + int(through)
+    return low
