@@ -1,0 +1,47 @@
+"""``kgfast known``: files of triples, as an index in a folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kgfast.cli.common import Debug, app, errors_in_a_line
+
+
+@app.command()
+def known(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Triples of ids: .npy, .parquet, .tsv, .txt, .del; or folders of such."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="A new folder for the index.")],
+    num_entities: Annotated[
+        int | None, typer.Option(help="Ids of entities must lie below this.")
+    ] = None,
+    num_relations: Annotated[
+        int | None, typer.Option(help="Ids of relations must lie below this.")
+    ] = None,
+    columns: Annotated[str, typer.Option(help="What the columns of .npy and text are.")] = "hrt",
+    relations: Annotated[
+        bool, typer.Option("--relations", help="Index the relations of (h, t), too.")
+    ] = False,
+    max_memory: Annotated[str, typer.Option(help='Such as "4GiB".')] = "1GiB",
+    debug: Debug = False,
+) -> None:
+    """Index the known triples of files larger than memory, for kgfast.KnownTriples.open."""
+    with errors_in_a_line(debug):
+        from kgfast.graph import KnownTriples
+
+        found = KnownTriples.build(
+            files,
+            out,
+            num_entities=num_entities,
+            num_relations=num_relations,
+            columns=columns,
+            relations=relations,
+            max_memory=max_memory,
+            progress=True,
+        )
+        typer.echo(f"{out}: {found!r}, checksum {found.checksum}")
