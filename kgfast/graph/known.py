@@ -28,7 +28,8 @@ class KnownTriples:
 
     Two CSR indices: the known tails of each (h, r) and the known heads of each (r, t); a third, the
     known relations of each (h, t), is made when it is first asked for. Memory goes with the number
-    of triples, not with the size of the id space.
+    of triples, not with the size of the id space. Of files larger than memory, :meth:`build` makes
+    them in a folder, and :meth:`open` maps them from there.
 
     Parameters
     ----------
@@ -228,7 +229,7 @@ class KnownTriples:
             without making the host wait.
         within
             ``(start, stop)``: only answers ``start .. stop - 1``, which is what a shard of the
-            entities needs. Others are not read. `num_answers` must then be None.
+            entities needs. Others are not copied. `num_answers` must then be None.
 
         Returns
         -------

@@ -314,6 +314,30 @@ def test_another_call_begins_anew(files, graph, tmp_path, monkeypatch):
     assert not (tmp_path / "known" / "relation.pairs.npy").exists()
 
 
+def test_what_a_call_left_behind_does_no_harm(files, graph, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(building.shutil, "rmtree", lambda path: None)
+        KnownTriples.build(files, tmp_path / "known")
+    shutil.rmtree(tmp_path / "known")
+    assert (tmp_path / "known.building").exists()
+    assert_same(KnownTriples.build(files, tmp_path / "known"), KnownTriples(graph))
+
+
+@pytest.mark.parametrize("ending", [".npy", ".tsv"])
+@pytest.mark.parametrize("rows", [100, 2999])
+def test_a_file_that_changes_under_a_run_is_refused(graph, tmp_path, monkeypatch, ending, rows):
+    def changed(columns):
+        write(path, graph[:rows])
+        return original(columns)
+
+    path, original = write(tmp_path / f"a{ending}", graph), building.sorted_columns
+    monkeypatch.setattr(building, "sorted_columns", changed)
+    monkeypatch.setattr(inputs, "_PIECE", 100)
+    with pytest.raises(ValueError, match=rf"a\{ending}(:| ).* while it was read"):
+        KnownTriples.build(path, tmp_path / "known", max_memory=500 * ROW)
+    assert not (tmp_path / "known").exists()
+
+
 def test_the_disk_is_looked_at_before(files, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         usage = shutil.disk_usage(tmp_path)._replace(free=10)

@@ -178,6 +178,8 @@ class _Builder:
             path.unlink()  # of a side that a call before asked for
         facts = {"num_entities": num_entities, "num_relations": num_relations, "sides": sides}
         write_manifest(self.index, facts)
+        for side in sides:  # their arrays go with the folder
+            (self.work / f"side-{side}.json").unlink()
 
     def _marked(
         self, name: str, made_of: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
@@ -199,15 +201,16 @@ class _Builder:
 
     def _read(self, number: int, file: IdFile) -> dict[str, Any]:
         """The runs of a file, and one past its largest ids."""
-        stat, asked = file.path.stat(), self.options.asked
-        facts = [str(file.path.resolve()), stat.st_size, stat.st_mtime_ns]
-        facts += [asked.order, asked.num_entities, asked.num_relations, self.options.rows]
+        asked = self.options.asked
+        facts = [*_state_of(file.path), asked.order, asked.num_entities, asked.num_relations]
+        facts.append(self.options.rows)
         make = partial(self._runs_of, number, file)
         return self._marked(f"file-{number}.json", {"file": facts}, make)
 
     def _runs_of(self, number: int, file: IdFile) -> dict[str, Any]:
         for path in self.work.glob(f"run-{number}-*"):
             path.unlink()
+        before = _state_of(file.path)
         runs: list[str] = []
         sizes, steps = [0, 0], 0
         for columns in _blocks(file, self.options.rows):
@@ -219,6 +222,8 @@ class _Builder:
             runs.append(f"run-{number}-{len(runs)}")
             save_run(self._path(runs[-1], "tail"), sorted_columns(columns))
             self.advance(len(head))
+        if _state_of(file.path) != before:
+            raise ValueError(f"{file.path} changed while it was read: build again")
         return {"runs": runs, "num_entities": sizes[0], "num_relations": sizes[1], "steps": steps}
 
     def _remove_others(self, names: Sequence[str]) -> None:
@@ -296,6 +301,12 @@ class _Arrays:
         _, indptr, indices = self._parts
         indptr.append(np.array([indices.count]))
         return {name: part.finish() for name, part in zip(PARTS, self._parts, strict=True)}
+
+
+def _state_of(path: Path) -> list[Any]:
+    """What tells that a file is the same: its place, size and time of change."""
+    found = path.stat()
+    return [str(path.resolve()), found.st_size, found.st_mtime_ns]
 
 
 def _blocks(file: IdFile, rows: int) -> Iterator[Columns]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -142,9 +142,28 @@ def _npy(path: Path, asked: Asked) -> IdFile:
 
 
 def _npy_pieces(path: Path, array: Column, asked: Asked) -> Iterator[Columns]:
-    for first in range(0, len(array), _PIECE):
-        rows = np.asarray(array[first : first + _PIECE])
-        yield _checked(path, [rows[:, place] for place in asked.places], first, asked)
+    """Read, not mapped: a mapped file that shrinks under a run ends the process."""
+    count, size = len(array), array.dtype.itemsize
+    by_columns = array.flags.f_contiguous and not array.flags.c_contiguous
+    start = int(getattr(array, "offset", 0))
+    with path.open("rb") as file:
+        for first in range(0, count, _PIECE):
+            rows = min(_PIECE, count - first)
+            if by_columns:
+                offsets = [start + (place * count + first) * size for place in asked.places]
+                columns = [_numbers(path, file, array.dtype, it, rows) for it in offsets]
+            else:
+                found = _numbers(path, file, array.dtype, start + 3 * first * size, 3 * rows)
+                columns = [found.reshape(-1, 3)[:, place] for place in asked.places]
+            yield _checked(path, columns, first, asked)
+
+
+def _numbers(path: Path, file: BinaryIO, dtype: Any, offset: int, count: int) -> Column:
+    file.seek(offset)
+    found = np.fromfile(file, dtype, count)
+    if len(found) != count:
+        raise ValueError(f"{path}: truncated while it was read")
+    return found
 
 
 def _parquet(path: Path, asked: Asked) -> IdFile:
