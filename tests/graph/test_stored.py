@@ -461,19 +461,25 @@ def test_consumers_take_a_mapped_index(folder, graph, tmp_path, monkeypatch):
     assert torch.equal(mapped.contains(graph), known.contains(graph))
 
 
-def test_partial_folders_go_by_the_checksum(folder, graph, tmp_path, monkeypatch):
-    mapped = KnownTriples.open(folder)
+@pytest.mark.parametrize("what", ["rank", "topk"])
+def test_partial_folders_go_by_the_checksum(folder, graph, tmp_path, what):
+    def call(known):
+        kept = {"partial": tmp_path / "partial", "max_memory": "64MiB", "known": known}
+        if what == "rank":
+            return kgfast.rank(model, graph[::300].copy(), **kept).greater
+        return kgfast.topk(model, heads=graph[:5, 0], relations=2, k=4, **kept).ids
+
     model = kgfast.DistMult.init(200, 5, 4, seed=0)
     np.save(tmp_path / "entity.npy", model.entity.detach().numpy())
     model = kgfast.DistMult(kgfast.tables.open(tmp_path / "entity.npy"), model.relation)
-    hrt, kept = graph[::300].copy(), {"partial": tmp_path / "partial", "max_memory": "64MiB"}
-    first = kgfast.rank(model, hrt, known=mapped, **kept)
-    again = kgfast.rank(model, hrt, known=KnownTriples.open(folder), **kept)
-    assert torch.equal(first.greater, again.greater)
+    first = call(KnownTriples.open(folder))
+    assert torch.equal(call(KnownTriples.open(folder)), first)
     write(tmp_path / "less.npy", graph[graph[:, 0] != 7])
     less = KnownTriples.build(tmp_path / "less.npy", tmp_path / "less")
     with pytest.raises(ValueError, match="is of another call"):
-        kgfast.rank(model, hrt, known=less, **kept)
+        call(less)
+    shutil.rmtree(tmp_path / "partial")
+    assert torch.equal(call(KnownTriples(graph)), first)
 
 
 def test_digits_are_read_as_python_reads_them():
