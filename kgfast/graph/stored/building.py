@@ -195,7 +195,10 @@ class _Builder:
             path.unlink()
         facts = {**made_of, **make()}
         beside = path.with_suffix(".tmp")
-        beside.write_text(json.dumps(facts))
+        with beside.open("w") as file:
+            json.dump(facts, file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(beside, path)
         return facts
 
