@@ -81,6 +81,7 @@ lint: $(VENV)/.complete
 	$(PY) tools/config_page.py --check
 	$(PY) benchmarks/reliability_page.py --check
 	$(PY) benchmarks/facts_page.py --check
+	$(PY) benchmarks/graphs_page.py --check
 	$(PY) benchmarks/path_star_page.py --check
 	$(PY) benchmarks/reports_page.py --check
 

@@ -1,0 +1,233 @@
+"""An index of 100 million known triples, built of files: seconds, CPU seconds, memory, disk.
+
+    python benchmarks/known_build.py             writes results/cpu-known-build.json
+    python benchmarks/known_build.py --quick     a smoke test: 20,000 triples
+
+The triples are drawn with a seed, a block at a time, and written as four files of each format;
+tails and relations are skewed, so that some pairs have very many answers. Each format is built in
+a process of its own. The arrays of the first are compared with those of one sort in memory of the
+same triples, the others' with them (exit code 1 if they differ). Files are deleted afterwards.
+"""
+
+import filecmp
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import kgfast
+from lib.machine import facts as about_machine
+from lib.measure import AnonymousMemory, anonymous_bytes, in_child
+from lib.options import add_outputs, check_positive, new_parser, set_defaults, set_outputs
+from lib.results import write_json
+from lib.tables import console, human_bytes
+
+IntArray = npt.NDArray[np.int64]
+Columns = npt.NDArray[np.int32]
+
+FORMATS = ("npy", "parquet", "tsv")
+PARTS, BLOCK, SEED = 4, 1_000_000, 18
+QUERIES, BATCH = 8192, 128
+WHOLE = {"triples": 100_000_000, "entities": 10_000_000, "relations": 1000}
+QUICK = {"triples": 20_000, "entities": 2000, "relations": 10}
+GOALS = {"triples": 100_000_000, "seconds": 300, "anonymous_bytes": 2 << 30}
+
+
+def main() -> int:
+    """Draw, build, compare, print, write."""
+    parser = new_parser(__doc__, "20,000 triples: a second")
+    for name in WHOLE:
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--formats", nargs="*", choices=FORMATS, default=FORMATS)
+    parser.add_argument("--max-memory", default="1GiB")
+    parser.add_argument("--folder", type=Path, help="for the files; a temporary one by default")
+    add_outputs(parser, "known-build", plot=False)
+    options = parser.parse_args()
+    set_defaults(options, WHOLE, QUICK)
+    set_outputs(options, "known-build")
+    check_positive(parser, options, *WHOLE)
+    graph = {name: getattr(options, name) for name in WHOLE}
+    rows = []
+    triples = drawn(graph)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for kind in options.formats:
+            row = about_machine("cpu") | {"benchmark": "known_build", "format": kind, **graph}
+            row |= measured(triples, graph, kind, Path(folder), options.max_memory)
+            index, first = (Path(folder) / f"{it}-known" for it in (kind, options.formats[0]))
+            row["equal"] = (
+                are_those_of_one_sort(index, triples) if index == first else are_same(index, first)
+            )
+            rows.append(row)
+            console().print(
+                f"{kind:>8}: {row['seconds']:6.1f} s, {row['cpu_seconds']:6.1f} CPU s, "
+                f"{human_bytes(row['anonymous_bytes'])} held, {human_bytes(row['bytes'])} on disk, "
+                f"{'= one sort' if row['equal'] else 'NOT the arrays of one sort'}"
+            )
+            if options.json is not None:
+                write_json(options.json, {"goals": GOALS, "rows": rows})
+    return 0 if all(row["equal"] for row in rows) else 1
+
+
+def drawn(graph: dict[str, int]) -> Columns:
+    """Triples, int32 ``[3, T]``: heads are even, relations and tails skewed."""
+    found = np.empty((3, graph["triples"]), np.int32)
+    for number, first in enumerate(range(0, graph["triples"], BLOCK)):
+        generator = np.random.default_rng([SEED, number])
+        heads, relations, tails = found[:, first : first + BLOCK]
+        heads[:] = generator.integers(0, graph["entities"], len(heads))
+        draws = generator.random(len(heads))
+        relations[:] = graph["relations"] * (draws * draws * draws)
+        draws = generator.random(len(heads))
+        tails[:] = graph["entities"] * (draws * draws * draws * draws * draws)
+    return found
+
+
+def measured(
+    triples: Columns, graph: dict[str, int], kind: str, folder: Path, max_memory: str
+) -> dict[str, Any]:
+    """One format: written, built, asked."""
+    files = write(triples, kind, folder)
+    index = folder / f"{kind}-known"
+    row = {
+        "max_memory": max_memory,
+        "input_bytes": sum(path.stat().st_size for path in files),
+        **in_child(built, files, index, max_memory),
+        "bytes": sum(path.stat().st_size for path in index.iterdir()),
+        **in_child(asked, index, graph["entities"], graph["relations"]),
+    }
+    for path in files:
+        path.unlink()
+    return row
+
+
+def write(triples: Columns, kind: str, folder: Path) -> list[Path]:
+    """The files of a format, on disk for good."""
+    files = []
+    for part, columns in enumerate(np.array_split(triples, PARTS, axis=1)):
+        files.append(folder / f"part-{part}.{kind}")
+        WRITERS[kind](files[-1], columns)
+        with files[-1].open("rb") as file:
+            os.fsync(file.fileno())
+    return files
+
+
+def write_npy(path: Path, columns: Columns) -> None:
+    """int32, one row after the other."""
+    rows = np.lib.format.open_memmap(path, "w+", np.int32, (columns.shape[1], 3))
+    rows[:] = columns.T
+    rows.flush()
+
+
+def write_tsv(path: Path, columns: Columns) -> None:
+    """Lines of three numbers between tabs."""
+    from pyarrow import csv
+
+    csv.write_csv(_table(columns), path, csv.WriteOptions(include_header=False, delimiter="\t"))
+
+
+def write_parquet(path: Path, columns: Columns) -> None:
+    """int32 columns."""
+    from pyarrow import parquet
+
+    parquet.write_table(_table(columns), path)
+
+
+def _table(columns: Columns) -> Any:
+    import pyarrow
+
+    return pyarrow.table(dict(zip(("head", "relation", "tail"), columns, strict=True)))
+
+
+WRITERS: dict[str, Callable[[Path, Columns], None]] = {
+    "npy": write_npy,
+    "parquet": write_parquet,
+    "tsv": write_tsv,
+}
+
+
+def built(files: list[Path], index: Path, max_memory: str) -> dict[str, Any]:
+    """What building takes, once: it is minutes."""
+    before = anonymous_bytes()
+    with AnonymousMemory() as memory:
+        wall, cpu = time.perf_counter(), time.process_time()
+        kgfast.KnownTriples.build(files, index, max_memory=max_memory)
+        seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    return {
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "anonymous_bytes": memory.bytes,
+        "anonymous_bytes_before": before,
+    }
+
+
+def asked(index: Path, entities: int, relations: int) -> dict[str, Any]:
+    """What it takes to open a folder, and to ask it for answers, all and those of a shard."""
+    generator = torch.Generator().manual_seed(SEED)
+    known = kgfast.KnownTriples.open(index)
+    anchors = torch.randint(entities, (QUERIES,), generator=generator, device="cpu")
+    others = torch.randint(relations, (QUERIES,), generator=generator, device="cpu")
+    hubs = (anchors.double() / entities).pow(5).mul(entities).long()  # as tails were drawn
+    found: dict[str, Any] = {"queries": QUERIES, "distinct": len(known)}
+    spans = {"all": None, "shard": (0, entities // 16)}
+    with AnonymousMemory() as memory:
+        for name, within in spans.items():
+            start, count = time.process_time(), 0
+            for first in range(0, QUERIES, BATCH):
+                here = slice(first, first + BATCH)
+                answers = known.exclude(hubs[here], others[here], "head", within=within)
+                count += len(answers[1])
+            found |= {f"{name}_cpu_seconds": time.process_time() - start, f"{name}_answers": count}
+    return found | {"asking_anonymous_bytes": memory.bytes}
+
+
+def are_same(index: Path, other: Path) -> bool:
+    """Whether two folders hold the same arrays, byte by byte."""
+    names = sorted(path.name for path in index.iterdir())
+    return names == sorted(path.name for path in other.iterdir()) and all(
+        filecmp.cmp(index / name, other / name, shallow=False) for name in names
+    )
+
+
+def are_those_of_one_sort(index: Path, triples: Columns) -> bool:
+    """Whether the arrays are those of all triples sorted at once, in memory."""
+    entities, relations = int(triples[::2].max()) + 1, int(triples[1].max()) + 1
+    for side, (anchor, id) in {"tail": (0, 2), "head": (2, 0)}.items():
+        keys = triples[anchor].astype(np.int64)
+        keys *= relations
+        keys += triples[1]
+        keys *= entities
+        keys += triples[id]
+        keys.sort()
+        keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+        if not _are(index, side, keys, entities):
+            return False
+    return True
+
+
+def _are(index: Path, side: str, keys: IntArray, entities: int) -> bool:
+    """Whether sorted keys are the rows of a side."""
+    pairs, indptr, indices = (
+        np.load(index / f"{side}.{name}.npy", mmap_mode="r")
+        for name in ("pairs", "indptr", "indices")
+    )
+    if len(indices) != len(keys) or len(indptr) != len(pairs) + 1:
+        return False
+    step = 1 << 22
+    for first in range(0, len(pairs), step):
+        ends = np.asarray(indptr[first : first + step + 1])
+        here = slice(int(ends[0]), int(ends[-1]))
+        own = np.repeat(pairs[first : first + step], np.diff(ends)) * entities + indices[here]
+        if not (np.array_equal(own, keys[here]) and (np.diff(ends) > 0).all()):
+            return False
+    return bool((np.diff(pairs) > 0).all()) and int(indptr[-1]) == len(keys)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
