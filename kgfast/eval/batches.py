@@ -14,6 +14,7 @@ from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.scores import SCORES, get_score
 from kgfast.models.base import Candidates, check_model
+from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops import run
 from kgfast.ops.checks import check_candidates
@@ -103,6 +104,7 @@ def evaluating(model: Any) -> Iterator[None]:
     TypeError
         If it says that it is training and has no such methods.
     """
+    model = holder_of(model)
     modules = modules_of(model)
     training = [module.training for module in modules]
     own = bool(getattr(model, "training", False)) and not isinstance(model, nn.Module)
@@ -129,6 +131,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 def modules_of(model: Any) -> list[nn.Module]:
     """All modules of a model: its own, or those that an object holds, in lists and dicts too."""
+    model = holder_of(model)
     if isinstance(model, nn.Module):
         return list(model.modules())
     modules: dict[int, nn.Module] = {}

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from kgfast.models.reciprocal import holder_of
 from kgfast.ops.dispatch import is_copied
 
 AnyModel = TypeVar("AnyModel")
@@ -29,6 +30,7 @@ def host_model(model: AnyModel) -> AnyModel:
 
 def _tensors_of(model: Any) -> Iterator[Tensor]:
     """Parameters and buffers of a module; of another object those that it and its modules hold."""
+    model = holder_of(model)
     if isinstance(model, nn.Module):
         yield from model.parameters()
         yield from model.buffers()

@@ -17,6 +17,7 @@ from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Known, Prepared
 from kgfast.models.base import Candidates, Side, candidates_at, is_nested, queries_at
 from kgfast.models.blocks import BlockScorer
+from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import blocks_at
 from kgfast.ops.checks import check_ids, check_index, check_unique
 from kgfast.tables import Rows, as_rows, is_table
@@ -34,6 +35,7 @@ def entity_table(model: Any) -> Rows | None:
     ValueError
         If this process holds only some of the rows.
     """
+    model = holder_of(model)
     held = getattr(model, "entity", None)
     if not is_table(held) and not isinstance(model, nn.Module):
         held = next((it for it in getattr(model, "__dict__", {}).values() if is_table(it)), None)
@@ -219,6 +221,7 @@ def checked_candidates(ids: Tensor, count: int) -> Tensor:
 
 def state_of(model: Any) -> Iterator[Tensor]:
     """Every tensor that a model holds, but for the table."""
+    model = holder_of(model)
     if isinstance(model, nn.Module):
         yield from model.parameters()
         yield from model.buffers()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from kgfast.influence.examples import Queries
-from kgfast.models import MED, RSCF, Model
+from kgfast.models import MED, RSCF, Model, Reciprocal
 
 _EXAMPLES = 256  # of which an encoder holds activations at once
 _TABLES = ("entity", "relation", "bias")
@@ -79,17 +79,19 @@ class Asker(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        if not isinstance(model, Model) or isinstance(model, MED | RSCF):
+        inner = model.model if isinstance(model, Reciprocal) else model
+        if not isinstance(inner, Model) or isinstance(inner, MED | RSCF):
             raise TypeError(
-                f"influences of {type(model).__name__} are not served here: its gradients are not "
+                f"influences of {type(inner).__name__} are not served here: its gradients are not "
                 "rows of its tables and an encoder's weights"
             )
-        self.model = model
-        self.linears = [it for it in model.modules() if isinstance(it, nn.Linear)]
+        self._relation_ids, self._has_inverses = model.relation_ids, model.has_inverses
+        self.model = inner
+        self.linears = [it for it in inner.modules() if isinstance(it, nn.Linear)]
         weights = {id(weight) for linear in self.linears for weight in linear.parameters()}
         self.others = {
             f"model.{name}": weight.detach()
-            for name, weight in model.named_parameters()
+            for name, weight in inner.named_parameters()
             if name not in _TABLES and id(weight) not in weights
         }
 
@@ -97,12 +99,12 @@ class Asker(nn.Module):
         """The queries of all rows of the tables."""
         count, model = len(self.model.entity), self.model
         ids = torch.arange(count, dtype=torch.int64, device=model.entity.device)
-        return model.queries(ids, ids, "tail" if model.has_inverses else side)  # type: ignore[arg-type]
+        return model.queries(ids, ids, "tail" if self._has_inverses else side)  # type: ignore[arg-type]
 
     def gathered(self, queries: Queries) -> tuple[Tensor, Tensor, Tensor]:
         """Ids of relations as rows, and the rows of anchors and relations, of at least float32."""
         model = self.model
-        relations = model.relation_ids(queries.relations, queries.side)
+        relations = self._relation_ids(queries.relations, queries.side)
         rows = [
             table.detach().index_select(0, ids)
             for table, ids in ((model.entity, queries.anchors), (model.relation, relations))

@@ -26,7 +26,7 @@ from kgfast.losses.sampled import with_gamma
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Side, candidates_at, queries_at
 from kgfast.training.config.sections import LossConfig
-from kgfast.training.negatives import Batch, Negatives, mix
+from kgfast.training.negatives import Batch, Negatives, asked_of, mix
 from kgfast.training.steps import NegativeSampling
 
 _NUMBERS = 1 << 21  # of gradients of rows held at once
@@ -81,9 +81,12 @@ class Replay:
     def __init__(self, origin: Origin, device: torch.device) -> None:
         config, graph = origin.config, origin.graph
         self._config, self._device = config, device
-        self._hrt = graph.splits["train"].to(device)
         self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
-        self._objective = NegativeSampling(config, self._hrt, self._num_entities)
+        self._has_inverses = config.model.has_inverses
+        self._hrt, sides = asked_of(
+            graph.splits["train"].to(device), self._num_relations, self._has_inverses
+        )
+        self._objective = NegativeSampling(config, self._hrt, self._num_entities, sides)
 
     def training(self, queries: Queries, step: int) -> Drawn:
         """Training triples, with the negatives of the epoch that a step ended in.
@@ -93,7 +96,7 @@ class Replay:
         ValueError
             If one is not among the run's.
         """
-        ids = self._rows_of(queries)
+        ids, its_side = self._rows_of(queries), self._as_trained(queries).side
         batches, count = self._objective.batches, len(ids)
         place = torch.full((len(self._hrt),), -1, dtype=torch.int64, device=self._device)
         place[ids] = torch.arange(count, dtype=torch.int64, device=self._device)
@@ -106,7 +109,7 @@ class Replay:
             side, rows = batches.rows_of(number)
             at = place[rows]
             own = (at >= 0).nonzero()[:, 0]
-            if side != queries.side or not len(own):
+            if side != its_side or not len(own):
                 continue
             batch = batches.batch(number)
             drawn, taking_part = self._objective.negatives.draw(batch)
@@ -130,8 +133,8 @@ class Replay:
             known=known,
             device=self._device,
         )
-        number = SIDES.index(queries.side)
-        batch = Batch(number, queries.side, queries.anchors, queries.relations, None, None)
+        number, own = SIDES.index(queries.side), self._as_trained(queries)
+        batch = Batch(number, own.side, own.anchors, own.relations, None, None)
         drawn, mask = negatives.draw(batch)
         drawn = drawn.expand(count, -1)
         name = self._config.loss.name
@@ -153,25 +156,37 @@ class Replay:
 
     def _rows_of(self, queries: Queries) -> Tensor:
         """Where training triples stand in the run's training set."""
-        assert queries.targets is not None
-        heads, tails = queries.anchors, queries.targets
-        if queries.side == "head":
-            heads, tails = tails, heads
-        wanted = self._keys(heads, queries.relations, tails)
+        own = self._as_trained(queries)
+        wanted = self._keys(*_triples_of(own))
         keys, order = self._keys(*self._hrt.t()).sort(stable=True)
         at = torch.searchsorted(keys, wanted).clamp_(max=max(0, len(keys) - 1))
         missing = (keys[at] != wanted).nonzero()
         if len(missing):
             row = int(missing[0])
-            triple = [int(it[row]) for it in (heads, queries.relations, tails)]
+            triple = [int(it[row]) for it in _triples_of(queries)]
             raise ValueError(
                 f"train: {shown(triple)} is not among the run's training triples, which alone have "
                 f"drawn negatives (row {row} of the {queries.side} side)"
             )
         return order[at]
 
+    def _as_trained(self, queries: Queries) -> Queries:
+        """Queries as steps ask them: of a model with inverse relations, all for tails."""
+        if not self._has_inverses or queries.side == "tail":
+            return queries
+        return replace(queries, side="tail", relations=queries.relations + self._num_relations)
+
     def _keys(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        return (heads * self._num_relations + relations) * self._num_entities + tails
+        count = self._num_relations * (1 + self._has_inverses)
+        return (heads * count + relations) * self._num_entities + tails
+
+
+def _triples_of(queries: Queries) -> tuple[Tensor, Tensor, Tensor]:
+    """Heads, relations and tails."""
+    assert queries.targets is not None
+    if queries.side == "head":
+        return queries.targets, queries.relations, queries.anchors
+    return queries.anchors, queries.relations, queries.targets
 
 
 @dataclass

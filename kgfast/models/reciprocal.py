@@ -1,34 +1,45 @@
 """Models with inverse relations, which predict heads as the tails of an inverse."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from kgfast.models.base import SIDES, Candidates, Side, candidates_at, check_model, queries_at
+from kgfast.models.base import (
+    SIDES,
+    Candidates,
+    Side,
+    candidates_at,
+    candidates_of,
+    check_model,
+    is_nested,
+    operator_width,
+    queries_at,
+)
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.relations import blocks_at, is_in_blocks
-from kgfast.tables import Table
+from kgfast.models.wrapper import Wrapper
 
 _ORDERS = ("interleaved", "appended")
-# What is the model's own, whatever its relations mean.
-_OF_THE_MODEL = {
-    *("score", "dim", "nested", "crop_width", "entity", "gamma", "layout"),
-    *("training", "eval", "train", "batch_size", "block", "nan", "device"),
-}
+_OF_THE_SCORER = ("score", "batch_size", "block", "nan", "device")
 
 
-class Reciprocal:
+class Reciprocal(Wrapper):
     """A model whose relations come with their inverses: heads are the tails of an inverse relation.
 
     The head query of (h, r, t) is the tail query (t, inverse of r), as Lacroix et al. (2018, arXiv
     1806.07297) train. Ranks and predictions are exact, as the model's own tails are; relations that
     are inverses are no candidates where relations are ranked.
 
+    It trains as the model does: ``model.reciprocal`` of a config
+    (:mod:`kgfast.training`) puts it, with ``appended`` inverses, around any model.
+
     Parameters
     ----------
     model : Model or BlockScorer
-        Any model of :func:`kgfast.rank`; its ``num_relations`` counts the inverses.
+        Any model of :func:`kgfast.rank`; its ``num_relations`` counts the inverses. A module is
+        held as the submodule ``model``.
     order : {"interleaved", "appended"}
         Where the inverse of relation r is: at 2r + 1, and r itself at 2r (PyKEEN), or at r + R
         (LibKGE).
@@ -55,11 +66,12 @@ class Reciprocal:
     (2, [1, 3])
     """
 
-    has_inverses = True
+    model: Any  # or no module
 
     def __init__(
         self, model: Any, order: Literal["interleaved", "appended"] = "interleaved"
     ) -> None:
+        nn.Module.__init__(self)  # a model of another class needs only what is ranked
         if order not in _ORDERS:
             raise ValueError(f"order must be one of {', '.join(_ORDERS)}; got {order!r}")
         if not is_in_blocks(model):
@@ -72,12 +84,18 @@ class Reciprocal:
                 f"has {model.num_relations} relations"
             )
         self.model, self.order = model, order
+        self.training = bool(getattr(model, "training", False))
 
     def __getattr__(self, name: str) -> Any:
-        """What is the model's own."""
-        if name in _OF_THE_MODEL:
-            return getattr(self.__dict__["model"], name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        """What is the model's own, whatever its relations mean."""
+        if name in _OF_THE_SCORER:
+            return getattr(self.model, name)
+        return super().__getattr__(name)
+
+    @property
+    def has_inverses(self) -> bool:
+        """True."""
+        return True
 
     @property
     def is_in_blocks(self) -> bool:
@@ -94,15 +112,28 @@ class Reciprocal:
         """Relations without their inverses."""
         return int(self.model.num_relations) // 2
 
+    @property
+    def nested(self) -> bool:
+        """As of the model."""
+        return is_nested(self.model)
+
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         """The model's ids of relations: for heads, of their inverses."""
         if self.order == "interleaved":
             return 2 * relations + 1 if side == "head" else 2 * relations
         return relations + self.num_relations if side == "head" else relations
 
-    def with_entity(self, entity: Tensor | Table) -> "Reciprocal":
-        """As :meth:`Model.with_entity`."""
-        return Reciprocal(self.model.with_entity(entity), self.order)
+    def _around(self, model: Any) -> Self:
+        """As :meth:`Wrapper._around`, of any model."""
+        return type(self)(model, self.order)
+
+    def first_columns(self, dim: int) -> Self:
+        """As :meth:`Model.first_columns`."""
+        return self._around(self.model.first_columns(dim))
+
+    def crop_width(self, dim: int) -> int | None:
+        """As of the model."""
+        return operator_width(self.model, dim)
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
@@ -130,6 +161,12 @@ class Reciprocal:
             factor=None if factor is None else factor[rows],
         )
 
+    def candidates_of(self, side: Side, dims: Sequence[int]) -> list[Candidates]:
+        """As :meth:`Model.candidates_of`."""
+        if side == "relation":
+            return [self.candidates(side, dim) for dim in dims]
+        return candidates_of(self.model, "tail", dims)
+
     def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
         """What scores a side in blocks, if the model is scored so."""
         inner = blocks_at(self.model, "tail" if side == "head" else side, dims)
@@ -155,3 +192,13 @@ class Reciprocal:
 
     def __repr__(self) -> str:
         return f"Reciprocal({type(self.model).__name__}, order={self.order!r})"
+
+
+def holder_of(model: Any) -> Any:
+    """What holds the tensors and modules of a model: it, or what a Reciprocal is put around.
+
+    The latter where that is no module itself, so that torch does not see into it.
+    """
+    if isinstance(model, Reciprocal) and not isinstance(model.model, nn.Module):
+        return model.model
+    return model

@@ -44,6 +44,11 @@ class Wrapper(Model):
         """Relations of the model."""
         return self.model.num_relations
 
+    @property
+    def has_inverses(self) -> bool:
+        """As of the model."""
+        return self.model.has_inverses
+
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         """As the model's."""
         return self.model.relation_ids(relations, side)

@@ -6,7 +6,7 @@ import torch
 
 from kgfast import datasets
 from kgfast.datasets import Dataset
-from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, Model, RotatE, TransE
+from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, Model, Reciprocal, RotatE, TransE
 from kgfast.training.config import Config
 from kgfast.training.negatives import mix
 
@@ -53,27 +53,31 @@ def build_model(config: Config, num_entities: int, num_relations: int) -> Model:
         options["norm"] = section.norm
     model: Model = _MODELS[section.name].init(
         num_entities,
-        num_relations,
+        2 * num_relations if section.reciprocal else num_relations,
         section.base_dim,
         seed=mix(config.seed, _SEEDS["model"]),
         **options,
     )
-    if section.init_range is not None:
-        generator = torch.Generator().manual_seed(mix(config.seed, _SEEDS["range"]))
-        with torch.no_grad():
-            for table in (model.entity, model.relation):
+    generator = torch.Generator().manual_seed(mix(config.seed, _SEEDS["range"]))
+    with torch.no_grad():
+        for table in (model.entity, model.relation):
+            if section.init_range is not None:
                 table.uniform_(-section.init_range, section.init_range, generator=generator)
+            if section.init_std is not None:
+                table.normal_(0.0, section.init_std, generator=generator)
     return _wrapped(model, config)
 
 
 def _wrapped(model: Model, config: Config) -> Model:
-    """The model, filtered and croppable as the config says."""
+    """The model, filtered, with inverse relations and croppable as the config says."""
     section, med = config.model, config.med
     if section.use_rscf:
         filters_relations = section.rscf_relation_transform
         if filters_relations is None:
             filters_relations = section.name in ("rotate", "transe")
         model = RSCF(model, filters_relations, seed=mix(config.seed, _SEEDS["filters"]))
+    if section.reciprocal:
+        model = Reciprocal(model, "appended")
     if med is None or not med.enabled:
         return model
     return MED(

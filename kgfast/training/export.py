@@ -30,7 +30,7 @@ from torch import Tensor
 
 from kgfast.graph import Vocabulary, shown
 from kgfast.kernels.reference.trig import cos_sin
-from kgfast.models import MED, ComplEx, DistMult, Model, RotatE, TransE
+from kgfast.models import MED, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
 from kgfast.models.complex_rows import Complex, join, split
 from kgfast.models.rotate import EPSILON
 from kgfast.models.wrapper import Wrapper
@@ -105,17 +105,18 @@ def _to_npy(run: LoadedRun, out: Path) -> None:
 
 
 def _to_safetensors(run: LoadedRun, out: Path) -> None:
-    state = {
-        name: tensor.cpu().contiguous().clone() for name, tensor in run.model.state_dict().items()
-    }
+    model = _without_inverses(run.model)
+    state = {name: tensor.cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     save_file(state, out / "model.safetensors", {"format": "pt"})
-    _write_json(out / "config.json", _described(run, run.model))
+    _write_json(out / "config.json", _described(run, model))
     _write_names(run, out)
 
 
 def _to_official(run: LoadedRun, out: Path) -> None:
     theirs = "the official RotatE code"
     model = _plain(run.model, theirs)
+    if run.model.has_inverses:
+        raise ValueError(f"reciprocal relations do not fit {theirs}: it knows no inverses")
     if isinstance(model, RotatE):
         _refuse_norm(model, "modulus", f"{theirs}: its RotatE sums moduli")
         if model.relation_format != "raw":
@@ -189,6 +190,10 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
         else:
             turned = _rotations(model)
         relation = join(turned, "interleaved").float()
+    factory = "triples_factory=..."
+    if run.model.has_inverses:  # a relation and its inverse stand beside each other there
+        relation = torch.stack(relation.chunk(2), 1).flatten(0, 1)
+        factory += " (with create_inverse_triples=True)"
     state = {
         f"{what}_representations.0._embeddings.weight": table.contiguous()
         for what, table in (("entity", entity), ("relation", relation))
@@ -200,8 +205,9 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
             "model": type(model).__name__,
             "model_kwargs": options,
             "num_entities": model.num_entities,
-            "num_relations": model.num_relations,
-            "load": "model = getattr(pykeen.models, config['model'])(triples_factory=..., "
+            "num_relations": run.model.num_relations,
+            "create_inverse_triples": run.model.has_inverses,
+            "load": f"model = getattr(pykeen.models, config['model'])({factory}, "
             "**config['model_kwargs']); "
             "model.load_state_dict(safetensors.torch.load_file('model.safetensors'))",
         },
@@ -222,9 +228,14 @@ def _rotations(model: RotatE) -> Complex:
     return Complex(*cos_sin(model.relation.detach().cpu().double() * model.phase_unit))
 
 
+def _without_inverses(model: Model) -> Model:
+    """The model whose relation table holds the inverses; its description says where they are."""
+    return model.model if isinstance(model, Reciprocal) else model
+
+
 def _plain(model: Model, target: str) -> Model:
     """The model whose score is that of two tables; of croppable embeddings the widest."""
-    inner = model.model if isinstance(model, MED) else model
+    inner = _without_inverses(model.model if isinstance(model, MED) else model)
     if not isinstance(inner, _PLAIN):
         name = type(inner).__name__
         if isinstance(inner, Wrapper):
@@ -255,6 +266,7 @@ def _described(run: LoadedRun, model: Model) -> dict[str, Any]:
     innermost = model
     while isinstance(innermost, Wrapper):
         innermost = innermost.model
+    order = {it.order for it in run.model.modules() if isinstance(it, Reciprocal)}
     dims = run.model.dims if isinstance(run.model, MED) else None
     return {
         "model": type(innermost).__name__,
@@ -264,6 +276,7 @@ def _described(run: LoadedRun, model: Model) -> dict[str, Any]:
         "num_entities": model.num_entities,
         "num_relations": model.num_relations,
         **{key: getattr(innermost, key) for key in _OPTIONS if hasattr(innermost, key)},
+        **({"reciprocal": order.pop()} if order else {}),
         **({} if dims is None else {"dims": dims, "crop": run.model.crop}),
         "config": run.config.to_dict(),
     }

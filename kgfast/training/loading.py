@@ -267,5 +267,4 @@ def _sizes(run: RunFolder, config: Config, state: Mapping[str, Tensor]) -> tuple
         if len(tables) != 1 or tables[0].ndim != 2:
             raise ValueError(f"{run.path}: the checkpoint does not fit the model: no {name} table")
         rows[name] = len(tables[0])
-    has_inverses = config.model.name == "conve"
-    return rows["entity"], rows["relation"] // (2 if has_inverses else 1)
+    return rows["entity"], rows["relation"] // (2 if config.model.has_inverses else 1)

@@ -90,6 +90,28 @@ def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
     return torch.cat([hrt, hrt.flip(1) + shift])
 
 
+def asked_of(hrt: Tensor, num_relations: int, has_inverses: bool) -> tuple[Tensor, Sequence[Side]]:
+    """What steps ask of training triples: both sides, or tails of relations and of their inverses.
+
+    Parameters
+    ----------
+    hrt : Tensor
+        int64 ``[T, 3]``.
+    num_relations : int
+        Without inverses.
+    has_inverses : bool
+        Whether the model knows them (:attr:`kgfast.Model.has_inverses`). Queries of both sides then
+        share a batch, and its statistics.
+
+    Returns
+    -------
+    hrt : Tensor
+        int64 ``[T, 3]``, or ``[2T, 3]``.
+    sides : sequence of side
+    """
+    return (with_inverses(hrt, num_relations), ("tail",)) if has_inverses else (hrt, SIDES)
+
+
 class Batches:
     """Batches of each side, each epoch of a side in an order of its own.
 

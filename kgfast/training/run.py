@@ -15,7 +15,6 @@ from kgfast.eval.ranks import Ranks
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, Model
-from kgfast.models.base import SIDES, Side
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
 from kgfast.training.checkpoint import State as Checkpoint
@@ -24,7 +23,7 @@ from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
 from kgfast.training.leaves import Leaves
 from kgfast.training.logs import Logs
-from kgfast.training.negatives import mix, with_inverses
+from kgfast.training.negatives import asked_of, mix
 from kgfast.training.optim import Optimizer
 from kgfast.training.progress import Progress
 from kgfast.training.run_folder import RunFolder
@@ -97,10 +96,9 @@ class Run:
         _check_sizes(model, dataset)
         device = model.entity.device
         train, metric = config.train, config.train.save_best_metric
-        triples = dataset.train.hrt.to(device)
-        sides: tuple[Side, ...] = SIDES
-        if model.has_inverses:  # then queries of both sides share a batch, and its statistics
-            triples, sides = with_inverses(triples, model.num_relations), ("tail",)
+        triples, sides = asked_of(
+            dataset.train.hrt.to(device), model.num_relations, model.has_inverses
+        )
         self._generator = torch.Generator(device)
         self._objective = MODES[train.mode](config, triples, dataset.num_entities, sides)
         batches = (train.epochs or 0) * self._objective.batches.per_epoch

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast import ComplEx, ConvE, DistMult, RotatE
+from kgfast import ComplEx, ConvE, DistMult, Reciprocal, RotatE
 from kgfast.influence import dense as module
 from kgfast.influence import self_influence, tracin
 from kgfast.training.config.sections import LossConfig
@@ -52,6 +52,9 @@ MODELS = {
     "distmult": lambda: DistMult.init(ENTITIES, RELATIONS, 8, seed=0),
     "complex": lambda: ComplEx.init(ENTITIES, RELATIONS, 6, seed=0),
     "conve": conve,
+    "complex with inverses": lambda: Reciprocal(
+        ComplEx.init(ENTITIES, 2 * RELATIONS, 5, seed=0), "appended"
+    ),
 }
 LOSSES = {
     "bce": LossConfig(name="bce"),

@@ -13,6 +13,7 @@ from kgfast.influence.sampled import Replay
 from kgfast.losses import formulas
 from kgfast.models.base import SIDES
 from kgfast.training.leaves import Leaves
+from kgfast.training.negatives import asked_of
 from kgfast.training.steps import MODES
 from support.influences import flat
 from support.small_runs import trainer_of
@@ -26,6 +27,11 @@ RUNS = {
         "model": {"name": "transe"},
         "loss": {"name": "margin"},
         "data": {"neg_size": 6, "filter_negatives": True},
+    },
+    "distmult with inverses, margin": {
+        "model": {"name": "distmult", "reciprocal": True, "gamma": 12.0},
+        "loss": {"name": "margin"},
+        "data": {"neg_size": 5, "filter_negatives": True},
     },
     "complex, logistic": {
         "model": {"name": "complex", "gamma": 12.0},
@@ -188,7 +194,8 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
     checkpoint = stages.checkpoints[0]
     origin = checkpoint.origin
     model = checkpoint.open().requires_grad_(True)
-    objective = MODES["negative"](origin.config, GRAPH.train.hrt, GRAPH.num_entities)
+    hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
+    objective = MODES["negative"](origin.config, hrt, GRAPH.num_entities, sides)
     replay = Replay(origin, torch.device("cpu"))
     examples = Examples.of(GRAPH.train.hrt, "negative")
     both = {
@@ -207,7 +214,12 @@ def test_gradients_of_examples_add_up_to_those_of_their_batches(run):
         for part in leaves.gradients():
             table.index_add_(0, part.ids, part.rows)
         expected = torch.cat([table.flatten(), model.relation.grad.flatten()]).double()
-        rows = [gradient(model, both[side], int(row), stages.loss, "all") for row in ids]
+        rows = []
+        for row in ids.tolist():
+            its_side = "head" if row >= len(GRAPH.train.hrt) else side
+            drawn = both[its_side]
+            row %= len(GRAPH.train.hrt)
+            rows.append(gradient(model, drawn, row, stages.loss, "all"))
         assert torch.allclose(torch.stack(rows).sum(0), expected, atol=1e-5, rtol=1e-4)
     assert set(SIDES) == set(both)
 

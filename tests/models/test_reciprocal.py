@@ -139,4 +139,4 @@ def test_bad_input_is_named(name):
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
         call()
-    assert not hasattr(Reciprocal(MODELS["transe"](N, 4, 4, 0)), "parameters")
+    assert not hasattr(Reciprocal(MODELS["transe"](N, 4, 4, 0)), "weight")

@@ -62,6 +62,14 @@ LEARNERS = {
         },
         0.5,
     ),
+    "transe with inverses, rows": (
+        {
+            "model": {"name": "transe", "reciprocal": True},
+            "train": {"steps": 200},
+            "data": {"negatives": "per_row"},
+        },
+        0.2,
+    ),
     "distmult, 1vsall": (
         {
             "model": {"name": "distmult", **NO_GAMMA},

@@ -134,6 +134,20 @@ MISTAKES = [
     ),
     ({"model__name": 3}, "model.name must be one of rotate, transe, "),
     ({"model__norm": "l1"}, "model.norm: must be one of modulus, l2 for rotate; got l1"),
+    (
+        {"model__init_range": 0.1, "model__init_std": 0.1},
+        "model.init_std: model.init_range says how entries start already; leave one out",
+    ),
+    ({"model__init_std": 0}, "model.init_std must be greater than 0; got 0"),
+    (
+        {
+            "model": {"name": "conve", "base_dim": 200, "reciprocal": True},
+            "train__mode": "kvsall",
+            "loss__name": "bce",
+        },
+        "model.reciprocal: conve has inverse relations of its own; leave it out",
+    ),
+    ({"model__reciprocal": "both"}, "model.reciprocal must be true or false; got 'both'"),
     ({"model__channels": 64}, "model.channels: only conve has it; model.name is rotate"),
     ({"dataset__name": 5}, "dataset.name must be text; got 5"),
     ({"dataset__name": ""}, "dataset.name must not be empty; got ''"),

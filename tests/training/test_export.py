@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 import kgfast
 from kgfast.datasets import synthetic
 from kgfast.graph import Vocabulary
-from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, RotatE, TransE
+from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, Reciprocal, RotatE, TransE
 from kgfast.training import LoadedRun, export_run
+from kgfast.training.exported import load_tables
 from kgfast.training.loading import Vocabularies
 from support.small_runs import RING, ring_trainer, write_ring
 
@@ -107,6 +108,10 @@ class TestOfficial:
                 "ConvE does not fit .* --to safetensors",
             ),
             (DistMult.init(N, R, DIM).double(), "DistMult with float64 tables does not fit"),
+            (
+                Reciprocal(DistMult.init(N, 2 * R, DIM), "appended"),
+                "reciprocal relations do not fit the official RotatE code",
+            ),
         ],
         ids=lambda it: it[:30] if isinstance(it, str) else type(it).__name__,
     )
@@ -140,6 +145,7 @@ class TestPykeen:
             TransE.init(N, R, DIM, norm="l2", seed=0),
             DistMult.init(N, R, DIM, seed=0),
             ComplEx.init(N, R, DIM, seed=0),
+            Reciprocal(ComplEx.init(N, 2 * R, DIM, seed=0), "appended"),
         ],
         ids=repr,
     )
@@ -149,7 +155,12 @@ class TestPykeen:
 
         export_run(run_of(model, config), "pykeen", tmp_path / "out")
         described = json.loads((tmp_path / "out" / "config.json").read_text())
-        factory = CoreTriplesFactory(GRAPH.train.hrt, num_entities=N, num_relations=R)
+        factory = CoreTriplesFactory(
+            GRAPH.train.hrt,
+            num_entities=N,
+            num_relations=R,
+            create_inverse_triples=described["create_inverse_triples"],
+        )
         theirs = getattr(pykeen_models, described["model"])(
             triples_factory=factory, random_seed=0, **described["model_kwargs"]
         )
@@ -157,10 +168,13 @@ class TestPykeen:
         theirs = theirs.double().eval()
         hrt = GRAPH.test.hrt
         with torch.no_grad():
-            tails = theirs.score_t(hrt[:, :2])
+            tails, heads = theirs.predict_t(hrt[:, :2]), theirs.predict_h(hrt[:, 1:])
         top = kgfast.topk(model, heads=hrt[:, 0], relations=hrt[:, 1], k=N)
         ours = torch.empty_like(tails).scatter_(1, top.ids, top.scores.double())
         assert torch.allclose(tails, ours, rtol=1e-5, atol=1e-5)
+        top = kgfast.topk(model, tails=hrt[:, 2], relations=hrt[:, 1], k=N)
+        ours = torch.empty_like(heads).scatter_(1, top.ids, top.scores.double())
+        assert torch.allclose(heads, ours, rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize(
         ("model", "why"),
@@ -181,6 +195,15 @@ class TestPykeen:
 
 
 class TestTables:
+    @pytest.mark.parametrize("to", ["npy", "safetensors"])
+    @pytest.mark.parametrize("model", [DistMult, RotatE])
+    def test_inverse_relations_come_back(self, tmp_path, config, model, to):
+        model = Reciprocal(model.init(N, 2 * R, DIM, seed=0), "appended")
+        export_run(run_of(model, config), to, tmp_path / "out")
+        again = load_tables(tmp_path / "out").model
+        assert again.order == "appended"
+        assert same_ranks(model, again)
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.bfloat16])
     def test_npy(self, tmp_path, config, dtype):
         model = RotatE.init(N, R, DIM, gamma=9.0, seed=0).to(dtype)

@@ -71,6 +71,14 @@ COMBINATIONS = {
         "optim": {"name": "adam", "lr": 0.02},
         "sched": {"name": "cosine"},
     },
+    "inverses, 1vsall, row_adagrad, stopping, l2": {
+        "model": {"name": "distmult", "base_dim": 16, "reciprocal": True, "init_std": 0.1},
+        "data": {"train_bs": 64},
+        "train": {"mode": "1vsall", "early_stopping": {"patience": 3}},
+        "loss": {"name": "cross_entropy"},
+        "regularizer": {"name": "l2", "weight": 0.01},
+        "optim": {"name": "row_adagrad", "lr": 0.1},
+    },
     "kvsall, adagrad, fp16": {
         "model": {"name": "conve", "base_dim": 16, "embedding_height": 4, "channels": 4},
         "data": {"train_bs": 64},

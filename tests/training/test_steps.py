@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kgfast import ConvE, KnownTriples
+from kgfast import ConvE, KnownTriples, Reciprocal
+from kgfast.training.negatives import asked_of
 from kgfast.training.steps import MODES, Leaves
 from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
 
@@ -28,7 +29,7 @@ def plain_scores(model, batch, candidates):
     return model.gamma - ((anchor * turn)[:, None] - candidate).abs().sum(-1)
 
 
-def plain_loss(objective, config, model, batch):
+def plain_loss(objective, config, model, batch, hrt):
     """The loss of a batch without leaves, operators or streams."""
     own = torch.arange(len(batch.anchors))
     log_sigmoid = torch.nn.functional.logsigmoid
@@ -46,9 +47,8 @@ def plain_loss(objective, config, model, batch):
         if config.train.mode == "1vsall":
             loss = torch.nn.functional.cross_entropy(scores, batch.targets)
         else:
-            indptr, indices = KnownTriples(GRAPH.train).exclude(
-                batch.anchors, batch.relations, batch.side
-            )
+            known = KnownTriples(hrt)
+            indptr, indices = known.exclude(batch.anchors, batch.relations, batch.side)
             labels = torch.zeros_like(scores)
             labels[torch.repeat_interleave(indptr.diff()), indices] = 1.0
             loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
@@ -88,6 +88,22 @@ PLAIN = {
         "regularizer": {"name": "l2", "weight": 0.3},
     },
     "rotate, kvsall": {"train": {"mode": "kvsall"}, "loss": {"name": "bce"}},
+    "rotate with inverses, rows, weights": {
+        "model": {"reciprocal": True},
+        "data": {"negatives": "per_row", "filter_negatives": True, "subsampling": True},
+    },
+    "complex with inverses, 1vsall": {
+        "model": {"name": "complex", "reciprocal": True, **NO_GAMMA},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy"},
+        "regularizer": {"name": "n3", "weight": 0.3},
+    },
+    "distmult with inverses, kvsall": {
+        "model": {"name": "distmult", "reciprocal": True, **NO_GAMMA},
+        "train": {"mode": "kvsall"},
+        "loss": {"name": "bce"},
+        "regularizer": {"name": "l2", "weight": 0.3},
+    },
     "rotate, 1vsall, more rows than entities": {
         "data": {"train_bs": 1024},
         "train": {"mode": "1vsall"},
@@ -102,8 +118,9 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
     config, model = trainer.config, trainer.model
     with torch.no_grad():
         model.entity.mul_(3.0)  # away from zero gradients
-    objective = MODES[config.train.mode](config, GRAPH.train.hrt, GRAPH.num_entities)
-    for number in (0, 1):  # tail, head
+    hrt, sides = asked_of(GRAPH.train.hrt, GRAPH.num_relations, model.has_inverses)
+    objective = MODES[config.train.mode](config, hrt, GRAPH.num_entities, sides)
+    for number in (0, 1):  # tail, head; or both of each
         batch = objective.batches.batch(number)
         leaves = Leaves(model)
         loss = objective(leaves, batch)
@@ -115,10 +132,11 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
             found.index_add_(0, part.ids, part.rows.double())
         relation = model.relation.grad.clone()
         model.zero_grad(set_to_none=True)
-        exact = type(model)(model.entity.detach().double(), model.relation.detach().double())
+        inner = model.model if isinstance(model, Reciprocal) else model
+        exact = type(inner)(model.entity.detach().double(), model.relation.detach().double())
         exact.gamma = getattr(model, "gamma", 0.0)
         exact.requires_grad_()
-        expected = plain_loss(objective, config, exact, batch)
+        expected = plain_loss(objective, config, exact, batch, hrt)
         expected.backward()
         torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
         for ours, theirs in ((found, exact.entity.grad), (relation, exact.relation.grad)):

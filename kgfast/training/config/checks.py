@@ -90,6 +90,10 @@ def _of_the_model(config: Sections) -> Iterator[str]:
     if model.norm is not None and model.norm not in allowed:
         what = f"must be one of {', '.join(allowed)}" if allowed else "does not exist"
         yield f"model.norm: {what} for {model.name}; got {model.norm}"
+    if model.init_range is not None and model.init_std is not None:
+        yield "model.init_std: model.init_range says how entries start already; leave one out"
+    if model.name == "conve" and model.reciprocal:
+        yield "model.reciprocal: conve has inverse relations of its own; leave it out"
     if model.name != "conve":
         for key in _changed(model, _OF_CONVE):
             yield f"model.{key}: only conve has it; model.name is {model.name}"

@@ -90,6 +90,11 @@ class ModelConfig(Section):
         rotate: ``modulus`` (default) or ``l2``; transe: ``l1`` (default) or ``l2``.
     init_range : float, optional
         Entities and relations start uniform in +- this; the model's own way by default.
+    init_std : float, optional
+        Entities and relations start normal, with this standard deviation; not with init_range.
+    reciprocal : bool
+        Relations have inverses of their own, and a head is predicted as the tail of the inverse
+        (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve has them anyway.
     use_rscf : bool
         Filter entities and relations as RSCF does; not with conve.
     rscf_relation_transform : bool, optional
@@ -105,6 +110,8 @@ class ModelConfig(Section):
     gamma: Positive = 12.0
     norm: Annotated[Literal["modulus", "l1", "l2"] | None, Word] = None
     init_range: Positive | None = None
+    init_std: Positive | None = None
+    reciprocal: bool = False
     use_rscf: bool = False
     rscf_relation_transform: bool | None = None
     embedding_height: Count = 20
@@ -114,6 +121,11 @@ class ModelConfig(Section):
     feature_dropout: Fraction = 0.2
     hidden_dropout: Fraction = 0.3
     initial_bias: Number = 0.0
+
+    @property
+    def has_inverses(self) -> bool:
+        """Whether the relation table holds the relations and after them their inverses."""
+        return self.reciprocal or self.name == "conve"
 
 
 class MedConfig(Section):
