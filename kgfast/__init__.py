@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from kgfast.eval.top_facts import top_facts
     from kgfast.graph import KnownTriples, Triples, TypeConstraints, Vocabulary
     from kgfast.models import (
+        CP,
         MED,
+        RESCAL,
         RSCF,
         BlockScorer,
         Candidates,
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CP",
     "MED",
+    "RESCAL",
     "RSCF",
     "BlockScorer",
     "Candidates",
@@ -86,8 +90,8 @@ _HOMES = {
     "eval.top_facts": ("top_facts",),
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (
-        *("MED", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE", "DistMult", "Model"),
-        *("Reciprocal", "RotatE", "TransE"),
+        *("CP", "MED", "RESCAL", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE"),
+        *("DistMult", "Model", "Reciprocal", "RotatE", "TransE"),
     ),
     "ops": ("unchecked", "use_backend"),
     "training.loading": ("load_run",),

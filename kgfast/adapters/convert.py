@@ -16,13 +16,13 @@ from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.datasets import load as load_data
 from kgfast.frames import needed
 from kgfast.graph import Vocabulary
-from kgfast.models import ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
+from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
 from kgfast.training.export import new_folder
 from kgfast.training.official import load_official
 
 __all__ = ["FORMATS", "convert"]
 
-_PLAIN = (RotatE, TransE, DistMult, ComplEx)
+_PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)
 _OPTIONS = ("gamma", "layout", "relation_format", "norm")
 _PYKEEN_MODEL = "trained_model.pkl"
 Names = tuple[Vocabulary | None, Vocabulary | None]

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from kgfast import tables
-from kgfast.adapters.affine import AffineModel, Parts, Rows
 from kgfast.graph import shown
-from kgfast.models import ComplEx, DistMult, RotatE, TransE
+from kgfast.models import RESCAL, ComplEx, DistMult, RotatE, TransE
 from kgfast.models.tables import from_array
 
 __all__ = ["load_dglke"]
@@ -35,13 +33,13 @@ def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any
         With ``config.json``, ``<dataset>_<model>_entity.npy`` and ``..._relation.npy``.
     as_table : bool
         Entities are a :class:`kgfast.tables.Table`: read in blocks, within ``max_memory`` of
-        :func:`kgfast.rank`. Not of RESCAL.
+        :func:`kgfast.rank`.
 
     Returns
     -------
     Model
         RotatE (halves, raw relations in units that gamma sets), TransE, TransE_l1, TransE_l2,
-        DistMult, ComplEx; RESCAL as an :class:`~kgfast.adapters.affine.AffineModel`.
+        DistMult, ComplEx, RESCAL.
 
     Raises
     ------
@@ -59,11 +57,6 @@ def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any
         raise ValueError(
             f"{folder / 'config.json'}: model {shown(name)} is not available; known: "
             f"{', '.join(_MODELS)}"
-        )
-    if as_table and name == "RESCAL":
-        raise ValueError(
-            f"{folder / 'config.json'}: RESCAL makes its candidates of all entities, which are "
-            f"read in place: load it without as_table"
         )
     entity: Any = _table(folder, config, "entity")
     relation = _table(folder, config, "relation")
@@ -151,17 +144,6 @@ def _transe(norm: Any) -> "_Build":
     )
 
 
-def _rescal(path: Path, config: dict[str, Any], entity: Tensor, relation: Tensor) -> AffineModel:
-    """``h . M t``, where a relation holds the rows of its M."""
-    dim = entity.shape[1]
-    matrices = relation.view(len(relation), -1, dim)
-
-    def score(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
-        return torch.einsum("bi,bij,bj->b", heads[0], relations[0], tails[0])
-
-    return AffineModel(score, Parts([entity], [matrices], [entity]))
-
-
 _Build = Callable[[Path, dict[str, Any], Any, Tensor], Any]
 _MODELS: dict[str, _Build] = {
     "RotatE": _rotate,
@@ -170,5 +152,5 @@ _MODELS: dict[str, _Build] = {
     "TransE_l2": _transe("l2"),
     "DistMult": lambda path, config, entity, relation: DistMult(entity, relation),
     "ComplEx": lambda path, config, entity, relation: ComplEx(entity, relation),
-    "RESCAL": _rescal,
+    "RESCAL": lambda path, config, entity, relation: RESCAL(entity, relation),
 }

@@ -16,7 +16,7 @@ from torch.torch_version import TorchVersion
 
 from kgfast.adapters.affine import AffineModel, Parts, Rows
 from kgfast.graph import Vocabulary, shown
-from kgfast.models import ComplEx, DistMult, Reciprocal, RotatE, TransE
+from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.training.official import refused
 
 __all__ = ["LibKGECheckpoint", "load_libkge", "read_libkge"]
@@ -50,8 +50,8 @@ def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
     Returns
     -------
     Model
-        RotatE (phases; ``l_norm`` 1 or 2), TransE (``l_norm`` 1 or 2), DistMult, ComplEx; RESCAL,
-        CP and SimplE as an :class:`~kgfast.adapters.affine.AffineModel`; of the reciprocal
+        RotatE (phases; ``l_norm`` 1 or 2), TransE (``l_norm`` 1 or 2), DistMult, ComplEx,
+        CP, RESCAL; SimplE as an :class:`~kgfast.adapters.affine.AffineModel`; of the reciprocal
         relations model a :class:`kgfast.Reciprocal`. Ids are those of ``entity_ids.del`` and
         ``relation_ids.del``, which :func:`kgfast.datasets.load` keeps.
 
@@ -188,15 +188,6 @@ def _affine(score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> "_Build":
     return build
 
 
-def _rescal(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
-    return torch.einsum("bi,bij,bj->b", h, r.view(len(r), h.shape[1], h.shape[1]), t)
-
-
-def _cp(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
-    half = h.shape[1] // 2
-    return (h[:, :half] * r * t[:, half:]).sum(1)
-
-
 def _simple(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
     (h_as_head, h_as_tail), (t_as_head, t_as_tail) = h.chunk(2, 1), t.chunk(2, 1)
     forward, backward = r.chunk(2, 1)
@@ -209,7 +200,7 @@ _MODELS: dict[str, _Build] = {
     "transe": _transe,
     "distmult": lambda path, options, entity, relation: DistMult(entity, relation),
     "complex": lambda path, options, entity, relation: ComplEx(entity, relation),
-    "rescal": _affine(_rescal),
-    "cp": _affine(_cp),
+    "rescal": lambda path, options, entity, relation: RESCAL(entity, relation),
+    "cp": lambda path, options, entity, relation: CP(entity, relation),
     "simple": _affine(_simple),
 }

@@ -10,17 +10,23 @@ from torch import Tensor, nn
 from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
 from kgfast.adapters.agreement import check_agreement
 from kgfast.adapters.libkge_checkpoints import rotate_of_phases
-from kgfast.models import BlockScorer, ComplEx, DistMult, Model, Reciprocal, TransE
+from kgfast.models import CP, RESCAL, BlockScorer, ComplEx, DistMult, Model, Reciprocal, TransE
 from kgfast.models.base import SIDES, Side
 
-_AFFINE = ("RescalScorer", "CPScorer", "SimplEScorer", "ConvEScorer", "TransformerScorer")
+_OF_PRODUCTS: dict[str, Any] = {
+    "DistMultScorer": DistMult,
+    "ComplExScorer": ComplEx,
+    "CPScorer": CP,
+    "RescalScorer": RESCAL,
+}
+_AFFINE = ("SimplEScorer", "ConvEScorer", "TransformerScorer")
 
 
 def from_libkge(model: Any) -> Any:
     """A model of LibKGE as one that kgfast ranks and predicts with.
 
-    RotatE, TransE (``l_norm`` 1 or 2), DistMult and ComplEx become the models of that name; RESCAL,
-    CP, SimplE, RelationalTucker3, ConvE and Transformer an
+    RotatE, TransE (``l_norm`` 1 or 2), DistMult, ComplEx, CP, RESCAL and RelationalTucker3 become
+    models of kgfast (the latter of RESCAL's equation); SimplE, ConvE and Transformer an
     :class:`~kgfast.adapters.affine.AffineModel`; all others are scored in blocks by ``score_sp``
     and ``score_po``. The reciprocal relations model becomes a :class:`kgfast.Reciprocal`. Scores
     are compared with LibKGE's on a sample of triples.
@@ -89,9 +95,8 @@ def _native(scorer: Any, entity: Tensor, relation: Tensor) -> Model | None:
         return TransE(entity, relation, norm="l1" if norm == 1 else "l2")
     if kind == "RotatEScorer" and norm in (1, 2):
         return rotate_of_phases(entity, relation, int(norm))
-    if kind in ("DistMultScorer", "ComplExScorer"):
-        return (DistMult if kind == "DistMultScorer" else ComplEx)(entity, relation)
-    return None
+    of_products = _OF_PRODUCTS.get(kind)
+    return None if of_products is None else of_products(entity, relation)
 
 
 def _kind(scorer: Any) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
 from kgfast.adapters.agreement import check_agreement
-from kgfast.models import BlockScorer, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
+from kgfast.models import RESCAL, BlockScorer, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
 from kgfast.models.base import SIDES, Side
 
 # Linear in the candidate, as their equations say; each model is checked to be so.
@@ -24,7 +24,6 @@ _AFFINE = (
     interactions.HolEInteraction,
     interactions.MultiLinearTuckerInteraction,
     interactions.QuatEInteraction,
-    interactions.RESCALInteraction,
     interactions.SimplEInteraction,
     interactions.TransformerInteraction,
     interactions.TuckERInteraction,
@@ -39,11 +38,12 @@ class UnknownModelError(TypeError):
 def from_pykeen(model: Any) -> Any:
     """A PyKEEN model as one that kgfast ranks and predicts with.
 
-    The tables are those of now, read in place where PyKEEN stores them so. RotatE, TransE, DistMult
-    and ComplEx become the models of that name; what is affine in the candidate (RESCAL, TuckER,
-    HolE, CP, QuatE, SimplE, ConvE ...) an :class:`~kgfast.adapters.affine.AffineModel`; all other
-    interactions of PyKEEN are scored in blocks (:class:`kgfast.BlockScorer`). Inverse relations
-    become a :class:`kgfast.Reciprocal`. Scores are compared with PyKEEN's on a sample of triples.
+    The tables are those of now, read in place where PyKEEN stores them so. RotatE, TransE,
+    DistMult, ComplEx and RESCAL become the models of that name; what is affine in the candidate
+    (TuckER, HolE, CP, QuatE, SimplE, ConvE ...) an
+    :class:`~kgfast.adapters.affine.AffineModel`; all other interactions of PyKEEN are scored in
+    blocks (:class:`kgfast.BlockScorer`). Inverse relations become a :class:`kgfast.Reciprocal`.
+    Scores are compared with PyKEEN's on a sample of triples.
 
     Parameters
     ----------
@@ -161,6 +161,7 @@ _NATIVE: dict[type, _Build] = {
     ),
     interactions.TransEInteraction: _transe,
     interactions.DistMultInteraction: lambda _, entity, relation: DistMult(entity, relation),
+    interactions.RESCALInteraction: lambda _, entity, relation: RESCAL(entity, relation.flatten(1)),
     interactions.ComplExInteraction: lambda _, entity, relation: ComplEx(
         entity.contiguous(), relation.contiguous()
     ),

@@ -1,11 +1,17 @@
-"""Relation prediction: the auxiliary task of RSCF (Kim et al. 2025)."""
+"""Relation prediction: the auxiliary task of Chen et al. (2021) and of RSCF (Kim et al. 2025)."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from kgfast import ops
 from kgfast.losses.formulas import Reduction, check_reduction
-from kgfast.ops.checks import check_tensor
+from kgfast.models import MED, ConvE, Model, Reciprocal
+from kgfast.models.base import candidates_at
+from kgfast.ops.checks import check_index, check_tensor, safe_ids
+
+_NUMBERS = 1 << 22  # of queries that are held at once: 16 MiB
 
 
 def relation_prediction(
@@ -13,8 +19,9 @@ def relation_prediction(
 ) -> Tensor:
     """Cross entropy of relations given head and tail: ``-log softmax(logits)_r``.
 
-    The logits are the caller's: the form of the published term could not be read, so none is built
-    in (docs/med_rscf.md).
+    With the scores of a model as logits (:func:`relation_logits`) that is the auxiliary objective
+    of Chen et al. 2021 (arXiv 2110.02834, section 3), and ``loss.relation_weight`` of a config. The
+    form of RSCF's term could not be read, so none of it is built in (docs/med_rscf.md).
 
     Parameters
     ----------
@@ -55,3 +62,71 @@ def relation_prediction(
             f"relations[{row}] must be in 0 .. {logits.shape[1] - 1}; got {int(relations[row])}"
         )
     return functional.cross_entropy(logits, relations, reduction=reduction)
+
+
+def relation_logits(model: Model, heads: Tensor, tails: Tensor) -> Tensor:
+    """The scores of every relation between heads and tails, with gradients.
+
+    Parameters
+    ----------
+    model : Model
+        Any of kgfast's but ConvE. Of a :class:`kgfast.Reciprocal` inverse relations are scored too,
+        in the order of its relation table; of croppable embeddings (MED) the widest score.
+    heads, tails : Tensor
+        int64 ``[B]``.
+
+    Returns
+    -------
+    Tensor
+        ``[B, R]``, float32 (float64 of a float64 table), without gamma. Models that compare a query
+        of head and tail with relations take one product; of others the queries of all relations
+        are made in blocks, and again for the gradients.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For ids that do not fit, and for ConvE.
+
+    Examples
+    --------
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [-2.0]]))
+    >>> relation_logits(model, torch.tensor([0]), torch.tensor([1]))
+    tensor([[ 0., -3.]])
+    """
+    while isinstance(model, MED | Reciprocal):
+        model = model.model
+    if isinstance(model, ConvE):
+        raise TypeError("ConvE would run its network for every relation of every triple")
+    check_index("heads", heads, (None,), model.entity)
+    check_index("tails", tails, (len(heads),), model.entity)
+    heads, tails = (
+        safe_ids(name, ids, model.num_entities)
+        for name, ids in (("heads", heads), ("tails", tails))
+    )
+    if model.scores_relations:
+        queries = model.queries(heads, tails, "relation")
+        return ops.pairwise_scores(queries, model.candidates("relation").table, model.score)
+    candidates = candidates_at(model, "tail", None)
+
+    def of_block(relations: Tensor) -> Tensor:
+        count = len(relations)
+        queries = model.queries(
+            heads.repeat_interleave(count), relations.repeat(len(heads)), "tail"
+        )
+        index = tails.repeat_interleave(count)[:, None]
+        scores = ops.indexed_scores(
+            queries, candidates.table, index, model.score, factor=candidates.factor
+        )
+        return scores.view(-1, count)
+
+    width = max(1, len(heads) * candidates.table.shape[1])
+    ids = torch.arange(len(model.relation), dtype=torch.int64, device=heads.device)
+    blocks = ids.split(max(1, _NUMBERS // width))
+    if len(blocks) == 1:
+        return of_block(ids)
+    parts = [
+        checkpoint(of_block, block, use_reentrant=False, preserve_rng_state=False)
+        for block in blocks
+    ]
+    return torch.cat(parts, 1)

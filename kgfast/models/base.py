@@ -171,12 +171,17 @@ class Model(nn.Module):
             return self._queries(anchors, relations, side, dims).to(dtype)
         chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
-        shape = (len(anchors), self.entity.shape[1])
+        shape = (len(anchors), self.query_width)
         result = torch.empty(shape, dtype=dtype, device=self.entity.device)
         for i in range(0, len(anchors), step):
             rows = slice(i, i + step)
             result[rows] = self._queries(anchors[rows], relations[rows], side, dims)
         return result
+
+    @property
+    def query_width(self) -> int:
+        """Columns of a query: those of an entity, unless a model says otherwise."""
+        return int(self.entity.shape[1])
 
     def _check_side(self, side: Side) -> None:
         """That queries and candidates serve it."""

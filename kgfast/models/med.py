@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from kgfast.models.base import Candidates, Model, Side, check_dim
 from kgfast.models.conve import ConvE
+from kgfast.models.rescal import RESCAL
 from kgfast.models.wrapper import Wrapper
 
 Crop = Literal["prefix", "split"]
@@ -89,8 +90,8 @@ class MED(Wrapper):
         super().__init__(model)
         if isinstance(model, MED):
             raise ValueError("model is croppable already: put MED around the model inside it")
-        if isinstance(model, ConvE):
-            raise ValueError("dims: ConvE cannot be cropped")
+        if isinstance(model, ConvE | RESCAL):
+            raise ValueError(f"dims: {type(model).__name__} cannot be cropped")
         check_option("crop", crop, CROPS)
         check_option("loss_weight", loss_weight, LOSS_WEIGHTS)
         check_option("positive_weight", positive_weight, POSITIVE_WEIGHTS)

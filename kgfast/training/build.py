@@ -6,7 +6,19 @@ import torch
 
 from kgfast import datasets
 from kgfast.datasets import Dataset
-from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, Model, Reciprocal, RotatE, TransE
+from kgfast.models import (
+    CP,
+    MED,
+    RESCAL,
+    RSCF,
+    ComplEx,
+    ConvE,
+    DistMult,
+    Model,
+    Reciprocal,
+    RotatE,
+    TransE,
+)
 from kgfast.training.config import Config
 from kgfast.training.negatives import mix
 
@@ -16,6 +28,8 @@ _MODELS: dict[str, Any] = {
     "distmult": DistMult,
     "complex": ComplEx,
     "conve": ConvE,
+    "cp": CP,
+    "rescal": RESCAL,
 }
 _OPTIONS = {
     "rotate": ("gamma",),

@@ -30,13 +30,23 @@ from torch import Tensor
 
 from kgfast.graph import Vocabulary, shown
 from kgfast.kernels.reference.trig import cos_sin
-from kgfast.models import MED, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
+from kgfast.models import (
+    CP,
+    MED,
+    RESCAL,
+    ComplEx,
+    DistMult,
+    Model,
+    Reciprocal,
+    RotatE,
+    TransE,
+)
 from kgfast.models.complex_rows import Complex, join, split
 from kgfast.models.rotate import EPSILON
 from kgfast.models.wrapper import Wrapper
 from kgfast.training.loading import LoadedRun
 
-_PLAIN = (RotatE, TransE, DistMult, ComplEx)
+_PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)
 _OPTIONS = ("gamma", "layout", "relation_format", "norm", "embedding_range")
 _DEFAULT_GAMMA = 12.0  # where a score has no margin; the official code wants a number
 
@@ -115,6 +125,7 @@ def _to_safetensors(run: LoadedRun, out: Path) -> None:
 def _to_official(run: LoadedRun, out: Path) -> None:
     theirs = "the official RotatE code"
     model = _plain(run.model, theirs)
+    _refuse_matrices(model, theirs)
     if run.model.has_inverses:
         raise ValueError(f"reciprocal relations do not fit {theirs}: it knows no inverses")
     if isinstance(model, RotatE):
@@ -175,6 +186,7 @@ def _official_config(run: LoadedRun, model: Model, gamma: float) -> dict[str, An
 
 def _to_pykeen(run: LoadedRun, out: Path) -> None:
     model = _plain(run.model, "PyKEEN")
+    _refuse_matrices(model, "PyKEEN")
     options: dict[str, Any] = {"embedding_dim": model.dim}
     if isinstance(model, TransE):
         options["scoring_fct_norm"] = 1 if model.score == "l1" else 2
@@ -245,6 +257,14 @@ def _plain(model: Model, target: str) -> Model:
             "table; export it with --to safetensors"
         )
     return inner
+
+
+def _refuse_matrices(model: Model, target: str) -> None:
+    """RESCAL and CP: what has models of that name holds other tensors of them."""
+    if isinstance(model, CP | RESCAL):
+        raise ValueError(
+            f"{type(model).__name__} does not fit {target}: export it with --to npy or safetensors"
+        )
 
 
 def _refuse_norm(model: RotatE, allowed: str, target: str) -> None:

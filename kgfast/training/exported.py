@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast import tables
 from kgfast.graph import Vocabulary, shown
-from kgfast.models import ComplEx, DistMult, Reciprocal, RotatE, TransE
+from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.models.tables import from_array
 from kgfast.training.official import load_official
 
@@ -20,8 +20,10 @@ _OPTIONS = {
     "TransE": ("gamma",),
     "DistMult": (),
     "ComplEx": ("layout",),
+    "CP": (),
+    "RESCAL": (),
 }
-_CLASSES = {"RotatE": RotatE, "TransE": TransE, "DistMult": DistMult, "ComplEx": ComplEx}
+_CLASSES = {it.__name__: it for it in (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)}
 
 
 class Tables(NamedTuple):

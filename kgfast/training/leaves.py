@@ -24,7 +24,7 @@ from kgfast.losses.sampled import (
     scores_of,
     widths_of_one_pass,
 )
-from kgfast.models.base import Candidates, Model
+from kgfast.models.base import Candidates, Model, Side, candidates_at
 from kgfast.ops.collected import collected_scores
 from kgfast.ops.negatives import ListRows, list_rows
 from kgfast.training.negatives import Batch
@@ -83,17 +83,17 @@ class Sampled:
     ----------
     positive, negative : Tensor
         ``[B]`` and ``[B, K]``, or with a leading axis of crops.
-    factors : list of Tensor
-        The rows of anchors and targets, ``[B, G]`` each, as a penalty takes them; none without one.
+    rows : list of Tensor
+        Those of anchors and targets, ``[B, G]`` each; none where they were not asked for.
     """
 
     positive: Tensor
     negative: Tensor
-    factors: list[Tensor]
+    rows: list[Tensor]
 
 
 def sample_scores(
-    leaves: Leaves, batch: Batch, negatives: Tensor, dims: Sequence[int] | None, *, penalised: bool
+    leaves: Leaves, batch: Batch, negatives: Tensor, dims: Sequence[int] | None, *, takes_rows: bool
 ) -> Sampled:
     """Score a batch and its negatives.
 
@@ -106,42 +106,42 @@ def sample_scores(
         ``[B, K]``, or ``[K]``, shared.
     dims : sequence of int, optional
         Crops of the model.
-    penalised : bool
-        Whether a penalty takes the rows of anchors and targets.
+    takes_rows : bool
+        Whether a penalty or relation prediction takes the rows of anchors and targets.
     """
     read, entities = _read(leaves, batch, negatives, dims)
-    return Sampled(*scores_of(*read), entities() if penalised else [])
+    return Sampled(*scores_of(*read), entities() if takes_rows else [])
 
 
 def sample_negatives(
-    leaves: Leaves, batch: Batch, negatives: Tensor, loss: NegativeLoss, *, penalised: bool
+    leaves: Leaves, batch: Batch, negatives: Tensor, loss: NegativeLoss, *, takes_rows: bool
 ) -> tuple[Negatives, list[Tensor]]:
     """Score a batch, and reduce the scores of its negatives by a loss.
 
     Parameters
     ----------
-    leaves, batch, negatives, penalised
+    leaves, batch, negatives, takes_rows
         As of :func:`sample_scores`.
     loss : NegativeLoss
 
     Returns
     -------
     Negatives
-        And ``factors`` as of :class:`Sampled`.
+        And ``rows`` as of :class:`Sampled`.
     """
     read, entities = _read(leaves, batch, negatives, None)
-    return negatives_of_sample(*read, loss), entities() if penalised else []
+    return negatives_of_sample(*read, loss), entities() if takes_rows else []
 
 
 def _read(
     leaves: Leaves, batch: Batch, negatives: Tensor, dims: Sequence[int] | None
 ) -> tuple[tuple[Model, Model, Sample, Reader], Callable[[], list[Tensor]]]:
-    """The arguments of :func:`~kgfast.losses.sampled.scores_of`, and what makes the factors."""
+    """The arguments of :func:`~kgfast.losses.sampled.scores_of`, and what makes the rows."""
     assert batch.targets is not None
     model, targets = leaves.model, batch.targets
     in_one_pass = dims is None or widths_of_one_pass(model, dims) is not None
     reader = Reader()
-    if in_one_pass and not get_score(model.score).is_rscf:
+    if in_one_pass and not get_score(model.score).is_rscf and _is_table(model, batch.side):
         table, reader = leaves.table, _LeafReader(leaves)
     else:  # each distinct candidate of the step once
         distinct, (targets, negatives) = distinct_ids(targets, negatives)
@@ -150,6 +150,11 @@ def _read(
     sample = Sample(_numbers(anchors), batch.relations, targets, negatives, batch.side, dims)
     models = model.with_entity(anchors), model.with_entity(table)
     return (*models, sample, reader), lambda: [anchors, reader.rows(table, targets)]
+
+
+def _is_table(model: Model, side: Side) -> bool:
+    """Whether candidates are the whole rows of the entity table."""
+    return candidates_at(model, side, None).table is model.entity
 
 
 class _LeafReader(Reader):

@@ -1,53 +1,66 @@
-"""Penalties on the embeddings that a batch uses."""
+"""What a config penalises: rows of a step, by the formulas of :mod:`kgfast.losses.regularizers`."""
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from kgfast.losses.regularizers import Uses, dura_of, l2_of, n3_of
 from kgfast.models.base import Model
+from kgfast.training.config.sections import RegularizerConfig
+from kgfast.training.negatives import Batch
 
 
 class Regularizer:
-    """``weight`` times the mean over the batch of the summed powers of its factors.
-
-    ``n3``: cubes of absolute values, moduli for complex rows (Lacroix et al. 2018, eq. 4, as in
-    their code). ``l2``: squares.
+    """The penalty of a batch: ``weight`` times the mean over its queries.
 
     Parameters
     ----------
-    name : {"n3", "l2"}
-    weight : float
+    config : RegularizerConfig
 
     Examples
     --------
     >>> from kgfast import DistMult
-    >>> model = DistMult(torch.ones(1, 2), torch.ones(1, 2))
-    >>> Regularizer("n3", 0.1)(model, [torch.tensor([[1.0, -2.0]])])
-    tensor(0.9000)
+    >>> ones = torch.tensor([0])
+    >>> model = DistMult(torch.ones(1, 2), torch.tensor([[1.0, -2.0]]))
+    >>> batch = Batch(0, "tail", ones, ones, None, None)
+    >>> Regularizer(RegularizerConfig(name="l2", weight=0.1))(model, batch, model.entity, None)
+    tensor(0.7000)
     """
 
-    def __init__(self, name: str, weight: float) -> None:
-        if name not in ("n3", "l2"):
-            raise ValueError(f"regularizer must be 'n3' or 'l2'; got {name!r}")
-        self._power, self._weight = (3 if name == "n3" else 2), weight
+    def __init__(self, config: RegularizerConfig) -> None:
+        self._config = config
 
-    def __call__(self, model: Model, factors: Sequence[Tensor]) -> Tensor:
-        """The penalty of the rows of a batch, each ``[B, *]``."""
-        total = torch.stack([self._of(model, rows) for rows in factors]).sum()
-        return total * (self._weight / len(factors[0]))
+    def __call__(
+        self, model: Model, batch: Batch, anchors: Tensor, targets: Tensor | None
+    ) -> Tensor:
+        """The penalty, a scalar.
 
-    def _of(self, model: Any, rows: Tensor) -> Tensor:
-        if self._power == 2:
-            return rows.square().sum()
-        if not _is_complex(model, rows):
-            return rows.abs().pow(3).sum()
-        interleaved = model.layout == "interleaved"
-        re, im = (rows[:, 0::2], rows[:, 1::2]) if interleaved else rows.chunk(2, 1)
-        return (re.square() + im.square()).pow(1.5).sum()
+        Parameters
+        ----------
+        model : Model
+        batch : Batch
+            Of B queries.
+        anchors, targets : Tensor
+            ``[B, G]``, the rows of its entities; no targets where a query has many.
+        """
+        uses, name = (
+            Uses.of(model, batch.side, anchors, batch.relations, targets),
+            self._config.name,
+        )
+        if not self._config.weighted:
+            entities = [batch.anchors] if batch.targets is None else [batch.anchors, batch.targets]
+            of_anchors, *of_targets = _once(entities)
+            uses = replace(uses, shares=[of_anchors, *_once([uses.relations]), *of_targets])
+        if name == "dura":
+            penalties = dura_of(uses, self._config.product_weight)
+        else:
+            penalties = n3_of(uses) if name == "n3" else l2_of(uses)
+        return self._config.weight * penalties.mean()
 
 
-def _is_complex(model: Any, rows: Tensor) -> bool:
-    """Whether rows hold pairs (re, im): entities of complex models, but not RotatE's phases."""
-    return hasattr(model, "layout") and rows.shape[1] == 2 * model.dim
+def _once(ids: list[Tensor]) -> list[Tensor]:
+    """For each of the ids ``[B]``, one over how often it stands in all of them."""
+    _, places, counts = torch.cat(ids).unique(return_inverse=True, return_counts=True)
+    shares = counts.float().reciprocal().index_select(0, places)
+    return list(shares.split([len(it) for it in ids]))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from kgfast import losses
@@ -40,23 +41,23 @@ class Objective:
 
     def __init__(self, config: Config) -> None:
         self._loss = config.loss
-        name, weight = config.regularizer.name, config.regularizer.weight
-        self._regularizer = None if name == "none" else Regularizer(name, weight)
+        penalised = config.regularizer.name != "none"
+        self._regularizer = Regularizer(config.regularizer) if penalised else None
+        self._takes_rows = penalised or config.loss.relation_weight > 0
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """The loss of a batch, a scalar."""
         raise NotImplementedError
 
-    def _penalised(
-        self, loss: Tensor, leaves: Leaves, batch: Batch, entities: Sequence[Tensor]
+    def _with_others(
+        self, loss: Tensor, model: Model, batch: Batch, anchors: Tensor, targets: Tensor | None
     ) -> Tensor:
-        """The loss, with the penalty of the entities and relations of the batch."""
+        """The loss with what the config adds to it, of the rows of the batch ``[B, G]``."""
+        if self._loss.relation_weight and targets is not None:
+            loss = loss + self._loss.relation_weight * _of_relations(model, batch, anchors, targets)
         if self._regularizer is None:
             return loss
-        model = leaves.model
-        ids = model.relation_ids(batch.relations, batch.side)
-        relations = nn.functional.embedding(ids, model.relation)
-        return loss + self._regularizer(model, [*entities, relations])
+        return loss + self._regularizer(model, batch, anchors, targets)
 
 
 class NegativeSampling(Objective):
@@ -92,19 +93,17 @@ class NegativeSampling(Objective):
         model, dims = leaves.model, None
         if isinstance(model, MED):
             dims = model.draw(mix(self._seed, batch.number, _SUBMODELS))
-        penalised = self._regularizer is not None
         if isinstance(model, MED) and dims is not None:
-            scores = sample_scores(leaves, batch, ids, dims, penalised=penalised)
-            loss, factors = (
-                med_of(model, scores.positive, scores.negative, dims, mask),
-                scores.factors,
-            )
+            scores = sample_scores(leaves, batch, ids, dims, takes_rows=self._takes_rows)
+            loss, rows = med_of(model, scores.positive, scores.negative, dims, mask), scores.rows
         else:
             of_negatives = self._of_negatives(mask)
-            made, factors = sample_negatives(leaves, batch, ids, of_negatives, penalised=penalised)
+            made, rows = sample_negatives(
+                leaves, batch, ids, of_negatives, takes_rows=self._takes_rows
+            )
             weights = batch.weights if of_negatives.formula == "nssa" else None
             loss = losses.formulas.reduced(of_negatives, made, weights, "mean")
-        return self._penalised(loss, leaves, batch, factors)
+        return self._with_others(loss, model, batch, *rows) if rows else loss
 
     def _of_negatives(self, mask: Tensor | None) -> NegativeLoss:
         if self._loss.name == "nssa":
@@ -140,10 +139,10 @@ class OneVsAll(Objective):
             )
         else:
             loss = _bce(self._loss, model, anchors, batch, batch.targets)
-        if self._regularizer is None:
+        if not self._takes_rows:
             return loss
-        factors = [model.rows_of(anchors), leaves.rows(batch.targets)]
-        return self._penalised(loss, leaves, batch, factors)
+        rows = model.rows_of(anchors), leaves.rows(batch.targets)
+        return self._with_others(loss, leaves.model, batch, *rows)
 
 
 class KvsAll(Objective):
@@ -163,7 +162,9 @@ class KvsAll(Objective):
         model, anchors = _Gathered.of(leaves, batch)
         positives = self._known.exclude(batch.anchors, batch.relations, batch.side)
         loss = _bce(self._loss, model, anchors, batch, positives)
-        return self._penalised(loss, leaves, batch, [model.rows_of(anchors)])
+        if not self._takes_rows:
+            return loss
+        return self._with_others(loss, leaves.model, batch, model.rows_of(anchors), None)
 
 
 class MakeObjective(Protocol):
@@ -214,6 +215,17 @@ class _Gathered:
 
     def candidates(self, side: Side) -> Candidates:
         return self._model.candidates(side)
+
+
+def _of_relations(model: Model, batch: Batch, anchors: Tensor, targets: Tensor) -> Tensor:
+    """Relation prediction, given the rows of heads and tails."""
+    numbers = torch.arange(2 * len(anchors), dtype=torch.int64, device=anchors.device)
+    heads, tails = numbers.chunk(2)
+    if batch.side == "head":
+        heads, tails = tails, heads
+    local = model.with_entity(torch.cat([anchors, targets]))
+    relations = model.relation_ids(batch.relations, batch.side)
+    return losses.relation_prediction(losses.relation_logits(local, heads, tails), relations)
 
 
 def _bce(

@@ -74,10 +74,6 @@ def as_complex(rows):
 @pytest.mark.parametrize("name", WIDTHS)
 def test_entities_may_be_read_in_blocks(tmp_path, name):
     write(tmp_path, name)
-    if name == "RESCAL":
-        with pytest.raises(ValueError, match=r"RESCAL makes its candidates.*without as_table"):
-            load_dglke(tmp_path, as_table=True)
-        return
     triples = [(h, h % RELATIONS, (7 * h + 1) % ENTITIES) for h in range(ENTITIES)]
     found = kgfast.rank(load_dglke(tmp_path, as_table=True), triples, max_memory="4 KiB")
     assert torch.equal(found.greater, kgfast.rank(load_dglke(tmp_path), triples).greater)

@@ -171,7 +171,8 @@ def test_in_float64_no_rank_differs(name):
 def test_kinds_of_models():
     assert type(from_pykeen(trained("rotate"))) is kgfast.RotatE
     assert type(from_pykeen(trained("transe squared"))) is kgfast.TransE
-    assert type(from_pykeen(trained("RESCAL"))) is AffineModel
+    assert type(from_pykeen(trained("RESCAL"))) is kgfast.RESCAL
+    assert type(from_pykeen(trained("TuckER"))) is AffineModel
     assert type(from_pykeen(trained("RESCAL", True))) is kgfast.Reciprocal
     assert type(from_pykeen(trained("TransH"))) is kgfast.BlockScorer
     for inverse in (False, True):

@@ -20,7 +20,14 @@ def assert_same_ranks(one, other):
 
 @pytest.mark.parametrize(
     ("name", "block", "batch_size"),
-    [*zip(MODELS, (3, 7, 22, 23, 100, 5, 11, 8), (64, 5, 64, 1, 64, 12, 11, 64), strict=True)],
+    [
+        *zip(
+            MODELS,
+            (3, 7, 22, 23, 100, 5, 11, 8, 7, 9),
+            (64, 5, 64, 1, 64, 12, 11, 64, 5, 8),
+            strict=True,
+        )
+    ],
 )
 def test_ranks_are_those_of_the_model(name, block, batch_size):
     model, triples = MODELS[name](N, R, 4, block), random_triples(12, N, R, block)

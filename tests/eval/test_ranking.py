@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kgfast
-from kgfast import ComplEx, DistMult, KnownTriples, RotatE, TransE, rank
+from kgfast import CP, ComplEx, DistMult, KnownTriples, RotatE, TransE, rank
 from support.ranked_models import MODELS, line, random_triples
 
 
@@ -90,6 +90,12 @@ def test_crops_equal_cropped_models(name):
             norm=model.norm,
             layout="interleaved",
         )
+    elif name == "cp":
+        cropped = CP(halves(model.entity, 4), model.relation[:, :4])
+    elif name == "rescal":
+        with pytest.raises(ValueError, match="dims: RESCAL cannot be cropped"):
+            rank(model, triples, dims=4)
+        return
     else:
         options = {"norm": model.score} if name.startswith("transe") else {}
         cropped = type(model)(model.entity[:, :4], model.relation[:, :4], **options)

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from kgfast import ComplEx, ConvE, DistMult, RotatE, TransE, rank
+from kgfast import CP, RESCAL, ComplEx, ConvE, DistMult, RotatE, TransE, rank
 from support.flat import canonical_scores
 
 N, R, D = 7, 3, 5
@@ -115,6 +115,36 @@ def test_complex(layout):
     assert_scores(ComplEx(entity, relation, layout=layout), score)
 
 
+def test_cp():
+    entity, relation = tables(2 * D, D)
+    heads, tails = entity.split(D, 1)
+    assert_scores(
+        CP(entity, relation),
+        lambda h, r, t: math.fsum((heads[h] * relation[r] * tails[t]).tolist()),
+    )
+
+
+def test_rescal():
+    entity, relation = tables(D, D * D)
+    assert_scores(
+        RESCAL(entity, relation),
+        lambda h, r, t: math.fsum(
+            (entity[h][:, None] * relation[r].view(D, D) * entity[t]).flatten().tolist()
+        ),
+    )
+
+
+@pytest.mark.parametrize("model", [CP, RESCAL])
+def test_queries_of_few_and_of_many_are_the_same(model):
+    model = model.init(50, 7, 24, seed=1)
+    anchors, relations = torch.arange(50), torch.arange(50) % 7
+    with torch.no_grad():
+        for side in ("tail", "head"):
+            whole = model.queries(anchors, relations, side)
+            parts = zip(anchors.split(3), relations.split(3), strict=True)
+            assert torch.equal(whole, torch.cat([model.queries(*it, side) for it in parts]))
+
+
 def test_the_layouts_of_one_rotate_agree_exactly():
     entity, phases = tables(2 * D, D, torch.float32)
     interleaved = torch.stack([entity[:, :D], entity[:, D:]], -1).flatten(1)
@@ -135,10 +165,10 @@ def test_the_head_query_is_the_tail_query_of_the_inverse_relation():
     )
 
 
-@pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx])
+@pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx, CP, RESCAL])
 @pytest.mark.parametrize("side", ["head", "tail"])
 def test_gradients_of_queries_reach_both_tables(model, side):
-    model = model.init(300, 7, 600, seed=1)
+    model = model.init(300, 7, 40 if model is RESCAL else 600, seed=1)
     anchors, relations = torch.arange(300), torch.arange(300) % 5
     queries = model.queries(anchors, relations, side)
     with torch.no_grad():
@@ -286,6 +316,8 @@ TRAINED = {
     "transe": lambda: TransE.init(N, R, D, seed=0),
     "distmult": lambda: DistMult.init(N, R, D, seed=0),
     "complex": lambda: ComplEx.init(N, R, D, seed=0),
+    "cp": lambda: CP.init(N, R, D, seed=0),
+    "rescal": lambda: RESCAL.init(N, R, D, seed=0),
 }
 
 
@@ -338,7 +370,7 @@ def test_conve_init_is_seeded(seed):
     assert all(parameter.requires_grad for parameter in first.parameters())
 
 
-@pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx])
+@pytest.mark.parametrize("model", [RotatE, TransE, DistMult, ComplEx, CP, RESCAL])
 def test_init_is_seeded_trainable_and_leaves_the_global_generator_alone(model):
     state = torch.get_rng_state()
     first, second = model.init(9, 2, 4, seed=5), model.init(9, 2, 4, seed=5)
@@ -390,6 +422,27 @@ BAD = {
         lambda: DistMult(torch.zeros(2, 4), torch.zeros(1, 4, device="meta")),
         ValueError,
         "entity is on cpu but relation on meta",
+    ),
+    "halves": (lambda: CP(torch.zeros(2, 3), torch.zeros(1, 1)), ValueError, "even number"),
+    "half as wide": (
+        lambda: CP(torch.zeros(2, 4), torch.zeros(1, 4)),
+        ValueError,
+        "relation must have 2 columns",
+    ),
+    "no matrices": (
+        lambda: RESCAL(torch.zeros(2, 4), torch.zeros(1, 4)),
+        ValueError,
+        "relation must have 16 columns",
+    ),
+    "crops of matrices": (
+        lambda: rank(RESCAL.init(3, 1, 4, seed=0), [(0, 0, 1)], dims=2),
+        ValueError,
+        "dims: RESCAL cannot be cropped",
+    ),
+    "columns of halves": (
+        lambda: CP.init(3, 1, 4, seed=0).first_columns(2),
+        ValueError,
+        "crop: split crops cut complex rows",
     ),
     "image": (
         lambda: ConvE.init(3, 1, 12, embedding_height=5),

@@ -20,7 +20,6 @@ from kgfast import (
 from kgfast.eval.batches import checked_batch_size
 from kgfast.losses import med_loss, sampled_scores
 from kgfast.ops import use_backend
-from kgfast.training.regularizers import Regularizer
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
 
 
@@ -206,16 +205,6 @@ def test_autocast_leaves_filters_alone():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(rscf.queries(TRIPLES[:, 0], TRIPLES[:, 1], "tail"), plain)
         assert torch.equal(rscf.candidates("tail").factor, factor)
-
-
-@pytest.mark.parametrize("kind", ["complex", "rotate"])
-def test_n3_takes_moduli_of_wrapped_models(kind):
-    model, rows = base(kind), torch.randn(3, 2 * D, dtype=torch.float64)
-    penalty = Regularizer("n3", 1.0)
-    expected = penalty(model, [rows])
-    assert expected != penalty(base("distmult"), [rows])
-    for outer in (RSCF(model, False, seed=0), MED(model, [2, D])):
-        assert penalty(outer, [rows]) == expected
 
 
 def test_a_batch_of_filtered_queries_stays_small():

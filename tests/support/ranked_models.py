@@ -2,7 +2,7 @@
 
 import torch
 
-from kgfast import ComplEx, DistMult, RotatE, TransE
+from kgfast import CP, RESCAL, ComplEx, DistMult, RotatE, TransE
 
 MODELS = {
     "rotate": lambda n, r, d, seed: RotatE.init(n, r, d, seed=seed),
@@ -16,6 +16,8 @@ MODELS = {
     "transe l2": lambda n, r, d, seed: TransE.init(n, r, d, seed=seed, norm="l2"),
     "distmult": lambda n, r, d, seed: DistMult.init(n, r, d, seed=seed),
     "complex": lambda n, r, d, seed: ComplEx.init(n, r, d, seed=seed),
+    "cp": lambda n, r, d, seed: CP.init(n, r, d, seed=seed),
+    "rescal": lambda n, r, d, seed: RESCAL.init(n, r, d, seed=seed),
     "complex interleaved": lambda n, r, d, seed: ComplEx.init(
         n, r, d, seed=seed, layout="interleaved"
     ),

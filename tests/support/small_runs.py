@@ -62,6 +62,16 @@ LEARNERS = {
         },
         0.5,
     ),
+    "cp with inverses, 1vsall, dura, relations": (
+        {
+            "model": {"name": "cp", "reciprocal": True, **NO_GAMMA},
+            "train": {"steps": 60, "mode": "1vsall"},
+            "loss": {"name": "cross_entropy", "relation_weight": 0.1},
+            "regularizer": {"name": "dura", "weight": 0.003},
+            "optim": {"name": "adagrad", "lr": 0.3},
+        },
+        0.3,
+    ),
     "transe with inverses, rows": (
         {
             "model": {"name": "transe", "reciprocal": True},

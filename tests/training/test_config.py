@@ -130,7 +130,8 @@ MISTAKES = [
     ({"model__base_dim": True}, "model.base_dim must be a whole number; got True"),
     (
         {"model__name": "rotat"},
-        "model.name must be one of rotate, transe, distmult, complex or conve; got 'rotat'",
+        "model.name must be one of rotate, transe, distmult, complex, conve, cp or rescal; "
+        "got 'rotat'",
     ),
     ({"model__name": 3}, "model.name must be one of rotate, transe, "),
     ({"model__norm": "l1"}, "model.norm: must be one of modulus, l2 for rotate; got l1"),
@@ -146,6 +147,59 @@ MISTAKES = [
             "loss__name": "bce",
         },
         "model.reciprocal: conve has inverse relations of its own; leave it out",
+    ),
+    (
+        {"regularizer": {"name": "n3", "weight": 0.1}},
+        "regularizer.name: n3 goes with distmult, complex, cp; got model.name rotate",
+    ),
+    (
+        {"model__name": "rescal", "regularizer": {"name": "n3", "weight": 0.1}},
+        "regularizer.name: n3 goes with distmult, complex, cp; got model.name rescal",
+    ),
+    (
+        {"model__name": "transe", "regularizer": {"name": "dura", "weight": 0.1}},
+        "regularizer.name: dura goes with distmult, complex, cp, rescal; got model.name transe",
+    ),
+    (
+        {
+            "model__name": "cp",
+            "regularizer": {"name": "dura", "weight": 0.1},
+            "train__mode": "kvsall",
+            "loss__name": "bce",
+        },
+        "regularizer.name: dura is of triples, and a query of train.mode kvsall has many; set ",
+    ),
+    (
+        {
+            "model__name": "cp",
+            "regularizer": {"name": "dura", "weight": 0.1, "weighted": False},
+        },
+        "regularizer.weighted: dura is of triples, which count as they are; leave it out",
+    ),
+    (
+        {"regularizer": {"name": "l2", "weight": 0.1, "product_weight": 2}},
+        "regularizer.product_weight: only dura has it; got l2",
+    ),
+    ({"loss__relation_weight": -1}, "loss.relation_weight must be at least 0; got -1"),
+    (
+        {"train__mode": "kvsall", "loss": {"name": "bce", "relation_weight": 0.1}},
+        "loss.relation_weight: a query of train.mode kvsall has many tails; set train.mode=1vsall",
+    ),
+    (
+        {
+            "model": {"name": "conve", "base_dim": 200},
+            "train__mode": "1vsall",
+            "loss": {"name": "bce", "relation_weight": 0.1},
+        },
+        "loss.relation_weight: conve would run its network for every relation of a triple; leave ",
+    ),
+    (
+        {"model": {"name": "rescal", "base_dim": 80}, "med": {"dims": [40, 80]}},
+        "med: rescal cannot be cropped; set med.enabled=false",
+    ),
+    (
+        {"model": {"name": "cp", "base_dim": 8}, "med": {"dims": [4, 8], "crop": "split"}},
+        "med.crop: split cuts complex rows, which cp has not; leave it out",
     ),
     ({"model__reciprocal": "both"}, "model.reciprocal must be true or false; got 'both'"),
     ({"model__channels": 64}, "model.channels: only conve has it; model.name is rotate"),
@@ -191,7 +245,7 @@ MISTAKES = [
     ),
     ({"loss__name": "margin", "loss__alpha": 0.5}, "loss.alpha: only nssa has it; "),
     ({"loss__label_smoothing": 0.1}, "loss.label_smoothing: only bce and cross_entropy have it; "),
-    ({"regularizer__name": "n3"}, "regularizer.weight: 0 and regularizer.name n3 contradict"),
+    ({"regularizer__name": "l2"}, "regularizer.weight: 0 and regularizer.name l2 contradict"),
     ({"regularizer__weight": 0.1}, "regularizer.weight: 0.1 and regularizer.name none contradict"),
     ({"sched__name": "step"}, "sched.milestones: [] and sched.name step contradict each other; "),
     ({"sched__milestones": [0.5]}, "sched.milestones: [0.5] and sched.name constant contradict"),

@@ -134,7 +134,7 @@ def test_what_is_missing_or_too_much_is_said_in_a_line(graph, tmp_path):
     assert error_of(*both).endswith("got both")
     assert error_of("--model", "rotate").endswith("needs --data, the folder of the graph")
     assert error_of("--model", "rotat", "--data", graph).endswith(
-        "has no default config; known are complex, conve, distmult, rotate, transe"
+        "has no default config; known are complex, conve, cp, distmult, rescal, rotate, transe"
     )
     assert error_of("--model", "rotate", "--data", tmp_path / "none").endswith("no such folder")
     empty = tmp_path / "empty"

@@ -13,7 +13,18 @@ from safetensors.torch import load_file
 import kgfast
 from kgfast.datasets import synthetic
 from kgfast.graph import Vocabulary
-from kgfast.models import MED, RSCF, ComplEx, ConvE, DistMult, Reciprocal, RotatE, TransE
+from kgfast.models import (
+    CP,
+    MED,
+    RESCAL,
+    RSCF,
+    ComplEx,
+    ConvE,
+    DistMult,
+    Reciprocal,
+    RotatE,
+    TransE,
+)
 from kgfast.training import LoadedRun, export_run
 from kgfast.training.exported import load_tables
 from kgfast.training.loading import Vocabularies
@@ -108,6 +119,7 @@ class TestOfficial:
                 "ConvE does not fit .* --to safetensors",
             ),
             (DistMult.init(N, R, DIM).double(), "DistMult with float64 tables does not fit"),
+            (RESCAL.init(N, R, DIM), "RESCAL does not fit the official RotatE code"),
             (
                 Reciprocal(DistMult.init(N, 2 * R, DIM), "appended"),
                 "reciprocal relations do not fit the official RotatE code",
@@ -184,6 +196,7 @@ class TestPykeen:
                 "RotatE with norm='modulus' does not fit PyKEEN: its RotatE is the L2 norm",
             ),
             (RSCF(TransE.init(N, R, DIM)), "RSCF around TransE does not fit PyKEEN"),
+            (CP.init(N, R, DIM), "CP does not fit PyKEEN: export it with --to npy or safetensors"),
             (ConvE.init(N, R, DIM, embedding_height=2, kernel_size=2), "ConvE does not fit PyKEEN"),
         ],
         ids=lambda it: it[:30] if isinstance(it, str) else type(it).__name__,
@@ -196,7 +209,7 @@ class TestPykeen:
 
 class TestTables:
     @pytest.mark.parametrize("to", ["npy", "safetensors"])
-    @pytest.mark.parametrize("model", [DistMult, RotatE])
+    @pytest.mark.parametrize("model", [RotatE, CP, RESCAL])
     def test_inverse_relations_come_back(self, tmp_path, config, model, to):
         model = Reciprocal(model.init(N, 2 * R, DIM, seed=0), "appended")
         export_run(run_of(model, config), to, tmp_path / "out")

@@ -110,7 +110,7 @@ def test_what_is_made_of_the_table_has_a_gradient_of_its_size(negatives):
     batch = objective.batches.batch(0)
     ids, _ = objective.negatives.draw(batch)
     leaves = Leaves(model)
-    scores = sample_scores(leaves, batch, ids, None, penalised=False)
+    scores = sample_scores(leaves, batch, ids, None, takes_rows=False)
     (scores.positive.sum() + scores.negative.sum()).backward()
     gradients = whole_gradients(model, leaves)
     public = losses.sampled_scores(model, triples_of(batch), ids, batch.side)

@@ -71,13 +71,20 @@ COMBINATIONS = {
         "optim": {"name": "adam", "lr": 0.02},
         "sched": {"name": "cosine"},
     },
-    "inverses, 1vsall, row_adagrad, stopping, l2": {
-        "model": {"name": "distmult", "base_dim": 16, "reciprocal": True, "init_std": 0.1},
+    "cp with inverses, 1vsall, row_adagrad, relations": {
+        "model": {"name": "cp", "base_dim": 16, "reciprocal": True, "init_std": 0.1},
         "data": {"train_bs": 64},
-        "train": {"mode": "1vsall", "early_stopping": {"patience": 3}},
-        "loss": {"name": "cross_entropy"},
-        "regularizer": {"name": "l2", "weight": 0.01},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy", "relation_weight": 0.5},
+        "regularizer": {"name": "n3", "weight": 0.01, "weighted": False},
         "optim": {"name": "row_adagrad", "lr": 0.1},
+    },
+    "rescal, rows, row_adam, dura, bf16": {
+        "model": {"name": "rescal", "base_dim": 8},
+        "data": NEGATIVE | {"negatives": "per_row"},
+        "train": {"amp": "bf16"},
+        "regularizer": {"name": "dura", "weight": 0.1, "product_weight": 0.5},
+        "optim": {"name": "row_adam", "lr": 0.02},
     },
     "kvsall, adagrad, fp16": {
         "model": {"name": "conve", "base_dim": 16, "embedding_height": 4, "channels": 4},

@@ -1,9 +1,12 @@
 """Steps of the trainer: losses and gradients of the plain formulas, and the rows they touch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kgfast import ConvE, KnownTriples, Reciprocal
+from kgfast.losses import regularizers
 from kgfast.training.negatives import asked_of
 from kgfast.training.steps import MODES, Leaves
 from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
@@ -17,6 +20,14 @@ def plain_scores(model, batch, candidates):
     if name == "TransE":
         difference = (anchors + sign * relation)[:, None] - candidates
         return model.gamma - difference.abs().sum(-1)
+    if name == "RESCAL":
+        matrix = relation.view(-1, model.dim, model.dim)
+        matrix = matrix if batch.side == "tail" else matrix.mT
+        return ((anchors[:, None] @ matrix) * candidates).sum(-1)
+    if name == "CP":
+        ends = [anchors.split(model.dim, -1), candidates.split(model.dim, -1)]
+        (query, candidate) = (0, 1) if batch.side == "tail" else (1, 0)
+        return ((ends[0][query] * relation)[:, None] * ends[1][candidate]).sum(-1)
     if name == "DistMult":
         return ((anchors * relation)[:, None] * candidates).sum(-1)
     anchor = torch.complex(*anchors.chunk(2, 1))
@@ -52,8 +63,21 @@ def plain_loss(objective, config, model, batch, hrt):
             labels = torch.zeros_like(scores)
             labels[torch.repeat_interleave(indptr.diff()), indices] = 1.0
             loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
+    if config.loss.relation_weight:
+        targets = model.entity[batch.targets][:, None]
+        of_each = [
+            plain_scores(model, replace(batch, relations=torch.full_like(own, relation)), targets)
+            for relation in range(len(model.relation))
+        ]
+        of_relations = torch.nn.functional.cross_entropy(torch.cat(of_each, 1), batch.relations)
+        loss = loss + config.loss.relation_weight * of_relations
     if config.regularizer.name == "none":
         return loss
+    if config.regularizer.name == "dura":
+        h, t = batch.anchors, batch.targets
+        h, t = (h, t) if batch.side == "tail" else (t, h)
+        triples = torch.stack([h, batch.relations, t], 1)
+        return loss + config.regularizer.weight * regularizers.dura(model, triples)
     rows = [model.entity[batch.anchors], model.relation[batch.relations]]
     rows += [] if batch.targets is None else [model.entity[batch.targets]]
     if config.regularizer.name == "l2":
@@ -103,6 +127,26 @@ PLAIN = {
         "train": {"mode": "kvsall"},
         "loss": {"name": "bce"},
         "regularizer": {"name": "l2", "weight": 0.3},
+    },
+    "rescal with inverses, 1vsall, dura": {
+        "model": {"name": "rescal", "reciprocal": True, **NO_GAMMA},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy"},
+        "regularizer": {"name": "dura", "weight": 0.2},
+    },
+    "cp, shared, dura, relations": {
+        "model": {"name": "cp", **NO_GAMMA},
+        "loss": {"relation_weight": 0.5},
+        "regularizer": {"name": "dura", "weight": 0.2},
+    },
+    "complex with inverses, 1vsall, relations": {
+        "model": {"name": "complex", "reciprocal": True, **NO_GAMMA},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy", "relation_weight": 4.0},
+    },
+    "rotate, rows, relations": {
+        "data": {"negatives": "per_row"},
+        "loss": {"relation_weight": 0.5},
     },
     "rotate, 1vsall, more rows than entities": {
         "data": {"train_bs": 1024},

@@ -10,6 +10,10 @@ _LOSSES = {
     "1vsall": ("cross_entropy", "bce"),
     "kvsall": ("bce",),
 }
+_FITTING = {  # which models a penalty is made for
+    "n3": ("distmult", "complex", "cp"),
+    "dura": ("distmult", "complex", "cp", "rescal"),
+}
 _NORMS = {"rotate": ("modulus", "l2"), "transe": ("l1", "l2")}
 _OF_CONVE = (
     "embedding_height",
@@ -30,6 +34,7 @@ def problems(config: Sections) -> Iterator[str]:
     yield from _of_the_run(config)
     yield from _of_the_mode(config)
     yield from _of_the_loss(config)
+    yield from _of_the_regularizer(config)
     yield from _of_the_optimizer(config)
 
 
@@ -39,8 +44,8 @@ def _of_rscf(config: Sections) -> Iterator[str]:
         if model.rscf_relation_transform is not None:
             yield "model.rscf_relation_transform: needs model.use_rscf"
         return
-    if model.name == "conve":
-        yield "model.use_rscf: goes with rotate, transe, distmult and complex; got conve"
+    if model.name in ("conve", "cp", "rescal"):
+        yield f"model.use_rscf: goes with rotate, transe, distmult and complex; got {model.name}"
     elif model.name in ("distmult", "complex"):
         if model.rscf_relation_transform:
             yield (
@@ -71,8 +76,10 @@ def _of_med(config: Sections) -> Iterator[str]:
             f"med.submodels_per_step: must be at most {len(med.dims)}, the number of med.dims; "
             f"got {med.submodels_per_step}"
         )
-    if config.model.name == "conve":
-        yield "med: conve cannot be cropped; set med.enabled=false"
+    if config.model.name in ("conve", "rescal"):
+        yield f"med: {config.model.name} cannot be cropped; set med.enabled=false"
+    if config.model.name == "cp" and med.crop == "split":
+        yield "med.crop: split cuts complex rows, which cp has not; leave it out"
     if config.model.norm == "l2" and config.model.name == "rotate":
         yield "med: rotate with model.norm l2 cannot be cropped; leave the norm out"
     if config.train.mode != "negative":
@@ -149,7 +156,41 @@ def _of_the_loss(config: Sections) -> Iterator[str]:
         yield f"loss.label_smoothing: only bce and cross_entropy have it; loss.name is {loss.name}"
     if loss.smoothing_style != "torch" and loss.name != "bce":
         yield f"loss.smoothing_style: must be torch unless loss.name is bce; got {loss.name}"
+    if loss.relation_weight:
+        yield from _of_relation_prediction(config)
+
+
+def _of_relation_prediction(config: Sections) -> Iterator[str]:
+    if config.model.name == "conve":
+        yield (
+            "loss.relation_weight: conve would run its network for every relation of a triple; "
+            "leave it out"
+        )
+    if config.train.mode == "kvsall":
+        yield (
+            "loss.relation_weight: a query of train.mode kvsall has many tails; "
+            "set train.mode=1vsall"
+        )
+
+
+def _of_the_regularizer(config: Sections) -> Iterator[str]:
     regularizer = config.regularizer
+    fitting = _FITTING.get(regularizer.name)
+    if fitting is not None and config.model.name not in fitting:
+        yield (
+            f"regularizer.name: {regularizer.name} goes with {', '.join(fitting)}; "
+            f"got model.name {config.model.name}"
+        )
+    if regularizer.name == "dura":
+        if config.train.mode == "kvsall":
+            yield (
+                "regularizer.name: dura is of triples, and a query of train.mode kvsall has many; "
+                "set train.mode=1vsall"
+            )
+        if not regularizer.weighted:
+            yield "regularizer.weighted: dura is of triples, which count as they are; leave it out"
+    if regularizer.name not in ("none", "dura") and _changed(regularizer, ("product_weight",)):
+        yield f"regularizer.product_weight: only dura has it; got {regularizer.name}"
     if (regularizer.name == "none") != (regularizer.weight == 0):
         yield (
             f"regularizer.weight: {regularizer.weight:g} and regularizer.name {regularizer.name} "

@@ -36,7 +36,9 @@ CountOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 NonNegativeOrOff = Annotated[NonNegative, BeforeValidator(_off)]
 Word = BeforeValidator(_lower)
 
-ModelName = Annotated[Literal["rotate", "transe", "distmult", "complex", "conve"], Word]
+ModelName = Annotated[
+    Literal["rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"], Word
+]
 Mode = Annotated[Literal["negative", "1vsall", "kvsall"], Word]
 LossName = Annotated[Literal["nssa", "margin", "logistic", "bce", "cross_entropy"], Word]
 OptimName = Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word]

@@ -80,10 +80,10 @@ class ModelConfig(Section):
 
     Attributes
     ----------
-    name : {"rotate", "transe", "distmult", "complex", "conve"}
+    name : {"rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"}
         Which one.
     base_dim : int
-        ``dim`` of the model: complex dimensions for rotate and complex.
+        ``dim`` of the model: complex dimensions for rotate and complex, of each half for cp.
     gamma : float
         Margin of rotate and transe, added to the score in losses; also sets the initial range.
     norm : str, optional
@@ -96,7 +96,7 @@ class ModelConfig(Section):
         Relations have inverses of their own, and a head is predicted as the tail of the inverse
         (:class:`kgfast.Reciprocal`; Lacroix et al. 2018). conve has them anyway.
     use_rscf : bool
-        Filter entities and relations as RSCF does; not with conve.
+        Filter entities and relations as RSCF does; not with conve, cp and rescal.
     rscf_relation_transform : bool, optional
         Whether RSCF filters relations: by default wherever it can, with rotate and transe.
     embedding_height : int
@@ -269,6 +269,9 @@ class LossConfig(Section):
         Of bce and cross_entropy.
     smoothing_style : {"torch", "conve", "pykeen"}
         Of bce: how labels are smoothed, as in :func:`kgfast.losses.bce`.
+    relation_weight : float
+        Of relation prediction beside the loss (Chen et al. 2021), by whatever model but conve: the
+        cross entropy of the relation of a triple, given its head and tail. 0: without it.
     """
 
     name: LossName = "nssa"
@@ -276,21 +279,30 @@ class LossConfig(Section):
     margin: NonNegative = 1.0
     label_smoothing: Fraction = 0.0
     smoothing_style: Annotated[Literal["torch", "conve", "pykeen"], Word] = "torch"
+    relation_weight: NonNegative = 0.0
 
 
 class RegularizerConfig(Section):
-    """N3 (Lacroix et al. 2018) or L2 on the rows of a step.
+    """A penalty on the rows of a step; formulas in :mod:`kgfast.losses.regularizers`.
 
     Attributes
     ----------
-    name : {"none", "n3", "l2"}
-        Which one.
+    name : {"none", "n3", "l2", "dura"}
+        N3 (Lacroix et al. 2018), for distmult, complex and cp; L2; or DURA (Zhang et al. 2020), for
+        these and rescal.
     weight : float
-        What it is multiplied by in the loss.
+        What its mean over the queries of a step is multiplied by in the loss.
+    weighted : bool
+        Of n3 and l2: a row counts as often as the step uses it, so that all rows are weighted by
+        their frequency; or, with ``false``, once.
+    product_weight : float
+        Of dura: the weight of the products of entities and relations, beside the entities.
     """
 
-    name: Annotated[Literal["none", "n3", "l2"], Word] = "none"
+    name: Annotated[Literal["none", "n3", "l2", "dura"], Word] = "none"
     weight: NonNegative = 0.0
+    weighted: bool = True
+    product_weight: NonNegative = 1.0
 
 
 class OptimConfig(Section):

@@ -1,0 +1,265 @@
+"""Penalties of the embeddings of triples, whatever their loss: N3, L2 and DURA.
+
+Each is a function of a model and of triples. What it penalises are rows of the tables themselves:
+of filtered and croppable models (RSCF, MED) those of the model inside.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kgfast.graph import as_triples_tensor
+from kgfast.losses.formulas import Reduction, check_reduction
+from kgfast.losses.sampled import checked
+from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
+from kgfast.models.base import Side
+from kgfast.models.complex_rows import split
+from kgfast.models.wrapper import Wrapper
+from kgfast.ops.checks import check_bounded
+
+_OF_FACTORS = (DistMult, ComplEx, CP)  # scores that are sums of products of three numbers
+_OF_PRODUCTS = (*_OF_FACTORS, RESCAL)  # bilinear ones
+
+
+def n3(model: Model, triples: Any, *, side: Side = "tail", reduction: Reduction = "mean") -> Tensor:
+    """The nuclear 3-norm of triples: ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
+
+    Lacroix et al. 2018 (arXiv 1806.07297), eq. 4, with the factors of eq. 9: moduli of complex
+    rows; a third of it is the norm. Weights in their code, and in ``regularizer.weight`` of a
+    config, are those of the mean of this.
+
+    Parameters
+    ----------
+    model : DistMult, ComplEx or CP
+        Or a :class:`kgfast.Reciprocal` (or RSCF, MED) around one.
+    triples : Triples, Tensor or array
+        int64 ``[B, 3]``.
+    side : {"head", "tail"}
+        What is predicted: of a Reciprocal, which of its relations takes part.
+    reduction : {"mean", "sum", "none"}
+
+    Returns
+    -------
+    Tensor
+        A scalar, or ``[B]`` for ``none``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For triples that do not fit, and a model whose score is no sum of such products.
+
+    Examples
+    --------
+    >>> model = DistMult(torch.tensor([[1.0], [2.0]]), torch.tensor([[-3.0]]))
+    >>> n3(model, [(0, 0, 1)])
+    tensor(36.)
+    """
+    return _reduced(n3_of(_uses(model, triples, side)), reduction)
+
+
+def l2(model: Model, triples: Any, *, side: Side = "tail", reduction: Reduction = "mean") -> Tensor:
+    """Squared lengths of triples: ``|h|^2 + |r|^2 + |t|^2``.
+
+    A row counts as often as triples use it: weighted by frequency, as LibKGE calls it.
+
+    Parameters
+    ----------
+    model : Model
+        Any of kgfast's.
+    triples, side, reduction
+        As of :func:`n3`.
+
+    Returns
+    -------
+    Tensor
+        A scalar, or ``[B]`` for ``none``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`n3`.
+
+    Examples
+    --------
+    >>> model = DistMult(torch.tensor([[1.0], [2.0]]), torch.tensor([[-3.0]]))
+    >>> l2(model, [(0, 0, 1)])
+    tensor(14.)
+    """
+    return _reduced(l2_of(_uses(model, triples, side)), reduction)
+
+
+def dura(
+    model: Model,
+    triples: Any,
+    *,
+    side: Side = "tail",
+    product_weight: float = 1.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """The duality-induced regularizer: ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
+
+    Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: with it, scores are bounded by
+    distances of a query and its candidate. ``R`` is the relation as a matrix, which for DistMult,
+    ComplEx and CP is diagonal.
+
+    Parameters
+    ----------
+    model : DistMult, ComplEx, CP or RESCAL
+        Or a :class:`kgfast.Reciprocal` around one.
+    triples, side, reduction
+        As of :func:`n3`.
+    product_weight : float
+        ``w``, at least 0.
+
+    Returns
+    -------
+    Tensor
+        A scalar, or ``[B]`` for ``none``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For triples that do not fit, and a model that is not bilinear.
+
+    Examples
+    --------
+    >>> model = DistMult(torch.tensor([[1.0], [2.0]]), torch.tensor([[-3.0]]))
+    >>> dura(model, [(0, 0, 1)])
+    tensor(50.)
+    """
+    check_bounded("product_weight", product_weight, 0)
+    return _reduced(dura_of(_uses(model, triples, side), product_weight), reduction)
+
+
+@dataclass(frozen=True)
+class Uses:
+    """The rows of tables that triples use.
+
+    Attributes
+    ----------
+    model : Model
+        Whose tables they are, without what is put around it.
+    side : {"head", "tail"}
+        Where targets stand.
+    anchors : Tensor
+        ``[B, G]``, of entities.
+    relations : Tensor
+        int64 ``[B]``, rows of the relation table.
+    targets : Tensor, optional
+        ``[B, G]``, of entities; None where a query has many.
+    shares : sequence of Tensor, optional
+        ``[B]`` each, of anchors, relations and targets: what a use counts for; 1 by default.
+    """
+
+    model: Model
+    side: Side
+    anchors: Tensor
+    relations: Tensor
+    targets: Tensor | None
+    shares: Sequence[Tensor] | None = None
+
+    @classmethod
+    def of(
+        cls, model: Model, side: Side, anchors: Tensor, relations: Tensor, targets: Tensor | None
+    ) -> "Uses":
+        """Those of queries of a model as it is asked, with inverse relations or around others."""
+        ids = model.relation_ids(relations, side)
+        side = "tail" if model.has_inverses else side
+        while isinstance(model, Wrapper):
+            model = model.model
+        return cls(model, side, anchors, ids, targets)
+
+    def factors(self) -> list[Tensor]:
+        """What the score takes of anchors, relations and targets, ``[B, *]`` each."""
+        relations = functional.embedding(self.relations, self.model.relation)
+        rows = [_part(self.model, self.anchors, _other(self.side)), relations]
+        if self.targets is not None:
+            rows.append(_part(self.model, self.targets, self.side))
+        return rows
+
+    def products(self) -> list[Tensor]:
+        """``h R`` and ``R t``, ``[B, *]`` each: what anchors and targets are as queries."""
+        assert self.targets is not None
+        numbers = torch.arange(len(self.anchors), dtype=torch.int64, device=self.anchors.device)
+        asked = ((self.anchors, self.side), (self.targets, _other(self.side)))
+        return [
+            self.model.with_entity(rows).queries(numbers, self.relations, side)
+            for rows, side in asked
+        ]
+
+    def total(self, penalties: Sequence[Tensor]) -> Tensor:
+        """The sum of penalties ``[B]`` of anchors, relations and targets, by their shares."""
+        if self.shares is None:
+            return torch.stack(list(penalties)).sum(0)
+        shared = [it * share for it, share in zip(penalties, self.shares, strict=True)]
+        return torch.stack(shared).sum(0)
+
+
+def n3_of(uses: Uses) -> Tensor:
+    """:func:`n3` of each use, ``[B]``."""
+    _check_fits("n3", uses.model, _OF_FACTORS)
+    return uses.total([_cubes(uses.model, rows) for rows in uses.factors()])
+
+
+def l2_of(uses: Uses) -> Tensor:
+    """:func:`l2` of each use, ``[B]``."""
+    return uses.total([_squares(rows) for rows in uses.factors()])
+
+
+def dura_of(uses: Uses, product_weight: float = 1.0) -> Tensor:
+    """:func:`dura` of each use, ``[B]``."""
+    _check_fits("dura", uses.model, _OF_PRODUCTS)
+    anchors, _, targets = uses.factors()
+    forth, back = uses.products()
+    products = _squares(forth) + _squares(back)
+    return _squares(anchors) + _squares(targets) + product_weight * products
+
+
+def _uses(model: Model, triples: Any, side: Side) -> Uses:
+    hrt = as_triples_tensor(
+        triples, num_entities=model.num_entities, num_relations=model.num_relations
+    )
+    heads, relations, tails = hrt.to(model.entity.device).T
+    anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
+    rows = [functional.embedding(ids, model.entity) for ids in (anchors, targets)]
+    return Uses.of(model, side, rows[0], relations, rows[1])
+
+
+def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None:
+    """That a model's score is one that a penalty is made for."""
+    if not isinstance(model, tuple(fitting)):
+        raise ValueError(
+            f"{name} goes with {', '.join(it.__name__ for it in fitting)}; "
+            f"got {type(model).__name__}"
+        )
+
+
+def _part(model: Model, rows: Tensor, side: Side) -> Tensor:
+    """What the score takes of rows of entities that stand at a side."""
+    return model.with_entity(rows).candidates(side).table
+
+
+def _other(side: Side) -> Side:
+    return "head" if side == "tail" else "tail"
+
+
+def _squares(rows: Tensor) -> Tensor:
+    return rows.square().sum(1)
+
+
+def _cubes(model: Any, rows: Tensor) -> Tensor:
+    if not hasattr(model, "layout"):
+        return rows.abs().pow(3).sum(1)
+    re, im = split(rows, model.layout)
+    return (re.square() + im.square()).pow(1.5).sum(1)
+
+
+def _reduced(rows: Tensor, reduction: Reduction) -> Tensor:
+    check_reduction(reduction)
+    if reduction == "none":
+        return rows
+    return rows.sum() if reduction == "sum" else rows.mean()

@@ -1,0 +1,94 @@
+"""CP (Hitchcock 1927; Lacroix et al. 2018, arXiv 1806.07297): heads have rows of their own."""
+
+from typing import NoReturn
+
+from torch import Tensor
+
+from kgfast.models.base import Candidates, Model, Side, check_width, query_rows
+from kgfast.models.distmult import xavier_normal
+from kgfast.models.tables import Table
+from kgfast.tables import is_table
+
+
+class CP(Model):
+    """CP: ``score(h, r, t) = sum_d u_hd r_d v_td`` (Lacroix et al. 2018, eq. 2).
+
+    An entity has a row ``u`` for where it is a head, and another, ``v``, for where it is a tail.
+    What it is trained for on one side says nothing of the other; with inverse relations
+    (:class:`kgfast.Reciprocal`) it does, and they make it as good as ComplEx.
+
+    Parameters
+    ----------
+    entity : Tensor
+        ``[N, 2D]``, rows ``u | v``; float32, float16, bfloat16 or float64; used in place.
+    relation : Tensor
+        ``[R, D]``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For widths that do not fit, and entities in files.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = CP(torch.tensor([[2.0, 7.0], [3.0, 0.5]]), torch.tensor([[5.0]]))
+    >>> model.queries(torch.tensor([1]), torch.tensor([0]), "tail")
+    tensor([[15.]])
+    >>> model.candidates("tail").table
+    tensor([[7.0000],
+            [0.5000]])
+    """
+
+    score = "dot"
+    scores_relations = True
+
+    def __init__(self, entity: Table, relation: Table) -> None:
+        if is_table(entity):
+            raise TypeError("CP takes no entities in files: half of a row stands at each side")
+        super().__init__(entity, relation)
+        width = self.entity.shape[1]
+        if width < 2 or width % 2:
+            raise ValueError(
+                f"entity must have an even number of columns (as a head, as a tail); got {width}"
+            )
+        self.dim = width // 2
+        check_width("relation", self.relation, [self.dim], "half as many as entities")
+
+    @classmethod
+    def init(
+        cls, num_entities: int, num_relations: int, dim: int, *, seed: int | None = None
+    ) -> "CP":
+        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
+
+        ``seed`` leaves torch's global generator alone; None uses it.
+        """
+        entity, relation = xavier_normal([(num_entities, 2 * dim), (num_relations, dim)], seed)
+        return cls(entity, relation).requires_grad_()
+
+    @property
+    def query_width(self) -> int:
+        """As of a half."""
+        return self.dim
+
+    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
+        """The halves of the rows that stand at that side; relations, for those."""
+        if side == "relation":
+            return Candidates(self.relation)
+        self._check_side(side)
+        return Candidates(self._half(self.entity, side))
+
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        rows = self._half(query_rows(self.entity, anchors), "tail" if side == "head" else "head")
+        if side == "relation":
+            return rows * self._half(query_rows(self.entity, relations), "tail")
+        return rows * query_rows(self.relation, relations)
+
+    def _half(self, rows: Tensor, side: Side) -> Tensor:
+        return rows[:, : self.dim] if side == "head" else rows[:, self.dim :]
+
+    def first_columns(self, dim: int) -> NoReturn:
+        """Rows are halves already."""
+        raise ValueError(
+            "crop: split crops cut complex rows; those of CP are a head's and a tail's"
+        )

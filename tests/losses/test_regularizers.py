@@ -1,0 +1,204 @@
+"""Penalties and relation prediction, against plain formulas in float64."""
+
+import pytest
+import torch
+
+from kgfast import (
+    CP,
+    MED,
+    RESCAL,
+    RSCF,
+    ComplEx,
+    ConvE,
+    DistMult,
+    Reciprocal,
+    RotatE,
+    TransE,
+    losses,
+)
+from kgfast.losses import regularizers, relations
+from kgfast.training.config.sections import RegularizerConfig
+from kgfast.training.negatives import Batch
+from kgfast.training.regularizers import Regularizer
+
+N, R, D = 9, 3, 4
+HRT = torch.tensor([[0, 1, 2], [3, 0, 3], [0, 1, 5], [8, 2, 0]])
+MODELS = {
+    "distmult": lambda r: DistMult.init(N, r, D, seed=0),
+    "complex": lambda r: ComplEx.init(N, r, D, seed=0),
+    "complex interleaved": lambda r: ComplEx.init(N, r, D, seed=0, layout="interleaved"),
+    "cp": lambda r: CP.init(N, r, D, seed=0),
+    "rescal": lambda r: RESCAL.init(N, r, D, seed=0),
+    "rotate": lambda r: RotatE.init(N, r, D, seed=0),
+    "transe": lambda r: TransE.init(N, r, D, seed=0),
+}
+FITS = {"n3": tuple(MODELS)[:4], "dura": tuple(MODELS)[:5], "l2": tuple(MODELS)}
+
+
+def numbers(model, rows):
+    """Rows as the numbers that a score multiplies."""
+    if not isinstance(model, ComplEx):
+        return rows
+    pairs = (rows[:, 0::2], rows[:, 1::2]) if model.layout == "interleaved" else rows.chunk(2, 1)
+    return torch.complex(*pairs)
+
+
+def of_rows(model, h, r, t):
+    """Heads, relations and tails as the score has them, ``[B, *]`` each."""
+    if isinstance(model, CP):
+        return model.entity[h][:, :D], model.relation[r], model.entity[t][:, D:]
+    tables = (model.entity[h], model.relation[r], model.entity[t])
+    return tuple(numbers(model, rows) for rows in tables)
+
+
+def plain(name, model, h, r, t, weight=1.0):
+    heads, own, tails = of_rows(model, h, r, t)
+    if name == "n3":
+        return sum(it.abs().pow(3).sum(1) for it in (heads, own, tails))
+    if name == "l2":
+        return sum(it.abs().square().sum(1) for it in (heads, own, tails))
+    if isinstance(model, RESCAL):
+        own = own.view(-1, D, D)
+        forth, back = torch.einsum("bd,bde->be", heads, own), torch.einsum("bde,be->bd", own, tails)
+    else:
+        forth, back = heads * own, tails * own
+    squares = [it.abs().square().sum(1) for it in (heads, tails, forth, back)]
+    return squares[0] + squares[1] + weight * (squares[2] + squares[3])
+
+
+CASES = [(name, kind) for name, kinds in FITS.items() for kind in kinds]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_penalties_and_gradients_are_those_of_the_formula(name, kind):
+    model = MODELS[kind](R).double()
+    found = getattr(regularizers, name)(model, HRT, reduction="none")
+    expected = plain(name, model, *HRT.T)
+    torch.testing.assert_close(found, expected)
+    mean = getattr(regularizers, name)(model, HRT)
+    torch.testing.assert_close(mean, expected.mean())
+    parameters = list(model.parameters())
+    for ours, theirs in zip(
+        torch.autograd.grad(mean, parameters),
+        torch.autograd.grad(expected.mean(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+    both = [getattr(regularizers, name)(model, HRT, side=side) for side in ("head", "tail")]
+    assert both[0].item() == pytest.approx(both[1].item())
+
+
+@pytest.mark.parametrize("order", ["appended", "interleaved"])
+@pytest.mark.parametrize(("name", "kind"), [it for it in CASES if it[1] in ("cp", "complex")])
+def test_the_inverse_of_a_relation_is_penalised_where_heads_are_asked_for(name, kind, order):
+    inner = MODELS[kind](2 * R).double()
+    model, (h, r, t) = Reciprocal(inner, order), HRT.T
+    forth, back = (r, r + R) if order == "appended" else (2 * r, 2 * r + 1)
+    of = getattr(regularizers, name)
+    torch.testing.assert_close(
+        of(model, HRT, reduction="sum"), plain(name, inner, h, forth, t).sum()
+    )
+    turned = of(model, HRT, side="head", reduction="none")
+    torch.testing.assert_close(turned, plain(name, inner, t, back, h))
+
+
+def test_products_weigh_what_they_are_told():
+    model = MODELS["rescal"](R)
+    found = regularizers.dura(model, HRT, product_weight=3.0, reduction="none")
+    torch.testing.assert_close(found, plain("dura", model, *HRT.T, 3.0))
+
+
+@pytest.mark.parametrize("name", ["n3", "l2", "dura"])
+def test_wrapped_models_have_the_penalty_of_the_model_inside(name):
+    model, of = MODELS["complex"](R), getattr(regularizers, name)
+    for outer in (RSCF(model, False, seed=0), MED(model, [2, D])):
+        assert torch.equal(of(outer, HRT), of(model, HRT))
+
+
+@pytest.mark.parametrize("name", ["n3", "dura"])
+def test_models_that_a_penalty_does_not_fit_are_refused(name):
+    others = [MODELS[kind](R) for kind in MODELS if kind not in FITS[name]]
+    for model in (*others, ConvE.init(N, R, 8, embedding_height=2, seed=0)):
+        with pytest.raises(ValueError, match=f"{name} goes with DistMult, ComplEx, CP"):
+            getattr(regularizers, name)(model, HRT)
+    assert regularizers.l2(model, HRT) > 0
+
+
+BAD = {
+    "relation": (lambda m: regularizers.n3(m, [(0, R, 1)]), ValueError, "relation 3"),
+    "side": (lambda m: regularizers.l2(m, HRT, side="tails"), ValueError, "side must be"),
+    "reduction": (lambda m: regularizers.l2(m, HRT, reduction="max"), ValueError, "reduction"),
+    "weight": (
+        lambda m: regularizers.dura(m, HRT, product_weight=-1),
+        ValueError,
+        "product_weight must be finite and at least 0; got -1",
+    ),
+    "heads": (
+        lambda m: losses.relation_logits(m, torch.tensor([N]), torch.tensor([0])),
+        ValueError,
+        "heads",
+    ),
+    "tails": (
+        lambda m: losses.relation_logits(m, torch.tensor([0, 1]), torch.tensor([0])),
+        ValueError,
+        "tails",
+    ),
+    "network": (
+        lambda m: losses.relation_logits(
+            ConvE.init(N, R, 8, embedding_height=2, seed=0), torch.tensor([0]), torch.tensor([0])
+        ),
+        TypeError,
+        "ConvE would run its network for every relation",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name):
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call(MODELS["distmult"](R))
+
+
+def test_rows_count_once_where_they_are_not_weighted():
+    model = MODELS["distmult"](R)
+    h, r, t = HRT.T
+    batch = Batch(0, "tail", h, r, t, None)
+    config = RegularizerConfig(name="l2", weight=0.5, weighted=False)
+    found = Regularizer(config)(model, batch, model.entity[h], model.entity[t])
+    rows = [model.entity[HRT[:, [0, 2]].unique()], model.relation[r.unique()]]
+    expected = 0.5 * sum(it.square().sum() for it in rows) / len(HRT)
+    torch.testing.assert_close(found, expected)
+
+
+LOGITS = {
+    **{kind: MODELS[kind] for kind in MODELS},
+    "rscf of rotate": lambda r: RSCF(MODELS["rotate"](r), seed=0),
+    "rscf of complex": lambda r: RSCF(MODELS["complex"](r), False, seed=0),
+    "med of transe": lambda r: MED(MODELS["transe"](r), [2, D]),
+}
+
+
+@pytest.mark.parametrize("kind", LOGITS)
+def test_logits_of_relations_are_the_scores_of_their_triples(kind, monkeypatch):
+    model, (h, r, t) = LOGITS[kind](R), HRT.T
+    logits = losses.relation_logits(model, h, t)
+    triples = torch.cartesian_prod(torch.arange(len(h)), torch.arange(R))
+    hrt = torch.stack([h[triples[:, 0]], triples[:, 1], t[triples[:, 0]]], 1)
+    inner = model.model if isinstance(model, MED) else model
+    scores, _ = losses.sampled_scores(inner, hrt, torch.tensor([0]))
+    gamma = getattr(model, "gamma", 0.0)
+    torch.testing.assert_close(logits, (scores - gamma).view(len(h), R))
+    parameters = list(inner.parameters())
+    expected = torch.autograd.grad(losses.relation_prediction(logits, r), parameters)
+    monkeypatch.setattr(relations, "_NUMBERS", 1)  # a relation at a time, and again
+    loss = losses.relation_prediction(losses.relation_logits(model, h, t), r)
+    for ours, theirs in zip(torch.autograd.grad(loss, parameters), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_inverse_relations_are_predicted_too():
+    inner, (h, _, t) = MODELS["complex"](2 * R), HRT.T
+    logits = losses.relation_logits(Reciprocal(inner, "appended"), h, t)
+    assert torch.equal(logits, losses.relation_logits(inner, h, t))
+    assert logits.shape == (len(h), 2 * R)
