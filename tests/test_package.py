@@ -45,6 +45,7 @@ ROOMS = [
     "losses",
     "eval",
     "distributed",
+    "planning",
     "training",
     "heads",
     "influence",

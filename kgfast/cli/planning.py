@@ -1,0 +1,188 @@
+"""``kgfast plan``: what a ranking would take."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kgfast.cli.common import Debug, app, errors_in_a_line
+from kgfast.cli.evaluation import Sides
+
+
+class Device(StrEnum):
+    """Where it would run: here, or on a GPU whose rates are predicted."""
+
+    cpu = "cpu"
+    a100 = "a100"
+    h100 = "h100"
+    h200 = "h200"
+    b200 = "b200"
+
+
+class Kind(StrEnum):
+    """The models of other scores."""
+
+    rotate = "rotate"
+    transe = "transe"
+    transe_l2 = "transe-l2"
+    distmult = "distmult"
+    complex = "complex"
+
+
+class Dtype(StrEnum):
+    """Of the table."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float64 = "float64"
+
+
+class Format(StrEnum):
+    """How it is printed."""
+
+    text = "text"
+    json = "json"
+
+
+@app.command()
+def plan(
+    entities: Annotated[str | None, typer.Option(help="Rows, such as 91e6.")] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="Complex ones of RotatE, ComplEx.")] = None,
+    queries: Annotated[str | None, typer.Option(help="Triples to rank, or queries.")] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of the table.")] = Dtype.float32,
+    model: Annotated[Kind, typer.Option(help="Whose score it is.")] = Kind.rotate,
+    side: Annotated[
+        list[Sides] | None, typer.Option(help="Head or tail; both unless given.")
+    ] = None,
+    known: Annotated[str, typer.Option(help="Known triples to filter by.")] = "0",
+    top: Annotated[
+        int | None, typer.Option(min=1, help="The best K of each query, instead of ranks.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Machines that share the rows.")] = 1,
+    device: Annotated[
+        Device, typer.Option(help="This machine, measured; a GPU, predicted.")
+    ] = Device.cpu,
+    disk: Annotated[str | None, typer.Option(help="Of each worker, such as 2GB/s.")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Of each worker, such as 25Gb/s; else 10Gb/s.")
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="For blocks and queries, such as 4GiB.")
+    ] = None,
+    from_file: Annotated[
+        bool | None,
+        typer.Option(
+            "--from-file/--in-memory",
+            help="Read in blocks, or held; what fits is held unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this machine first: a minute.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="With --calibrate: a folder on the disk to measure.")
+    ] = None,
+    format: Annotated[Format, typer.Option(help="A table, or an object.")] = Format.text,
+    debug: Debug = False,
+) -> None:
+    """Tell memory, time, bytes moved and what binds, before a table is ranked."""
+    with errors_in_a_line(debug):
+        from kgfast.planning.devices import rates_of
+        from kgfast.planning.plan import planned
+        from kgfast.planning.rates import load_rates, save_rates
+        from kgfast.planning.work import Work, bytes_per_second, count_of
+
+        if calibrate:
+            from kgfast.planning.calibration import calibrate as measured
+
+            typer.echo(f"kept in {save_rates(measured(folder))}", err=True)
+        missing = [
+            f"--{name}"
+            for name, value in (("entities", entities), ("dim", dim), ("queries", queries))
+            if value is None
+        ]
+        if missing and not (calibrate and len(missing) == 3):
+            raise ValueError(f"a plan needs {', '.join(missing)}")
+        if entities is None or dim is None or queries is None:
+            return
+        rates = load_rates() if device is Device.cpu else rates_of(device.value)
+        work = Work(
+            count_of(entities),
+            dim,
+            count_of(queries),
+            dtype.value,
+            model.value,
+            len(_sides(side)),
+            count_of(known),
+            top,
+            workers,
+        )
+        limit = None
+        if max_memory is not None:
+            from kgfast.eval.memory import memory_limit
+
+            limit = memory_limit(max_memory)
+        found = planned(
+            work,
+            rates,
+            disk=None if disk is None else bytes_per_second(disk),
+            network=None if network is None else bytes_per_second(network),
+            max_memory=limit,
+            streamed=from_file,
+        )
+        if format is Format.json:
+            typer.echo(json.dumps(found.as_dict(), indent=1))
+        else:
+            _print(found, work)
+
+
+def _sides(side: list[Sides] | None) -> set[Sides]:
+    """Those that are ranked: relations are few."""
+    found = set(side or (Sides.head, Sides.tail))
+    if Sides.relation in found:
+        raise ValueError("--side relation: relations are few, and need no plan; give head or tail")
+    return found
+
+
+def _print(found: Any, work: Any) -> None:
+    """A line for each fact."""
+    each = " of each worker" if work.workers > 1 else ""
+    passes = f"{found.passes} passes" if found.passes > 1 else "one pass"
+    how = f"read from its file in blocks, {passes}" if found.streamed else "held in memory"
+    lines = [
+        ("table", f"{_bytes(found.table_bytes)} in all, {how}"),
+        ("memory", _bytes(found.memory_bytes) + each),
+        ("compute", _seconds(found.compute_seconds)),
+    ]
+    if found.disk_seconds is not None:
+        lines.append(("disk", f"{_seconds(found.disk_seconds)}, {_bytes(found.read_bytes)}{each}"))
+    if work.workers > 1:
+        lines.append(
+            ("network", f"{_seconds(found.network_seconds)}, {_bytes(found.sent_bytes)}{each}")
+        )
+    if found.load_seconds:
+        lines.append(("loading", _seconds(found.load_seconds)))
+    lines += [
+        ("total", _seconds(found.total_seconds)),
+        ("binding", found.binding),
+        ("rates", f"{found.source}; trained tables can take half of the compute"),
+    ]
+    for name, text in lines:
+        typer.echo(f"{name:<9}{text}")
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _seconds(value: float) -> str:
+    if value >= 7200:
+        return f"{value / 3600:,.1f} h"
+    return f"{value / 60:.1f} min" if value >= 120 else f"{value:.3g} s"

@@ -1,0 +1,182 @@
+"""Measure this machine: how fast kernels count, what a call costs, how fast its disk is read."""
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast import __version__
+from kgfast.kernels import cpu
+from kgfast.kernels.scores import get_score
+from kgfast.ops import rank_counts, topk
+from kgfast.planning.rates import Cost, Rates
+from kgfast.planning.work import BYTES, MODELS
+from kgfast.tables import open as open_table
+from kgfast.tables.prefetch import prefetched
+
+CONSUMERS = ("rank", "topk")
+SCORES = tuple(dict.fromkeys(score for score, _ in MODELS.values()))
+_BLOCK_BYTES = 32 << 20  # of rows: what is read at once of a table in a file
+_DIMS, _QUERIES = (64, 256), (32, 256)
+_TOP = 10
+_COLUMNS = 128  # of the file, float16
+_FILE_BYTES = 1 << 29
+Case = tuple[str, str, str]  # consumer, score, dtype
+
+
+def calibrate(
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    cases: Mapping[Case, Any] | list[Case] | None = None,
+    rounds: int = 3,
+    block_bytes: int = _BLOCK_BYTES,
+    file_bytes: int = _FILE_BYTES,
+) -> Rates:
+    """Measure what :class:`Rates` holds: a minute.
+
+    The best of some rounds counts, on random tables, of which no query can leave anything out.
+
+    Parameters
+    ----------
+    folder : path, optional
+        A folder on the disk that is measured, by a file that is deleted; default: that of
+        temporary files.
+    cases : sequence of (consumer, score, dtype), optional
+        What is measured; all unless given.
+    rounds, block_bytes, file_bytes : int
+        How often, and on tables and a file of which size.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written to.
+    """
+    every = list(product(CONSUMERS, SCORES, BYTES)) if cases is None else list(cases)
+    costs: dict[str, dict[str, dict[str, Cost]]] = {}
+    call = min(_seconds_of(_counting("l1", "float32", 1, 1, "rank"), max(3, rounds)))
+    for consumer, score, dtype in every:
+        found = _cost(consumer, score, dtype, rounds, block_bytes, call)
+        costs.setdefault(consumer, {}).setdefault(score, {})[dtype] = found
+    disk, read = _disk(folder, file_bytes)
+    where = f"{_cpu_name()}, {torch.get_num_threads()} threads"
+    if cpu.is_available():
+        where += f", {cpu.isa()}"
+    source = f"measured on {where}, {datetime.now(UTC):%Y-%m-%d}, kgfast {__version__}"
+    threads, memory = torch.get_num_threads(), _memory()
+    return Rates(source, costs, call, _base_bytes(), disk, read, threads, memory)
+
+
+def _cost(
+    consumer: str, score: str, dtype: str, rounds: int, block_bytes: int, call: float
+) -> Cost:
+    """The four numbers, from two widths and two numbers of queries."""
+    seconds = {}
+    for dim, count in product(_DIMS, _QUERIES):
+        rows = block_bytes // (dim * get_score(score).planes * BYTES[dtype])
+        run = _counting(score, dtype, dim, count, consumer, rows)
+        seconds[dim, count] = max(0.0, min(_seconds_of(run, rounds)) - call) / rows
+    few, many = _QUERIES
+    pairs = {dim: (seconds[dim, many] - seconds[dim, few]) / (many - few) for dim in _DIMS}
+    own = {dim: max(0.0, seconds[dim, few] - few * pairs[dim]) for dim in _DIMS}
+    return Cost(*_line(own), *_line(pairs))
+
+
+def _line(values: Mapping[int, float]) -> tuple[float, float]:
+    """Value at width 0 and slope, neither negative, through the larger of two widths."""
+    narrow, wide = _DIMS
+    slope = max(0.0, (values[wide] - values[narrow]) / (wide - narrow))
+    start = values[wide] - slope * wide
+    return (start, slope) if start >= 0 else (0.0, values[wide] / wide)
+
+
+def _counting(
+    score: str, dtype: str, dim: int, count: int, consumer: str, rows: int = 1
+) -> Callable[[], Any]:
+    """A call on random rows; of the best, as tables in files are searched, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    width = dim * get_score(score).planes
+    table = _uniform((rows, width), generator).to(getattr(torch, dtype))
+    queries = _uniform((count, width), generator)
+    if dtype == "float64" or consumer == "topk":
+        queries = queries.double()
+    targets = torch.randint(rows, (count,), generator=generator, dtype=torch.int64, device="cpu")
+    nothing = torch.zeros(count + 1, dtype=torch.int64, device="cpu")
+    if consumer == "topk":
+        return lambda: topk(queries, table, min(_TOP, rows), score=score)
+    return lambda: rank_counts(queries, table, targets, nothing, nothing[:0], score)
+
+
+def _uniform(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
+
+
+def _seconds_of(run: Callable[[], Any], rounds: int) -> Iterator[float]:
+    """Of some calls, after one that warms up."""
+    run()
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        yield time.perf_counter() - start
+
+
+def _disk(folder: str | os.PathLike[str] | None, size: int) -> tuple[float, float]:
+    """Bytes a second of a file that is not cached, and seconds of the cores for each byte."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix="kgfast-") as name:
+        path = Path(name) / "rows.bin"
+        piece = os.urandom(min(size, 1 << 24))
+        with path.open("wb", buffering=0) as file:
+            for _ in range(max(1, size // len(piece))):
+                file.write(piece)
+            os.fsync(file.fileno())
+        table = open_table(path, columns=_COLUMNS, dtype=torch.float16)
+        step = max(1, _BLOCK_BYTES // (2 * _COLUMNS))
+        spans = [(it, min(it + step, len(table))) for it in range(0, len(table), step)]
+        table.give_back(0, len(table))
+        none = torch.empty((0, _COLUMNS), dtype=torch.float16, device="cpu")
+        start, cores = time.perf_counter(), time.process_time()
+        with prefetched(table, spans, none, gives_back=True) as blocks:
+            for _ in blocks:
+                pass
+        seconds, cores = time.perf_counter() - start, time.process_time() - cores
+        count = len(table) * 2 * _COLUMNS
+        return count / seconds, cores / count
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _base_bytes() -> int:
+    """What a process that has loaded torch and kgfast holds, beyond files that it maps."""
+    found = _proc("/proc/self/status", "RssAnon")
+    return 200 << 20 if found is None else found
+
+
+def _memory() -> int:
+    found = _proc("/proc/meminfo", "MemTotal")
+    return 8 << 30 if found is None else found
+
+
+def _proc(path: str, field: str) -> int | None:
+    """A field of a file of Linux's, in bytes."""
+    try:
+        for line in Path(path).read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return None

@@ -1,0 +1,73 @@
+"""``kgfast plan``."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from kgfast.cli import app
+from kgfast.planning.devices import rates_of
+from kgfast.planning.rates import save_rates
+
+RUN = CliRunner()
+SIZES = ("--entities", "91e6", "--dim", "128", "--dtype", "float16", "--queries", "15000")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KGFAST_DATA", str(tmp_path))
+
+
+def plan(*arguments, code=0):
+    done = RUN.invoke(app, ["plan", *arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_the_plan_of_the_issue():
+    options = ("--workers", "8", "--device", "h200", "--disk", "2GB/s", "--network", "25Gb/s")
+    found = json.loads(plan(*SIZES, *options, "--format", "json").stdout)
+    assert found["table_bytes"] == 91_000_000 * 512
+    assert found["binding"] == "compute"
+    assert found["compute_seconds"] == pytest.approx(91e6 / 8 * 30_000 * 128 / 4e12, rel=0.01)
+    assert found["load_seconds"] == pytest.approx(91e6 * 512 / 8 / 2e9)
+    assert "not measured" in found["source"]
+    text = plan(*SIZES, *options).stdout
+    for line in ("table    46.6 GB in all, held in memory", "binding  compute", "network "):
+        assert line in text
+
+
+def test_options_change_the_plan():
+    device = (*SIZES, "--device", "h200", "--format", "json")
+
+    def found(*options):
+        return json.loads(plan(*device, *options).stdout)
+
+    whole = found()
+    assert found("--side", "tail")["compute_seconds"] < 0.51 * whole["compute_seconds"]
+    assert found("--known", "6e8")["memory_bytes"] > whole["memory_bytes"] + 10**10
+    streamed = found("--from-file", "--disk", "1GB/s", "--max-memory", "100MiB")
+    assert streamed["streamed"]
+    assert streamed["passes"] > 1
+    assert streamed["memory_bytes"] < 2 * 10**8
+    assert found("--model", "transe-l2")["compute_seconds"] < whole["compute_seconds"]
+    assert found("--top", "10")["binding"] == "compute"
+
+
+def test_what_is_missing_or_wrong():
+    assert "kgfast plan --calibrate" in plan(*SIZES, code=2).output
+    assert "a plan needs --dim, --queries" in plan("--entities", "5", code=2).output
+    assert "a plan needs" in plan(code=2).output
+    device = (*SIZES, "--device", "h200")
+    assert "relations are few" in plan(*device, "--side", "relation", code=2).output
+    assert "a rate is like 2GB/s" in plan(*device, "--disk", "2", code=2).output
+
+
+def test_measured_rates_serve_the_next_call(monkeypatch):
+    from kgfast.planning import calibration
+
+    monkeypatch.setattr(calibration, "calibrate", lambda folder: rates_of("h200"))
+    assert "rates.json" in plan("--calibrate").stderr
+    assert json.loads(plan(*SIZES, "--format", "json").stdout)["binding"] == "compute"
+    save_rates(rates_of("a100"))
+    assert "A100" in plan(*SIZES, "--in-memory").stdout
