@@ -4,7 +4,8 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -30,15 +31,17 @@ _TOP = 10
 _COLUMNS = 128  # of the file, float16
 _FILE_BYTES = 1 << 29
 Case = tuple[str, str, str]  # consumer, score, dtype
+Clock = Callable[[], float]
 
 
 def calibrate(
     folder: str | os.PathLike[str] | None = None,
     *,
-    cases: Mapping[Case, Any] | list[Case] | None = None,
+    cases: Sequence[Case] | None = None,
     rounds: int = 3,
     block_bytes: int = _BLOCK_BYTES,
     file_bytes: int = _FILE_BYTES,
+    clock: Clock = time.perf_counter,
 ) -> Rates:
     """Measure what :class:`Rates` holds: a minute.
 
@@ -53,6 +56,8 @@ def calibrate(
         What is measured; all unless given.
     rounds, block_bytes, file_bytes : int
         How often, and on tables and a file of which size.
+    clock : callable
+        Seconds, by which kernels are measured; on a machine that others use, those of the process.
 
     Raises
     ------
@@ -61,9 +66,10 @@ def calibrate(
     """
     every = list(product(CONSUMERS, SCORES, BYTES)) if cases is None else list(cases)
     costs: dict[str, dict[str, dict[str, Cost]]] = {}
-    call = min(_seconds_of(_counting("l1", "float32", 1, 1, "rank"), max(3, rounds)))
+    watch = Watch(rounds, clock)
+    call = watch.least(_counting("l1", "float32", 1, 1, "rank"))
     for consumer, score, dtype in every:
-        found = _cost(consumer, score, dtype, rounds, block_bytes, call)
+        found = _cost((consumer, score, dtype), block_bytes, watch, call)
         costs.setdefault(consumer, {}).setdefault(score, {})[dtype] = found
     disk, read = _disk(folder, file_bytes)
     where = f"{_cpu_name()}, {torch.get_num_threads()} threads"
@@ -74,15 +80,32 @@ def calibrate(
     return Rates(source, costs, call, _base_bytes(), disk, read, threads, memory)
 
 
-def _cost(
-    consumer: str, score: str, dtype: str, rounds: int, block_bytes: int, call: float
-) -> Cost:
+@dataclass(frozen=True)
+class Watch:
+    """How calls are timed."""
+
+    rounds: int
+    clock: Clock
+
+    def least(self, run: Callable[[], Any]) -> float:
+        """Seconds of the fastest of some calls, after one that warms up."""
+        run()
+        return min(self._seconds(run) for _ in range(self.rounds))
+
+    def _seconds(self, run: Callable[[], Any]) -> float:
+        start = self.clock()
+        run()
+        return self.clock() - start
+
+
+def _cost(case: Case, block_bytes: int, watch: Watch, call: float) -> Cost:
     """The four numbers, from two widths and two numbers of queries."""
+    consumer, score, dtype = case
     seconds = {}
     for dim, count in product(_DIMS, _QUERIES):
         rows = block_bytes // (dim * get_score(score).planes * BYTES[dtype])
         run = _counting(score, dtype, dim, count, consumer, rows)
-        seconds[dim, count] = max(0.0, min(_seconds_of(run, rounds)) - call) / rows
+        seconds[dim, count] = max(0.0, watch.least(run) - call) / rows
     few, many = _QUERIES
     pairs = {dim: (seconds[dim, many] - seconds[dim, few]) / (many - few) for dim in _DIMS}
     own = {dim: max(0.0, seconds[dim, few] - few * pairs[dim]) for dim in _DIMS}
@@ -116,15 +139,6 @@ def _counting(
 
 def _uniform(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
-
-
-def _seconds_of(run: Callable[[], Any], rounds: int) -> Iterator[float]:
-    """Of some calls, after one that warms up."""
-    run()
-    for _ in range(rounds):
-        start = time.perf_counter()
-        run()
-        yield time.perf_counter() - start
 
 
 def _disk(folder: str | os.PathLike[str] | None, size: int) -> tuple[float, float]:
