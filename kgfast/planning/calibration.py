@@ -2,11 +2,15 @@
 
 import os
 import platform
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -174,23 +178,26 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache
 def _base_bytes() -> int:
-    """What a process that has loaded torch and kgfast holds, beyond files that it maps."""
-    found = _proc("/proc/self/status", "RssAnon")
+    """What a new process that can rank holds, beyond files that it maps."""
+    script = "import kgfast.eval.ranking; print(open('/proc/self/status').read())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    found = _field(done.stdout, "RssAnon")
     return 200 << 20 if found is None else found
 
 
 def _memory() -> int:
-    found = _proc("/proc/meminfo", "MemTotal")
+    try:
+        found = _field(Path("/proc/meminfo").read_text(), "MemTotal")
+    except OSError:
+        found = None
     return 8 << 30 if found is None else found
 
 
-def _proc(path: str, field: str) -> int | None:
-    """A field of a file of Linux's, in bytes."""
-    try:
-        for line in Path(path).read_text().splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) << 10
-    except OSError:
-        pass
-    return None
+def _field(text: str, name: str) -> int | None:
+    """A number of bytes in a text of Linux's."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    return None if found is None else int(found[1]) << 10

@@ -10,7 +10,7 @@ from kgfast.planning.work import Work
 # As rank() and topk() read a table in files (docs/tables.md): a test compares these with a call.
 _BLOCK_BYTES, _BUFFERS = 32 << 20, 2
 _QUERY_BYTES, _MOST = 8 << 20, 4096  # of a batch
-_KERNEL_BYTES = 64 << 20
+_KERNEL_BYTES = 8 << 20  # of one call: measured; at most 64 MiB
 _KNOWN_BYTES = 2 * 20  # at most, of a triple: an id and, at worst, a pair of its own, both ways
 _SHARE = 0.5  # of the memory of a machine that a table may take before it is read from its file
 # Between processes: counts and all else of a query, and how often they meet for a batch.
