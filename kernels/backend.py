@@ -61,11 +61,14 @@ class LossPlan(NamedTuple):
     num_queries : int or None
         Queries that are swept together; None for all. Only float32 tables are served so, as the
         gradients of later queries are added to those of earlier ones.
+    kept : int
+        Scores that may be kept from a loss to its gradients.
     """
 
     scratch: int
     dtype: torch.dtype
     num_queries: int | None = None
+    kept: int = 0
 
 
 class Passes(Protocol):
@@ -195,8 +198,14 @@ class Losses(Protocol):
         targets: Tensor,
         label_smoothing: float,
         checks: LossChecks | None = None,
+        *,
+        keep: bool = False,
     ) -> CrossEntropyRows:
-        """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`."""
+        """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`.
+
+        ``keep``: gradients will be asked for, so that a backend that gains by it may keep the
+        scores, if they are few.
+        """
         ...
 
     def cross_entropy_gradients(

@@ -69,6 +69,7 @@ class CrossEntropyRows(NamedTuple):
     rows: Tensor
     linear: Tensor
     logsumexp: Tensor  # [B] float64
+    scores: Tensor | None = None  # of all pairs, chunk by chunk, where they are kept
 
 
 class CrossEntropyBackward(NamedTuple):
@@ -78,6 +79,7 @@ class CrossEntropyBackward(NamedTuple):
     logsumexp: Tensor  # [B] float64
     targets: Tensor  # [B]
     label_smoothing: float
+    scores: Tensor | None = None  # those that were kept: overwritten
 
 
 class LossChecks(NamedTuple):

@@ -108,15 +108,22 @@ def _bce_block(
 
 
 def cross_entropy(
-    backend: ChunkedBackend, operands: Operands, targets: Tensor, label_smoothing: float
+    backend: ChunkedBackend,
+    operands: Operands,
+    targets: Tensor,
+    label_smoothing: float,
+    kept: Tensor | None = None,
 ) -> CrossEntropyRows:
-    """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`."""
+    """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`.
+
+    ``kept``: room for the scores of all pairs, which the gradients can be made of.
+    """
     rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
-    for sweep in _sweeps(backend, operands):
+    for sweep in _sweeps(backend, operands, kept=kept):
         part = _cross_entropy_block(sweep, targets[sweep.rows], label_smoothing)
         for total, values in zip((rows, linear, logsumexp), part, strict=True):
             total[sweep.rows] = values
-    return CrossEntropyRows(rows.to(_result_dtype(operands)), linear, logsumexp)
+    return CrossEntropyRows(rows.to(_result_dtype(operands)), linear, logsumexp, kept)
 
 
 def _cross_entropy_block(
@@ -144,11 +151,12 @@ def cross_entropy_gradients(
     """The gradients of :func:`cross_entropy`."""
     sums = _GradientSums(backend, operands, need)
     smoothing = made_of.label_smoothing
-    for sweep in _sweeps(backend, operands, sums):
+    kept = made_of.scores
+    for sweep in _sweeps(backend, operands, sums, kept):
         logsumexp, grad = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows].double()
         positives = _Positives.of_targets(made_of.targets[sweep.rows], sweep.chunks)
         for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
-            slopes = sweep.scores(chunk)
+            slopes = sweep.scores(chunk) if kept is None else sweep.room(chunk)
             # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
             near = logsumexp.to(slopes.dtype)
             scale = grad * (near.double() - logsumexp.double()).exp_()
@@ -202,14 +210,21 @@ class _GradientSums:
 
 
 def _sweeps(
-    backend: ChunkedBackend, operands: Operands, sums: _GradientSums | None = None
+    backend: ChunkedBackend,
+    operands: Operands,
+    sums: _GradientSums | None = None,
+    kept: Tensor | None = None,
 ) -> Iterator["_Sweep"]:
-    """The queries in blocks that a backend sweeps together."""
+    """The queries in blocks that a backend sweeps together; ``kept`` has room for all scores."""
     plan = backend.loss_plan(operands)
     step = plan.num_queries or max(1, operands.num_queries)
     for first in range(0, operands.num_queries, step):
         rows = slice(first, min(first + step, operands.num_queries))
-        yield _Sweep(backend, operands.of_queries(rows), rows, plan, sums)
+        sweep = _Sweep(backend, operands.of_queries(rows), rows, plan, sums)
+        if kept is not None:
+            width = operands.candidates.num_rows
+            sweep.keep_in(kept[rows.start * width : rows.stop * width])
+        yield sweep
 
 
 def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:
@@ -236,14 +251,24 @@ class _Sweep:
         self.backend, self.operands, self.rows, self._sums = backend, operands, rows, sums
         count = operands.num_queries
         self.chunks = chunks(count, operands.candidates.num_rows, plan.scratch)
-        room = max((count * (chunk.stop - chunk.start) for chunk in self.chunks), default=0)
-        self._scratch = operands.queries.new_empty(room, dtype=plan.dtype)
+        self._dtype, self._is_kept = plan.dtype, False
+        self._scratch: Tensor | None = None
+
+    def keep_in(self, scores: Tensor) -> None:
+        """Give every chunk a place of its own in ``scores``, flat."""
+        self._scratch, self._is_kept = scores, True
+
+    def room(self, chunk: slice) -> Tensor:
+        """Where the scores of a chunk stand, ``[B, n]``."""
+        rows, count = self.operands.num_queries, chunk.stop - chunk.start
+        if self._scratch is None:  # that of the first chunk: none is wider
+            self._scratch = self.operands.queries.new_empty(rows * count, dtype=self._dtype)
+        first = rows * chunk.start if self._is_kept else 0
+        return self._scratch[first : first + rows * count].view(-1, count)
 
     def scores(self, chunk: slice) -> Tensor:
         """Scores with the candidates of a chunk, ``[B, n]``, bias included, for overwriting."""
-        count = chunk.stop - chunk.start
-        out = self._scratch[: self.operands.num_queries * count].view(-1, count)
-        return self.backend.scores(self.operands.of_rows(chunk), out=out)
+        return self.backend.scores(self.operands.of_rows(chunk), out=self.room(chunk))
 
     def backward(self, slopes: Tensor, chunk: slice) -> None:
         """Carry the gradient of those scores to what is asked for."""
@@ -374,13 +399,16 @@ class ChunkedLosses(Losses):
         targets: Tensor,
         label_smoothing: float,
         checks: LossChecks | None = None,
+        *,
+        keep: bool = False,
     ) -> CrossEntropyRows:
         """:func:`cross_entropy`, checked."""
         if checks is not None:
             checks.labels()
         else:
             targets = inside_of(targets, operands.candidates.num_rows)
-        result = cross_entropy(self._backend, operands, targets, label_smoothing)
+        kept = self._room_for_all(operands) if keep else None
+        result = cross_entropy(self._backend, operands, targets, label_smoothing, kept)
         if checks is not None:
             checks.scores(result.linear)
         return result
@@ -392,6 +420,13 @@ class ChunkedLosses(Losses):
         targets = inside_of(made_of.targets, operands.candidates.num_rows)
         made_of = made_of._replace(targets=targets)
         return cross_entropy_gradients(self._backend, operands, made_of, need)
+
+    def _room_for_all(self, operands: Operands) -> Tensor | None:
+        """Room for all scores, where the backend's plan allows it."""
+        plan = self._backend.loss_plan(operands)
+        pairs = operands.num_queries * operands.candidates.num_rows
+        fits = pairs <= plan.kept
+        return operands.queries.new_empty(pairs, dtype=plan.dtype) if fits else None
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Looks at the factor first where that waits for no device."""

@@ -1,7 +1,8 @@
 """The CPU backend: C++ kernels behind the protocol that all backends have.
 
-Losses take twice the cost of the scores of all pairs and once that of their gradients, and one
-walk over the scores each (engine/loss_row.h).
+A loss takes the cost of the scores of all pairs, its gradients that of scores and of their
+gradients, and one walk over the scores each (engine/loss_row.h); scores of cross entropy that fit
+48 MiB are kept, and made once.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from .scores import scores
 from .topk import topk
 
 _LOSS_SCRATCH = 1 << 21  # scores: 8 MiB
+_LOSS_KEPT = 12 << 20  # scores: 48 MiB
 _LOSS_QUERIES = 4096  # swept together, so that chunks of candidates stay wide
 
 
@@ -85,7 +87,8 @@ class _Cpu(ChunkedBackend):
 
     def loss_plan(self, operands: Operands) -> LossPlan:
         in_blocks = operands.table.dtype == torch.float32
-        return LossPlan(_LOSS_SCRATCH, torch.float32, _LOSS_QUERIES if in_blocks else None)
+        queries = _LOSS_QUERIES if in_blocks else None
+        return LossPlan(_LOSS_SCRATCH, torch.float32, queries, kept=_LOSS_KEPT)
 
 
 BACKEND: Backend = _Cpu()

@@ -115,8 +115,10 @@ class FusedLosses(Losses):
         targets: Tensor,
         label_smoothing: float,
         checks: LossChecks | None = None,
+        *,
+        keep: bool = False,
     ) -> CrossEntropyRows:
-        """Softmax cross entropy; waits once if there are checks."""
+        """Softmax cross entropy; waits once if there are checks. Scores are made again."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 if checks is not None:

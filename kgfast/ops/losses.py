@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossGradients, LossNeed
 from kgfast.kernels.operands import Operands
@@ -138,16 +139,58 @@ def cross_entropy(
     check_operands(queries, candidates, score, bias, None, None)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
-    result: tuple[Tensor, Tensor] = torch.ops.kgfast.cross_entropy(
-        queries,
-        candidates,
-        bias,
-        targets,
-        float(label_smoothing),
-        score,
-        common.chosen_backend(queries),
-    )
-    return result[0]
+    tensors = queries, candidates, bias
+    options = targets, float(label_smoothing), score, common.chosen_backend(queries)
+    needs = torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or not needs:
+        result: tuple[Tensor, Tensor] = torch.ops.kgfast.cross_entropy(*tensors, *options)
+        return result[0]
+    rows: Tensor = _CrossEntropy.apply(*tensors, options)  # type: ignore[no-untyped-call]
+    return rows
+
+
+class _CrossEntropy(Function):
+    """The operator, whose scores a backend may keep for the first backward.
+
+    That overwrites them; a second one through a graph that was retained scores again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        candidates: Tensor,
+        bias: Tensor | None,
+        options: tuple[Any, ...],
+    ) -> Tensor:
+        targets, smoothing, score, backend = options
+        operands = run.operands_of(queries, candidates, score, bias)
+        made = run.cross_entropy(
+            operands, targets.contiguous(), smoothing, backend=backend, keep=True
+        )
+        ctx.save_for_backward(made.logsumexp, queries, candidates, bias, targets)
+        ctx.facts, ctx.scores = (smoothing, score, backend), made.scores
+        return made.rows
+
+    @staticmethod
+    def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
+        logsumexp, queries, candidates, bias, targets = ctx.saved_tensors
+        smoothing, score, backend = ctx.facts
+        need = ctx.needs_input_grad[:3]
+        scores, ctx.scores = ctx.scores, None
+        if torch.is_grad_enabled() or type(grad_rows) is not Tensor:
+            # create_graph, where the operator refuses a second derivative, or a transform of torch
+            gradients = torch.ops.kgfast.cross_entropy_backward(
+                grad_rows, *ctx.saved_tensors, *ctx.facts, need
+            )
+        else:
+            operands = run.operands_of(queries, candidates, score, bias)
+            made_of = CrossEntropyBackward(
+                grad_rows, logsumexp, targets.contiguous(), smoothing, scores
+            )
+            made = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
+            gradients = as_outputs(made, operands)
+        return *(it if needed else None for it, needed in zip(gradients, need, strict=True)), None
 
 
 def check_labels(

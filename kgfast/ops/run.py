@@ -287,9 +287,17 @@ def bce_total(
 
 
 def cross_entropy(
-    operands: Operands, targets: Tensor, label_smoothing: float, *, backend: str | None = None
+    operands: Operands,
+    targets: Tensor,
+    label_smoothing: float,
+    *,
+    backend: str | None = None,
+    keep: bool = False,
 ) -> CrossEntropyRows:
-    """The contract of :func:`kgfast.ops.cross_entropy`."""
+    """The contract of :func:`kgfast.ops.cross_entropy`.
+
+    ``keep``: gradients will be asked for.
+    """
 
     def check_targets() -> None:
         count, smoothing = operands.candidates.num_rows, ("label_smoothing", label_smoothing)
@@ -298,7 +306,7 @@ def cross_entropy(
 
     checks = _loss_checks(operands, check_targets)
     with _serving(operands, backend) as chosen:
-        return chosen.losses.cross_entropy(operands, targets, label_smoothing, checks)
+        return chosen.losses.cross_entropy(operands, targets, label_smoothing, checks, keep=keep)
 
 
 def cross_entropy_gradients(

@@ -7,6 +7,7 @@ from kgfast import ops
 from kgfast.kernels import cpu, losses
 from kgfast.kernels.scores import get_score
 from kgfast.ops.dispatch import get_backend
+from kgfast.ops.run import operands_of
 from support import oracles
 from support.memory import PeakMemory
 from support.problems import DTYPES, SCORES, cast, strided
@@ -360,3 +361,33 @@ def test_an_overflow_of_finite_numbers_is_a_loss_that_is_not_finite(loss, dense)
     queries, table, bias = (it.detach() for it in operands("dot"))
     rows = loss(queries * 1e30, table * 1e30, bias, "dot")
     assert not rows.isfinite().all()
+
+
+def test_kept_scores_serve_one_backward_and_change_no_bit(monkeypatch):
+    """Of a graph that is retained, the second backward scores again; so do scores that are many."""
+    backend = get_backend("cpu")
+    generator = torch.Generator().manual_seed(3)
+    queries = torch.randn(9, 8, generator=generator).requires_grad_()
+    table = torch.randn(300, 8, generator=generator).requires_grad_()
+    targets = torch.randint(300, (9,), generator=generator)
+    scored: list[int] = []
+    scores = type(backend).scores
+
+    def counting(self, operands, *args, **kwargs):
+        scored.append(operands.num_queries * operands.candidates.num_rows)
+        return scores(self, operands, *args, **kwargs)
+
+    monkeypatch.setattr(type(backend), "scores", counting)
+    total = ops.cross_entropy(queries, table, None, targets, 0.1, "dot").sum()
+    first = torch.autograd.grad(total, (queries, table), retain_graph=True)
+    assert sum(scored) == 9 * 300
+    second = torch.autograd.grad(total, (queries, table))
+    assert sum(scored) == 2 * 9 * 300
+    plan = backend.loss_plan(operands_of(queries, table, "dot"))
+    monkeypatch.setattr(backend, "loss_plan", lambda _: plan._replace(kept=9 * 300 - 1))
+    total = ops.cross_entropy(queries, table, None, targets, 0.1, "dot").sum()
+    third = torch.autograd.grad(total, (queries, table))
+    assert sum(scored) == 4 * 9 * 300
+    for a, b, c in zip(first, second, third, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)

@@ -229,8 +229,7 @@ class Flat:
         """Rows, their logsumexp, sums of scores."""
         operands = operands_of(queries, table, score, bias)
         made = self.backend.losses.cross_entropy(operands, targets, label_smoothing)
-        rows, linear, lse = made
-        return rows, lse, linear
+        return made.rows, made.logsumexp, made.linear
 
     def cross_entropy_backward(
         self,

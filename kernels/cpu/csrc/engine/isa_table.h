@@ -8,6 +8,7 @@
 #include "engine/loss_row.h"
 #include "engine/pairwise_backward.h"
 #include "engine/pairwise_sweep.h"
+#include "engine/product.h"
 #include "engine/sweep.h"
 #include "engine/topk_sweep.h"
 #include "scores/precise.h"
@@ -89,12 +90,17 @@ inline const BackwardKernels* backward_kernels() {
         return with_precise(id, [](auto score) { return span_shape<decltype(score)>(); });
       },
       [](const PairwiseBackwardJob& job, int64_t span, int64_t stripe, BackwardWorker& worker) {
-        with_precise(job.score, [&](auto score) {
-          backward_span<decltype(score)>(job, span, stripe, worker);
+        with_score(job.score, [&](auto score) {
+          using Score = decltype(score);
+          if constexpr (is_monotone<Score>)  // else product.h
+            backward_span<Precise<Score>>(job, span, stripe, worker);
         });
       },
       [](const PairwiseBackwardJob& job, int64_t span) {
-        with_precise(job.score, [&](auto score) { add_stripes<decltype(score)>(job, span); });
+        with_score(job.score, [&](auto score) {
+          using Score = decltype(score);
+          if constexpr (is_monotone<Score>) add_stripes<Precise<Score>>(job, span);
+        });
       },
       [](ScoreId id, int64_t features) {
         return with_precise(
@@ -169,6 +175,9 @@ inline Isa make_isa(const char* name) {
   };
   isa.scores = scores_kernels();
   isa.backward = backward_kernels();
+  static const ProductKernels product = {product_shape, block_floats, product_part,
+                                         add_product_stripes};
+  isa.product = &product;
   static const LossKernels losses = {run_loss_row};
   isa.losses = &losses;
   isa.topk = topk_kernels();

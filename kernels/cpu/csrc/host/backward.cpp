@@ -4,18 +4,11 @@
 #include <vector>
 
 #include "host/parallel.h"
+#include "host/product.h"
 #include "host/scores.h"
 
 namespace kgfast {
-namespace {
 
-constexpr int64_t kScratchBytes = 24 << 20;  // of all workers together
-constexpr int64_t kPartBytes = 16 << 20;     // of the stripes' gradients
-constexpr int64_t kSpanTasks = 48;           // enough to keep many threads busy to the end
-constexpr int64_t kIdsPerTask = 32;
-constexpr int64_t kTurnedBytes = 24 << 20;
-
-// Blocks of at most `width` features, none across the end of a crop.
 std::vector<FeatureBlock> feature_blocks(const ScoreGradient& grad, int64_t width) {
   std::vector<int64_t> ends(grad.widths, grad.widths + grad.num_crops);
   std::sort(ends.begin(), ends.end());
@@ -28,6 +21,14 @@ std::vector<FeatureBlock> feature_blocks(const ScoreGradient& grad, int64_t widt
     }
   return blocks;
 }
+
+namespace {
+
+constexpr int64_t kScratchBytes = 24 << 20;  // of all workers together
+constexpr int64_t kPartBytes = 16 << 20;     // of the stripes' gradients
+constexpr int64_t kSpanTasks = 48;           // enough to keep many threads busy to the end
+constexpr int64_t kIdsPerTask = 32;
+constexpr int64_t kTurnedBytes = 24 << 20;
 
 // Spans, and stripes where spans are few: by the shape alone, so that threads change no sum.
 void plan(PairwiseBackwardJob& job, int64_t blocks_per_span, int64_t part_bytes) {
@@ -70,6 +71,8 @@ bool backward_of_rows(const Execution& execution, IndexedBackwardJob& job) {
 }  // namespace
 
 bool pairwise_backward(const Execution& execution, PairwiseBackwardJob& job) {
+  if (execution.isa.facts(job.score).terms == Terms::products)
+    return product_backward(execution, job);
   const BackwardKernels& kernels = *execution.isa.backward;
   const SpanShape shape = kernels.span_shape(job.score);
   const std::vector<FeatureBlock> blocks = feature_blocks(job.grad, shape.width);

@@ -2,6 +2,8 @@
 //
 // Plain data, like job.h: it crosses translation units of different instruction sets.
 #pragma once
+#include <vector>
+
 #include "host/execution.h"
 
 namespace kgfast {
@@ -25,6 +27,9 @@ struct FeatureBlock {
   int64_t feature, count;
   bool begins_crop;  // the crops that have it are not those of the block before it
 };
+
+// Blocks of at most `width` features.
+std::vector<FeatureBlock> feature_blocks(const ScoreGradient& grad, int64_t width);
 
 // The gradients of scores with all rows.
 struct PairwiseBackwardJob : BackwardJob {

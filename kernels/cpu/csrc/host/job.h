@@ -132,6 +132,7 @@ struct SweepStatus {
 
 struct ScoresKernels;    // scores.h
 struct BackwardKernels;  // backward.h
+struct ProductKernels;   // product.h
 struct LossKernels;      // losses.h
 struct TopkKernels;      // topk.h
 struct ListKernels;      // listed.h
@@ -156,6 +157,7 @@ struct Isa {
                      int64_t repeats);
   const ScoresKernels* scores;
   const BackwardKernels* backward;
+  const ProductKernels* product;
   const LossKernels* losses;
   const TopkKernels* topk;
   const ListKernels* lists;

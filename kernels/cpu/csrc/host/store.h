@@ -39,7 +39,10 @@ template <class T>
 inline void store_floats_as(const View& view, int64_t row, int plane, int64_t feature,
                             int64_t count, const float* from) {
   T* to = const_cast<T*>(run_at<T>(view, row, plane, feature));
-  for (int64_t i = 0; i < count; ++i) from_float(from[i], to[i * view.step]);
+  if (view.step == 1)
+    for (int64_t i = 0; i < count; ++i) from_float(from[i], to[i]);
+  else
+    for (int64_t i = 0; i < count; ++i) from_float(from[i], to[i * view.step]);
 }
 
 __attribute__((noinline)) void store_floats(const View& view, int64_t row, int plane,

@@ -1,0 +1,221 @@
+// Matrix products in registers: the gradients of `dot` are sums of rows by coefficients.
+//
+// Cost model (AVX-512): 6 rows x 4 vectors of features are 24 accumulators; per row that is summed
+// 4 loads and 6 broadcasts for 24 fused multiply-adds, 12 cycles on two ports. A block of
+// coefficients is copied once, so that its lines are read whole, and a strip of the other side once
+// for all rows of the block: 1 load and 1 store for kBlockRows / 32 cycles of arithmetic.
+//
+// Order: kDepth terms in registers, then the block's sums; stripes in their order. Who does which
+// task is free.
+#pragma once
+#include <algorithm>
+#include <cstring>
+
+#include "engine/load_rows.h"
+#include "host/fpmode.h"
+#include "host/product.h"
+#include "scores/common.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int kTileRows = 6, kStripVectors = Simd::W == 8 ? 2 : 4;  // of the registers there are
+constexpr int kStrip = kStripVectors * Simd::W;
+constexpr int64_t kDepth = 128, kBlockRows = 192;
+constexpr int64_t kCoefficients = kDepth * kBlockRows, kOthers = kDepth * kStrip;
+
+// Where the coefficients of a block stand: that of row i and term j at i * row + j * term.
+struct Coefficients {
+  const float* data;
+  int64_t row, term;
+};
+
+// What is summed: `depth` rows, and where; `begins` overwrites.
+struct ProductSums {
+  const float* other;  // [depth][kStrip]
+  int64_t depth;
+  float* sums;
+  int64_t step;  // from row to row
+  bool begins;
+
+  ProductSums at(int64_t row) const { return {other, depth, sums + row * step, step, begins}; }
+};
+
+// sums[i] += sum_j g(i, j) other[j], for M rows and N vectors of features.
+template <int M, int N>
+inline void product_tile(const Coefficients& g, const ProductSums& into) {
+  const float* other = into.other;
+  const int64_t depth = into.depth, step = into.step;
+  float* sums = into.sums;
+  V total[M][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n)
+      total[i][n] = into.begins ? Simd::zero() : Simd::load(sums + i * step + n * Simd::W);
+  for (int64_t j = 0; j < depth; ++j) {
+    V c[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) c[n] = Simd::load(other + j * kStrip + n * Simd::W);
+#pragma GCC unroll 8
+    for (int i = 0; i < M; ++i) {
+      const V factor = Simd::set1(g.data[i * g.row + j * g.term]);
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) total[i][n] = Simd::fma(factor, c[n], total[i][n]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) Simd::store(sums + i * step + n * Simd::W, total[i][n]);
+}
+
+// All rows of a block with one strip of N vectors.
+template <int N>
+void product_strip(Coefficients g, int64_t rows, const ProductSums& into) {
+  static_assert(kTileRows == 6, "the last tile has up to 5 rows");
+  constexpr decltype(&product_tile<1, N>) last[] = {product_tile<1, N>, product_tile<2, N>,
+                                                    product_tile<3, N>, product_tile<4, N>,
+                                                    product_tile<5, N>};
+  int64_t row = 0;
+  for (; row + kTileRows <= rows; row += kTileRows, g.data += kTileRows * g.row)
+    product_tile<kTileRows, N>(g, into.at(row));
+  if (row < rows) last[rows - row - 1](g, into.at(row));
+}
+
+inline int64_t vectors_of(int64_t features) { return (features + Simd::W - 1) / Simd::W; }
+
+inline int64_t block_width(const ProductJob& job) {
+  int64_t vectors = 0;
+  for (int64_t n = 0; n < job.num_strips; ++n) vectors += vectors_of(job.strips[n].count);
+  return vectors * Simd::W;
+}
+
+inline int64_t block_floats(const ProductJob& job) {
+  return job.block * block_width(job);
+}
+
+inline ProductShape product_shape() { return {kStrip, kBlockRows, kDepth, kCoefficients + kOthers}; }
+
+// Rows [row, row + rows) of the result and terms [term, term + depth) of their sums.
+struct ProductTile {
+  int64_t row, rows, term, depth;
+};
+
+// The coefficients of a feature, the sums over the crops that have it. Those whose lines run along
+// the terms stand as they should; others are copied, along whichever index their memory runs.
+inline Coefficients product_coefficients(const ScoreGradient& grad, int64_t feature,
+                                         const ProductTile& tile, float* out) {
+  const float* from = grad.data + tile.row * grad.row_stride + tile.term * grad.column_stride;
+  if (grad.num_crops == 1 && grad.column_stride == 1) return {from, grad.row_stride, 1};
+  const bool along_rows = grad.row_stride == 1;
+  const int64_t lines = along_rows ? tile.depth : tile.rows;
+  const int64_t count = along_rows ? tile.rows : tile.depth;
+  const int64_t line = along_rows ? grad.column_stride : grad.row_stride;
+  const int64_t step = along_rows ? 1 : grad.column_stride;
+  if (grad.num_crops > 1) std::memset(out, 0, sizeof(float) * lines * count);
+  for (int64_t crop = 0; crop < grad.num_crops; ++crop, from += grad.crop_stride) {
+    if (grad.widths[crop] <= feature) continue;
+    for (int64_t n = 0; n < lines; ++n) {
+      const float* values = from + n * line;
+      float* sums = out + n * count;
+      if (grad.num_crops > 1)
+        for (int64_t i = 0; i < count; ++i) sums[i] += values[i * step];
+      else
+        for (int64_t i = 0; i < count; ++i) sums[i] = values[i * step];
+    }
+  }
+  return along_rows ? Coefficients{out, 1, count} : Coefficients{out, count, 1};
+}
+
+inline void load_strip(const View& other, const FeatureBlock& strip, const ProductTile& tile,
+                       float* out) {
+  const int64_t width = vectors_of(strip.count) * Simd::W;
+  if (other.dtype == DType::f32 && other.step == 1 && strip.count == kStrip) {
+    const float* from = run_at<float>(other, tile.term, 0, strip.feature);
+    for (int64_t j = 0; j < tile.depth; ++j, out += kStrip, from += other.row_stride)
+      std::memcpy(out, from, sizeof(float) * kStrip);
+    return;
+  }
+  for (int64_t j = 0; j < tile.depth; ++j, out += kStrip) {
+    load_floats(other, tile.term + j, 0, strip.feature, strip.count, out);
+    for (int64_t i = strip.count; i < width; ++i) out[i] = 0.0f;
+  }
+}
+
+// Calls each(strip, first of its sums in a row).
+template <class Each>
+inline void for_each_strip(const ProductJob& job, Each each) {
+  int64_t at = 0;
+  for (int64_t n = 0; n < job.num_strips; ++n) {
+    each(job.strips[n], at, n == 0 || job.strips[n].begins_crop);
+    at += vectors_of(job.strips[n].count) * Simd::W;
+  }
+}
+
+inline void add_product_terms(const ProductJob& job, const ProductTile& tile, float* scratch,
+                              const ProductSums& into) {
+  constexpr decltype(&product_strip<1>) strips[] = {
+      product_strip<1>, product_strip<2>, product_strip<kStripVectors - 1>,
+      product_strip<kStripVectors>};
+  float* others = scratch + kCoefficients;
+  Coefficients g{};
+  for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool begins_crop) {
+    if (begins_crop) g = product_coefficients(job.grad, strip.feature, tile, scratch);
+    load_strip(job.other, strip, tile, others);
+    strips[vectors_of(strip.count) - 1](
+        g, tile.rows, {others, tile.depth, into.sums + at, into.step, into.begins});
+  });
+}
+
+inline void store_product(const ProductJob& job, const ProductTile& tile, const float* sums) {
+  const int64_t step = block_width(job);
+  for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool) {
+    for (int64_t i = 0; i < tile.rows; ++i)
+      store_floats(job.out, tile.row + i, 0, strip.feature, strip.count, sums + i * step + at);
+  });
+}
+
+inline ProductTile block_of(const ProductJob& job, int64_t block) {
+  const int64_t row = block * job.block;
+  return {row, std::min(job.block, job.out.count - row), 0, 0};
+}
+
+inline float* part_of(const ProductJob& job, int64_t block, int64_t stripe) {
+  return job.parts + (stripe * job.num_blocks + block) * block_floats(job);
+}
+
+inline void product_part(const ProductJob& job, int64_t block, int64_t stripe, float* scratch) {
+  const FloatMode mode(FloatMode::kFlush);
+  ProductTile tile = block_of(job, block);
+  const bool partial = job.num_stripes > 1;
+  float* sums = partial ? part_of(job, block, stripe) : scratch + product_shape().scratch;
+  const int64_t step = block_width(job);
+  bool begins = !job.adds;
+  if (job.adds)
+    for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool) {
+      for (int64_t i = 0; i < tile.rows; ++i)
+        load_floats(job.out, tile.row + i, 0, strip.feature, strip.count, sums + i * step + at);
+    });
+  const int64_t end = std::min((stripe + 1) * job.stripe, job.other.count);
+  if (begins && stripe * job.stripe >= end) std::memset(sums, 0, sizeof(float) * block_floats(job));
+  for (tile.term = stripe * job.stripe; tile.term < end; tile.term += kDepth, begins = false) {
+    tile.depth = std::min(kDepth, end - tile.term);
+    add_product_terms(job, tile, scratch, {nullptr, 0, sums, step, begins});
+  }
+  if (!partial) store_product(job, tile, sums);
+}
+
+inline void add_product_stripes(const ProductJob& job, int64_t block) {
+  const FloatMode mode(FloatMode::kFlush);
+  float* first = part_of(job, block, 0);
+  for (int64_t stripe = 1; stripe < job.num_stripes; ++stripe) {
+    const float* terms = part_of(job, block, stripe);
+    for (int64_t i = 0; i < block_floats(job); i += Simd::W)
+      Simd::store(first + i, Simd::add(Simd::load(first + i), Simd::load(terms + i)));
+  }
+  store_product(job, block_of(job, block), first);
+}
+
+}  // namespace
+}  // namespace kgfast

@@ -1,0 +1,67 @@
+#include "host/product.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "host/parallel.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kPartBytes = 16 << 20;  // of the stripes' sums
+constexpr int64_t kTasks = 24;            // enough to keep many threads busy to the end
+constexpr int64_t kLeastStripe = 1024;
+
+// Blocks, and stripes where blocks are few: by the shape alone, so that threads change no sum.
+void plan(ProductJob& job, const ProductKernels& kernels) {
+  const int64_t rows = job.out.count, terms = job.other.count;
+  const ProductShape shape = kernels.shape();
+  job.block = std::clamp<int64_t>(rows, 1, shape.rows);
+  job.num_blocks = divide_up(rows, job.block);
+  const int64_t bytes = job.num_blocks * kernels.block_floats(job) * int64_t{sizeof(float)};
+  const int64_t most =
+      std::min(divide_up(terms, kLeastStripe), kPartBytes / std::max<int64_t>(bytes, 1));
+  const int64_t wanted = job.adds ? 1 : divide_up(kTasks, std::max<int64_t>(job.num_blocks, 1));
+  const int64_t stripes = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
+  const int64_t depths = divide_up(divide_up(terms, stripes), shape.depth);
+  job.stripe = std::max<int64_t>(depths, 1) * shape.depth;
+  job.num_stripes = std::max<int64_t>(1, divide_up(terms, job.stripe));
+}
+
+bool run(const Execution& execution, ProductJob& job) {
+  const ProductKernels& kernels = *execution.isa.product;
+  plan(job, kernels);
+  const bool partial = job.num_stripes > 1;
+  const int64_t sums = kernels.block_floats(job);
+  Buffer<float> parts(partial ? job.num_stripes * job.num_blocks * sums : 0);
+  job.parts = parts.data;
+  const bool stopped = parallel_with_scratch(
+      execution, job.num_blocks * job.num_stripes,
+      kernels.shape().scratch + (partial ? 0 : sums), [&](int64_t task, float* scratch) {
+        kernels.part(job, task / job.num_stripes, task % job.num_stripes, scratch);
+      });
+  if (stopped || !partial) return stopped;
+  return parallel(execution.threads, job.num_blocks, execution.interrupted,
+                  [&](int, int64_t block) { kernels.add_stripes(job, block); });
+}
+
+}  // namespace
+
+bool product_backward(const Execution& execution, const PairwiseBackwardJob& job) {
+  const std::vector<FeatureBlock> strips =
+      feature_blocks(job.grad, execution.isa.product->shape().strip);
+  ProductJob part{};
+  part.strips = strips.data();
+  part.num_strips = static_cast<int64_t>(strips.size());
+  part.grad = job.grad;
+  part.out = job.grad_query;
+  part.other = job.rows.view;
+  if (part.out.data && run(execution, part)) return true;
+  std::swap(part.grad.row_stride, part.grad.column_stride);
+  part.out = job.grad_rows.view;
+  part.other = job.query;
+  part.adds = job.adds_to_rows;
+  return part.out.data && run(execution, part);
+}
+
+}  // namespace kgfast
