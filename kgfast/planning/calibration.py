@@ -158,9 +158,8 @@ def _disk(folder: str | os.PathLike[str] | None, size: int) -> tuple[float, floa
         step = max(1, _BLOCK_BYTES // (2 * _COLUMNS))
         spans = [(it, min(it + step, len(table))) for it in range(0, len(table), step)]
         table.give_back(0, len(table))
-        none = torch.empty((0, _COLUMNS), dtype=torch.float16, device="cpu")
         start, cores = time.perf_counter(), time.process_time()
-        with prefetched(table, spans, none, gives_back=True) as blocks:
+        with prefetched(table, spans, gives_back=True) as blocks:
             for _ in blocks:
                 pass
         seconds, cores = time.perf_counter() - start, time.process_time() - cores
