@@ -123,7 +123,7 @@ def plan(
         )
         limit = None
         if max_memory is not None:
-            from kgfast.eval.memory import memory_limit
+            from kgfast.graph.memory import memory_limit
 
             limit = memory_limit(max_memory)
         found = planned(
