@@ -22,9 +22,12 @@ import torch
 from rich.table import Table
 
 from kgfast.kernels.checks import Checks
+from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton.backend import BACKEND
+from kgfast.kernels.triton.negatives import NEGATIVES
+from kgfast.ops.run import operands_of
 from lib.machine import facts
 from lib.results import RESULTS, write_json
 from lib.roofline import GPUS, WARP, clocks_of, limit_of, programs_resident
@@ -44,10 +47,18 @@ STREAMS = {  # kernels whose rows come from memory and go there once
     *("pack", "pack_parts", "pack_moved", "describe_moves", "score_targets", "sweep_in_place"),
     *("rescore", "count_known", "score_survivors", "gather_scores", "backward_lists"),
     *("add_pieces", "add_stripes", "make_keys", "finish", "adversarial_rows", "adversarial_slopes"),
+    *("finish_negatives", "negative_slopes"),
 }
 WITHIN = {("sweep", "rscf_rotate with a factor"): 1}  # loops beside the first within a fold
 # An iteration is a feature of a tile.
-PER_PAIR = {"sweep", "sweep_crops", "collect", "score_tiles", "distance_losses"}
+PER_PAIR = {
+    "sweep",
+    "sweep_crops",
+    "collect",
+    "score_tiles",
+    "distance_losses",
+    "distance_negatives",
+}
 
 
 def ranks(score: str, has_factor: bool = False, **options: Any) -> Callable[[int], Launches]:
@@ -105,6 +116,21 @@ def adversarial(arch: int) -> Launches:
     return recorded
 
 
+def negatives(score: str) -> Callable[[int], Launches]:
+    """``nssa`` of 512 queries and a pool of 1,024 negatives, and its gradients."""
+
+    def record(arch: int) -> Launches:
+        width = DIM * get_score(score).planes
+        operands = operands_of(torch.zeros(512, width), torch.zeros(1024, width), score)
+        loss, ones = NegativeLoss("nssa", 0.5), torch.ones(512)
+        with aot.recorded(arch) as recorded:
+            made = NEGATIVES.rows(operands, Sampled(), loss, keeps=True, check=None)
+            NEGATIVES.gradients(operands, loss, made, (ones, ones), Need(True, True))
+        return recorded
+
+    return record
+
+
 WORKLOADS: dict[str, Callable[[int], Launches]] = {
     **{
         f"ranks, {batch}: {score}": ranks(score, batch=queries)
@@ -124,6 +150,7 @@ WORKLOADS: dict[str, Callable[[int], Launches]] = {
         for score in ("rotate", "l1", "dot")
     },
     "adversarial: any": adversarial,
+    **{f"nssa of a pool: {score}": negatives(score) for score in ("rotate", "l2")},
 }
 
 OF_ARCH = {  # of others than sm_90 the ranks of many queries and a loss: compiling takes minutes
@@ -211,7 +238,7 @@ def sweep_facts(launch: Any, code: Any, arch: int, loops_beside: int = 0) -> dic
     inner = (
         code.loop_of_roots(elements)
         if any(loop["MUFU.SQRT"] >= elements for loop in code.loops)
-        else code.inner_loop(2 * elements if launch.name == "distance_losses" else elements)
+        else code.inner_loop(2 * elements if launch.name.startswith("distance_") else elements)
     )  # a loss also searches and walks
     first = next(i for i, loop in enumerate(code.loops) if loop is inner)
     beside = code.loops[first + 1 : first + 1 + loops_beside]

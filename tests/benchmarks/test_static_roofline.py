@@ -64,6 +64,7 @@ def test_every_kernel_of_a_loss_has_a_row(load, monkeypatch) -> None:
         roofline, "kernel_row", lambda launch, code, arch, workload: (launch.name, workload)
     )
     workloads = ["ranks, single: rotate", "all pairs: rotate", "adversarial: any"]
+    workloads += ["nssa of a pool: rotate"]
     workloads += [f"{name}: {score}" for name in roofline.LOSSES for score in ("rotate", "dot")]
     kernels = list(roofline.kernel_rows(90, workloads))
     assert ("sweep_in_place", "ranks, single: rotate") in kernels
@@ -76,6 +77,8 @@ def test_every_kernel_of_a_loss_has_a_row(load, monkeypatch) -> None:
         )
     assert ("adversarial_rows", "adversarial: any") in kernels
     assert ("adversarial_slopes", "adversarial: any") in kernels
+    pool = {name for name, workload in kernels if workload == "nssa of a pool: rotate"}
+    assert {"distance_negatives", "finish_negatives", "negative_slopes"} <= pool
 
 
 def test_the_file_names_the_unit_that_limits_every_kernel() -> None:
