@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/csrc/*/*)
 
-.PHONY: install demo test test-all wheel sdist docs arm64 fuzz sanitize lint bench bench-data gpu clean
+.PHONY: install demo test test-all wheel sdist docs arm64 fuzz sanitize lint bench bench-data bench-scale gpu clean
 
 install: $(VENV)/.complete
 
@@ -84,6 +84,7 @@ lint: $(VENV)/.complete
 	$(PY) benchmarks/graphs_page.py --check
 	$(PY) benchmarks/path_star_page.py --check
 	$(PY) benchmarks/reports_page.py --check
+	$(PY) benchmarks/scale_page.py --check
 
 bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \
@@ -111,6 +112,11 @@ bench-data: $(VENV)/.complete
 	$(PY) benchmarks/train_memory.py --data $(DATA) --evaluations 20 --every 5 --triples 256 \
 	    --json benchmarks/results/cpu-train-memory-20.json
 	$(PY) benchmarks/med_trials.py --data $(DATA)
+
+# Tables of up to 23 GB in FOLDER: `make bench-scale FOLDER=DIR`.
+bench-scale: $(VENV)/.complete
+	$(PY) benchmarks/scale.py --folder $(FOLDER)
+	$(PY) benchmarks/scale_page.py
 
 # On a machine with a GPU and no network: uses the python3 at hand, installs nothing.
 gpu:

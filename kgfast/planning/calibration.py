@@ -24,8 +24,8 @@ from kgfast.kernels.scores import get_score
 from kgfast.ops import rank_counts, topk
 from kgfast.planning.rates import Cost, Rates
 from kgfast.planning.work import BYTES, MODELS
+from kgfast.tables import Rows
 from kgfast.tables import open as open_table
-from kgfast.tables.prefetch import prefetched
 
 CONSUMERS = ("rank", "topk")
 SCORES = tuple(dict.fromkeys(score for score, _ in MODELS.values()))
@@ -155,16 +155,29 @@ def _disk(folder: str | os.PathLike[str] | None, size: int) -> tuple[float, floa
                 file.write(piece)
             os.fsync(file.fileno())
         table = open_table(path, columns=_COLUMNS, dtype=torch.float16)
-        step = max(1, _BLOCK_BYTES // (2 * _COLUMNS))
-        spans = [(it, min(it + step, len(table))) for it in range(0, len(table), step)]
-        table.give_back(0, len(table))
         start, cores = time.perf_counter(), time.process_time()
-        with prefetched(table, spans, gives_back=True) as blocks:
-            for _ in blocks:
-                pass
+        read_cold(table, 0, len(table))
         seconds, cores = time.perf_counter() - start, time.process_time() - cores
         count = len(table) * 2 * _COLUMNS
         return count / seconds, cores / count
+
+
+def read_cold(table: Rows, first: int, last: int) -> None:
+    """Read rows of a file that is not cached, in blocks whose pages are given back, as rank() does.
+
+    Parameters
+    ----------
+    table : Rows
+    first, last : int
+        Rows ``first .. last - 1``.
+    """
+    table.give_back(first, last)
+    step = max(1, _BLOCK_BYTES // table.row_bytes)
+    block = torch.empty((min(step, last - first), table.shape[1]), dtype=table.dtype, device="cpu")
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        table.read_into(start, block[: stop - start])
+        table.give_back(start, stop)
 
 
 def _cpu_name() -> str:

@@ -175,8 +175,8 @@ class Cut:
 
 
 def query_bytes(work: Work) -> int:
-    """What a query holds while it waits for a pass: itself, its counts, its target's row."""
-    return 3 * 8 * work.columns + 96 + 32 + 64 + (_BUFFERS + 1) * work.row_bytes
+    """What a query holds during a pass: itself, its target's score, its counts and an answer."""
+    return 3 * 8 * work.columns + 104 + 32 + 64
 
 
 def batch_size(work: Work) -> int:

@@ -1,0 +1,226 @@
+"""Tables of any size in a file, whose ranks are known: planted answers among random rows.
+
+Rows are random complex numbers of float16, drawn block by block from a seed, so that every block
+can be drawn again without the file. Each query has some rows put close to it, closer than its
+target, and the target farther away but far closer than chance puts any other row: its rank is one
+more than the number of these rows, and less by those that are known answers.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+import kgfast
+
+BLOCK_ROWS = 1 << 16  # that are drawn together
+RELATIONS = 16
+# Mean distance of one complex number from the query's: of a target and, below it, of closer rows.
+# By chance it is 1.06, of the sum of 64 of them 68 with a deviation of 4.
+TARGET, CLOSER = 0.3, 0.15
+_KEPT_FREE = 1 << 30  # of the disk
+_FLUSHED = 1 << 28  # bytes after which the file is written out, and its pages given back
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A table of RotatE, its triples and their ranks.
+
+    Attributes
+    ----------
+    entities, dim : int
+        Rows, and complex numbers in each (halves, float16).
+    queries : int
+        Triples, whose tails are ranked.
+    most : int
+        Query ``i`` has ``i % (most + 1)`` rows that are closer than its target; half are known.
+    seed : int
+    """
+
+    entities: int
+    dim: int
+    queries: int
+    most: int = 3
+    seed: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """What the rows take."""
+        return self.entities * self.dim * 4
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"planted-{self.entities}x{self.dim}-q{self.queries}-m{self.most}-s{self.seed}.npy"
+
+    @cached_property
+    def closer(self) -> npt.NDArray[np.int64]:
+        """How many rows are closer than the target of each query."""
+        return np.arange(self.queries, dtype=np.int64) % (self.most + 1)
+
+    @cached_property
+    def triples(self) -> Tensor:
+        """Int64 ``[queries, 3]``."""
+        heads, tails, _ = self._places
+        relations = np.arange(self.queries, dtype=np.int64) % RELATIONS
+        return torch.from_numpy(np.stack([heads, relations, tails], 1))
+
+    @cached_property
+    def phase(self) -> Tensor:
+        """Float32 ``[RELATIONS, dim]``."""
+        drawn = self._random(0).random((RELATIONS, self.dim), dtype=np.float32)
+        return torch.from_numpy(drawn * np.float32(2 * np.pi))
+
+    @cached_property
+    def known(self) -> kgfast.KnownTriples:
+        """The triples themselves, and every other of the rows that are closer."""
+        hrt = self.triples
+        answers = [
+            torch.stack([hrt[query, 0], hrt[query, 1], torch.tensor(int(row))])
+            for query, rows in enumerate(self._places[2])
+            for row in rows[::2]
+        ]
+        return kgfast.KnownTriples(hrt, torch.stack(answers) if answers else hrt[:0])
+
+    def wrong(self, ranks: kgfast.Ranks) -> int:
+        """How many ranks, raw or filtered, are not what they were made to be."""
+        left = torch.from_numpy(self.closer // 2)  # without the known ones
+        raw = torch.from_numpy(self.closer)
+        own = ranks.greater[:, 0] != left, ranks.raw.greater[:, 0] != raw
+        ties = (ranks.equal[:, 0] != 0) | (ranks.raw.equal[:, 0] != 0)
+        return int((own[0] | own[1] | ties).sum())
+
+    def write(self, folder: Path) -> Path:
+        """The file, written block by block, unless it is there.
+
+        Raises
+        ------
+        OSError
+            If the disk has no room for it.
+        """
+        path = folder / self.name
+        if path.exists():
+            return path
+        check_free(folder, self.bytes)
+        beside = path.with_suffix(".part")
+        try:
+            with beside.open("wb", buffering=0) as file:
+                header = {"descr": "<f2", "fortran_order": False}
+                shape = self.entities, 2 * self.dim
+                np.lib.format.write_array_header_2_0(file, {**header, "shape": shape})
+                _write_all(file, self.blocks())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+        return path
+
+    def table(self) -> Tensor:
+        """All rows in memory, float16 ``[entities, 2 dim]``."""
+        return self.rows(0, self.entities)
+
+    def rows(self, first: int, last: int) -> Tensor:
+        """Rows ``first .. last - 1``, drawn anew."""
+        parts = []
+        for place, block in enumerate(self.blocks(first // BLOCK_ROWS)):
+            start = (first // BLOCK_ROWS + place) * BLOCK_ROWS
+            if start >= last:
+                break
+            parts.append(block[max(0, first - start) : last - start])
+        return torch.from_numpy(np.concatenate(parts))
+
+    def model(self, entity: object) -> kgfast.RotatE:
+        """The model of its rows, in a file or in memory."""
+        return kgfast.RotatE(entity, self.phase, relation_format="phase")
+
+    def blocks(self, number: int = 0) -> Iterator[npt.NDArray[np.float16]]:
+        """The rows, a block at a time, from block ``number`` on."""
+        ids, rows = self._planted
+        for first in range(number * BLOCK_ROWS, self.entities, BLOCK_ROWS):
+            block = self._drawn(first // BLOCK_ROWS)
+            start, stop = np.searchsorted(ids, (first, first + BLOCK_ROWS))
+            block[ids[start:stop] - first] = rows[start:stop]
+            yield block
+
+    def _drawn(self, number: int) -> npt.NDArray[np.float16]:
+        """The random rows of a block: uniform in [-1, 1)."""
+        count = min(BLOCK_ROWS, self.entities - number * BLOCK_ROWS)
+        bits = np.frombuffer(self._random(2 + number).bytes(count * self.dim * 4), np.int16)
+        drawn = torch.from_numpy(bits.copy()).to(torch.float16).mul_(2.0**-15)
+        return drawn.view(count, 2 * self.dim).numpy()
+
+    def _random(self, stream: int) -> np.random.Generator:
+        return np.random.Generator(np.random.SFC64([self.seed, stream]))
+
+    @cached_property
+    def _places(
+        self,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[npt.NDArray[np.int64]]]:
+        """Heads, targets, and the rows closer than each target: distinct, all over the table."""
+        count = 2 * self.queries + int(self.closer.sum())
+        if count > self.entities:
+            raise ValueError(f"{count} rows are planted; the table has {self.entities}")
+        found = self._random(1).choice(self.entities, count, replace=False)
+        heads, tails = found[: self.queries], found[self.queries : 2 * self.queries]
+        rest = found[2 * self.queries :]
+        return heads, tails, np.split(rest, np.cumsum(self.closer)[:-1])
+
+    @cached_property
+    def _planted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float16]]:
+        """Ids of the rows that are not as drawn, ascending, and the rows."""
+        heads, tails, closer = self._places
+        random = self._random(1)
+        ids, rows = [], []
+        for query in range(self.queries):
+            relation = self.phase[query % RELATIONS].numpy().astype(np.float64)
+            head = random.uniform(-1, 1, 2 * self.dim).astype(np.float16)
+            re, im = head.astype(np.float64).reshape(2, self.dim)
+            there = (re + 1j * im) * np.exp(1j * relation)
+            ids.append(heads[query])
+            rows.append(head)
+            for row, distance in [(tails[query], TARGET), *((it, CLOSER) for it in closer[query])]:
+                moved = there + distance * np.exp(2j * np.pi * random.random(self.dim))
+                ids.append(row)
+                rows.append(np.concatenate([moved.real, moved.imag]).astype(np.float16))
+        order = np.argsort(ids)
+        return np.array(ids)[order], np.array(rows)[order]
+
+
+def check_free(folder: Path, needed: int) -> None:
+    """That a disk has room for so many bytes and one GiB more.
+
+    Raises
+    ------
+    OSError
+        If it has not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed + _KEPT_FREE:
+        raise OSError(f"{folder}: the table takes {needed:,} bytes; the disk has {free:,} left")
+
+
+def _write_all(file: object, blocks: Iterator[npt.NDArray[np.float16]]) -> None:
+    """Write blocks, and let the system forget their pages, of which it would keep them all."""
+    pending = 0
+    for block in blocks:
+        data = memoryview(block).cast("B")
+        while data:
+            data = data[file.write(data) :]  # type: ignore[attr-defined]
+        pending += block.nbytes
+        if pending >= _FLUSHED:
+            forget(file.fileno())  # type: ignore[attr-defined]
+            pending = 0
+    forget(file.fileno())  # type: ignore[attr-defined]
+
+
+def forget(descriptor: int) -> None:
+    """Write a file out and give back all of its pages, where the system takes such advice."""
+    if hasattr(os, "posix_fadvise"):
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,89 @@
+"""benchmarks/scale.py and scale_page.py in their smoke-test sizes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+
+@pytest.fixture
+def planted(load):
+    return load("lib.planted").Planted(70_000, 4, 12, most=2)
+
+
+def test_a_table_is_its_file_and_its_ranks_are_known(planted, tmp_path, load):
+    path = planted.write(tmp_path)
+    assert path.stat().st_size == planted.bytes + 128
+    on_disk = np.load(path)
+    assert np.array_equal(on_disk, planted.table())
+    assert torch.equal(planted.rows(65_000, 66_000), torch.from_numpy(on_disk[65_000:66_000]))
+    assert planted.write(tmp_path) == path  # as it is
+    runs = load("lib.scale_runs")
+    wide = load("lib.planted").Planted(3_000, 32, 12, most=2)
+    ranks = runs.rank(wide, wide.table())
+    assert wide.wrong(ranks) == 0
+    assert ranks.raw.greater[:, 0].tolist() == [0, 1, 2] * 4
+    assert wide.wrong(runs.rank(wide, wide.table().flip(0))) > 0
+
+
+def test_a_table_needs_room(planted, tmp_path, load, monkeypatch):
+    module = load("lib.planted")
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("", (), {"free": 1 << 20}))
+    with pytest.raises(OSError, match=r"the table takes 1,120,000 bytes; the disk has 1,048,576"):
+        planted.write(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_the_same_work_are_replaced(load, tmp_path):
+    script, path = load("scale"), tmp_path / "scale.json"
+    row = {"section": "stream", "entities": 10, "dim": 4, "queries": 8, "value": 1}
+    script._merge(path, [row, row | {"entities": 5}])
+    script._merge(path, [row | {"value": 2}, row | {"section": "sent"}])
+    found = json.loads(path.read_text())["rows"]
+    assert [(it["section"], it["entities"], it["value"]) for it in found] == [
+        ("stream", 5, 1),
+        ("stream", 10, 2),
+        ("sent", 10, 1),
+    ]
+
+
+def test_bytes_anonymous(load):
+    measure = load("lib.measure")
+    before = measure.anonymous_bytes()
+    with measure.AnonymousMemory() as memory:
+        held = torch.ones(20 << 20, dtype=torch.uint8)
+    assert memory.bytes > before + len(held) // 2
+
+
+@pytest.mark.slow
+def test_all_sections(call, tmp_path):
+    result = tmp_path / "scale.json"
+    done = call("scale.py", "--quick", "--json", result, "--folder", tmp_path / "tables")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(result.read_text())["rows"]
+    assert {row["section"] for row in rows} == set(
+        ["stream", "killed", "processes", "sent", "sampled", "plan"]
+    )
+    assert list((tmp_path / "tables").iterdir()) == []  # cleaned up
+    for row in rows:
+        assert not row.get("wrong")
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+    of = {row["section"]: row for row in rows}
+    assert of["killed"]["equal"]
+    assert len({row["bytes_per_query"] for row in rows if row["section"] == "sent"}) == 1
+
+
+def test_the_page_is_up_to_date(load):
+    script = load("scale_page")
+    page = script.PAGE.read_text()
+    assert script.pages.insert(page, script.markdown(script.pages.RESULTS)) == page
+
+
+def test_the_results_hold_what_is_promised(load):
+    script = load("scale_page")
+    rows = script.read_rows(script.pages.RESULTS / script.RESULT)
+    assert not any(row.get("wrong") for row in rows)
+    assert all(row["equal"] for row in rows if row["section"] == "killed")
+    sent = {row["bytes_per_query"] for row in rows if row["section"] == "sent"}
+    assert len(sent) == 1
