@@ -29,6 +29,7 @@ from kgfast.influence.dense import BLOCK, DenseInfluence
 from kgfast.influence.examples import Examples, Mode, Queries, asked
 from kgfast.influence.results import Influences, Strongest
 from kgfast.influence.sampled import SampledInfluence
+from kgfast.models import CP, Reciprocal
 from kgfast.models.base import SIDES, Side
 from kgfast.ops.differentiable import no_autocast
 from kgfast.progress import progress_bar
@@ -258,6 +259,12 @@ class _Sources:
 def _influence(
     checkpoint: Checkpoint, model: Any, stages: Stages, parameters: str
 ) -> DenseInfluence | SampledInfluence:
+    inner = model.model if isinstance(model, Reciprocal) else model
+    if isinstance(inner, CP):
+        raise TypeError(
+            "influences of CP are not served: its rows are a head's and a tail's, of which a "
+            "candidate is half"
+        )
     if stages.mode != "negative":
         return DenseInfluence(model, stages.loss, parameters)
     assert checkpoint.origin is not None

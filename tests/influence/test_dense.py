@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast import ComplEx, ConvE, DistMult, Reciprocal, RotatE
+from kgfast import CP, RESCAL, ComplEx, ConvE, DistMult, Reciprocal, RotatE
 from kgfast.influence import dense as module
 from kgfast.influence import self_influence, tracin
 from kgfast.training.config.sections import LossConfig
@@ -52,6 +52,7 @@ MODELS = {
     "distmult": lambda: DistMult.init(ENTITIES, RELATIONS, 8, seed=0),
     "complex": lambda: ComplEx.init(ENTITIES, RELATIONS, 6, seed=0),
     "conve": conve,
+    "rescal": lambda: RESCAL.init(ENTITIES, RELATIONS, 6, seed=0),
     "complex with inverses": lambda: Reciprocal(
         ComplEx.init(ENTITIES, 2 * RELATIONS, 5, seed=0), "appended"
     ),
@@ -156,6 +157,13 @@ def test_every_backend_has_the_same(tmp_path, backend):
     model, loss = DistMult.init(ENTITIES, RELATIONS, 8, seed=0), LOSSES["bce, smoothed"]
     expected = dense_influences(model, TRAIN, TEST, loss, "all")
     assert_close(whole(model, tmp_path, loss=loss, parameters="all"), expected)
+
+
+@pytest.mark.parametrize("inverses", [False, True])
+def test_rows_of_which_a_candidate_is_half_are_refused(inverses):
+    model = CP.init(ENTITIES, 2 * RELATIONS, 4, seed=0)
+    with pytest.raises(TypeError, match="influences of CP are not served"):
+        tracin(Reciprocal(model) if inverses else model, TRAIN, TEST, loss="bce", rates=[1.0])
 
 
 def test_other_scores_are_refused():

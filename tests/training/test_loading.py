@@ -105,8 +105,10 @@ def test_a_run_of_an_earlier_kgfast(root, moved):
             "optim": {"name": "adam"},
         },
         {"model": {"use_rscf": True}, "med": {"enabled": True, "dims": [2, 4]}},
+        {"model": {"reciprocal": True}, "med": {"enabled": True, "dims": [2, 4]}},
+        {"model": {"name": "cp", "reciprocal": True, "gamma": 12.0}},
     ],
-    ids=["conve", "med of rscf"],
+    ids=["conve", "med of rscf", "med with inverses", "cp with inverses"],
 )
 def test_other_models(root, tmp_path, sections):
     trainer = ring_trainer(root, tmp_path / "run", **sections)
