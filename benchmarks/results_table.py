@@ -40,6 +40,14 @@ _GOALS = {  # test MRR, minutes on two cores
     "wn18rr/distmult": (0.40, 30),
     "wn18rr/conve": (0.36, 120),
     "fb15k237/rotate": (0.31, 60),
+    "wn18rr/complex_n3": (0.470, 60),
+    "fb15k237/complex_n3": (0.350, 90),
+    "wn18rr/complex_n3_rp": (0.472, 90),
+    "fb15k237/complex_n3_rp": (0.365, 120),
+    "wn18rr/cp_n3": (0.470, 90),
+    "fb15k237/cp_n3": (0.350, 90),
+    "wn18rr/rescal_dura": (0.470, 90),
+    "fb15k237/rescal_dura": (0.350, 90),
 }
 
 Run = Mapping[str, Any]
