@@ -146,6 +146,8 @@ def sampled_losses() -> list[Tensor]:
         heads, relations, tails = TRIPLES.T
         found.append(losses.bce(model, heads, relations, tails, label_smoothing=0.1).detach())
         found.append(losses.cross_entropy(model, heads, relations, tails).detach())
+        found.append(losses.relation_logits(model, heads, tails).detach())
+        found.append(losses.regularizers.l2(model, TRIPLES).detach())
     return found
 
 
