@@ -6,6 +6,7 @@ from kgfast.training.run import Job, Run
 
 def bare_run(trainer: Trainer) -> Run:
     """A run in training mode, without a folder, progress and evaluations of its own."""
-    run = Run(Job(trainer.config, trainer.dataset, trainer.model, trainer.evaluate))
+    evaluate, placement = trainer.evaluate, trainer.placement
+    run = Run(Job(trainer.config, trainer.dataset, trainer.model, evaluate, placement))
     trainer.model.train()
     return run

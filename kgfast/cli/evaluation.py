@@ -78,8 +78,8 @@ def evaluate(
 
 def _of_run(loaded: Any, split: Split, sides: Any) -> Any:
     """The ranks of a run."""
+    from kgfast.training.evaluation import ranks_of
     from kgfast.training.loading import find_dataset
-    from kgfast.training.trainer import ranks_of
 
     if loaded.dataset is None:
         find_dataset(loaded.config)  # says where it was looked for

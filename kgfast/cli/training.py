@@ -45,7 +45,7 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model, and rank the test set at the end."""
+    """Train a model, and rank the test set at the end; under torchrun, by several processes."""
     with errors_in_a_line(debug):
         from kgfast.training import Config, RunFolder, Trainer
         from kgfast.training.config.names import choose
@@ -57,8 +57,10 @@ def train(
         _check_folder(folder, resume)
         if model is not None and not quiet:
             typer.echo(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
-        Trainer(checked, path, progress=not quiet).fit(resume, trust_data=trust_data)
-        _print_result(path, folder.read_result())
+        trainer = Trainer(checked, path, progress=not quiet)
+        trainer.fit(resume, trust_data=trust_data)
+        if trainer.placement.leads:
+            _print_result(path, folder.read_result())
 
 
 @app.command()

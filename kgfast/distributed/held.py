@@ -11,6 +11,7 @@ from kgfast.eval.batches import prepared_candidates
 from kgfast.eval.passes import not_finite
 from kgfast.kernels.checks import NonFiniteError, nonfinite_error
 from kgfast.kernels.operands import Operands, Prepared
+from kgfast.kernels.scores import get_score
 from kgfast.models.base import Candidates, Side, candidates_at, operator_width, queries_at
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops import run
@@ -89,6 +90,14 @@ class Held:
         width = None if self.dim is None else operator_width(self.model, self.dim)
         return None if width is None else (width,)
 
+    def query_width(self, side: Side) -> int:
+        """Columns of a query."""
+        score = get_score(self.model.score)
+        if is_table(self.model.entity):
+            return score.query_width(self.width, has_factor=False)
+        candidates = self._candidates(side)  # perhaps some columns of the table
+        return score.query_width(candidates.table.shape[1], candidates.factor is not None)
+
     def holds(self, ids: Tensor) -> Tensor:
         """Which of the ids are among its rows, bool."""
         return (ids >= self.start) & (ids < self.stop)
@@ -165,6 +174,12 @@ class Held:
             return not_finite(as_rows(entity).where(row))
         return nonfinite_error("candidates", row)
 
+    def _candidates(self, side: Side) -> Candidates:
+        if side not in self._kept:
+            self._kept.clear()  # the factor of the other side's
+            self._kept[side] = candidates_at(self.model, side, self.dim)
+        return self._kept[side]
+
     def _with(self, rows: Tensor) -> Any:
         """The model of some rows."""
         if not hasattr(self.model, "with_entity"):
@@ -194,10 +209,7 @@ class Held:
         self, side: Side, first: int = 0, last: int | None = None, ids: Tensor | None = None
     ) -> Prepared:
         """The candidates of a model that has them all, or a range of them."""
-        if side not in self._kept:
-            self._kept.clear()  # the factor of the other side's
-            self._kept[side] = candidates_at(self.model, side, self.dim)
-        candidates = self._kept[side]
+        candidates = self._candidates(side)
         table, bias, factor = candidates.table, candidates.bias, candidates.factor
         last = len(table) if last is None else last
         if bias is not None and len(bias) == len(table):

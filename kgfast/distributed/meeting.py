@@ -5,7 +5,8 @@ and tells who it was; numbers go through collectives of a gloo group, whose fail
 (those of nccl end the process). Both are small: what is sent does not grow with the table.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
 from typing import TypeVar
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 Result = TypeVar("Result")
+_NOTE, _ERROR = "=", "!"  # how notes begin
 _CALLS = count()  # every process makes the same calls in the same order
 
 
@@ -31,6 +33,10 @@ class LostProcessError(RuntimeError):
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.ranks = ranks
+
+
+class OtherProcessError(RuntimeError):
+    """Another process failed, and said why."""
 
 
 class Meeting:
@@ -56,6 +62,7 @@ class Meeting:
         self._store = PrefixStore(f"kgfast/{next(_CALLS)}", _get_default_store())
         self._steps = count()
         self._groups: list[dist.ProcessGroup] = []
+        self._told: BaseException | None = None  # what all others know of already
 
     def together(self, work: Callable[[], Result]) -> Result:
         """What this process makes of its work, once all have done theirs.
@@ -63,7 +70,7 @@ class Meeting:
         Raises
         ------
         Exception
-            The work's own; where that of another process failed, a RuntimeError that names it.
+            The work's own; where that of another process failed, an OtherProcessError of its name.
         LostProcessError
             If a process did not come within the timeout.
         """
@@ -72,26 +79,49 @@ class Meeting:
             result = work()
         except Exception as raised:
             error = raised
-        notes = self._meet("" if error is None else f"{type(error).__name__}: {error}")
+        notes = self._meet("" if error is None else _failed(error))
         if error is not None:
+            self._told = error
             raise error
-        if notes:
-            first = min(notes)
-            others = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
-            raise RuntimeError(f"process {first} of {self.size}{others}: {notes[first]}")
+        self._raise_noted(notes)
         return result  # type: ignore[return-value]
 
-    def share(self, note: str) -> list[str]:
-        """The notes of all processes, by rank; none may be empty."""
-        notes = self._meet(note, reads_all=True)
-        return [notes[rank] for rank in range(self.size)]
+    def _raise_noted(self, notes: dict[int, str]) -> None:
+        """Raise the errors among the notes of other processes, if there are any."""
+        errors = {rank: note[1:] for rank, note in notes.items() if note.startswith(_ERROR)}
+        if errors:
+            first = min(errors)
+            others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            raise OtherProcessError(f"process {first} of {self.size}{others}: {errors[first]}")
 
-    def group(self, members: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Let the other processes know of an error of this one within, wherever they are.
+
+        Their next collective fails, and says what this one said. Nobody waits for that.
+        """
+        try:
+            yield
+        except (LostProcessError, OtherProcessError):
+            raise
+        except BaseException as error:
+            if error is not self._told:
+                self.leave()  # where others wait in a collective, that fails now
+                self._tell(_failed(error))
+            raise
+
+    def share(self, note: str) -> list[str]:
+        """The notes of all processes, by rank."""
+        notes = self._meet(_NOTE + note)
+        self._raise_noted(notes)
+        return [notes[rank].removeprefix(_NOTE) for rank in range(self.size)]
+
+    def group(self, members: Sequence[Sequence[int]], backend: str = "gloo") -> dist.ProcessGroup:
         """The one of several groups that this process is in; each process is in one."""
         own: dist.ProcessGroup | None = None
         for ranks in members:
             made = dist.new_group(
-                list(ranks), timeout=timedelta(seconds=self.timeout), backend="gloo"
+                list(ranks), timeout=timedelta(seconds=self.timeout), backend=backend
             )
             if self.rank in ranks:
                 own = made
@@ -102,7 +132,7 @@ class Meeting:
     def sum(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
         """The sum over a group of ``values``, int64, on the CPU, in place."""
         if values.numel():
-            self._collective(lambda: dist.all_reduce(values, group=group))
+            self.collective(lambda: dist.all_reduce(values, group=group))
         return values
 
     def combine(self, values: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -117,7 +147,7 @@ class Meeting:
         """The tensors of a group's processes, of one shape, on the CPU, in the order of ranks."""
         parts = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
         if values.numel():
-            self._collective(lambda: dist.all_gather(parts, values, group=group))
+            self.collective(lambda: dist.all_gather(parts, values, group=group))
         return parts
 
     def leave(self) -> None:
@@ -126,30 +156,32 @@ class Meeting:
             dist.destroy_process_group(group)
         self._groups.clear()
 
-    def _collective(self, run: Callable[[], object]) -> None:
-        """Run a collective; where it fails, those who are still there find out who is not."""
+    def collective(self, run: Callable[[], object]) -> None:
+        """Run a collective; where it fails, those who are still there find out who is not, or why.
+
+        Raises
+        ------
+        LostProcessError, OtherProcessError
+            If a process is gone, or failed.
+        """
         try:
             run()
         except RuntimeError as error:
-            self._meet("")  # raises if a process is missing
+            self._raise_noted(self._meet(""))  # raises if a process is missing
             raise LostProcessError(
                 f"processes lost each other, though all of them are running: {error!s:.200}"
             ) from error
 
-    def _meet(self, note: str, *, reads_all: bool = False) -> dict[int, str]:
+    def _meet(self, note: str) -> dict[int, str]:
         """Wait until all have come to this step; the notes that are not empty, by rank."""
         step = next(self._steps)
-        arrived, go = f"{step}/{self.rank}", f"{step}/go"
+        go = f"{step}/go"
         try:
-            self._store.set(arrived, note)
-            if note:
-                self._store.add(f"{step}/notes", 1)
-            if self._store.add(f"{step}/arrived", 1) == self.size:
-                self._store.set(go, str(self._store.add(f"{step}/notes", 0)))
+            self._arrive(step, note)
             self._wait(step, go)
             if step > 1:  # all have left the step before the last
                 self._store.delete_key(f"{step - 2}/{self.rank}")
-            if not (reads_all or int(self._store.get(go))):
+            if not int(self._store.get(go)):
                 return {}
             notes = [self._store.get(f"{step}/{rank}").decode() for rank in range(self.size)]
         except LostProcessError:
@@ -160,6 +192,18 @@ class Meeting:
                 f"any more: the process or machine that holds it is lost ({error!s:.200})"
             ) from error
         return {rank: note for rank, note in enumerate(notes) if note}
+
+    def _arrive(self, step: int, note: str) -> None:
+        self._store.set(f"{step}/{self.rank}", note)
+        if note:
+            self._store.add(f"{step}/notes", 1)
+        if self._store.add(f"{step}/arrived", 1) == self.size:
+            self._store.set(f"{step}/go", str(self._store.add(f"{step}/notes", 0)))
+
+    def _tell(self, note: str) -> None:
+        """Come to the next step with a note, and go; where nobody hears it, that is so."""
+        with suppress(RuntimeError):
+            self._arrive(next(self._steps), note)
 
     def _wait(self, step: int, go: str) -> None:
         try:
@@ -176,6 +220,11 @@ class Meeting:
                 f"{self.timeout:g} s: lost, hanging, or slower than timeout= allows",
                 missing,
             ) from None
+
+
+def _failed(error: BaseException) -> str:
+    """The note about an error."""
+    return f"{_ERROR}{type(error).__name__}: {error}"
 
 
 def _join() -> None:

@@ -15,7 +15,6 @@ from kgfast.distributed.meeting import Meeting
 from kgfast.distributed.ranges import check_cover
 from kgfast.eval.batches import modules_of
 from kgfast.graph.named import Names
-from kgfast.kernels.scores import get_score
 from kgfast.models.base import Side
 
 Spans = list[tuple[int, int]]
@@ -82,9 +81,8 @@ class Team:
 
         def made() -> Tensor:
             dtype = torch.float64 if held.dtype == torch.float64 else torch.float32
-            score = get_score(held.model.score)
-            width = score.query_planes(has_factor=False) * held.width // score.planes
-            queries = torch.zeros((len(anchors), width), dtype=dtype, device="cpu")
+            shape = len(anchors), held.query_width(side)
+            queries = torch.zeros(shape, dtype=dtype, device="cpu")
             if bool(here.any()):
                 device = held.device
                 own = held.queries(anchors[here].to(device), relations[here].to(device), side)

@@ -16,7 +16,6 @@ from kgfast.influence.examples import Mode
 from kgfast.models import Model
 from kgfast.models.base import check_model
 from kgfast.training import Config, RunFolder
-from kgfast.training.checkpoint import load
 from kgfast.training.config.sections import LossConfig
 from kgfast.training.loading import Vocabularies, model_of
 from kgfast.training.logs import read_rows
@@ -152,8 +151,8 @@ def _files_of(folder: RunFolder) -> list[Path]:
 
 
 def _of_file(path: Path, device: torch.device | str) -> Checkpoint:
-    tensors, meta = load(path)
     folder = RunFolder(path.parent)
+    tensors, meta = folder.load(path)
     graph = folder.load_graph()
     if graph is None or not isinstance(meta.get("config"), dict):
         raise ValueError(
@@ -167,7 +166,7 @@ def _of_file(path: Path, device: torch.device | str) -> Checkpoint:
     state = {name: it for name, it in tensors.items() if name.startswith("model.")}
 
     def opened() -> Model:
-        return model_of(folder, config, load(path)[0], names).to(device)
+        return model_of(folder, config, folder.load(path)[0], names).to(device)
 
     model_of(folder, config, state, names)  # whether it fits
     sizes = len(names.entities), len(names.relations)

@@ -6,6 +6,7 @@ from torch import Tensor
 from kgfast.models.base import Model, Side, check_width, query_rows
 from kgfast.models.complex_rows import Complex, Layout, check_layout, join, layout_of, split
 from kgfast.models.distmult import xavier_normal
+from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.models.tables import Table
 
 
@@ -47,13 +48,15 @@ class ComplEx(Model):
         *,
         layout: Layout = "halves",
         seed: int | None = None,
+        fresh: Fresh = ALL_ROWS,
     ) -> "ComplEx":
         """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
-        ``seed`` leaves torch's global generator alone; None uses it.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
+        are kept.
         """
-        shapes = [(num_entities, 2 * dim), (num_relations, 2 * dim)]
-        entity, relation = xavier_normal(shapes, seed)
+        shapes = (num_entities, 2 * dim), (num_relations, 2 * dim)
+        entity, relation = xavier_normal(shapes, seed, fresh)
         return cls(entity, relation, layout=layout).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kgfast.models.base import Candidates, Model, Side, check_width, query_rows
 from kgfast.models.distmult import xavier_normal
+from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.models.tables import Table
 from kgfast.tables import is_table
 
@@ -57,13 +58,21 @@ class CP(Model):
 
     @classmethod
     def init(
-        cls, num_entities: int, num_relations: int, dim: int, *, seed: int | None = None
+        cls,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        seed: int | None = None,
+        fresh: Fresh = ALL_ROWS,
     ) -> "CP":
         """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
-        ``seed`` leaves torch's global generator alone; None uses it.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
+        are kept.
         """
-        entity, relation = xavier_normal([(num_entities, 2 * dim), (num_relations, dim)], seed)
+        shapes = [(num_entities, 2 * dim), (num_relations, dim)]
+        entity, relation = xavier_normal(shapes, seed, fresh)
         return cls(entity, relation).requires_grad_()
 
     @property

@@ -1,9 +1,13 @@
 """DistMult (Yang et al. 2015, arXiv 1412.6575): a diagonal bilinear form."""
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width, fresh_table, query_rows
+from kgfast.models.base import Model, Side, check_width, query_rows
+from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal
 from kgfast.models.tables import Table
 
 
@@ -32,13 +36,21 @@ class DistMult(Model):
 
     @classmethod
     def init(
-        cls, num_entities: int, num_relations: int, dim: int, *, seed: int | None = None
+        cls,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        seed: int | None = None,
+        fresh: Fresh = ALL_ROWS,
     ) -> "DistMult":
         """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
-        ``seed`` leaves torch's global generator alone; None uses it.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
+        are kept.
         """
-        entity, relation = xavier_normal([(num_entities, dim), (num_relations, dim)], seed)
+        shapes = [(num_entities, dim), (num_relations, dim)]
+        entity, relation = xavier_normal(shapes, seed, fresh)
         return cls(entity, relation).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
@@ -46,9 +58,14 @@ class DistMult(Model):
         return query_rows(self.entity, anchors) * query_rows(others, relations)
 
 
-def xavier_normal(shapes: list[tuple[int, int]], seed: int | None) -> list[Tensor]:
-    """Xavier-normal tables, one after the other from one generator."""
+def xavier_normal(
+    shapes: Sequence[tuple[int, int]], seed: int | None, fresh: Fresh = ALL_ROWS
+) -> list[Tensor]:
+    """Xavier-normal tables, one after the other from one generator; the first is of entities."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    return [
-        torch.nn.init.xavier_normal_(fresh_table(shape), generator=generator) for shape in shapes
-    ]
+
+    def draw(shape: tuple[int, int]) -> Fill:
+        return normal(math.sqrt(2.0 / sum(shape)), generator)
+
+    kept = [fresh] + [ALL_ROWS] * (len(shapes) - 1)
+    return [rows.drawn(shape, draw(shape)) for rows, shape in zip(kept, shapes, strict=True)]

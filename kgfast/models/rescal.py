@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kgfast.models.base import Model, Side, check_width, fresh_table, query_rows
 from kgfast.models.distmult import xavier_normal
+from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.models.tables import Table
 
 
@@ -39,13 +40,20 @@ class RESCAL(Model):
 
     @classmethod
     def init(
-        cls, num_entities: int, num_relations: int, dim: int, *, seed: int | None = None
+        cls,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        seed: int | None = None,
+        fresh: Fresh = ALL_ROWS,
     ) -> "RESCAL":
         """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010), each matrix as one.
 
-        ``seed`` leaves torch's global generator alone; None uses it.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
+        are kept.
         """
-        (entity,) = xavier_normal([(num_entities, dim)], seed)
+        (entity,) = xavier_normal([(num_entities, dim)], seed, fresh)
         generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
         relation = fresh_table((num_relations, dim * dim))
         relation.normal_(0.0, math.sqrt(1 / dim), generator=generator)

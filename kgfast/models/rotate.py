@@ -12,10 +12,10 @@ from kgfast.models.base import (
     Side,
     check_width,
     distinct_relations,
-    fresh_table,
     query_rows,
 )
 from kgfast.models.complex_rows import Complex, Layout, check_layout, join, layout_of, split
+from kgfast.models.fresh import ALL_ROWS, Fresh, uniform
 from kgfast.models.tables import Table, is_complex
 
 EPSILON = 2.0
@@ -118,15 +118,18 @@ class RotatE(Model):
         norm: Literal["modulus", "l2"] = "modulus",
         layout: Layout = "halves",
         seed: int | None = None,
+        fresh: Fresh = ALL_ROWS,
     ) -> "RotatE":
         """Fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official code.
 
-        ``seed`` leaves torch's global generator alone; None uses it.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
+        are kept.
         """
         limit = (gamma + EPSILON) / dim
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        entity = fresh_table((num_entities, 2 * dim)).uniform_(-limit, limit, generator=generator)
-        relation = fresh_table((num_relations, dim)).uniform_(-limit, limit, generator=generator)
+        draw = uniform(limit, generator)
+        entity = fresh.drawn((num_entities, 2 * dim), draw)
+        relation = ALL_ROWS.drawn((num_relations, dim), draw)
         model = cls(entity, relation, gamma=gamma, norm=norm, layout=layout)
         return model.requires_grad_()
 

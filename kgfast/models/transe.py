@@ -5,7 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width, fresh_table, query_rows
+from kgfast.models.base import Model, Side, check_width, query_rows
+from kgfast.models.fresh import ALL_ROWS, Fresh, uniform
 from kgfast.models.rotate import EPSILON
 from kgfast.models.tables import Table
 
@@ -56,15 +57,18 @@ class TransE(Model):
         gamma: float = 12.0,
         norm: Literal["l1", "l2"] = "l1",
         seed: int | None = None,
+        fresh: Fresh = ALL_ROWS,
     ) -> "TransE":
         """Fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official RotatE code.
 
-        ``seed`` leaves torch's global generator alone; None uses it.
+        ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
+        are kept.
         """
         limit = (gamma + EPSILON) / dim
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        entity = fresh_table((num_entities, dim)).uniform_(-limit, limit, generator=generator)
-        relation = fresh_table((num_relations, dim)).uniform_(-limit, limit, generator=generator)
+        draw = uniform(limit, generator)
+        entity = fresh.drawn((num_entities, dim), draw)
+        relation = ALL_ROWS.drawn((num_relations, dim), draw)
         return cls(entity, relation, gamma=gamma, norm=norm).requires_grad_()
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:

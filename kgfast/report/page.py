@@ -22,9 +22,9 @@ from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.frames import needed
 from kgfast.report import figures
 from kgfast.report.examples import examples
+from kgfast.training.evaluation import ranks_of
 from kgfast.training.loading import LoadedRun, find_dataset, load_run
 from kgfast.training.run_folder import RunFolder
-from kgfast.training.trainer import ranks_of
 
 RELATIONS = 500  # rows of the table of relations
 EXAMPLES = 10

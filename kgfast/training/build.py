@@ -1,5 +1,6 @@
 """What a config stands for: its dataset, its model, its device."""
 
+import os
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from kgfast.models import (
     RotatE,
     TransE,
 )
+from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal, uniform
 from kgfast.training.config import Config
 from kgfast.training.negatives import mix
 
@@ -59,10 +61,19 @@ def load_dataset(config: Config) -> Dataset:
     return datasets.load(source.folder(), source.name, columns=source.columns)
 
 
-def build_model(config: Config, num_entities: int, num_relations: int) -> Model:
-    """A fresh model, trainable, on the CPU; the same one for the same config."""
+def build_model(
+    config: Config, num_entities: int, num_relations: int, fresh: Fresh = ALL_ROWS
+) -> Model:
+    """A fresh model, trainable, on the CPU; the same one for the same config.
+
+    ``fresh`` says which of its entities are kept.
+    """
     section = config.model
-    options = {name: getattr(section, name) for name in _OPTIONS.get(section.name, ())}
+    options: dict[str, Any] = {
+        name: getattr(section, name) for name in _OPTIONS.get(section.name, ())
+    }
+    if fresh is not ALL_ROWS:
+        options["fresh"] = fresh
     if section.norm is not None:
         options["norm"] = section.norm
     model: Model = _MODELS[section.name].init(
@@ -72,14 +83,21 @@ def build_model(config: Config, num_entities: int, num_relations: int) -> Model:
         seed=mix(config.seed, _SEEDS["model"]),
         **options,
     )
-    generator = torch.Generator().manual_seed(mix(config.seed, _SEEDS["range"]))
-    with torch.no_grad():
-        for table in (model.entity, model.relation):
-            if section.init_range is not None:
-                table.uniform_(-section.init_range, section.init_range, generator=generator)
-            if section.init_std is not None:
-                table.normal_(0.0, section.init_std, generator=generator)
+    draw = _start_of(config)
+    if draw is not None:
+        with torch.no_grad():
+            fresh.draw_into(model.entity, num_entities, draw)
+            draw(model.relation)
     return _wrapped(model, config)
+
+
+def _start_of(config: Config) -> Fill | None:
+    """What draws the tables, where a config says so; else they start in the model's own way."""
+    section = config.model
+    generator = torch.Generator().manual_seed(mix(config.seed, _SEEDS["range"]))
+    if section.init_range is not None:
+        return uniform(section.init_range, generator)
+    return None if section.init_std is None else normal(section.init_std, generator)
 
 
 def _wrapped(model: Model, config: Config) -> Model:
@@ -109,13 +127,18 @@ def _wrapped(model: Model, config: Config) -> Model:
 def device_of(config: Config) -> torch.device:
     """The device of a config; ``auto`` is a GPU where there is one.
 
+    Of several processes that torchrun starts, each has a GPU of its own.
+
     Raises
     ------
     ValueError
         If the config asks for a GPU and torch sees none.
     """
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device: {config.device} was asked for, but torch sees no GPU here")
-    return torch.device(config.device)
+    name = config.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device: {name} was asked for, but torch sees no GPU here")
+    if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several processes of torchrun
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+    return torch.device(name)

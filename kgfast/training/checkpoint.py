@@ -10,11 +10,12 @@ Files of format 1, which earlier versions wrote, have no checksum and load witho
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from torch import Tensor
 VERSION = 2
 _WITHOUT_CHECKSUM = 1
 _KEY, _CHECKSUM = "kgfast", "crc32"
+_NUMBERS = 1 << 23  # of a block
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -84,10 +86,28 @@ def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
     value = zlib.crc32(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        value = zlib.crc32(f"|{name}|{tensor.dtype}|{list(tensor.shape)}|".encode(), value)
-        if tensor.numel():
-            value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
+        value = zlib.crc32(_kind(name, tensor.dtype, tensor.shape), value)
+        value = _with_bytes(tensor, value)
     return f"{value:08x}"
+
+
+def _kind(name: str, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+    return f"|{name}|{dtype}|{list(shape)}|".encode()
+
+
+def _with_bytes(tensor: Tensor, value: int) -> int:
+    """The checksum of what was before, and of a tensor's bytes."""
+    if not tensor.numel():
+        return value
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
+
+
+def _compare(path: Path, header: Mapping[str, str], checksum: str) -> None:
+    if header.get(_CHECKSUM) != checksum:
+        raise ValueError(
+            f"{path}: damaged: its checksum is {header.get(_CHECKSUM)}, that of its content "
+            f"{checksum}"
+        )
 
 
 def load(path: str | os.PathLike[str]) -> State:
@@ -114,13 +134,58 @@ def load(path: str | os.PathLike[str]) -> State:
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
     if version != _WITHOUT_CHECKSUM:
-        checksum = _checksum(header[_KEY], tensors)
-        if header.get(_CHECKSUM) != checksum:
-            raise ValueError(
-                f"{path}: damaged: its checksum is {header.get(_CHECKSUM)}, that of its content "
-                f"{checksum}"
-            )
+        _compare(path, header, _checksum(header[_KEY], tensors))
     return tensors, meta
+
+
+def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The meta of a checkpoint; its tensors are not read, and so not checked.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As of :func:`load`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such checkpoint")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _meta(path, file.metadata() or {})[1]
+    except SafetensorError as error:
+        raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
+
+
+def blocks(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, Tensor]]:
+    """The tensors of a checkpoint, a block of rows at a time: name, first row, rows.
+
+    For tensors larger than memory. The checksum is compared behind the last block.
+
+    Raises
+    ------
+    ValueError
+        As of :func:`load`.
+    """
+    path = Path(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            header: dict[str, str] = file.metadata() or {}
+            _meta(path, header)
+            value = zlib.crc32(header[_KEY].encode())
+            for name in sorted(file.keys()):
+                part = file.get_slice(name)
+                shape = part.get_shape()
+                count = shape[0]
+                step = max(1, _NUMBERS // max(1, math.prod(shape[1:])))
+                for start in range(0, max(1, count), step):
+                    block = part[start : min(start + step, count)]
+                    if not start:
+                        value = zlib.crc32(_kind(name, block.dtype, shape), value)
+                    value = _with_bytes(block, value)
+                    yield name, start, block
+    except SafetensorError as error:
+        raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
+    _compare(path, header, f"{value:08x}")
 
 
 def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """A loss that is not a number: which row of which table broke it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
@@ -30,12 +30,15 @@ def first_bad_row(model: nn.Module) -> tuple[str, int] | None:
     return None
 
 
-def describe(model: nn.Module, dataset: Dataset) -> str:
-    """What is wrong with the tables, in a clause."""
+def describe(
+    model: nn.Module, dataset: Dataset, entity_id: Callable[[int], int] = lambda row: row
+) -> str:
+    """What is wrong with the tables, in a clause; ``entity_id`` names a row of the entities'."""
     bad_row = first_bad_row(model)
     if bad_row is None:
         return "all tables are finite, so the loss overflowed: try a lower optim.lr"
     table, row = bad_row[0].rpartition(".")[2], bad_row[1]
+    row = entity_id(row) if table == "entity" else row
     names = {"entity": dataset.entities, "relation": dataset.relations}.get(table)
     name = f" ({names.name(row)})" if names is not None and row < len(names) else ""
     return (

@@ -14,6 +14,7 @@ from torch import Tensor
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
+from kgfast.losses.croppable import WholeBatch
 from kgfast.losses.formulas import Negatives
 from kgfast.losses.sampled import (
     Reader,
@@ -29,6 +30,7 @@ from kgfast.ops.collected import collected_scores
 from kgfast.ops.negatives import ListRows, list_rows
 from kgfast.training.negatives import Batch
 from kgfast.training.row_gradients import RowGradients
+from kgfast.training.share import Share
 
 
 @dataclass
@@ -44,6 +46,21 @@ class Leaves:
     model: Model
     _rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _collected: list[RowGradients] = field(default_factory=list)
+
+    def share(self, count: int) -> Share:
+        """The rows of a batch of ``count`` that are for this process."""
+        return Share.whole(count)
+
+    def among(self, batch: Batch, negatives: Tensor) -> tuple[Batch, Tensor]:
+        """Make the entities of a batch and its negatives readable; both, by ids of the model.
+
+        Those are the same ids, unless the model is one of the rows that were fetched.
+        """
+        return batch, negatives
+
+    def over(self, share: Share, pairs: int | Tensor) -> WholeBatch:
+        """What means over a batch run over, of a share of it; ``pairs``: negatives of the whole."""
+        return WholeBatch()
 
     @cached_property
     def table(self) -> Tensor:

@@ -6,7 +6,7 @@ the training device; no Python loop runs over triples.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -64,6 +64,10 @@ class Batch:
     relations: Tensor
     targets: Tensor | None
     weights: Tensor | None
+
+    def renamed(self, anchors: Tensor, targets: Tensor) -> "Batch":
+        """The same batch with other ids."""
+        return replace(self, anchors=anchors, targets=targets)
 
 
 def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:

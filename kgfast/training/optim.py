@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.training.config.sections import OptimConfig
-from kgfast.training.row_gradients import RowGradients, add_to, merge
+from kgfast.training.parallel.placement import ALONE, Placement
+from kgfast.training.row_gradients import RowGradients, add_to
 from kgfast.training.row_optim import EPS, RowAdagrad, RowAdam, RowOptimizer
 from kgfast.training.state import check_tensors
 
@@ -61,12 +62,20 @@ class Optimizer:
         Whether steps use few rows of the table, so that a ``row_*`` optimizer has a use.
     scaled : bool
         Whether the loss needs a scale, for float16.
+    placement : Placement
+        Where gradients come from, and which rows are held.
     """
 
     def __init__(
-        self, model: nn.Module, config: OptimConfig, *, lazy: bool, scaled: bool = False
+        self,
+        model: nn.Module,
+        config: OptimConfig,
+        *,
+        lazy: bool,
+        scaled: bool = False,
+        placement: Placement = ALONE,
     ) -> None:
-        self._config = config
+        self._config, self._placement = config, placement
         self._named = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -76,8 +85,8 @@ class Optimizer:
         self._entity = self._named[self._entity_name]
         self._rows = self._row_optimizer() if lazy and config.name.startswith("row_") else None
         named = self._named.values()
-        dense = [each for each in named if self._rows is None or each is not self._entity]
-        self._dense = self._dense_optimizer(dense)
+        self._whole = [each for each in named if self._rows is None or each is not self._entity]
+        self._dense = self._dense_optimizer(self._whole)
         self._parts: list[RowGradients] = []
         self.scaler = LossScaler(scaled)
 
@@ -121,10 +130,8 @@ class Optimizer:
     def step(self, step: int, lr: float) -> None:
         """Apply the gradients of the parameters and of the rows, and forget them."""
         rows = self._gathered_rows()
-        named = self._named.values()
-        gradients = [parameter.grad for parameter in named if parameter.grad is not None]
-        gradients += [part.rows for part in rows]
-        if self._ready(gradients):
+        self._placement.add_up(self._whole, self._entity)
+        if self._ready(rows):
             for group in self._dense.param_groups:
                 group["lr"] = lr
             self._dense.step()
@@ -138,23 +145,28 @@ class Optimizer:
         """Disjoint parts for the lazy optimizer; a dense one gets them in the table's gradient."""
         parts, self._parts = self._parts, []
         if self._rows is not None:
-            return merge(parts)
+            return self._placement.merged(parts, self._entity)
+        parts = list(self._placement.routed(parts, self._entity))
         if parts:
             if self._entity.grad is None:
                 self._entity.grad = torch.zeros_like(self._entity)
             add_to(self._entity.grad, parts)
         return []
 
-    def _ready(self, gradients: list[Tensor]) -> bool:
+    def _ready(self, rows: Sequence[RowGradients]) -> bool:
         """Unscale and clip; whether the gradients are fit for a step."""
         clip, scale = self._config.grad_clip, self.scaler.scale
-        if not gradients or not (clip or self.scaler.enabled):
+        if not (clip or self.scaler.enabled):
             return True
-        norm = float(nn.utils.get_total_norm(gradients)) / scale
+        named = [it for it in self._named.values() if it.grad is not None]
+        gradients = [it.grad for it in named if it.grad is not None]
+        gradients += [part.rows for part in rows]
+        of_table = [it is self._entity for it in named] + [True] * len(rows)
+        norm = self._placement.norm(gradients, of_table) / scale
         factor = min(1.0, clip / (norm + 1e-6)) / scale if clip else 1 / scale
         if not self.scaler.accepts(norm):
             return False
-        if factor != 1:
+        if factor != 1 and gradients:
             torch._foreach_mul_(gradients, factor)
         return True
 

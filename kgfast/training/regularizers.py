@@ -9,6 +9,7 @@ from kgfast.losses.regularizers import Uses, dura_of, l2_of, n3_of
 from kgfast.models.base import Model
 from kgfast.training.config.sections import RegularizerConfig
 from kgfast.training.negatives import Batch
+from kgfast.training.share import Share
 
 
 class Regularizer:
@@ -32,31 +33,45 @@ class Regularizer:
         self._config = config
 
     def __call__(
-        self, model: Model, batch: Batch, anchors: Tensor, targets: Tensor | None
+        self,
+        model: Model,
+        batch: Batch,
+        anchors: Tensor,
+        targets: Tensor | None,
+        share: Share | None = None,
     ) -> Tensor:
-        """The penalty, a scalar.
+        """The penalty, a scalar; of a share of the batch, what its rows add to that.
 
         Parameters
         ----------
         model : Model
         batch : Batch
-            Of B queries.
+            The whole of it.
         anchors, targets : Tensor
-            ``[B, G]``, the rows of its entities; no targets where a query has many.
+            ``[B, G]``, the rows of entities of the B queries of the share; no targets where a query
+            has many.
+        share : Share, optional
+            Not empty; the whole batch by default.
         """
-        uses, name = (
-            Uses.of(model, batch.side, anchors, batch.relations, targets),
-            self._config.name,
-        )
+        share = Share.whole(len(batch.anchors)) if share is None else share
+        own, name = share.of(batch), self._config.name
+        uses = Uses.of(model, batch.side, anchors, own.relations, targets)
         if not self._config.weighted:
-            entities = [batch.anchors] if batch.targets is None else [batch.anchors, batch.targets]
-            of_anchors, *of_targets = _once(entities)
-            uses = replace(uses, shares=[of_anchors, *_once([uses.relations]), *of_targets])
+            parts = [it[share.first : share.stop] for it in _shares(model, batch)]
+            uses = replace(uses, shares=parts)
         if name == "dura":
             penalties = dura_of(uses, self._config.product_weight)
         else:
             penalties = n3_of(uses) if name == "n3" else l2_of(uses)
-        return self._config.weight * penalties.mean()
+        return self._config.weight * penalties.mean() * share.fraction
+
+
+def _shares(model: Model, batch: Batch) -> list[Tensor]:
+    """What each anchor, relation and target of a batch counts for, where ids count once in it."""
+    entities = [batch.anchors] if batch.targets is None else [batch.anchors, batch.targets]
+    of_anchors, *of_targets = _once(entities)
+    relations = model.relation_ids(batch.relations, batch.side)
+    return [of_anchors, *_once([relations]), *of_targets]
 
 
 def _once(ids: list[Tensor]) -> list[Tensor]:

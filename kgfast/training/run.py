@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,14 +22,15 @@ from kgfast.training.checkpoint import State as Checkpoint
 from kgfast.training.config import Config
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
-from kgfast.training.leaves import Leaves
 from kgfast.training.logs import Logs
 from kgfast.training.negatives import asked_of, mix
 from kgfast.training.optim import Optimizer
+from kgfast.training.parallel.placement import ALONE, Placement
 from kgfast.training.progress import Progress
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.schedule import Patience, Schedule, gain
+from kgfast.training.shard_files import table_of
 from kgfast.training.state import State, check_like, check_tensors
 from kgfast.training.steps import MODES
 
@@ -38,6 +40,7 @@ _DROPOUT = 3  # of mix(), beside the sides (0, 1), the negatives (2) and the sub
 _KNOWS_ITS_GRAPH = "graph"  # of the meta: checkpoints of an earlier kgfast lack it
 
 Metrics = dict[str, float]
+Write = Callable[[Mapping[str, Tensor], Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Job:
     dataset: Dataset
     model: Model
     evaluate: Callable[[str], Ranks | dict[int, Ranks]]
+    placement: Placement = ALONE
 
 
 class Run:
@@ -92,8 +96,10 @@ class Run:
         config, dataset, model = job.config, job.dataset, job.model
         self._config, self._dataset, self._model = config, dataset, model
         self._evaluate, self._folder, self._graph = job.evaluate, folder, graph
-        self._shows_progress = progress
-        _check_sizes(model, dataset)
+        self._placement = job.placement
+        self._shows_progress = progress and self._placement.leads
+        self._requested = False  # whether any process was interrupted
+        _check_sizes(model, dataset, self._placement)
         device = model.entity.device
         train, metric = config.train, config.train.save_best_metric
         triples, sides = asked_of(
@@ -104,7 +110,11 @@ class Run:
         batches = (train.epochs or 0) * self._objective.batches.per_epoch
         self.steps = train.steps or math.ceil(batches / train.accumulate)
         self._optimizer = Optimizer(
-            model, config.optim, lazy=self._objective.lazy, scaled=train.amp == "fp16"
+            model,
+            config.optim,
+            lazy=self._objective.lazy,
+            scaled=train.amp == "fp16",
+            placement=self._placement,
         )
         # Then no operator of torch is large, but for the products that make filters and the loss of
         # sub-models.
@@ -119,10 +129,12 @@ class Run:
         self._patience = None if stop is None else Patience(metric, stop.patience, stop.min_delta)
         self.state = State()
         self.resumed = self._resume() if resume else False
+        self._placement.check_same(the_step_that_is_resumed=self.state.step)
         if folder is not None and not self.resumed:
             if folder.holds_a_run():
                 raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
-            folder.write_config(config)
+            if self._placement.leads:
+                folder.write_config(config)
 
     def train(self) -> bool:
         """Make the steps that are left; False if it was interrupted."""
@@ -131,6 +143,7 @@ class Run:
         with Interrupts() as interrupts, self._logs() as logs, self._bar() as bar:
             while not self.is_over():
                 self.make_step()
+                self._agree(interrupts.requested)
                 is_last = state.step == self.steps or self._is_out_of_time()
                 keeps = _is_due(state.step, train.keep_every)
                 if is_last or keeps or state.step % train.log_every == 0:
@@ -141,14 +154,21 @@ class Run:
                 if evaluates and len(self._dataset.valid):
                     self._validate(logs, bar)
                 ends = self.is_over()  # the evaluation may have taken what time was left
-                saves = ends or interrupts.requested
+                saves = ends or self._requested
                 if keeps:
                     self._keep()
                 if saves or _is_due(state.step, train.save_every, or_if=evaluates):
                     self._save()
-                if interrupts.requested and not ends:
+                if self._requested and not ends:
                     return False
         return True
+
+    def _agree(self, interrupted: bool) -> None:
+        """Go by the same clock as the other processes, and stop where one of them is to."""
+        state = self.state
+        self._requested, state.seconds_training = self._placement.agreed(
+            interrupted, state.seconds_training
+        )
 
     def is_over(self) -> bool:
         """Whether no step is left: all are made, it stopped early, or its time is up."""
@@ -172,6 +192,7 @@ class Run:
     def load_best(self) -> None:
         """Give the model the parameters of the best state, if a folder has them."""
         if self._folder is not None and self.state.best_step:
+            self._placement.together(lambda: None)  # process 0 may be writing still
             tensors, _ = self._folder.load_best()
             self._model.load_state_dict(_below("model.", tensors))
 
@@ -181,7 +202,8 @@ class Run:
             return {}, {}
         start = time.perf_counter()
         ranks = self._evaluate(split)
-        self.state.seconds_evaluating += time.perf_counter() - start
+        seconds = self.state.seconds_evaluating + time.perf_counter() - start
+        self.state.seconds_evaluating = self._placement.agreed(False, seconds)[1]
         if isinstance(ranks, Ranks):
             return ranks.metrics(), {}
         submodels = {str(dim): of_dim.metrics() for dim, of_dim in ranks.items()}
@@ -201,7 +223,7 @@ class Run:
         count, total = self._config.train.accumulate, 0.0
         for part in range(count):
             batch = self._objective.batches.batch(step * count + part)
-            leaves = Leaves(self._model)
+            leaves = self._placement.leaves(self._model)
             with self._autocast(), self._dropout_of(batch.number):
                 try:
                     loss = self._objective(leaves, batch)
@@ -235,16 +257,19 @@ class Run:
                 layer.generator = None
 
     def _checked(self, loss: Tensor, step: int) -> float:
-        value = float(loss.detach())
+        value = self._placement.loss(loss)
         if not math.isfinite(value):
             raise self._diverged(step, f"is {value}")
         return value
 
     def _diverged(self, step: int, what: str) -> FloatingPointError:
-        message = f"the loss {what} at step {step:,}: {describe(self._model, self._dataset)}"
+        message = f"the loss {what} at step {step:,}: {self._wrong()}"
         if self._folder is not None and self._folder.last.exists():
             message += f"; the last good state is {self._folder.last}"
         return FloatingPointError(message)
+
+    def _wrong(self) -> str:
+        return describe(self._model, self._dataset, self._placement.entity_id)
 
     def _log_loss(self, logs: Logs | None) -> float:
         """The mean loss since the last row, and a row of it."""
@@ -281,7 +306,7 @@ class Run:
             state.best, state.best_step = value, state.step
             state.valid, state.valid_of_submodels = metrics, submodels
             if self._folder is not None:
-                self._folder.save_best(self._model_tensors(), self._meta())
+                self._write_head(self._folder.save_best, "model", self._model_tensors())
         self._schedule.observe(value)
         if self._patience is not None:
             state.stopped_early = self._patience.exhausted_by(value)
@@ -294,10 +319,22 @@ class Run:
         tensors = self._model_tensors() | {
             f"optim.{name}": tensor for name, tensor in self._optimizer.tensors().items()
         }
-        meta, keep = self._meta(), self._config.train.keep
-        self._folder.save_last(tensors, meta)
-        if keep:
-            self._folder.save_step(self.state.step, tensors, meta, keep)
+        folder, step, keep = self._folder, self.state.step, self._config.train.keep
+
+        def write(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+            folder.save_last(tensors, meta)
+            if keep:
+                folder.save_step(step, tensors, meta, keep)
+
+        self._write_head(write, "state", tensors)
+
+    def _write_head(self, write: Write, kind: str, tensors: dict[str, Tensor]) -> None:
+        """Write a checkpoint: its rows, where they are no part of it, and then itself."""
+        assert self._folder is not None
+        own = tensors, self._meta()
+        head = self._placement.head(self._folder, kind, own, self._table)
+        if self._placement.leads:
+            write(*head)
 
     def _require_finite(self) -> None:
         if first_bad_row(self._model) is not None:
@@ -307,7 +344,13 @@ class Run:
         """Keep the model as it is, for those who ask how it came to be."""
         if self._folder is not None:
             self._require_finite()
-            self._folder.save_model(self.state.step, self._model_tensors(), self._meta())
+            write = partial(self._folder.save_model, self.state.step)
+            self._write_head(write, "model", self._model_tensors())
+
+    @property
+    def _table(self) -> str:
+        """The name of the entity table among the model's tensors."""
+        return table_of(self._model_tensors())
 
     def _model_tensors(self) -> dict[str, Tensor]:
         return {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
@@ -377,7 +420,7 @@ class Run:
         self._optimizer.check(_below("optim.", tensors), complete=complete)
 
     def _logs(self) -> AbstractContextManager[Logs | None]:
-        if self._folder is None:
+        if self._folder is None or not self._placement.leads:
             return nullcontext()
         return Logs(self._folder.path, self.state.step if self.resumed else None)
 
@@ -385,11 +428,12 @@ class Run:
         return Progress(self.steps, self.state.step, enabled=self._shows_progress)
 
 
-def _check_sizes(model: Model, dataset: Dataset) -> None:
-    """That a model has a row for each name of a dataset."""
+def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
+    """That a model has a row for each name of a dataset, or for each that it holds."""
     for what in ("entities", "relations"):
         own, others = (getattr(holder, f"num_{what}") for holder in (model, dataset))
-        if own != others:
+        expected = placement.num_held(others) if what == "entities" else others
+        if own != expected:
             raise ValueError(f"the model has {own:,} {what}, dataset {dataset.name} {others:,}")
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from kgfast.training.checkpoint import State, load, save, set_aside, sync, write_beside
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.run_lock import locked
+from kgfast.training.shard_files import Shards, drop_unused, read_rows, table_of
 
 _STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
 _MODEL = re.compile(r"model_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
@@ -33,6 +34,8 @@ class RunFolder:
     ``step_<n>.safetensors``  copies that ``train.keep`` asks for
     ``model_<n>.safetensors`` models that ``train.keep_every`` asks for, nothing to resume from
     ``result.json``           written at the end
+    ``shards/``               rows that the states of several processes do not hold themselves:
+                              see :mod:`kgfast.training.shard_files`
     ``.lock``                 who writes the run: see :func:`~kgfast.training.run_lock.locked`
     ``<name>.broken``         what stood in the way of a file and could not be read
     ========================  ============================================================
@@ -41,10 +44,16 @@ class RunFolder:
     ----------
     path
         Made when something is first written.
+
+    Attributes
+    ----------
+    rows : pair of int
+        ``(first, step)``: states are read with rows ``first, first + step, ...`` of the entities.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.rows = (0, 1)
         self.next = self.path / "next.safetensors"
         self.last = self.path / "last.safetensors"
         self.previous = self.path / "previous.safetensors"
@@ -80,11 +89,13 @@ class RunFolder:
             os.replace(self.last, self.previous)
         os.replace(self.next, self.last)
         sync(self.path)
+        self._drop_rows(meta)
 
     def save_best(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write the best state."""
         self._make()
         save(self.best, tensors, meta)
+        self._drop_rows(meta)
 
     def save_step(
         self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], keep: int
@@ -95,12 +106,36 @@ class RunFolder:
         whole = self._numbered(_STEP)
         for path in whole[: max(0, len(whole) - keep)]:
             path.unlink()
+        self._drop_rows(meta)
 
     def save_model(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write ``model_<n>``; all of them are kept."""
         self._make()
         save(self.path / f"model_{step}.safetensors", tensors, meta)
         self._numbered(_MODEL)
+
+    def _drop_rows(self, meta: Mapping[str, Any]) -> None:
+        """Delete the rows of states that are gone; ``meta`` is that of the newest."""
+        numbered = [*self._matches(_STEP), *self._matches(_MODEL)]
+        heads = [*self._states, self.best, *(self.path / it[0] for it in numbered)]
+        drop_unused(self.path, [head for head in heads if head.is_file()], int(meta["step"]))
+
+    def load(self, path: Path) -> State:
+        """A state, with its rows, whoever saved them.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            As of :func:`kgfast.training.checkpoint.load`; where files of rows are missing.
+        """
+        tensors, meta = load(path)
+        shards, (first, step) = Shards.of(meta), self.rows
+        if shards is not None:
+            return tensors | read_rows(self.path, shards, first, step), meta
+        if step > 1:
+            for name in Shards.names_of(tensors, table_of(tensors)):
+                tensors[name] = tensors[name][first::step].clone()
+        return tensors, meta
 
     def models(self) -> list[Path]:
         """Every ``model_<n>``, by its step; nothing is written."""
@@ -137,7 +172,7 @@ class RunFolder:
         broken: list[str] = []
         for path in self._states:
             try:
-                state = load(path)
+                state = self.load(path)
             except FileNotFoundError:  # there is none, or it was renamed just now
                 continue
             except ValueError as error:
@@ -169,7 +204,7 @@ class RunFolder:
             If it cannot be read.
         """
         try:
-            return load(self.best)
+            return self.load(self.best)
         except FileNotFoundError:
             pass
         state = self.load_last()

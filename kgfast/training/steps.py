@@ -1,7 +1,7 @@
 """What a step computes: the loss of a batch, in three modes."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,16 @@ from kgfast.training.config.sections import LossConfig
 from kgfast.training.leaves import Leaves, sample_negatives, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
+from kgfast.training.share import Share
 
 _SUBMODELS = 4  # of mix(), beside the sides (0, 1), the negatives (2) and dropout (3)
+
+
+class _Asked(NamedTuple):
+    """A whole batch, by ids of entities, and the rows of it that are for this process."""
+
+    batch: Batch
+    share: Share
 
 
 class Objective:
@@ -46,18 +54,28 @@ class Objective:
         self._takes_rows = penalised or config.loss.relation_weight > 0
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
-        """The loss of a batch, a scalar."""
+        """The loss of a batch, a scalar: of several processes, what the rows of this one add."""
         raise NotImplementedError
 
     def _with_others(
-        self, loss: Tensor, model: Model, batch: Batch, anchors: Tensor, targets: Tensor | None
+        self,
+        loss: Tensor,
+        model: Model,
+        asked: _Asked,
+        anchors: Tensor,
+        targets: Tensor | None,
     ) -> Tensor:
-        """The loss with what the config adds to it, of the rows of the batch ``[B, G]``."""
+        """The loss with what the config adds to it, of rows ``[B, G]`` of the share."""
+        batch, share = asked
+        if not len(share):
+            return loss
         if self._loss.relation_weight and targets is not None:
-            loss = loss + self._loss.relation_weight * _of_relations(model, batch, anchors, targets)
+            relations = model.relation_ids(share.of(batch).relations, batch.side)
+            mean = _of_relations(model, relations, batch.side, (anchors, targets))
+            loss = loss + self._loss.relation_weight * mean * share.fraction
         if self._regularizer is None:
             return loss
-        return loss + self._regularizer(model, batch, anchors, targets)
+        return loss + self._regularizer(model, batch, anchors, targets, share)
 
 
 class NegativeSampling(Objective):
@@ -90,20 +108,28 @@ class NegativeSampling(Objective):
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
         ids, mask = self.negatives.draw(batch)
+        asked = _Asked(batch, leaves.share(len(batch.anchors)))
+        share, pairs = asked.share, _pairs(batch, ids, mask)
+        count = self._count(batch, pairs)
+        if ids.ndim > 1:
+            ids = ids[share.first : share.stop]
+        batch, ids = leaves.among(share.of(batch), ids)
+        mask = share.rows(mask)
         model, dims = leaves.model, None
         if isinstance(model, MED):
             dims = model.draw(mix(self._seed, batch.number, _SUBMODELS))
         if isinstance(model, MED) and dims is not None:
             scores = sample_scores(leaves, batch, ids, dims, takes_rows=self._takes_rows)
-            loss, rows = med_of(model, scores.positive, scores.negative, dims, mask), scores.rows
+            over, rows = leaves.over(share, pairs), scores.rows
+            loss = med_of(model, scores.positive, scores.negative, dims, mask, over)
         else:
             of_negatives = self._of_negatives(mask)
             made, rows = sample_negatives(
                 leaves, batch, ids, of_negatives, takes_rows=self._takes_rows
             )
             weights = batch.weights if of_negatives.formula == "nssa" else None
-            loss = losses.formulas.reduced(of_negatives, made, weights, "mean")
-        return self._with_others(loss, model, batch, *rows) if rows else loss
+            loss = losses.formulas.reduced(of_negatives, made, weights, "sum") / count
+        return self._with_others(loss, model, asked, *rows) if rows else loss
 
     def _of_negatives(self, mask: Tensor | None) -> NegativeLoss:
         if self._loss.name == "nssa":
@@ -111,6 +137,20 @@ class NegativeSampling(Objective):
         if self._loss.name == "margin":
             return NegativeLoss("margin", self._loss.margin, mask)
         return NegativeLoss("logistic", mask=mask)
+
+    def _count(self, batch: Batch, pairs: int | Tensor) -> int | Tensor:
+        """What the sum over a whole batch is divided by, as in :mod:`kgfast.losses.formulas`."""
+        rows, name = len(batch.anchors), self._loss.name
+        if name == "nssa":
+            return rows if batch.weights is None else batch.weights.sum()
+        if name == "margin":
+            return pairs.clamp_min(1) if isinstance(pairs, Tensor) else max(pairs, 1)
+        return pairs + rows
+
+
+def _pairs(batch: Batch, ids: Tensor, mask: Tensor | None) -> int | Tensor:
+    """Negatives that take part, over the rows of a batch."""
+    return len(batch.anchors) * ids.shape[-1] if mask is None else mask.sum()
 
 
 class OneVsAll(Objective):
@@ -126,6 +166,10 @@ class OneVsAll(Objective):
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
+        asked = _Asked(batch, leaves.share(len(batch.anchors)))
+        batch = asked.share.of(batch)
+        if not len(asked.share):
+            return _nothing(batch)
         assert batch.targets is not None
         model, anchors = _Gathered.of(leaves, batch)
         if self._loss.name == "cross_entropy":
@@ -139,10 +183,11 @@ class OneVsAll(Objective):
             )
         else:
             loss = _bce(self._loss, model, anchors, batch, batch.targets)
+        loss = loss * asked.share.fraction
         if not self._takes_rows:
             return loss
         rows = model.rows_of(anchors), leaves.rows(batch.targets)
-        return self._with_others(loss, leaves.model, batch, *rows)
+        return self._with_others(loss, leaves.model, asked, *rows)
 
 
 class KvsAll(Objective):
@@ -159,12 +204,16 @@ class KvsAll(Objective):
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
+        asked = _Asked(batch, leaves.share(len(batch.anchors)))
+        batch = asked.share.of(batch)
+        if not len(asked.share):
+            return _nothing(batch)
         model, anchors = _Gathered.of(leaves, batch)
         positives = self._known.exclude(batch.anchors, batch.relations, batch.side)
-        loss = _bce(self._loss, model, anchors, batch, positives)
+        loss = _bce(self._loss, model, anchors, batch, positives) * asked.share.fraction
         if not self._takes_rows:
             return loss
-        return self._with_others(loss, leaves.model, batch, model.rows_of(anchors), None)
+        return self._with_others(loss, leaves.model, asked, model.rows_of(anchors), None)
 
 
 class MakeObjective(Protocol):
@@ -217,15 +266,22 @@ class _Gathered:
         return self._model.candidates(side)
 
 
-def _of_relations(model: Model, batch: Batch, anchors: Tensor, targets: Tensor) -> Tensor:
-    """Relation prediction, given the rows of heads and tails."""
-    numbers = torch.arange(2 * len(anchors), dtype=torch.int64, device=anchors.device)
+def _of_relations(
+    model: Model, relations: Tensor, side: Side, rows: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Prediction of the model's relations, given the rows of anchors and targets."""
+    numbers = torch.arange(2 * len(relations), dtype=torch.int64, device=relations.device)
     heads, tails = numbers.chunk(2)
-    if batch.side == "head":
+    if side == "head":
         heads, tails = tails, heads
-    local = model.with_entity(torch.cat([anchors, targets]))
-    relations = model.relation_ids(batch.relations, batch.side)
+    local = model.with_entity(torch.cat(rows))
     return losses.relation_prediction(losses.relation_logits(local, heads, tails), relations)
+
+
+def _nothing(batch: Batch) -> Tensor:
+    """The loss of no rows, from which a backward goes nowhere."""
+    device = batch.anchors.device
+    return torch.zeros((), dtype=torch.float32, device=device, requires_grad=True)
 
 
 def _bce(

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -11,17 +11,15 @@ from pydantic import TypeAdapter
 
 from kgfast.datasets import Dataset
 from kgfast.eval.metric_tables import table_of
-from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import Ranks
-from kgfast.models import MED, Model
-from kgfast.models.base import SIDES, Side
 from kgfast.training.build import build_model, device_of, load_dataset
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
+from kgfast.training.parallel.launch import placement_of
 from kgfast.training.provenance import provenance
 from kgfast.training.run import Job, Run
 from kgfast.training.run_folder import RunFolder
-from kgfast.training.run_graph import SPLITS, RunGraph
+from kgfast.training.run_graph import RunGraph
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,9 +95,13 @@ class Trainer:
     Attributes
     ----------
     model : Model
-        On the device of the config.
+        On the device of the config. Where several processes share out the table, one of the rows
+        that this process holds.
     config : Config
     dataset : Dataset
+    placement : Placement
+        Of the table and the work, where ``torchrun`` started several processes: each makes the same
+        trainer and the same calls.
 
     Raises
     ------
@@ -131,12 +133,17 @@ class Trainer:
         progress: bool = True,
     ) -> None:
         self.config = config
-        self.dataset = load_dataset(config) if dataset is None else dataset
         self.device = device_of(config)
+        self.placement = placement = placement_of(config, self.device)
         self.progress = progress
         self.folder = None if run_dir is None else RunFolder(run_dir)
-        sizes = self.dataset.num_entities, self.dataset.num_relations
-        self.model = build_model(config, *sizes).to(self.device)
+        if self.folder is not None:
+            self.folder.rows = placement.fresh.first, placement.fresh.step
+        with placement.telling():
+            self.dataset = load_dataset(config) if dataset is None else dataset
+            placement.check(config, self.dataset, self.device)
+            sizes = self.dataset.num_entities, self.dataset.num_relations
+            self.model = build_model(config, *sizes, placement.fresh).to(self.device)
 
     def fit(self, resume: bool = False, *, trust_data: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.
@@ -165,19 +172,18 @@ class Trainer:
         KeyboardInterrupt
             On Ctrl-C, when the step that it fell into is done and saved.
         """
-        alone: AbstractContextManager[None]
-        alone = nullcontext() if self.folder is None else self.folder.locked()
-        with alone, _threads(self.config.threads):
+        leads = self.placement.leads
+        with self.placement.telling(), self._locked(), _threads(self.config.threads):
             graph = self._graph_of_the_run(resume, trust_data)
             run = Run(
-                Job(self.config, self.dataset, self.model, self.evaluate),
+                Job(self.config, self.dataset, self.model, self.evaluate, self.placement),
                 folder=self.folder,
                 graph=graph,
                 progress=self.progress,
                 resume=resume,
             )
             folder = self.folder
-            if folder and graph and not (run.resumed and folder.graph.exists()):
+            if folder and graph and leads and not (run.resumed and folder.graph.exists()):
                 folder.write_graph(graph)
             before = _result_of_before(folder, run) if folder else None
             if folder and before:
@@ -186,12 +192,19 @@ class Trainer:
                     self._say(f"{folder.path} was finished already: it stays as it is")
                     return before
             if not run.train():
-                print(run.interruption(), file=sys.stderr)
+                if leads:
+                    print(run.interruption(), file=sys.stderr)
                 raise KeyboardInterrupt
             return self._finish(run, graph)
 
+    def _locked(self) -> AbstractContextManager[None]:
+        """The lock of the folder, for the process that writes it."""
+        if self.folder is None or not self.placement.leads:
+            return nullcontext()
+        return self.folder.locked()
+
     def _say(self, line: str) -> None:
-        if self.progress:
+        if self.progress and self.placement.leads:
             print(line, file=sys.stderr)
 
     def _graph_of_the_run(self, resume: bool, trust_data: bool) -> RunGraph | None:
@@ -223,7 +236,7 @@ class Trainer:
         Ranks
             Of croppable embeddings, a dict with those of each sub-model by its width.
         """
-        return ranks_of(self.model, self.dataset, split, self.config)
+        return self.placement.ranks(self.model, self.dataset, split, self.config)
 
     def _finish(self, run: Run, graph: RunGraph | None) -> Result:
         """Rank the test set by the best model, and write what came of it."""
@@ -242,7 +255,7 @@ class Trainer:
             seconds_evaluating=state.seconds_evaluating,
             stopped_early=state.stopped_early,
         )
-        if self.folder is not None:
+        if self.folder is not None and self.placement.leads:
             of_graph = {} if graph is None else {"graph": graph.fingerprint}
             self.folder.write_result(vars(result) | of_graph | provenance(self.device))
         return result
@@ -258,22 +271,6 @@ def _result_of_before(folder: RunFolder, run: Run) -> Result | None:
         return None
     # A run that went on after its time was up, and was killed at the end, has that of the time.
     return result if result.steps == run.state.step else None
-
-
-def ranks_of(
-    model: Model, dataset: Dataset, split: str, config: Config, sides: Sequence[Side] = SIDES
-) -> Ranks | dict[int, Ranks]:
-    """The ranks of :meth:`Trainer.evaluate`, of any model and dataset that fit each other."""
-    if split not in SPLITS:
-        raise ValueError(f"split must be train, valid or test; got {split!r}")
-    return rank(
-        model,
-        getattr(dataset, split),
-        known=dataset.known(),
-        sides=sides,
-        batch_size=config.data.test_bs,
-        dims=model.dims if isinstance(model, MED) else None,
-    )
 
 
 @contextmanager

@@ -55,3 +55,31 @@ def test_a_program_prints_the_ranks(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     expected = kgfast.rank(model_of("RotatE"), graph.hrt, known=graph.known)
     assert repr(expected) in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_training_of_the_page_runs(tmp_path: Path) -> None:
+    """Its commands, one after the other, in a fresh folder."""
+    section = PAGE[PAGE.index("\n## Training\n") :]
+    blocks = re.findall(r"```\w+(?: title=\"(.*?)\")?\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "graph.py").write_text(blocks[0][1])
+    (tmp_path / blocks[1][0]).write_text(blocks[1][1])
+    torchrun = f"{sys.executable} -m torch.distributed.run"
+    for line in ("python graph.py", *re.findall(r"^    ((?:torchrun|kgfast) .*)$", section, re.M)):
+        command = line.replace("torchrun", torchrun).replace(
+            "python graph", f"{sys.executable} graph"
+        )
+        command = re.sub(r"^kgfast", f"{sys.executable} -m kgfast", command)
+        done = subprocess.run(
+            command.split(),
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert "mrr" in done.stdout
+    assert len(list((tmp_path / "runs" / "rotate" / "shards").iterdir())) == 6

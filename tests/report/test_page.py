@@ -20,7 +20,7 @@ from kgfast.graph import KnownTriples, Triples
 from kgfast.report import figures, page, write_report
 from kgfast.report.examples import examples
 from kgfast.training import load_run
-from kgfast.training.trainer import ranks_of
+from kgfast.training.evaluation import ranks_of
 from support.small_runs import trainer_of
 
 pytest.importorskip("matplotlib")

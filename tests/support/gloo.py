@@ -1,4 +1,4 @@
-"""Processes that rank together over gloo on the loopback."""
+"""Processes that work together over gloo on the loopback."""
 
 import os
 import pickle
@@ -10,23 +10,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+
+from support.forked import PROCESSES
 
 
 def run_together(
     world: int, work: Callable[..., Any], *args: Any, timeout: float = 60
 ) -> list[Any]:
-    """What ``work(rank, *args)`` returns, or raises, in each of so many forked processes.
+    """What ``work(rank, *args)`` returns, or raises, in each of so many processes.
 
-    The store is held by this process, as torchrun's agent holds it. None for a process that ended
-    without a word, or was killed for taking longer than the timeout.
+    ``work`` is a function of ``support``, or a partial one. The store is held by this process, as
+    torchrun's agent holds it. None for a process that ended without a word, or was killed for
+    taking longer than the timeout.
     """
     store = dist.TCPStore("127.0.0.1", _free_port(), is_master=True, wait_for_workers=False)
-    context = mp.get_context("fork")
-    pipes, processes = [], []
+    pipes: list[Any] = []
+    processes: list[Any] = []
     for rank in range(world):
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_one, args=(there, store.port, rank, world, work, args))
+        here, there = PROCESSES.Pipe(duplex=False)
+        process = PROCESSES.Process(target=_one, args=(there, store.port, rank, world, work, args))
         process.start()
         there.close()  # so that the end of the process ends the pipe
         pipes.append(here)

@@ -1,9 +1,5 @@
-"""Runs in processes of their own that are killed in the middle of a step.
+"""Runs in processes of their own that are killed in the middle of a step."""
 
-They are forked from a server that has loaded the trainer: loading takes longer than such a run.
-"""
-
-import multiprocessing
 import os
 import signal
 import threading
@@ -15,16 +11,14 @@ from typing import Any
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
 from kgfast.training.run import Run
-
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["kgfast.training.trainer"])
+from support.forked import PROCESSES
 
 
 def run_and_kill(
     graph: tuple[int, ...], values: dict[str, Any], folder: Path, moment: int, seconds: float
 ) -> None:
     """Go on with a run until it is killed, so long after it began a step."""
-    child = _PROCESSES.Process(target=_killed, args=(graph, values, folder, moment, seconds))
+    child = PROCESSES.Process(target=_killed, args=(graph, values, folder, moment, seconds))
     child.start()
     child.join(200)
     said = folder.with_suffix(".error")

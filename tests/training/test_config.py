@@ -112,6 +112,11 @@ def test_every_ignored_key_warns():
 
 
 MISTAKES = [
+    ({"distributed__timeout": 0}, "distributed.timeout must be greater than 0; got 0"),
+    (
+        {"distributed__tables": "split"},
+        "distributed.tables must be one of replicated or sharded; got 'split'",
+    ),
     ({"optim__lr": "abc"}, "optim.lr must be a number; got 'abc'"),
     ({"optim__lr": True}, "optim.lr must be a number; got True"),
     ({"optim__lr": 0}, "optim.lr must be greater than 0; got 0"),

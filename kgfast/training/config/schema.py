@@ -19,6 +19,7 @@ _FREE_OF_TRAIN = ("max_minutes", "eval_every", "save_every", "log_every", "out_d
 _KEPT = ("keep", "keep_every")
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
+    + ["distributed.tables", "distributed.timeout"]
     + [f"train.{key}" for key in (*_FREE_OF_TRAIN, *_KEPT)]
 )
 
@@ -104,7 +105,7 @@ class Config(Sections):
 
         Where, how often and for how long is free; what is learned, and how, is not.
         """
-        mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
+        mine, theirs = self.flat(), other.flat()
         return {
             key: (mine.get(key), theirs.get(key))
             for key in dict.fromkeys([*mine, *theirs])
@@ -114,6 +115,10 @@ class Config(Sections):
     def to_dict(self) -> dict[str, Any]:
         """All values, defaults too; :meth:`from_dict` of it is this config."""
         return self.model_dump()
+
+    def flat(self) -> dict[str, Any]:
+        """All values by their dotted keys."""
+        return _flat(self.to_dict())
 
     def to_yaml(self, path: str | os.PathLike[str]) -> None:
         """Write all values as a file that :meth:`from_yaml` reads."""

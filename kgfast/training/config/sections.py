@@ -357,6 +357,22 @@ class SchedConfig(Section):
     patience: Count = 5
 
 
+class DistributedConfig(Section):
+    """Training by several processes, which ``torchrun`` starts; of one, nothing of it matters.
+
+    Attributes
+    ----------
+    tables : {"replicated", "sharded"}
+        ``replicated``: every process holds all entities and sends the gradients of rows. With
+        ``sharded`` it holds one of so many, and fetches the rows that a step needs.
+    timeout : float
+        Seconds that a process waits for the others, before it says who is missing.
+    """
+
+    tables: Annotated[Literal["replicated", "sharded"], Word] = "replicated"
+    timeout: Positive = 600.0
+
+
 class Sections(Section):
     """All sections, and the keys that are in none; what contradicts each other is for the checks.
 
@@ -375,3 +391,4 @@ class Sections(Section):
     regularizer: RegularizerConfig = RegularizerConfig()
     optim: OptimConfig
     sched: SchedConfig = SchedConfig()
+    distributed: DistributedConfig = DistributedConfig()

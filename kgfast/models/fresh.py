@@ -1,0 +1,85 @@
+"""Fresh entity tables: drawn whole, kept in part, in memory or wherever there is room."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kgfast.models.base import fresh_table
+
+_NUMBERS = 1 << 22  # drawn at once where not all rows are kept
+_LOT = 16  # torch draws normal numbers in lots of so many
+
+Fill = Callable[[Tensor], object]
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Which rows of a fresh entity table are kept, and where.
+
+    All rows are drawn, so that those that are kept, and whatever is drawn after them, are the
+    numbers of a whole table; a block at a time where the table is not kept whole.
+
+    Attributes
+    ----------
+    first, step : int
+        Rows ``first, first + step, ...`` are kept.
+    room : callable
+        Makes the tensor ``[n, G]`` that holds them, float32 on the CPU.
+
+    Examples
+    --------
+    >>> whole, odd = (
+    ...     rows.drawn((5, 2), lambda block: block.uniform_(generator=torch.manual_seed(0)))
+    ...     for rows in (Fresh(), Fresh(first=1, step=2))
+    ... )
+    >>> torch.equal(odd, whole[1::2])
+    True
+    """
+
+    first: int = 0
+    step: int = 1
+    room: Callable[[Sequence[int]], Tensor] = fresh_table
+
+    def drawn(self, shape: tuple[int, int], fill: Fill) -> Tensor:
+        """The rows kept of a table ``shape`` that ``fill`` draws, in its order."""
+        count, width = shape
+        kept = self.room((len(range(self.first, count, self.step)), width))
+        self.draw_into(kept, count, fill)
+        return kept
+
+    def draw_into(self, kept: Tensor, count: int, fill: Fill) -> None:
+        """Draw a table of ``count`` rows, of which ``kept`` takes those that are kept."""
+        if self.step == 1:
+            fill(kept)
+            return
+        width = kept.shape[1]
+        for start, stop in _blocks(count, width):
+            block = fresh_table((stop - start, width))
+            fill(block)
+            before = len(range(self.first, start, self.step))
+            rows = block[(self.first - start) % self.step :: self.step]
+            kept[before : before + len(rows)] = rows
+
+
+def _blocks(count: int, width: int) -> list[tuple[int, int]]:
+    """Ranges of rows that are drawn as in one go: of whole lots each, the last of one at least."""
+    step = _LOT * max(1, _NUMBERS // (_LOT * max(1, width)))
+    starts = list(range(0, count, step))
+    if len(starts) > 1 and (count - starts[-1]) * width < _LOT:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], count], strict=True))
+
+
+ALL_ROWS = Fresh()
+
+
+def uniform(limit: float, generator: torch.Generator | None) -> Fill:
+    """What draws uniformly from +- a limit."""
+    return lambda table: table.uniform_(-limit, limit, generator=generator)
+
+
+def normal(std: float, generator: torch.Generator | None) -> Fill:
+    """What draws normally around 0."""
+    return lambda table: table.normal_(0.0, std, generator=generator)

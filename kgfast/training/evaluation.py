@@ -1,0 +1,32 @@
+"""Ranks of a split of a dataset, as a config asks for them."""
+
+from collections.abc import Sequence
+
+from kgfast.datasets import Dataset
+from kgfast.eval.ranking import rank
+from kgfast.eval.ranks import Ranks
+from kgfast.models import MED, Model
+from kgfast.models.base import SIDES, Side
+from kgfast.training.config import Config
+from kgfast.training.run_graph import SPLITS
+
+
+def ranks_of(
+    model: Model, dataset: Dataset, split: str, config: Config, sides: Sequence[Side] = SIDES
+) -> Ranks | dict[int, Ranks]:
+    """The ranks of :meth:`Trainer.evaluate`, of any model and dataset that fit each other."""
+    check_split(split)
+    return rank(
+        model,
+        getattr(dataset, split),
+        known=dataset.known(),
+        sides=sides,
+        batch_size=config.data.test_bs,
+        dims=model.dims if isinstance(model, MED) else None,
+    )
+
+
+def check_split(split: str) -> None:
+    """That there is such a split."""
+    if split not in SPLITS:
+        raise ValueError(f"split must be train, valid or test; got {split!r}")

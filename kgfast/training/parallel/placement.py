@@ -1,0 +1,133 @@
+"""What a run asks of the way its table and its work are placed; and one process, which has all."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.datasets import Dataset
+from kgfast.eval.ranks import Ranks
+from kgfast.models import Model
+from kgfast.models.fresh import ALL_ROWS, Fresh
+from kgfast.training.checkpoint import State
+from kgfast.training.config import Config
+from kgfast.training.evaluation import ranks_of
+from kgfast.training.leaves import Leaves
+from kgfast.training.row_gradients import RowGradients, merge
+from kgfast.training.run_folder import RunFolder
+
+Result = TypeVar("Result")
+RankResult = Ranks | dict[int, Ranks]
+
+
+class Placement:
+    """One process: it works on every row of a batch and holds every row of the table.
+
+    Attributes
+    ----------
+    rank, size : int
+        This process among how many.
+    fresh : Fresh
+        Which rows of a fresh table it holds.
+    """
+
+    rank: int = 0
+    size: int = 1
+    fresh: Fresh = ALL_ROWS
+
+    @property
+    def leads(self) -> bool:
+        """Whether it writes logs, heads of checkpoints and results, and speaks to people."""
+        return self.rank == 0
+
+    def check(self, config: Config, dataset: Dataset, device: torch.device) -> None:
+        """That all processes train the same, in a way that this placement serves.
+
+        Raises
+        ------
+        ValueError
+            In all processes; names what differs, or the key that does not fit.
+        """
+
+    def check_same(self, **facts: object) -> None:
+        """That all processes have the same facts, which are named.
+
+        Raises
+        ------
+        ValueError
+            In all processes.
+        """
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """What this process makes of its work, once all have done theirs."""
+        return work()
+
+    def telling(self) -> AbstractContextManager[None]:
+        """Let other processes know of an error within."""
+        return nullcontext()
+
+    def entity_id(self, row: int) -> int:
+        """The entity of a row that is held."""
+        return row
+
+    def num_held(self, num_entities: int) -> int:
+        """How many rows are held of so many."""
+        return num_entities
+
+    # A step.
+
+    def leaves(self, model: Model) -> Leaves:
+        """What a step reads, of a model of the rows that are held."""
+        return Leaves(model)
+
+    def loss(self, own: Tensor) -> float:
+        """The loss of the whole batch."""
+        return float(own.detach())
+
+    def agreed(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
+        """What all go by: whether anyone was interrupted, and the time that process 0 took."""
+        return interrupted, seconds
+
+    def merged(self, parts: Sequence[RowGradients], table: Tensor) -> list[RowGradients]:
+        """Gradients of all processes for rows that are held, by their places, in disjoint parts."""
+        return merge(parts)
+
+    def routed(self, parts: Sequence[RowGradients], table: Tensor) -> Sequence[RowGradients]:
+        """Gradients for rows that are held, by their places, to be added to those of the table."""
+        return parts
+
+    def add_up(self, parameters: Sequence[nn.Parameter], table: nn.Parameter) -> None:
+        """Add the gradients of whole parameters over all processes; ``table`` is the entities'."""
+
+    def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
+        """The norm of all gradients together, those of the entities that are held among them."""
+        return float(nn.utils.get_total_norm(list(gradients)))
+
+    # Between steps.
+
+    def ranks(self, model: Model, dataset: Dataset, split: str, config: Config) -> RankResult:
+        """Filtered ranks of a split."""
+        return ranks_of(model, dataset, split, config)
+
+    def head(self, folder: RunFolder, kind: str, state: State, table: str) -> State:
+        """What the head of a checkpoint holds, once the rows that are not in it are written.
+
+        Parameters
+        ----------
+        folder : RunFolder
+        kind : {"state", "model"}
+            With or without the optimizer's.
+        state : tuple
+            Tensors and meta of this process.
+        table : str
+            The name of the entity table among the model's tensors.
+        """
+        return state
+
+    def leave(self) -> None:
+        """End what holds the processes together."""
+
+
+ALONE = Placement()

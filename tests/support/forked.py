@@ -1,0 +1,11 @@
+"""Processes forked from a server of one thread that has loaded the trainer.
+
+Loading takes longer than what tests do there, and to fork this process, which has threads, is not
+safe. What they run is found by its name: it stands in ``support``.
+"""
+
+import multiprocessing
+
+PROCESSES = multiprocessing.get_context("forkserver")
+# pytest is loaded again as the main module of each of them.
+PROCESSES.set_forkserver_preload(["pytest", "torch.distributed", "kgfast.training.trainer"])

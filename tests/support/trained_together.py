@@ -1,0 +1,248 @@
+"""Runs of several processes, and of one, that begin with the same config and graph."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.datasets import Dataset, synthetic
+from kgfast.training import Config, RunFolder, Trainer
+from kgfast.training.logs import read_rows
+from kgfast.training.run import Run
+from support.gloo import run_together, values
+
+SHARDED = {"tables": "sharded", "timeout": 30}
+REPLICATED = {"tables": "replicated", "timeout": 30}
+# Every loss, model, optimizer and precision that several processes serve.
+CASES: dict[str, dict[str, Any]] = {
+    "rotate, nssa, rows, filtered": {
+        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
+        "data": {"neg_size": 8, "subsampling": True, "filter_negatives": True},
+        "optim": {"name": "row_adam", "lr": 0.02, "grad_clip": 0.5},
+    },
+    "distmult, logistic, pool, n3": {
+        "model": {"name": "distmult", "base_dim": 8},
+        "data": {"neg_size": 16, "negatives": "shared", "filter_negatives": True},
+        "loss": {"name": "logistic"},
+        "optim": {"name": "row_adagrad", "lr": 0.1},
+        "regularizer": {"name": "n3", "weight": 0.01},
+    },
+    "transe, margin, pool, dense": {
+        "model": {"name": "transe", "base_dim": 8, "gamma": 6.0},
+        "data": {"neg_size": 16, "negatives": "shared"},
+        "loss": {"name": "margin", "margin": 2.0},
+        "optim": {"name": "sgd", "lr": 0.1, "grad_clip": 1.0},
+        "train": {"accumulate": 2},
+    },
+    "rotate, med": {
+        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
+        "med": {"dims": [2, 4, 8]},
+        "data": {"neg_size": 8, "filter_negatives": True},
+        "optim": {"name": "adam", "lr": 0.01},
+    },
+    "complex, nssa, fp16": {
+        "model": {"name": "complex", "base_dim": 8},
+        "data": {"neg_size": 8, "negatives": "shared"},
+        "train": {"amp": "fp16"},
+        "optim": {"name": "row_adam", "lr": 0.01},
+    },
+    "transe, med and rscf": {
+        "model": {"name": "transe", "base_dim": 8, "gamma": 6.0, "use_rscf": True},
+        "med": {"dims": [4, 8], "positive_weight": "softmax"},
+        "data": {"neg_size": 8, "negatives": "shared"},
+        "optim": {"name": "row_adam", "lr": 0.01},
+    },
+    "complex, 1vsall, n3": {
+        "model": {"name": "complex", "base_dim": 8},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy", "label_smoothing": 0.1},
+        "regularizer": {"name": "n3", "weight": 0.01},
+        "optim": {"name": "adagrad", "lr": 0.1},
+    },
+    "distmult, kvsall": {
+        "model": {"name": "distmult", "base_dim": 8},
+        "train": {"mode": "kvsall"},
+        "loss": {"name": "bce", "label_smoothing": 0.1},
+        "optim": {"name": "adam", "lr": 0.01},
+    },
+    "rescal, inverses, relations, dura": {
+        "model": {"name": "rescal", "base_dim": 8, "reciprocal": True, "init_std": 0.3},
+        "data": {"neg_size": 8, "filter_negatives": True},
+        "loss": {"name": "margin", "margin": 2.0, "relation_weight": 0.1},
+        "optim": {"name": "row_adagrad", "lr": 0.05},
+        "regularizer": {"name": "dura", "weight": 0.01},
+    },
+    "distmult, med, relations, l2": {
+        "model": {"name": "distmult", "base_dim": 8, "reciprocal": True},
+        "med": {"dims": [4, 8]},
+        "data": {"neg_size": 8},
+        "loss": {"relation_weight": 0.2},
+        "optim": {"name": "row_adam", "lr": 0.01},
+        "regularizer": {"name": "l2", "weight": 0.02, "weighted": False},
+    },
+    "cp, 1vsall, inverses, n3": {
+        "model": {"name": "cp", "base_dim": 8, "reciprocal": True, "init_range": 0.3},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy", "relation_weight": 0.1},
+        "regularizer": {"name": "n3", "weight": 0.01, "weighted": False},
+        "optim": {"name": "adagrad", "lr": 0.1},
+    },
+    "cp, logistic, pool": {
+        "model": {"name": "cp", "base_dim": 8, "reciprocal": True},
+        "data": {"neg_size": 16, "negatives": "shared"},
+        "loss": {"name": "logistic", "relation_weight": 0.1},
+        "optim": {"name": "row_adam", "lr": 0.02},
+    },
+}
+UNSHARDED = (
+    "transe, med and rscf",
+    "complex, 1vsall, n3",
+    "distmult, kvsall",
+    "cp, 1vsall, inverses, n3",
+    "cp, logistic, pool",
+)
+
+
+@cache
+def graph() -> Dataset:
+    """A graph whose last batches are smaller than four processes."""
+    return synthetic(200, 6, 514, 40, 40)
+
+
+def config_of(name: str, steps: int, distributed: dict[str, Any], **train: Any) -> Config:
+    """The config of a case."""
+    case = dict(CASES[name])
+    train = {"steps": steps, "log_every": 1, "eval_every": 20} | case.pop("train", {}) | train
+    data = {"train_bs": 64} | case.pop("data", {})
+    values = {"dataset": {"name": "synthetic"}, "threads": 1, "distributed": distributed}
+    return Config.from_dict(values | case | {"train": train, "data": data})
+
+
+def losses_in(folder: Path) -> Tensor:
+    """The loss of every step, float64, by the log of a run."""
+    rows = [row["loss"] for row in read_rows(folder) if "loss" in row]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def fitted(config: Config, folder: Path, *, ends_at: int | None = None) -> dict[str, Any]:
+    """What a process has when a run has ended, or has crashed before a step."""
+    with crashing(ends_at):
+        trainer = Trainer(config, folder, dataset=graph(), progress=False)
+        result = trainer.fit(resume=True) if ends_at is None else crashed(trainer)
+    return {"result": result, "tables": trainer.model.state_dict()}
+
+
+@contextmanager
+def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
+    """Within, runs have no memory left before a step: everywhere, or in one process."""
+    step = Run._step
+
+    def stepped(self: Run, number: int) -> float:
+        if number == at and rank in (None, self._placement.rank):
+            raise MemoryError("none is left")
+        return step(self, number)
+
+    Run._step = stepped  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Run._step = step  # type: ignore[method-assign]
+
+
+def crashed(trainer: Trainer) -> Exception:
+    """How a run ended that was to fail."""
+    try:
+        trainer.fit(resume=True)
+    except Exception as error:
+        return error
+    raise AssertionError("the run did not fail")
+
+
+def fit_together(world: int, config: Config, folder: Path, **options: Any) -> list[dict[str, Any]]:
+    """What each of so many processes has."""
+    work = partial(_fitted, config.to_dict(), folder, options)
+    return values(run_together(world, work, timeout=300))
+
+
+def _fitted(
+    config: dict[str, Any], folder: Path, options: dict[str, Any], rank: int
+) -> dict[str, Any]:
+    return fitted(Config.from_dict(config), folder, **options)
+
+
+def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
+    """A run of replicated tables, and one of shards, which crashes and is resumed."""
+    name = "rotate, nssa, rows, filtered"
+    replicated = fitted(config_of(name, steps, REPLICATED), folder / "replicated")
+    config = config_of(name, steps, SHARDED, save_every=5)
+    ended = fitted(config, folder / "sharded", ends_at=13)
+    assert isinstance(ended["result"], MemoryError), ended["result"]
+    return [replicated, fitted(config, folder / "sharded")]
+
+
+def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
+    """How runs fail that are wrong from the start."""
+    name = "distmult, logistic, pool, n3"
+    config = config_of(name, 4, REPLICATED)
+    mixed = config_of(name, 4, SHARDED if rank else REPLICATED)
+    other = config.model_copy(update={"seed": rank})
+    more = synthetic(201 if rank else 200, 6, 514, 40, 40)
+    rscf = config_of("transe, med and rscf", 4, SHARDED)
+    kvsall = config_of("distmult, kvsall", 4, SHARDED)
+    halves = config_of("cp, logistic, pool", 4, SHARDED)
+    conve = Config.from_dict(
+        {
+            "dataset": {"name": "synthetic"},
+            "model": {"name": "conve", "base_dim": 60},
+            "train": {"steps": 4, "mode": "kvsall"},
+            "loss": {"name": "bce"},
+            "optim": {"lr": 0.1},
+        }
+    )
+    starts = {
+        "config": (other, graph()),
+        "tables": (mixed, graph()),
+        "names": (config, more),
+        "rscf": (rscf, graph()),
+        "kvsall": (kvsall, graph()),
+        "cp": (halves, graph()),
+        "conve": (conve, graph()),
+    }
+    found: dict[str, Exception] = {}
+    for what, (own, dataset) in starts.items():
+        try:
+            Trainer(own, folder / what, dataset=dataset, progress=False)
+        except Exception as error:
+            found[what] = error
+    trainer = Trainer(config, folder / "failing", dataset=graph(), progress=False)
+    with crashing(2, rank=1):
+        found["failing"] = crashed(trainer)
+    return found
+
+
+def without_one(how: str, folder: Path, rank: int) -> Any:
+    """A run of which one process goes away before a step."""
+    step, tables = Run._step, {"tables": "sharded", "timeout": 4}
+
+    def stepped(self: Run, number: int) -> float:
+        if number == 3 and rank == 1:
+            if how == "hanging":
+                time.sleep(30)
+            os._exit(3)
+        return step(self, number)
+
+    Run._step = stepped  # type: ignore[method-assign]
+    return fitted(config_of("distmult, logistic, pool, n3", 8, tables), folder)
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    """The newest state of a run, put together."""
+    state = RunFolder(folder).load_last()
+    assert state is not None
+    return state[0]

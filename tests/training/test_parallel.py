@@ -1,0 +1,173 @@
+"""Training by several processes: the losses of one, states for any number, failures told to all."""
+
+from functools import partial
+
+import pytest
+import torch
+
+import kgfast
+from kgfast.distributed import LostProcessError
+from kgfast.models.fresh import Fresh
+from kgfast.training import RunFolder
+from support.gloo import run_together, values
+from support.trained_together import (
+    CASES,
+    REPLICATED,
+    SHARDED,
+    UNSHARDED,
+    both_ways,
+    config_of,
+    fit_together,
+    fitted,
+    graph,
+    losses_in,
+    tensors_of,
+    without_one,
+    wrong_starts,
+)
+
+NAME = "rotate, nssa, rows, filtered"
+
+
+def assert_close(losses, expected):
+    """To 1e-5 of each step's loss."""
+    assert len(losses) == len(expected)
+    assert float(((losses - expected) / expected).abs().max()) < 1e-5
+
+
+def test_two_processes_train_as_one_and_save_for_any_number(tmp_path):
+    steps = 20
+    one = fitted(config_of(NAME, steps, REPLICATED), tmp_path / "one")
+    expected = losses_in(tmp_path / "one")
+    found = values(run_together(2, partial(both_ways, tmp_path, steps), timeout=120))
+    for how in ("replicated", "sharded"):
+        assert_close(losses_in(tmp_path / how), expected)
+    for replicated, sharded in found:
+        assert replicated["result"].test == pytest.approx(one["result"].test, rel=1e-3)
+        assert sharded["result"].test == found[0][1]["result"].test
+        for key, table in found[0][0]["tables"].items():
+            assert torch.equal(replicated["tables"][key], table)  # bit for bit the same
+    state = tensors_of(tmp_path / "sharded")
+    for rank in range(2):
+        own = found[rank][1]["tables"]["entity"]
+        assert torch.equal(state["model.entity"][rank::2], own)
+    assert {"optim.entity.exp_avg", "optim.entity.exp_avg_sq"} < state.keys()
+    run = kgfast.load_run(tmp_path / "sharded", data=False, checkpoint="last")
+    assert torch.equal(run.model.entity, state["model.entity"])
+    ranks = kgfast.rank(run.model, graph().test, known=graph().known())
+    assert ranks.metrics() == found[0][1]["result"].test
+    names = sorted(path.name for path in (tmp_path / "sharded" / "shards").iterdir())
+    kept = [
+        f"{kind}.{rank}-of-2.safetensors" for kind in ("model_20", "state_15") for rank in (0, 1)
+    ]
+    assert set(names) >= set(kept)
+    assert len(names) == 6  # of best, last and previous
+
+
+def test_what_is_wrong_in_one_process_is_told_in_all(tmp_path):
+    cases = values(run_together(2, partial(wrong_starts, tmp_path), timeout=120))
+    for what, message in {
+        "config": "processes 0 and 1 differ in seed: 0 and 1",
+        "tables": "processes 0 and 1 differ in distributed.tables: replicated and sharded",
+        "names": "processes 0 and 1 differ in the names of entities and relations",
+        "rscf": "model.use_rscf: filtered relations are ranked among all entities",
+        "kvsall": "train.mode: kvsall scores all entities",
+        "cp": "model.name: cp is ranked by halves of its rows",
+        "conve": "model.name: conve normalises its features over whole batches",
+    }.items():
+        for case in cases:
+            assert isinstance(case[what], ValueError), case[what]
+            assert message in str(case[what])
+    assert isinstance(cases[1]["failing"], MemoryError)
+    assert str(cases[0]["failing"]) == "process 1 of 2: MemoryError: none is left"
+
+
+@pytest.mark.parametrize("how", ["lost", pytest.param("hanging", marks=pytest.mark.slow)])
+def test_a_process_that_is_gone_is_named(how, tmp_path):
+    error = run_together(2, partial(without_one, how, tmp_path), timeout=60)[0]
+    assert isinstance(error, LostProcessError), error
+    assert error.args[0].startswith("process 1 of 2 did not come to step")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_loss_curves_are_those_of_one_process(name, world, tmp_path):
+    steps = 200
+    one = fitted(config_of(name, steps, REPLICATED), tmp_path / "one")
+    expected = losses_in(tmp_path / "one")
+    for tables in [REPLICATED] if name in UNSHARDED else [REPLICATED, SHARDED]:
+        folder = tmp_path / str(tables["tables"])
+        found = fit_together(world, config_of(name, steps, tables), folder)
+        assert_close(losses_in(folder), expected)
+        assert found[0]["result"].test["mrr"] == pytest.approx(one["result"].test["mrr"], rel=0.02)
+        if world == 1:
+            for key, table in one["tables"].items():
+                assert torch.equal(found[0]["tables"][key], table)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [NAME, "transe, margin, pool, dense", "rotate, med"])
+def test_a_run_goes_on_in_another_number_of_processes(name, tmp_path):
+    """From shards in 2 processes to all rows in 4, shards in 3, one process, shards in 2."""
+    steps = 30
+    fitted(config_of(name, steps, REPLICATED), tmp_path / "one")
+    path = tmp_path / "many"
+    for ends_at, world, tables in (
+        (6, 2, SHARDED),
+        (11, 4, REPLICATED),
+        (17, 3, SHARDED),
+        (22, 1, SHARDED),
+        (None, 2, SHARDED),
+    ):
+        config = config_of(name, steps, tables, save_every=5)
+        found = fit_together(world, config, path, ends_at=ends_at)
+    assert_close(losses_in(path), losses_in(tmp_path / "one"))
+    held = tensors_of(path)["model." + ("model." if "med" in name else "") + "entity"]
+    assert torch.equal(held[1::2], list(found[1]["tables"].values())[-2 if "med" in name else 0])
+
+
+def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
+    """States of shards as any number of processes writes them, without the processes."""
+    from kgfast.training.checkpoint import save
+    from kgfast.training.shard_files import Shards, read_rows, save_rows
+
+    table = torch.arange(14.0).reshape(7, 2)
+    shards = Shards("state", 5, 3, 7, ["model.entity"])
+    for rank in range(3):
+        save_rows(tmp_path, shards, rank, {"model.entity": table[rank::3]})
+    for step in (1, 2, 4, 9):
+        for first in range(step):
+            rows = read_rows(tmp_path, shards, first, step)["model.entity"]
+            assert torch.equal(rows, table[first::step])
+    path = shards.path(tmp_path, 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"state_5\.1-of-3\.safetensors: damaged"):
+        read_rows(tmp_path, shards)
+    save(path, {"model.entity": table[1::3]}, {"rank": 2, **shards.to_dict()})
+    with pytest.raises(ValueError, match=r"1-of-3\.safetensors: not of this checkpoint"):
+        read_rows(tmp_path, shards)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"1-of-3\.safetensors is missing"):
+        read_rows(tmp_path, shards)
+    head = RunFolder(tmp_path)
+    save(head.last, {}, {"step": 5, "shards": {"kind": "state"}})
+    with pytest.raises(ValueError, match="shards must say which files hold rows"):
+        head.load(head.last)
+
+
+@pytest.mark.parametrize("model", ["RotatE", "TransE", "DistMult", "ComplEx", "CP", "RESCAL"])
+def test_rows_that_are_kept_of_a_fresh_table_are_those_of_a_whole_one(model, monkeypatch):
+    from kgfast.models import fresh
+
+    monkeypatch.setattr(fresh, "_NUMBERS", 256)
+    init = getattr(kgfast, model).init
+    for count, dim in ((1, 3), (5, 8), (97, 17), (1003, 4)):
+        whole = init(count, 3, dim, seed=1)
+        for first, step in ((0, 2), (1, 2), (3, 4)):
+            part = init(count, 3, dim, seed=1, fresh=Fresh(first, step))
+            assert torch.equal(part.entity, whole.entity[first::step])
+            assert torch.equal(part.relation, whole.relation)
