@@ -29,18 +29,14 @@ from lib.results import write_json
 from lib.tables import console
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "RotatE, nssa, per row": {
-        "model": {"name": "rotate", "base_dim": 128, "gamma": 6.0},
-        "data": {"train_bs": 1024, "neg_size": 64, "subsampling": True},
+    "RotatE, nssa": {
+        "model": {"name": "rotate", "base_dim": 64, "gamma": 6.0},
+        "data": {"train_bs": 512, "neg_size": 64, "subsampling": True},
     },
-    "RotatE, nssa, shared": {
-        "model": {"name": "rotate", "base_dim": 128, "gamma": 6.0},
-        "data": {"train_bs": 1024, "neg_size": 512, "negatives": "shared"},
-    },
-    "RotatE + MED, per row": {
-        "model": {"name": "rotate", "base_dim": 128, "gamma": 6.0},
-        "med": {"dims": [32, 64, 128]},
-        "data": {"train_bs": 512, "neg_size": 64},
+    "RotatE + MED": {
+        "model": {"name": "rotate", "base_dim": 64, "gamma": 6.0},
+        "med": {"dims": [16, 32, 64]},
+        "data": {"train_bs": 256, "neg_size": 32},
     },
 }
 WAYS = (("replicated", 1), ("replicated", 2), ("sharded", 2), ("replicated", 4), ("sharded", 4))

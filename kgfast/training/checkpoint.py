@@ -31,6 +31,7 @@ _KEY, _CHECKSUM = "kgfast", "crc32"
 _NUMBERS = 1 << 23  # of a block
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
+Room = Callable[[Sequence[int]], Tensor]
 
 
 def save(
@@ -156,8 +157,8 @@ def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
 
 
-def blocks(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, Tensor]]:
-    """The tensors of a checkpoint, a block of rows at a time: name, first row, rows.
+def blocks(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[int], int, Tensor]]:
+    """The tensors of a checkpoint, a block of rows at a time: name, shape, first row, rows.
 
     For tensors larger than memory. The checksum is compared behind the last block.
 
@@ -170,22 +171,46 @@ def blocks(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             header: dict[str, str] = file.metadata() or {}
-            _meta(path, header)
+            version = _meta(path, header)[0]
             value = zlib.crc32(header[_KEY].encode())
             for name in sorted(file.keys()):
                 part = file.get_slice(name)
-                shape = part.get_shape()
-                count = shape[0]
+                shape: list[int] = part.get_shape()
+                count = shape[0] if shape else 1
                 step = max(1, _NUMBERS // max(1, math.prod(shape[1:])))
                 for start in range(0, max(1, count), step):
-                    block = part[start : min(start + step, count)]
+                    stop = min(start + step, count)
+                    block = part[start:stop] if shape else file.get_tensor(name)
                     if not start:
                         value = zlib.crc32(_kind(name, block.dtype, shape), value)
                     value = _with_bytes(block, value)
-                    yield name, start, block
+                    yield name, shape, start, block
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
-    _compare(path, header, f"{value:08x}")
+    if version != _WITHOUT_CHECKSUM:
+        _compare(path, header, f"{value:08x}")
+
+
+def load_into(path: str | os.PathLike[str], room: Room) -> State:
+    """As :func:`load`; float32 tensors of two axes go where there is room for them.
+
+    Parameters
+    ----------
+    path
+    room : callable
+        Makes a float32 tensor of a shape.
+    """
+    tensors: dict[str, Tensor] = {}
+    meta = load_meta(path)
+    for name, shape, start, block in blocks(path):
+        if not shape:
+            tensors[name] = block
+            continue
+        if not start:
+            has_room = block.dtype == torch.float32 and len(shape) == 2
+            tensors[name] = room(shape) if has_room else block.new_empty(shape)
+        tensors[name][start : start + len(block)] = block
+    return tensors, meta
 
 
 def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kgfast.training.checkpoint import Room
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.parallel.placement import ALONE, Placement
 from kgfast.training.row_gradients import RowGradients, add_to
@@ -64,6 +65,8 @@ class Optimizer:
         Whether the loss needs a scale, for float16.
     placement : Placement
         Where gradients come from, and which rows are held.
+    room : callable, optional
+        Makes the zeros that a ``row_*`` optimizer begins with, float32 of a shape.
     """
 
     def __init__(
@@ -74,8 +77,9 @@ class Optimizer:
         lazy: bool,
         scaled: bool = False,
         placement: Placement = ALONE,
+        room: Room | None = None,
     ) -> None:
-        self._config, self._placement = config, placement
+        self._config, self._placement, self._room = config, placement, room
         self._named = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -99,9 +103,12 @@ class Optimizer:
         config = self._config
         kind = config.name.removeprefix("row_")
         eps = EPS[kind] if config.eps is None else config.eps
+        names = RowAdam.names if kind == "adam" else RowAdagrad.names
+        room, shape = self._room, self._entity.shape
+        states = None if room is None else {name: room(shape) for name in names}
         if kind == "adam":
-            return RowAdam(self._entity, config.betas, eps, config.weight_decay)
-        return RowAdagrad(self._entity, eps, config.weight_decay)
+            return RowAdam(self._entity, config.betas, eps, config.weight_decay, states)
+        return RowAdagrad(self._entity, eps, config.weight_decay, states)
 
     def _dense_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Fused ones: they make no temporaries of the size of a table."""

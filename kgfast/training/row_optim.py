@@ -159,9 +159,13 @@ class RowAdagrad(RowOptimizer):
     names = ("sum",)
 
     def __init__(
-        self, table: Tensor, eps: float = EPS["adagrad"], weight_decay: float = 0.0
+        self,
+        table: Tensor,
+        eps: float = EPS["adagrad"],
+        weight_decay: float = 0.0,
+        states: Mapping[str, Tensor] | None = None,
     ) -> None:
-        super().__init__(table, eps, weight_decay)
+        super().__init__(table, eps, weight_decay, states)
 
     def _update(self, rows: list[Tensor], gradient: Tensor, lr: float, step: int) -> None:
         row, total = rows

@@ -23,6 +23,7 @@ from kgfast.training.config import Config
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
 from kgfast.training.logs import Logs
+from kgfast.training.mapped import room_of
 from kgfast.training.negatives import asked_of, mix
 from kgfast.training.optim import Optimizer
 from kgfast.training.parallel.placement import ALONE, Placement
@@ -115,6 +116,7 @@ class Run:
             lazy=self._objective.lazy,
             scaled=train.amp == "fp16",
             placement=self._placement,
+            room=room_of(config),
         )
         # Then no operator of torch is large, but for the products that make filters and the loss of
         # sub-models.

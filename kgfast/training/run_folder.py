@@ -12,7 +12,16 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.training.checkpoint import State, load, save, set_aside, sync, write_beside
+from kgfast.training.checkpoint import (
+    Room,
+    State,
+    load,
+    load_into,
+    save,
+    set_aside,
+    sync,
+    write_beside,
+)
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.run_lock import locked
 from kgfast.training.shard_files import Shards, drop_unused, read_rows, table_of
@@ -49,11 +58,14 @@ class RunFolder:
     ----------
     rows : pair of int
         ``(first, step)``: states are read with rows ``first, first + step, ...`` of the entities.
+    room : callable, optional
+        Makes the float32 tensors of states that are read, where memory has no room for them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.rows = (0, 1)
+        self.room: Room | None = None
         self.next = self.path / "next.safetensors"
         self.last = self.path / "last.safetensors"
         self.previous = self.path / "previous.safetensors"
@@ -128,10 +140,10 @@ class RunFolder:
         FileNotFoundError, ValueError
             As of :func:`kgfast.training.checkpoint.load`; where files of rows are missing.
         """
-        tensors, meta = load(path)
+        tensors, meta = load(path) if self.room is None else load_into(path, self.room)
         shards, (first, step) = Shards.of(meta), self.rows
         if shards is not None:
-            return tensors | read_rows(self.path, shards, first, step), meta
+            return tensors | read_rows(self.path, shards, first, step, self.room), meta
         if step > 1:
             for name in Shards.names_of(tensors, table_of(tensors)):
                 tensors[name] = tensors[name][first::step].clone()

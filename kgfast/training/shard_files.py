@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.training.checkpoint import blocks, load_meta, save
+from kgfast.training.checkpoint import Room, blocks, load_meta, save
 
 FOLDER = "shards"
 
@@ -116,10 +116,13 @@ def save_rows(folder: Path, shards: Shards, rank: int, tensors: Mapping[str, Ten
     save(path, tensors, {"rank": rank, **shards.to_dict()})
 
 
-def read_rows(folder: Path, shards: Shards, first: int = 0, step: int = 1) -> dict[str, Tensor]:
+def read_rows(
+    folder: Path, shards: Shards, first: int = 0, step: int = 1, room: Room | None = None
+) -> dict[str, Tensor]:
     """Rows ``first, first + step, ...`` of the tensors, whoever held them when they were saved.
 
-    Files are read a block at a time: no more is held than what is returned, and a block.
+    Files are read a block at a time: no more is held than what is returned, and a block. ``room``
+    makes the float32 tensors.
 
     Raises
     ------
@@ -134,14 +137,16 @@ def read_rows(folder: Path, shards: Shards, first: int = 0, step: int = 1) -> di
             raise ValueError(f"{path} is missing: it holds rows of this checkpoint")
         if load_meta(path) != {"rank": rank, **shards.to_dict()}:
             raise ValueError(f"{path}: not of this checkpoint")
-        for name, start, block in blocks(path):
+        for name, shape, start, block in blocks(path):
             ids = rank + shards.size * torch.arange(
                 start, start + len(block), dtype=torch.int64, device="cpu"
             )
-            own = (ids % step == first).nonzero()[:, 0]
+            wanted = (ids % step == first).nonzero()[:, 0]
             if name not in tensors:
-                tensors[name] = block.new_empty((count, *block.shape[1:]))
-            tensors[name].index_copy_(0, ids[own] // step, block[own])
+                own = [count, *shape[1:]]
+                makes = room if block.dtype == torch.float32 else None
+                tensors[name] = makes(own) if makes else block.new_empty(own)
+            tensors[name].index_copy_(0, ids[wanted] // step, block[wanted])
     if sorted(tensors) != sorted(shards.names):
         raise ValueError(f"{shards.path(folder, 0)}: its tensors are not those of the checkpoint")
     return tensors

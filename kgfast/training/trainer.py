@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import TypeAdapter
@@ -15,6 +15,7 @@ from kgfast.eval.ranks import Ranks
 from kgfast.training.build import build_model, device_of, load_dataset
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
+from kgfast.training.mapped import room_of
 from kgfast.training.parallel.launch import placement_of
 from kgfast.training.provenance import provenance
 from kgfast.training.run import Job, Run
@@ -137,13 +138,21 @@ class Trainer:
         self.placement = placement = placement_of(config, self.device)
         self.progress = progress
         self.folder = None if run_dir is None else RunFolder(run_dir)
+        fresh, room = placement.fresh, room_of(config)
+        if room is not None:
+            fresh = replace(fresh, room=room)
         if self.folder is not None:
-            self.folder.rows = placement.fresh.first, placement.fresh.step
+            self.folder.rows, self.folder.room = (fresh.first, fresh.step), room
         with placement.telling():
+            if room is not None and self.device.type != "cpu":
+                raise ValueError(
+                    f"train.table_folder: files are mapped into the memory of the CPU; device is "
+                    f"{self.device}"
+                )
             self.dataset = load_dataset(config) if dataset is None else dataset
             placement.check(config, self.dataset, self.device)
             sizes = self.dataset.num_entities, self.dataset.num_relations
-            self.model = build_model(config, *sizes, placement.fresh).to(self.device)
+            self.model = build_model(config, *sizes, fresh).to(self.device)
 
     def fit(self, resume: bool = False, *, trust_data: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.

@@ -112,6 +112,14 @@ def test_every_ignored_key_warns():
 
 
 MISTAKES = [
+    (
+        {"train__table_folder": "t", "optim__name": "adam"},
+        "train.table_folder: adam changes every row in each step; set optim.name to row_adam or",
+    ),
+    (
+        {"train__table_folder": "t", "train__mode": "kvsall", "loss__name": "bce"},
+        "train.table_folder: needs train.mode negative; kvsall uses every row",
+    ),
     ({"distributed__timeout": 0}, "distributed.timeout must be greater than 0; got 0"),
     (
         {"distributed__tables": "split"},

@@ -10,6 +10,7 @@ from kgfast.distributed import LostProcessError
 from kgfast.models.fresh import Fresh
 from kgfast.training import RunFolder
 from support.gloo import run_together, values
+from support.small_runs import trainer_of
 from support.trained_together import (
     CASES,
     REPLICATED,
@@ -17,6 +18,7 @@ from support.trained_together import (
     UNSHARDED,
     both_ways,
     config_of,
+    crashing,
     fit_together,
     fitted,
     graph,
@@ -157,6 +159,35 @@ def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
     save(head.last, {}, {"step": 5, "shards": {"kind": "state"}})
     with pytest.raises(ValueError, match="shards must say which files hold rows"):
         head.load(head.last)
+
+
+@pytest.mark.parametrize("optim", ["row_adam", "row_adagrad"])
+def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkeypatch):
+    """Bit for bit, over a crash; the files are of no name, and everything of that size is there."""
+    from kgfast.training import checkpoint
+    from kgfast.training.mapped import MappedRoom
+
+    sections = {"optim": {"name": optim, "lr": 0.02}, "train": {"steps": 12, "save_every": 5}}
+    trainer_of(tmp_path / "memory", **sections).fit()
+    monkeypatch.setattr(checkpoint, "_NUMBERS", 100)
+    made, make = [], MappedRoom.__call__
+
+    def noted(self, shape):
+        made.append(tuple(shape))
+        return make(self, shape)
+
+    monkeypatch.setattr(MappedRoom, "__call__", noted)
+    sections["train"]["table_folder"] = str(tmp_path / "tables")
+    with crashing(8), pytest.raises(MemoryError):
+        trainer_of(tmp_path / "files", **sections).fit()
+    tables = 3 if optim == "row_adam" else 2
+    assert made == [(300, 32)] * tables
+    trainer_of(tmp_path / "files", **sections).fit(resume=True)
+    assert made.count((300, 32)) == 3 * tables + 1  # of a state that was read, and of the best
+    expected, found = (tensors_of(tmp_path / it) for it in ("memory", "files"))
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+    assert list((tmp_path / "tables").iterdir()) == []
 
 
 @pytest.mark.parametrize("model", ["RotatE", "TransE", "DistMult", "ComplEx", "CP", "RESCAL"])

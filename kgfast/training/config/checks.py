@@ -131,6 +131,14 @@ def _of_the_run(config: Sections) -> Iterator[str]:
             yield "sched.name: plateau needs evaluations; set train.eval_every"
     if train.keep and not train.save_every:
         yield "train.keep: needs train.save_every"
+    if train.table_folder is not None:
+        if train.mode != "negative":
+            yield f"train.table_folder: needs train.mode negative; {train.mode} uses every row"
+        elif not config.optim.name.startswith("row_"):
+            yield (
+                f"train.table_folder: {config.optim.name} changes every row in each step; set "
+                f"optim.name to row_adam or row_adagrad"
+            )
 
 
 def _of_the_mode(config: Sections) -> Iterator[str]:

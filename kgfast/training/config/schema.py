@@ -15,7 +15,7 @@ from kgfast.training.config.names import find_config
 from kgfast.training.config.sections import Sections
 
 # What may change when a run is resumed.
-_FREE_OF_TRAIN = ("max_minutes", "eval_every", "save_every", "log_every", "out_dir")
+_FREE_OF_TRAIN = ("max_minutes", "eval_every", "save_every", "log_every", "out_dir", "table_folder")
 _KEPT = ("keep", "keep_every")
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]

@@ -205,6 +205,10 @@ class TrainConfig(Section):
         Batches per optimizer step.
     out_dir : str, optional
         The run folder, where the command line names none.
+    table_folder : str, optional
+        Hold the entity table and the optimizer's states of it in files of this folder, mapped into
+        memory, where they exceed it: needs ``train.mode: negative``, a ``row_*`` optimizer and the
+        CPU. The files are scratch: checkpoints hold what they hold.
     """
 
     epochs: Count | None = None
@@ -221,6 +225,7 @@ class TrainConfig(Section):
     amp: Annotated[Literal["bf16", "fp16"] | None, Word] = None
     accumulate: Count = 1
     out_dir: str | None = None
+    table_folder: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
 
 
 class DataConfig(Section):

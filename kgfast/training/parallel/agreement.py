@@ -11,7 +11,7 @@ from kgfast.training.config import Config
 from kgfast.training.run_graph import SPLITS, RunGraph
 
 # What each process may have of its own, of what may change when a run is resumed.
-_OWN = ("device", "threads", "dataset.root", "train.out_dir")
+_OWN = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
 
 
 def check_agreement(

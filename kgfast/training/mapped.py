@@ -1,0 +1,67 @@
+"""Room for tables in files that are mapped into memory: those of runs that outgrow it."""
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kgfast.training.config import Config
+
+
+class MappedRoom:
+    """Makes float32 tensors of zeros in files of a folder.
+
+    A file loses its name at once, so that its room is free when the process ends, however that
+    comes: what a run keeps is in its checkpoints. The system writes pages back and forgets them as
+    it needs memory; a step of a row optimizer touches those of its rows.
+
+    Parameters
+    ----------
+    folder
+        On a disk with room for the entity table and the optimizer's states; made if missing.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rows = MappedRoom(folder)((2, 3))
+    ...     os.listdir(folder), rows.tolist()
+    ([], [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def __call__(self, shape: Sequence[int]) -> Tensor:
+        """A tensor of that shape.
+
+        Raises
+        ------
+        OSError
+            If the folder or a file cannot be made, or the disk has no room for it.
+        """
+        count = math.prod(shape)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(suffix=".rows", dir=self.folder)
+        try:
+            if count:
+                # Reserved, not only promised: a page without a place on the disk ends the process.
+                os.posix_fallocate(descriptor, 0, 4 * count)
+            flat = torch.from_file(name, shared=True, size=count, dtype=torch.float32, device="cpu")
+        except OSError as error:
+            raise OSError(
+                error.errno, f"no room for a table of {4 * count:,} bytes: {error.strerror}", name
+            ) from None
+        finally:
+            os.close(descriptor)
+            os.unlink(name)
+        return flat.view(*shape)
+
+
+def room_of(config: Config) -> MappedRoom | None:
+    """Where the tables of a run go, unless that is memory."""
+    folder = config.train.table_folder
+    return None if folder is None else MappedRoom(folder)
