@@ -186,9 +186,13 @@ class Run:
         where = f"interrupted after step {self.state.step:,} of {self.steps:,}"
         if self._folder is None:
             return f"{where}; nothing is saved, as there is no run folder"
+        start, run = "kgfast", f"--run {self._folder.path}"
+        if self._placement.size > 1:  # torchrun takes --run for an option of its own
+            start = f"torchrun --nproc-per-node={self._placement.size} -m kgfast"
+            run = f"--set train.out_dir={self._folder.path}"
         return (
-            f"{where} and saved; go on with: kgfast train --config {self._folder.config} "
-            f"--run {self._folder.path} --resume"
+            f"{where} and saved; go on with: {start} train --config {self._folder.config} "
+            f"{run} --resume"
         )
 
     def load_best(self) -> None:

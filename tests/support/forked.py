@@ -7,5 +7,7 @@ safe. What they run is found by its name: it stands in ``support``.
 import multiprocessing
 
 PROCESSES = multiprocessing.get_context("forkserver")
-# pytest is loaded again as the main module of each of them.
-PROCESSES.set_forkserver_preload(["pytest", "torch.distributed", "kgfast.training.trainer"])
+# pytest is loaded again as the main module of each of them; optimizers of torch load its compiler.
+PROCESSES.set_forkserver_preload(
+    ["pytest", "torch.distributed", "torch._dynamo", "kgfast.training.trainer"]
+)
