@@ -162,6 +162,8 @@ class Run:
                 if saves or _is_due(state.step, train.save_every, or_if=evaluates):
                     self._save()
                 if self._requested and not ends:
+                    # Where one process ends, torchrun ends the others: the state is written first.
+                    self._placement.together(lambda: None)
                     return False
         return True
 
