@@ -1,8 +1,10 @@
 """Scores on the CPU: of all pairs, or of those that an index names, gathered inside the kernel.
 
-Cost model: engine/pairwise_sweep.h; with an index, and of the rscf scores, engine/indexed_rows.h.
-Memory beyond operands and results: at most 12 MiB of packed queries and 24 MiB of panels; with an
-index three rows a thread.
+Cost model: engine/pairwise_sweep.h, of dot engine/product_scores.h; with an index, and of the rscf
+scores, engine/indexed_rows.h.
+Memory beyond operands and results: at most 12 MiB of packed queries and 24 MiB of panels, of dot
+0.2 MiB a thread in their place, 1 MiB more where rows are not plain float32; with an index three
+rows a thread.
 """
 
 import torch

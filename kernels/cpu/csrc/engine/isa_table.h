@@ -8,7 +8,7 @@
 #include "engine/loss_row.h"
 #include "engine/pairwise_backward.h"
 #include "engine/pairwise_sweep.h"
-#include "engine/product.h"
+#include "engine/product_scores.h"
 #include "engine/sweep.h"
 #include "engine/topk_sweep.h"
 #include "scores/precise.h"
@@ -56,7 +56,7 @@ inline const ScoresKernels* scores_kernels() {
       [](const PanelJob& job, int64_t panel, int64_t first, int64_t last, Worker& worker) {
         with_precise(job.sweep.score, [&](auto score) {
           using Score = decltype(score);
-          if constexpr (!Score::is_rscf) score_panel<Score>(job, panel, first, last, worker);
+          if constexpr (serves_panels<Score>()) score_panel<Score>(job, panel, first, last, worker);
         });
       },
       [](ScoreId id, int64_t features) {
@@ -175,8 +175,10 @@ inline Isa make_isa(const char* name) {
   };
   isa.scores = scores_kernels();
   isa.backward = backward_kernels();
-  static const ProductKernels product = {product_shape, block_floats, product_part,
-                                         add_product_stripes};
+  static const ProductKernels product = {product_shape,        block_floats,
+                                         product_part,         add_product_stripes,
+                                         product_scores_shape, pack_query_strip,
+                                         score_rows};
   isa.product = &product;
   static const LossKernels losses = {run_loss_row};
   isa.losses = &losses;

@@ -1,7 +1,7 @@
 // The forward of pairwise scores: the sweep's panels and tiles, every sum kept and written.
 //
 // Cost model (rotate, AVX-512): per vector of 16 elements 7 arithmetic instructions and rsqrt14
-// (3 micro-operations): 5 cycles on two ports; l1 3, l2 2, dot 1 instructions. The Newton step of
+// (3 micro-operations): 5 cycles on two ports; l1 3, l2 2 instructions. The Newton step of
 // the square root is 2 of them. Packing and storing vanish beside a block of features.
 //
 // Crops: the sums run over blocks of 64 features from feature 0. Where a crop ends inside a block,
@@ -15,6 +15,15 @@
 
 namespace kgfast {
 namespace {
+
+// An rscf score has blocks (indexed_rows.h), dot is a product (product_scores.h).
+template <class Score>
+inline constexpr bool serves_panels() {
+  if constexpr (Score::is_rscf)
+    return false;
+  else
+    return is_monotone<Score>;
+}
 
 // Writes the scores of Q queries of a tile with one panel: bias - distance.
 template <class Score, int Q>

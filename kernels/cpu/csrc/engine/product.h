@@ -30,29 +30,30 @@ struct Coefficients {
   int64_t row, term;
 };
 
-// What is summed: `depth` rows, and where; `begins` overwrites.
+// What is summed: `depth` rows, to what is known of the sums, if anything, and where they go.
 struct ProductSums {
   const float* other;  // [depth][kStrip]
   int64_t depth;
+  const float* known;  // nullptr: nothing
   float* sums;
   int64_t step;  // from row to row
-  bool begins;
 
-  ProductSums at(int64_t row) const { return {other, depth, sums + row * step, step, begins}; }
+  ProductSums at(int64_t row) const {
+    return {other, depth, known ? known + row * step : nullptr, sums + row * step, step};
+  }
 };
 
-// sums[i] += sum_j g(i, j) other[j], for M rows and N vectors of features.
+// sums[i] = known[i] + sum_j g(i, j) other[j], for M rows and N vectors of the other side.
 template <int M, int N>
 inline void product_tile(const Coefficients& g, const ProductSums& into) {
   const float* other = into.other;
   const int64_t depth = into.depth, step = into.step;
-  float* sums = into.sums;
   V total[M][N];
 #pragma GCC unroll 8
   for (int i = 0; i < M; ++i)
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n)
-      total[i][n] = into.begins ? Simd::zero() : Simd::load(sums + i * step + n * Simd::W);
+      total[i][n] = Simd::zero();
   for (int64_t j = 0; j < depth; ++j) {
     V c[N];
 #pragma GCC unroll 4
@@ -67,12 +68,16 @@ inline void product_tile(const Coefficients& g, const ProductSums& into) {
 #pragma GCC unroll 8
   for (int i = 0; i < M; ++i)
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) Simd::store(sums + i * step + n * Simd::W, total[i][n]);
+    for (int n = 0; n < N; ++n) {
+      const int64_t at = i * step + n * Simd::W;
+      if (into.known) total[i][n] = Simd::add(Simd::load(into.known + at), total[i][n]);
+      Simd::store(into.sums + at, total[i][n]);
+    }
 }
 
 // All rows of a block with one strip of N vectors.
 template <int N>
-void product_strip(Coefficients g, int64_t rows, const ProductSums& into) {
+void product_rows(Coefficients g, int64_t rows, const ProductSums& into) {
   static_assert(kTileRows == 6, "the last tile has up to 5 rows");
   constexpr decltype(&product_tile<1, N>) last[] = {product_tile<1, N>, product_tile<2, N>,
                                                     product_tile<3, N>, product_tile<4, N>,
@@ -81,6 +86,14 @@ void product_strip(Coefficients g, int64_t rows, const ProductSums& into) {
   for (; row + kTileRows <= rows; row += kTileRows, g.data += kTileRows * g.row)
     product_tile<kTileRows, N>(g, into.at(row));
   if (row < rows) last[rows - row - 1](g, into.at(row));
+}
+
+inline void product_strip(const Coefficients& g, int64_t rows, int64_t vectors,
+                          const ProductSums& into) {
+  constexpr decltype(&product_rows<1>) strips[] = {
+      product_rows<1>, product_rows<2>, product_rows<kStripVectors - 1>,
+      product_rows<kStripVectors>};
+  strips[vectors - 1](g, rows, into);
 }
 
 inline int64_t vectors_of(int64_t features) { return (features + Simd::W - 1) / Simd::W; }
@@ -95,7 +108,9 @@ inline int64_t block_floats(const ProductJob& job) {
   return job.block * block_width(job);
 }
 
-inline ProductShape product_shape() { return {kStrip, kBlockRows, kDepth, kCoefficients + kOthers}; }
+inline ProductShape product_shape() {
+  return {kStrip, Simd::W, kBlockRows, kDepth, kCoefficients + kOthers};
+}
 
 // Rows [row, row + rows) of the result and terms [term, term + depth) of their sums.
 struct ProductTile {
@@ -130,20 +145,21 @@ inline Coefficients product_coefficients(const ScoreGradient& grad, int64_t feat
 
 inline void load_strip(const View& other, const FeatureBlock& strip, const ProductTile& tile,
                        float* out) {
-  const int64_t width = vectors_of(strip.count) * Simd::W;
-  if (other.dtype == DType::f32 && other.step == 1 && strip.count == kStrip) {
-    const float* from = run_at<float>(other, tile.term, 0, strip.feature);
-    for (int64_t j = 0; j < tile.depth; ++j, out += kStrip, from += other.row_stride)
-      std::memcpy(out, from, sizeof(float) * kStrip);
-    return;
-  }
+  const int64_t whole = strip.count / Simd::W * Simd::W, width = vectors_of(strip.count) * Simd::W;
+  const bool direct = other.dtype == DType::f32 && other.step == 1;
   for (int64_t j = 0; j < tile.depth; ++j, out += kStrip) {
-    load_floats(other, tile.term + j, 0, strip.feature, strip.count, out);
+    if (direct) {
+      const float* from = run_at<float>(other, tile.term + j, 0, strip.feature);
+      for (int64_t i = 0; i < whole; i += Simd::W) Simd::store(out + i, Simd::load(from + i));
+      for (int64_t i = whole; i < strip.count; ++i) out[i] = from[i];
+    } else {
+      load_floats(other, tile.term + j, 0, strip.feature, strip.count, out);
+    }
     for (int64_t i = strip.count; i < width; ++i) out[i] = 0.0f;
   }
 }
 
-// Calls each(strip, first of its sums in a row).
+// Calls each(strip, first of its sums in a row, whether other crops have it than the one before).
 template <class Each>
 inline void for_each_strip(const ProductJob& job, Each each) {
   int64_t at = 0;
@@ -153,26 +169,38 @@ inline void for_each_strip(const ProductJob& job, Each each) {
   }
 }
 
+// Calls each(features, first of their sums in a row) for runs of strips that stand side by side:
+// only the last strip before the end of a crop is not whole vectors.
+template <class Each>
+inline void for_each_run(const ProductJob& job, Each each) {
+  FeatureBlock run{};
+  int64_t first = 0;
+  for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool begins_crop) {
+    if (begins_crop && run.count) each(run, first);
+    if (begins_crop) run = {strip.feature, 0, true}, first = at;
+    run.count += strip.count;
+  });
+  if (run.count) each(run, first);
+}
+
 inline void add_product_terms(const ProductJob& job, const ProductTile& tile, float* scratch,
                               const ProductSums& into) {
-  constexpr decltype(&product_strip<1>) strips[] = {
-      product_strip<1>, product_strip<2>, product_strip<kStripVectors - 1>,
-      product_strip<kStripVectors>};
   float* others = scratch + kCoefficients;
   Coefficients g{};
   for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool begins_crop) {
     if (begins_crop) g = product_coefficients(job.grad, strip.feature, tile, scratch);
     load_strip(job.other, strip, tile, others);
-    strips[vectors_of(strip.count) - 1](
-        g, tile.rows, {others, tile.depth, into.sums + at, into.step, into.begins});
+    const float* known = into.known ? into.known + at : nullptr;
+    product_strip(g, tile.rows, vectors_of(strip.count),
+                  {others, tile.depth, known, into.sums + at, into.step});
   });
 }
 
 inline void store_product(const ProductJob& job, const ProductTile& tile, const float* sums) {
   const int64_t step = block_width(job);
-  for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool) {
+  for_each_run(job, [&](const FeatureBlock& run, int64_t at) {
     for (int64_t i = 0; i < tile.rows; ++i)
-      store_floats(job.out, tile.row + i, 0, strip.feature, strip.count, sums + i * step + at);
+      store_floats(job.out, tile.row + i, 0, run.feature, run.count, sums + i * step + at);
   });
 }
 
@@ -191,17 +219,18 @@ inline void product_part(const ProductJob& job, int64_t block, int64_t stripe, f
   const bool partial = job.num_stripes > 1;
   float* sums = partial ? part_of(job, block, stripe) : scratch + product_shape().scratch;
   const int64_t step = block_width(job);
-  bool begins = !job.adds;
+  const float* known = nullptr;
   if (job.adds)
-    for_each_strip(job, [&](const FeatureBlock& strip, int64_t at, bool) {
+    for_each_run(job, [&](const FeatureBlock& run, int64_t at) {
       for (int64_t i = 0; i < tile.rows; ++i)
-        load_floats(job.out, tile.row + i, 0, strip.feature, strip.count, sums + i * step + at);
+        load_floats(job.out, tile.row + i, 0, run.feature, run.count, sums + i * step + at);
+      known = sums;
     });
   const int64_t end = std::min((stripe + 1) * job.stripe, job.other.count);
-  if (begins && stripe * job.stripe >= end) std::memset(sums, 0, sizeof(float) * block_floats(job));
-  for (tile.term = stripe * job.stripe; tile.term < end; tile.term += kDepth, begins = false) {
+  if (!known && stripe * job.stripe >= end) std::memset(sums, 0, sizeof(float) * block_floats(job));
+  for (tile.term = stripe * job.stripe; tile.term < end; tile.term += kDepth, known = sums) {
     tile.depth = std::min(kDepth, end - tile.term);
-    add_product_terms(job, tile, scratch, {nullptr, 0, sums, step, begins});
+    add_product_terms(job, tile, scratch, {nullptr, 0, known, sums, step});
   }
   if (!partial) store_product(job, tile, sums);
 }

@@ -11,6 +11,25 @@ namespace {
 constexpr int64_t kPartBytes = 16 << 20;  // of the stripes' sums
 constexpr int64_t kTasks = 24;            // enough to keep many threads busy to the end
 constexpr int64_t kLeastStripe = 1024;
+constexpr int64_t kPackedBytes = 12 << 20;  // of the queries of one pass
+
+// Strips of runs, which no strip leaves: of nearly as many vectors each, as one that is short costs
+// more a number.
+std::vector<FeatureBlock> strips_of(const std::vector<FeatureBlock>& runs,
+                                    const ProductShape& shape) {
+  std::vector<FeatureBlock> strips;
+  for (const FeatureBlock& run : runs) {
+    const int64_t vectors = divide_up(run.count, shape.vector);
+    const int64_t parts = divide_up(run.count, shape.strip);
+    int64_t at = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t wide = (vectors / parts + (part < vectors % parts)) * shape.vector;
+      strips.push_back({run.feature + at, std::min(wide, run.count - at), part == 0});
+      at += wide;
+    }
+  }
+  return strips;
+}
 
 // Blocks, and stripes where blocks are few: by the shape alone, so that threads change no sum.
 void plan(ProductJob& job, const ProductKernels& kernels) {
@@ -47,9 +66,40 @@ bool run(const Execution& execution, ProductJob& job) {
 
 }  // namespace
 
+bool product_scores(const Execution& execution, const ScoresJob& operands) {
+  const ProductKernels& kernels = *execution.isa.product;
+  const ProductShape shape = kernels.shape();
+  const ProductScoresShape tile = kernels.scores_shape(operands);
+  const std::vector<FeatureBlock> strips = strips_of({{0, operands.query.count, true}}, shape);
+  const int64_t num_strips = static_cast<int64_t>(strips.size());
+  const int64_t floats = operands.num_features * shape.strip;
+  const int64_t fit = kPackedBytes / (floats * static_cast<int64_t>(sizeof(float)));
+  const int64_t pass = std::clamp<int64_t>(fit, 1, num_strips);
+  Buffer<float> packed(pass * floats);
+  ProductScoresJob job{operands, nullptr, packed.data};
+  const int64_t blocks = divide_up(job.per_query, tile.rows);
+  for (int64_t first = 0; first < num_strips; first += pass) {
+    job.strips = strips.data() + first;
+    const int64_t count = std::min(pass, num_strips - first);
+    if (parallel(execution.threads, count, execution.interrupted, [&](int, int64_t strip) {
+          kernels.pack(job, strip, packed.data + strip * floats);
+        }))
+      return true;
+    const int64_t wanted = divide_up(4 * execution.threads, blocks);  // parts, where rows are few
+    const int64_t step = std::max<int64_t>(count / wanted, 1), parts = divide_up(count, step);
+    if (parallel_with_scratch(
+            execution, blocks * parts, tile.scratch, [&](int64_t task, float* scratch) {
+              const int64_t from = task % parts * step;
+              kernels.scores(job, task / parts, from, std::min(from + step, count), scratch);
+            }))
+      return true;
+  }
+  return false;
+}
+
 bool product_backward(const Execution& execution, const PairwiseBackwardJob& job) {
   const std::vector<FeatureBlock> strips =
-      feature_blocks(job.grad, execution.isa.product->shape().strip);
+      strips_of(feature_blocks(job.grad, INT64_MAX), execution.isa.product->shape());
   ProductJob part{};
   part.strips = strips.data();
   part.num_strips = static_cast<int64_t>(strips.size());

@@ -1,6 +1,7 @@
-// Sums of rows by the coefficients of pairs: both gradients of `dot`.
+// Sums of rows by the coefficients of pairs: the scores of `dot` and both their gradients.
 #pragma once
 #include "host/backward.h"
+#include "host/scores.h"
 
 namespace kgfast {
 
@@ -18,9 +19,23 @@ struct ProductJob {
 
 struct ProductShape {
   int strip;        // features of a strip, at most
+  int vector;       // of a vector: strips are whole ones
   int64_t rows;     // of a block, at most
   int64_t depth;    // rows of the other side that are summed in registers
   int64_t scratch;  // floats that a task needs beside the sums of its block
+};
+
+// Scores of queries with blocks of rows. Rows are the coefficients, queries the lanes: a strip holds
+// all features of so many queries.
+struct ProductScoresJob : ScoresJob {
+  const FeatureBlock* strips;  // of queries
+  const float* packed;         // [strips][features][strip]
+};
+
+struct ProductScoresShape {
+  int64_t rows;     // of a block
+  int64_t copied;   // floats of rows that are not read where they stand
+  int64_t scratch;  // floats that a task needs
 };
 
 struct ProductKernels {
@@ -30,9 +45,15 @@ struct ProductKernels {
   void (*part)(const ProductJob&, int64_t block, int64_t stripe, float* scratch);
   // Adds the stripes' parts of a block, in their order.
   void (*add_stripes)(const ProductJob&, int64_t block);
+  ProductScoresShape (*scores_shape)(const ScoresJob&);
+  void (*pack)(const ProductScoresJob&, int64_t strip, float* out);
+  // One block of rows with strips [first, last).
+  void (*scores)(const ProductScoresJob&, int64_t block, int64_t first, int64_t last,
+                 float* scratch);
 };
 
-// The backward of `dot`; true if it was interrupted.
+// `dot` and its backward; true if they were interrupted.
+bool product_scores(const Execution& execution, const ScoresJob& job);
 bool product_backward(const Execution& execution, const PairwiseBackwardJob& job);
 
 }  // namespace kgfast

@@ -7,6 +7,7 @@
 
 #include "host/buffer.h"
 #include "host/passes.h"
+#include "host/product.h"
 
 namespace kgfast {
 namespace {
@@ -135,7 +136,9 @@ bool score_blocks(const Execution& execution, const ScoresJob& job) {
 bool scores(const Execution& execution, const ScoresJob& job) {
   if (!job.query.count || !job.per_query) return false;
   if (job.index) return score_indexed(execution, job);
-  if (execution.isa.facts(job.score).is_rscf) return score_blocks(execution, job);
+  const ScoreFacts facts = execution.isa.facts(job.score);
+  if (facts.is_rscf) return score_blocks(execution, job);
+  if (facts.terms == Terms::products) return product_scores(execution, job);
   return PanelSweep(execution, job).run();
 }
 
