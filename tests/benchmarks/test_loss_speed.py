@@ -6,7 +6,10 @@ import pytest
 
 from support.scripts import run
 
-WORKS = ("bce dot", "bce rotate", "cross entropy dot", "smoothed cross entropy dot")
+WORKS = (
+    *("bce dot", "bce rotate", "cross entropy dot", "smoothed cross entropy dot"),
+    "1-vs-all, batch 9",
+)
 
 
 @pytest.mark.slow
@@ -58,6 +61,17 @@ def test_a_contender_that_fails_leaves_the_others(load, monkeypatch):
     assert found["kgfast"]["seconds"]["median"] > 0
     assert ("linear" in found) == peers.has_linear_cross_entropy()
     script.table_of(rows)
+
+
+def test_a_step_is_held_against_its_matrix_products(load):
+    script = load("loss_speed")
+    options = script.parse(["--quick", "--rounds", "1"])
+    rows = script.race("1-vs-all, batch 4", ("dot", 4, 20, 6, 0.0), options)
+    assert [row["contender"] for row in rows] == ["kgfast", "products", "eager"]
+    assert rows[0]["loss"] == pytest.approx(rows[2]["loss"])
+    lines = script.ratios(rows)
+    assert len(lines) == 2
+    assert "three matrix products" in str(lines[0])
 
 
 def test_loss_speed_refuses_bad_arguments(load, capsys):

@@ -154,6 +154,18 @@ def dense_cross_entropy(work: Work, compiled: bool = False) -> Run:
     return run
 
 
+def three_products(work: Work) -> Run:
+    """The scores, and what a gradient of them makes of the table and of the queries: no loss."""
+
+    def run() -> float:
+        with torch.no_grad():
+            scores = work.queries @ work.table.T
+            of_queries, _ = scores @ work.table, scores.T @ work.queries
+            return of_queries[0, 0].item()
+
+    return run
+
+
 def has_linear_cross_entropy() -> bool:
     """Whether this torch has it."""
     return hasattr(functional, "linear_cross_entropy")
