@@ -77,6 +77,7 @@ class Run:
         Of the whole run.
     resumed : bool
         Whether it goes on from a checkpoint.
+    graph : RunGraph, optional
 
     Raises
     ------
@@ -96,7 +97,7 @@ class Run:
     ) -> None:
         config, dataset, model = job.config, job.dataset, job.model
         self._config, self._dataset, self._model = config, dataset, model
-        self._evaluate, self._folder, self._graph = job.evaluate, folder, graph
+        self._evaluate, self._folder, self.graph = job.evaluate, folder, graph
         self._placement = job.placement
         self._shows_progress = progress and self._placement.leads
         self._requested = False  # whether any process was interrupted
@@ -138,12 +139,23 @@ class Run:
             if self._placement.leads:
                 folder.write_config(config)
 
-    def train(self) -> bool:
-        """Make the steps that are left; False if it was interrupted."""
+    def train(self, pauses: Callable[[], bool] | None = None) -> bool:
+        """Make the steps that are left; False if it was interrupted.
+
+        Parameters
+        ----------
+        pauses : callable, optional
+            Asked before each step whether to stop there, for a later call to go on. The run is
+            saved then, and nothing else: its steps, evaluations and logs are those of one that
+            never paused.
+        """
         state, train = self.state, self._config.train
         self._model.train()
         with Interrupts() as interrupts, self._logs() as logs, self._bar() as bar:
             while not self.is_over():
+                if pauses is not None and pauses():
+                    self._save()
+                    return not interrupts.requested
                 self.make_step()
                 self._agree(interrupts.requested)
                 is_last = state.step == self.steps or self._is_out_of_time()
@@ -367,7 +379,7 @@ class Run:
         return {
             "step": self.state.step,
             "config": self._config.to_dict(),
-            "graph": None if self._graph is None else self._graph.rows,
+            "graph": None if self.graph is None else self.graph.rows,
             "state": self.state.model_dump(),
             "schedule": self._schedule.state(),
             "scaler": self._optimizer.scaler.state(),
@@ -414,7 +426,7 @@ class Run:
             raise ValueError(f"config: {', '.join(str(error).splitlines())}") from None
         if changed:
             return
-        graph = None if self._graph is None else self._graph.rows
+        graph = None if self.graph is None else self.graph.rows
         if complete and meta[_KNOWS_ITS_GRAPH] != graph:
             raise ValueError("its rows belong to other names than those of the run")
         state = State.of(meta.get("state"), complete=complete)
@@ -430,7 +442,7 @@ class Run:
     def _logs(self) -> AbstractContextManager[Logs | None]:
         if self._folder is None or not self._placement.leads:
             return nullcontext()
-        return Logs(self._folder.path, self.state.step if self.resumed else None)
+        return Logs(self._folder.path, self.state.step or None)
 
     def _bar(self) -> Progress:
         return Progress(self.steps, self.state.step, enabled=self._shows_progress)

@@ -181,6 +181,26 @@ class Trainer:
         KeyboardInterrupt
             On Ctrl-C, when the step that it fell into is done and saved.
         """
+        with self.opened(resume, trust_data=trust_data) as run:
+            folder = self.folder
+            before = _result_of_before(folder, run) if folder else None
+            if folder and before:
+                run.load_best()
+                if first_bad_row(self.model) is None:  # else ranking names what is wrong
+                    self._say(f"{folder.path} was finished already: it stays as it is")
+                    return before
+            if not run.train():
+                if self.placement.leads:
+                    print(run.interruption(), file=sys.stderr)
+                raise KeyboardInterrupt
+            return self._finish(run)
+
+    @contextmanager
+    def opened(self, resume: bool = False, *, trust_data: bool = False) -> Iterator[Run]:
+        """The run, for a caller who decides when its steps are made: see :meth:`fit`.
+
+        While it is open, no other process writes its folder, and torch has the config's threads.
+        """
         leads = self.placement.leads
         with self.placement.telling(), self._locked(), _threads(self.config.threads):
             graph = self._graph_of_the_run(resume, trust_data)
@@ -194,17 +214,7 @@ class Trainer:
             folder = self.folder
             if folder and graph and leads and not (run.resumed and folder.graph.exists()):
                 folder.write_graph(graph)
-            before = _result_of_before(folder, run) if folder else None
-            if folder and before:
-                run.load_best()
-                if first_bad_row(self.model) is None:  # else ranking names what is wrong
-                    self._say(f"{folder.path} was finished already: it stays as it is")
-                    return before
-            if not run.train():
-                if leads:
-                    print(run.interruption(), file=sys.stderr)
-                raise KeyboardInterrupt
-            return self._finish(run, graph)
+            yield run
 
     def _locked(self) -> AbstractContextManager[None]:
         """The lock of the folder, for the process that writes it."""
@@ -247,7 +257,7 @@ class Trainer:
         """
         return self.placement.ranks(self.model, self.dataset, split, self.config)
 
-    def _finish(self, run: Run, graph: RunGraph | None) -> Result:
+    def _finish(self, run: Run) -> Result:
         """Rank the test set by the best model, and write what came of it."""
         run.load_best()
         test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
@@ -265,7 +275,7 @@ class Trainer:
             stopped_early=state.stopped_early,
         )
         if self.folder is not None and self.placement.leads:
-            of_graph = {} if graph is None else {"graph": graph.fingerprint}
+            of_graph = {} if run.graph is None else {"graph": run.graph.fingerprint}
             self.folder.write_result(vars(result) | of_graph | provenance(self.device))
         return result
 
