@@ -1,17 +1,18 @@
 """The picture of one run or several: loss and MRR per step, and what came of the test set."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kgfast.frames import needed
 from kgfast.training.logs import Row, read_rows
 from kgfast.training.run_folder import RunFolder
 
 _METRICS = (("mrr", "MRR", "-"), ("hits@10", "hits@10", ":"))
 # Okabe & Ito's colours, which people tell apart whatever colours they see; green first.
-_COLORS = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
+COLORS = ("#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#f0e442")
 
 Run = str | os.PathLike[str]
 
@@ -70,21 +71,33 @@ def plot(
     if out is None and len(folders) > 1:
         raise ValueError("say with --out where to put the picture of several runs")
     drawn = [
-        drawn_run(folder, _COLORS[place % len(_COLORS)], name)
+        drawn_run(folder, COLORS[place % len(COLORS)], name)
         for place, (folder, name) in enumerate(zip(folders, _names(folders), strict=True))
     ]
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("kgfast plot needs matplotlib: pip install matplotlib") from None
     stem = folders[0] / "metrics" if out is None else Path(out)
+    return save_pictures(stem, (7, 5), lambda figure: draw(figure, drawn, log), "kgfast plot")
+
+
+def save_pictures(
+    stem: Path, size: tuple[float, float], paint: Callable[[Any], None], what: str
+) -> list[Path]:
+    """Save what is painted in a figure as ``<stem>.png`` and ``<stem>.svg``.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed: says that ``what`` needs it.
+    """
+    matplotlib = needed("matplotlib", what)
+    from matplotlib.figure import Figure
+
     if stem.suffix in (".png", ".svg"):
         stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "kgfast", "svg.fonttype": "none"}):  # the same bytes each time
-        figure = Figure(figsize=(7, 5), layout="constrained")
-        draw(figure, drawn, log)
+    same_bytes_each_time = {"svg.hashsalt": "kgfast", "svg.fonttype": "none"}
+    with matplotlib.rc_context(same_bytes_each_time):
+        figure = Figure(figsize=size, layout="constrained")
+        paint(figure)
         paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
         figure.savefig(paths[0], dpi=160)
         figure.savefig(paths[1], metadata={"Date": None})

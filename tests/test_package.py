@@ -51,6 +51,7 @@ ROOMS = [
     "influence",
     "adapters",
     "plots",
+    "search",
     "report",
     "cli",
     "__main__",

@@ -87,7 +87,10 @@ def sections(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[
     for name, field in section.model_fields.items():
         inner = _section_of(field.annotation)
         if inner is not None:
-            yield from sections(inner, f"{prefix}.{name}" if prefix else name)
+            key = f"{prefix}.{name}" if prefix else name
+            yield from sections(
+                inner, f"{key}.KEY" if get_origin(field.annotation) is dict else key
+            )
 
 
 def rows(section: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -128,7 +131,13 @@ def takes(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         limits = [said_of.get(it, it) for it in limits]
         limits = [f"{it} characters" if it.startswith("at most") else it for it in limits]
         return ", ".join(["text", *limits])
-    said = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
+    said = {
+        Any: "values",
+        int: "whole number",
+        float: "number",
+        bool: "`true`, `false`",
+        str: "text",
+    }
     return " ".join([said.get(annotation, "`null`"), ", ".join(limits)]).strip()
 
 

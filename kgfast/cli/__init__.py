@@ -1,4 +1,4 @@
-"""The command line: ``kgfast train``, ``evaluate``, ``predict``, ``explain``, ``convert`` and more.
+"""The command line: ``kgfast train``, ``evaluate``, ``predict``, ``explain``, ``search`` and more.
 
 One file per kind of command, each of which adds its own to the app of ``common.py``. None loads
 torch before its command is called.
@@ -13,6 +13,7 @@ from kgfast.cli import (
     planning,
     prediction,
     report,
+    search,
     training,
 )
 from kgfast.cli.common import app
@@ -28,6 +29,7 @@ __all__ = [
     "planning",
     "prediction",
     "report",
+    "search",
     "training",
 ]
 

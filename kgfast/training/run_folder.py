@@ -149,6 +149,11 @@ class RunFolder:
                 tensors[name] = tensors[name][first::step].clone()
         return tensors, meta
 
+    def drop_states(self) -> None:
+        """Delete all that holds tensors: what is left is the config, the log and the result."""
+        for path in self.path.glob("*.safetensors"):
+            path.unlink()
+
     def models(self) -> list[Path]:
         """Every ``model_<n>``, by its step; nothing is written."""
         found = [match for match in self._matches(_MODEL) if not match["scratch"]]

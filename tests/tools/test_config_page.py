@@ -37,7 +37,9 @@ def test_it_lists_every_key_and_every_config(config_page):
     page = config_page.page()
     sections = {prefix for prefix, _ in config_page.sections(Config, "")}
     for key in _keys(Config):
-        if key in sections:
+        if f"{key}.KEY" in sections:
+            assert f"## `{key}.KEY`" in page
+        elif key in sections:
             assert f"## `{key}`" in page
         else:
             (line,) = (it for it in page.split("\n") if it.startswith(f"| `{key}` |"))

@@ -137,6 +137,42 @@ MISTAKES = [
     ({"modle": {}}, "unknown key modle; did you mean model?"),
     ({"optim": {"name": "adam"}}, "optim.lr is missing"),
     ({"optim": 3}, "optim must be a section with keys; got 3"),
+    ({"search": {}}, "search.ranges is missing"),
+    ({"search": {"ranges": {}}}, "search.ranges must have at least 1 values; got {}"),
+    ({"search": {"ranges": 3}}, "search.ranges must be a section with keys; got 3"),
+    ({"search": {"ranges": {"seed": 3}}}, "search.ranges.seed must be a section with keys; got 3"),
+    (
+        {"search": {"ranges": {"optim.lr": {"lo": 1, "high": 2}}}},
+        "unknown key search.ranges.optim.lr.lo",
+    ),
+    (
+        {"search": {"ranges": {"optim": {"lr": {"low": "a", "high": 1}}}}},
+        "search.ranges.optim.lr.low must be a number; got 'a'",
+    ),
+    (
+        {"search": {"ranges": {"optim.lr": {"low": 1}}}},
+        "search.ranges.optim.lr: needs low and high, or choices",
+    ),
+    (
+        {"search": {"ranges": {"optim.lr": {"low": 1, "high": 1}}}},
+        "search.ranges.optim.lr: low must be less than high; got 1 and 1",
+    ),
+    (
+        {"search": {"ranges": {"optim.lr": {"low": 0, "high": 1, "log": True}}}},
+        "search.ranges.optim.lr: low must be greater than 0 with log; got 0",
+    ),
+    (
+        {"search": {"ranges": {"optim.lr": {"choices": []}}}},
+        "search.ranges.optim.lr.choices must have at least 1 values; got []",
+    ),
+    (
+        {"search": {"ranges": {"optim.lr": {"choices": [1], "high": 1}}}},
+        "search.ranges.optim.lr: has choices; leave low, high and log out",
+    ),
+    (
+        {"search": {"ranges": {"seed": {"choices": [1]}}, "reduction": 1}},
+        "search.reduction must be at least 2; got 1",
+    ),
     ({"model": None}, "model must be a section with keys; got None"),
     ({"model__base_dim": 80.5}, "model.base_dim must be a whole number; got 80.5"),
     ({"model__base_dim": 0}, "model.base_dim must be at least 1; got 0"),

@@ -4,8 +4,9 @@ The keys are those that people's configs use today, plus what this trainer adds.
 strictly, because a misspelt key or a number that YAML read as text otherwise shows up as a bad MRR
 hours later.
 
-:mod:`sections` hold the keys, :mod:`fields` what a value may be, :mod:`checks` what contradicts
-each other, :mod:`schema` the whole; :mod:`names`, :mod:`files` and :mod:`errors` are the way there.
+:mod:`sections` hold the keys, :mod:`search` those of a search, :mod:`fields` what a value may be,
+:mod:`checks` what contradicts each other, :mod:`schema` the whole; :mod:`names`, :mod:`files` and
+:mod:`errors` are the way there.
 """
 
 from kgfast.training.config.schema import Config, may_change

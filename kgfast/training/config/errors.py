@@ -16,6 +16,7 @@ _SAYS: dict[str, Callable[[dict[str, Any]], str]] = {
     "bool_type": lambda limits: "must be true or false",
     "string_type": lambda limits: "must be text",
     "list_type": lambda limits: "must be a list",
+    "dict_type": lambda limits: "must be a section with keys",
     "finite_number": lambda limits: "must be finite",
     "model_type": lambda limits: "must be a section with keys",
     "model_attributes_type": lambda limits: "must be a section with keys",

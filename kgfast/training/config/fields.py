@@ -32,6 +32,7 @@ Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+TwoOrMore = Annotated[int, BeforeValidator(_whole), Field(ge=2)]
 CountOrZero = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 NonNegativeOrOff = Annotated[NonNegative, BeforeValidator(_off)]
 Word = BeforeValidator(_lower)

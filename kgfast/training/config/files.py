@@ -88,6 +88,20 @@ def assign(values: dict[str, Any], override: str) -> str:
     return key
 
 
+def assigned(values: Mapping[str, Any], by_key: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of nested values, with those of dotted keys put into it.
+
+    Examples
+    --------
+    >>> assigned({"optim": {"lr": 0.1}}, {"optim.lr": 0.2, "seed": 1})
+    {'optim': {'lr': 0.2}, 'seed': 1}
+    """
+    result = nested(values)
+    for key, value in by_key.items():
+        _put(result, key, value)
+    return result
+
+
 def drop_ignored(values: dict[str, Any], source: str) -> None:
     """Take out the keys that change nothing, with a warning for each."""
     for dotted, why in IGNORED.items():

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 from pydantic import BaseModel, ValidationError, model_validator
 
@@ -12,6 +12,7 @@ from kgfast.training.config.checks import problems
 from kgfast.training.config.errors import describe
 from kgfast.training.config.files import assign, drop_ignored, nested, read_yaml
 from kgfast.training.config.names import find_config
+from kgfast.training.config.search import SearchConfig, problems_of_ranges
 from kgfast.training.config.sections import Sections
 
 # What may change when a run is resumed.
@@ -19,7 +20,7 @@ _FREE_OF_TRAIN = ("max_minutes", "eval_every", "save_every", "log_every", "out_d
 _KEPT = ("keep", "keep_every")
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]
-    + ["distributed.tables", "distributed.timeout"]
+    + ["distributed.tables", "distributed.timeout", "search.minutes", "search.trials"]
     + [f"train.{key}" for key in (*_FREE_OF_TRAIN, *_KEPT)]
 )
 
@@ -48,9 +49,11 @@ class Config(Sections):
     (1024, 'row_adam')
     """
 
+    search: SearchConfig | None = None
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        lines = list(problems(self))
+        lines = [*problems(self), *(problems_of_ranges(self.search) if self.search else ())]
         if lines:
             raise ValueError("\n".join(lines))
         return self
@@ -103,9 +106,10 @@ class Config(Sections):
     def training_differences(self, other: "Config") -> dict[str, tuple[Any, Any]]:
         """The dotted keys that another config changes and a resumed run must not: (this, other).
 
-        Where, how often and for how long is free; what is learned, and how, is not.
+        Where, how often and for how long is free; what is learned, and how, is not. What a search
+        tries is no part of a run.
         """
-        mine, theirs = self.flat(), other.flat()
+        mine, theirs = (_flat(it.to_dict() | {"search": None}) for it in (self, other))
         return {
             key: (mine.get(key), theirs.get(key))
             for key in dict.fromkeys([*mine, *theirs])
@@ -149,6 +153,8 @@ def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """The dotted names of everything that may be set."""
     for name, field in section.model_fields.items():
         yield prefix + name
+        if get_origin(field.annotation) is dict:  # whose keys are anybody's
+            continue
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 yield from _keys(kind, f"{prefix}{name}.")

@@ -1,0 +1,92 @@
+"""``kgfast search``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kgfast.cli.common import Debug, Set, app, errors_in_a_line
+
+
+@app.command()
+def search(
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", help="A YAML file with a section search, or a name."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Instead of a config: the default one of this model.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of the graph, with its train.txt.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="How long, all trials together; search.minutes.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="How many trials; search.trials.")] = None,
+    set: Set = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The folder of the search; searches/<folder>-<config>.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where it ended.")] = False,
+    show: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Instead: the trials of a search, and their picture."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Search for values of the keys that a config has ranges for: successive halving."""
+    with errors_in_a_line(debug):
+        if show is not None:
+            _show(show)
+            return
+        from kgfast.search import search as find
+        from kgfast.training import Config
+        from kgfast.training.config.names import choose
+
+        chosen = choose(config, model, data)
+        budget = {"search.minutes": minutes, "search.trials": trials}
+        options = [f"{key}={json.dumps(it)}" for key, it in budget.items() if it is not None]
+        overrides = [*chosen.overrides, *(set or ()), *options]
+        checked = Config.from_yaml(chosen.path, overrides)
+        folder = run or Path("searches") / chosen.run_name
+        found = find(checked, folder, resume=resume, progress=not quiet)
+        _print_trials(folder, found)
+
+
+def _show(folder: Path) -> None:
+    """The table, and the files of the picture where there is something to draw."""
+    from kgfast.search import plot_trials, read_trials
+
+    found = read_trials(folder)
+    _print_trials(folder, found)
+    if found.best is not None:
+        for path in plot_trials(folder):
+            typer.echo(str(path))
+
+
+def _print_trials(folder: Path, found: Any) -> None:
+    """A line per trial, the best first, and what to do with that one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from kgfast.search.space import names_of
+
+    table = Table(title=f"{folder}: {found.summary()}", title_justify="left")
+    keys = [name for name, _ in names_of(found.all[0].values)] if found.all else []
+    for name in ("trial", "MRR", found.unit, "min", *keys, "outcome"):
+        table.add_column(name, justify="right")
+    for trial in found.by_merit():
+        mrr = "" if trial.mrr is None else f"{trial.mrr:.4f}"
+        values = [text for _, text in names_of(trial.values)]
+        numbers = [str(trial.number), mrr, str(trial.reached), f"{trial.seconds / 60:.1f}"]
+        table.add_row(*numbers, *values, trial.outcome.value)
+    Console(width=None if sys.stdout.isatty() else 116, markup=False).print(table)
+    best = found.best
+    if best is not None:
+        run = folder / "trials" / str(best.number)
+        typer.echo(f"the best: {folder / 'best.yaml'}; rank its test set with:")
+        typer.echo(f"kgfast train --config {folder / 'best.yaml'} --run {run} --resume")

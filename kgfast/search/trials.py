@@ -1,0 +1,118 @@
+"""What came of trials: each as a row, the best of them, and how they are shown."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    open = "open"
+    done = "done"
+    stopped = "stopped"
+    diverged = "diverged"
+    contradicts = "contradicts"
+    memory = "out of memory"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a search.
+
+    Attributes
+    ----------
+    number : int
+        Of the trial; ``trials/<number>`` is its run folder.
+    values : dict
+        Of the keys that have ranges.
+    outcome : {"open", "done", "stopped", "diverged", "contradicts", "out of memory"}
+        ``done``: trained to its end; ``stopped`` at a rung, where others were better; ``open``:
+        the search ended before.
+    rungs : dict of int to float
+        Filtered MRR on valid after so many epochs (steps, where the config counts steps).
+    mrr : float, optional
+        Of the best state of a trial that is done, else at its last rung; None if it saw none.
+    seconds : float
+        Of training and evaluations.
+    message : str
+        Why it diverged, or what contradicts.
+    """
+
+    number: int
+    values: dict[str, Any]
+    outcome: Outcome
+    rungs: dict[int, float]
+    mrr: float | None
+    seconds: float
+    message: str = ""
+
+    @property
+    def reached(self) -> int:
+        """The last rung; 0 if it saw none."""
+        return max(self.rungs, default=0)
+
+    @property
+    def merit(self) -> tuple[bool, int, float]:
+        """What trials are ordered by: done or not, how far, how good."""
+        done = self.outcome is Outcome.done  # also where it stopped early
+        return done, 0 if done else self.reached, self.mrr or 0.0
+
+    def row(self) -> dict[str, Any]:
+        """All of it for JSON."""
+        rungs = {str(rung): value for rung, value in self.rungs.items()}
+        return {**vars(self), "outcome": self.outcome.value, "rungs": rungs}
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The trials of a search.
+
+    Attributes
+    ----------
+    all : tuple of Trial
+        By number.
+    unit : {"epochs", "steps"}
+        What rungs count.
+    """
+
+    all: tuple[Trial, ...]
+    unit: str
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of those that are done; of those that got furthest, while none is."""
+        seen = [trial for trial in self.all if trial.mrr is not None]
+        return max(seen, key=lambda trial: (*trial.merit, -trial.number), default=None)
+
+    @property
+    def ended(self) -> list[Trial]:
+        """Those that are not open."""
+        return [trial for trial in self.all if trial.outcome is not Outcome.open]
+
+    @property
+    def seconds(self) -> float:
+        """Of training and evaluations, of all of them."""
+        return sum(trial.seconds for trial in self.all)
+
+    def by_merit(self) -> list[Trial]:
+        """The best first."""
+        return sorted(self.all, key=lambda trial: (*trial.merit, -trial.number), reverse=True)
+
+    def summary(self) -> str:
+        """How many ended how, in a line.
+
+        >>> Trials((), "epochs").summary()
+        '0 trials'
+        """
+        counts = {
+            outcome.value: sum(trial.outcome is outcome for trial in self.all)
+            for outcome in Outcome
+        }
+        parts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
+        total = f"{len(self.all)} trial{'' if len(self.all) == 1 else 's'}"
+        return f"{total}: {', '.join(parts)}" if parts else total
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for JSON."""
+        return {"unit": self.unit, "trials": [trial.row() for trial in self.all]}

@@ -1,0 +1,64 @@
+"""``kgfast search``: what it prints, what it refuses, and the table of --show."""
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from kgfast.cli import app
+from support.small_runs import RING_CONFIG, write_ring
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["search", *map(str, words)])
+
+
+@pytest.fixture
+def config(tmp_path):
+    write_ring(tmp_path / "ring")
+    path = tmp_path / "tiny.yaml"
+    ranges = {"optim.lr": {"low": 0.001, "high": 0.1, "log": True}}
+    dataset = {"dataset": {"name": "ring", "root": str(tmp_path)}, "search": {"ranges": ranges}}
+    path.write_text(yaml.safe_dump(RING_CONFIG | dataset))
+    return path
+
+
+def test_a_search_is_run_shown_and_gone_on_with(config, tmp_path):
+    folder = tmp_path / "found"
+    base = "--config", config, "--run", folder
+    done = run(*base, "--trials", 2, "--set", "search.ranges.model.gamma={low: 2, high: 6}")
+    assert done.exit_code == 0, done.stderr
+    assert "2 trials: " in done.stdout
+    assert " gamma " in done.stdout
+    assert f"kgfast train --config {folder / 'best.yaml'} --run {folder / 'trials'}/" in done.stdout
+    assert [line[:9] for line in done.stderr.splitlines()] == ["trial 0  ", "trial 1  "]
+    again = run(*base, "--trials", 2)
+    assert again.exit_code == 2
+    assert "holds a search: go on with --resume" in again.stderr
+    own = folder / "config.yaml"
+    more = run("--config", own, "--run", folder, "--trials", 3, "--resume", "--quiet")
+    assert more.exit_code == 0, more.stderr
+    assert "3 trials: " in more.stdout
+    assert more.stderr == ""
+    shown = run("--show", folder)
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.startswith(more.stdout)
+    assert (folder / "trials.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "search.minutes: say for how long, or with search.trials how many trials"),
+        (("--minutes", "0"), "--set: search.minutes must be greater than 0; got 0.0"),
+        (
+            ("--trials", "1", "--set", "search.ranges.optim.lrr={low: 1, high: 2}"),
+            "search.ranges.optim.lrr: 1.0 cannot be: unknown key optim.lrr; did you mean optim.lr?",
+        ),
+        (("--show", "nowhere"), "nowhere holds no search: config.yaml is missing"),
+    ],
+)
+def test_mistakes_are_a_line(config, tmp_path, words, message):
+    done = run("--config", config, "--run", tmp_path / "a", *words)
+    assert done.exit_code == 2
+    assert done.stderr == f"error: {message}\n"
+    assert not (tmp_path / "a").exists()

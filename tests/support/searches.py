@@ -1,0 +1,31 @@
+"""Searches over a small graph that take a second, and what can be compared of two of them."""
+
+from kgfast.datasets import synthetic
+from kgfast.training import Config
+
+GRAPH = synthetic(150, 4, 600, 40, 40)
+RANGES = {
+    "optim.lr": {"low": 1e-3, "high": 0.3, "log": True},
+    "model": {"base_dim": {"choices": [4, 8]}},  # a section, as files may have it
+    "data.neg_size": {"low": 4, "high": 16},
+}
+
+
+def search_config(ranges=None, /, search=None, **sections):
+    values = {
+        "threads": 1,
+        "dataset": {"name": "synthetic"},
+        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
+        "optim": {"lr": 0.02},
+        "train": {"epochs": 4, "eval_every": 5, "log_every": 5},
+        "data": {"train_bs": 256, "neg_size": 8, "negatives": "shared"},
+        "search": {"ranges": ranges or RANGES, "trials": 6, "reduction": 2, **(search or {})},
+    }
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
+    return Config.from_dict(values)
+
+
+def without_times(trials):
+    """All of trials that does not depend on the machine."""
+    return [{**trial.row(), "seconds": None} for trial in trials.all]
