@@ -83,6 +83,7 @@ lint: $(VENV)/.complete
 	$(PY) benchmarks/facts_page.py --check
 	$(PY) benchmarks/graphs_page.py --check
 	$(PY) benchmarks/path_star_page.py --check
+	$(PY) benchmarks/search_page.py --check
 	$(PY) benchmarks/reports_page.py --check
 	$(PY) benchmarks/scale_page.py --check
 
@@ -112,6 +113,7 @@ bench-data: $(VENV)/.complete
 	$(PY) benchmarks/train_memory.py --data $(DATA) --evaluations 20 --every 5 --triples 256 \
 	    --json benchmarks/results/cpu-train-memory-20.json
 	$(PY) benchmarks/med_trials.py --data $(DATA)
+	$(PY) benchmarks/search_trials.py --data $(DATA)
 
 # Tables of up to 23 GB in FOLDER: `make bench-scale FOLDER=DIR`.
 bench-scale: $(VENV)/.complete
