@@ -53,6 +53,7 @@ ROOMS = [
     "plots",
     "search",
     "report",
+    "serve",
     "cli",
     "__main__",
 ]
@@ -75,6 +76,8 @@ def imports_of(path: Path) -> list[str]:
 def test_doctests(module):
     if module.startswith("kgfast.kernels.triton"):
         pytest.importorskip("triton")
+    if module.startswith("kgfast.serve."):
+        pytest.importorskip("uvicorn", reason="the extra serve is not installed")
     results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
     assert results.failed == 0
 
@@ -123,7 +126,7 @@ def test_arrows_point_one_way():
     )
 
 
-@pytest.mark.parametrize("door", ["adapters", "influence"])
+@pytest.mark.parametrize("door", ["adapters", "influence", "serve"])
 def test_only_the_command_line_and_the_server_import_what_they_alone_show(door):
     for path in ROOT.glob("kgfast/**/*.py"):
         room = path.relative_to(ROOT / "kgfast").parts[0].removesuffix(".py")

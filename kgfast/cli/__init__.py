@@ -14,6 +14,7 @@ from kgfast.cli import (
     prediction,
     report,
     search,
+    serving,
     training,
 )
 from kgfast.cli.common import app
@@ -30,6 +31,7 @@ __all__ = [
     "prediction",
     "report",
     "search",
+    "serving",
     "training",
 ]
 

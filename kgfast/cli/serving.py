@@ -1,0 +1,89 @@
+"""``kgfast serve``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kgfast.cli.common import (
+    Checkpoint,
+    Data,
+    Debug,
+    Folder,
+    Set,
+    Which,
+    app,
+    errors_in_a_line,
+    holds_tables,
+    load,
+    load_folder,
+)
+
+
+@app.command()
+def serve(
+    run: Folder,
+    host: Annotated[
+        str, typer.Option(help="The address to bind: whoever reaches it may ask.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
+    max_k: Annotated[int, typer.Option(min=1, help="Answers to a query.")] = 1000,
+    max_queries: Annotated[int, typer.Option(min=1, help="Queries of a request.")] = 1000,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Requests answered at the same time; others get 503.")
+    ] = 256,
+    dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
+    checkpoint: Checkpoint = Which.best,
+    data: Data = None,
+    set: Set = None,
+    debug: Debug = False,
+) -> None:
+    """Answer queries over HTTP: POST /topk, /rank, /score; GET /health, /metrics."""
+    with errors_in_a_line(debug):
+        _check_installed()
+        from kgfast.serve.limits import Limits
+        from kgfast.serve.running import serve as serve_until_told
+
+        limits = Limits(k=max_k, queries=max_queries, body=max_body, requests=max_requests)
+        engine = _engine(run, checkpoint, data, set, dim)
+        if engine.known is None:
+            typer.echo(
+                "no data were found: known triples are among the answers (--data DIR leaves them "
+                "out)",
+                err=True,
+            )
+
+        def ready(url: str) -> None:
+            typer.echo(f"serving {engine.model!r} on {url}")
+
+        serve_until_told(engine, host, port, limits, ready)
+
+
+def _check_installed() -> None:
+    """That what the extra brings is there."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f'kgfast serve needs {" and ".join(missing)}: pip install "kgfast[serve]"'
+        )
+
+
+def _engine(run: Path, checkpoint: Which, data: Path | None, set: Set, dim: int | None) -> Any:
+    """The model of a run, or of tables, with its names and known triples."""
+    from kgfast.eval.batches import check_names
+    from kgfast.models.base import operator_width
+    from kgfast.serve.engine import Engine
+
+    if holds_tables(run):
+        loaded: Any = load_folder(run, data, as_table=False)
+    else:
+        loaded = load(run, checkpoint, data, set)
+    model, dataset, names = loaded.model, loaded.dataset, loaded.vocabulary or (None, None)
+    check_names(tuple(names), model)
+    if dim is not None:
+        operator_width(model, dim)  # says which there are
+    known = None if dataset is None else dataset.known()
+    return Engine(model, tuple(names), known, dim, loaded.probabilities)

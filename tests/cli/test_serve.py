@@ -1,0 +1,158 @@
+"""``kgfast serve``: what it loads, what it refuses, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import kgfast
+from kgfast.cli import app
+from kgfast.datasets import load as load_data
+from support.serving import answer, ask, connect, head
+from support.small_runs import ring_trainer, write_ring
+
+pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+pytest.importorskip("starlette", reason="the extra serve is not installed")
+
+from kgfast.serve import running
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_ring(folder / "ring")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "ring"
+    ring_trainer(root, folder).fit()
+    return folder
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["serve", *map(str, words)])
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What the command would serve, in place of serving it."""
+    found = []
+
+    def keep(engine, host, port, limits, ready):
+        found.append((engine, host, port, limits))
+        ready("http://there")
+
+    monkeypatch.setattr(running, "serve", keep)
+
+    def call(*words):
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+        return *found.pop(), result
+
+    return call
+
+
+def test_a_run(served, trained):
+    engine, host, port, limits, result = served(trained, "--max-k", 5, "--max-body", 99)
+    loaded = kgfast.load_run(trained)
+    assert (host, port) == ("127.0.0.1", 8000)
+    assert (limits.k, limits.body, limits.queries) == (5, 99, 1000)
+    assert torch.equal(engine.model.entity, loaded.model.entity)
+    assert engine.names == tuple(loaded.vocabulary)
+    assert len(engine.known) == len(loaded.dataset.known())
+    assert result.stdout == f"serving {engine.model!r} on http://there\n"
+    assert result.stderr == ""
+
+
+def test_tables(served, trained, root, tmp_path):
+    tables = tmp_path / "tables"
+    assert (
+        CliRunner()
+        .invoke(app, ["export", str(trained), "--to", "npy", "--out", str(tables)])
+        .exit_code
+        == 0
+    )
+    alone, *_, result = served(tables)
+    assert "known triples are among the answers" in result.stderr
+    assert alone.known is None
+    names = load_data(root / "ring")
+    assert alone.names == (names.entities, names.relations)
+    beside, host, *_ = served(tables, "--data", root / "ring", "--host", "0.0.0.0")
+    assert (len(beside.known), host) == (24, "0.0.0.0")
+    for path in ("entities.json", "relations.json"):
+        (tables / path).unlink()
+    assert served(tables)[0].names == (None, None)
+    *_, result = served(tables, "--data", root / "ring")
+    assert "does not name its entities and relations" in result.stderr
+
+
+class TestErrors:
+    def error_of(self, *words):
+        result = run(*words)
+        assert result.exit_code == 2, result.output
+        return result.stderr
+
+    def test_no_run(self, tmp_path):
+        assert "no config.yaml" in self.error_of(tmp_path)
+
+    def test_another_graph(self, trained, tmp_path):
+        other = write_ring(tmp_path / "other", entities=[f"x{i}" for i in range(12)], splits={})
+        (other / "train.txt").write_text("x0\tnext\tx1\n")
+        assert str(other) in self.error_of(trained, "--data", other)
+
+    def test_a_width_that_the_model_lacks(self, trained):
+        assert "dim" in self.error_of(trained, "--dim", 99)
+
+    def test_limits(self, trained):
+        assert "--max-k" in self.error_of(trained, "--max-k", 0)
+
+    def test_a_port_that_is_taken(self, trained):
+        with running.bound("127.0.0.1", 0, 1) as taken:
+            port = taken.getsockname()[1]
+            assert "in use" in self.error_of(trained, "--port", port)
+
+    def test_without_the_extra(self, trained, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert 'pip install "kgfast[serve]"' in self.error_of(trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_after_what_runs(trained, number):
+    """A request whose body is still under way when the signal comes is answered."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kgfast", "serve", str(trained), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        port = int(re.search(r"127\.0\.0\.1:(\d+)$", process.stdout.readline())[1])
+        query = {"heads": "e3", "relations": "next", "k": 1}
+        assert ask(port, "/topk", **query)[0] == 200
+        body = json.dumps(query).encode()
+        with connect(port) as connection, connect(port):
+            connection.sendall(head("/topk", len(body)) + body[:5])
+            threading.Event().wait(0.5)
+            process.send_signal(number)
+            threading.Event().wait(0.5)
+            assert process.poll() is None
+            connection.sendall(body[5:])
+            assert answer(connection)[0] == 200
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+        with pytest.raises(ConnectionRefusedError):
+            connect(port)
+    finally:
+        process.kill()
+        process.communicate()

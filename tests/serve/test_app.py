@@ -1,0 +1,281 @@
+"""The endpoints: what they answer is what `topk` and `rank` say, and bad input names its field."""
+
+import json
+import threading
+
+import pytest
+import torch
+
+pytest.importorskip("starlette", reason="the extra serve is not installed")
+pytest.importorskip("httpx2", reason="httpx2 is not installed")
+
+from starlette.testclient import TestClient
+
+import kgfast
+from kgfast.serve.app import make_app
+from kgfast.serve.engine import Engine
+from kgfast.serve.limits import Limits
+from support.serving import engine_of
+
+
+@pytest.fixture(scope="module")
+def client(engine):
+    with TestClient(make_app(engine)) as found:
+        yield found
+
+
+def post(client, path, **body):
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+class TestTopk:
+    @pytest.mark.parametrize("asked", ["heads", "tails"])
+    @pytest.mark.parametrize("known", [False, True])
+    def test_answers_are_those_of_topk(self, client, engine, asked, known):
+        found = post(client, "/topk", **{asked: [3, 7]}, relations=2, k=4, known=known)
+        top = kgfast.topk(
+            engine.model,
+            **{asked: [3, 7]},
+            relations=2,
+            k=4,
+            known=None if known else engine.known,
+        )
+        assert found["predicted"] == ("tail" if asked == "heads" else "head")
+        assert found["known"] is known
+        ids = [[it["id"] for it in row] for row in found["answers"]]
+        scores = [[it["score"] for it in row] for row in found["answers"]]
+        assert ids == top.ids.tolist()
+        assert torch.equal(torch.tensor(scores), top.scores)
+        names = [[it["name"] for it in row] for row in found["answers"]]
+        assert names == [engine.names[0].names_of(row) for row in top.ids]
+
+    def test_names_are_ids(self, client):
+        by_id = post(client, "/topk", heads=[3, 4], relations=2)
+        by_name = post(client, "/topk", heads=["entity_003", 4], relations=["symmetric_0"])
+        assert by_name == by_id
+        assert len(by_id["answers"][0]) == 10
+
+    def test_relations(self, client, engine):
+        found = post(client, "/topk", heads=3, tails=[5, 6], k=99)
+        assert found["predicted"] == "relation"
+        for row in found["answers"]:
+            assert sorted(it["name"] for it in row) == sorted(engine.names[1])
+
+    def test_fewer_candidates_than_k(self):
+        few = engine_of(known=kgfast.KnownTriples([(0, 0, tail) for tail in range(298)]))
+        with TestClient(make_app(few)) as client:
+            found = post(client, "/topk", heads=[0, 1], relations=0, k=5)
+        assert sorted(it["id"] for it in found["answers"][0]) == [298, 299]
+        assert len(found["answers"][1]) == 5
+
+
+def test_ranks_are_those_of_rank(client, engine):
+    triples = [(3, 2, 7), (3, 2, 8), (9, 2, 8)]
+    heads, relations, tails = (list(column) for column in zip(*triples, strict=True))
+    asked = {"heads": heads, "relations": relations, "tails": tails}
+    for known in (False, True):
+        found = post(client, "/rank", **asked, known=known, sides=["tail", "relation"])
+        ranks = kgfast.rank(
+            engine.model,
+            triples,
+            known=None if known else engine.known,
+            sides=("tail", "relation"),
+        )
+        for kind in ("optimistic", "realistic", "pessimistic", "num_candidates"):
+            rows = [[row[side][kind] for side in ("tail", "relation")] for row in found["ranks"]]
+            assert rows == getattr(ranks, kind).tolist()
+    assert post(client, "/rank", **asked)["ranks"][0].keys() == {"head", "tail"}
+
+
+def test_scores_are_those_of_topk(client, engine):
+    top = post(client, "/topk", heads=3, relations=2, k=5)["answers"][0]
+    tails = [it["id"] for it in top]
+    found = post(client, "/score", heads=3, relations=2, tails=tails)
+    assert found == {"scores": [it["score"] for it in top]}
+
+
+def test_probabilities_where_a_loss_has_them():
+    certain = engine_of(probabilities=lambda scores: scores.double().sigmoid())
+    with TestClient(make_app(certain)) as client:
+        (row,) = post(client, "/topk", heads=3, relations=2, k=2)["answers"]
+        found = post(client, "/score", heads=3, relations=2, tails=row[0]["id"])
+    assert row[0]["probability"] == torch.tensor(row[0]["score"]).double().sigmoid()
+    assert found["probabilities"] == [row[0]["probability"]]
+
+
+def test_ids_alone_where_rows_have_no_names():
+    with TestClient(make_app(engine_of(names=(None, None), known=None))) as client:
+        found = post(client, "/topk", heads=3, relations=2, k=1)
+        response = client.post("/topk", json={"heads": "entity_003", "relations": 2})
+    assert found["answers"][0][0].keys() == {"id", "score"}
+    assert found["known"] is True
+    assert response.status_code == 422
+    assert "no names of heads, give ids" in response.json()["error"]
+
+
+QUERY = {"heads": 3, "relations": 2}
+TRIPLE = {**QUERY, "tails": 1}
+MISTAKES = [
+    ("/topk", {**QUERY, "heads": "entity_3"}, "heads[0]", "did you mean 'entity_003'"),
+    ("/topk", {**QUERY, "relations": [2, "sym"]}, "relations[1]", "unknown name 'sym'"),
+    ("/topk", {**QUERY, "heads": [0, 300]}, "heads[1]", "must be in 0 .. 299; got 300"),
+    ("/topk", {**QUERY, "heads": -1}, "heads[0]", "must be in 0 .. 299; got -1"),
+    ("/topk", {**QUERY, "heads": 10**50}, "heads[0]", "must be in 0 .. 299"),
+    ("/topk", {**QUERY, "heads": True}, "heads[0]", "a name or an id; got True"),
+    ("/topk", {**QUERY, "heads": 1.0}, "heads[0]", "a name or an id; got 1.0"),
+    ("/topk", {**QUERY, "heads": [[1]]}, "heads[0]", "a name or an id; got [1]"),
+    ("/topk", {**QUERY, "heads": {"a": "{b}" * 999}}, "heads[0]", "a name or an id"),
+    ("/topk", {**QUERY, "heads": []}, "heads", "must hold 1 .. 1,000 names or ids; got 0"),
+    ("/topk", {**QUERY, "heads": [1] * 1001}, "heads", "got 1,001"),
+    ("/topk", {"heads": [1, 2], "relations": [0] * 3}, "heads", "relations has 3"),
+    ("/topk", {"heads": 1}, "relations", "missing"),
+    ("/topk", {"relations": 1}, "heads", "missing"),
+    ("/topk", {}, "heads", "missing"),
+    ("/topk", TRIPLE, "tails", "the third"),
+    ("/topk", {**QUERY, "k": 0}, "k", "greater than or equal to 1"),
+    ("/topk", {**QUERY, "k": "3"}, "k", "valid integer"),
+    ("/topk", {**QUERY, "k": 2.5}, "k", "integer"),
+    ("/topk", {**QUERY, "k": 1001}, "k", "must be in 1 .. 1000 for 1 queries; got 1001"),
+    ("/topk", {**QUERY, "heads": [1] * 100, "k": 201}, "k", "1 .. 200 for 100 queries"),
+    ("/topk", {**QUERY, "known": 1}, "known", "boolean"),
+    ("/topk", {"head": 3, "relations": 2}, "head", "unknown field; did you mean 'heads'"),
+    ("/topk", {**QUERY, "x" * 9999: 2}, "x" * 60, "unknown field"),
+    ("/topk", [], "body", "JSON object"),
+    ("/rank", {**QUERY}, "tails", "required"),
+    ("/rank", {**TRIPLE, "k": 3}, "k", "unknown field"),
+    ("/rank", {**TRIPLE, "sides": ["tails"]}, "sides", "'head', 'relation' or 'tail'"),
+    ("/rank", {**TRIPLE, "sides": []}, "sides", "at least 1"),
+    ("/rank", {**TRIPLE, "sides": ["tail"] * 2}, "sides", "distinct"),
+    ("/score", {**TRIPLE, "tails": [1, 999]}, "tails[1]", "must be in 0 .. 299"),
+    ("/score", {**TRIPLE, "known": True}, "known", "unknown field"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field", "message"), MISTAKES)
+def test_what_does_not_fit_names_its_field(client, path, body, field, message):
+    response = client.post(path, json=body)
+    assert response.status_code == 422
+    found = response.json()
+    assert found["field"].startswith(field)
+    assert message in found["error"]
+    assert len(response.content) < 500
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff\xfe", b"[" * 9999, b'{"k": 1' + b"0" * 5000 + b"}", b"heads=3"]
+)
+def test_what_is_no_json(client, body):
+    response = client.post("/topk", content=body)
+    assert response.status_code == 400
+    assert response.json()["field"] == "body"
+
+
+def test_other_paths_and_methods(client):
+    assert client.get("/topk").status_code == 405
+    assert client.post("/health").status_code == 405
+    assert client.put("/score", json=TRIPLE).json() == {"error": "Method Not Allowed"}
+    assert client.get("/docs").json() == {"error": "Not Found"}
+
+
+class TestLimits:
+    def test_bodies(self, engine):
+        limits = Limits(body=100)
+        with TestClient(make_app(engine, limits)) as client:
+            long = client.post("/topk", content=b" " * 101)
+            parts = client.post("/topk", content=iter([b" " * 60] * 2))
+            lied = client.post("/topk", content=b"{}", headers={"content-length": "-1"})
+            fits = client.post("/topk", content=json.dumps(QUERY).ljust(100))
+        for response in (long, parts, lied):
+            assert response.status_code == 413
+            assert response.json() == {"error": "must hold at most 100 bytes", "field": "body"}
+        assert fits.status_code == 200
+
+    def test_requests(self, engine):
+        """A request over the limit is told so at once; the one that runs is answered."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        class Slow:
+            model, names, known = engine.model, engine.names, engine.known
+
+            def answers(self, questions):
+                begun.set()
+                go_on.wait()
+                return engine.answers(questions)
+
+        with TestClient(make_app(Slow(), Limits(requests=1))) as client:
+            found = []
+            first = threading.Thread(target=lambda: found.append(post(client, "/topk", **QUERY)))
+            first.start()
+            begun.wait()
+            response = client.post("/topk", json=QUERY)
+            assert client.get("/health").json()["requests_now"] == 1
+            go_on.set()
+            first.join()
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "1"
+        assert len(found) == 1
+
+    @pytest.mark.parametrize("name", ["k", "body", "head_seconds"])
+    def test_none_is_zero(self, name):
+        with pytest.raises(ValueError, match=f"{name} must be positive; got 0"):
+            Limits(**{name: 0})
+
+
+class TestFailures:
+    def test_a_model_that_fails_does_not_end_the_server(self):
+        broken = engine_of()
+        table = broken.model.entity.detach().clone()
+        table[7, 0] = float("nan")
+        model = kgfast.RotatE(table, broken.model.relation, relation_format="phase")
+        with TestClient(make_app(Engine(model))) as client:
+            response = client.post("/topk", json=QUERY)
+            assert response.status_code == 500
+            assert "7" in response.json()["error"]
+            assert client.get("/health").json()["status"] == "ok"
+
+    def test_what_is_our_fault_is_not_told(self, engine, caplog):
+        class Broken:
+            model, names, known = engine.model, engine.names, engine.known
+
+            def answers(self, questions):
+                raise RuntimeError("a secret")
+
+        with TestClient(make_app(Broken())) as client:
+            response = client.post("/topk", json=QUERY)
+        assert (response.status_code, response.json()) == (500, {"error": "internal error"})
+        assert "a secret" in caplog.text
+
+    def test_relations_of_a_model_that_scores_none(self):
+        class TailsOnly:
+            score, num_entities, num_relations, dim = "dot", 3, 3, 2
+            table = torch.eye(3, 2)
+
+            def queries(self, anchors, relations, side):
+                return torch.ones(len(anchors), 2)
+
+            def candidates(self, side):
+                return self.table
+
+        with TestClient(make_app(Engine(TailsOnly()))) as client:
+            response = client.post("/topk", json={"heads": 0, "tails": 1})
+        assert response.status_code == 422
+        assert response.json()["field"] == "relations"
+
+
+def test_health_and_metrics(engine):
+    with TestClient(make_app(engine)) as client:
+        post(client, "/topk", **QUERY)
+        client.post("/topk", json={})
+        health, metrics = client.get("/health").json(), client.get("/metrics").text
+    assert health["status"] == "ok"
+    assert (health["entities"], health["relations"]) == (300, 6)
+    assert health["known_triples"] == len(engine.known)
+    latency = health["latency"]["topk"]
+    assert latency["count"] == 1
+    assert latency["p50_ms"] == latency["p99_ms"] > 0
+    assert 'kgfast_requests_total{endpoint="topk",status="200"} 1\n' in metrics
+    assert 'kgfast_requests_total{endpoint="topk",status="422"} 1\n' in metrics
+    assert 'kgfast_latency_seconds{endpoint="topk",quantile="0.99"} ' in metrics
+    assert "kgfast_queries_total 1\n" in metrics

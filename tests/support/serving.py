@@ -1,0 +1,80 @@
+"""A served model: in this process without sockets, or on a port of the loopback."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import kgfast
+
+
+def graph() -> Any:
+    """The graph of docs/serve.md."""
+    return kgfast.datasets.synthetic(300, 6, 1200, 60, 60)
+
+
+def engine_of(**options: Any) -> Any:
+    """The model of docs/serve.md."""
+    from kgfast.serve.engine import Engine
+
+    data = graph()
+    model = kgfast.RotatE(*data.planted(16), relation_format="phase")
+    values = {"names": (data.entities, data.relations), "known": data.known()} | options
+    return Engine(model, **values)
+
+
+@contextmanager
+def serving(engine: Any, limits: Any) -> Iterator[int]:
+    """A server in a thread; yields its port."""
+    import uvicorn
+
+    from kgfast.serve.running import config_of
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(config_of(engine, limits))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def connect(port: int) -> socket.socket:
+    """A connection that gives up after a while."""
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
+
+
+def head(path: str, length: int, *lines: str) -> bytes:
+    """The head of a request."""
+    first = f"POST {path} HTTP/1.1", "host: here", f"content-length: {length}", *lines
+    return ("\r\n".join(first) + "\r\n\r\n").encode()
+
+
+def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Status and content of the answer that comes next."""
+    with connection.makefile("rb") as file:
+        status = int(file.readline().split()[1])
+        headers = {}
+        while (line := file.readline().strip()) != b"":
+            name, _, value = line.partition(b":")
+            headers[name.lower()] = value.strip()
+        return status, json.loads(file.read(int(headers[b"content-length"])))
+
+
+def ask(port: int, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    """Status and content of the answer to a request of its own."""
+    content = json.dumps(body).encode()
+    with connect(port) as connection:
+        connection.sendall(head(path, len(content)) + content)
+        return answer(connection)
+
+
+def wait_for(condition: Any) -> None:
+    """Until something is so; a test that waits too long is ended by pytest."""
+    while not condition():
+        time.sleep(0.01)
