@@ -99,6 +99,7 @@ bench: $(VENV)/.complete
 	$(PY) benchmarks/lists_speed.py
 	$(PY) benchmarks/train_speed.py
 	$(PY) benchmarks/med_speed.py
+	$(PY) benchmarks/serve_speed.py
 	@test -z "$(DATA)" || $(MAKE) --no-print-directory bench-data
 	$(PY) benchmarks/readme_table.py
 	$(PY) benchmarks/losses_page.py

@@ -16,12 +16,12 @@ import torch
 _PACKAGES = ("torch", "numpy", "triton", "pykeen", "pykeops")
 
 
-def facts(device: str) -> dict[str, Any]:
-    """Command, machine, versions and date, for every row."""
+def facts(device: str, *packages: str) -> dict[str, Any]:
+    """Command, machine, versions (of further packages too) and date, for every row."""
     return {
         "command": command(),
         "machine": machine(device),
-        "versions": versions(),
+        "versions": versions(*packages),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -85,15 +85,15 @@ def machine_line(found: Mapping[str, Any]) -> str:
     return f"{where}; {names}"
 
 
-def versions() -> dict[str, str | None]:
-    """Versions of kgfast, Python and the packages that are compared; None: not installed."""
+def versions(*packages: str) -> dict[str, str | None]:
+    """Versions of kgfast, Python, the packages that are compared, others; None: not installed."""
     import kgfast
 
     found: dict[str, str | None] = {
         "kgfast": kgfast.__version__,
         "python": platform.python_version(),
     }
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *packages):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

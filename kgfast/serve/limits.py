@@ -35,7 +35,7 @@ class Limits:
     answers: int = 20_000
     body: int = 1 << 20
     requests: int = 256
-    connections: int = 1024
+    connections: int = 512
     batch: int = 1024
     body_seconds: float = 10.0
     head_seconds: float = 10.0

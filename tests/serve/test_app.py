@@ -105,6 +105,19 @@ def test_probabilities_where_a_loss_has_them():
     assert found["probabilities"] == [row[0]["probability"]]
 
 
+def test_a_sub_model_answers(engine):
+    model = kgfast.MED(engine.model, dims=[4, 16])
+    with TestClient(make_app(Engine(model, dim=4))) as client:
+        found = post(client, "/topk", heads=3, relations=2, k=3)
+        ranks = post(client, "/rank", heads=3, relations=2, tails=5)["ranks"][0]
+        scores = post(client, "/score", heads=3, relations=2, tails=found["answers"][0][0]["id"])
+    top = kgfast.topk(model, heads=3, relations=2, k=3, dims=4)
+    assert [it["id"] for it in found["answers"][0]] == top.ids[0].tolist()
+    assert scores["scores"] == [found["answers"][0][0]["score"]]
+    expected = kgfast.rank(model, [(3, 2, 5)], dims=4).side("tail")
+    assert ranks["tail"]["realistic"] == expected.realistic.item()
+
+
 def test_ids_alone_where_rows_have_no_names():
     with TestClient(make_app(engine_of(names=(None, None), known=None))) as client:
         found = post(client, "/topk", heads=3, relations=2, k=1)

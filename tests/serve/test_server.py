@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 from kgfast.serve.limits import Limits
+from kgfast.serve.running import bound
 from support.paths import ROOT
 from support.serving import answer, ask, connect, head, serving, wait_for
 from support.snippets import snippets
@@ -33,6 +35,14 @@ def test_one_connection_serves_many_requests(port):
             connection.sendall(head("/topk", len(BODY)) + BODY)
             status, found = answer(connection)
             assert (status, len(found["answers"][0])) == (200, 2)
+
+
+def test_answers_do_not_wait_for_the_client_to_confirm():
+    """asyncio turns Nagle's algorithm off where a socket names TCP."""
+    with bound("127.0.0.1", 0, 1) as listener, connect(listener.getsockname()[1]):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
 
 
 def test_100_megabytes_are_refused_unread(port):

@@ -31,9 +31,9 @@ def serving(engine: Any, limits: Any) -> Iterator[int]:
     """A server in a thread; yields its port."""
     import uvicorn
 
-    from kgfast.serve.running import config_of
+    from kgfast.serve.running import bound, config_of
 
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = bound("127.0.0.1", 0, 100)
     server = uvicorn.Server(config_of(engine, limits))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()

@@ -1,0 +1,151 @@
+"""Clients that ask one request after the other over connections of their own.
+
+They speak just enough HTTP/1.1 for `kgfast serve`, since a library of clients takes as long for a
+request as the server does.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Load:
+    """What came of many requests.
+
+    Attributes
+    ----------
+    latencies : list of float
+        Seconds of those that were answered.
+    errors : int
+        Those that were not, with 200.
+    seconds : float
+        All of it.
+    """
+
+    latencies: list[float]
+    errors: int
+    seconds: float
+
+    def as_row(self) -> dict[str, Any]:
+        """For a results file."""
+        at = torch.tensor([0.5, 0.9, 0.99], dtype=torch.float64)
+        values = torch.tensor(self.latencies, dtype=torch.float64).quantile(at).tolist()
+        return {
+            "requests": len(self.latencies),
+            "errors": self.errors,
+            "latency_seconds": dict(zip(("p50", "p90", "p99"), values, strict=True)),
+            "requests_per_s": len(self.latencies) / self.seconds,
+        }
+
+
+def post(path: str, body: bytes) -> bytes:
+    """A request."""
+    head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def ask(port: int, request: bytes) -> tuple[int, bytes]:
+    """Status and body of the answer to one request."""
+
+    async def once() -> tuple[int, bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        found = await _answer(reader)
+        writer.close()
+        return found
+
+    return asyncio.run(once())
+
+
+def load(port: int, requests: Sequence[bytes], clients: int) -> Load:
+    """Ask them all, each client the next that nobody has asked yet."""
+    return asyncio.run(_load(port, requests, clients))
+
+
+async def _load(port: int, requests: Sequence[bytes], clients: int) -> Load:
+    latencies: list[float] = []
+    errors = 0
+    todo = iter(requests)
+
+    async def client() -> None:
+        nonlocal errors
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for request in todo:
+            start = time.perf_counter()
+            writer.write(request)
+            status, _ = await _answer(reader)
+            latencies.append(time.perf_counter() - start)
+            errors += status != 200
+        writer.close()
+
+    start = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return Load(latencies, errors, time.perf_counter() - start)
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = head.split(b"content-length: ")[1].split(b"\r\n")[0]
+    return int(head[9:12]), await reader.readexactly(int(length))
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server in a process of its own."""
+
+    port: int
+    pid: int
+
+    def resident_bytes(self) -> int:
+        """What it holds in memory."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def counted(self, name: str) -> int:
+        """A number of its metrics."""
+        text = ask(self.port, b"GET /metrics HTTP/1.1\r\nhost: here\r\n\r\n")[1].decode()
+        return int(text.split(f"\nkgfast_{name} ")[1].split()[0])
+
+
+@contextmanager
+def served(make_model: Any, *arguments: Any) -> Iterator[Served]:
+    """A server of ``make_model(*arguments)`` on a free port; it has to end with exit code 0."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    threads = torch.get_num_threads()
+    process = context.Process(target=_serve, args=(sender, threads, make_model, arguments))
+    process.start()
+    try:
+        sender.close()
+        port = int(receiver.recv().rsplit(":", 1)[1])
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+        assert process.pid is not None
+        yield Served(port, process.pid)
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(60)
+        if process.exitcode != 0:
+            raise RuntimeError(f"the server ended with exit code {process.exitcode}")
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(sender: Connection, threads: int, make_model: Any, arguments: Any) -> None:
+    from kgfast.serve.engine import Engine
+    from kgfast.serve.limits import Limits
+    from kgfast.serve.running import serve
+
+    torch.set_num_threads(threads)
+    serve(Engine(make_model(*arguments)), "127.0.0.1", 0, Limits(), sender.send)

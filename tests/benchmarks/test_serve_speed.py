@@ -1,0 +1,47 @@
+"""benchmarks/serve_speed.py in its smoke-test size: the server under load."""
+
+import json
+
+import pytest
+import torch
+
+
+def test_peers_find_what_kgfast_finds(load):
+    search = load("lib.peers.topk").Search(torch.randn(3, 8), torch.randn(200, 8), 4)
+    for score in ("dot", "l2"):
+        rows = load("serve_speed").race(search, score, 1)
+        assert {row["contender"] for row in rows} == {"kgfast", "brute", "faiss", "usearch"}
+        for row in rows:
+            if row["seconds"] is None:
+                assert row["note"] == "not installed"
+            else:
+                assert row["differing_queries"] == 0
+
+
+@pytest.mark.parametrize("name", ["rows", "requests", "memory-requests"])
+def test_bad_arguments_are_refused(load, capsys, name):
+    with pytest.raises(SystemExit) as exit_info:
+        load("serve_speed").parse([f"--{name}", "0"])
+    assert exit_info.value.code == 2
+    assert f"--{name} must be at least 1; got 0" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_server_under_load(call, tmp_path):
+    """No error, no wrong answer, requests that share a sweep, and no growth to speak of."""
+    pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+    result = tmp_path / "serve.json"
+    done = call("serve_speed.py", "--quick", "--memory-requests", 10_000, "--json", result)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(result.read_text())["rows"]
+    loads = [row for row in rows if row["section"] == "load"]
+    assert [row["clients"] for row in loads] == [1, 2, 4, 8, 16, 32, 64]
+    for row in loads:
+        assert (row["errors"], row["wrong"], row["requests"]) == (0, 0, 64)
+        quantiles = list(row["latency_seconds"].values())
+        assert quantiles == sorted(quantiles)
+    assert loads[0]["queries_per_call"] == 1
+    assert loads[-1]["queries_per_call"] > 2
+    (memory,) = (row for row in rows if row["section"] == "memory")
+    assert (memory["requests"], memory["errors"]) == (10_000, 0)
+    assert memory["growth_bytes"] < 8 << 20
