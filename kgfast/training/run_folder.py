@@ -24,7 +24,7 @@ from kgfast.training.checkpoint import (
 )
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.run_lock import locked
-from kgfast.training.shard_files import Shards, drop_unused, read_rows, table_of
+from kgfast.training.shard_files import FOLDER, Shards, drop_unused, read_rows, table_of
 
 _STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
 _MODEL = re.compile(r"model_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
@@ -151,7 +151,7 @@ class RunFolder:
 
     def drop_states(self) -> None:
         """Delete all that holds tensors: what is left is the config, the log and the result."""
-        for path in self.path.glob("*.safetensors"):
+        for path in [*self.path.glob("*.safetensors"), *(self.path / FOLDER).glob("*.safetensors")]:
             path.unlink()
 
     def models(self) -> list[Path]:
