@@ -37,10 +37,15 @@ def policy_of(script: str, **settings: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     "script",
     [
-        "import kgfast, torch",
         "import kgfast; kgfast.rank",
-        "import kgfast.ops",
-        "import importlib.util, kgfast; importlib.util.find_spec('torch'); import torch",
+        *(
+            pytest.param(script, marks=pytest.mark.slow)
+            for script in (
+                "import kgfast, torch",
+                "import kgfast.ops",
+                "import importlib.util, kgfast; importlib.util.find_spec('torch'); import torch",
+            )
+        ),
     ],
 )
 def test_threads_sleep_and_the_environment_is_as_before(script):
@@ -51,6 +56,7 @@ def test_torch_that_is_there_already_stays_as_it_is():
     assert policy_of("import torch, kgfast; kgfast.rank")[1] == "None"
 
 
+@pytest.mark.slow
 def test_a_policy_of_the_user_stands():
     assert policy_of("import kgfast, torch", OMP_WAIT_POLICY="ACTIVE") == ("ACTIVE", "ACTIVE")
     script = "import os, kgfast; os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; import torch"
