@@ -68,6 +68,7 @@ def test_the_sdist_holds_what_an_install_needs_and_no_more(sdist):
         assert any(name.endswith("/LICENSE") for name in archive.getnames())
 
 
+@pytest.mark.slow
 def test_without_a_compiler(tmp_path, sdist):
     site = tmp_path / "site"
     with tarfile.open(sdist) as archive:

@@ -32,6 +32,7 @@ def test_eval_mem_of_sub_models_alone(call, tmp_path):
     assert "--only-crops needs" in done.stderr
 
 
+@pytest.mark.slow
 def test_eval_mem_writes_what_it_measured(tmp_path):
     pytest.importorskip("matplotlib")
     result = tmp_path / "mem.json"

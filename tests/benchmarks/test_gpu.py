@@ -169,6 +169,7 @@ def test_the_small_case_runs(gpu) -> None:
         assert f"\n{word}" in f"\n{done.stdout}"
 
 
+@pytest.mark.slow
 def test_the_build_works_without_an_installation(gpu, monkeypatch, tmp_path) -> None:
     """In the layout of the tree (kernels/ is kgfast.kernels), and without a network."""
     monkeypatch.setattr(gpu, "BUILD", tmp_path / "built")

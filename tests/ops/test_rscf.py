@@ -111,6 +111,7 @@ def test_scores_and_gradients_are_those_of_float64(isa, score, with_factor, inde
     check(operands(score, with_factor), score, index, dims=dims)
 
 
+@pytest.mark.slow
 @EACH_SCORE
 @EITHER
 def test_rows_of_several_runs_and_queries_of_several_tiles(isa, score, index):

@@ -84,7 +84,8 @@ def test_what_is_wrong_in_one_process_is_told_in_all(tmp_path):
     assert str(cases[0]["failing"]) == "process 1 of 2: MemoryError: none is left"
 
 
-@pytest.mark.parametrize("how", ["lost", pytest.param("hanging", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["lost", "hanging"])
 def test_a_process_that_is_gone_is_named(how, tmp_path):
     error = run_together(2, partial(without_one, how, tmp_path), timeout=60)[0]
     assert isinstance(error, LostProcessError), error

@@ -187,7 +187,10 @@ def test_interrupts_while_threads_that_sweep_are_joined():
 @needs_linux
 @pytest.mark.parametrize(
     ("rows", "k", "batch"),
-    [(75_000, 60_000, 3), (20_000, 4_000, 24)],
+    [
+        (75_000, 60_000, 3),
+        pytest.param(20_000, 4_000, 24, marks=pytest.mark.slow),
+    ],
     ids=["k like the table", "a table of like rows"],
 )
 def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):

@@ -339,6 +339,7 @@ def wide_rows(score):
     return args, given, torch.stack(reference.rank_counts(*args, **given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["rscf_rotate", "rscf_l2"])
 def test_features_in_several_blocks(isa, score):
     """Rows too wide for one panel of the widest instruction set, angles of all sizes."""

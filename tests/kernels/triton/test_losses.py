@@ -40,7 +40,9 @@ DISTANCES = [score for score in LAYOUTS if score != "dot"]
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @fast_and_slow
-@pytest.mark.parametrize("group", ["TestPairwise", "TestIndexed", "TestLosses"])
+@pytest.mark.parametrize(
+    "group", ["TestPairwise", "TestLosses", pytest.param("TestIndexed", marks=pytest.mark.slow)]
+)
 def test_in_the_interpreter(group: str, marks: str) -> None:
     run_interpreted(__file__, group, marks)
 

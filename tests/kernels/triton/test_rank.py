@@ -39,7 +39,7 @@ EVIL = [0.0, -0.0, 1.0, -1.0, 0.5, 1.0000001, 1e-40, -1e-40, 1e-23, 3e-20, 1e30,
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(600)
 @fast_and_slow
-@pytest.mark.parametrize("group", ["TestScores", "TestSums"])
+@pytest.mark.parametrize("group", ["TestScores", pytest.param("TestSums", marks=pytest.mark.slow)])
 def test_in_the_interpreter(group: str, marks: str) -> None:
     run_interpreted(__file__, group, marks)
 

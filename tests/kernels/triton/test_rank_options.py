@@ -32,6 +32,7 @@ from support.triton_ranks import (
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_in_the_interpreter() -> None:
     run_interpreted(__file__, "TestOptions or TestOperator")
 

@@ -26,6 +26,7 @@ FEW_SCORES = others_are_slow(RSCF_SCORES, "rscf_rotate")
 
 @pytest.mark.skipif(INTERPRETED, reason="is the outer process")
 @fast_and_slow
+@pytest.mark.slow
 def test_in_the_interpreter(marks: str) -> None:
     run_interpreted(__file__, "TestRanks or TestBound or TestGradients", marks)
 
