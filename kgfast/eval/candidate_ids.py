@@ -34,14 +34,13 @@ class ListedCandidates:
     def __init__(self, ids: Any, indptr: Tensor | None = None) -> None:
         self.ids, self.indptr = ids, indptr
 
-    @property
-    def batch_size(self) -> int:
-        """Queries whose lists are held at a time."""
+    def batch_size(self, pairs: int = _PAIRS) -> int:
+        """Queries whose lists are held at a time, of so many ids together."""
         if self.indptr is None:
             longest = int(self.ids.shape[1])
         else:
             longest = int(self.indptr.diff().max()) if len(self.indptr) > 1 else 0
-        return max(1, _PAIRS // max(1, longest))
+        return max(1, pairs // max(1, longest))
 
     def lists(self, first: int, last: int, num_rows: int, device: torch.device) -> Lists:
         """The lists of a range of queries, ascending, checked against a table of so many rows."""

@@ -26,6 +26,7 @@ from kgfast.tables.prefetch import BUFFERS, Block, prefetched
 _BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
 _RANGES = 256  # after which what was found is kept, at most
 _SAMPLE = 64  # rows that stand for a table
+_PAIR_BYTES = 128  # of a candidate that one query names, while it is looked for
 
 
 class Ask:
@@ -101,13 +102,6 @@ class Ask:
         check_queries(self.queries, prepared)
         return Operands(self.queries, prepared, self.pool.dims)
 
-    def listed(self, ids: Tensor, lists: Lists) -> tuple[Operands, Known, Lists]:
-        """Candidates of each query's own, as places among ascending ``ids`` that hold them all."""
-        device = self.pool.device
-        known = self.here(among(self.known, ids))
-        places = torch.searchsorted(ids, lists.indices).to(device)
-        return self.operands(self.pool.of(ids)), known, Lists(lists.indptr.to(device), places)
-
     def here(self, known: Known) -> Known:
         """Known answers where the rows are."""
         return Known(*(part.to(self.pool.device) for part in known))
@@ -152,6 +146,24 @@ def among(known: Known, ids: Tensor) -> Known:
     return Known(before[known.indptr], torch.searchsorted(ids, known.indices[inside]))
 
 
+def pieces_of(lists: Lists, rows: int) -> Iterator[tuple[Tensor, Lists]]:
+    """Lists cut by ids, so that a table is read once, from its first row on.
+
+    Yields ascending ids, at most so many at a time, and what each list has of them, by their places
+    there; lists without any id are one empty piece.
+    """
+    ids, places = lists.indices.unique(return_inverse=True)
+    owners = torch.repeat_interleave(lists.indptr.diff(), output_size=len(places))
+    order = places.argsort(stable=True)
+    bounds = torch.arange(0, len(ids) + rows, rows, dtype=torch.int64, device=CPU)
+    ends = torch.searchsorted(places[order], bounds)
+    for number, piece in enumerate(ids.split(rows)):
+        pairs = order[ends[number] : ends[number + 1]].sort().values
+        counts = owners[pairs].bincount(minlength=len(lists.indptr) - 1)
+        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        yield piece, Lists(indptr, places[pairs] - number * rows)
+
+
 def _between(ids: Tensor, start: int, stop: int) -> tuple[int, int]:
     """Which of ascending ids lie within a range."""
     ends = torch.tensor([start, stop], dtype=torch.int64, device=CPU)
@@ -171,11 +183,14 @@ class Cut:
         Queries that one pass over the file serves.
     gives_back : bool
         Whether pages of the file are given back: all of them, where it is larger than the limit.
+    pairs : int
+        Candidates of queries that name their own, which are looked for at once.
     """
 
     block_rows: int
     per_pass: int
     gives_back: bool
+    pairs: int
 
     @classmethod
     def of(cls, table: Rows, limit: int, row_bytes: int, query_bytes: int) -> "Cut":
@@ -196,7 +211,8 @@ class Cut:
         most = _BLOCK_BYTES // max(1, stored)
         rows = max(1, min(most, limit // 4 // row_bytes, max(1, len(table))))
         queries = max(1, (limit - rows * row_bytes) // query_bytes)
-        return cls(rows, queries, len(table) * stored > limit)
+        pairs = max(1, limit // 4 // _PAIR_BYTES)
+        return cls(rows, queries, len(table) * stored > limit, pairs)
 
     def ranges(self, first: int, count: int) -> list[tuple[int, int]]:
         """The blocks of rows ``first .. count - 1``."""

@@ -25,7 +25,13 @@ from kgfast.eval.candidate_ids import (
 )
 from kgfast.eval.host import host_model
 from kgfast.eval.predictions import Predictions
-from kgfast.eval.streamed_topk import Search, cut_of, listed_topk, streamed_topk
+from kgfast.eval.streamed_topk import (
+    Search,
+    cut_of,
+    listed_topk,
+    queries_at_once,
+    streamed_topk,
+)
 from kgfast.eval.streaming import check_limits, entity_table, local_model
 from kgfast.graph import KnownTriples, TypeConstraints, names_of
 from kgfast.graph.memory import memory_limit
@@ -150,7 +156,7 @@ def topk(
         is_shared = given is None or isinstance(given, Tensor)
         check_k(k, search.num_candidates if len(anchors) and not pad and is_shared else None)
         if isinstance(given, ListedCandidates):
-            size = min(size, given.batch_size)
+            size = min(size, given.batch_size())
         parts = []
         for first in range(0, max(1, len(anchors)), size):
             rows = slice(first, first + size)
@@ -171,14 +177,11 @@ def _from_file(
     check_k(search.k, most if count and not pad and is_shared else None)
     limit = memory_limit(limits[0])
     with evaluating(search.model), torch.no_grad():
-        if isinstance(given, ListedCandidates):
-            scores, ids = listed_topk(search)
-        else:
-            passes = -(-count // cut_of(search, limit).per_pass)
-            rows = passes * len(table)
-            with sweep_bar(
-                progress, "predicting", rows, table.shape[1], table.row_bytes
-            ) as advance:
+        rows = -(-count // queries_at_once(search, cut_of(search, limit))) * len(table)
+        with sweep_bar(progress, "predicting", rows, table.shape[1], table.row_bytes) as advance:
+            if isinstance(given, ListedCandidates):
+                scores, ids = listed_topk(search, limit, advance)
+            else:
                 scores, ids = streamed_topk(search, limit, limits[1], advance)
     if not pad:
         check_full(ids, search.query_in_words)

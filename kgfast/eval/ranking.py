@@ -176,8 +176,8 @@ def rank(
         if table is not None:
             passes = _passes(model, widths)
             stream = StreamedRanks(plan, table, passes, memory_limit(max_memory), partial)
-            rows = len(stream.passes()) * len(table)
-            with sweep_bar(progress, "ranking", rows, table.shape[1], table.row_bytes) as advance:
+            width, row_bytes = table.shape[1], table.row_bytes
+            with sweep_bar(progress, "ranking", stream.num_rows, width, row_bytes) as advance:
                 for crops, counts in zip(passes, stream.count(advance), strict=True):
                     results |= _results(plan, crops, counts)
         else:

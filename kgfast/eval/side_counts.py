@@ -204,7 +204,7 @@ def groups(plan: Plan, side: Side) -> Iterator[list[Tensor]]:
     """
     given, size = plan.candidates[side], plan.batch_size
     if isinstance(given, ListedCandidates):
-        size = min(size, given.batch_size)
+        size = min(size, given.batch_size())
         every = torch.arange(len(plan.hrt), dtype=torch.int64, device="cpu")
         yield from ([rows] for rows in every.split(size) if len(rows))
         return

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from kgfast.eval.candidate_ids import ListedCandidates, pool_sizes, runs_of
 from kgfast.eval.partial import Partial
-from kgfast.eval.passes import Ask, Cut, fingerprint_of, mean_answers, sweep
+from kgfast.eval.passes import (
+    Ask,
+    Cut,
+    among,
+    fingerprint_of,
+    mean_answers,
+    pieces_of,
+    sweep,
+)
 from kgfast.eval.side_counts import (
     KINDS,
     Crops,
@@ -22,7 +30,7 @@ from kgfast.eval.side_counts import (
 )
 from kgfast.eval.streaming import CPU, Pool, checked_candidates, local_model
 from kgfast.graph import TypeConstraints
-from kgfast.kernels.operands import Counts, Known, Lists, Operands
+from kgfast.kernels.operands import Known, Lists, Operands
 from kgfast.models.base import Side
 from kgfast.ops import run
 from kgfast.tables import Rows
@@ -79,13 +87,26 @@ class Counted(Ask):
         for sums, values in zip(self.counts, found, strict=True):
             sums += values.view(sums.shape).cpu()
 
-    def count_lists(self, lists: Lists) -> Counts:
-        """The counts of queries with candidates of their own."""
-        ids = torch.cat([lists.indices, self.targets]).unique()
-        with self.named(lambda row: ids[row]):
-            operands, known, own = self.listed(ids, lists)
-            places = torch.searchsorted(ids, self.targets).to(self.pool.device)
-            return run.rank_counts(operands, places, known, self.checks(), own)
+    def add_lists(self, lists: Lists, cut: Cut, advance: Any) -> None:
+        """Add the counts of queries with candidates of their own, in the order of the table."""
+        device, done = self.pool.device, 0
+        targets, own = self.targets.unique(return_inverse=True)
+        held = targets, self.pool.table.rows(targets)
+        for ids, part in pieces_of(lists, cut.block_rows):
+            inside, there = torch.isin(self.targets, ids), torch.searchsorted(ids, self.targets)
+            places = torch.where(inside, there, len(ids) + own).to(device)
+            every = torch.cat([ids, targets])
+            with self.named(every.__getitem__):
+                operands = self.operands(self.pool.of(ids, held))
+                known = self.here(among(self.known, ids))
+                part = Lists(*(it.to(device) for it in part))
+                found = run.rank_counts(operands, places, known, self.checks(), part)
+            for sums, values in zip(self.counts, found, strict=True):
+                sums += values.view(sums.shape).cpu()
+            stop = int(ids[-1]) + 1 if len(ids) else 0
+            advance(stop - done, len(self))
+            done = stop
+        advance(len(self.pool.table) - done, 0)
 
     def sizes(self, lists: Lists | None = None) -> Tensor:
         """Known answers among the candidates, and all candidates of each query, ``[2, B]``."""
@@ -136,7 +157,7 @@ class StreamedRanks:
         for column, side in enumerate(plan.sides):
             if side == "relation" or isinstance(plan.candidates[side], ListedCandidates):
                 for group, crops in enumerate(self.crops):
-                    self._count_gathered(group, crops, side, results[group][..., column])
+                    self._count_gathered(group, crops, side, results[group][..., column], advance)
         for number, parts in enumerate(self.passes()):
             asks = [Counted(self, part) for part in parts]
             kept = None if self.partial is None else (self.partial, number)
@@ -146,6 +167,13 @@ class StreamedRanks:
                 results[part.group][:4, :, part.rows, part.column] = ask.counts
                 results[part.group][4:, :, part.rows, part.column] = ask.sizes()[:, None]
         return results
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all passes over the table, those of which only some are read included."""
+        listed = [it for it in self.plan.candidates.values() if isinstance(it, ListedCandidates)]
+        gathered = len(self.crops) * sum(len(self._listed(given)) for given in listed)
+        return (len(self.passes()) + gathered) * len(self.table)
 
     def passes(self) -> list[list[Part]]:
         """The parts that each pass over the file serves."""
@@ -193,8 +221,10 @@ class StreamedRanks:
                     ids = given.candidates(relation, side).cpu()
                     yield Part(group, side, column, rows[span], ids)
 
-    def _count_gathered(self, group: int, crops: Crops, side: Side, counts: Tensor) -> None:
-        """A side whose candidates are relations, or few for each query: no pass over the file."""
+    def _count_gathered(
+        self, group: int, crops: Crops, side: Side, counts: Tensor, advance: Any
+    ) -> None:
+        """A side whose candidates are relations, or few of each query: only these are read."""
         plan = self.plan
         if side == "relation":
             local = local_model(plan.model, self.table, plan.hrt[:, ::2].flatten())
@@ -204,13 +234,18 @@ class StreamedRanks:
             return
         given = plan.candidates[side]
         assert isinstance(given, ListedCandidates)
-        for batches in groups(plan, side):
-            for rows in batches:
-                ask = Counted(self, Part(group, side, 0, rows))
-                lists = given.lists(int(rows[0]), int(rows[-1]) + 1, len(self.table), CPU)
-                found = torch.stack(ask.count_lists(lists)).cpu()
-                counts[:4, :, rows] = found.view(ask.counts.shape)
-                counts[4:, :, rows] = ask.sizes(lists)[:, None]
+        for rows in self._listed(given):
+            ask = Counted(self, Part(group, side, 0, rows))
+            lists = given.lists(int(rows[0]), int(rows[-1]) + 1, len(self.table), CPU)
+            ask.add_lists(lists, self.cut, advance)
+            counts[:4, :, rows] = ask.counts
+            counts[4:, :, rows] = ask.sizes(lists)[:, None]
+
+    def _listed(self, given: ListedCandidates) -> list[Tensor]:
+        """Triples whose candidates, which each names, are read together; as they are given."""
+        every = torch.arange(len(self.plan.hrt), dtype=torch.int64, device=CPU)
+        size = min(self.cut.per_pass, given.batch_size(self.cut.pairs))
+        return [rows for rows in every.split(size) if len(rows)]
 
     def _row_bytes(self) -> int:
         """What a row of a block takes besides the row itself: its factor and its id."""

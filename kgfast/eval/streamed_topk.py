@@ -14,7 +14,7 @@ from kgfast.eval.asked import check_finite_queries, query_in_words
 from kgfast.eval.blocks import best_first
 from kgfast.eval.candidate_ids import Given, ListedCandidates, runs_of
 from kgfast.eval.partial import Partial
-from kgfast.eval.passes import Ask, Cut, fingerprint_of, mean_answers, sweep
+from kgfast.eval.passes import Ask, Cut, among, fingerprint_of, mean_answers, pieces_of, sweep
 from kgfast.eval.streaming import CPU, Pool, checked_candidates
 from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.kernels.operands import Known, Lists, Operands
@@ -24,7 +24,6 @@ from kgfast.ops.differentiable import full_precision
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import Block
 
-_LISTED = 1 << 12  # queries with candidates of their own that are answered at once
 _PART = 1 << 12  # queries of a fingerprint that are made at once
 
 
@@ -89,21 +88,31 @@ class _Best(Ask):
     def add(self, block: Block, operands: Operands, known: Known) -> None:
         """Keep the best of what was kept and of a block."""
         scores, ids = _one_crop(run.topk(operands, self.k, known, self.checks()))
-        ids = torch.where(ids < 0, ids, ids + block.start)
+        self._keep(scores, torch.where(ids < 0, ids, ids + block.start))
+
+    def add_lists(self, lists: Lists, cut: Cut, advance: Any) -> None:
+        """Keep the best of the candidates that each query names, in the order of the table."""
+        device, done = self.pool.device, 0
+        for ids, part in pieces_of(lists, cut.block_rows):
+            with self.named(ids.__getitem__):
+                operands = self.operands(self.pool.of(ids))
+                known = self.here(among(self.known, ids))
+                part = Lists(*(it.to(device) for it in part))
+                found = run.topk(operands, self.k, known, self.checks(), part)
+            scores, best = _one_crop(found)
+            if not len(ids):
+                continue
+            self._keep(scores, torch.where(best < 0, best, ids[best.clamp(min=0)]))
+            advance(int(ids[-1]) + 1 - done, len(self))
+            done = int(ids[-1]) + 1
+        advance(len(self.search.table) - done, 0)
+
+    def _keep(self, scores: Tensor, ids: Tensor) -> None:
+        """The best of what was kept and of others."""
         scores, ids = torch.cat([self.scores, scores], 1), torch.cat([self.best, ids], 1)
         order = best_first(scores, ids)[:, : self.k]
         self.scores.copy_(scores.gather(1, order))
         self.best.copy_(ids.gather(1, order))
-
-    def of_lists(self, lists: Lists) -> tuple[Tensor, Tensor]:
-        """The best answers of queries with candidates of their own."""
-        ids = lists.indices.unique()
-        with self.named(lambda row: ids[row]):
-            operands, known, own = self.listed(ids, lists)
-            found = run.topk(operands, self.k, known, self.checks(), own)
-        scores, best = _one_crop(found)
-        best = best if not len(ids) else torch.where(best < 0, best, ids[best.clamp(min=0)])
-        return scores.to(self.dtype), best
 
     def check_finite_queries(self) -> None:
         """Name the query."""
@@ -172,18 +181,27 @@ def best_of(
     return Answers(scores, ids, dtype)
 
 
-def listed_topk(search: Search) -> tuple[Tensor, Tensor]:
-    """The same where each query has candidates of its own: no pass over the file."""
-    given, pool = search.given, search.pool()
+def listed_topk(search: Search, limit: int, advance: Any) -> tuple[Tensor, Tensor]:
+    """The same where each query has candidates of its own: only their rows are read."""
+    given, pool, cut = search.given, search.pool(), cut_of(search, limit)
     assert isinstance(given, ListedCandidates)
     every = torch.arange(len(search.anchors), dtype=torch.int64, device=CPU)
-    parts = []
-    for rows in every.split(min(_LISTED, given.batch_size)):
+    asks = []
+    for rows in every.split(queries_at_once(search, cut)):
         first = int(rows[0]) if len(rows) else 0
         lists = given.lists(first, first + len(rows), len(search.table), CPU)
-        parts.append(_Best(search, pool, rows, None).of_lists(lists))
-    scores, best = (torch.cat(column) for column in zip(*parts, strict=True))
-    return scores, best
+        asks.append(_Best(search, pool, rows, None))
+        asks[-1].add_lists(lists, cut, advance)
+    scores = torch.cat([ask.scores for ask in asks]).to(asks[0].dtype)
+    return scores, torch.cat([ask.best for ask in asks])
+
+
+def queries_at_once(search: Search, cut: Cut) -> int:
+    """Queries that the rows of a table serve, each of which is read once for them."""
+    given = search.given
+    if isinstance(given, ListedCandidates):
+        return min(cut.per_pass, given.batch_size(cut.pairs))
+    return cut.per_pass
 
 
 def cut_of(search: Search, limit: int) -> Cut:

@@ -183,9 +183,15 @@ class Pool:
             self._block = block, self._made(block.rows, slice(block.start, block.stop))
         return self._block[1]
 
-    def of(self, ids: Tensor) -> Prepared:
-        """The rows of some ids as candidates of their own, by their places among these."""
-        return self._made(self.table.rows(ids), ids)
+    def of(self, ids: Tensor, held: tuple[Tensor, Tensor] | None = None) -> Prepared:
+        """The rows of some ids as candidates of their own, by their places among these.
+
+        ``held``: ids of rows that were read before, and these, which follow.
+        """
+        rows = self.table.rows(ids)
+        if held is not None:
+            ids, rows = torch.cat([ids, held[0]]), torch.cat([rows, held[1]])
+        return self._made(rows, ids)
 
     def _made(self, rows: Tensor, which: slice | Tensor) -> Prepared:
         """The candidates that rows are; ``which``: their ids in the whole table."""

@@ -87,6 +87,19 @@ def test_candidates_of_every_kind(tmp_path, kind):
     same(found, kgfast.rank(model, TRIPLES, **options))
 
 
+def test_lists_read_each_row_once_for_all_queries(tmp_path, monkeypatch):
+    _, stored = rotate(tmp_path)
+    table, read = stored.entity, []
+    original = type(table).rows
+    monkeypatch.setattr(
+        type(table), "rows", lambda self, ids: read.append(len(ids)) or original(self, ids)
+    )
+    lists = given_of("lists")
+    kgfast.rank(stored, TRIPLES, sides=("tail",), candidate_ids=lists)
+    anchors, targets = (len(TRIPLES[:, column].unique()) for column in (0, 2))
+    assert sum(read) <= N + anchors + targets
+
+
 def test_a_small_limit_makes_blocks_and_passes(tmp_path, monkeypatch):
     _, stored = rotate(tmp_path)
     cuts = []

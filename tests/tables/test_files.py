@@ -332,6 +332,12 @@ def test_rows_that_lie_near_each_other_are_read_together(tmp_path, monkeypatch):
     ids = torch.tensor([4999, 3, 0, 400])
     assert torch.equal(table.rows(ids), rows[ids])
     assert blocks == [(0, 401), (4999, 5000)]
+    blocks.clear()
+    monkeypatch.setattr(tables.files, "_SPAN", 1000 * 16)
+    assert torch.equal(table.rows(ids), rows[ids])
+    ids = torch.arange(500, 2600, 7)
+    assert torch.equal(table.rows(ids), rows[ids])
+    assert blocks[2:] == [(500, 998), (1004, 1999), (2005, 2594)]
 
 
 def test_a_table_of_another_class_is_held_to_what_it_promises():
