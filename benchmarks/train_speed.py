@@ -1,7 +1,11 @@
-"""Training steps of RotatE by kgfast, PyKEEN's sLCWA loop and a plain torch loop, in turns.
+"""Training steps by kgfast and what a user could run instead, in turns.
 
     python benchmarks/train_speed.py            everything; results/cpu-train-speed.json and .png
     python benchmarks/train_speed.py --quick    a smoke test: a tiny graph, seconds
+
+`negatives`: RotatE with sampled negatives, against PyKEEN's sLCWA loop and a plain torch loop.
+`epochs`: ComplEx with cross entropy over all entities, against dense torch, LibKGE's product and
+PyKEEN's LCWA loop; an epoch's time is that of its steps, by the median of those that were made.
 
 All contenders have the same batch, number of negatives, dimension and threads; they take turns in
 one process, and medians are compared. The plain loop comes as it is, and tuned. Slow contenders
@@ -22,12 +26,13 @@ import torch
 from rich.console import Console
 
 from lib import options as known_options
+from lib.epochs import measure_epochs, show_epochs
 from lib.machine import facts, machine_line
 from lib.measure import ChildDied, PeakMemory, Stopwatch, Timing, in_child
 from lib.options import QUICK_SIZES
-from lib.peers import Missing
+from lib.peers import Missing, epochs
 from lib.peers.steps import CONTENDERS, Work, loss_difference, rows_at_once
-from lib.results import draw, write_json
+from lib.results import draw, read_rows, write_json
 from lib.tables import console, human_bytes, human_seconds, new_table, spread, style_of
 
 SIZES = (40_943, 11, 86_835, 0, 0)  # of WN18RR's training set
@@ -35,6 +40,10 @@ TOLERANCE = 1e-4  # of losses in float32
 STEPS = {"kgfast": 10}  # of a turn; peers make one
 SLOW_SECONDS = 10.0
 GOALS = {"plain torch": 30, "pykeen": 10}
+FB15K237_SIZES = (14_541, 237, 272_115, 0, 0)
+RANKS = (100, 512)
+EPOCH_STEPS = 20  # of a turn
+WORKS = ("negatives", "epochs")
 
 
 def measure(options: argparse.Namespace, work: Work) -> list[dict[str, Any]]:
@@ -129,6 +138,9 @@ def show(out: Console, rows: Sequence[Mapping[str, Any]], work: Work) -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
     parser = known_options.new_parser(__doc__)
+    parser.add_argument(
+        "--works", nargs="+", choices=WORKS, default=WORKS, help="both unless given"
+    )
     parser.add_argument("--dim", type=int, help="500 unless given")
     parser.add_argument("--batch", type=int, help="triples of a step; 512 unless given")
     parser.add_argument("--negatives", type=int, help="of each triple; 1024 unless given")
@@ -136,14 +148,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--peers", nargs="*", choices=peers, default=peers, help="all of them unless given"
     )
+    parser.add_argument("--ranks", type=int, nargs="+", help="of epochs; 100 and 512 unless given")
+    parser.add_argument("--queries", type=int, help="of a step of an epoch; 500 unless given")
     parser.add_argument("--rounds", type=int, help="turns of each contender; 3 unless given")
     parser.add_argument("--threads", type=int, help="torch's unless given")
     known_options.add_outputs(parser, "train-speed")
     options = parser.parse_args(arguments)
-    whole = {"dim": 500, "batch": 512, "negatives": 1024, "rounds": 3}
-    quick = {"dim": 16, "batch": 64, "negatives": 32, "rounds": 2}
-    known_options.set_defaults(options, whole, quick)
+    whole = {"dim": 500, "batch": 512, "negatives": 1024, "rounds": 3, "queries": 500}
+    quick = {"dim": 16, "batch": 64, "negatives": 32, "rounds": 2, "queries": 64}
+    ranks = {"ranks": RANKS}, {"ranks": (8,)}
+    known_options.set_defaults(options, whole | ranks[0], quick | ranks[1])
     known_options.check_positive(parser, options, *whole)
+    if min(options.ranks) < 1:
+        parser.error("--ranks must be at least 1")
     known_options.set_outputs(options, "train-speed")
     return options
 
@@ -153,20 +170,54 @@ def main() -> int:
     options = parse()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    sizes = QUICK_SIZES if options.quick else SIZES
-    work = Work(sizes, options.dim, options.batch, options.negatives)
     out, about = console(), facts("cpu")
     out.print(machine_line(about), style="dim")
-    difference = loss_difference(work)
-    rows = [row | {"loss_difference": difference} | about for row in measure(options, work)]
-    show(out, rows, work)
+    works = {"negatives": _negatives, "epochs": _epochs}
+    found = [works[name](options, out) for name in options.works]
+    rows = [row | about for part, _ in found for row in part]
     if options.json is not None:
-        write_json(options.json, {"rows": rows})
-    draw("draw_training", rows, options.plot, out)
+        write_json(options.json, {"rows": [*_others(options), *rows]})
+    if "negatives" in options.works:
+        draw("draw_training", _of(rows, "train_speed"), options.plot, out)
+    difference = max(it for _, it in found)
     if not (math.isfinite(difference) and difference < TOLERANCE):
         out.print(f"[bold white on red] THE LOSS DIFFERS BY {difference:.1e}: this is a bug ")
         return 1
     return 0
+
+
+def _negatives(options: argparse.Namespace, out: Console) -> tuple[list[dict[str, Any]], float]:
+    """The rows of sampled negatives, which are shown, and how far the losses are apart."""
+    sizes = QUICK_SIZES if options.quick else SIZES
+    work = Work(sizes, options.dim, options.batch, options.negatives)
+    difference = loss_difference(work)
+    rows = measure(options, work)
+    show(out, rows, work)
+    return [row | {"loss_difference": difference} for row in rows], difference
+
+
+def _epochs(options: argparse.Namespace, out: Console) -> tuple[list[dict[str, Any]], float]:
+    """The rows of 1-vs-all, likewise."""
+    sizes, found = QUICK_SIZES if options.quick else FB15K237_SIZES, []
+    for rank in options.ranks:
+        work = epochs.Work(sizes, rank, options.queries)
+        rows = measure_epochs(work, options.rounds, 2 if options.quick else EPOCH_STEPS)
+        show_epochs(out, rows, work)
+        difference = epochs.loss_difference(work)
+        found += [row | {"loss_difference": difference} for row in rows]
+    return found, max(row["loss_difference"] for row in found)
+
+
+def _others(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows of the file whose work is not done now, and stay."""
+    kept = {"negatives": "train_speed", "epochs": "epoch_speed"}
+    names = [name for work, name in kept.items() if work not in options.works]
+    old = read_rows(options.json) if options.json.exists() else []
+    return [row for row in old if row["benchmark"] in names]
+
+
+def _of(rows: list[dict[str, Any]], benchmark: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["benchmark"] == benchmark]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
     monkeypatch.setattr(train_speed, "in_child", measured)
     with threads(1):
         assert call("train_speed.py", *words).returncode == 0
-    rows = json.loads(result.read_text())["rows"]
+    both = json.loads(result.read_text())["rows"]
+    rows = [row for row in both if row["benchmark"] == "train_speed"]
     names = ["kgfast", "plain torch", "plain torch, tuned", "pykeen"]
     assert [row["contender"] for row in rows] == names
     for row in rows:
@@ -41,6 +42,42 @@ def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
         assert (row["contender"] == "kgfast") <= row["memory"]["bytes"] < 500e6
         assert row["rows_at_once"] == 64 or "tuned" in row["contender"]
     assert "<svg" in plot.read_text()
+    epochs = [row for row in both if row["benchmark"] == "epoch_speed"]
+    assert [row["contender"] for row in epochs] == [
+        "kgfast",
+        "dense torch",
+        "LibKGE's way",
+        "pykeen",
+    ]
+    for row in epochs:
+        assert row["loss_difference"] < 1e-4
+        if row["seconds"]:
+            steps = row["queries"] / row["batch"]
+            assert row["epoch_seconds"] == pytest.approx(steps * row["seconds"]["median"])
+    assert epochs[0]["queries"] == 2 * 1200
+    assert epochs[-1]["queries"] < 2 * 1200, "LCWA asks equal pairs once"
+
+
+def test_rows_of_other_work_stay_in_the_file(load, tmp_path):
+    train_speed, result = load("train_speed"), tmp_path / "train.json"
+    rows = [{"benchmark": "train_speed"}, {"benchmark": "epoch_speed"}]
+    words = ["--quick", "--json", str(result), "--works"]
+    assert train_speed._others(train_speed.parse([*words, "epochs"])) == []
+    result.write_text(json.dumps({"rows": rows}))
+    assert train_speed._others(train_speed.parse([*words, "epochs"])) == rows[:1]
+    assert train_speed._others(train_speed.parse([*words, "epochs", "negatives"])) == []
+
+
+def test_peers_of_an_epoch_have_the_same_losses(load):
+    peers = load("lib.peers.epochs")
+    work = peers.Work((60, 4, 150, 0, 0), 8, 32)
+    assert peers.loss_difference(work) < 1e-5
+    dense = peers.Dense(work)
+    first, second = (dense._batches.batch(number) for number in (0, 1))
+    before = dense.loss(first).item()
+    dense.steps(1)
+    assert dense.loss(first).item() < before
+    assert {first.side, second.side} == {"tail", "head"}
 
 
 def test_a_part_fits_into_memory(load, monkeypatch):
@@ -88,7 +125,7 @@ def test_train_speed_fails_loudly_when_the_loss_differs(call, load, monkeypatch)
     train_speed = load("train_speed")
     monkeypatch.setattr(train_speed, "loss_difference", lambda work: 0.5)
     monkeypatch.setattr(train_speed, "measure", lambda options, work: [])
-    done = call("train_speed.py", "--quick", "--peers")
+    done = call("train_speed.py", "--quick", "--works", "negatives", "--peers")
     assert done.returncode == 1
     assert "THE LOSS DIFFERS" in done.stdout
 

@@ -1,0 +1,188 @@
+"""Steps of 1-vs-all training of ComplEx by kgfast and by what a user could run instead.
+
+Each contender has the same graph, batch and rank, cross entropy over all entities, inverse
+relations, float32 and Adagrad. A query is one (h, r, ?) or (?, r, t). In an epoch of 1-vs-all each
+triple asks two, of LCWA each distinct pair one, with all its answers as labels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kgfast.datasets import Dataset, synthetic
+from kgfast.training import Config, Trainer
+from kgfast.training.leaves import Leaves
+from kgfast.training.negatives import Batch
+from kgfast.training.run import Run
+from kgfast.training.steps import MODES
+from lib.bare_run import bare_run
+from lib.peers import Missing, quiet, silence_pykeen
+
+LR = 0.1
+INIT_STD = 0.1
+
+
+@dataclass(frozen=True)
+class Work:
+    """The shape of a step, and the sizes of the graph."""
+
+    sizes: tuple[int, ...]
+    rank: int
+    batch: int
+
+    @cached_property
+    def graph(self) -> Dataset:
+        """A synthetic one."""
+        return synthetic(*self.sizes)
+
+    def trainer(self, mode: str = "1vsall") -> Trainer:
+        """Of kgfast."""
+        model = {"name": "complex", "base_dim": self.rank, "init_std": INIT_STD, "reciprocal": True}
+        config = {
+            "dataset": {"name": "synthetic"},
+            "model": model,
+            "optim": {"name": "adagrad", "lr": LR},
+            "train": {"steps": 1_000_000, "mode": mode},
+            "data": {"train_bs": self.batch},
+            "loss": {"name": "cross_entropy"},
+        }
+        return Trainer(Config.from_dict(config), dataset=self.graph, progress=False)
+
+
+class Kgfast:
+    """The trainer's own steps."""
+
+    def __init__(self, work: Work) -> None:
+        self.queries = 2 * len(work.graph.train.hrt)  # of an epoch
+        self._run: Run = bare_run(work.trainer())
+
+    def steps(self, count: int) -> None:
+        """Make some steps."""
+        for _ in range(count):
+            self._run.make_step()
+
+
+class Dense:
+    """1-vs-all as the official code of N3 does it: three products and dense Adagrad."""
+
+    def __init__(self, work: Work) -> None:
+        trainer = work.trainer()
+        hrt, entities = trainer.dataset.train.hrt, trainer.dataset.num_entities
+        self.queries = 2 * len(hrt)
+        self.entity = nn.Parameter(_inner(trainer.model).entity.detach().clone())
+        self.relation = nn.Parameter(_inner(trainer.model).relation.detach().clone())
+        self._batches = MODES["1vsall"](trainer.config, hrt, entities).batches
+        self._relations = trainer.dataset.num_relations
+        self._optimizer = torch.optim.Adagrad([self.entity, self.relation], LR)
+        self._step = 0
+
+    def steps(self, count: int) -> None:
+        """Make some steps."""
+        for _ in range(count):
+            self._optimizer.zero_grad()
+            self.loss(self._batches.batch(self._step)).backward()
+            self._optimizer.step()
+            self._step += 1
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The mean over a batch."""
+        inverse = self._relations if batch.side == "head" else 0
+        anchors = functional.embedding(batch.anchors, self.entity)
+        relations = functional.embedding(batch.relations + inverse, self.relation)
+        return functional.cross_entropy(self.scores(anchors, relations), batch.targets)
+
+    def scores(self, anchors: Tensor, relations: Tensor) -> Tensor:
+        """``[B, N]``: Trouillon et al. 2016, eq. 9, of rows ``re | im``."""
+        (re, im), (turn_re, turn_im) = anchors.chunk(2, 1), relations.chunk(2, 1)
+        queries = torch.cat([re * turn_re - im * turn_im, re * turn_im + im * turn_re], 1)
+        return queries @ self.entity.T
+
+
+class LibKGEs(Dense):
+    """LibKGE's product: of features twice as many, its four terms, of a table made each step."""
+
+    def scores(self, anchors: Tensor, relations: Tensor) -> Tensor:
+        """``[B, N]``."""
+        turn_re, turn_im = relations.chunk(2, 1)
+        twice = torch.cat([anchors, anchors], 1)
+        turns = torch.cat([turn_re, relations, -turn_im], 1)
+        re, im = self.entity.chunk(2, 1)
+        return (twice * turns) @ torch.cat([self.entity, im, re], 1).T
+
+
+class PykeensLcwa:
+    """PyKEEN's LCWA loop on its ComplEx; its epochs are as long as the steps asked for."""
+
+    def __init__(self, work: Work) -> None:
+        try:
+            from pykeen.losses import CrossEntropyLoss
+            from pykeen.models import ComplEx
+            from pykeen.training import LCWATrainingLoop
+            from pykeen.triples import CoreTriplesFactory
+        except ImportError:
+            raise Missing("not installed") from None
+        silence_pykeen()
+        graph, self._batch = work.graph, work.batch
+        hrt, relations = graph.train.hrt, graph.num_relations
+        inverse = torch.stack([hrt[:, 2], hrt[:, 1] + relations, hrt[:, 0]], 1)
+        both = torch.cat([hrt, inverse])
+        pairs, self._owners = both[:, :2].unique(dim=0, return_inverse=True)
+        self.queries, self._hrt = len(pairs), both
+        self._order = torch.randperm(self.queries, generator=torch.Generator().manual_seed(0))
+        self._factory = partial(
+            CoreTriplesFactory, num_entities=graph.num_entities, num_relations=2 * relations
+        )
+        factory = self._factory(both)
+        model: nn.Module = ComplEx(
+            triples_factory=factory,
+            embedding_dim=work.rank,
+            random_seed=0,
+            loss=CrossEntropyLoss(),
+        )
+        self._loop: Any = LCWATrainingLoop(
+            model=model,
+            triples_factory=factory,
+            optimizer=torch.optim.Adagrad(model.parameters(), LR),
+        )
+
+    def steps(self, count: int) -> None:
+        """Train an epoch of so many batches."""
+        chosen = torch.isin(self._owners, self._order[: count * self._batch])
+        with quiet():
+            self._loop.train(
+                self._factory(self._hrt[chosen]),
+                num_epochs=1,
+                batch_size=self._batch,
+                use_tqdm=False,
+                pin_memory=False,
+            )
+
+
+CONTENDERS: dict[str, Callable[[Work], Any]] = {
+    "kgfast": Kgfast,
+    "dense torch": Dense,
+    "LibKGE's way": LibKGEs,
+    "pykeen": PykeensLcwa,
+}
+
+
+def loss_difference(work: Work) -> float:
+    """How far the losses of a first batch are from each other, relatively, at most."""
+    trainer = work.trainer()
+    hrt, entities = trainer.dataset.train.hrt, trainer.dataset.num_entities
+    objective = MODES["1vsall"](trainer.config, hrt, entities)
+    batch = objective.batches.batch(0)
+    with torch.no_grad():
+        ours = float(objective(Leaves(trainer.model), batch))
+        theirs = [float(peer(work).loss(batch)) for peer in (Dense, LibKGEs)]
+    return max(abs(ours - it) / abs(it) for it in theirs)
+
+
+def _inner(model: Any) -> Any:
+    """The model whose relations and their inverses are one table."""
+    return getattr(model, "model", model)
