@@ -345,7 +345,8 @@ def test_what_is_added_to_a_sweep_costs_little_and_does_not_spill(arch, case) ->
         if arch == "gfx942":
             continue
         is_large = launch.name in ("distance_negatives", "product_losses") and case != CODE[0]
-        assert code.registers <= (240 if is_large else 160), launch.name
+        # 168: three programs of four warps on a multiprocessor, as with 160
+        assert code.registers <= (240 if is_large else 168), launch.name
         if launch.name == "negative_slopes" and case == CODE[0]:
             assert code.operations.total() <= 60 * 8  # of 8 pairs a thread
         if launch.name == "distance_negatives" and score == "rotate":
