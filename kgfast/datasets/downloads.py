@@ -239,9 +239,12 @@ def _unpack(archive: Path, members: dict[str, str]) -> None:
     try:
         with tarfile.open(archive) as tar:
             for member, name in members.items():
-                with tar.extractfile(member) as packed, open(archive.parent / name, "wb") as file:  # type: ignore[union-attr]
+                packed = tar.extractfile(member)
+                if packed is None:
+                    raise tarfile.ExtractError(f"{member} is no file")
+                with packed, open(archive.parent / name, "wb") as file:
                     shutil.copyfileobj(packed, file, _CHUNK)
-    except (tarfile.TarError, EOFError, KeyError, AttributeError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, KeyError, zlib.error) as error:
         raise ValueError(f"{archive.name}: not the archive that was expected: {error}") from None
     archive.unlink()
 

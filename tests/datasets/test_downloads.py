@@ -167,13 +167,15 @@ def test_a_changed_cache_is_refused(server, tmp_path):
         download("codex-s", root=tmp_path)
 
 
-def packed(files: dict[str, bytes]) -> bytes:
+def packed(files: dict[str, bytes | None]) -> bytes:
+    """An archive of files; of folders where there are no data."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz") as tar:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
+            entry.type = tarfile.DIRTYPE if data is None else tarfile.REGTYPE
+            entry.size = len(data or b"")
+            tar.addfile(entry, io.BytesIO(data or b""))
     return target.getvalue()
 
 
@@ -189,7 +191,8 @@ def test_archives_are_unpacked(server, tmp_path, monkeypatch):
     assert len(download("wikidata5m", root=tmp_path).train) == 1000
     assert left(tmp_path / "wikidata5m") == ["SHA256SUMS", "test.txt", "train.txt", "valid.txt"]
     assert left(tmp_path) == ["wikidata5m"]
-    for content in (packed({"other": b""}), b"no archive"):
+    folders = packed(dict.fromkeys(wikidata.members))
+    for content in (packed({"other": b""}), folders, b"no archive"):
         server.files[f"/wikidata5m/{name}"] = content
         monkeypatch.setitem(SOURCES, "wikidata5m", replace(source, files={name: sha256(content)}))
         with pytest.raises(ValueError, match="not the archive that was expected"):
