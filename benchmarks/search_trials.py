@@ -21,10 +21,9 @@ from kgfast.datasets import Dataset, load, synthetic
 from kgfast.search import search
 from kgfast.training import Config, Trainer
 from lib import options as known_options
-from lib.machine import facts, machine_line
 from lib.options import QUICK_SIZES
-from lib.results import write_json
-from lib.tables import console, new_table
+from lib.tables import new_table
+from lib.trials import write_and_show
 
 SYNTHETIC = (2000, 12, 12000, 500, 500)
 RANGES = {
@@ -105,14 +104,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, write; after each graph what there is."""
     options = parse()
-    out, about = console(), facts("cpu")
-    out.print(machine_line(about) + "\n", style="dim")
-    rows: list[dict[str, Any]] = []
-    for row in measure(options):
-        rows.append(row | about)
-        if options.json is not None:
-            write_json(options.json, {"rows": rows})
-    show(out, rows)
+    write_and_show(measure(options), options.json, show)
     return 0
 
 
