@@ -72,6 +72,18 @@ class AsNetwork(nn.Module):
         return scores
 
 
+class SummedBce:
+    """The loss that kgfast takes, as captum wants it: a sum, which says that it is one."""
+
+    reduction = "sum"
+
+    def __call__(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Of scores ``[B, N]`` whose positives ``[B]`` are named."""
+        labels = torch.zeros_like(scores).scatter_(1, targets[:, None], 1.0)
+        total = nn.functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
+        return total / scores.shape[1]
+
+
 def conve(entities: int, relations: int, dim: int) -> kgfast.ConvE:
     """A fresh model in eval mode."""
     height = 20 if dim % 20 == 0 else 4
@@ -90,14 +102,6 @@ def of_captum(model: kgfast.ConvE, train: Tensor, test: Tensor, batch: int) -> T
         torch.cat([relations, relations + model.num_relations]),
         torch.cat([tails, heads]),
     )
-    loss = nn.BCEWithLogitsLoss(reduction="sum")
-
-    def of_labels(scores: Tensor, targets: Tensor) -> Tensor:
-        labels = torch.zeros_like(scores).scatter_(1, targets[:, None], 1.0)
-        total: Tensor = loss(scores, labels) / scores.shape[1]
-        return total
-
-    of_labels.reduction = "sum"  # type: ignore[attr-defined]
     network = AsNetwork(model)
     found: Tensor = TracInCPFast(
         network,
@@ -105,7 +109,7 @@ def of_captum(model: kgfast.ConvE, train: Tensor, test: Tensor, batch: int) -> T
         torch.utils.data.TensorDataset(*both),
         ["the only one"],
         lambda model, path: 1.0,
-        of_labels,
+        SummedBce(),
         batch_size=batch,
     ).influence((test[:, 0], test[:, 1], test[:, 2]))
     return found.detach()

@@ -68,11 +68,11 @@ def findings(source: str, path: str) -> list[Finding]:
     found = []
     for node in ast.walk(tree):
         name = _torch_name(node, modules, functions)
-        if name is None:
+        if name is None or not isinstance(node, ast.expr):
             continue
         message = _offence(name, called.get(id(node)))
         if message:
-            found.append(Finding(path, node.lineno, message))  # type: ignore[attr-defined]
+            found.append(Finding(path, node.lineno, message))
     return sorted(found, key=lambda it: it.line)
 
 

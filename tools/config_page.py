@@ -158,7 +158,7 @@ def _limits(metadata: Sequence[Any]) -> Iterator[str]:
 
 def attributes(section: type[BaseModel]) -> dict[str, str]:
     """What a docstring says of each attribute, in a line."""
-    _, _, body = inspect.getdoc(section).partition("Attributes\n----------\n")  # type: ignore[union-attr]
+    _, _, body = (inspect.getdoc(section) or "").partition("Attributes\n----------\n")
     body = re.split(r"\n\n?[A-Z]\w+\n---", body)[0]
     found: dict[str, str] = {}
     names: list[str] = []

@@ -1,6 +1,7 @@
 """Options that the scripts share, and how they are checked."""
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,7 @@ def check_plot(parser: Parser, path: Path | None) -> None:
         return
     if path.suffix not in (".png", ".svg", ".pdf"):
         parser.error(f"--plot must end in .png, .svg or .pdf; got {path.name}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
+    if find_spec("matplotlib") is None:
         parser.error('--plot needs matplotlib: pip install "kgfast[bench]"')
 
 

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -205,18 +206,18 @@ def check_free(folder: Path, needed: int) -> None:
         raise OSError(f"{folder}: the table takes {needed:,} bytes; the disk has {free:,} left")
 
 
-def _write_all(file: object, blocks: Iterator[npt.NDArray[np.float16]]) -> None:
+def _write_all(file: FileIO, blocks: Iterator[npt.NDArray[np.float16]]) -> None:
     """Write blocks, and let the system forget their pages, of which it would keep them all."""
     pending = 0
     for block in blocks:
         data = memoryview(block).cast("B")
         while data:
-            data = data[file.write(data) :]  # type: ignore[attr-defined]
+            data = data[file.write(data) :]
         pending += block.nbytes
         if pending >= _FLUSHED:
-            forget(file.fileno())  # type: ignore[attr-defined]
+            forget(file.fileno())
             pending = 0
-    forget(file.fileno())  # type: ignore[attr-defined]
+    forget(file.fileno())
 
 
 def forget(descriptor: int) -> None:

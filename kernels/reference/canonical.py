@@ -77,7 +77,9 @@ def crop_gradients(
     if score.root:
         norms = rounded_sqrt(_running_sums(queries, rows, score, crops, factor))
         coefficients = _over(coefficients, norms)
-    width = operands[place].shape[-1]  # type: ignore[union-attr]
+    operand = operands[place]
+    assert operand is not None
+    width = operand.shape[-1]
     planes = (score.query_planes(factor is not None), score.planes, 1)[place]
     starts, step = score.columns(width, planes)
     for feature, (q, c) in enumerate(_features(queries, rows, score, factor, max(crops))):

@@ -77,7 +77,8 @@ class Held:
     @property
     def dtype(self) -> torch.dtype:
         """Of the numbers."""
-        return self.model.entity.dtype  # type: ignore[no-any-return]
+        dtype: torch.dtype = self.model.entity.dtype
+        return dtype
 
     @property
     def width(self) -> int:

@@ -176,7 +176,8 @@ def _first_other(a: Tensor, b: Tensor) -> int:
 
 
 def _sorted(triples: Tensor) -> Tensor:
-    return torch.unique(triples, dim=0)  # type: ignore[no-any-return]
+    distinct: Tensor = torch.unique(triples, dim=0)
+    return distinct
 
 
 def _randomisation(difference: Tensor, samples: int, seed: int) -> Tensor:

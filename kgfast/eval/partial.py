@@ -99,7 +99,7 @@ class Partial:
         OSError
             If the disk is full; what was kept before stays.
         """
-        arrays = {f"values_{place}": it.numpy() for place, it in enumerate(values)}
+        arrays: dict[str, Any] = {f"values_{i}": it.numpy() for i, it in enumerate(values)}
         needed = sum(array.nbytes for array in arrays.values()) + (1 << 12)
         free = shutil.disk_usage(self.folder).free
         if free < needed:
@@ -109,7 +109,7 @@ class Partial:
             )
         self._replace(
             f"pass-{number}.npz",
-            lambda path: np.savez(path, next_row=np.int64(next_row), **arrays),  # type: ignore[arg-type]
+            lambda path: np.savez(path, next_row=np.int64(next_row), **arrays),
         )
 
     def _replace(self, name: str, write: Callable[[Path], Any]) -> None:

@@ -97,7 +97,8 @@ class Ranks:
         """The ranks of a type, float64 ``[T, S]``."""
         if rank_type not in RANK_TYPES:
             raise ValueError(f"rank_type must be one of {', '.join(RANK_TYPES)}; got {rank_type!r}")
-        return getattr(self, rank_type).double()  # type: ignore[no-any-return]
+        ranks: Tensor = getattr(self, rank_type)
+        return ranks.double()
 
     @property
     def mrr(self) -> float:

@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 
 from kgfast.influence.examples import Queries
 from kgfast.models import MED, RSCF, Model, Reciprocal
+from kgfast.models.base import Side
 
 _EXAMPLES = 256  # of which an encoder holds activations at once
 _TABLES = ("entity", "relation", "bias")
@@ -95,11 +96,11 @@ class Asker(nn.Module):
             if name not in _TABLES and id(weight) not in weights
         }
 
-    def forward(self, side: str) -> Tensor:
+    def forward(self, side: Side) -> Tensor:
         """The queries of all rows of the tables."""
         count, model = len(self.model.entity), self.model
         ids = torch.arange(count, dtype=torch.int64, device=model.entity.device)
-        return model.queries(ids, ids, "tail" if self._has_inverses else side)  # type: ignore[arg-type]
+        return model.queries(ids, ids, "tail" if self._has_inverses else side)
 
     def gathered(self, queries: Queries) -> tuple[Tensor, Tensor, Tensor]:
         """Ids of relations as rows, and the rows of anchors and relations, of at least float32."""
@@ -132,7 +133,7 @@ class Asker(nn.Module):
         )
 
     def _of_part(
-        self, side: str, anchors: Tensor, relations: Tensor, slopes: Tensor
+        self, side: Side, anchors: Tensor, relations: Tensor, slopes: Tensor
     ) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]], Tensor]:
         tables = {
             "model.entity": anchors.requires_grad_(),
@@ -174,7 +175,7 @@ class Asker(nn.Module):
             for handle in handles:
                 handle.remove()
 
-    def _others(self, side: str, anchors: Tensor, relations: Tensor, slopes: Tensor) -> Tensor:
+    def _others(self, side: Side, anchors: Tensor, relations: Tensor, slopes: Tensor) -> Tensor:
         """The gradients of all weights that are in no linear layer, ``[B, P]``."""
         if not self.others or not len(anchors):
             width = sum(weight.numel() for weight in self.others.values())

@@ -123,8 +123,9 @@ def prefetched(
     gives_back : bool
         Whether the system may forget the pages that were read.
     """
-    is_copied = isinstance(table, OnDevice) and table.device.type in _COPYING
-    way: Any = _Copied(table) if is_copied else _InPlace(table)  # type: ignore[arg-type]
+    way: _Copied | _InPlace = _InPlace(table)
+    if isinstance(table, OnDevice) and table.device.type in _COPYING:
+        way = _Copied(table)
     longest = max((stop - start for start, stop in ranges), default=0)
     free: queue.SimpleQueue[Buffer | None] = queue.SimpleQueue()
     full: queue.SimpleQueue[tuple[Buffer, int, int] | BaseException | None] = queue.SimpleQueue()

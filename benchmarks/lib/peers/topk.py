@@ -128,4 +128,5 @@ def predict_target(pykeen: PyKEEN, head: int, relation: int, k: int) -> list[int
     from pykeen.predict import predict_target as predict
 
     found = predict(model=pykeen.model, head=head, relation=relation)
-    return found.df["tail_id"].head(k).tolist()  # type: ignore[no-any-return]
+    ids: list[int] = found.df["tail_id"].head(k).tolist()
+    return ids
