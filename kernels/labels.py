@@ -49,7 +49,10 @@ class LossGradients(NamedTuple):
 
 
 class BceRows(NamedTuple):
-    """Row losses, and sums of the rows' scores: finite only where all scores of a row are."""
+    """Row losses, and sums of the rows' scores: finite only where all scores of a row are.
+
+    Backends may count a bias of -inf, which leaves a candidate out, as 0.
+    """
 
     rows: Tensor  # [B], float32, float64 for float64 queries
     linear: Tensor  # [B] float64

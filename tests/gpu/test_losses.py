@@ -6,6 +6,7 @@ import torch
 from kgfast import ops
 from kgfast.kernels.scores import get_score
 from support.problems import DTYPES, SCORES
+from support.waits import count_waits
 
 SHAPES = [(1, 5, 3), (64, 999, 100), (300, 1500, 65)]
 
@@ -101,6 +102,21 @@ def test_losses(score, loss):
     leaves = [exact(it) for it in (queries, table, bias)]
     for a, b in zip(found, gradients(lambda: run(*leaves, "cpu"), *leaves), strict=True):
         close(a, b, 1e-4)  # a score of -90 errs by 5e-5, and its exponential by as much of itself
+
+
+@pytest.mark.parametrize("loss", ["bce", "bce_total", "cross_entropy"])
+@pytest.mark.parametrize("masked", [0, 2_500])
+def test_a_mask_costs_no_wait(loss, masked):
+    queries, table = make("rotate", 100, 5_000, 20)
+    bias = torch.zeros(len(table), device="cuda")
+    bias[:masked] = -torch.inf
+    targets = 2_500 + torch.arange(100, device="cuda")
+    labels = (targets, 0.0)
+    if loss != "cross_entropy":
+        labels = (torch.arange(101, device="cuda"), targets, 1.0, 0.0)
+    run = lambda: getattr(ops, loss)(queries, table, bias, *labels, "rotate")  # noqa: E731
+    run()  # compiles
+    assert count_waits(run) == 1
 
 
 def peak_of(run):

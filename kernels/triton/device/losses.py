@@ -190,10 +190,19 @@ def store_sums(p_sums, row, num_queries, place, values, PARTS: tl.constexpr):
 
 
 @triton.jit
-def logistic_of(x, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS: tl.constexpr):
+def finite_or_bad(bias):
+    """A bias, but 0 where it is -inf, which leaves a candidate out and is no mistake."""
+    return tl.where(bias == float("-inf"), 0.0, bias)
+
+
+@triton.jit
+def logistic_of(
+    x, linear, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS: tl.constexpr
+):
     """Sums of a tile's binary cross entropies; the slopes by its scores, 0 if not asked for.
 
-    Positives are walked once: what they add to the sums and to the slopes is found together.
+    ``linear``: sums of the rows' scores. Positives are walked once: what they add to the sums and
+    to the slopes is found together.
     """
     row = rows_of_tile(labels, TILE)
     first = labels.first + tl.program_id(1).to(tl.int64) * TILE.lanes
@@ -204,7 +213,6 @@ def logistic_of(x, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS
     if LOSS.has_sums:
         term = tl.maximum(x, 0.0) + log1p_of(e)
         total = sum_rows(tl.where(by_lane(m_lane, TILE), term, 0.0), TILE)
-        linear = sum_rows(tl.where(by_lane(m_lane, TILE), x, 0.0), TILE)
         store_sums(result.sums, row, num_queries, 1, linear, 2)
         if every != 0.0:
             total -= every * linear
@@ -231,7 +239,9 @@ def logistic_of(x, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS
 
 
 @triton.jit
-def softmax_of(x, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS: tl.constexpr):
+def softmax_of(
+    x, linear, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS: tl.constexpr
+):
     """As :func:`logistic_of`, of the softmax: peaks, masses and sums, and scores of targets."""
     row = rows_of_tile(labels, TILE)
     m_row = row < num_queries
@@ -241,7 +251,6 @@ def softmax_of(x, labels, result, num_queries, m_lane, TILE: tl.constexpr, LOSS:
     is_target = by_lane(lanes_in_tile(TILE), TILE) == by_row(target, TILE)
     slope = x
     if LOSS.has_sums:
-        linear = sum_rows(tl.where(by_lane(m_lane, TILE), x, 0.0), TILE)
         store_sums(result.sums, row, num_queries, 2, linear, 3)
         p_picked = tl.broadcast_to(by_row(result.picked + row, TILE), x.shape)
         tl.store(p_picked, x, mask=is_target)
@@ -286,13 +295,20 @@ def reduce_tile(
     m_row = row < num_queries
     m_lane = lane < num_candidates
     x = score_of(distance, FORM)
+    summed = x
     if FORM.has_bias:
         p_bias = bias.ptr + lane.to(tl.int64) * bias.step
-        x += by_lane(load_as(p_bias, m_lane, tl.float32), TILE)
+        own = load_as(p_bias, m_lane, tl.float32)
+        # A label that every candidate has makes -inf a mistake, which a sum must tell.
+        summed += by_lane(tl.where(labels.every == 0.0, finite_or_bad(own), own), TILE)
+        x += by_lane(own, TILE)
+    linear = 0.0
+    if LOSS.has_sums:
+        linear = sum_rows(tl.where(by_lane(m_lane, TILE), summed, 0.0), TILE)
     if LOSS.is_softmax:
-        slope = softmax_of(x, labels, result, num_queries, m_lane, TILE, LOSS)
+        slope = softmax_of(x, linear, labels, result, num_queries, m_lane, TILE, LOSS)
     else:
-        slope = logistic_of(x, labels, result, num_queries, m_lane, TILE, LOSS)
+        slope = logistic_of(x, linear, labels, result, num_queries, m_lane, TILE, LOSS)
     if LOSS.has_bias_sums:
         tile = labels.row // TILE.rows + tl.program_id(0)
         p_sums = result.bias_sums + tile.to(tl.int64) * result.row

@@ -20,7 +20,15 @@ import triton.language as tl
 from .adversarial import LOWEST, softplus_of, weight_of
 from .arguments import Rows, Vector, Views, load_as
 from .gather import as_row
-from .losses import by_lane, by_row, lanes_in_tile, max_rows, rows_of_tile, sum_rows
+from .losses import (
+    by_lane,
+    by_row,
+    finite_or_bad,
+    lanes_in_tile,
+    max_rows,
+    rows_of_tile,
+    sum_rows,
+)
 from .score_tiles import sum_packed
 from .sweep import SUM_BLOCK
 from .terms import add_term, load_candidate, load_query, score_of, stored_move
@@ -96,12 +104,6 @@ def weights_and_terms(x, positive, peak, parameter, FORMULA: tl.constexpr):
 def is_over(x, positive, margin):
     """Which negatives of a margin have a slope."""
     return margin - positive + x > 0.0
-
-
-@triton.jit
-def finite_or_bad(bias):
-    """A bias, but 0 where it is -inf, which leaves a candidate out and is no mistake."""
-    return tl.where(bias == float("-inf"), 0.0, bias)
 
 
 @triton.jit

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kgfast.kernels.labels import Labels, LossChecks, LossNeed
 from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
-from support.flat import reference, triton
+from support.flat import operands_of, reference, triton
 from support.interpreted import fast_and_slow, others_are_slow, run_interpreted
 from support.interpreter import shuffled_programs
 from support.problems import SCORES
@@ -432,6 +433,16 @@ def loss_problem(score: str, dtype: torch.dtype = torch.float32) -> tuple:
     return q, c, rows("l1", 70, 1, 3)[:, 0], indptr.to(DEVICE), indices.to(DEVICE)
 
 
+WRONG_WITH_A_MASK = {  # of a table, its bias, the targets
+    "a label of all candidates": lambda c, bias, targets: None,
+    "a target": lambda c, bias, targets: targets[5:6].fill_(3),
+    "a NaN among biases": lambda c, bias, targets: bias[66:67].fill_(torch.nan),
+    "an infinity among biases": lambda c, bias, targets: bias[66:67].fill_(torch.inf),
+    "a NaN that is left out": lambda c, bias, targets: c[7].fill_(torch.nan),
+    "an infinity that is left out": lambda c, bias, targets: c[7].fill_(torch.inf),
+}
+
+
 @on_gpu
 class TestLosses:
     __test__ = CAN_RUN
@@ -538,6 +549,30 @@ class TestLosses:
         expected = reference.cross_entropy(*inputs, targets.cpu(), 0.0, "rotate")
         assert_close(row_losses, expected[0])
         assert_close(lse, expected[1])
+
+    @pytest.mark.parametrize("score", ["dot", pytest.param("rotate", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("wrong", [None, *WRONG_WITH_A_MASK])
+    def test_the_host_looks_closer_for_what_is_wrong_alone(self, score, wrong) -> None:
+        """A mask is not: of a NaN beside it, also in a row that it leaves out, the host hears."""
+        q, c, bias, *_ = loss_problem(score)
+        bias[:64] = -torch.inf
+        targets = 65 + torch.arange(17, device=DEVICE) % 5
+        if wrong is not None:
+            WRONG_WITH_A_MASK[wrong](c, bias, targets)
+        every = 0.1 if wrong == "a label of all candidates" else 0.0
+        labels = Labels(torch.arange(18, device=DEVICE), targets, 1.0, every)
+        looked: list[str] = []
+        checks = LossChecks(lambda: looked.append("labels"), lambda sums: looked.append("scores"))
+        problem, backend = operands_of(q, c, score, bias), triton.backend.losses
+        need = LossNeed(queries=True, table=True, bias=True)
+        for look in (
+            lambda: backend.bce(problem, labels, checks),
+            lambda: backend.bce_total(problem, labels, 2.0, need, checks),
+            lambda: backend.cross_entropy(problem, targets, every, checks),
+        ):
+            looked.clear()
+            look()
+            assert looked == ([] if wrong is None else ["labels", "scores"])
 
     def test_products_of_any_strides(self) -> None:
         q = rows("l1", 9, 6, 0)[::3, 1:]  # misaligned
