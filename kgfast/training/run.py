@@ -18,10 +18,10 @@ from kgfast.kernels.scores import get_score
 from kgfast.models import MED, Model
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
-from kgfast.training.checkpoint import State as Checkpoint
 from kgfast.training.config import Config
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
+from kgfast.training.kept import Kept
 from kgfast.training.logs import Logs
 from kgfast.training.mapped import room_of
 from kgfast.training.negatives import asked_of, mix
@@ -32,13 +32,11 @@ from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.schedule import Patience, Schedule, gain
 from kgfast.training.shard_files import table_of
-from kgfast.training.state import State, check_like, check_tensors
+from kgfast.training.state import State
 from kgfast.training.steps import MODES
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _DROPOUT = 3  # of mix(), beside the sides (0, 1), the negatives (2) and the sub-models (4)
-
-_KNOWS_ITS_GRAPH = "graph"  # of the meta: checkpoints of an earlier kgfast lack it
 
 Metrics = dict[str, float]
 Write = Callable[[Mapping[str, Tensor], Mapping[str, Any]], None]
@@ -130,6 +128,9 @@ class Run:
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
         stop = train.early_stopping
         self._patience = None if stop is None else Patience(metric, stop.patience, stop.min_delta)
+        self._kept = Kept(
+            config, model, self._optimizer, self._schedule, self._patience, self.graph
+        )
         self.state = State()
         self.resumed = self._resume() if resume else False
         self._placement.check_same(the_step_that_is_resumed=self.state.step)
@@ -214,7 +215,7 @@ class Run:
         if self._folder is not None and self.state.best_step:
             self._placement.together(lambda: None)  # process 0 may be writing still
             tensors, _ = self._folder.load_best()
-            self._model.load_state_dict(_below("model.", tensors))
+            self._kept.load_model(tensors)
 
     def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
         """The metrics of a split, timed, and those of sub-models; none of an empty one."""
@@ -326,7 +327,7 @@ class Run:
             state.best, state.best_step = value, state.step
             state.valid, state.valid_of_submodels = metrics, submodels
             if self._folder is not None:
-                self._write_head(self._folder.save_best, "model", self._model_tensors())
+                self._write_head(self._folder.save_best, "model", self._kept.model_tensors())
         self._schedule.observe(value)
         if self._patience is not None:
             state.stopped_early = self._patience.exhausted_by(value)
@@ -336,9 +337,6 @@ class Run:
         if self._folder is None:
             return
         self._require_finite()
-        tensors = self._model_tensors() | {
-            f"optim.{name}": tensor for name, tensor in self._optimizer.tensors().items()
-        }
         folder, step, keep = self._folder, self.state.step, self._config.train.keep
 
         def write(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -346,13 +344,13 @@ class Run:
             if keep:
                 folder.save_step(step, tensors, meta, keep)
 
-        self._write_head(write, "state", tensors)
+        self._write_head(write, "state", self._kept.tensors())
 
     def _write_head(self, write: Write, kind: str, tensors: dict[str, Tensor]) -> None:
         """Write a checkpoint: its rows, where they are no part of it, and then itself."""
         assert self._folder is not None
-        own = tensors, self._meta()
-        head = self._placement.head(self._folder, kind, own, self._table)
+        own = tensors, self._kept.meta(self.state)
+        head = self._placement.head(self._folder, kind, own, table_of(tensors))
         if self._placement.leads:
             write(*head)
 
@@ -365,79 +363,15 @@ class Run:
         if self._folder is not None:
             self._require_finite()
             write = partial(self._folder.save_model, self.state.step)
-            self._write_head(write, "model", self._model_tensors())
-
-    @property
-    def _table(self) -> str:
-        """The name of the entity table among the model's tensors."""
-        return table_of(self._model_tensors())
-
-    def _model_tensors(self) -> dict[str, Tensor]:
-        return {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
-
-    def _meta(self) -> dict[str, Any]:
-        return {
-            "step": self.state.step,
-            "config": self._config.to_dict(),
-            "graph": None if self.graph is None else self.graph.rows,
-            "state": self.state.model_dump(),
-            "schedule": self._schedule.state(),
-            "scaler": self._optimizer.scaler.state(),
-            "patience": None if self._patience is None else self._patience.state(),
-        }
+            self._write_head(write, "model", self._kept.model_tensors())
 
     def _resume(self) -> bool:
         """Go on from the newest state of the folder; False if there is none."""
-        checkpoint = None if self._folder is None else self._folder.load_last(self._check)
+        checkpoint = None if self._folder is None else self._folder.load_last(self._kept.check)
         if checkpoint is None:
             return False
-        tensors, meta = checkpoint
-        changed = Config.from_dict(meta["config"]).training_differences(self._config)
-        if changed:
-            raise ValueError(
-                "the run was started with another config: "
-                + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
-            )
-        complete = _KNOWS_ITS_GRAPH in meta
-        self._model.load_state_dict(_below("model.", tensors))
-        self._optimizer.load(_below("optim.", tensors), complete=complete)
-        self._optimizer.scaler.load(meta["scaler"])
-        self._schedule.load(meta["schedule"])
-        if self._patience is not None:
-            self._patience.load(meta["patience"])
-        self.state = State.of(meta["state"], complete=complete)
+        self.state = self._kept.load(checkpoint)
         return True
-
-    def _check(self, checkpoint: Checkpoint) -> None:
-        """Raise a ValueError unless this run can go on from a checkpoint; changes nothing.
-
-        One of another config passes: none of the folder can be gone on with then.
-        """
-        tensors, meta = checkpoint
-        complete = _KNOWS_ITS_GRAPH in meta
-        config = meta.get("config")
-        if not isinstance(config, dict):
-            raise ValueError(f"config must be a mapping; got {config!r:.60}")
-        try:
-            changed = Config.from_dict(config).training_differences(self._config)
-        except RecursionError:
-            raise ValueError("config is nested too deeply") from None
-        except ValueError as error:
-            raise ValueError(f"config: {', '.join(str(error).splitlines())}") from None
-        if changed:
-            return
-        graph = None if self.graph is None else self.graph.rows
-        if complete and meta[_KNOWS_ITS_GRAPH] != graph:
-            raise ValueError("its rows belong to other names than those of the run")
-        state = State.of(meta.get("state"), complete=complete)
-        if type(meta.get("step")) is not int or meta["step"] != state.step:
-            raise ValueError(f"step is {meta.get('step')!r:.60}, that of its state {state.step}")
-        check_like("schedule", meta.get("schedule"), self._schedule.state())
-        check_like("scaler", meta.get("scaler"), self._optimizer.scaler.state())
-        patience = None if self._patience is None else self._patience.state()
-        check_like("patience", meta.get("patience"), patience)
-        check_tensors("model", _below("model.", tensors), self._model.state_dict())
-        self._optimizer.check(_below("optim.", tensors), complete=complete)
 
     def _logs(self) -> AbstractContextManager[Logs | None]:
         if self._folder is None or not self._placement.leads:
@@ -460,12 +394,3 @@ def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
 def _is_due(step: int, every: int, *, or_if: bool = False) -> bool:
     """Whether something that is done every so many steps is; every 0: only if something else is."""
     return step % every == 0 if every else or_if
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose name begins with a prefix, by the rest of it."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

@@ -267,11 +267,11 @@ class TestMeta:
 
         job = Job(trainer.config, trainer.dataset, trainer.model, trainer.evaluate)
         run = Run(job, graph=RunGraph.of(trainer.dataset))
-        run._check((tensors, meta))
+        run._kept.check((tensors, meta))
         for _ in range(400):
             try:
                 key = pick.choice(sorted(meta))
-                run._check((tensors, meta | {key: mutated(meta[key], pick, values)}))
+                run._kept.check((tensors, meta | {key: mutated(meta[key], pick, values)}))
             except ValueError:
                 refused += 1
         assert refused > 200
