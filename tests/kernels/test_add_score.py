@@ -23,7 +23,7 @@ RUN = (
     "tests/kernels/cpu/test_indexed.py",
     "tests/kernels/triton/test_rank.py",
     "tests/kernels/triton/test_topk.py",
-    "tests/kernels/triton/test_losses.py",
+    "tests/kernels/triton/test_scores.py",
     "tests/ops/test_bce_total.py",
 )
 
