@@ -38,6 +38,11 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as optim.lr=1e-3."),
 ]
+DefaultOf = Annotated[
+    str | None, typer.Option(help="Instead of a config: the default one of this model.")
+]
+Graph = Annotated[Path | None, typer.Option(help="The folder of the graph, with its train.txt.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Folder = Annotated[

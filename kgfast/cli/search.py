@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Debug, Set, app, errors_in_a_line
+from kgfast.cli.common import Debug, DefaultOf, Graph, Quiet, Set, app, errors_in_a_line
 
 
 @app.command()
@@ -16,12 +16,8 @@ def search(
         str | None,
         typer.Option("--config", "-c", help="A YAML file with a section search, or a name."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Instead of a config: the default one of this model.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="The folder of the graph, with its train.txt.")
-    ] = None,
+    model: DefaultOf = None,
+    data: Graph = None,
     minutes: Annotated[
         float | None, typer.Option(help="How long, all trials together; search.minutes.")
     ] = None,
@@ -35,7 +31,7 @@ def search(
         Path | None,
         typer.Option(metavar="FOLDER", help="Instead: the trials of a search, and their picture."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Search for values of the keys that a config has ranges for: successive halving."""

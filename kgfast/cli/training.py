@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Checkpoint, Debug, Run, Set, Which, app, errors_in_a_line, load
+from kgfast.cli.common import (
+    Checkpoint,
+    Debug,
+    DefaultOf,
+    Graph,
+    Quiet,
+    Run,
+    Set,
+    Which,
+    app,
+    errors_in_a_line,
+    load,
+)
 
 
 class Target(StrEnum):
@@ -26,12 +38,8 @@ def train(
         str | None,
         typer.Option("--config", "-c", help="A YAML file, or a name such as wn18rr/rotate_fast."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Instead of a config: the default one of this model.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="The folder of the graph, with its train.txt.")
-    ] = None,
+    model: DefaultOf = None,
+    data: Graph = None,
     set: Set = None,
     run: Annotated[
         Path | None,
@@ -42,7 +50,7 @@ def train(
         bool,
         typer.Option("--trust-data", help="Resume a run of an earlier kgfast with these data."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Train a model, and rank the test set at the end; under torchrun, by several processes."""
