@@ -85,8 +85,9 @@ def _killed(rows: Rows) -> Iterator[str]:
         end = "bit-equal" if row["equal"] else "NOT EQUAL"
         yield (
             f"Killed with SIGKILL {row['kills']} times at random moments and resumed, "
-            f"{row['entities']:,} entities: {end}; at most {row['lost_ranges']} ranges of "
-            f"{row['range_rows']:,} rows were counted again after each."
+            f"{row['entities']:,} entities and {row['queries']} queries: {end}; at most "
+            f"{row['lost_ranges']} ranges of {row['range_rows']:,} rows were counted again after "
+            f"each."
         )
         yield ""
 
