@@ -15,6 +15,7 @@ Microsoft's; ``cl`` is not tried.
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,27 @@ X86_FLAGS = {
         "-mprefer-vector-width=512",
     ],
 }
+X86_FLAGS["isa_avx512fp16.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512fp16"]
+# What compilers of the last years may lack: sources that they get the flags of only where this
+# compiles, and which are empty without.
+X86_PROBES = {
+    "isa_avx512fp16.cpp": "__m512h f(__m512h x) { return _mm512_rsqrt_ph(x); }",
+}
 if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it builds in minutes
     COMMON_FLAGS += ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZER_FLAGS]
     del X86_FLAGS["isa_avx2.cpp"]
 # The sources that take longest come first, so that none of them is left over at the end.
-FIRST = ["isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"]
+FIRST = [
+    *("isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"),
+    "isa_avx512fp16.cpp",
+]
 
 
 class BuildPerFile(build_ext):
     """Compile each source with the flags of its instruction set."""
+
+    unknown: frozenset[str] | set[str] = frozenset()
+    """Sources whose flags the compiler does not know."""
 
     def build_extension(self, ext: Any) -> None:
         """Wrap the compiler so that a source gets its own flags."""
@@ -63,12 +76,29 @@ class BuildPerFile(build_ext):
             self._use_clang_cl()
         else:
             self._wrap_unix()
+        self.unknown = {name for name in X86_PROBES if self._is_x86() and not self._knows(name)}
         super().build_extension(ext)
 
     def _flags_of(self, source: str) -> list[str]:
-        """The flags of a source alone; the target is what counts, which may not be this machine."""
-        is_x86 = self.plat_name.endswith(("x86_64", "amd64"))
-        return spelled(X86_FLAGS.get(Path(source).name, [])) if is_x86 else []
+        """The flags of a source alone."""
+        name = Path(source).name
+        has_flags = self._is_x86() and name not in self.unknown
+        return spelled(X86_FLAGS.get(name, [])) if has_flags else []
+
+    def _is_x86(self) -> bool:
+        """Whether the target is, which may not be this machine."""
+        return self.plat_name.endswith(("x86_64", "amd64"))
+
+    def _knows(self, name: str) -> bool:
+        """Whether the compiler, and the assembler behind it, take the flags of a source."""
+        with tempfile.TemporaryDirectory() as folder:
+            probe = Path(folder, name)
+            probe.write_text(f"#include <immintrin.h>\n{X86_PROBES[name]}\n")
+            try:
+                self.compiler.compile([str(probe)], output_dir=folder)
+            except CompileError:
+                return False
+        return True
 
     def _wrap_unix(self) -> None:
         compile_one = self.compiler._compile

@@ -11,9 +11,16 @@ import torch
 
 import kgfast
 from kgfast.kernels import cpu
+from kgfast.kernels.cpu import tiers
 from kgfast.ops import dispatch
 
-_SETTINGS = ("KGFAST_BACKEND", "KGFAST_CPU_ISA", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+_SETTINGS = (
+    "KGFAST_BACKEND",
+    "KGFAST_CPU_ISA",
+    "KGFAST_TIERS",
+    "OMP_WAIT_POLICY",
+    "OMP_NUM_THREADS",
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +39,8 @@ class Info:
         The instruction set of the extension in use; None without the extension.
     isas : tuple of str
         Those that this machine and build have, best first.
+    tiers : tuple of str
+        Cheaper sweeps that rankings use beside it (``KGFAST_TIERS``).
     threads, cores : int
         Threads of a kernel, and cores that this process may use.
     devices : tuple of str
@@ -49,6 +58,7 @@ class Info:
     backend: str
     isa: str | None
     isas: tuple[str, ...]
+    tiers: tuple[str, ...]
     threads: int
     cores: int
     devices: tuple[str, ...]
@@ -65,6 +75,7 @@ class Info:
             ("kgfast", self.version),
             ("backend", self.backend + (f", {self.isa}" if self.isa else "")),
             *([("", f"(also {', '.join(also)})")] if also else []),
+            *([("tiers", ", ".join(self.tiers) or "none")] if self.isa else []),
             ("threads", f"{self.threads} on {self.cores} cores"),
             ("torch", self.torch),
             ("triton", self.triton or "not installed"),
@@ -91,10 +102,15 @@ def info() -> Info:
     True
     """
     remarks = []
+    isa: str | None = None
+    used: tuple[str, ...] = ()
     try:
         backend, missing = dispatch.find_backend(torch.device("cpu"))
         remarks += [] if missing is None else [missing]
-        isa = cpu.isa() if cpu.is_available() else None
+        if cpu.is_available():
+            isa = cpu.isa()
+            used = tuple(name for name in tiers.wanted() if name in tiers.available(isa))
+            remarks += _lacking(isa)
     except ValueError as error:  # of a variable of the environment
         backend, isa = "none", None
         remarks.append(str(error))
@@ -108,12 +124,18 @@ def info() -> Info:
         backend=backend,
         isa=isa,
         isas=tuple(cpu.available_isas()),
+        tiers=used,
         threads=torch.get_num_threads(),
         cores=cores(),
         devices=tuple(_devices()),
         settings={name: os.environ[name] for name in _SETTINGS if name in os.environ},
         remarks=tuple(remarks),
     )
+
+
+def _lacking(isa: str) -> list[str]:
+    names = ", ".join(tiers.lacking(isa))
+    return [f"KGFAST_TIERS names {names}, which this machine or build lacks"] if names else []
 
 
 def _devices() -> list[str]:

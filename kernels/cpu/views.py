@@ -9,7 +9,7 @@ from torch import Tensor
 from ..checks import nonfinite_error
 from ..operands import Operands
 from ..scores import Score
-from . import extension, isa, threads
+from . import extension, isa, threads, tiers
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 
@@ -39,9 +39,9 @@ class Pointers(NamedTuple):
     """Pointer and count, and what keeps them alive."""
 
 
-def machine() -> tuple[str, int]:
-    """The instruction set and the number of threads of a call."""
-    return isa(), threads.count()
+def machine() -> tuple[str, int, int]:
+    """The instruction set, the number of threads and the tiers of a call."""
+    return isa(), threads.count(), tiers.mask()
 
 
 def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kgfast.kernels import cpu
+from kgfast.kernels.cpu import tiers
 from support.paths import ROOT, TESTS
 
 SOURCE = TESTS / "support" / "simd_check.cpp"
@@ -60,3 +61,5 @@ def test_the_probe_agrees_with_the_operating_system():
     }
     found = [name for name in cpu.available_isas() if name != "baseline"]
     assert found == [name for name, flag in needed.items() if flag <= flags]
+    if "fp16" in tiers.available(cpu.isa()):  # a compiler may lack what the machine has
+        assert "avx512_fp16" in flags

@@ -28,6 +28,8 @@ std::string py_find_isa(const std::string& name) {
   return isa ? isa->name : "";
 }
 
+unsigned py_find_tiers(const std::string& isa) { return find_tiers(isa_named(isa)); }
+
 }  // namespace
 }  // namespace kgfast
 
@@ -41,4 +43,5 @@ PYBIND11_MODULE(_cpu, module) {
   module.def("roof", &kgfast::py_roof);
   module.def("has_score", &kgfast::has_score);
   module.def("find_isa", &kgfast::py_find_isa);
+  module.def("find_tiers", &kgfast::py_find_tiers);
 }

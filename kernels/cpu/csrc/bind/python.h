@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace py = pybind11;
 
 using MaybeTuple = std::optional<py::tuple>;
 using Widths = std::vector<int64_t>;
-using Machine = std::pair<std::string, int>;  // instruction set, threads
+using Machine = std::tuple<std::string, int, unsigned>;  // instruction set, threads, tiers
 
 template <class T>
 T* pointer(uintptr_t address) {
@@ -87,9 +88,10 @@ const Isa& isa_named(const std::string& name) {
 // Runs body(execution) without Python's lock.
 template <class Body>
 auto compute(const Machine& machine, Body body) {
-  const Isa& isa = isa_named(machine.first);
-  Unlocked unlocked(machine.second);
-  return body(Execution{isa, machine.second, unlocked.interrupted()});
+  const auto& [name, threads, tiers] = machine;
+  const Isa& isa = isa_named(name);
+  Unlocked unlocked(threads);
+  return body(Execution{isa, threads, tiers & find_tiers(isa), unlocked.interrupted()});
 }
 
 void stop_if(bool was_interrupted) {

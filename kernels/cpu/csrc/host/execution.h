@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "host/job.h"
+#include "host/tiers.h"
 
 namespace kgfast {
 
@@ -11,7 +12,9 @@ namespace kgfast {
 struct Execution {
   const Isa& isa;
   int threads;
+  unsigned tiers;  // that may serve: a mask, of those that find_tiers has
   std::function<bool()> interrupted;
+  bool may_use(Tier tier) const { return tiers & static_cast<unsigned>(tier); }
 };
 
 }  // namespace kgfast

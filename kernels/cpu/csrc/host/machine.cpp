@@ -7,6 +7,7 @@
 #include <string>
 
 #include "host/buffer.h"
+#include "host/tiers.h"
 #include "host/x86.h"
 
 namespace kgfast {
@@ -24,6 +25,17 @@ const Isa* find_isa(const char* name) {
 #endif
   if (neon_isa() && (any || !std::strcmp(name, "neon"))) return neon_isa();
   return any || !std::strcmp(name, "baseline") ? baseline_isa() : nullptr;
+}
+
+unsigned find_tiers(const Isa& isa) {
+  unsigned tiers = 0;
+#if defined(__x86_64__)
+  static const X86 has = probe_x86();
+  const bool is_widest = &isa == avx512_isa();  // whose panels they share
+  if (is_widest && has.avx512fp16 && avx512fp16_tier()) tiers |= static_cast<unsigned>(Tier::fp16);
+#endif
+  (void)isa;
+  return tiers;
 }
 
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {

@@ -10,4 +10,7 @@ double roof(const Isa& isa, ScoreId score, int64_t features, double seconds);
 // The best instruction set of this machine, or the named one; nullptr if it is not to be had.
 const Isa* find_isa(const char* name);
 
+// The tiers that this build and machine have beside an instruction set: a mask.
+unsigned find_tiers(const Isa& isa);
+
 }  // namespace kgfast

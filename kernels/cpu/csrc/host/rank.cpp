@@ -358,7 +358,7 @@ SweepStatus rank_counts(const Execution& execution, const RankRequest& request) 
 }
 
 void sweep_errors(const Isa& isa, const RankRequest& request, float* values, double* bounds) {
-  const Execution alone{isa, 1, never};
+  const Execution alone{isa, 1, 0, never};
   Ranking(alone, request).errors(values, bounds);
 }
 

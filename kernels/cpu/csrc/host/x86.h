@@ -10,7 +10,7 @@ namespace kgfast {
 namespace {
 
 struct X86 {
-  bool avx2, avx512;  // with what their kernels are compiled for
+  bool avx2, avx512, avx512fp16;  // with what their kernels are compiled for
 };
 
 // Intel SDM, volume 1, 14.3 and 15.2 to 15.4: the operating system keeps the wide registers (XCR0),
@@ -21,12 +21,14 @@ inline X86 probe_x86() {
   constexpr unsigned fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
   constexpr unsigned avx2 = 1u << 5;
   constexpr unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, osxsave | avx)) return {false, false};
+  constexpr unsigned avx512fp16 = 1u << 23;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, osxsave | avx)) return {};
   const bool fuses = has(c, fma | f16c);
   uint32_t kept, high;
   asm volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
-  if (!has(kept, 0x06) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {false, false};
-  return {fuses && has(b, avx2), fuses && has(b, avx512) && has(kept, 0xE6)};
+  if (!has(kept, 0x06) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
+  const bool is_wide = fuses && has(b, avx512) && has(kept, 0xE6);
+  return {fuses && has(b, avx2), is_wide, is_wide && has(d, avx512fp16)};
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+// Cheaper sweeps with bounds of their own, which decide what pairs they can before float32 does: the
+// integers are the same whichever of them serve. docs/exactness.md derives each.
+#pragma once
+
+namespace kgfast {
+
+// Bits of a mask, in the order of TIERS in kernels/cpu/tiers.py.
+enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4 };
+
+struct HalfTier;
+
+// nullptr where this build lacks it.
+const HalfTier* avx512fp16_tier();
+
+}  // namespace kgfast
