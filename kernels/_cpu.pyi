@@ -18,8 +18,9 @@ def rank_counts(
     nan_worst: bool,
     counts: int,
 ) -> tuple[int, int, int]: ...
+def tier_pairs() -> tuple[int, int, int]: ...
 def sweep_errors(
-    isa: str,
+    machine: Machine,
     operands: Pointers,
     widths: Sequence[int],
     targets: int,

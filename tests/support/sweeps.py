@@ -19,8 +19,12 @@ def sweep_errors(
     score: str,
     widths: Sequence[int],
     factor: Tensor | None = None,
+    tiers: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sweep's distances, the canonical ones, and the claimed bound: ``[C, B, N]`` each."""
+    """A sweep's distances, the canonical ones, and the claimed bound: ``[C, B, N]`` each.
+
+    ``tiers``: the mask of a tier, for its distances and its bound.
+    """
     operands = operands_of(queries, table, score, factor=factor)
     facts = operands.score
     shape = (len(widths), len(queries), len(table))
@@ -28,7 +32,7 @@ def sweep_errors(
     bounds = torch.empty(shape, dtype=torch.float64)
     targets = torch.zeros(len(queries), dtype=torch.int64)
     cpu.extension.sweep_errors(
-        isa_name,
+        (isa_name, 1, tiers),
         pointers_of(operands, None),
         widths,
         address(targets),

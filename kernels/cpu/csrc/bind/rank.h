@@ -26,14 +26,21 @@ py::tuple py_rank_counts(const Machine& machine, const py::tuple& operands, cons
   }));
 }
 
-void py_sweep_errors(const std::string& isa, const py::tuple& operands, const Widths& widths,
+void py_sweep_errors(const Machine& machine, const py::tuple& operands, const Widths& widths,
                      uintptr_t targets, uintptr_t values, uintptr_t bounds) {
   RankRequest request{};
   request.operands = as_operands(operands);
   request.widths = widths;
   request.targets = pointer<const int64_t>(targets);
-  const FloatMode mode(FloatMode::kIeee);
-  sweep_errors(isa_named(isa), request, pointer<float>(values), pointer<double>(bounds));
+  compute(machine, [&](const Execution& execution) {
+    sweep_errors(execution, request, pointer<float>(values), pointer<double>(bounds));
+  });
+}
+
+// (swept by a tier, gathered to float32, decided by canonical scores) since the process began.
+std::tuple<int64_t, int64_t, int64_t> py_tier_pairs() {
+  const TierPairs pairs = rank_tier_pairs();
+  return {pairs.swept, pairs.gathered, pairs.canonical};
 }
 
 // `best`: scores and ids, [B, k] each.
@@ -86,6 +93,7 @@ py::tuple py_list_topk(const Machine& machine, const py::tuple& operands, int64_
 void bind_rank(py::module_& module) {
   module.def("rank_counts", &py_rank_counts);
   module.def("sweep_errors", &py_sweep_errors);
+  module.def("tier_pairs", &py_tier_pairs);
   module.def("topk", &py_topk);
   module.def("list_counts", &py_list_counts);
   module.def("list_topk", &py_list_topk);

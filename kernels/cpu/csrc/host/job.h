@@ -102,6 +102,7 @@ struct SweepJob : Operands {
   const Reach* reaches;             // [C][Q]
   const int64_t* targets;           // [B], by query row
   const double* target_scores;      // [C][B], by slot
+  const uint8_t* is_served;         // [tiles]: by another sweep; nullptr: none
   Norm norm;                        // of candidates, that the bound asks for
   float norm_inflation;
   float norm_floor;

@@ -1,6 +1,7 @@
 #include "host/rank.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "host/bias.h"
+#include "host/half_passes.h"
 #include "host/passes.h"
 
 namespace kgfast {
@@ -15,6 +17,11 @@ namespace {
 
 constexpr int64_t kBandCapacity = 8192;
 constexpr int kKinds = 4;  // of counts: greater, equal, and both of the excluded
+
+// Since the process began.
+struct {
+  std::atomic<int64_t> swept, gathered, canonical;
+} tier_pairs;
 
 // A worker and the memory that it points into.
 struct OwnedWorker : WorkerMemory {
@@ -31,6 +38,7 @@ struct OwnedWorker : WorkerMemory {
     worker.greater = counts.data() + 2 * slots;
     worker.equal = counts.data() + 3 * slots;
   }
+  int index = 0;        // among the workers
   const int64_t slots;  // C * B
   Buffer<Pair> band;
   std::vector<int64_t> counts;  // [4][C][B]
@@ -59,7 +67,17 @@ class Ranking {
     set_norm(job_, bounds_.back());
     status_.interrupted = find_factor_reach(job_, plan_.threads, execution.interrupted);
     for (int i = 0; i < plan_.threads; ++i)
-      workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_));
+      workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_)), workers_[i]->index = i;
+    if (HalfPasses::can_serve(execution, job_))
+      half_ = std::make_unique<HalfPasses>(execution, job_, plan_);
+  }
+
+  ~Ranking() {
+    if (!half_) return;
+    const TierPairs pairs = half_->pairs();
+    tier_pairs.swept += pairs.swept;
+    tier_pairs.gathered += pairs.gathered;
+    tier_pairs.canonical += pairs.canonical;
   }
 
   SweepStatus count() {
@@ -78,6 +96,7 @@ class Ranking {
     for (int64_t query = 0; query < job_.query.count; ++query)
       groups_.push_back({query}), swept_.push_back(query);
     prepare_pass(0, swept_.size());
+    if (half_) return half_errors(values, bounds);
     const int64_t lanes = job_.facts.lanes, rows = workers_[0]->slots;
     std::vector<float> tile(rows * lanes);
     for (int64_t panel = 0; panel < plan_.panels; ++panel) {
@@ -252,10 +271,44 @@ class Ranking {
 
   void sweep(size_t first, size_t count) {
     prepare_pass(first, count);
-    parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
-      isa_.sweep_panel(job_, panel, owned.worker);
-    });
+    if (half_ && half_->begin(job_))
+      sweep_halves();
+    else
+      parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
+        isa_.sweep_panel(job_, panel, owned.worker);
+      });
     for (const auto& owned : workers_) isa_.rescore_band(job_, owned->worker);
+  }
+
+  void sweep_halves() {
+    const int64_t samples = static_cast<int64_t>(half_->samples().size());
+    parallel(samples, [&](OwnedWorker& owned, int64_t sample) {
+      half_->sweep_sample(sample, owned.index, owned.worker);
+    });
+    if (status_.interrupted) return;
+    half_->choose(job_);
+    parallel(half_->panels(), [&](OwnedWorker& owned, int64_t panel) {
+      if (!half_->is_sample(panel)) half_->sweep(panel, owned.index, owned.worker);
+    });
+  }
+
+  // `errors` of the half-precision sweep, whose bound is relative to the distance.
+  void half_errors(float* values, double* bounds) {
+    half_->begin(job_);
+    const int64_t rows = job_.query.count, all = job_.num_candidates;
+    std::vector<float> tile(rows * kHalfLanes);
+    std::vector<double> errors(rows * kHalfLanes);
+    for (int64_t panel = 0; panel < half_->panels(); ++panel) {
+      half_->values(panel, workers_[0]->worker, tile.data(), errors.data());
+      const int64_t first = panel * kHalfLanes, size = std::min<int64_t>(kHalfLanes, all - first);
+      for (int64_t row = 0; row < rows; ++row)
+        for (int64_t lane = 0; lane < size; ++lane) {
+          const double value = tile[row * kHalfLanes + lane], rel = half_->rel();
+          const double absolute = errors[row * kHalfLanes + lane] + thresholds_[row].base;
+          values[row * all + first + lane] = static_cast<float>(value);
+          bounds[row * all + first + lane] = (rel * value + absolute) / (1.0 - rel);
+        }
+    }
   }
 
   // Known answers are scored once for all targets of a query that have the same ones.
@@ -348,6 +401,7 @@ class Ranking {
   std::vector<Reach> reaches_;
   PackedQueries packed_;
   std::vector<std::unique_ptr<OwnedWorker>> workers_;
+  std::unique_ptr<HalfPasses> half_;
   SweepStatus status_;
 };
 
@@ -357,9 +411,13 @@ SweepStatus rank_counts(const Execution& execution, const RankRequest& request) 
   return Ranking(execution, request).count();
 }
 
-void sweep_errors(const Isa& isa, const RankRequest& request, float* values, double* bounds) {
-  const Execution alone{isa, 1, 0, never};
-  Ranking(alone, request).errors(values, bounds);
+void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
+                  double* bounds) {
+  Ranking(execution, request).errors(values, bounds);
+}
+
+TierPairs rank_tier_pairs() {
+  return {tier_pairs.swept, tier_pairs.gathered, tier_pairs.canonical};
 }
 
 }  // namespace kgfast

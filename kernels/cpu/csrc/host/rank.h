@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "host/execution.h"
+#include "host/half.h"
 
 namespace kgfast {
 
@@ -19,8 +20,13 @@ struct RankRequest {
 
 SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
 
-// What the sweep computes for every pair and the bound on its error, both [C][B][M] in the units of
+// What the sweep, or the tier that the execution may use, computes for every pair and the bound on its error, both [C][B][M] in the units of
 // a distance (for l2 after the root): the test of the bound.
-void sweep_errors(const Isa& isa, const RankRequest& request, float* values, double* bounds);
+void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
+                  double* bounds);
+
+// What became of pairs that a tier swept, since the process began: swept by it, gathered to float32
+// as it left them open, and of those decided by canonical scores.
+TierPairs rank_tier_pairs();
 
 }  // namespace kgfast

@@ -5,11 +5,12 @@
 namespace kgfast {
 
 // Bits of a mask, in the order of TIERS in kernels/cpu/tiers.py.
-enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4 };
+// `forced` makes them serve whatever that costs: for tests.
+enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4, forced = 256 };
 
 struct HalfTier;
 
-// nullptr where this build lacks it.
+// half.h; nullptr where this build lacks it.
 const HalfTier* avx512fp16_tier();
 
 }  // namespace kgfast

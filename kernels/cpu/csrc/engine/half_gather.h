@@ -1,0 +1,180 @@
+// Pairs that the half-precision sweep leaves open: their distances in float32, row by row, decided
+// under the float32 sweep's bound; what is still open goes to the band, for canonical scores.
+//
+// Cost model: the float32 sweep's instructions for each 16 features of a pair, whose operands come
+// from memory, and 4 additions of lanes. Four candidates share the loads of a query. A term passes
+// at most 64 additions of its lane, the folds of lanes and 4 levels of their tree, which are no more
+// than the sweep's steps (docs/exactness.md).
+#pragma once
+#include <algorithm>
+#include <cfloat>
+
+#include "engine/half_pack.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kGatherTerms = 64;                 // of one lane, before it is folded
+constexpr int kTotalVectors = kHalfLanes / Simd::W;  // of float32
+using LaneMasks = uint32_t[kTotalVectors];           // bits of lanes
+
+// What is the same for every tile of a panel.
+struct HalfPlace {
+  int64_t first;  // position of lane 0 among the candidates
+  int64_t num_valid;
+  LaneMasks valid;
+  alignas(64) float bias[kHalfLanes];
+};
+
+inline HalfPlace half_place(const SweepJob& job, int64_t panel) {
+  HalfPlace place;
+  place.first = panel * kHalfLanes;
+  const int64_t left = job.num_candidates - place.first;
+  place.num_valid = left < kHalfLanes ? left : kHalfLanes;
+  for (int b = 0; b < kTotalVectors; ++b) {
+    const int64_t lanes = left - b * Simd::W;
+    place.valid[b] = lanes >= Simd::W ? 0xFFFFu : lanes > 0 ? (1u << lanes) - 1 : 0u;
+  }
+  for (int64_t lane = 0; lane < kHalfLanes; ++lane) {
+    const bool used = job.bias && lane < left;
+    place.bias[lane] = used ? job.bias[candidate_of(job, place.first + lane)] : 0.0f;
+  }
+  return place;
+}
+
+// Rows of N candidates, and those that come after them: they are fetched meanwhile, as no prefetcher
+// of the machine knows of them.
+template <class Score, int N>
+struct GatheredRows {
+  const float* const* query;  // planes
+  const float* const (*rows)[Score::planes];
+  const float* const (*next)[Score::planes];
+
+  // Adds the terms of W features from k on, or of as many as `mask` has.
+  template <bool whole>
+  void add(int64_t k, __mmask16 mask, V (&sums)[N]) const {
+    constexpr int P = Score::planes;
+    const auto load = [&](const float* from) {
+      return whole ? Simd::load(from) : _mm512_maskz_loadu_ps(mask, from);
+    };
+    V q[P];
+    for (int p = 0; p < P; ++p) q[p] = load(query[p] + k);
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      V c[P];
+      for (int p = 0; p < P; ++p) {
+        c[p] = load(rows[n][p] + k);
+        _mm_prefetch(next[n][p] + k, _MM_HINT_T0);
+      }
+      const V sum = Score::add(sums[n], q, c);
+      sums[n] = whole ? sum : _mm512_mask_mov_ps(sums[n], mask, sum);
+    }
+  }
+
+  // Sums of all terms, l2's squares.
+  void sum(int64_t features, float* out) const {
+    constexpr int64_t W = Simd::W, fold = kGatherTerms * W;
+    V totals[N];
+    for (V& total : totals) total = Simd::zero();
+    for (int64_t from = 0; from < features; from += fold) {
+      const int64_t end = features - from < fold ? features : from + fold;
+      V sums[N];
+      for (V& sum : sums) sum = Simd::zero();
+      int64_t k = from;
+      for (; k + W <= end; k += W) add<true>(k, 0xFFFF, sums);
+      if (k < end) add<false>(k, static_cast<__mmask16>((1u << (end - k)) - 1), sums);
+      for (int n = 0; n < N; ++n) totals[n] = Simd::add(totals[n], sums[n]);
+    }
+    for (int n = 0; n < N; ++n) out[n] = _mm512_reduce_add_ps(totals[n]);
+  }
+};
+
+// Where the planes of a candidate stand in float32.
+template <class Score>
+inline void find_row(const HalfJob& job, const HalfPlace& place, int lane, HalfWorker& worker,
+                     const float** planes) {
+  constexpr int P = Score::planes;
+  const SweepJob& sweep = *job.sweep;
+  const int64_t id = candidate_of(sweep, place.first + lane);
+  const bool direct = is_direct(sweep.rows);
+  for (int p = 0; p < P; ++p) {
+    float* row = worker.rows + (lane * P + p) * job.features;
+    planes[p] = direct ? run_at<float>(sweep.rows.view, id, p, 0) : row;
+    if (!direct && !worker.has_row[lane])
+      load_floats(sweep.rows.view, id, p, 0, sweep.num_features, row);
+  }
+  worker.has_row[lane] = true;
+}
+
+template <class Score>
+inline void find_query(const HalfJob& job, int64_t position, HalfWorker& worker,
+                       const float** planes) {
+  const View& view = job.sweep->query;
+  const int64_t row = job.sweep->query_ids[position];
+  for (int p = 0; p < Score::planes; ++p) {
+    float* own = worker.query + p * job.features;
+    const bool direct = view.dtype == DType::f32 && view.step == 1;
+    planes[p] = direct ? run_at<float>(view, row, p, 0) : own;
+    if (!direct) load_floats(view, row, p, 0, job.sweep->num_features, own);
+  }
+}
+
+// The sums of a query's lanes in `open`, in their places in `near`; false where there are none.
+template <class Score>
+__attribute__((noinline)) bool gather_lanes(const HalfJob& job, const HalfPlace& place,
+                                            int64_t position, const LaneMasks& open,
+                                            HalfWorker& worker, float* near) {
+  constexpr int N = 4;
+  uint32_t any = 0;
+  for (const uint32_t lanes : open) any |= lanes;
+  if (!any) return false;
+  const int64_t features = job.sweep->num_features;
+  const float *query[Score::planes], *rows[kHalfLanes + N][Score::planes];
+  find_query<Score>(job, position, worker, query);
+  int lanes[kHalfLanes], count = 0;
+  for (int b = 0; b < kTotalVectors; ++b)
+    for (uint32_t left = open[b]; left; left &= left - 1) {
+      lanes[count] = b * Simd::W + __builtin_ctz(left);
+      find_row<Score>(job, place, lanes[count], worker, rows[count]);
+      ++count;
+    }
+  for (int n = 0; n < N; ++n) std::copy_n(rows[0], Score::planes, rows[count + n]);
+  int i = 0;
+  for (float sums[N]; i + N <= count; i += N) {
+    GatheredRows<Score, N>{query, rows + i, rows + i + N}.sum(features, sums);
+    for (int n = 0; n < N; ++n) near[lanes[i + n]] = sums[n];
+  }
+  for (; i < count; ++i)
+    GatheredRows<Score, 1>{query, rows + i, rows + i + 1}.sum(features, near + lanes[i]);
+  worker.pairs.gathered += count;
+  return true;
+}
+
+// Decides the chosen lanes for one target, as classify of counting.h does.
+template <class Score>
+inline void decide_near(const HalfJob& job, const HalfPlace& place, const Threshold& t,
+                        const LaneMasks& chosen, const float* near, HalfWorker& half) {
+  Worker& worker = *half.wide;
+  const V minus_target = Simd::set1(t.minus_target), rel = Simd::set1(job.sweep->crops[0].rel);
+  const V absolute = Simd::set1(t.base), huge = Simd::set1(FLT_MAX);
+  if (worker.band_size + kHalfLanes > worker.band_capacity) job.rescore_band(*job.sweep, worker);
+  for (int b = 0; b < kTotalVectors; ++b) {
+    if (!chosen[b]) continue;
+    const V distance = Score::finish(_mm512_maskz_loadu_ps(chosen[b], near + b * Simd::W));
+    const V tau = Simd::add(Simd::load(place.bias + b * Simd::W), minus_target);
+    const V err = Simd::fma(rel, Simd::abs(tau), absolute);
+    const uint32_t beats = Simd::less(distance, Simd::sub(tau, err)) &
+                           Simd::less(Simd::sub(Simd::zero(), huge), distance);
+    const uint32_t loses =
+        Simd::less(Simd::add(tau, err), distance) & Simd::less(distance, huge);
+    worker.greater[t.slot] += __builtin_popcount(beats & chosen[b]);
+    for (uint32_t open = chosen[b] & ~(beats | loses); open; open &= open - 1) {
+      const int lane = b * Simd::W + __builtin_ctz(open);
+      worker.band[worker.band_size++] = {t.slot, candidate_of(*job.sweep, place.first + lane)};
+      half.pairs.canonical += 1;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kgfast

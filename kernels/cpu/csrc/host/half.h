@@ -1,0 +1,86 @@
+// What the half-precision sweep is given and what a worker of it keeps. Plain data, as in job.h.
+#pragma once
+#include <cstdint>
+
+#include "host/job.h"
+
+namespace kgfast {
+
+constexpr int kHalfLanes = 128;  // candidates of a panel, two of the float32 sweep's
+constexpr int kHalfQueries = 4;  // of a tile, as the float32 sweep's of these scores
+constexpr int kHalfChain = 4;    // terms added up one by one; features are padded to whole chains
+constexpr int kHalfTree = 4;     // chains whose sums are added as a tree, and then to float32
+constexpr int64_t kHalfBlock = 64;  // features between two looks at what is left open
+
+constexpr int64_t padded_to_chains(int64_t features) {
+  return (features + kHalfChain - 1) / kHalfChain * kHalfChain;
+}
+
+// Candidates times a power of two, rounded to float16.
+struct HalfPanels {
+  uint16_t* values;  // [panel][padded features][plane][kHalfLanes]
+  // [panel][kHalfLanes]: how far rounding may have moved a candidate, in the units of a distance;
+  // infinite where values did not fit: they are zeros then.
+  float* errors;
+};
+
+// What one tile of queries took on panels that were swept for a sample.
+struct TileCost {
+  int64_t terms;        // swept in half precision
+  int64_t gathered;     // pairs that it left open
+  int64_t float_terms;  // that the float32 sweep would have swept
+};
+
+// What became of pairs.
+struct TierPairs {
+  int64_t swept, gathered, canonical;
+};
+
+struct HalfJob {
+  const SweepJob* sweep;
+  float scale, unscale;
+  float rel;                       // of the bound
+  const uint32_t* packed_queries;  // [tiles][padded features][plane][kHalfQueries], each twice
+  const float* query_errors;       // [Q]: the absolute part of the bound that is the query's
+  const float* reaches;            // [Q]: past reach + 1.25 (1 + rel) error no target is beaten
+  const uint8_t* serves;           // [tiles]: whether this sweep does; nullptr: all
+  int64_t features;                // padded
+  void (*rescore_band)(const SweepJob&, Worker&);
+};
+
+struct HalfWorker {
+  HalfPanels panel;    // one
+  float* slack;        // [kHalfLanes]: the absolute part of the bound that is a candidate's
+  float* rows;         // [kHalfLanes][planes][features]: in float32 where the table has other types
+  bool* has_row;       // [kHalfLanes]
+  float* query;        // [planes][features], likewise
+  TileCost* costs;     // [tiles], or nullptr
+  TierPairs pairs;
+  Worker* wide;        // of the float32 sweep: counts and band
+};
+
+// What things cost, in terms of the float32 sweep (measured on a Xeon of the Granite Rapids kind).
+struct HalfCosts {
+  double term, pair;                    // of this sweep
+  double gathered_term, gathered_pair;  // of pairs that it leaves open
+};
+
+// What is known of a score that this sweep serves; a limit of 0: it does not.
+struct HalfFacts {
+  float limit;  // the largest operand, scaled
+  HalfCosts costs;
+};
+
+struct HalfTier {
+  HalfFacts (*facts)(ScoreId);
+  // Writes one panel; worker's first bad rows are noted.
+  void (*pack_panel)(const SweepJob&, float scale, int64_t panel, const HalfPanels& out, Worker&);
+  // Writes the queries of job.query_ids, and how far rounding may have moved each, [Q].
+  void (*pack_queries)(const SweepJob&, float scale, uint32_t* out, float* errors);
+  // Decides the pairs of worker.panel, with the tiles that this sweep serves.
+  void (*sweep_panel)(const HalfJob&, int64_t panel, HalfWorker&);
+  // The distances of one panel as it computes them, [Q][kHalfLanes]: for tests of the bound.
+  void (*sweep_values)(const HalfJob&, HalfWorker&, float* out);
+};
+
+}  // namespace kgfast

@@ -1,0 +1,256 @@
+// The host's side of the half-precision sweep: whether it serves, its scale, its bound, and which
+// tiles of queries it takes over from the float32 sweep.
+//
+// A few panels are swept by it first, evenly spaced, and tell what each tile costs either way, as
+// the share of pairs that it leaves open differs by a factor of thirty between queries. Nothing of
+// that depends on threads, and no integer on any of it.
+#pragma once
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "host/half.h"
+#include "host/passes.h"
+#include "host/tiers.h"
+
+namespace kgfast {
+namespace {
+
+constexpr int64_t kHalfMinPanels = 32;   // of fewer, the sample is too much of the work
+constexpr int64_t kHalfMinQueries = 32;  // of fewer, packing is
+// What packing a panel costs, in queries that the float32 sweep compares with it.
+constexpr double kPackFloats = 16.0, kPackHalves = 18.0;
+
+// What a worker keeps beside the float32 sweep's.
+struct HalfMemory {
+  HalfMemory(const SweepJob& job, int64_t tiles)
+      : values(padded_to_chains(job.num_features) * job.facts.planes * kHalfLanes),
+        errors(kHalfLanes), slack(kHalfLanes),
+        rows(padded_to_chains(job.num_features) * job.facts.planes * kHalfLanes),
+        query(padded_to_chains(job.num_features) * job.facts.planes), costs(tiles) {
+    worker.panel = {values.data, errors.data};
+    worker.slack = slack.data;
+    worker.has_row = has_row;
+    worker.rows = rows.data;
+    worker.query = query.data;
+  }
+  Buffer<uint16_t> values;
+  Buffer<float> errors, slack, rows, query;
+  std::vector<TileCost> costs;
+  bool has_row[kHalfLanes];
+  HalfWorker worker{};
+};
+
+// The largest magnitude of a row that is finite; 0 where none is.
+inline float largest_of(const SweepJob& job, const View& view, int planes, int64_t row) {
+  float run[256], largest = 0.0f;
+  for (int plane = 0; plane < planes; ++plane)
+    for (int64_t k = 0; k < job.num_features; k += 256) {
+      const int64_t width = std::min<int64_t>(256, job.num_features - k);
+      load_floats(view, row, plane, k, width, run);
+      for (int64_t i = 0; i < width; ++i)
+        if (std::fabs(run[i]) <= FLT_MAX) largest = std::max(largest, std::fabs(run[i]));
+    }
+  return largest;
+}
+
+// A power of two such that nine rows of ten have a room of at least four in the sweep's range.
+inline float half_scale(const SweepJob& job, float limit) {
+  constexpr int64_t most = 128;
+  const auto typical = [&](const View& view, int64_t count, auto row_of) {
+    const int64_t size = std::min(most, count);
+    std::vector<float> largest(size);
+    for (int64_t i = 0; i < size; ++i)
+      largest[i] = largest_of(job, view, job.facts.planes, row_of(i * count / size));
+    std::nth_element(largest.begin(), largest.begin() + size * 9 / 10, largest.end());
+    return largest[size * 9 / 10];
+  };
+  const float row = typical(job.rows.view, job.num_candidates, [&](int64_t i) {
+    return job.candidate_ids ? job.candidate_ids[i] : i;
+  });
+  const float query =
+      typical(job.query, job.num_queries, [&](int64_t i) { return job.query_ids[i]; });
+  const float size = std::max(row, query);
+  if (!(size > 0.0f)) return 1.0f;
+  const int exponent = static_cast<int>(std::floor(std::log2(0.25 * limit / size)));
+  return std::ldexp(1.0f, std::clamp(exponent, -60, 60));
+}
+
+class HalfPasses {
+ public:
+  // Whether the sweep serves a job: not several crops, nor features in blocks, nor float64.
+  static bool can_serve(const Execution& execution, const SweepJob& job) {
+    const HalfTier* tier = execution.may_use(Tier::fp16) ? avx512fp16_tier() : nullptr;
+    const bool is_wide = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
+    const int64_t panels = divide_up(job.num_candidates, kHalfLanes);
+    return tier && tier->facts(job.score).limit > 0.0f && job.num_crops == 1 && !is_wide &&
+           job.features_per_block == job.num_features &&
+           panels >= (execution.may_use(Tier::forced) ? 1 : kHalfMinPanels);
+  }
+
+  HalfPasses(const Execution& execution, const SweepJob& job, const PassPlan& plan)
+      : isa_(execution.isa), tier_(*avx512fp16_tier()),
+        facts_(tier_.facts(job.score)), is_forced_(execution.may_use(Tier::forced)),
+        panels_(divide_up(job.num_candidates, kHalfLanes)), wide_panels_(plan.panels),
+        bound_(half_bound(job.facts, job.num_features)) {
+    for (int i = 0; i < plan.threads; ++i)
+      memory_.push_back(std::make_unique<HalfMemory>(job, plan.tiles));
+  }
+
+  // Packs the queries of a pass; false where they are too few.
+  bool begin(const SweepJob& job) {
+    if (!is_forced_ && job.num_queries < kHalfMinQueries) return false;
+    const int64_t tiles = divide_up(job.num_queries, kHalfQueries);
+    const int64_t features = padded_to_chains(job.num_features);
+    job_ = {};
+    job_.sweep = &job;
+    job_.scale = half_scale(job, facts_.limit);
+    job_.unscale = 1.0f / job_.scale;
+    job_.rel = round_up(bound_.rel);
+    job_.features = features;
+    job_.rescore_band = isa_.rescore_band;
+    const int64_t pairs = tiles * kHalfQueries * features * job.facts.planes;
+    if (!packed_ || pairs > packed_size_) packed_ = std::make_unique<Buffer<uint32_t>>(pairs);
+    packed_size_ = std::max(packed_size_, pairs);
+    query_errors_.assign(job.num_queries, 0.0f);
+    tier_.pack_queries(job, job_.scale, packed_->data, query_errors_.data());
+    const double absolute = bound_.absolute / job_.scale;
+    for (float& error : query_errors_)
+      error = round_up(((1.0 + bound_.rel) * error + absolute) * (1.0 + 0x1p-21));
+    find_reaches(job);
+    job_.packed_queries = packed_->data;
+    job_.query_errors = query_errors_.data();
+    job_.reaches = reaches_.data();
+    serves_.assign(tiles, 1);
+    find_samples();
+    for (const auto& memory : memory_)
+      std::fill(memory->costs.begin(), memory->costs.end(), TileCost{});
+    return true;
+  }
+
+  const std::vector<int64_t>& samples() const { return samples_; }
+  bool is_sample(int64_t panel) const {
+    return std::binary_search(samples_.begin(), samples_.end(), panel);
+  }
+  int64_t panels() const { return panels_; }
+
+  // Sweeps all tiles with one of the samples.
+  void sweep_sample(int64_t sample, int worker, Worker& wide) {
+    HalfWorker& half = memory_[worker]->worker;
+    half.costs = memory_[worker]->costs.data();
+    sweep_halves(samples_[sample], half, wide);
+    half.costs = nullptr;
+  }
+
+  // Sweeps each tile with a panel as choose() has it.
+  void sweep(int64_t panel, int worker, Worker& wide) {
+    if (any_half_) sweep_halves(panel, memory_[worker]->worker, wide);
+    const int64_t lanes = rest_.facts.lanes, first = panel * (kHalfLanes / lanes);
+    for (int64_t i = first; any_float_ && i < std::min(first + kHalfLanes / lanes, wide_panels_);
+         ++i)
+      isa_.sweep_panel(rest_, i, wide);
+  }
+
+  // Says which tiles stay with this sweep. Packing a panel twice may cost more than it saves.
+  void choose(const SweepJob& job) {
+    double halves = 0.0, floats = 0.0, either = 0.0;
+    for (size_t tile = 0; tile < serves_.size(); ++tile) {
+      TileCost cost{};
+      for (const auto& memory : memory_) {
+        cost.terms += memory->costs[tile].terms;
+        cost.gathered += memory->costs[tile].gathered;
+        cost.float_terms += memory->costs[tile].float_terms;
+      }
+      const HalfCosts& costs = facts_.costs;
+      const double features = static_cast<double>(job.num_features);
+      const double pairs = static_cast<double>(kHalfQueries * kHalfLanes * samples_.size());
+      const double half = costs.term * cost.terms + costs.pair * pairs +
+                          (costs.gathered_term * features + costs.gathered_pair) * cost.gathered;
+      const double wide = static_cast<double>(cost.float_terms);
+      serves_[tile] = half < wide;
+      halves += half, floats += wide, either += std::min(half, wide);
+    }
+    const double query = static_cast<double>(kHalfLanes) * job.num_features * samples_.size();
+    halves += kPackHalves * query;
+    floats += kPackFloats * query;
+    either += (kPackHalves + kPackFloats) * query;
+    if (is_forced_ || halves <= std::min(floats, either))
+      std::fill(serves_.begin(), serves_.end(), 1);
+    else if (floats <= either)
+      std::fill(serves_.begin(), serves_.end(), 0);
+    any_half_ = std::count(serves_.begin(), serves_.end(), 1) > 0;
+    any_float_ = std::count(serves_.begin(), serves_.end(), 0) > 0;
+    job_.serves = serves_.data();
+    rest_ = job;
+    rest_.is_served = serves_.data();
+  }
+
+  TierPairs pairs() const {
+    TierPairs sum{};
+    for (const auto& memory : memory_) {
+      sum.swept += memory->worker.pairs.swept;
+      sum.gathered += memory->worker.pairs.gathered;
+      sum.canonical += memory->worker.pairs.canonical;
+    }
+    return sum;
+  }
+
+  // The distances of a panel as the sweep computes them, and the absolute part of each one's bound.
+  void values(int64_t panel, Worker& wide, float* out, double* errors) {
+    HalfWorker& worker = memory_[0]->worker;
+    tier_.pack_panel(*job_.sweep, job_.scale, panel, worker.panel, wide);
+    tier_.sweep_values(job_, worker, out);
+    for (int64_t query = 0; query < job_.sweep->num_queries; ++query)
+      for (int lane = 0; lane < kHalfLanes; ++lane)
+        errors[query * kHalfLanes + lane] =
+            static_cast<double>(query_errors_[query]) + worker.slack[lane];
+  }
+  float rel() const { return job_.rel; }
+
+ private:
+  void sweep_halves(int64_t panel, HalfWorker& half, Worker& wide) {
+    half.wide = &wide;
+    tier_.pack_panel(*job_.sweep, job_.scale, panel, half.panel, wide);
+    tier_.sweep_panel(job_, panel, half);
+  }
+
+  // As Ranking's, with this bound; a candidate's part is added where it is known.
+  void find_reaches(const SweepJob& job) {
+    reaches_.assign(job.num_queries, -FLT_MAX);
+    for (int64_t i = 0; i < job.num_queries; ++i)
+      for (int64_t t = job.first_threshold[i]; t < job.first_threshold[i + 1]; ++t) {
+        const float tau = job.thresholds[t].minus_target + (job.bias ? job.bias_max : 0.0f);
+        const double error = static_cast<double>(job_.rel) * std::fabs(tau) +
+                             job.thresholds[t].base + query_errors_[i];
+        const float reach = round_up(tau + 1.25 * error);
+        reaches_[i] = std::isnan(reach) ? INFINITY : std::max(reaches_[i], reach);
+      }
+  }
+
+  void find_samples() {
+    const int64_t count = std::clamp<int64_t>(panels_ / 64, 1, 8);
+    samples_.clear();
+    for (int64_t i = 0; i < count; ++i) samples_.push_back(panels_ * (2 * i + 1) / (2 * count));
+  }
+
+  const Isa& isa_;
+  const HalfTier& tier_;
+  const HalfFacts facts_;
+  const bool is_forced_;
+  const int64_t panels_, wide_panels_;
+  const HalfBound bound_;
+  HalfJob job_{};
+  SweepJob rest_{};  // what is left to the float32 sweep
+  bool any_half_ = true, any_float_ = false;
+  std::unique_ptr<Buffer<uint32_t>> packed_;
+  int64_t packed_size_ = 0;
+  std::vector<float> query_errors_, reaches_;
+  std::vector<uint8_t> serves_;
+  std::vector<int64_t> samples_;
+  std::vector<std::unique_ptr<HalfMemory>> memory_;
+};
+
+}  // namespace
+}  // namespace kgfast
