@@ -18,6 +18,9 @@ def rank_counts(
     nan_worst: bool,
     counts: int,
 ) -> tuple[int, int, int]: ...
+def pack_halves(
+    machine: Machine, operands: Pointers, width: int, out: tuple[int, int]
+) -> tuple[float, int]: ...
 def tier_pairs() -> tuple[int, int, int]: ...
 def sweep_errors(
     machine: Machine,

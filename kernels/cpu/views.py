@@ -37,6 +37,8 @@ class Pointers(NamedTuple):
     bias: View | None
     ids: tuple[int, int, Tensor] | None
     """Pointer and count, and what keeps them alive."""
+    halves: tuple[int, int, float, int] | None = None
+    """Packed panels of the half-precision sweep: values, errors, scale, features."""
 
 
 def machine() -> tuple[str, int, int]:

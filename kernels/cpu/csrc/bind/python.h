@@ -54,7 +54,8 @@ View as_view_if(const py::handle& spec) {
   return spec.is_none() ? View{} : as_view(spec.cast<py::tuple>());
 }
 
-// (score, its term_ulps, queries, table, factor or None, bias or None, (ids, their count) or None)
+// (score, its term_ulps, queries, table, factor or None, bias or None, (ids, their count) or None,
+// (values, errors, scale, features) of packed halves or None)
 Operands as_operands(const py::tuple& spec) {
   Operands operands{};
   const auto table = spec[3].cast<py::tuple>();
@@ -69,6 +70,11 @@ Operands as_operands(const py::tuple& spec) {
     const auto ids = spec[6].cast<py::tuple>();
     operands.candidate_ids = pointer<const int64_t>(ids[0]);
     operands.num_candidates = ids[1].cast<int64_t>();
+  }
+  if (!spec[7].is_none()) {
+    const auto halves = spec[7].cast<py::tuple>();
+    operands.halves = {pointer<const uint16_t>(halves[0]), pointer<const float>(halves[1]),
+                       halves[2].cast<float>(), halves[3].cast<int64_t>()};
   }
   return operands;
 }

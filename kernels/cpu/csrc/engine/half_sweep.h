@@ -5,6 +5,9 @@
 // to float32 totals in the first-level cache: 7 instructions for each 16 terms of a vector. A tile
 // is left where few of its pairs still matter: those are gathered.
 #pragma once
+#include <algorithm>
+#include <initializer_list>
+
 #include "engine/half_gather.h"
 
 namespace kgfast {
@@ -92,13 +95,13 @@ __attribute__((noinline)) void run_half_tile(const uint16_t* panel, const uint32
   }
 }
 
-// Lanes whose totals are not yet past all targets of a query; returns how many.
+// Lanes whose totals are not yet past all targets of a query, of so many vectors; returns how many.
 template <class Half>
-inline int find_left(const HalfJob& job, const HalfPlace& place, int64_t position,
+inline int find_left(const HalfJob& job, const HalfPlace& place, int64_t position, int vectors,
                      const float* totals, const float* slack, LaneMasks& left) {
   const V reach = Simd::set1(job.reaches[position]), scale = Simd::set1(job.scale);
   int count = 0;
-  for (int b = 0; b < kTotalVectors; ++b) {
+  for (int b = 0; b < vectors; ++b) {
     const V error = Simd::load(slack + b * Simd::W);
     V limit = Simd::mul(Simd::fma(Simd::set1(1.25f), error, reach), scale);
     if constexpr (Half::Wide::terms == Terms::squares) {
@@ -167,7 +170,7 @@ inline void decide_left(const HalfJob& job, const HalfPlace& place, int64_t posi
 }
 
 // Sweeps a panel with one tile of queries. It stops where gathering what is left costs no more than
-// the next block of features.
+// the next features.
 template <class Half>
 void sweep_half_tile(const HalfJob& job, const HalfPlace& place, int64_t tile,
                      HalfWorker& worker) {
@@ -185,14 +188,20 @@ void sweep_half_tile(const HalfJob& job, const HalfPlace& place, int64_t tile,
   for (int64_t width = 0; k < job.features && !stops; k += width) {
     const int64_t more = job.features - k;
     width = more < kHalfBlock ? more : kHalfBlock;
-    run_half_tile<Half>(worker.panel.values + k * P * kHalfLanes, packed + k * P * kHalfQueries,
+    run_half_tile<Half>(worker.values + k * P * kHalfLanes, packed + k * P * kHalfQueries,
                         width, totals);
-    const int64_t next = more - width < kHalfBlock ? more - width : kHalfBlock;
-    int count = 0;
-    for (int a = 0; next && a < queries; ++a)
-      count += find_left<Half>(job, place, first + a, totals.of[a], worker.slack, left[a]);
-    stops = next && count * (costs.gathered_term * job.features + costs.gathered_pair) <=
-                        pairs * costs.term * next;
+    // One lane in eight tells whether it is worth while to look at all.
+    const double afford = costs.term * pairs * std::min(kHalfAhead, more - width) /
+                          (costs.gathered_term * job.features + costs.gathered_pair);
+    for (const int vectors : {1, kTotalVectors}) {
+      int count = 0;
+      for (int a = 0; more > width && a < queries; ++a)
+        count += find_left<Half>(job, place, first + a, vectors, totals.of[a], worker.slack,
+                                 left[a]);
+      const double share = vectors == 1 ? 0.5 * kTotalVectors : 1.0;
+      stops = more > width && share * count <= afford;
+      if (!stops) break;
+    }
   }
   for (int a = 0; a < queries; ++a) {
     if (stops)
@@ -210,7 +219,7 @@ void sweep_half_tile(const HalfJob& job, const HalfPlace& place, int64_t tile,
 
 inline void begin_half_panel(const HalfJob& job, HalfWorker& worker) {
   for (int lane = 0; lane < kHalfLanes; ++lane) {
-    worker.slack[lane] = worker.panel.errors[lane] * ((1.0f + job.rel) * (1.0f + 0x1p-20f));
+    worker.slack[lane] = worker.errors[lane] * ((1.0f + job.rel) * (1.0f + 0x1p-20f));
     worker.has_row[lane] = false;
   }
 }
@@ -233,7 +242,7 @@ void half_values(const HalfJob& job, HalfWorker& worker, float* out) {
   const FloatMode mode(FloatMode::kFlush);
   for (int64_t first = 0; first < queries; first += kHalfQueries) {
     HalfTotals totals = {};
-    run_half_tile<Half>(worker.panel.values, job.packed_queries + first * job.features * P,
+    run_half_tile<Half>(worker.values, job.packed_queries + first * job.features * P,
                         job.features, totals);
     for (int a = 0; a < kHalfQueries && first + a < queries; ++a)
       for (int lane = 0; lane < kHalfLanes; lane += Simd::W) {

@@ -10,7 +10,8 @@ constexpr int kHalfLanes = 128;  // candidates of a panel, two of the float32 sw
 constexpr int kHalfQueries = 4;  // of a tile, as the float32 sweep's of these scores
 constexpr int kHalfChain = 4;    // terms added up one by one; features are padded to whole chains
 constexpr int kHalfTree = 4;     // chains whose sums are added as a tree, and then to float32
-constexpr int64_t kHalfBlock = 64;  // features between two looks at what is left open
+constexpr int64_t kHalfBlock = 32;  // features between two looks at what is left open
+constexpr int64_t kHalfAhead = 64;  // features whose cost may be spent on gathering instead
 
 constexpr int64_t padded_to_chains(int64_t features) {
   return (features + kHalfChain - 1) / kHalfChain * kHalfChain;
@@ -49,7 +50,9 @@ struct HalfJob {
 };
 
 struct HalfWorker {
-  HalfPanels panel;    // one
+  HalfPanels room;     // for one panel
+  const uint16_t* values;  // of the present panel, as in HalfPanels
+  const float* errors;
   float* slack;        // [kHalfLanes]: the absolute part of the bound that is a candidate's
   float* rows;         // [kHalfLanes][planes][features]: in float32 where the table has other types
   bool* has_row;       // [kHalfLanes]

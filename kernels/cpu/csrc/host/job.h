@@ -33,6 +33,15 @@ struct ScoreFacts {
   void (*prepare)(double (*run)[kPackBlock], int64_t count);
 };
 
+// Panels of the half-precision sweep that were packed before, of all rows of a table that are all
+// finite, in the layout of HalfPanels in half.h; no memory where there are none.
+struct PackedHalves {
+  const uint16_t* values;
+  const float* errors;
+  float scale;
+  int64_t features;  // that were packed; a sweep may take fewer
+};
+
 // Queries and candidates, which Python has checked.
 struct Operands {
   ScoreId score;
@@ -43,6 +52,7 @@ struct Operands {
   const int64_t* candidate_ids;  // [M] or nullptr: all rows
   bool has_subset;               // whether there are ids; an empty subset has no memory
   int64_t num_candidates;        // M
+  PackedHalves halves;
 };
 
 // Known answers of each query; no memory where there are none.
