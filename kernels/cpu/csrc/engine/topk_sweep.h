@@ -38,7 +38,9 @@ struct Keeping {
     if (!open) return;
     float lanes[lanes_of<Score>()];
     for (int b = 0; b < Score::vectors; ++b) Simd::store(lanes + b * Simd::W, distances[b]);
-    keep_survivors(job, position, facts.first, open, lanes, facts.norm, worker);
+    const double absolute =
+        job.base[position] + static_cast<double>(job.slope[position]) * facts.norm;
+    keep_survivors(job, position, facts.first, open, lanes, absolute, worker);
   }
 
   // The lanes that are not certainly worse than the k best so far.

@@ -32,11 +32,6 @@ struct TileCost {
   int64_t float_terms;  // that the float32 sweep would have swept
 };
 
-// What became of pairs.
-struct TierPairs {
-  int64_t swept, gathered, canonical;
-};
-
 struct HalfJob {
   const SweepJob* sweep;
   float scale, unscale;

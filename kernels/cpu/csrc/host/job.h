@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "host/tiers.h"
 #include "host/view.h"
 
 namespace kgfast {
@@ -131,6 +132,7 @@ struct Worker {
   int64_t* equal;    // [C][B], by slot
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
   int64_t bad_factor;     // likewise
+  TierPairs pairs;        // of tiers
 };
 
 // How a sweep ended: the first rows seen with a number that is not finite, else INT64_MAX.

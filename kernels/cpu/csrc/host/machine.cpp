@@ -10,7 +10,26 @@
 #include "host/tiers.h"
 #include "host/x86.h"
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace kgfast {
+namespace {
+
+// Asks the operating system for AMX's tiles, of this process; where it knows them it gives them to
+// those who ask only (Documentation/arch/x86/xstate.rst of Linux).
+[[maybe_unused]] bool may_use_tiles() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
 
 void throw_unknown_score(ScoreId score) {
   throw std::invalid_argument("no kernels of score " + std::to_string(static_cast<int>(score)));
@@ -33,6 +52,8 @@ unsigned find_tiers(const Isa& isa) {
   static const X86 has = probe_x86();
   const bool is_widest = &isa == avx512_isa();  // whose panels they share
   if (is_widest && has.avx512fp16 && avx512fp16_tier()) tiers |= static_cast<unsigned>(Tier::fp16);
+  static const bool has_tiles = has.amx && amx_tier() && may_use_tiles();
+  if (is_widest && has_tiles) tiers |= static_cast<unsigned>(Tier::int8);
 #endif
   (void)isa;
   return tiers;

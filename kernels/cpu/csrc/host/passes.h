@@ -30,6 +30,7 @@ struct PassPlan {
   int64_t panel_floats;  // of one worker
   int64_t total_floats;  // of one worker, for features that come in several blocks
   int64_t tiles;
+  int64_t int8_bytes;  // of one worker, where that tier may serve
 };
 
 // Cuts the work for at most so many threads and queries of a pass; sets job.features_per_block.
@@ -74,7 +75,8 @@ inline bool is_ok(const SweepStatus& status) {
 struct WorkerMemory {
   WorkerMemory(const PassPlan& plan, const SweepJob& job)
       : panel(plan.panel_floats), angles(job.angle_stride), totals(plan.total_floats),
-        norms(job.num_crops), alive(plan.tiles), scratch(kCanonicalScratch) {}
+        norms(job.num_crops), alive(plan.tiles), scratch(kCanonicalScratch),
+        int8(plan.int8_bytes) {}
   void lend(Worker& worker) {
     worker.panel = panel.data;
     worker.panel_angles = angles.data;
@@ -87,6 +89,7 @@ struct WorkerMemory {
   Buffer<float> panel, angles, totals, norms;
   Buffer<uint8_t> alive;
   Buffer<double> scratch;
+  Buffer<char> int8;
   int64_t bad_query = INT64_MAX;
 };
 

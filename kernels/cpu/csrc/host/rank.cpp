@@ -10,6 +10,7 @@
 
 #include "host/bias.h"
 #include "host/half_passes.h"
+#include "host/int8_pass.h"
 #include "host/passes.h"
 
 namespace kgfast {
@@ -66,6 +67,8 @@ class Ranking {
     }
     set_norm(job_, bounds_.back());
     status_.interrupted = find_factor_reach(job_, plan_.threads, execution.interrupted);
+    int8_ = std::make_unique<Int8Pass>(execution, job_);
+    plan_.int8_bytes = int8_->worker_bytes(job_.query.count);
     for (int i = 0; i < plan_.threads; ++i)
       workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_)), workers_[i]->index = i;
     if (HalfPasses::can_serve(execution, job_))
@@ -73,11 +76,8 @@ class Ranking {
   }
 
   ~Ranking() {
-    if (!half_) return;
-    const TierPairs pairs = half_->pairs();
-    tier_pairs.swept += pairs.swept;
-    tier_pairs.gathered += pairs.gathered;
-    tier_pairs.canonical += pairs.canonical;
+    if (half_) note(half_->pairs());
+    for (const auto& owned : workers_) note(owned->worker.pairs);
   }
 
   SweepStatus count() {
@@ -96,6 +96,8 @@ class Ranking {
     for (int64_t query = 0; query < job_.query.count; ++query)
       groups_.push_back({query}), swept_.push_back(query);
     prepare_pass(0, swept_.size());
+    if (int8_->serves(job_.num_queries)) return int8_errors(values, bounds);
+    packed_.pack(isa_, job_);
     if (half_) return half_errors(values, bounds);
     const int64_t lanes = job_.facts.lanes, rows = workers_[0]->slots;
     std::vector<float> tile(rows * lanes);
@@ -117,6 +119,12 @@ class Ranking {
   }
 
  private:
+  static void note(const TierPairs& pairs) {
+    tier_pairs.swept += pairs.swept;
+    tier_pairs.gathered += pairs.gathered;
+    tier_pairs.canonical += pairs.canonical;
+  }
+
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
@@ -239,7 +247,6 @@ class Ranking {
     job_.thresholds = thresholds_.data();
     job_.first_threshold = first_threshold_.data();
     job_.reaches = reaches_.data();
-    packed_.pack(isa_, job_);
   }
 
   Threshold threshold(int64_t crop, int64_t query) const {
@@ -271,7 +278,10 @@ class Ranking {
 
   void sweep(size_t first, size_t count) {
     prepare_pass(first, count);
-    if (half_ && half_->begin(job_))
+    packed_.pack(isa_, job_);
+    if (int8_->serves(job_.num_queries))
+      sweep_int8();
+    else if (half_ && half_->begin(job_))
       sweep_halves();
     else
       parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
@@ -307,6 +317,46 @@ class Ranking {
           const double absolute = errors[row * kHalfLanes + lane] + thresholds_[row].base;
           values[row * all + first + lane] = static_cast<float>(value);
           bounds[row * all + first + lane] = (rel * value + absolute) / (1.0 - rel);
+        }
+    }
+  }
+
+  void sweep_int8() {
+    int8_->pack(job_);
+    int8_->set_targets(target_scores_.data(), bias_.magnitude());
+    parallel(int8_->groups(job_.num_candidates), [&](OwnedWorker& owned, int64_t group) {
+      if (!int8_->pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
+      int8_->sweep_group(job_, group, owned.int8.data, owned.worker,
+                         [&](int64_t panel, char* memory) {
+                           int8_->tier().count_panel(int8_->job(), panel, memory,
+                                                     int8_->scratch(memory), isa_, owned.worker);
+                         });
+    });
+  }
+
+  // A group of candidates in float32.
+  void sweep_wide(int64_t group, OwnedWorker& owned) {
+    const int64_t panels = int8_->group() / job_.facts.lanes, first = group * panels;
+    for (int64_t panel = first; panel < std::min(first + panels, plan_.panels); ++panel)
+      isa_.sweep_panel(job_, panel, owned.worker);
+  }
+
+  // `errors` of the int8 tier.
+  void int8_errors(float* values, double* bounds) {
+    const int64_t queries = job_.query.count, all = job_.num_candidates;
+    int8_->pack(job_);
+    int8_->set_bases(0.0);
+    std::vector<float> panel_values(queries * kInt8Candidates), panel_bounds(panel_values);
+    OwnedWorker& owned = *workers_[0];
+    char* memory = owned.int8.data;
+    for (int64_t first = 0; first < all; first += kInt8Candidates) {
+      int8_->tier().pack_panel(job_, first / kInt8Candidates, int8_->scratch(memory), memory,
+                               owned.worker);
+      int8_->tier().panel_values(int8_->job(), memory, panel_values.data(), panel_bounds.data());
+      for (int64_t query = 0; query < queries; ++query)
+        for (int64_t n = 0; n < std::min(kInt8Candidates, all - first); ++n) {
+          values[query * all + first + n] = panel_values[query * kInt8Candidates + n];
+          bounds[query * all + first + n] = panel_bounds[query * kInt8Candidates + n];
         }
     }
   }
@@ -400,6 +450,7 @@ class Ranking {
   std::vector<Threshold> thresholds_;
   std::vector<Reach> reaches_;
   PackedQueries packed_;
+  std::unique_ptr<Int8Pass> int8_;
   std::vector<std::unique_ptr<OwnedWorker>> workers_;
   std::unique_ptr<HalfPasses> half_;
   SweepStatus status_;

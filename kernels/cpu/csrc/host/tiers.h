@@ -1,6 +1,7 @@
 // Cheaper sweeps with bounds of their own, which decide what pairs they can before float32 does: the
 // integers are the same whichever of them serve. docs/exactness.md derives each.
 #pragma once
+#include <cstdint>
 
 namespace kgfast {
 
@@ -8,9 +9,16 @@ namespace kgfast {
 // `forced` makes them serve whatever that costs: for tests.
 enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4, forced = 256 };
 
+// What became of pairs.
+struct TierPairs {
+  int64_t swept, gathered, canonical;
+};
+
 struct HalfTier;
+struct Int8Tier;
 
 // half.h; nullptr where this build lacks it.
 const HalfTier* avx512fp16_tier();
+const Int8Tier* amx_tier();
 
 }  // namespace kgfast

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "host/bias.h"
+#include "host/int8_pass.h"
 #include "host/passes.h"
 
 namespace kgfast {
@@ -74,16 +75,42 @@ class Topk {
     set_norm(job_, bound_);
     status_.interrupted = find_factor_reach(job_, plan_.threads, execution_.interrupted);
     const int64_t queries = std::min(plan_.queries, num_queries_);
+    int8_ = std::make_unique<Int8Pass>(execution_, job_, kept_);
+    plan_.int8_bytes = int8_->worker_bytes(queries);
     for (int i = 0; i < plan_.threads; ++i)
       workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, job_, queries, job_.capacity));
     for (int64_t first = 0; is_ok(status_) && first < num_queries_;
          first += plan_.queries) {
       prepare_pass(first, std::min(plan_.queries, num_queries_ - first));
-      parallel(plan_.panels, [&](OwnedTopkWorker& owned, int64_t panel) {
-        isa_.topk->sweep_panel(job_, panel, owned.worker);
-      });
+      packed_.pack(isa_, job_);
+      if (int8_->serves(job_.num_queries))
+        sweep_int8();
+      else
+        parallel(plan_.panels, [&](OwnedTopkWorker& owned, int64_t panel) {
+          isa_.topk->sweep_panel(job_, panel, owned.worker);
+        });
       if (is_ok(status_)) finish_pass();
     }
+  }
+
+  void sweep_int8() {
+    int8_->pack(job_);
+    int8_->set_bases(bias_.magnitude());
+    parallel(int8_->groups(job_.num_candidates), [&](OwnedTopkWorker& owned, int64_t group) {
+      if (!int8_->pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
+      int8_->sweep_group(job_, group, owned.int8.data, owned.worker,
+                         [&](int64_t panel, char* memory) {
+                           int8_->tier().keep_panel(int8_->job(), job_, panel, memory,
+                                                    owned.worker);
+                         });
+    });
+  }
+
+  // A group of candidates in float32.
+  void sweep_wide(int64_t group, OwnedTopkWorker& owned) {
+    const int64_t panels = int8_->group() / job_.facts.lanes, first = group * panels;
+    for (int64_t panel = first; panel < std::min(first + panels, plan_.panels); ++panel)
+      isa_.topk->sweep_panel(job_, panel, owned.worker);
   }
 
   // Runs body(worker, task) for every task, on all threads.
@@ -117,7 +144,6 @@ class Topk {
     job_.limits = limits_.data();
     job_.known = known_.data();
     job_.first_known = first_known_.data();
-    packed_.pack(isa_, job_);
   }
 
   // Canonical scores of what is left, and their order.
@@ -223,6 +249,7 @@ class Topk {
   std::vector<int64_t> rows_, known_, first_known_;
   std::vector<float> base_, slope_, limits_;
   PackedQueries packed_;
+  std::unique_ptr<Int8Pass> int8_;
   std::vector<std::unique_ptr<OwnedTopkWorker>> workers_;
   SweepStatus status_;
 };

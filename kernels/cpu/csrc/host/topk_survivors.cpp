@@ -95,9 +95,8 @@ void compress(const TopkJob& job, int64_t position, TopkWorker& worker) {
 }  // namespace
 
 void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
-                    const float* distances, float norm, TopkWorker& worker) {
+                    const float* distances, double absolute, TopkWorker& worker) {
   const FloatMode mode(FloatMode::kIeee);  // the sweep flushes denormals
-  const double absolute = job.base[position] + static_cast<double>(job.slope[position]) * norm;
   for (; open; open &= open - 1) {
     const int lane = __builtin_ctzll(open);
     const int64_t place = first + lane;

@@ -1,0 +1,168 @@
+// Whether the int8 tier serves a sweep, and what it needs of a pass of queries.
+#pragma once
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "host/int8.h"
+#include "host/passes.h"
+
+namespace kgfast {
+namespace {
+
+// Cycles that the tier saves of a pair, those that packing a candidate costs beyond float32's, that a
+// pair costs whose row is read again, and a survivor: measured on a Xeon with AMX (2.1 GHz).
+constexpr double kInt8Packing = 60.0, kInt8Gather = 128.0, kInt8Survivor = 1600.0;
+
+inline double int8_saving(int64_t features) {
+  return static_cast<double>(features) / 30.0 -
+         static_cast<double>(int8_padded(features)) / 400.0 - 0.26;
+}
+
+class Int8Pass {
+ public:
+  Int8Pass(const Execution& execution, const SweepJob& job)
+      : tier_(execution.may_use(Tier::int8) ? amx_tier() : nullptr),
+        is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
+        saving_(int8_saving(job.num_features)),
+        group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes})) {
+    const bool is_plain = job.facts.terms == Terms::products && job.facts.planes == 1;
+    if (!is_plain || job.num_crops != 1 || features_ > kInt8MostFeatures) tier_ = nullptr;
+  }
+  // For the best k: what survivors cost is saved on no pair.
+  Int8Pass(const Execution& execution, const SweepJob& job, int64_t k) : Int8Pass(execution, job) {
+    saving_ -= kInt8Survivor * static_cast<double>(k + 10) / static_cast<double>(job.num_candidates);
+    k_ = k;
+  }
+
+  // Whether the tier sweeps a pass of so many queries.
+  bool serves(int64_t queries) const {
+    return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= kInt8Packing);
+  }
+
+  // Candidates are swept in groups that are whole panels of this tier and of float32, so that a worker
+  // may go on with that where rows lose too much in bytes.
+  int64_t groups(int64_t candidates) const { return divide_up(candidates, group_); }
+  int64_t group() const { return group_; }
+
+  // Whether a worker should go on with the tier, after what became of its pairs. Of the best k every
+  // query has survivors in any case, while its limit falls.
+  bool pays(const TierPairs& pairs, int64_t queries) const {
+    if (is_forced_) return true;
+    const double swept = static_cast<double>(pairs.swept);
+    double free = 1024.0;
+    if (k_) {
+      const double kept = static_cast<double>(2 * k_ + 32), all = static_cast<double>(queries);
+      free += 2.0 * all * kept * (1.0 + std::max(0.0, std::log(swept / all / kept)));
+    }
+    return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving_ * swept;
+  }
+
+  // Calls sweep(panel, memory) for the panels of a group, once they are packed.
+  template <class Sweep>
+  void sweep_group(const SweepJob& job, int64_t group, char* memory, Worker& worker, Sweep sweep) {
+    const int64_t first = group * group_, last = std::min(first + group_, job.num_candidates);
+    for (int64_t at = first; at < last; at += kInt8Candidates) {
+      tier_->pack_panel(job, at / kInt8Candidates, scratch(memory), memory, worker);
+      sweep(at / kInt8Candidates, memory);
+    }
+  }
+  const Int8Tier& tier() const { return *tier_; }
+  const Int8Job& job() const { return job_; }
+
+  // Of a worker: the panel, and what packing it needs.
+  int64_t worker_bytes(int64_t queries) const {
+    return serves(queries) ? int8_panel_bytes(features_) + int8_scratch_bytes(features_) : 0;
+  }
+  char* scratch(char* memory) const { return memory + int8_panel_bytes(features_); }
+
+  // Packs the queries of a pass.
+  void pack(const SweepJob& sweep) {
+    const int64_t tiles = divide_up(sweep.num_queries, kInt8Queries);
+    const int64_t bytes = tiles * int8_tile_bytes(features_);
+    if (!tiles_ || bytes > bytes_) {
+      tiles_ = std::make_unique<Buffer<int8_t>>(bytes);
+      floats_ = std::make_unique<Buffer<float>>(bytes / 2);
+      bytes_ = bytes;
+    }
+    queries_.resize(sweep.num_queries);
+    tier_->pack_queries(sweep, tiles_->data, floats_->data, queries_.data());
+    find_slopes();
+    job_.sweep = &sweep;
+    job_.tiles = tiles_->data;
+    job_.floats = floats_->data;
+    job_.queries = queries_.data();
+    const bool rounded = sweep.rows.view.dtype == DType::f64 || sweep.query.dtype == DType::f64;
+    // A lane adds up a term of 64, and 4 sums of 16 lanes are a tree; the score has D + 8 roundings.
+    const double steps = static_cast<double>(features_ / 64 + 8) + (rounded ? 3.0 : 0.0);
+    job_.near = round_up(steps * 0x1p-24 * (1.0 + 0x1p-10) +
+                         static_cast<double>(features_ + 8) * 0x1p-52);
+  }
+
+  // What the error of query `position` gains by comparing numbers up to `magnitude`.
+  float base(int64_t position, double magnitude) const {
+    const double inverse = queries_[position].inverse;
+    return round_up((16.0 * 0x1p-24 * magnitude + 0x1p-120) * inverse * (1.0 + 0x1p-20) + 0x1p-120);
+  }
+
+  // Targets of the queries, of which `scores` are the canonical ones by slot.
+  void set_targets(const double* scores, double bias) {
+    const SweepJob& sweep = *job_.sweep;
+    targets_.clear();
+    for (int64_t i = 0; i < sweep.num_queries; ++i)
+      for (int64_t t = sweep.first_threshold[i]; t < sweep.first_threshold[i + 1]; ++t) {
+        const int64_t slot = sweep.thresholds[t].slot;
+        const double inverse = queries_[i].inverse;
+        targets_.push_back({slot, static_cast<uint32_t>(i),
+                            static_cast<float>(-scores[slot] * inverse),
+                            base(i, std::fabs(scores[slot]) + bias), queries_[i]});
+      }
+    job_.targets = targets_.data();
+  }
+
+  // The same for the best k, whose limits are compared with a bound of their own.
+  void set_bases(double bias) {
+    bases_.clear();
+    for (int64_t i = 0; i < job_.sweep->num_queries; ++i) bases_.push_back(base(i, bias));
+    job_.base = bases_.data();
+  }
+
+ private:
+  // Shares that nine queries of ten have; the others' slopes are larger for it.
+  void find_slopes() {
+    const auto share = [&](float Int8Query::*part) {
+      std::vector<float> shares;
+      for (const Int8Query& query : queries_)
+        if (query.*part / query.size <= 1.0f) shares.push_back(query.*part / query.size);
+      if (shares.empty()) return 1.0f;
+      const auto place = shares.begin() + static_cast<int64_t>(shares.size()) * 9 / 10;
+      std::nth_element(shares.begin(), place, shares.end());
+      return *place;
+    };
+    job_.rounding_share = share(&Int8Query::rounding);
+    job_.low_share = share(&Int8Query::low);
+    for (Int8Query& query : queries_)
+      query.slope = round_up(std::max({static_cast<double>(query.size),
+                                       static_cast<double>(query.rounding) / job_.rounding_share,
+                                       static_cast<double>(query.low) / job_.low_share}) *
+                             (1.0 + 0x1p-20));
+  }
+
+  const Int8Tier* tier_;
+  const bool is_forced_;
+  const int64_t features_;
+  double saving_;
+  const int64_t group_;
+  int64_t k_ = 0;
+  Int8Job job_{};
+  std::unique_ptr<Buffer<int8_t>> tiles_;
+  std::unique_ptr<Buffer<float>> floats_;
+  int64_t bytes_ = 0;
+  std::vector<Int8Query> queries_;
+  std::vector<Int8Target> targets_;
+  std::vector<float> bases_;
+};
+
+}  // namespace
+}  // namespace kgfast
