@@ -39,6 +39,8 @@ class Pointers(NamedTuple):
     """Pointer and count, and what keeps them alive."""
     halves: tuple[int, int, float, int] | None = None
     """Packed panels of the half-precision sweep: values, errors, scale, features."""
+    panels: tuple[int, int] | None = None
+    """Address and features of what ``pack_int8`` has made of the table."""
 
 
 def machine() -> tuple[str, int, int]:

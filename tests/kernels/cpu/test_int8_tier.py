@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from kgfast.kernels.cpu.views import pointers_of
 from support import flat
 from support.problems import TABLES, cast, no_known, problems, table_of
 from support.sampled import threads
@@ -159,6 +160,56 @@ def test_neither_threads_nor_batches_change_anything(chosen, count):
             )
         ],
     )
+
+
+def prepared(monkeypatch, table):
+    """Makes calls of ``table`` use panels that are made once; returns what keeps them."""
+    dim = table.shape[1]
+    memory = torch.zeros(cpu.extension.int8_bytes(*table.shape) + 64, dtype=torch.uint8)
+    start = memory.data_ptr() + -memory.data_ptr() % 64
+    machine = (cpu.isa(), torch.get_num_threads(), INT8)
+    operands = flat.operands_of(table[:1].float(), table, "dot")
+    assert cpu.extension.pack_int8(machine, pointers_of(operands, None), dim, start)[0] == -1
+
+    def pointers(operands, bias):
+        return pointers_of(operands, bias)._replace(panels=(start, dim))
+
+    for module in ("rank", "topk"):
+        monkeypatch.setattr(f"kgfast.kernels.cpu.{module}.pointers_of", pointers)
+    return memory
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dim", [33, 256])
+def test_panels_that_are_made_once_serve_few_queries(monkeypatch, dim, dtype):
+    table, queries = rows_of("normal", 3_001, dim, dtype=dtype), rows_of("normal", 16, dim, seed=1)
+    kept, subset = [], torch.arange(0, 3_001, 2)
+    for ready in (False, True):
+        if ready:
+            memory = prepared(monkeypatch, table)
+        monkeypatch.setattr(tiers, "mask", lambda ready=ready: INT8 if ready else 0)
+        for count in (1, 2, 16):
+            few, targets = queries[:count], torch.arange(count)
+            before = cpu.extension.tier_pairs()[0]
+            kept.append(flat.cpu.rank_counts(few, table, targets, *no_known(count), "dot"))
+            assert (cpu.extension.tier_pairs()[0] - before == count * 3_001) == ready
+            kept.append(flat.cpu.topk(few, table, 10))
+        kept.append(flat.cpu.topk(queries, table, 10, candidate_ids=subset))  # without them
+        kept.append(flat.cpu.topk(queries, table, 10, dims=[dim - 1]))  # likewise
+    assert len(memory)
+    for without, with_panels in zip(kept[: len(kept) // 2], kept[len(kept) // 2 :], strict=True):
+        for a, b in zip(without, with_panels, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_bad_row_of_ready_panels_is_named(monkeypatch):
+    table = rows_of("normal", 200, 64)
+    table[77, 5] = torch.nan
+    memory = prepared(monkeypatch, table)
+    monkeypatch.setattr(tiers, "mask", lambda: INT8 | FORCED)
+    with pytest.raises(ValueError, match="row 77"):
+        flat.cpu.topk(table[:2], table, 3)
+    assert len(memory)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])

@@ -1,6 +1,7 @@
 // Bindings of ranks and of the best k candidates.
 #pragma once
 #include "bind/python.h"
+#include "host/int8_table.h"
 #include "host/listed.h"
 #include "host/rank.h"
 #include "host/topk.h"
@@ -57,6 +58,18 @@ std::tuple<int64_t, int64_t, int64_t> py_tier_pairs() {
   return {pairs.swept, pairs.gathered, pairs.canonical};
 }
 
+// Bytes of the int8 tier's panels of so many rows.
+int64_t py_int8_bytes(int64_t rows, int64_t width) { return int8_table_bytes(rows, width); }
+
+// Fills the panels of a table's rows, of so many features.
+py::tuple py_pack_int8(const Machine& machine, const py::tuple& operands, int64_t width,
+                       uintptr_t panels) {
+  const Operands given = as_operands(operands);
+  return bad_rows(compute(machine, [&](const Execution& execution) {
+    return pack_int8_table(execution, given, width, pointer<char>(panels));
+  }));
+}
+
 // `best`: scores and ids, [B, k] each.
 py::tuple py_topk(const Machine& machine, const py::tuple& operands, int64_t width, int64_t k,
                   const MaybeTuple& known, bool nan_worst,
@@ -109,6 +122,8 @@ void bind_rank(py::module_& module) {
   module.def("sweep_errors", &py_sweep_errors);
   module.def("pack_halves", &py_pack_halves);
   module.def("tier_pairs", &py_tier_pairs);
+  module.def("int8_bytes", &py_int8_bytes);
+  module.def("pack_int8", &py_pack_int8);
   module.def("topk", &py_topk);
   module.def("list_counts", &py_list_counts);
   module.def("list_topk", &py_list_topk);

@@ -127,6 +127,20 @@ inline const float* row_floats(const View& view, int64_t row, int64_t features, 
   return out;
 }
 
+// The norm of a row that is not finite is a NaN, as is that of one that is too large.
+void check_int8_panel(const SweepJob& job, int64_t panel, const char* packed, Worker& worker) {
+  const auto* sizes =
+      reinterpret_cast<const float*>(packed + 2 * kInt8Candidates * int8_padded(job.num_features)) +
+      2 * kInt8Candidates;
+  uint32_t bad = 0;
+  for (int64_t column = 0; column < kInt8Candidates; column += kInt8Column) {
+    const V size = Simd::load(sizes + column);
+    bad |= _mm512_cmp_ps_mask(size, size, _CMP_UNORD_Q);
+  }
+  const int64_t first = panel * kInt8Candidates, left = job.num_candidates - first;
+  if (bad) find_nonfinite(job, first, static_cast<int>(std::min(kInt8Candidates, left)), worker);
+}
+
 __attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t panel, char* scratch,
                                                char* out, Worker& worker) {
   const FloatMode mode(FloatMode::kFlush);
@@ -138,7 +152,6 @@ __attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t pane
   auto* bytes = reinterpret_cast<int8_t*>(out);
   auto* facts = reinterpret_cast<float*>(out + 2 * kInt8Candidates * padded);
   constexpr int64_t tile = kInt8Column * kInt8Block;
-  uint32_t bad = 0;
   for (int64_t column = 0; column < kInt8Candidates; column += kInt8Column) {
     Int8Sums sums;
     for (int64_t i = 0; i < kInt8Column; ++i) {  // those past the last candidate repeat it
@@ -165,9 +178,8 @@ __attribute__((noinline)) void pack_int8_panel(const SweepJob& job, int64_t pane
     Simd::store(facts + 64 + column, Simd::mul(Simd::mul(norms.rounding, scale), up));
     Simd::store(facts + 128 + column, size);
     Simd::store(facts + 192 + column, Simd::mul(Simd::mul(norms.low, scale), up));
-    bad |= _mm512_cmp_ps_mask(size, size, _CMP_UNORD_Q);
   }
-  if (bad) find_nonfinite(job, first, static_cast<int>(valid), worker);
+  check_int8_panel(job, panel, out, worker);
 }
 
 // The largest error of a sum that was rounded eight times, of numbers up to 8 |X| |X'|.

@@ -78,6 +78,8 @@ struct Int8Tier {
   void (*pack_queries)(const SweepJob&, int8_t* tiles, float* floats, Int8Query* queries);
   // Packs a panel and notes rows that are not finite.
   void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
+  // Notes rows that are not finite, of a panel that was packed before.
+  void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
   // Counts the pairs of a packed panel that the bound decides, or float32 after it, and collects the
   // others. Scratch: a row.
   void (*count_panel)(const Int8Job&, int64_t panel, const char* packed, char* scratch,

@@ -26,6 +26,7 @@ class Int8Pass {
       : tier_(execution.may_use(Tier::int8) ? amx_tier() : nullptr),
         is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
         saving_(int8_saving(job.num_features)),
+        ready_(job.panels.features == job.num_features && !job.has_subset ? job.panels.data : nullptr),
         group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes})) {
     const bool is_plain = job.facts.terms == Terms::products && job.facts.planes == 1;
     if (!is_plain || job.num_crops != 1 || features_ > kInt8MostFeatures) tier_ = nullptr;
@@ -36,9 +37,13 @@ class Int8Pass {
     k_ = k;
   }
 
-  // Whether the tier sweeps a pass of so many queries.
+  bool is_available() const { return tier_; }
+
+  // Whether the tier sweeps a pass of so many queries: of panels that are ready few are enough, as twice
+  // the bytes of float32 would be read and packed.
   bool serves(int64_t queries) const {
-    return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= kInt8Packing);
+    const double packing = ready_ ? -0.3 * static_cast<double>(features_) : kInt8Packing;
+    return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= packing);
   }
 
   // Candidates are swept in groups that are whole panels of this tier and of float32, so that a worker
@@ -59,13 +64,20 @@ class Int8Pass {
     return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving_ * swept;
   }
 
-  // Calls sweep(panel, memory) for the panels of a group, once they are packed.
+  // Calls sweep(panel, packed) for the panels of a group.
   template <class Sweep>
   void sweep_group(const SweepJob& job, int64_t group, char* memory, Worker& worker, Sweep sweep) {
     const int64_t first = group * group_, last = std::min(first + group_, job.num_candidates);
     for (int64_t at = first; at < last; at += kInt8Candidates) {
-      tier_->pack_panel(job, at / kInt8Candidates, scratch(memory), memory, worker);
-      sweep(at / kInt8Candidates, memory);
+      const int64_t panel = at / kInt8Candidates;
+      if (ready_) {
+        const char* packed = ready_ + panel * int8_panel_bytes(features_);
+        tier_->check_panel(job, panel, packed, worker);
+        sweep(panel, packed);
+      } else {
+        tier_->pack_panel(job, panel, scratch(memory), memory, worker);
+        sweep(panel, memory);
+      }
     }
   }
   const Int8Tier& tier() const { return *tier_; }
@@ -153,6 +165,7 @@ class Int8Pass {
   const bool is_forced_;
   const int64_t features_;
   double saving_;
+  const char* const ready_;
   const int64_t group_;
   int64_t k_ = 0;
   Int8Job job_{};

@@ -43,6 +43,12 @@ struct PackedHalves {
   int64_t features;  // that were packed; a sweep may take fewer
 };
 
+// Rows of a table as the int8 tier has them (int8.h), of so many features; no data: there are none.
+struct Int8Panels {
+  const char* data;
+  int64_t features;
+};
+
 // Queries and candidates, which Python has checked.
 struct Operands {
   ScoreId score;
@@ -54,6 +60,7 @@ struct Operands {
   bool has_subset;               // whether there are ids; an empty subset has no memory
   int64_t num_candidates;        // M
   PackedHalves halves;
+  Int8Panels panels;             // of all rows, as they are
 };
 
 // Known answers of each query; no memory where there are none.

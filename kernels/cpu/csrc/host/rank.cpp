@@ -327,9 +327,10 @@ class Ranking {
     parallel(int8_->groups(job_.num_candidates), [&](OwnedWorker& owned, int64_t group) {
       if (!int8_->pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
       int8_->sweep_group(job_, group, owned.int8.data, owned.worker,
-                         [&](int64_t panel, char* memory) {
-                           int8_->tier().count_panel(int8_->job(), panel, memory,
-                                                     int8_->scratch(memory), isa_, owned.worker);
+                         [&](int64_t panel, const char* packed) {
+                           int8_->tier().count_panel(int8_->job(), panel, packed,
+                                                     int8_->scratch(owned.int8.data), isa_,
+                                                     owned.worker);
                          });
     });
   }
