@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "host/execution.h"
+#include "host/half.h"
 
 namespace kgfast {
 
