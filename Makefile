@@ -86,6 +86,7 @@ lint: $(VENV)/.complete
 	$(PY) benchmarks/search_page.py --check
 	$(PY) benchmarks/reports_page.py --check
 	$(PY) benchmarks/scale_page.py --check
+	$(PY) benchmarks/tiers_page.py --check
 
 bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \
@@ -100,10 +101,12 @@ bench: $(VENV)/.complete
 	$(PY) benchmarks/train_speed.py
 	$(PY) benchmarks/med_speed.py
 	$(PY) benchmarks/serve_speed.py
+	$(PY) benchmarks/tiers_speed.py
 	@test -z "$(DATA)" || $(MAKE) --no-print-directory bench-data
 	$(PY) benchmarks/readme_table.py
 	$(PY) benchmarks/losses_page.py
 	$(PY) benchmarks/med_page.py
+	$(PY) benchmarks/tiers_page.py
 	$(PY) benchmarks/pykeen_page.py
 	$(PY) benchmarks/conversions.py
 	$(PY) benchmarks/options_page.py

@@ -1,7 +1,9 @@
-"""Ranks on the CPU: a float32 sweep with a proven error bound, canonical scores where it is open.
+"""Ranks on the CPU: sweeps with proven error bounds, canonical scores where those leave pairs open.
 
-Cost model: engine/sweep.h (per element of the widest crop), engine/canonical.h (per undecided
-pair). Memory: at most 24 MiB of panels over all threads and 12 MiB of packed queries.
+A float32 sweep serves everything; where the machine has one, a cheaper tier goes first (tiers.py).
+Cost model: engine/sweep.h (per element of the widest crop), engine/half_sweep.h,
+engine/canonical.h (per undecided pair). Memory: at most 24 MiB of panels over all threads and
+12 MiB of packed queries; a tier packs queries again and has at most 1 MiB of panels a thread.
 """
 
 import torch

@@ -19,6 +19,7 @@
 namespace kgfast {
 namespace {
 
+constexpr int64_t kHalfPanelSize = 1 << 19;  // halves: it should stay in the second-level cache
 constexpr int64_t kHalfMinPanels = 32;   // of fewer, the sample is too much of the work
 constexpr int64_t kHalfMinQueries = 32;  // of fewer, packing is
 // What packing a panel costs, in queries that the float32 sweep compares with it.
@@ -96,13 +97,13 @@ inline float half_scale(const SweepJob& job, float limit) {
 
 class HalfPasses {
  public:
-  // Whether the sweep serves a job: not several crops, nor features in blocks, nor float64.
+  // Whether the sweep serves a job: not several crops, nor panels beyond a MiB, nor float64.
   static bool can_serve(const Execution& execution, const SweepJob& job) {
     const HalfTier* tier = execution.may_use(Tier::fp16) ? avx512fp16_tier() : nullptr;
     const bool is_wide = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
     const int64_t panels = divide_up(job.num_candidates, kHalfLanes);
     return tier && tier->facts(job.score).limit > 0.0f && job.num_crops == 1 && !is_wide &&
-           job.features_per_block == job.num_features &&
+           half_panel_size(job.facts, job.num_features) <= kHalfPanelSize &&
            panels >= (execution.may_use(Tier::forced) ? 1 : kHalfMinPanels);
   }
 

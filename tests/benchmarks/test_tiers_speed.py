@@ -1,0 +1,34 @@
+"""benchmarks/tiers_speed.py in its smoke-test size, and the page that shows it."""
+
+import json
+
+import pytest
+
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu import tiers
+
+
+def test_tiers_speed_compares_the_same_counts(call, tmp_path):
+    if not cpu.is_available() or "fp16" not in tiers.available(cpu.isa()):
+        pytest.skip("this machine or build has no AVX512-FP16")
+    result = tmp_path / "tiers.json"
+    done = call("tiers_speed.py", "--quick", "--json", result)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(result.read_text())["rows"]
+    assert {row["score"] for row in rows} == {"rotate", "l1", "l2"}
+    for row in rows:
+        assert row["same_counts"]
+        assert row["equals_reference"]
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+
+
+def test_the_page_shows_every_row(load, tmp_path):
+    page = load("tiers_page")
+    row = {"score": "l2", "dim": 7, "table": "normal", "side": "tail", "swept": 0.5}
+    row |= {"gathered": 0.021, "canonical": 0.00034, "machine": {"name": "m"}, "versions": {}}
+    row |= {"times_faster": {"median": 1.5, "min": 1.4, "max": 1.6}, "date": "2026-01-01"}
+    row |= {"command": "c"}
+    (tmp_path / page.RESULT).write_text(json.dumps({"rows": [row]}))
+    assert "| l2 | 7 | normal | tail | 1.50 (1.40 .. 1.60) | 50% | 2.1% | 0.03% |" in page.block(
+        tmp_path
+    )
