@@ -129,7 +129,7 @@ __attribute__((noinline)) bool gather_lanes(const HalfJob& job, const HalfPlace&
   for (const uint32_t lanes : open) any |= lanes;
   if (!any) return false;
   const int64_t features = job.sweep->num_features;
-  const float *query[Score::planes], *rows[kHalfLanes + N][Score::planes];
+  const float *query[Score::planes], *rows[kHalfLanes + 2 * N][Score::planes];
   find_query<Score>(job, position, worker, query);
   int lanes[kHalfLanes], count = 0;
   for (int b = 0; b < kTotalVectors; ++b)
@@ -138,14 +138,16 @@ __attribute__((noinline)) bool gather_lanes(const HalfJob& job, const HalfPlace&
       find_row<Score>(job, place, lanes[count], worker, rows[count]);
       ++count;
     }
-  for (int n = 0; n < N; ++n) std::copy_n(rows[0], Score::planes, rows[count + n]);
-  int i = 0;
-  for (float sums[N]; i + N <= count; i += N) {
-    GatheredRows<Score, N>{query, rows + i, rows + i + N}.sum(features, sums);
-    for (int n = 0; n < N; ++n) near[lanes[i + n]] = sums[n];
+  for (int n = 0; n < 2 * N; ++n)  // the last group is filled up
+    std::copy_n(rows[0], Score::planes, rows[count + n]);
+  for (int i = 0; i < count; i += N) {
+    float sums[N];
+    if (i + 1 == count)
+      GatheredRows<Score, 1>{query, rows + i, rows + i + 1}.sum(features, sums);
+    else
+      GatheredRows<Score, N>{query, rows + i, rows + i + N}.sum(features, sums);
+    for (int n = 0; n < N && i + n < count; ++n) near[lanes[i + n]] = sums[n];
   }
-  for (; i < count; ++i)
-    GatheredRows<Score, 1>{query, rows + i, rows + i + 1}.sum(features, near + lanes[i]);
   worker.pairs.gathered += count;
   return true;
 }

@@ -23,7 +23,7 @@ constexpr int64_t kHalfPanelSize = 1 << 19;  // halves: it should stay in the se
 constexpr int64_t kHalfMinPanels = 32;   // of fewer, the sample is too much of the work
 constexpr int64_t kHalfMinQueries = 32;  // of fewer, packing is
 // What packing a panel costs, in queries that the float32 sweep compares with it.
-constexpr double kPackFloats = 16.0, kPackHalves = 18.0;
+constexpr double kPackFloats = 15.0, kPackHalves = 18.0;
 
 // Halves of one panel.
 inline int64_t half_panel_size(const ScoreFacts& facts, int64_t features) {

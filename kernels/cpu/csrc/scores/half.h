@@ -12,7 +12,7 @@ namespace {
 struct HalfL1 {
   using Wide = L1;
   static constexpr float limit = 90.0f;
-  static constexpr HalfCosts costs = {0.62, 4.0, 1.5, 70.0};
+  static constexpr HalfCosts costs = {0.63, 4.0, 1.5, 750.0};
   static H first(const H* q, const H* c) { return Half16::abs(Half16::sub(q[0], c[0])); }
   static H next(H sum, const H* q, const H* c) { return Half16::add(sum, first(q, c)); }
 };
@@ -21,7 +21,7 @@ struct HalfL1 {
 struct HalfL2 {
   using Wide = L2;
   static constexpr float limit = 31.5f;
-  static constexpr HalfCosts costs = {0.71, 4.0, 2.3, 70.0};
+  static constexpr HalfCosts costs = {0.68, 4.0, 2.1, 1000.0};
   static H first(const H* q, const H* c) {
     const H x = Half16::sub(q[0], c[0]);
     return Half16::mul(x, x);
@@ -36,7 +36,7 @@ struct HalfL2 {
 struct HalfRotate {
   using Wide = Rotate;
   static constexpr float limit = 90.0f;
-  static constexpr HalfCosts costs = {0.55, 3.0, 1.45, 35.0};
+  static constexpr HalfCosts costs = {0.53, 3.0, 1.25, 270.0};
   static H square(const H* q, const H* c) {  // and the smallest number: no root of zero
     const H x = Half16::sub(q[0], c[0]), y = Half16::sub(q[1], c[1]);
     return Half16::fma(x, x, Half16::fma(y, y, Half16::smallest()));
