@@ -1,0 +1,24 @@
+"""benchmarks/dot_tiers_speed.py in its smoke-test size."""
+
+import json
+
+import pytest
+
+from kgfast.kernels import cpu
+from kgfast.kernels.cpu import tiers
+
+
+def test_the_tier_is_compared_with_none(call, tmp_path):
+    if not cpu.is_available() or "int8" not in tiers.available(cpu.isa()):
+        pytest.skip("this machine or build has no int8 tier")
+    result = tmp_path / "tiers.json"
+    done = call("dot_tiers_speed.py", "--quick", "--rounds", 2, "--json", result)
+    assert done.returncode == 0
+    rows = json.loads(result.read_text())["rows"]
+    assert [row["work"] for row in rows] == ["ranks", "ranks", "best"]
+    for row in rows:
+        assert row["equal"]
+        assert row["seconds"].keys() >= {"none", "int8"}
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+    assert rows[0]["pairs"]["swept"] == 1
+    assert "to float32" in done.stdout
