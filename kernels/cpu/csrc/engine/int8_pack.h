@@ -1,7 +1,7 @@
 // Rows as pairs of bytes, with what rounding left of them measured.
 //
-// Cost model: two passes over a row, 14 instructions for 16 numbers on the two vector ports; columns
-// of 16 rows are transposed as words of 4 bytes, 2 shuffles for 16 numbers.
+// Cost model: two passes over a row, 14 instructions for 16 numbers on the two vector ports;
+// columns of 16 rows are transposed as words of 4 bytes, 2 shuffles for 16 numbers.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace kgfast {
 namespace {
 
 constexpr float kMostWhole = 32512.0f;  // 127 * 256: the largest |X|, whose bytes do not overflow
-constexpr float kLeastSize = 0x1p-100f;  // of the largest number of a row, for its scale to be normal
+constexpr float kLeastSize = 0x1p-100f;  // of a row's largest number, for a scale that is normal
 constexpr float kMostNorm = 0x1p62f;     // rows beyond are left open: no product overflows
 
 // Sums over the features of up to 16 rows, a row in a lane.
@@ -60,13 +60,12 @@ inline void pack_row(const float* row, int64_t features, int64_t step, int8_t* h
     __m512i whole[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512 x = _mm512_maskz_loadu_ps(
-          features - k >= kInt8Block ? 0xFFFF : first_lanes(std::max<int64_t>(features - k - 16 * i, 0)),
-          row + k + 16 * i);
+      const int64_t left = std::max<int64_t>(features - k - 16 * i, 0);
+      const __m512 x = _mm512_maskz_loadu_ps(first_lanes(left), row + k + 16 * i);
       const __m512 t = _mm512_mul_ps(x, factor);
       whole[i] = _mm512_cvtps_epi32(t);
-      const __m512 left = _mm512_sub_ps(t, _mm512_cvtepi32_ps(whole[i]));
-      rounding[i % 2] = _mm512_fmadd_ps(left, left, rounding[i % 2]);
+      const __m512 rest = _mm512_sub_ps(t, _mm512_cvtepi32_ps(whole[i]));
+      rounding[i % 2] = _mm512_fmadd_ps(rest, rest, rounding[i % 2]);
       size[i % 2] = _mm512_fmadd_ps(t, t, size[i % 2]);
     }
     __m512i word[2], carried[2];
@@ -89,8 +88,9 @@ inline void pack_row(const float* row, int64_t features, int64_t step, int8_t* h
   sums->low[lane] = static_cast<float>(_mm512_reduce_add_epi32(lows));
 }
 
-// Upper bounds, in units of the scale: of |r|, of |X| and |x| / s, and of |L|, where t is x / s but for
-// three roundings and numbers that are flushed. Norms that are too large, or not numbers, are NaNs.
+// Upper bounds, in units of the scale: of |r|, of |X| and |x| / s, and of |L|, where t is x / s but
+// for three roundings and numbers that are flushed. Norms that are too large, or not numbers, are
+// NaNs.
 struct Int8Norms {
   V rounding, size, low;
 };
@@ -202,7 +202,8 @@ __attribute__((noinline)) void pack_int8_queries(const SweepJob& job, int8_t* ti
     for (int64_t i = 0; i < count; ++i) {
       float* row = floats + (first + i) * padded;
       load_floats(job.query, job.query_ids[first + i], 0, 0, features, row);
-      for (int64_t k = 0; k < padded; ++k) row[k] = k < features ? row[k] * job.facts.query_sign : 0.0f;
+      for (int64_t k = 0; k < features; ++k) row[k] *= job.facts.query_sign;
+      std::fill(row + features, row + padded, 0.0f);
       pack_row(row, features, tile, high + i * kInt8Block, low + i * kInt8Block,
                static_cast<int>(i), &sums);
     }

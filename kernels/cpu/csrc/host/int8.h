@@ -37,7 +37,8 @@ inline int64_t int8_tile_bytes(int64_t features) {
   return kInt8Queries * 2 * int8_padded(features);
 }
 
-// What packing needs: a column of rows before it is transposed, and rows that are not plain float32.
+// What packing needs: a column of rows before it is transposed, and rows that are not plain
+// float32.
 inline int64_t int8_scratch_bytes(int64_t features) {
   return kInt8Column * int8_padded(features) * (2 + static_cast<int64_t>(sizeof(float)));
 }
@@ -45,8 +46,8 @@ inline int64_t int8_scratch_bytes(int64_t features) {
 }  // namespace
 
 // A query, in units of its scale: |v^ - v| <= size * (s |r|) + rounding * |x| + low * (s |L|) of a
-// candidate, beside what a threshold adds. With shares that a pass has for all its queries this is at
-// most slope * (s |r| + share * |x| + low share * (s |L|)).
+// candidate, beside what a threshold adds. With shares that a pass has for all its queries this is
+// at most slope * (s |r| + share * |x| + low share * (s |L|)).
 struct Int8Query {
   float scale, inverse;  // s and 1 / s
   float size, rounding, low;
@@ -74,14 +75,15 @@ struct Int8Job {
 
 // One way to sum bytes.
 struct Int8Tier {
-  // Packs the queries of job.query_ids into tiles, floats and facts; in tiles, zeros follow the last.
+  // Packs the queries of job.query_ids into tiles, floats and facts; in tiles, zeros follow the
+  // last.
   void (*pack_queries)(const SweepJob&, int8_t* tiles, float* floats, Int8Query* queries);
   // Packs a panel and notes rows that are not finite.
   void (*pack_panel)(const SweepJob&, int64_t panel, char* scratch, char* out, Worker&);
   // Notes rows that are not finite, of a panel that was packed before.
   void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
-  // Counts the pairs of a packed panel that the bound decides, or float32 after it, and collects the
-  // others. Scratch: a row.
+  // Counts the pairs of a packed panel that the bound decides, or float32 after it, and collects
+  // the others. Scratch: a row.
   void (*count_panel)(const Int8Job&, int64_t panel, const char* packed, char* scratch,
                       const Isa&, Worker&);
   // Keeps the candidates of a packed panel that may be among the best k.

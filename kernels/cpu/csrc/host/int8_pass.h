@@ -11,8 +11,8 @@
 namespace kgfast {
 namespace {
 
-// Cycles that the tier saves of a pair, those that packing a candidate costs beyond float32's, that a
-// pair costs whose row is read again, and a survivor: measured on a Xeon with AMX (2.1 GHz).
+// Cycles that the tier saves of a pair, those that packing a candidate costs beyond float32's, that
+// a pair costs whose row is read again, and a survivor: measured on a Xeon with AMX (2.1 GHz).
 constexpr double kInt8Packing = 60.0, kInt8Gather = 128.0, kInt8Survivor = 1600.0;
 
 inline double int8_saving(int64_t features) {
@@ -26,33 +26,34 @@ class Int8Pass {
       : tier_(execution.may_use(Tier::int8) ? amx_tier() : nullptr),
         is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
         saving_(int8_saving(job.num_features)),
-        ready_(job.panels.features == job.num_features && !job.has_subset ? job.panels.data : nullptr),
+        ready_(job.panels.features == features_ && !job.has_subset ? job.panels.data : nullptr),
         group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes})) {
     const bool is_plain = job.facts.terms == Terms::products && job.facts.planes == 1;
     if (!is_plain || job.num_crops != 1 || features_ > kInt8MostFeatures) tier_ = nullptr;
   }
   // For the best k: what survivors cost is saved on no pair.
   Int8Pass(const Execution& execution, const SweepJob& job, int64_t k) : Int8Pass(execution, job) {
-    saving_ -= kInt8Survivor * static_cast<double>(k + 10) / static_cast<double>(job.num_candidates);
+    const double rows = static_cast<double>(job.num_candidates);
+    saving_ -= kInt8Survivor * static_cast<double>(k + 10) / rows;
     k_ = k;
   }
 
   bool is_available() const { return tier_; }
 
-  // Whether the tier sweeps a pass of so many queries: of panels that are ready few are enough, as twice
-  // the bytes of float32 would be read and packed.
+  // Whether the tier sweeps a pass of so many queries: of panels that are ready few are enough, as
+  // twice the bytes of float32 would be read and packed.
   bool serves(int64_t queries) const {
     const double packing = ready_ ? -0.3 * static_cast<double>(features_) : kInt8Packing;
     return tier_ && (is_forced_ || saving_ * static_cast<double>(queries) >= packing);
   }
 
-  // Candidates are swept in groups that are whole panels of this tier and of float32, so that a worker
-  // may go on with that where rows lose too much in bytes.
+  // Candidates are swept in groups that are whole panels of this tier and of float32, so that a
+  // worker may go on with that where rows lose too much in bytes.
   int64_t groups(int64_t candidates) const { return divide_up(candidates, group_); }
   int64_t group() const { return group_; }
 
-  // Whether a worker should go on with the tier, after what became of its pairs. Of the best k every
-  // query has survivors in any case, while its limit falls.
+  // Whether a worker should go on with the tier, after what became of its pairs. Of the best k
+  // every query has survivors in any case, while its limit falls.
   bool pays(const TierPairs& pairs, int64_t queries) const {
     if (is_forced_) return true;
     const double swept = static_cast<double>(pairs.swept);
@@ -64,6 +65,11 @@ class Int8Pass {
     return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving_ * swept;
   }
 
+  // Asks for the panel that comes next, which few queries would wait for.
+  void fetch(const char* packed) const {
+    for (int64_t i = 0; i < int8_panel_bytes(features_); i += 64) __builtin_prefetch(packed + i, 0, 2);
+  }
+
   // Calls sweep(panel, packed) for the panels of a group.
   template <class Sweep>
   void sweep_group(const SweepJob& job, int64_t group, char* memory, Worker& worker, Sweep sweep) {
@@ -73,6 +79,7 @@ class Int8Pass {
       if (ready_) {
         const char* packed = ready_ + panel * int8_panel_bytes(features_);
         tier_->check_panel(job, panel, packed, worker);
+        if (at + kInt8Candidates < job.num_candidates) fetch(packed + int8_panel_bytes(features_));
         sweep(panel, packed);
       } else {
         tier_->pack_panel(job, panel, scratch(memory), memory, worker);
@@ -106,7 +113,8 @@ class Int8Pass {
     job_.floats = floats_->data;
     job_.queries = queries_.data();
     const bool rounded = sweep.rows.view.dtype == DType::f64 || sweep.query.dtype == DType::f64;
-    // A lane adds up a term of 64, and 4 sums of 16 lanes are a tree; the score has D + 8 roundings.
+    // A lane adds up a term of 64, and 4 sums of 16 lanes are a tree; the score has D + 8
+    // roundings.
     const double steps = static_cast<double>(features_ / 64 + 8) + (rounded ? 3.0 : 0.0);
     job_.near = round_up(steps * 0x1p-24 * (1.0 + 0x1p-10) +
                          static_cast<double>(features_ + 8) * 0x1p-52);

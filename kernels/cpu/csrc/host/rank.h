@@ -20,8 +20,9 @@ struct RankRequest {
 
 SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
 
-// What the sweep, or the tier that the execution may use, computes for every pair and the bound on its
-// error, both [C][B][M] in the units of a distance (for l2 after the root): the test of the bound.
+// What the sweep, or the tier that the execution may use, computes for every pair and the bound on
+// its error, both [C][B][M] in the units of a distance (for l2 after the root): the test of the
+// bound.
 void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
                   double* bounds);
 

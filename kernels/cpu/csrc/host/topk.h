@@ -30,8 +30,9 @@ struct TopkKernels {
   void (*sweep_panel)(const TopkJob&, int64_t panel, TopkWorker&);
 };
 
-// Keeps those of up to 64 candidates, the lanes of `open` from panel place `first`, that may be among the
-// best k of a query; `absolute` bounds the error of their distances beside crops->rel. The sweep calls it for what its own comparison leaves, which is rare.
+// Keeps those of up to 64 candidates, the lanes of `open` from panel place `first`, that may be
+// among the best k of a query; `absolute` bounds the error of their distances beside crops->rel.
+// The sweep calls it for what its own comparison leaves, which is rare.
 void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
                     const float* distances, double absolute, TopkWorker& worker);
 
