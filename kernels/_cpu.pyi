@@ -43,6 +43,10 @@ def topk(
     nan_worst: bool,
     best: tuple[int, int],
 ) -> tuple[int, int, int]: ...
+def panel_shape(isa: str, score: int) -> tuple[int, int]: ...
+def pack_panels(
+    machine: Machine, operands: Pointers, width: int, panels: int, norms: int
+) -> tuple[int, int, int]: ...
 def list_counts(
     machine: Machine,
     operands: Pointers,

@@ -18,7 +18,8 @@ from .labels import (
     LossNeed,
 )
 from .negatives import NegativeLoss, NegativeRows, Sampled
-from .operands import Counts, Gradients, Known, Lists, Need, Operands
+from .operands import Counts, Gradients, Known, Lists, Need, Operands, Prepared
+from .panels import Panels
 
 
 class Into(NamedTuple):
@@ -222,6 +223,18 @@ class Losses(Protocol):
         ...
 
 
+class Packing(Protocol):
+    """How candidates are packed for many calls, and which panels are read."""
+
+    def pack(self, candidates: Prepared) -> Panels | str:
+        """The panels of all rows, or why there are none: the table is read in place then."""
+        ...
+
+    def reads(self, panels: Panels) -> bool:
+        """Whether this machine reads panels of that format and shape."""
+        ...
+
+
 class Backend(Protocol):
     """Where a sweep runs.
 
@@ -243,6 +256,8 @@ class Backend(Protocol):
     row_adam : callable or None
         ``row_adam(tables, ids, gradients, step)``, the contract of :func:`kgfast.ops.row_adam`,
         where it has it.
+    packing : Packing or None
+        Where it reads candidates that were packed before, how they are packed.
     """
 
     name: str
@@ -251,6 +266,7 @@ class Backend(Protocol):
     adversarial: Adversarial | None = None
     negatives: Negatives | None = None
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = None
+    packing: Packing | None = None
 
     def rank_counts(
         self,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .panels import Panels
 from .scores import Score
 
 _BIAS_CHUNK = 1 << 20  # numbers that are widened to float64 at once
@@ -30,6 +31,9 @@ class Prepared:
         ``[N, D]``, or as wide as the widest crop: ``b`` of the ``rscf_*`` scores.
     ids : Tensor, optional
         int64 ``[M]``: only these rows are candidates.
+    panels : Panels, optional
+        All rows of the table as it is, packed before: a backend that reads them may, with the same
+        results.
     """
 
     table: Tensor
@@ -37,6 +41,7 @@ class Prepared:
     bias: Tensor | None = None
     factor: Tensor | None = None
     ids: Tensor | None = None
+    panels: Panels | None = None
 
     @property
     def num_rows(self) -> int:

@@ -10,12 +10,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..backend import AdamStep, Adversarial, Backend, ChunkedBackend, Into, LossPlan, Passes
+from ..backend import (
+    AdamStep,
+    Adversarial,
+    Backend,
+    ChunkedBackend,
+    Into,
+    LossPlan,
+    Packing,
+    Passes,
+)
 from ..checks import Checks
 from ..losses import ChunkedLosses
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from .backward import indexed_backward, pairwise_backward
 from .listed import list_counts, list_topk
+from .panels import PACKING
 from .passes import ADVERSARIAL, PASSES
 from .rank import rank_counts
 from .row_adam import row_adam
@@ -37,6 +47,7 @@ class _Cpu(ChunkedBackend):
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = staticmethod(
         row_adam
     )
+    packing: Packing | None = PACKING
 
     def __init__(self) -> None:
         self.losses = ChunkedLosses(self)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..checks import nonfinite_error
-from ..operands import Operands
+from ..operands import Operands, Prepared
+from ..panels import Panels
 from ..scores import Score
 from . import extension, isa, threads, tiers
 
@@ -41,6 +42,8 @@ class Pointers(NamedTuple):
     """Packed panels of the half-precision sweep: values, errors, scale, features."""
     panels: tuple[int, int] | None = None
     """Address and features of what ``pack_int8`` has made of the table."""
+    packed: tuple[int, int, int] | None = None
+    """Float32 panels, their norms, features."""
 
 
 def machine() -> tuple[str, int, int]:
@@ -59,7 +62,39 @@ def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
         factor_view(operands.factor),
         None if bias is None else factor_view(bias[None]),
         None if ids is None else (address(ids), len(ids), ids),
+        packed=_packed(operands.candidates),
     )
+
+
+def _packed(candidates: Prepared) -> tuple[int, int, int] | None:
+    """Panels of the candidates that the sweep in use reads; of some rows there are none."""
+    panels = candidates.panels
+    if panels is None or candidates.ids is not None or candidates.factor is not None:
+        return None
+    if not reads(panels, candidates.score):
+        return None
+    tensors = panels.tensors
+    return address(tensors["panels"]), address(tensors["norms"]), panels.num_features
+
+
+def reads(panels: Panels, score: Score) -> bool:
+    """Whether the sweep in use reads these panels."""
+    lanes, planes = panel_shape(score)
+    if (panels.number_format, panels.score, panels.lanes) != ("float32", score.name, lanes):
+        return False
+    count = -(-panels.num_rows // lanes)
+    shapes = {"panels": (count, panels.num_features, planes, lanes), "norms": (count,)}
+    return {name: tuple(it.shape) for name, it in panels.tensors.items()} == shapes
+
+
+def panel_shape(score: Score) -> tuple[int, int]:
+    """Lanes and planes of a panel, of a score without a factor."""
+    return _panel_shape(isa(), score_code(score, has_factor=False))
+
+
+@cache
+def _panel_shape(name: str, code: int) -> tuple[int, int]:
+    return extension.panel_shape(name, code)
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:

@@ -3,6 +3,7 @@
 #include "bind/python.h"
 #include "host/int8_table.h"
 #include "host/listed.h"
+#include "host/panels.h"
 #include "host/rank.h"
 #include "host/topk.h"
 
@@ -86,6 +87,20 @@ py::tuple py_topk(const Machine& machine, const py::tuple& operands, int64_t wid
       compute(machine, [&](const Execution& execution) { return topk(execution, request); }));
 }
 
+// Lanes and planes of a panel of a score.
+py::tuple py_panel_shape(const std::string& isa, int score) {
+  const ScoreFacts facts = isa_named(isa).facts(static_cast<ScoreId>(score));
+  return py::make_tuple(facts.lanes, facts.planes);
+}
+
+py::tuple py_pack_panels(const Machine& machine, const py::tuple& operands, int64_t width,
+                         uintptr_t panels, uintptr_t norms) {
+  const Operands given = as_operands(operands);
+  return bad_rows(compute(machine, [&](const Execution& execution) {
+    return pack_panels(execution, given, width, pointer<float>(panels), pointer<float>(norms));
+  }));
+}
+
 // `lists`, `known`: (indptr, indices).
 ListRequest list_request(const py::tuple& operands, int64_t width, const py::tuple& lists,
                          const MaybeTuple& known, bool nan_worst) {
@@ -125,6 +140,8 @@ void bind_rank(py::module_& module) {
   module.def("int8_bytes", &py_int8_bytes);
   module.def("pack_int8", &py_pack_int8);
   module.def("topk", &py_topk);
+  module.def("panel_shape", &py_panel_shape);
+  module.def("pack_panels", &py_pack_panels);
   module.def("list_counts", &py_list_counts);
   module.def("list_topk", &py_list_topk);
 }

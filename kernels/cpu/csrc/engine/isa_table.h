@@ -159,6 +159,11 @@ inline Isa make_isa(const char* name) {
       sweep_panel<Counting<decltype(score)>>(job, panel, worker);
     });
   };
+  isa.pack_panel = [](const SweepJob& job, int64_t panel, Worker& worker) {
+    return with_score(job.score, [&](auto score) {
+      return pack_whole_panel<decltype(score)>(job, panel, worker);
+    });
+  };
   isa.rescore_band = rescore_band;
   isa.canonical = canonical_scores;
   isa.sweep_values = [](const SweepJob& job, int64_t panel, Worker& worker, float* out) {

@@ -78,7 +78,7 @@ inline void transpose_rows(const float* const* rows, int64_t width, int64_t stri
 // makes every sum a NaN, is none.
 inline void find_angles(const ScoreFacts& facts, int64_t count, int64_t stride, Worker& worker) {
   for (int64_t k = 0; k < count; ++k) {
-    float* factor = worker.panel + (k * facts.planes + facts.planes - 1) * facts.lanes;
+    float* factor = worker.room + (k * facts.planes + facts.planes - 1) * facts.lanes;
     V most = Simd::zero();
     for (int lane = 0; lane < facts.lanes; lane += Simd::W) {
       const V x = Simd::sub(Simd::load(factor + lane), Simd::set1(facts.factor_origin));
@@ -112,7 +112,7 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts&
     for (int plane = 0; plane < P; ++plane) {
       const View& view = plane < row_planes ? job.rows.view : job.rows.factor;
       const int from = plane < row_planes ? plane : 0;
-      float* out = worker.panel + plane * L + lane;
+      float* out = worker.room + plane * L + lane;
       if (direct) {
         for (int i = 0; i < W; ++i) rows[i] = run_at<float>(view, ids[i], from, feature);
         transpose_rows(rows, count, P * L, out);
@@ -128,9 +128,10 @@ __attribute__((noinline)) void pack_panel(const SweepJob& job, const ScoreFacts&
       }
     }
   }
-  if (direct) bad = has_nonfinite(worker.panel, count * P * L);
+  if (direct) bad = has_nonfinite(worker.room, count * P * L);
   if (bad) find_nonfinite(job, first, valid, worker);
   if (facts.has_phase) find_angles(facts, count, job.angle_stride, worker);
+  worker.panel = worker.room;
 }
 
 // An upper bound on the norm of every candidate of a panel.

@@ -49,6 +49,14 @@ struct Int8Panels {
   int64_t features;
 };
 
+// Candidates that were packed before the call: whole panels, of finite numbers; no memory where
+// there are none.
+struct Packed {
+  const float* panels;  // [panels][features][planes][lanes]
+  const float* norms;   // [panels]: upper bounds on those of all features
+  int64_t features;
+};
+
 // Queries and candidates, which Python has checked.
 struct Operands {
   ScoreId score;
@@ -61,6 +69,7 @@ struct Operands {
   int64_t num_candidates;        // M
   PackedHalves halves;
   Int8Panels panels;             // of all rows, as they are
+  Packed packed;                 // all rows, without a factor
 };
 
 // Known answers of each query; no memory where there are none.
@@ -127,7 +136,8 @@ struct SweepJob : Operands {
 };
 
 struct Worker {
-  float* panel;    // [features_per_block][planes][lanes]
+  float* room;         // for a panel that is packed
+  const float* panel;  // [features_per_block][planes][lanes]: there, or packed before
   float* panel_angles;  // [angle_stride]: largest |b - 1|, of a score with phases
   float* totals;   // [tiles][tile_queries][lanes], used when features come in several blocks
   uint8_t* alive;  // [tiles], likewise
@@ -165,6 +175,8 @@ struct Isa {
   // Packs the queries of job.query_ids as [tile][feature][plane][query]; their angles follow.
   void (*pack_queries)(const SweepJob&, float* out);
   void (*sweep_panel)(const SweepJob&, int64_t panel, Worker&);
+  // Packs all features of a panel into worker.room, and returns the bound on its norms.
+  float (*pack_panel)(const SweepJob&, int64_t panel, Worker&);
   // Counts the pairs of worker.band by their canonical scores, and empties it.
   void (*rescore_band)(const SweepJob&, Worker&);
   // Canonical scores of pairs, of their first `features` features, in `out`.

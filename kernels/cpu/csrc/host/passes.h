@@ -78,7 +78,7 @@ struct WorkerMemory {
         norms(job.num_crops), alive(plan.tiles), scratch(kCanonicalScratch),
         int8(plan.int8_bytes) {}
   void lend(Worker& worker) {
-    worker.panel = panel.data;
+    worker.room = panel.data;
     worker.panel_angles = angles.data;
     worker.totals = totals.data;
     worker.alive = alive.data;

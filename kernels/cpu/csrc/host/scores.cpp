@@ -42,8 +42,8 @@ class PanelSweep {
       buffers_.push_back(std::make_unique<Buffer<float>>(
           sweep_.features_per_block * facts_.planes * lanes_ + (blocked ? pass_ * lanes_ : 0)));
       Worker worker{};
-      worker.panel = buffers_.back()->data;
-      worker.totals = worker.panel + sweep_.features_per_block * facts_.planes * lanes_;
+      worker.room = buffers_.back()->data;
+      worker.totals = worker.room + sweep_.features_per_block * facts_.planes * lanes_;
       worker.bad_candidate = INT64_MAX;
       workers_.push_back(worker);
     }

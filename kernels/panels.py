@@ -1,0 +1,40 @@
+"""Candidates that were packed before the calls that read them: what :class:`kgfast.Index` keeps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """All rows of a table as a sweep reads them, of finite numbers.
+
+    They hold neither bias nor factor, and all features in their own order.
+
+    Attributes
+    ----------
+    number_format : str
+        Of the features: ``"float32"``.
+    score : str
+        The score that reads them.
+    lanes : int
+        Candidates of a panel.
+    num_rows, num_features : int
+        Of the table.
+    tensors : mapping of str to Tensor
+        What the format needs, on the CPU, contiguous: of ``"float32"`` they are ``panels``
+        ``[P, num_features, planes, lanes]`` and ``norms [P]``, upper bounds on those of each panel.
+    """
+
+    number_format: str
+    score: str
+    lanes: int
+    num_rows: int
+    num_features: int
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
