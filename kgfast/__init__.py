@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kgfast.environment import info
     from kgfast.eval.comparison import compare
     from kgfast.eval.facts import Facts
+    from kgfast.eval.index import Index
     from kgfast.eval.prediction import topk
     from kgfast.eval.predictions import Predictions
     from kgfast.eval.ranking import rank
@@ -52,6 +53,7 @@ __all__ = [
     "ConvE",
     "DistMult",
     "Facts",
+    "Index",
     "KnownTriples",
     "Model",
     "Predictions",
@@ -83,6 +85,7 @@ _HOMES = {
     "environment": ("info",),
     "eval.comparison": ("compare",),
     "eval.facts": ("Facts",),
+    "eval.index": ("Index",),
     "eval.prediction": ("topk",),
     "eval.predictions": ("Predictions",),
     "eval.ranking": ("rank",),

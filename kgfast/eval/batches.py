@@ -12,6 +12,7 @@ from kgfast.graph.ids import INT64_MAX
 from kgfast.graph.named import Names
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.kernels.operands import Prepared
+from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import SCORES, get_score
 from kgfast.models.base import Candidates, check_model
 from kgfast.models.reciprocal import holder_of
@@ -54,12 +55,13 @@ def prepared_candidates(
     dims: Sequence[int] | None = None,
     *,
     allows_nan: bool = False,
+    panels: Panels | None = None,
 ) -> Prepared:
     """The candidates of one side, checked once for all its batches; ids from any device."""
     table = candidates.table
     ids = None if ids is None else ids.to(table.device)
     score = get_score(model.score)
-    prepared = Prepared(table, score, candidates.bias, candidates.factor, ids)
+    prepared = Prepared(table, score, candidates.bias, candidates.factor, ids, panels)
     check_candidates(prepared, dims)
     checks = run.checks_for(table.device, allows_nan=allows_nan)
     prepared = run.prepare(prepared, checks)

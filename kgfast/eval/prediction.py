@@ -24,6 +24,7 @@ from kgfast.eval.candidate_ids import (
     runs_of,
 )
 from kgfast.eval.host import host_model
+from kgfast.eval.index import Index, check_index, panels_of
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.streamed_topk import (
     Search,
@@ -62,6 +63,7 @@ def topk(
     batch_size: int | None = None,
     max_memory: int | str | None = None,
     partial: Any = None,
+    index: Index | None = None,
     progress: bool = False,
 ) -> Predictions:
     """Find the ``k`` best tails of (head, relation, ?), exactly, or heads, or relations.
@@ -98,6 +100,8 @@ def topk(
     max_memory, partial : optional
         Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
         them.
+    index : Index, optional
+        The model's tables, packed before: the same answers sooner, where queries are few.
     progress : bool
         Show a progress bar.
 
@@ -125,6 +129,7 @@ def topk(
     """
     refuse_unchecked("topk()")
     check_rankable(model)
+    check_index(index, model, dims)
     model = host_model(model)
     check_known(known)
     names = names_of(vocabulary)
@@ -151,7 +156,7 @@ def topk(
         ids = given if isinstance(given, Tensor) else None
         width = None if dims is None else operator_width(model, dims)
         crop = None if width is None else (width,)
-        pool = candidate_pool(model, side, ids, dims, crop)
+        pool = candidate_pool(model, side, ids, dims, crop, index)
         search = _Search(model, side, name, k, known, pool, dims, crop, pad, given)
         is_shared = given is None or isinstance(given, Tensor)
         check_k(k, search.num_candidates if len(anchors) and not pad and is_shared else None)
@@ -189,13 +194,20 @@ def _from_file(
 
 
 def candidate_pool(
-    model: Any, side: Side, ids: Tensor | None, dim: int | None, crop: tuple[int] | None
+    model: Any,
+    side: Side,
+    ids: Tensor | None,
+    dim: int | None,
+    crop: tuple[int] | None,
+    index: Index | None = None,
 ) -> Prepared | BlockPool:
     """The checked candidates of a side: a table, or blocks of scores."""
     scorer = blocks_at(model, side, dim)
     if scorer is not None:
         return BlockPool.of(scorer, side, ids)
-    return prepared_candidates(model, candidates_at(model, side, dim), ids, crop)
+    candidates = candidates_at(model, side, dim)
+    panels = panels_of(index, model, candidates, side, dim)
+    return prepared_candidates(model, candidates, ids, crop, panels=panels)
 
 
 @dataclass(frozen=True)

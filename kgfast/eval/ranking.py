@@ -15,6 +15,7 @@ from kgfast.eval.batches import (
 )
 from kgfast.eval.candidate_ids import Given, candidates_of_sides
 from kgfast.eval.host import host_model
+from kgfast.eval.index import Index, check_index
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.eval.side_counts import KINDS, Crops, Plan, SideCounts, groups
 from kgfast.eval.streamed_ranks import StreamedRanks
@@ -41,6 +42,7 @@ def rank(
     vocabulary: Any = ...,
     max_memory: int | str | None = ...,
     partial: Any = ...,
+    index: Index | None = ...,
     progress: bool = ...,
 ) -> Ranks: ...
 @overload
@@ -57,6 +59,7 @@ def rank(
     vocabulary: Any = ...,
     max_memory: int | str | None = ...,
     partial: Any = ...,
+    index: Index | None = ...,
     progress: bool = ...,
 ) -> GroupedRanks: ...
 def rank(
@@ -72,6 +75,7 @@ def rank(
     vocabulary: Any = None,
     max_memory: int | str | None = None,
     partial: Any = None,
+    index: Index | None = None,
     progress: bool = False,
 ) -> Ranks | GroupedRanks:
     """Rank the true entity, or relation, of every triple among all candidates, exactly.
@@ -121,6 +125,8 @@ def rank(
     partial : path, optional
         A folder that keeps what was counted after each range of such a table: the same call goes on
         from there when it was killed, with the same integers.
+    index : Index, optional
+        The model's tables, packed before: the same integers sooner, where triples are few.
     progress : bool
         Show a progress bar.
 
@@ -146,6 +152,7 @@ def rank(
     """
     refuse_unchecked("rank()")
     check_rankable(model)
+    check_index(index, model, dims)
     model = host_model(model)
     filtering = _known_of(known, triples)
     if _is_dataset(triples):
@@ -166,6 +173,7 @@ def rank(
         checked_batch_size(batch_size, model),
         nan == "worst",
         names,
+        index,
     )
     widths = _crop_widths(model, dims)
     table = entity_table(model)

@@ -10,6 +10,7 @@ from torch import Tensor
 from kgfast.eval.batches import prepared_candidates
 from kgfast.eval.blocks import BlockPool, Queries, rows_of
 from kgfast.eval.candidate_ids import Given, ListedCandidates, pool_sizes, runs_of
+from kgfast.eval.index import Index, panels_of
 from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.graph.named import Names
 from kgfast.kernels.checks import NonFiniteError
@@ -39,6 +40,7 @@ class Plan:
     batch_size: int
     nan_worst: bool
     names: Names
+    index: Index | None = None
 
 
 class SideCounts:
@@ -68,6 +70,7 @@ class SideCounts:
             self.subset,
             self.dims,
             allows_nan=plan.nan_worst,
+            panels=panels_of(plan.index, plan.model, candidates, side, self.dim),
         )
         self.sorted_ids = self.prepared.sorted_ids
 

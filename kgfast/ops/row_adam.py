@@ -76,6 +76,8 @@ def row_adam(
         update = get_backend(common.chosen_backend(table)).row_adam
         assert update is not None
         update(tables, ids.contiguous(), gradients, AdamStep(lr, betas, eps, weight_decay, step))
+        # Written through pointers: autograd, and an index, know of writes by torch alone.
+        torch.autograd.graph.increment_version(tables)
 
 
 def _check_tables(tables: Sequence[Tensor]) -> None:

@@ -1,0 +1,358 @@
+"""Index: the tables of a model, packed once for all calls that rank against them."""
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from kgfast.eval.batches import check_rankable, evaluating
+from kgfast.eval.index_file import StoredIndex, TableFacts, read_index, write_index
+from kgfast.eval.streaming import entity_table
+from kgfast.kernels.backend import Packing
+from kgfast.kernels.operands import Prepared
+from kgfast.kernels.panels import Panels
+from kgfast.kernels.scores import get_score
+from kgfast.models.base import SIDES, Candidates, Side, candidates_at, is_nested
+from kgfast.models.relations import blocks_at, is_in_blocks
+from kgfast.ops.dispatch import backend_for, get_backend
+
+_CPU = torch.device("cpu")
+
+
+class Index:
+    """The candidates of a model, packed once: calls read them and do not pack the table again.
+
+    Results are those without it, to the last digit. It pays where a call has few queries: one query
+    takes about one read of the packed rows. They take as much memory as a float32 table, besides
+    the table, which decides what is close; where both sides share a table, so do its panels. Biases
+    are read from the model at every call.
+
+    Parameters
+    ----------
+    of : Model or Candidates
+        As :func:`kgfast.rank` takes it, its tables on the CPU. Models of other scores or tables
+        than the sweep packs, of functions, and whose candidates are made anew at every call are
+        served as without an index, which then holds nothing and says why.
+    score : str, optional
+        Of :class:`Candidates`, which do not say it: a name of :data:`kgfast.kernels.scores.SCORES`.
+    croppable : bool
+        Keep the features in their own order, so that the index serves calls with ``dims``.
+
+    Attributes
+    ----------
+    score : str or None
+        Of the model; None of one that is scored by a function.
+    seconds : float
+        What packing, or loading, took.
+
+    Raises
+    ------
+    ValueError
+        If a table is not on the CPU, or is read from files.
+
+    Notes
+    -----
+    A table that changes under an index is noticed by torch's version counter, its place in memory
+    and its shape: a call then raises, until :meth:`refresh`. Writes past the counter, as through
+    ``.data``, numpy or another process, are not noticed: call :meth:`refresh` after them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kgfast import TransE, topk
+    >>> model = TransE(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1.0]]))
+    >>> index = Index(model)
+    >>> topk(model, heads=[0, 1], relations=0, k=1, index=index).ids.tolist()
+    [[1], [1]]
+    """
+
+    def __init__(self, of: Any, *, score: str | None = None, croppable: bool = False) -> None:
+        self._of, self.croppable = of, croppable
+        self.score = _score_of(of, score)
+        self._held: tuple[_Held, ...] = ()
+        self.refresh()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the model's tables are those that were packed, as far as torch can tell."""
+        return all(
+            any(held.is_of(table) and not held.is_changed(table) for held in self._held)
+            for table in _sources(self._of).tables
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is packed."""
+        return sum(held.panels.nbytes for held in self._held if held.panels is not None)
+
+    def refresh(self) -> None:
+        """Pack the model's tables as they are now; calls meanwhile read the tables themselves."""
+        start = perf_counter()
+        self._held = ()
+        sources = _sources(self._of)
+        # Versions of before: what is written meanwhile is a change.
+        versions = [_version_of(table) for table in sources.tables]
+        packed = [_packed(table, self.score) for table in sources.tables]
+        self._hold(sources, versions, packed)
+        self.seconds = perf_counter() - start
+
+    def panels(self, candidates: Candidates, score: str) -> Panels | None:
+        """What is packed of candidates; None where a call reads their table.
+
+        Raises
+        ------
+        ValueError
+            If their table is another than was packed, or has changed, or the score is another.
+        """
+        held = self._held
+        if not held or candidates.factor is not None:
+            return None
+        if score != self.score:
+            raise ValueError(f"index: it is of the score {self.score!r}; the model's is {score!r}")
+        own = next((it for it in held if it.is_of(candidates.table)), None)
+        if own is None and self._not_packed:
+            return None
+        if own is None:
+            raise ValueError(
+                f"index: it is of other tables, {_shapes([it.table for it in held])}, than "
+                f"{_shapes([candidates.table])} of this call: kgfast.Index(model) packs that of "
+                f"another model, index.refresh() one that took the place of an earlier one"
+            )
+        if own.is_changed(candidates.table):
+            raise ValueError(
+                f"index: the table {_shapes([own.table])} was written to after it was packed: "
+                f"call index.refresh()"
+            )
+        return own.panels
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the panels to a safetensors file; whole or not at all.
+
+        The tables are packed again, so that the file has them as they are.
+
+        Raises
+        ------
+        FileNotFoundError
+            If its folder is not there.
+        """
+        self.refresh()
+        tables = [TableFacts.of(held.table) for held in self._held]
+        panels = [held.panels for held in self._held]
+        write_index(path, StoredIndex(self.score, self.croppable, tables, panels))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], of: Any, *, score: str | None = None) -> Self:
+        """Map what :meth:`save` wrote into memory, for the model that it was made of.
+
+        Parameters
+        ----------
+        path
+            Left as it is while the index is in use; a new file may be put in its place.
+        of, score
+            As for a new index: its tables must hold the same numbers.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no file.
+        ValueError
+            If it is no whole file of an index, or of another version, byte order, score or table.
+
+        Warns
+        -----
+        RuntimeWarning
+            If this machine reads other panels: the tables are packed again, in memory.
+        """
+        start = perf_counter()
+        index = cls.__new__(cls)
+        index._of, index.score = of, _score_of(of, score)
+        stored = read_index(path)
+        index.croppable = stored.croppable
+        sources = _sources(of)
+        versions = [_version_of(table) for table in sources.tables]
+        stored.check(path, index.score, sources.tables)
+        packing = _packing()
+        if all(it is None or (packing and packing.reads(it)) for it in stored.panels):
+            packed = [
+                own or _packed(table, index.score)
+                for own, table in zip(stored.panels, sources.tables, strict=True)
+            ]
+            index._hold(sources, versions, packed)
+            index.seconds = perf_counter() - start
+        else:
+            warnings.warn(
+                f"kgfast: {os.fspath(path)} holds {stored.formats} panels of another machine: its "
+                f"tables are packed again, in memory; save the index again here",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            index.refresh()
+        return index
+
+    def _hold(
+        self, sources: "_Sources", versions: list[int | None], packed: Sequence[Panels | str]
+    ) -> None:
+        """Serve calls by what was packed, or say why it was not."""
+        tables, reasons = sources
+        self._not_packed = reasons + tuple(it for it in packed if isinstance(it, str))
+        self._held = tuple(
+            _Held(table.detach(), version, None if isinstance(own, str) else own)
+            for table, version, own in zip(tables, versions, packed, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        found = {it.panels.number_format for it in self._held if it.panels is not None}
+        rows = " and ".join(
+            f"{it.panels.num_rows:,} rows x {it.panels.num_features:,} features"
+            for it in self._held
+            if it.panels is not None
+        )
+        parts = [type(self._of).__name__, str(self.score)]
+        if found:
+            parts += [rows, "/".join(sorted(found)), f"{self.nbytes / 1e6:,.1f} MB"]
+            parts += [f"{self.seconds:.2g} s"]
+        else:
+            parts += ["holds nothing"]
+        parts += [f"not packed: {reason}" for reason in self._not_packed]
+        return f"Index({', '.join(parts)})"
+
+
+class _Sources(NamedTuple):
+    """The tables of a model, each once, and why there are no others."""
+
+    tables: list[Tensor]
+    reasons: tuple[str, ...] = ()
+
+
+def _sources(of: Any) -> _Sources:
+    if isinstance(of, Candidates):
+        return _distinct([of])
+    if is_in_blocks(of):
+        return _Sources([], ("it is scored by a function",))
+    with evaluating(of), torch.no_grad():
+        sides = [side for side in SIDES if blocks_at(of, side, None) is None]
+        twice = [[candidates_at(of, side, None) for _ in range(2)] for side in sides]
+    reasons = () if sides else ("it is scored by a function",)
+    if any(not _is_same(first.table, second.table) for first, second in twice):
+        return _Sources([], (*reasons, "its candidates are made anew at every call"))
+    tables, others = _distinct([first for first, _ in twice])
+    return _Sources(tables, reasons + others)
+
+
+def _distinct(sides: Sequence[Candidates]) -> _Sources:
+    """Of tables on the CPU."""
+    tables: list[Tensor] = []
+    for candidates in sides:
+        table = candidates.table
+        if table.device.type != "cpu":
+            raise ValueError(
+                f"an index serves tables on the CPU; this one is on {table.device}, where the "
+                f"sweep reads it in place"
+            )
+        if candidates.factor is None and not any(_is_same(table, it) for it in tables):
+            tables.append(table)
+    moved = any(candidates.factor is not None for candidates in sides)
+    return _Sources(tables, ("its queries are moved by a factor of the candidate",) * moved)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A table as it was packed; it keeps the memory of the table, so that no other takes its place.
+
+    Attributes
+    ----------
+    table : Tensor
+        With the version counter of the model's.
+    version : int or None
+        Of the counter; an inference tensor has none.
+    panels : Panels or None
+    """
+
+    table: Tensor
+    version: int | None
+    panels: Panels | None
+
+    def is_of(self, table: Tensor) -> bool:
+        """Whether it is the same memory, read in the same way."""
+        return _is_same(self.table, table)
+
+    def is_changed(self, table: Tensor) -> bool:
+        """Whether it was written to."""
+        return self.version != _version_of(table)
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    places = ((it.data_ptr(), it.shape, it.stride(), it.dtype) for it in (a, b))
+    return next(places) == next(places)
+
+
+def _version_of(table: Tensor) -> int | None:
+    return None if table.is_inference() else table._version
+
+
+def _packed(table: Tensor, score: str | None) -> Panels | str:
+    packing = _packing()
+    if packing is None:
+        return "the reference backend reads tables in place"
+    return packing.pack(Prepared(table.detach(), get_score(str(score))))
+
+
+def _packing() -> Packing | None:
+    return get_backend(backend_for(_CPU)).packing
+
+
+def _score_of(of: Any, score: str | None) -> str | None:
+    """That of a model, which says it, or of candidates, which do not."""
+    if isinstance(of, Candidates):
+        if score is None:
+            raise TypeError("score must be given with Candidates, which do not say theirs")
+        return get_score(score).name
+    check_rankable(of)
+    if entity_table(of) is not None:
+        raise ValueError(
+            "an index serves tables in memory; the entities of this model are in files"
+        )
+    if score is not None:
+        raise TypeError("score is the model's own: give it with Candidates only")
+    return None if is_in_blocks(of) else get_score(of.score).name
+
+
+def _shapes(tables: Sequence[Tensor]) -> str:
+    return " and ".join(f"{list(it.shape)} of {it.dtype}" for it in tables)
+
+
+def panels_of(
+    index: Index | None, model: Any, candidates: Candidates, side: Side, dim: int | None
+) -> Panels | None:
+    """What an index holds of the candidates of a side; nothing of relations and a crop's own."""
+    if index is None or side == "relation" or not (dim is None or is_nested(model)):
+        return None
+    return index.panels(candidates, model.score)
+
+
+def check_index(index: Any, model: Any, dims: Any) -> None:
+    """That an index may serve a call.
+
+    Raises
+    ------
+    TypeError
+        If it is no index.
+    ValueError
+        If there are crops that it does not serve, or tables in files.
+    """
+    if index is None:
+        return
+    if not isinstance(index, Index):
+        raise TypeError(f"index must be a kgfast.Index; got {type(index).__name__}")
+    if dims is not None and not index.croppable:
+        raise ValueError(
+            "index: it may order features as it likes, and dims= takes the first ones: "
+            "kgfast.Index(model, croppable=True) keeps their order"
+        )
+    if entity_table(model) is not None:
+        raise ValueError("index: the entities of this model are read from files, in blocks")

@@ -1,0 +1,369 @@
+"""Index: what it serves is what the tables give, and it serves nothing else."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import kgfast
+from kgfast import Candidates, Index, KnownTriples, TransE, rank, topk
+from kgfast.kernels import cpu
+from kgfast.kernels.panels import Panels
+from support.ranked_models import MODELS, line, random_triples
+
+pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+ENTITIES, RELATIONS = 150, 3
+TRIPLES = random_triples(60, ENTITIES, RELATIONS)
+KNOWN = KnownTriples(random_triples(600, ENTITIES, RELATIONS, seed=1))
+SUBSET = torch.arange(0, ENTITIES, 3)
+
+
+def model_of(name: str = "rotate", seed: int = 0):
+    return MODELS[name](ENTITIES, RELATIONS, 8, seed)
+
+
+def panels_in(index: Index) -> list[Panels]:
+    return [it.panels for it in index._held if it.panels is not None]
+
+
+def assert_serves(model, index: Index) -> None:
+    """That ranks and predictions are those without it."""
+    for options in ({"known": KNOWN}, {"known": None}, {"candidate_ids": SUBSET}):
+        expected, found = (
+            rank(model, TRIPLES, **options),
+            rank(model, TRIPLES, **options, index=index),
+        )
+        for kind in ("optimistic", "pessimistic", "num_candidates"):
+            assert torch.equal(getattr(found, kind), getattr(expected, kind))
+    heads, relations = TRIPLES[:5, 0], TRIPLES[:5, 1]
+    for asked in ({"heads": heads}, {"tails": heads}):
+        for options in ({"known": KNOWN}, {"candidate_ids": SUBSET}, {}):
+            plain = topk(model, **asked, relations=relations, k=7, **options)
+            own = topk(model, **asked, relations=relations, k=7, **options, index=index)
+            assert torch.equal(own.ids, plain.ids)
+            assert torch.equal(own.scores, plain.scores)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_gives_what_the_tables_give(name, tmp_path):
+    model = model_of(name)
+    index = Index(model)
+    assert len(panels_in(index)) == (2 if name == "cp" else 1)
+    assert_serves(model, index)
+    index.save(tmp_path / "index")
+    loaded = Index.load(tmp_path / "index", model)
+    assert [it.nbytes for it in panels_in(loaded)] == [it.nbytes for it in panels_in(index)]
+    assert_serves(model, loaded)
+
+
+class TestChanges:
+    def test_a_table_that_was_written_to_is_refused_until_it_is_packed_again(self):
+        model = model_of()
+        index = Index(model)
+        assert index.is_current
+        with torch.no_grad():
+            model.entity[7] += 1
+        assert not index.is_current
+        for call in (
+            lambda: rank(model, TRIPLES, index=index),
+            lambda: topk(model, heads=1, relations=0, k=3, index=index),
+        ):
+            with pytest.raises(
+                ValueError, match=r"written to after it was packed: call index\.ref"
+            ):
+                call()
+        index.refresh()
+        assert index.is_current
+        assert_serves(model, index)
+
+    def test_of_a_model_whose_candidates_are_views(self):
+        model = model_of("cp")
+        index = Index(model)
+        with torch.no_grad():
+            model.entity[0, 0] = 3
+        with pytest.raises(ValueError, match=r"call index\.refresh"):
+            rank(model, TRIPLES, index=index)
+
+    def test_a_step_of_the_row_optimizer_is_noticed(self):
+        model = model_of("transe")
+        index = Index(model)
+        moments = torch.zeros(2, *model.entity.shape)
+        options = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0, "step": 1}
+        rows = torch.ones(1, model.entity.shape[1])
+        kgfast.ops.row_adam((model.entity.detach(), *moments), torch.tensor([3]), rows, **options)
+        assert not index.is_current
+
+    def test_a_table_that_took_its_place_is_another(self):
+        model = model_of()
+        index = Index(model)
+        model.entity = torch.nn.Parameter(model.entity.detach() + 1)
+        assert not index.is_current
+        with pytest.raises(ValueError, match=r"other tables, \[150, 16\]"):
+            rank(model, TRIPLES, index=index)
+        index.refresh()
+        assert_serves(model, index)
+
+    def test_the_memory_of_a_packed_table_is_not_given_to_another(self):
+        index = Index(model_of())
+        place = index._held[0].table.data_ptr()
+        index._of.entity = torch.nn.Parameter(torch.zeros(1, 16))
+        assert all(torch.empty(ENTITIES, 16).data_ptr() != place for _ in range(20))
+
+    def test_relations_and_biases_may_change(self):
+        model = model_of()
+        index = Index(model)
+        with torch.no_grad():
+            model.relation += 1
+        assert_serves(model, index)
+
+    def test_inference_tensors_count_no_writes(self):
+        with torch.inference_mode():
+            model = TransE(torch.randn(ENTITIES, 4), torch.randn(RELATIONS, 4))
+            index = Index(model)
+        rank(model, TRIPLES, index=index)
+        assert index.is_current
+
+
+class TestOtherModels:
+    def test_another_model_is_refused(self):
+        index = Index(model_of())
+        with pytest.raises(ValueError, match=r"other tables, \[150, 16\] of torch.float32, than"):
+            rank(model_of(), TRIPLES, index=index)
+        with pytest.raises(ValueError, match="of the score 'rotate'; the model's is 'l1'"):
+            rank(model_of("transe"), TRIPLES, index=index)
+
+    def test_models_may_share_one(self):
+        first = model_of()
+        second = kgfast.RotatE(first.entity, torch.randn(RELATIONS, 8), relation_format="phase")
+        index = Index(first)
+        assert_serves(second, index)
+        assert_serves(first, index)
+
+    def test_of_candidates(self):
+        model = line()
+        index = Index(Candidates(model.entity), score="l1")
+        triples = [(0, 0, 1), (2, 0, 5)]
+        found = rank(model, triples, index=index)
+        assert torch.equal(found.realistic, rank(model, triples).realistic)
+        with pytest.raises(TypeError, match="score must be given with Candidates"):
+            Index(Candidates(model.entity))
+        with pytest.raises(TypeError, match="score is the model's own"):
+            Index(model, score="l1")
+
+    def test_what_is_no_index(self):
+        with pytest.raises(TypeError, match=r"index must be a kgfast\.Index; got dict"):
+            rank(model_of(), TRIPLES, index={})
+
+    def test_crops_need_the_order_of_features(self):
+        model = kgfast.MED(model_of(), dims=(2, 4, 8))
+        with pytest.raises(ValueError, match="croppable=True"):
+            rank(model, TRIPLES, dims=model.dims, index=Index(model))
+        index = Index(model, croppable=True)
+        expected = rank(model, TRIPLES, dims=model.dims)
+        found = rank(model, TRIPLES, dims=model.dims, index=index)
+        for dim in model.dims:
+            assert torch.equal(found[dim].realistic, expected[dim].realistic)
+        asked = {"heads": [3], "relations": 1, "k": 5, "dims": 4}
+        assert torch.equal(topk(model, **asked).ids, topk(model, **asked, index=index).ids)
+
+    def test_relations_are_ranked_without_it(self):
+        model = model_of("distmult")
+        found = rank(model, TRIPLES, sides=("relation",), index=Index(model))
+        assert torch.equal(found.realistic, rank(model, TRIPLES, sides=("relation",)).realistic)
+
+    def test_tables_elsewhere_are_refused(self, tmp_path):
+        elsewhere = Candidates(torch.empty(3, 2, device="meta"))
+        with pytest.raises(ValueError, match="tables on the CPU; this one is on meta"):
+            Index(elsewhere, score="l1")
+        table = kgfast.tables.open(_written(tmp_path, torch.randn(ENTITIES, 4)))
+        model = TransE(table, torch.randn(RELATIONS, 4))
+        with pytest.raises(ValueError, match="are in files"):
+            Index(model)
+        with pytest.raises(ValueError, match="read from files, in blocks"):
+            rank(model, TRIPLES, index=Index(model_of("transe")))
+
+
+class TestNothingHeld:
+    def test_of_a_function(self):
+        def scores(anchors, relations, side, ids):
+            return -(anchors[:, None] - ids).abs().float()
+
+        scorer = kgfast.BlockScorer(scores, ENTITIES, RELATIONS)
+        index = Index(scorer)
+        assert "holds nothing, not packed: it is scored by a function" in repr(index)
+        assert torch.equal(
+            rank(scorer, TRIPLES, index=index).realistic, rank(scorer, TRIPLES).realistic
+        )
+
+    def test_of_candidates_that_are_made_anew(self):
+        class Doubled(TransE):
+            def candidates(self, side, dims=None):
+                return Candidates(2 * self.entity)
+
+        model = Doubled(torch.randn(ENTITIES, 4), torch.randn(RELATIONS, 4))
+        index = Index(model)
+        assert "made anew at every call" in repr(index)
+        assert_serves(model, index)
+
+    def test_of_queries_that_a_factor_moves(self):
+        model = kgfast.RSCF(model_of())
+        index = Index(model)
+        assert "holds nothing" in repr(index)
+        assert torch.equal(
+            rank(model, TRIPLES, index=index).realistic, rank(model, TRIPLES).realistic
+        )
+
+    def test_of_a_table_that_is_not_finite(self):
+        model = model_of()
+        with torch.no_grad():
+            model.entity[9, 2] = torch.inf
+        index = Index(model)
+        assert "row 9 of the table holds a NaN or an infinity" in repr(index)
+        for options in ({}, {"index": index}):
+            with pytest.raises(ValueError, match="holds a NaN or an infinity"):
+                rank(model, TRIPLES, **options)
+        expected = rank(model, TRIPLES, nan="worst")
+        found = rank(model, TRIPLES, nan="worst", index=index)
+        assert torch.equal(found.realistic, expected.realistic)
+
+    def test_of_the_reference(self):
+        model = model_of()
+        with kgfast.use_backend("reference"):
+            index = Index(model)
+            assert "the reference backend reads tables in place" in repr(index)
+            assert_serves(model, index)
+
+
+class TestFiles:
+    def test_it_maps_the_panels(self, tmp_path):
+        model = model_of()
+        Index(model).save(tmp_path / "index")
+        (panels,) = panels_in(Index.load(tmp_path / "index", model))
+        assert panels.tensors["panels"].data_ptr() % 64 == 0
+        maps = Path("/proc/self/maps")
+        assert not maps.exists() or str(tmp_path / "index") in maps.read_text()
+
+    def test_another_table_of_the_same_shape_is_refused(self, tmp_path):
+        model = model_of()
+        Index(model).save(tmp_path / "index")
+        with torch.no_grad():
+            model.entity.data[149, 15] += 1e-3  # past the version counter
+        with pytest.raises(ValueError, match="another table of the same shape"):
+            Index.load(tmp_path / "index", model)
+
+    def test_another_shape_or_score_is_refused(self, tmp_path):
+        Index(model_of()).save(tmp_path / "index")
+        with pytest.raises(ValueError, match=r"other tables, \[150, 16\] of torch.float32; the"):
+            Index.load(tmp_path / "index", MODELS["rotate"](151, RELATIONS, 8, 0))
+        with pytest.raises(ValueError, match="of the score 'rotate'; this is 'l1'"):
+            Index.load(tmp_path / "index", model_of("transe"))
+
+    def test_a_saved_index_has_the_table_as_it_is(self, tmp_path):
+        model = model_of()
+        index = Index(model)
+        model.entity.data += 1  # not noticed
+        index.save(tmp_path / "index")
+        assert_serves(model, Index.load(tmp_path / "index", model))
+
+    def test_files_that_are_none(self, tmp_path):
+        model, path = model_of(), tmp_path / "index"
+        with pytest.raises(FileNotFoundError, match="no such file of an index"):
+            Index.load(path, model)
+        Index(model).save(path)
+        whole = path.read_bytes()
+        for damaged in (whole[:-9], whole[:50], b"", b"x" * 100):
+            path.write_bytes(damaged)
+            with pytest.raises(ValueError, match="truncated, or no file of an index"):
+                Index.load(path, model)
+        path.write_bytes(whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:])
+        with pytest.raises(ValueError, match="do not have the checksums"):
+            Index.load(path, model)
+        from safetensors.torch import save_file
+
+        save_file({"x": torch.ones(1)}, path)
+        with pytest.raises(ValueError, match=r"of kgfast\.Index\.save, but of something else"):
+            Index.load(path, model)
+        with pytest.raises(FileNotFoundError, match="no such folder"):
+            Index(model).save(tmp_path / "none" / "index")
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"version": 2}, "an index of version 2; this kgfast reads 1"),
+            ({"byte_order": "big"}, "bytes are in 'big' order"),
+            ({"tables": 3}, "damaged"),
+            ({"panels": [{"lanes": 2}]}, "damaged"),
+        ],
+    )
+    def test_other_versions_and_machines_are_refused(self, tmp_path, changed, message):
+        model, path = model_of(), tmp_path / "index"
+        Index(model).save(path)
+        _rewrite(path, changed)
+        with pytest.raises(ValueError, match=message):
+            Index.load(path, model)
+
+    def test_panels_of_other_machines_are_packed_again_with_a_notice(self, tmp_path):
+        model, path = model_of(), tmp_path / "index"
+        Index(model).save(path)
+        with safe_open(path, "pt") as file:
+            facts = json.loads(file.metadata()["kgfast_index"])
+        _rewrite(path, {"panels": [facts["panels"][0] | {"number_format": "float8"}]})
+        with pytest.warns(RuntimeWarning, match="holds float8 panels of another machine"):
+            index = Index.load(path, model)
+        assert panels_in(index)
+        assert_serves(model, index)
+
+    def test_no_files_are_left_when_the_disk_is_full(self, tmp_path, monkeypatch):
+        def no_room(*_):
+            raise OSError(28, "no room")
+
+        monkeypatch.setattr("kgfast.eval.index_file._header", no_room)
+        with pytest.raises(OSError, match="no room"):
+            Index(model_of()).save(tmp_path / "index")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_share_one_while_it_is_packed_again():
+    model = model_of()
+    index = Index(model)
+    expected = rank(model, TRIPLES).realistic
+    found = []
+
+    def ranks() -> None:
+        for _ in range(8):
+            found.append(torch.equal(rank(model, TRIPLES, index=index).realistic, expected))
+
+    threads = [threading.Thread(target=ranks) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        index.refresh()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 24
+
+
+def test_it_says_what_it_holds():
+    text = repr(Index(model_of()))
+    assert text.startswith("Index(RotatE, rotate, 150 rows x 8 features, float32, ")
+    assert text.endswith(" s)")
+
+
+def _written(folder, table: torch.Tensor):
+    import numpy as np
+
+    np.save(folder / "entity.npy", table.numpy())
+    return folder / "entity.npy"
+
+
+def _rewrite(path, changed: dict) -> None:
+    """Change what a file says of itself."""
+    from safetensors.torch import save_file
+
+    with safe_open(path, "pt") as file:
+        facts = json.loads(file.metadata()["kgfast_index"])
+        tensors = {name: file.get_tensor(name).clone() for name in tuple(file.keys())}
+    save_file(tensors, path, {"kgfast_index": json.dumps(facts | changed)})
