@@ -56,6 +56,12 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")
     ] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of the model's packed tables, mapped into memory; made if it is not there."
+        ),
+    ] = None,
     max_memory: Memory = None,
     partial: Partial = None,
     set: Set = None,
@@ -71,6 +77,8 @@ def predict(
             _check_queries(head, relation, tail)
         elif dim is not None:
             raise ValueError("--dim goes with queries, not with --all")
+        elif index is not None:
+            raise ValueError("--index goes with queries, not with --all")
         limits = {"max_memory": max_memory, "partial": partial}
         if holds_tables(run):
             in_blocks = any(value is not None for value in limits.values())
@@ -91,7 +99,8 @@ def predict(
                 raise ValueError("--partial goes with queries, not with --all")
             columns = _facts(loaded, given, k)
         else:
-            columns = _answers(loaded, given | {"partial": partial}, k, dim)
+            found = None if index is None else _index_at(index, loaded.model)
+            columns = _answers(loaded, given | {"partial": partial, "index": found}, k, dim)
         if loaded.dataset is None and not known:
             typer.echo(
                 "no data were found: known triples are among the answers (--data DIR leaves them "
@@ -125,6 +134,17 @@ def _answers(loaded: Any, given: dict[str, Any], k: int, dim: int | None) -> dic
     most = model.num_relations if given["relations"] is None else model.num_entities
     found = topk(model, **given, k=min(k, most), dims=dim, pad=True)
     return _with_probabilities(loaded, found.columns(loaded.vocabulary))
+
+
+def _index_at(path: Path, model: Any) -> Any:
+    """The index in a file, or that of the model, which is saved there."""
+    from kgfast.eval.index import Index
+
+    if path.exists():
+        return Index.load(path, model)
+    index = Index(model, croppable=True)
+    index.save(path)
+    return index
 
 
 def _facts(loaded: Any, given: dict[str, Any], k: int) -> dict[str, Any]:

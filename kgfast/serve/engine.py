@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.eval.index import Index
 from kgfast.eval.prediction import topk
 from kgfast.eval.ranking import rank
 from kgfast.graph import KnownTriples
@@ -34,6 +35,8 @@ class Engine:
     probabilities : callable, optional
         What scores mean, as :meth:`kgfast.training.loading.LoadedRun.probabilities` has it: a
         tensor of the same shape, or None.
+    index : Index, optional
+        Of the model; with a ``dim`` a croppable one.
     """
 
     model: Any
@@ -41,6 +44,7 @@ class Engine:
     known: KnownTriples | None = None
     dim: int | None = None
     probabilities: Callable[[Tensor], Tensor | None] | None = None
+    index: Index | None = None
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
         """The answers to questions of one key, by one call."""
@@ -73,6 +77,7 @@ class Engine:
             known=filtering,
             dims=self.dim,
             pad=True,
+            index=self.index,
         )
         scores, ids = found.scores.cpu(), found.ids.cpu()
         names = self.names[1 if side == "relation" else 0]
@@ -103,7 +108,14 @@ class Engine:
 
     def _rank(self, question: Question, triples: Tensor, parts: list[slice]) -> list[Answer]:
         filtering = None if question.known else self.known
-        ranks = rank(self.model, triples, known=filtering, sides=question.sides, dims=self.dim)
+        ranks = rank(
+            self.model,
+            triples,
+            known=filtering,
+            sides=question.sides,
+            dims=self.dim,
+            index=self.index,
+        )
         kinds = ("optimistic", "realistic", "pessimistic", "num_candidates")
         rows = zip(*(getattr(ranks, kind).tolist() for kind in kinds), strict=True)
         listed = [

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kgfast.datasets import Dataset
+from kgfast.eval.index import Index
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import Ranks
 from kgfast.models import MED, Model
@@ -12,10 +13,20 @@ from kgfast.training.run_graph import SPLITS
 
 
 def ranks_of(
-    model: Model, dataset: Dataset, split: str, config: Config, sides: Sequence[Side] = SIDES
+    model: Model,
+    dataset: Dataset,
+    split: str,
+    config: Config,
+    sides: Sequence[Side] = SIDES,
+    index: Index | None = None,
 ) -> Ranks | dict[int, Ranks]:
-    """The ranks of :meth:`Trainer.evaluate`, of any model and dataset that fit each other."""
+    """The ranks of :meth:`Trainer.evaluate`, of any model and dataset that fit each other.
+
+    An index of a model that has trained on is packed again.
+    """
     check_split(split)
+    if index is not None and not index.is_current:
+        index.refresh()
     return rank(
         model,
         getattr(dataset, split),
@@ -23,6 +34,7 @@ def ranks_of(
         sides=sides,
         batch_size=config.data.test_bs,
         dims=model.dims if isinstance(model, MED) else None,
+        index=index,
     )
 
 

@@ -10,11 +10,13 @@ import torch
 from pydantic import TypeAdapter
 
 from kgfast.datasets import Dataset
+from kgfast.eval.index import Index
 from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranks import Ranks
 from kgfast.training.build import build_model, device_of, load_dataset
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
+from kgfast.training.evaluation import ranks_of
 from kgfast.training.mapped import room_of
 from kgfast.training.parallel.launch import placement_of
 from kgfast.training.provenance import provenance
@@ -243,19 +245,30 @@ class Trainer:
             )
         return graph or RunGraph.of(self.dataset)
 
-    def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
+    def evaluate(
+        self, split: str = "test", *, index: Index | None = None
+    ) -> Ranks | dict[int, Ranks]:
         """Filtered ranks of a split by the model as it is; known are the triples of all splits.
 
         Parameters
         ----------
         split : {"train", "valid", "test"}
+        index : Index, optional
+            Of the model, by one process; packed again where the model has trained on. It pays where
+            a split has few triples.
 
         Returns
         -------
         Ranks
             Of croppable embeddings, a dict with those of each sub-model by its width.
         """
-        return self.placement.ranks(self.model, self.dataset, split, self.config)
+        if index is None:
+            return self.placement.ranks(self.model, self.dataset, split, self.config)
+        if self.placement.size > 1:
+            raise ValueError(
+                "index: several processes rank by their parts of the tables, without one"
+            )
+        return ranks_of(self.model, self.dataset, split, self.config, index=index)
 
     def _finish(self, run: Run) -> Result:
         """Rank the test set by the best model, and write what came of it."""

@@ -71,6 +71,11 @@ def test_a_run(served, trained):
     assert len(engine.known) == len(loaded.dataset.known())
     assert result.stdout == f"serving {engine.model!r} on http://there\n"
     assert result.stderr == ""
+    assert engine.index.is_current
+    heads = {"heads": [3, 4], "relations": 0, "k": 5}
+    found = kgfast.topk(engine.model, **heads, index=engine.index)
+    assert torch.equal(found.ids, kgfast.topk(loaded.model, **heads).ids)
+    assert served(trained, "--no-index")[0].index is None
 
 
 def test_tables(served, trained, root, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kgfast import ops
+from kgfast import Index, ops
 from kgfast.datasets import Dataset
 from kgfast.graph import Triples, Vocabulary
 from kgfast.kernels import cpu
@@ -25,6 +25,18 @@ def test_it_learns(name):
     assert before < 0.06  # 300 entities: random is 0.02
     assert result.valid["mrr"] > least
     assert result.test["mrr"] > least
+
+
+def test_an_index_is_packed_again_where_the_model_has_trained_on():
+    trainer = trainer_of()
+    index = Index(trainer.model)
+    for steps in (0, 1):
+        if steps:
+            trainer.fit()
+            assert not index.is_current
+        found = trainer.evaluate("valid", index=index)
+        assert index.is_current
+        assert torch.equal(found.realistic, trainer.evaluate("valid").realistic)
 
 
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
