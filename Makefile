@@ -98,6 +98,7 @@ bench: $(VENV)/.complete
 	$(PY) benchmarks/topk_speed.py --json benchmarks/results/cpu-topk-speed.json \
 	    --plot benchmarks/results/cpu-topk-speed.png
 	$(PY) benchmarks/lists_speed.py
+	$(PY) benchmarks/index_speed.py
 	$(PY) benchmarks/train_speed.py
 	$(PY) benchmarks/med_speed.py
 	$(PY) benchmarks/serve_speed.py
