@@ -226,8 +226,11 @@ class Losses(Protocol):
 class Packing(Protocol):
     """How candidates are packed for many calls, and which panels are read."""
 
-    def pack(self, candidates: Prepared) -> Panels | str:
-        """The panels of all rows, or why there are none: the table is read in place then."""
+    def pack(self, candidates: Prepared, *, croppable: bool = False) -> Panels | str:
+        """The panels of all rows, or why there are none: the table is read in place then.
+
+        ``croppable``: those that serve crops, too.
+        """
         ...
 
     def reads(self, panels: Panels) -> bool:

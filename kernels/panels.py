@@ -10,12 +10,12 @@ from torch import Tensor
 class Panels:
     """All rows of a table as a sweep reads them, of finite numbers.
 
-    They hold neither bias nor factor, and all features in their own order.
+    They hold neither bias nor factor.
 
     Attributes
     ----------
     number_format : str
-        Of the features: ``"float32"``.
+        Of the features: ``"float32"``, or ``"int8"``, which are pairs of bytes.
     score : str
         The score that reads them.
     lanes : int
@@ -24,7 +24,8 @@ class Panels:
         Of the table.
     tensors : mapping of str to Tensor
         What the format needs, on the CPU, contiguous: of ``"float32"`` they are ``panels``
-        ``[P, num_features, planes, lanes]`` and ``norms [P]``, upper bounds on those of each panel.
+        ``[P, num_features, planes, lanes]`` and ``norms [P]``, upper bounds on those of each panel;
+        of ``"int8"`` ``panels [P, bytes]`` (csrc/host/int8.h).
     """
 
     number_format: str

@@ -1,5 +1,6 @@
 """Tensors and operands as the extension sees them."""
 
+import math
 from functools import cache
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from ..panels import Panels
 from ..scores import Score
 from . import extension, isa, threads, tiers
 
+_INT8_LANES, _INT8_FEATURES = 64, 4096  # of a panel, and at most: csrc/host/int8.h
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 
 
@@ -62,39 +64,77 @@ def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
         factor_view(operands.factor),
         None if bias is None else factor_view(bias[None]),
         None if ids is None else (address(ids), len(ids), ids),
-        packed=_packed(operands.candidates),
+        *_packed(operands.candidates),
     )
 
 
-def _packed(candidates: Prepared) -> tuple[int, int, int] | None:
-    """Panels of the candidates that the sweep in use reads; of some rows there are none."""
+def _packed(candidates: Prepared) -> tuple[tuple[int, int] | None, tuple[int, int, int] | None]:
+    """Int8 and float32 panels of the candidates that the sweep in use reads; none of some rows."""
     panels = candidates.panels
     if panels is None or candidates.ids is not None or candidates.factor is not None:
-        return None
+        return None, None
     if not reads(panels, candidates.score):
-        return None
-    tensors = panels.tensors
-    return address(tensors["panels"]), address(tensors["norms"]), panels.num_features
+        return None, None
+    place, features = address(panels.tensors["panels"]), panels.num_features
+    if panels.number_format == "int8":
+        return (place, features), None
+    return None, (place, address(panels.tensors["norms"]), features)
 
 
 def reads(panels: Panels, score: Score) -> bool:
     """Whether the sweep in use reads these panels."""
-    lanes, planes = panel_shape(score)
-    if (panels.number_format, panels.score, panels.lanes) != ("float32", score.name, lanes):
+    if panels.number_format not in ("float32", "int8") or panels.score != score.name:
         return False
-    count = -(-panels.num_rows // lanes)
-    shapes = {"panels": (count, panels.num_features, planes, lanes), "norms": (count,)}
-    return {name: tuple(it.shape) for name, it in panels.tensors.items()} == shapes
+    if panels.number_format == "int8" and not serves_int8(score, panels.num_features):
+        return False
+    shape = panel_shape(panels.number_format, score, panels.num_features)
+    kinds = shape.tensors(panels.num_rows)
+    found = {name: (tuple(it.shape), it.dtype) for name, it in panels.tensors.items()}
+    return panels.lanes == shape.lanes and kinds == found
 
 
-def panel_shape(score: Score) -> tuple[int, int]:
-    """Lanes and planes of a panel, of a score without a factor."""
-    return _panel_shape(isa(), score_code(score, has_factor=False))
+class PanelShape(NamedTuple):
+    """How a format holds candidates.
+
+    Attributes
+    ----------
+    lanes : int
+        Candidates of a panel.
+    panel : tuple of int
+        The shape of one.
+    dtype : torch.dtype
+    """
+
+    lanes: int
+    panel: tuple[int, ...]
+    dtype: torch.dtype
+
+    def tensors(self, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shapes and dtypes of all that it holds of so many rows."""
+        count = -(-rows // self.lanes)
+        kinds = {"panels": ((count, *self.panel), self.dtype)}
+        if self.dtype == torch.float32:
+            kinds["norms"] = (count,), torch.float32
+        return kinds
+
+    @property
+    def row_bytes(self) -> float:
+        """Of a candidate."""
+        return math.prod(self.panel) * self.dtype.itemsize / self.lanes
 
 
-@cache
-def _panel_shape(name: str, code: int) -> tuple[int, int]:
-    return extension.panel_shape(name, code)
+def panel_shape(number_format: str, score: Score, features: int) -> PanelShape:
+    """That of a score without a factor."""
+    if number_format == "int8":
+        return PanelShape(_INT8_LANES, (extension.int8_bytes(1, features),), torch.int8)
+    lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
+    return PanelShape(lanes, (features, planes, lanes), torch.float32)
+
+
+def serves_int8(score: Score, features: int) -> bool:
+    """Whether the int8 tier sweeps such candidates here."""
+    is_dot = score.name == "dot" and features <= _INT8_FEATURES
+    return is_dot and "int8" in tiers.wanted() and "int8" in tiers.available(isa())
 
 
 def score_code(score: Score, *, has_factor: bool) -> int:

@@ -97,7 +97,7 @@ class Index:
         sources = _sources(self._of)
         # Versions of before: what is written meanwhile is a change.
         versions = [_version_of(table) for table in sources.tables]
-        packed = [_packed(table, self.score) for table in sources.tables]
+        packed = [_packed(table, self.score, croppable=self.croppable) for table in sources.tables]
         self._hold(sources, versions, packed)
         self.seconds = perf_counter() - start
 
@@ -179,7 +179,7 @@ class Index:
         packing = _packing()
         if all(it is None or (packing and packing.reads(it)) for it in stored.panels):
             packed = [
-                own or _packed(table, index.score)
+                own or _packed(table, index.score, croppable=index.croppable)
                 for own, table in zip(stored.panels, sources.tables, strict=True)
             ]
             index._hold(sources, versions, packed)
@@ -295,11 +295,11 @@ def _version_of(table: Tensor) -> int | None:
     return None if table.is_inference() else table._version
 
 
-def _packed(table: Tensor, score: str | None) -> Panels | str:
+def _packed(table: Tensor, score: str | None, *, croppable: bool) -> Panels | str:
     packing = _packing()
     if packing is None:
         return "the reference backend reads tables in place"
-    return packing.pack(Prepared(table.detach(), get_score(str(score))))
+    return packing.pack(Prepared(table.detach(), get_score(str(score))), croppable=croppable)
 
 
 def _packing() -> Packing | None:

@@ -22,7 +22,7 @@ from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
 
 _KEY, _VERSION = "kgfast_index", 1
-_DTYPES = {torch.float32: "F32", torch.uint16: "U16", torch.int32: "I32"}
+_DTYPES = {torch.float32: "F32", torch.int8: "I8"}
 _BLOCK = 1 << 22  # numbers that a checksum takes at once
 _LINE = 64  # bytes
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
+from kgfast.kernels.cpu import tiers
 from kgfast.kernels.cpu.backend import BACKEND
 from kgfast.kernels.cpu.panels import PACKING
-from kgfast.kernels.cpu.views import panel_shape
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
@@ -98,11 +98,76 @@ def test_what_is_not_packed_says_why(isa):
     assert "factor" in PACKING.pack(moved)
 
 
+@pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
+@pytest.mark.parametrize("forced", [0, 256])
+def test_tiers_go_beside_panels(isa, monkeypatch, score, forced):
+    """Those that pack panels of their own leave some queries, or pairs, to the float32 sweep."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(4200, 40, generator=generator)
+    table[:2000] *= 1e-3
+    queries = table[::105] * torch.tensor([1.0, 30.0]).repeat(20)[:, None]
+    targets = torch.randint(4200, (40,), generator=generator)
+    known = Known(*no_known(40))
+    own = Prepared(table, get_score(score))
+    own = replace(own, panels=PACKING.pack(own, croppable=True))
+    monkeypatch.setattr(tiers, "mask", lambda: 0)
+    expected = counts_of(Operands(queries, Prepared(table, get_score(score))), targets, known)
+    monkeypatch.setattr(tiers, "mask", lambda: 7 | forced)
+    assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
+
+
+class TestInt8:
+    """Panels of the int8 tier: half the bytes."""
+
+    @pytest.fixture(autouse=True)
+    def has_the_tier(self, isa):
+        if "int8" not in tiers.available(isa):
+            pytest.skip("this machine or build has no int8 tier")
+
+    def test_dots_of_many_features_are_packed_so(self):
+        table = torch.randn(200, 70)
+        assert packed(table, "dot").panels.number_format == "int8"
+        assert packed(table[:, :8], "dot").panels.number_format == "float32"
+        assert packed(table, "l1").panels.number_format == "float32"
+        croppable = PACKING.pack(Prepared(table, get_score("dot")), croppable=True)
+        assert croppable.number_format == "float32"
+        halves = packed(torch.randn(200, 64).bfloat16(), "dot").panels
+        assert halves.nbytes <= 1.5 * 200 * 64 * 2
+
+    def test_they_are_read_as_the_tier_is_wanted(self, monkeypatch):
+        own = packed(torch.randn(20_000, 70), "dot")
+        assert PACKING.reads(own.panels)
+        expected = run.topk(Operands(torch.ones(1, 70), own), 3, None, CHECKS)
+        monkeypatch.setenv("KGFAST_TIERS", "none")
+        assert not PACKING.reads(own.panels)
+        own.panels.tensors["panels"].zero_()
+        found = run.topk(Operands(torch.ones(1, 70), own), 3, None, CHECKS)
+        assert torch.equal(found[0], expected[0])
+        monkeypatch.delenv("KGFAST_TIERS")
+        found = run.topk(Operands(torch.ones(1, 70), own), 3, None, CHECKS)
+        assert not torch.equal(found[0], expected[0])
+
+    @pytest.mark.parametrize("count", [1, 2, 16, 17])
+    def test_few_queries_of_large_and_small_rows(self, count):
+        generator = torch.Generator().manual_seed(count)
+        table = torch.randn(333, 100, generator=generator)
+        table *= 10.0 ** torch.randint(-30, 18, (333, 1), generator=generator)
+        table[5:50] = table[5]
+        queries = torch.randn(count, 100, generator=generator)
+        targets = torch.randint(333, (count,), generator=generator)
+        plain, own = Prepared(table, get_score("dot")), packed(table, "dot")
+        known = Known(*no_known(count))
+        both = [counts_of(Operands(queries, it), targets, known) for it in (plain, own)]
+        assert torch.equal(*both)
+        best = [run.topk(Operands(queries, it), 9, None, CHECKS) for it in (plain, own)]
+        assert all(torch.equal(a, b) for a, b in zip(*best, strict=True))
+
+
 def test_panels_of_another_shape_are_not_read(isa):
     table = torch.randn(100, 4)
     panels = packed(table, "l1").panels
     assert PACKING.reads(panels)
-    lanes, _ = panel_shape(get_score("l1"))
+    lanes = panels.lanes
     held = dict(panels.tensors)
     others = (
         Panels("float32", "l1", lanes * 2, 100, 4, held),
