@@ -56,6 +56,7 @@ def machine() -> tuple[str, int, int]:
 def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
     """The operands, with a ``bias [N]`` as its consumer takes it; they must outlive the call."""
     ids = None if operands.candidates.ids is None else operands.candidates.ids.contiguous()
+    panels, packed = _packed(operands.candidates)
     return Pointers(
         score_code(operands.score, has_factor=operands.has_factor),
         operands.score.term_ulps,
@@ -64,7 +65,8 @@ def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
         factor_view(operands.factor),
         None if bias is None else factor_view(bias[None]),
         None if ids is None else (address(ids), len(ids), ids),
-        *_packed(operands.candidates),
+        panels=panels,
+        packed=packed,
     )
 
 
