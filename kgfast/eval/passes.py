@@ -155,9 +155,10 @@ def pieces_of(lists: Lists, rows: int) -> Iterator[tuple[Tensor, Lists]]:
     ids, places = lists.indices.unique(return_inverse=True)
     owners = torch.repeat_interleave(lists.indptr.diff(), output_size=len(places))
     order = places.argsort(stable=True)
-    bounds = torch.arange(0, len(ids) + rows, rows, dtype=torch.int64, device=CPU)
+    pieces = ids.split(rows)
+    bounds = torch.arange(len(pieces) + 1, dtype=torch.int64, device=CPU) * rows
     ends = torch.searchsorted(places[order], bounds)
-    for number, piece in enumerate(ids.split(rows)):
+    for number, piece in enumerate(pieces):
         pairs = order[ends[number] : ends[number + 1]].sort().values
         counts = owners[pairs].bincount(minlength=len(lists.indptr) - 1)
         indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))

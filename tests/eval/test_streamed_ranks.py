@@ -71,6 +71,7 @@ def given_of(kind):
         "one list": torch.randperm(N, generator=generator)[:17],
         "none at all": torch.empty(0, dtype=torch.int64),
         "lists": lists,
+        "lists without an id": torch.full((len(TRIPLES), 2), -1),
         "csr": (torch.arange(0, 9 * len(TRIPLES) + 1, 9), torch.arange(9).repeat(len(TRIPLES))),
         "constraints": TypeConstraints.from_triples(TRIPLES),
         "by side": {"head": torch.tensor([3, 60, 5]), "tail": lists},
@@ -78,7 +79,8 @@ def given_of(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["one list", "none at all", "lists", "csr", "constraints", "by side"]
+    "kind",
+    ["one list", "none at all", "lists", "lists without an id", "csr", "constraints", "by side"],
 )
 def test_candidates_of_every_kind(tmp_path, kind):
     model, given = MODELS["rotate"](N, R, D, 0), given_of(kind)
