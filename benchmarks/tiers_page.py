@@ -1,4 +1,4 @@
-"""The table of docs/tiers.md, from what tiers_speed.py wrote.
+"""The tables of docs/tiers.md, from what tiers_speed.py and dot_tiers_speed.py wrote.
 
 python benchmarks/tiers_page.py            put it into docs/tiers.md
 python benchmarks/tiers_page.py --check    exit code 1 if the page says something else
@@ -14,16 +14,23 @@ from lib.pages import ROOT
 from lib.results import read_rows
 
 PAGE = ROOT / "docs" / "tiers.md"
-RESULT = "cpu-tiers-speed.json"
+RESULT, DOT_RESULT = "cpu-tiers-speed.json", "cpu-dot-tiers-speed.json"
+DOT_HEADS = ("work", "entities", "features", "queries", "table", "times faster", "to float32")
 HEADS = ("score", "features", "table", "side", "times faster", "float16 swept", "gathered")
 
 
 def block(folder: Path) -> str:
-    """A row for each table and side, and what was measured."""
+    """A row for each table and side, one for each work of dot, and what was measured."""
     rows = read_rows(folder / RESULT)
     lines = [pages.row(*HEADS, "canonical"), "|---|---:|---|---|---:|---:|---:|---:|"]
     lines += [_of(row) for row in rows]
-    return "\n".join([*lines, "", *pages.sources([rows])])
+    dot = read_rows(folder / DOT_RESULT)
+    own = [
+        pages.row(*DOT_HEADS, "canonical", "faiss"),
+        "|---|---:|---:|---:|---|---:|---:|---:|---:|",
+    ]
+    own += [_of_dot(row) for row in dot]
+    return "\n".join([*lines, "", "Dot products:", "", *own, "", *pages.sources([rows, dot])])
 
 
 def _of(row: Mapping[str, Any]) -> str:
@@ -37,6 +44,22 @@ def _of(row: Mapping[str, Any]) -> str:
         f"{row['swept']:.0%}",
         f"{row['gathered']:.1%}",
         f"{row['canonical']:.2%}",
+    )
+
+
+def _of_dot(row: Mapping[str, Any]) -> str:
+    pairs, seconds = row.get("pairs"), row["seconds"]
+    faiss = seconds["faiss"] / seconds["int8"] if "faiss" in seconds else None
+    return pages.row(
+        {"ranks": "ranks", "best": "best 10"}[row["work"]],
+        f"{row['entities']:,}",
+        str(row["dim"]),
+        str(row["batch"]),
+        row["table"],
+        f"{row['speedup']:.2f}",
+        f"{pairs['float32']:.2%}" if pairs else "",
+        f"{pairs['canonical']:.3%}" if pairs else "",
+        f"{faiss:.1f}x" if faiss else "",
     )
 
 
