@@ -69,6 +69,7 @@ def test_eval_mem_writes_what_it_measured(tmp_path):
     assert str(tmp_path) not in result.read_text()
 
 
+@pytest.mark.slow
 def test_eval_mem_says_that_the_table_of_a_real_dataset_is_random(call, tmp_path):
     arguments = ("--data", write_graph(tmp_path / "ring"), "--dims", 4, "--no-naive")
     done = call("eval_mem.py", *arguments, "--json", tmp_path / "mem.json")

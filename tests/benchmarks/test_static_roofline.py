@@ -45,6 +45,7 @@ def test_a_loop_is_counted_unit_by_unit(load) -> None:
     assert roofline.limit_of(clocks) == "memory"
 
 
+@pytest.mark.slow
 def test_products_are_predicted_to_be_fast(load) -> None:
     times = load("lib.roofline_times")
     h100 = next(gpu for gpu in times.GPUS if gpu.name == "H100 SXM")

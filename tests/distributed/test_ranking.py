@@ -116,7 +116,8 @@ def test_what_is_wrong_in_one_process_is_an_error_in_all():
         assert "has 1, k is 3 (pad=True" in str(case["full"])
 
 
-@pytest.mark.parametrize("how", ["lost", pytest.param("hanging", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["lost", "hanging"])
 def test_a_process_that_is_gone_is_named_by_all_others(how):
     results = run_together(3, partial(without_one, how), timeout=20)
     for rank in (0, 2):

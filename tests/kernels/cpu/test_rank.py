@@ -147,7 +147,7 @@ def wide_crops(score, dtype):
     return args, dims, reference.rank_counts(*args, dims=dims)
 
 
-@pytest.mark.parametrize("score", ["dot", "l2", "rotate"])
+@pytest.mark.parametrize("score", ["dot", "l2", pytest.param("rotate", marks=pytest.mark.slow)])
 def test_crops_that_end_in_several_panels(isa, score):
     """Rows too wide for one panel; float64 has norms, which are known only at the end."""
     for dtype in (torch.float32, torch.float64):
