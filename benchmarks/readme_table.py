@@ -30,7 +30,7 @@ def read_results(folder: Path) -> list[Rows]:
     machines: dict[tuple[bool, str], list[Mapping[str, Any]]] = {}
     for path in [*sorted(folder.glob("*-eval-*.json")), *sorted(folder.glob("*-train-speed.json"))]:
         for row in read_rows(path):
-            if row["benchmark"] == "eval_mem_crops":  # of docs/med_rscf.md
+            if row["benchmark"] in ("eval_mem_crops", "epoch_speed"):  # of other pages
                 continue
             about = row["machine"]
             machines.setdefault((about["device"] != "cpu", about["name"]), []).append(row)
