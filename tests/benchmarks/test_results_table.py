@@ -156,4 +156,4 @@ def test_epochs_of_other_programs_stand_below_the_runs(load):
     row |= {"seconds": {"median": 2.0}, "command": "c", "machine": {"name": "m"}, "versions": {}}
     run = next(iter(load("results_table").read_runs(load("results_table").RUNS)))
     found = load("results_table").markdown([run], [row, row | {"benchmark": "train_speed"}])
-    assert found.count("| PyKEEN's LCWA loop | 7 | 2.00 s | 3.0 | 40 | 16 s |") == 1
+    assert found.count("| PyKEEN's LCWA loop | 7 | 2.0 s | 3.0 | 40 | 16 s |") == 1
