@@ -40,8 +40,6 @@ class Pointers(NamedTuple):
     bias: View | None
     ids: tuple[int, int, Tensor] | None
     """Pointer and count, and what keeps them alive."""
-    halves: tuple[int, int, float, int] | None = None
-    """Packed panels of the half-precision sweep: values, errors, scale, features."""
     panels: tuple[int, int] | None = None
     """Address and features of what ``pack_int8`` has made of the table."""
     packed: tuple[int, int, int] | None = None

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import kgfast
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import extension, tiers
-from kgfast.kernels.cpu.views import address, machine, pointers_of
+from kgfast.kernels.cpu import tiers
 from kgfast.kernels.scores import get_score
 from support import flat
 from support.paths import ROOT, TESTS
@@ -214,32 +213,6 @@ def test_some_queries_stay_with_the_float32_sweep(fp16):
             (swept, _, _), counted = pairs_of(lambda: flat.cpu.rank_counts(*args))
         assert all(torch.equal(a, b) for a, b in zip(expected, counted, strict=True))
         assert 100 * 5000 < swept < 300 * 5000
-
-
-@pytest.mark.parametrize("dim", [256, 40])
-def test_panels_that_were_packed_before(fp16, dim):
-    """Those of a whole table serve a crop, too, and few queries: the same integers."""
-    queries, table, targets, indptr, indices, score = large_problem("rotate", near=True).args
-    fp16(FP16)
-    whole = pointers_of(flat.operands_of(queries, table, score), None)
-    values = torch.empty(-(-5000 // 128), 256, 2, 128, dtype=torch.float16)
-    errors = torch.empty(len(values), 128)
-    out = (address(values), address(errors))
-    scale, bad = extension.pack_halves(machine(), whole, 256, out)
-    assert bad == -1
-    again = values[1, :, 0, 7].float() / scale  # feature by feature, of candidate 128 + 7
-    assert torch.allclose(again, table[135, :256], rtol=2**-11)
-    counts = torch.empty(1, 4, 3, dtype=torch.int64)
-    packed = whole._replace(queries=whole.queries._replace(rows=3), halves=(*out, scale, 256))
-    arguments = (address(targets), 0, 0), (address(indptr), address(indices)), False
-    pairs, _ = pairs_of(
-        lambda: extension.rank_counts(machine(), packed, [dim], *arguments, address(counts))
-    )
-    assert pairs[0] == 3 * 5000
-    fp16(0)
-    few = (queries[:3], table, targets[:3], indptr[:4], indices, score)
-    expected = flat.cpu.rank_counts(*few, dims=[dim])
-    assert torch.equal(counts[0], torch.stack([part.reshape(3) for part in expected]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

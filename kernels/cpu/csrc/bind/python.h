@@ -55,8 +55,7 @@ View as_view_if(const py::handle& spec) {
 }
 
 // (score, its term_ulps, queries, table, factor or None, bias or None, (ids, their count) or None,
-// (values, errors, scale, features) of packed halves or None, (panels of the int8 tier, their
-// features) or None, (float32 panels, their norms, features) or None)
+// (panels of the int8 tier, their features) or None, (float32 panels, their norms, features) or None)
 Operands as_operands(const py::tuple& spec) {
   Operands operands{};
   const auto table = spec[3].cast<py::tuple>();
@@ -73,16 +72,11 @@ Operands as_operands(const py::tuple& spec) {
     operands.num_candidates = ids[1].cast<int64_t>();
   }
   if (!spec[7].is_none()) {
-    const auto halves = spec[7].cast<py::tuple>();
-    operands.halves = {pointer<const uint16_t>(halves[0]), pointer<const float>(halves[1]),
-                       halves[2].cast<float>(), halves[3].cast<int64_t>()};
-  }
-  if (!spec[8].is_none()) {
-    const auto panels = spec[8].cast<py::tuple>();
+    const auto panels = spec[7].cast<py::tuple>();
     operands.panels = {pointer<const char>(panels[0]), panels[1].cast<int64_t>()};
   }
-  if (!spec[9].is_none()) {
-    const auto packed = spec[9].cast<py::tuple>();
+  if (!spec[8].is_none()) {
+    const auto packed = spec[8].cast<py::tuple>();
     operands.packed = {pointer<const float>(packed[0]), pointer<const float>(packed[1]),
                        packed[2].cast<int64_t>()};
   }

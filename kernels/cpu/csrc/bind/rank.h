@@ -39,20 +39,6 @@ void py_sweep_errors(const Machine& machine, const py::tuple& operands, const Wi
   });
 }
 
-// `out`: values and errors. The scale, and the first row that holds what is not finite, or -1.
-std::pair<float, int64_t> py_pack_halves(const Machine& machine, const py::tuple& operands,
-                                         int64_t width,
-                                         const std::pair<uintptr_t, uintptr_t>& out) {
-  const Operands table = as_operands(operands);
-  float scale = 0.0f;
-  const SweepStatus status = compute(machine, [&](const Execution& execution) {
-    return pack_half_panels(execution, table, width,
-                            {pointer<uint16_t>(out.first), pointer<float>(out.second)}, &scale);
-  });
-  stop_if(status.interrupted);
-  return {scale, status.bad_candidate == INT64_MAX ? -1 : status.bad_candidate};
-}
-
 // (swept by a tier, gathered to float32, decided by canonical scores) since the process began.
 std::tuple<int64_t, int64_t, int64_t> py_tier_pairs() {
   const TierPairs pairs = rank_tier_pairs();
@@ -135,7 +121,6 @@ py::tuple py_list_topk(const Machine& machine, const py::tuple& operands, int64_
 void bind_rank(py::module_& module) {
   module.def("rank_counts", &py_rank_counts);
   module.def("sweep_errors", &py_sweep_errors);
-  module.def("pack_halves", &py_pack_halves);
   module.def("tier_pairs", &py_tier_pairs);
   module.def("int8_bytes", &py_int8_bytes);
   module.def("pack_int8", &py_pack_int8);

@@ -30,14 +30,6 @@ inline int64_t half_panel_size(const ScoreFacts& facts, int64_t features) {
   return padded_to_chains(features) * facts.planes * kHalfLanes;
 }
 
-// Whether panels that were packed before serve: those of whole tables, and of a crop whose last
-// chain is full.
-inline bool has_packed_halves(const SweepJob& job) {
-  const bool fits = job.num_features == job.halves.features ||
-                    (job.num_features < job.halves.features && job.num_features % kHalfChain == 0);
-  return job.halves.values && !job.has_subset && fits;
-}
-
 // What a worker keeps beside the float32 sweep's.
 struct HalfMemory {
   HalfMemory(const SweepJob& job, int64_t tiles)
@@ -118,13 +110,12 @@ class HalfPasses {
 
   // Packs the queries of a pass; false where they are too few.
   bool begin(const SweepJob& job) {
-    is_packed_ = has_packed_halves(job);
-    if (!is_forced_ && !is_packed_ && job.num_queries < kHalfMinQueries) return false;
+    if (!is_forced_ && job.num_queries < kHalfMinQueries) return false;
     const int64_t tiles = divide_up(job.num_queries, kHalfQueries);
     const int64_t features = padded_to_chains(job.num_features);
     job_ = {};
     job_.sweep = &job;
-    job_.scale = is_packed_ ? job.halves.scale : half_scale(job, facts_.limit);
+    job_.scale = half_scale(job, facts_.limit);
     job_.unscale = 1.0f / job_.scale;
     job_.rel = round_up(bound_.rel);
     job_.features = features;
@@ -191,10 +182,9 @@ class HalfPasses {
       halves += half, floats += wide, either += std::min(half, wide);
     }
     const double query = static_cast<double>(kHalfLanes) * job.num_features * samples_.size();
-    const double pack = is_packed_ ? 0.0 : kPackHalves * query;
-    halves += pack;
+    halves += kPackHalves * query;
     floats += kPackFloats * query;
-    either += pack + kPackFloats * query;
+    either += (kPackHalves + kPackFloats) * query;
     if (is_forced_ || halves <= std::min(floats, either))
       std::fill(serves_.begin(), serves_.end(), 1);
     else if (floats <= either)
@@ -235,18 +225,10 @@ class HalfPasses {
     tier_.sweep_panel(job_, panel, half);
   }
 
-  // Packs a panel, where it was not packed before.
   void find_panel(int64_t panel, HalfWorker& half, Worker& wide) {
     half.values = half.room.values;
     half.errors = half.room.errors;
-    if (is_packed_) {
-      const PackedHalves& packed = job_.sweep->halves;
-      half.values =
-          packed.values + panel * half_panel_size(job_.sweep->facts, packed.features);
-      half.errors = packed.errors + panel * kHalfLanes;
-    } else {
-      tier_.pack_panel(*job_.sweep, job_.scale, panel, half.room, wide);
-    }
+    tier_.pack_panel(*job_.sweep, job_.scale, panel, half.room, wide);
   }
 
   // As Ranking's, with this bound; a candidate's part is added where it is known.
@@ -276,7 +258,7 @@ class HalfPasses {
   const HalfBound bound_;
   HalfJob job_{};
   SweepJob rest_{};  // what is left to the float32 sweep
-  bool is_packed_ = false, any_half_ = true, any_float_ = false;
+  bool any_half_ = true, any_float_ = false;
   std::unique_ptr<Buffer<uint32_t>> packed_;
   int64_t packed_size_ = 0;
   std::vector<float> query_errors_, reaches_;
@@ -284,32 +266,6 @@ class HalfPasses {
   std::vector<int64_t> samples_;
   std::vector<std::unique_ptr<HalfMemory>> memory_;
 };
-
-// Packs a whole table for later calls: `values` and `errors` as PackedHalves has them. A panel that
-// holds what is not finite is noted in the status.
-inline SweepStatus pack_halves(const Execution& execution, const Operands& operands,
-                               int64_t features, const HalfPanels& out, float* scale) {
-  SweepJob job = begin_sweep(execution.isa, operands);
-  const HalfTier* tier = execution.may_use(Tier::fp16) ? avx512fp16_tier() : nullptr;
-  const float limit = tier ? tier->facts(job.score).limit : 0.0f;
-  if (!(limit > 0.0f)) throw std::invalid_argument("no half-precision sweep serves this here");
-  job.num_features = features;
-  *scale = half_scale(job, limit);
-  const int64_t panels = divide_up(job.num_candidates, kHalfLanes);
-  std::vector<Worker> workers(threads_for(panels, execution.threads));
-  for (Worker& worker : workers) worker.bad_candidate = worker.bad_factor = INT64_MAX;
-  SweepStatus status;
-  status.interrupted = parallel(
-      static_cast<int>(workers.size()), panels, execution.interrupted,
-      [&](int worker, int64_t panel) {
-        const HalfPanels to = {out.values + panel * half_panel_size(job.facts, features),
-                               out.errors + panel * kHalfLanes};
-        tier->pack_panel(job, *scale, panel, to, workers[worker]);
-      });
-  for (const Worker& worker : workers)
-    status.bad_candidate = std::min(status.bad_candidate, worker.bad_candidate);
-  return status;
-}
 
 }  // namespace
 }  // namespace kgfast

@@ -34,15 +34,6 @@ struct ScoreFacts {
   void (*prepare)(double (*run)[kPackBlock], int64_t count);
 };
 
-// Panels of the half-precision sweep that were packed before, of all rows of a table that are all
-// finite, in the layout of HalfPanels in half.h; no memory where there are none.
-struct PackedHalves {
-  const uint16_t* values;
-  const float* errors;
-  float scale;
-  int64_t features;  // that were packed; a sweep may take fewer
-};
-
 // Rows of a table as the int8 tier has them (int8.h), of so many features; no data: there are none.
 struct Int8Panels {
   const char* data;
@@ -67,7 +58,6 @@ struct Operands {
   const int64_t* candidate_ids;  // [M] or nullptr: all rows
   bool has_subset;               // whether there are ids; an empty subset has no memory
   int64_t num_candidates;        // M
-  PackedHalves halves;
   Int8Panels panels;             // of all rows, as they are
   Packed packed;                 // all rows, without a factor
 };

@@ -468,11 +468,6 @@ void sweep_errors(const Execution& execution, const RankRequest& request, float*
   Ranking(execution, request).errors(values, bounds);
 }
 
-SweepStatus pack_half_panels(const Execution& execution, const Operands& operands,
-                             int64_t features, const HalfPanels& out, float* scale) {
-  return pack_halves(execution, operands, features, out, scale);
-}
-
 TierPairs rank_tier_pairs() {
   return {tier_pairs.swept, tier_pairs.gathered, tier_pairs.canonical};
 }

@@ -26,11 +26,6 @@ SweepStatus rank_counts(const Execution& execution, const RankRequest& request);
 void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
                   double* bounds);
 
-// Panels of the half-precision sweep for later calls, of the first `features` of all rows: see
-// PackedHalves of job.h. A table that holds what is not finite must not be swept so.
-SweepStatus pack_half_panels(const Execution& execution, const Operands& operands,
-                             int64_t features, const HalfPanels& out, float* scale);
-
 // What became of pairs that a tier swept, since the process began: swept by it, gathered to float32
 // as it left them open, and of those decided by canonical scores.
 TierPairs rank_tier_pairs();
