@@ -94,6 +94,7 @@ def loss_pass(
     factors: Sequence[int],
     constant: float,
 ) -> None: ...
+def adagrad(machine: Machine, numbers: tuple[int, ...], rates: Sequence[float]) -> None: ...
 def row_adam(
     threads: int,
     tables: Sequence[int],

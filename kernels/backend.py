@@ -50,6 +50,14 @@ class AdamStep(NamedTuple):
     number: int  # of the run, from 1: for the bias correction
 
 
+class AdagradStep(NamedTuple):
+    """A step of Adagrad (Duchi et al. 2011)."""
+
+    lr: float
+    eps: float
+    weight_decay: float
+
+
 class LossPlan(NamedTuple):
     """How the losses over all candidates are cut for a backend.
 
@@ -259,6 +267,9 @@ class Backend(Protocol):
     row_adam : callable or None
         ``row_adam(tables, ids, gradients, step)``, the contract of :func:`kgfast.ops.row_adam`,
         where it has it.
+    adagrad : callable or None
+        ``adagrad(parameter, sums, gradient, step)``, the contract of :func:`kgfast.ops.adagrad`,
+        where it has it.
     packing : Packing or None
         Where it reads candidates that were packed before, how they are packed.
     """
@@ -269,6 +280,7 @@ class Backend(Protocol):
     adversarial: Adversarial | None = None
     negatives: Negatives | None = None
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = None
+    adagrad: Callable[[Tensor, Tensor, Tensor, AdagradStep], None] | None = None
     packing: Packing | None = None
 
     def rank_counts(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..backend import (
+    AdagradStep,
     AdamStep,
     Adversarial,
     Backend,
@@ -23,6 +24,7 @@ from ..backend import (
 from ..checks import Checks
 from ..losses import ChunkedLosses
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
+from .adagrad import adagrad
 from .backward import indexed_backward, pairwise_backward
 from .listed import list_counts, list_topk
 from .panels import PACKING
@@ -47,6 +49,7 @@ class _Cpu(ChunkedBackend):
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = staticmethod(
         row_adam
     )
+    adagrad: Callable[[Tensor, Tensor, Tensor, AdagradStep], None] | None = staticmethod(adagrad)
     packing: Packing | None = PACKING
 
     def __init__(self) -> None:

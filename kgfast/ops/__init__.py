@@ -5,6 +5,7 @@ kernel runs, picks a backend by the device of its tensors (or by :func:`use_back
 registered with ``torch.library``, so that it works under ``torch.compile``.
 """
 
+from kgfast.ops.adagrad import adagrad, serves_adagrad
 from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
 from kgfast.ops.bce_total import bce_total
 from kgfast.ops.checks import TABLE_DTYPES
@@ -19,6 +20,7 @@ from kgfast.ops.unchecked import unchecked
 __all__ = [
     "BACKENDS",
     "TABLE_DTYPES",
+    "adagrad",
     "adversarial_rows",
     "backend_for",
     "bce",
@@ -28,6 +30,7 @@ __all__ = [
     "pairwise_scores",
     "rank_counts",
     "row_adam",
+    "serves_adagrad",
     "serves_adversarial",
     "serves_row_adam",
     "topk",

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kgfast import ops
 from kgfast.training.checkpoint import Room
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.parallel.placement import ALONE, Placement
@@ -99,6 +100,12 @@ class Optimizer:
         """Whether a step changes few rows of the entity table."""
         return self._rows is not None
 
+    @property
+    def runs_on_kernels(self) -> bool:
+        """Whether no operator of torch is large in a step of it."""
+        of_kernels = isinstance(self._dense, _Adagrad) and self._dense.is_served
+        return self.is_lazy or of_kernels
+
     def _row_optimizer(self) -> RowOptimizer:
         config = self._config
         kind = config.name.removeprefix("row_")
@@ -125,7 +132,7 @@ class Optimizer:
             return torch.optim.Adam(
                 parameters, config.lr, betas, eps, config.weight_decay, fused=True
             )
-        return torch.optim.Adagrad(
+        return _Adagrad(
             parameters, config.lr, weight_decay=config.weight_decay, eps=eps, fused=on_cpu
         )
 
@@ -245,3 +252,26 @@ class Optimizer:
             return {}
         step = torch.zeros((), dtype=torch.float32, device=parameter.device)
         return {"step": step} | {name: torch.zeros_like(parameter) for name in moments}
+
+
+class _Adagrad(torch.optim.Adagrad):
+    """Torch's, whose updates are the extension's where that serves all parameters."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it does."""
+        return all(ops.serves_adagrad(it) for group in self.param_groups for it in group["params"])
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Apply the gradients that there are; the same bits as torch's."""
+        if not self.is_served:
+            return super().step(closure)
+        for group in self.param_groups:
+            numbers = {name: group[name] for name in ("lr", "eps", "weight_decay")}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    state["step"] += 1
+                    ops.adagrad(parameter, state["sum"], parameter.grad, **numbers)
+        return None

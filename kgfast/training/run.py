@@ -15,7 +15,7 @@ from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
-from kgfast.models import MED, Model
+from kgfast.models import MED, RESCAL, ConvE, Model
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
 from kgfast.training.config import Config
@@ -36,6 +36,7 @@ from kgfast.training.state import State
 from kgfast.training.steps import MODES
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_OF_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
 _DROPOUT = 3  # of mix(), beside the sides (0, 1), the negatives (2) and the sub-models (4)
 
 Metrics = dict[str, float]
@@ -117,13 +118,12 @@ class Run:
             placement=self._placement,
             room=room_of(config),
         )
-        # Then no operator of torch is large, but for the products that make filters and the loss of
-        # sub-models.
+        # Then no operator of torch is large, but for the products that make filters.
         self._leaves_cores_to_kernels = (
             backend_for(device) == "cpu"
-            and self._optimizer.is_lazy
+            and self._optimizer.runs_on_kernels
             and not get_score(model.score).is_rscf
-            and not isinstance(model, MED)
+            and not any(isinstance(it, _OF_LARGE_OPERATORS) for it in model.modules())
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
         stop = train.early_stopping

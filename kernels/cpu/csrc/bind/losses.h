@@ -1,6 +1,7 @@
-// Bindings of the passes of losses and of optimizers of rows.
+// Bindings of the passes of losses and of optimizers.
 #pragma once
 #include "bind/python.h"
+#include "host/adagrad.h"
 #include "host/losses.h"
 #include "host/row_adam.h"
 
@@ -49,9 +50,24 @@ void py_row_adam(int threads, const std::vector<uintptr_t>& tables, const py::tu
   row_adam(job, threads);
 }
 
+// `numbers`: (parameter, sum, gradient, count). `rates`: rate, eps, weight decay.
+void py_adagrad(const Machine& machine, const py::tuple& numbers,
+                const std::vector<double>& rates) {
+  AdagradJob job{};
+  job.parameter = pointer<float>(numbers[0]);
+  job.sum = pointer<float>(numbers[1]);
+  job.gradient = pointer<const float>(numbers[2]);
+  job.count = numbers[3].cast<int64_t>();
+  job.rate = static_cast<float>(rates.at(0));
+  job.eps = static_cast<float>(rates.at(1));
+  job.weight_decay = static_cast<float>(rates.at(2));
+  compute(machine, [&](const Execution& execution) { adagrad(execution, job); });
+}
+
 void bind_losses(py::module_& module) {
   module.def("loss_pass", &py_loss_pass);
   module.def("row_adam", &py_row_adam);
+  module.def("adagrad", &py_adagrad);
 }
 
 }  // namespace

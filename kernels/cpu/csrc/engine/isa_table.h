@@ -1,6 +1,7 @@
 // One instruction set's kernels behind plain function pointers, with two entries more than ranking
 // needs: the sweep's own values, for the test of the bound, and the bare register loop, the roof.
 #pragma once
+#include "engine/adagrad.h"
 #include "engine/counting.h"
 #include "engine/indexed_backward.h"
 #include "engine/indexed_rows.h"
@@ -187,6 +188,8 @@ inline Isa make_isa(const char* name) {
   isa.product = &product;
   static const LossKernels losses = {run_loss_row};
   isa.losses = &losses;
+  static const AdagradKernels adagrad = {adagrad_part};
+  isa.adagrad = &adagrad;
   isa.topk = topk_kernels();
   isa.lists = list_kernels();
   return isa;

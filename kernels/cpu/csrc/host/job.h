@@ -154,6 +154,7 @@ struct ScoresKernels;    // scores.h
 struct BackwardKernels;  // backward.h
 struct ProductKernels;   // product.h
 struct LossKernels;      // losses.h
+struct AdagradKernels;   // adagrad.h
 struct TopkKernels;      // topk.h
 struct ListKernels;      // listed.h
 
@@ -181,6 +182,7 @@ struct Isa {
   const BackwardKernels* backward;
   const ProductKernels* product;
   const LossKernels* losses;
+  const AdagradKernels* adagrad;
   const TopkKernels* topk;
   const ListKernels* lists;
 };
