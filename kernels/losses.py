@@ -251,20 +251,20 @@ class _Sweep:
         self.backend, self.operands, self.rows, self._sums = backend, operands, rows, sums
         count = operands.num_queries
         self.chunks = chunks(count, operands.candidates.num_rows, plan.scratch)
-        self._dtype, self._is_kept = plan.dtype, False
+        self._dtype = plan.dtype
         self._scratch: Tensor | None = None
 
     def keep_in(self, scores: Tensor) -> None:
-        """Give every chunk a place of its own in ``scores``, flat."""
-        self._scratch, self._is_kept = scores, True
+        """Have ``scores``, flat, for a scratch: all candidates are one chunk."""
+        self.chunks = [slice(0, self.operands.candidates.num_rows)]
+        self._scratch = scores
 
     def room(self, chunk: slice) -> Tensor:
         """Where the scores of a chunk stand, ``[B, n]``."""
         rows, count = self.operands.num_queries, chunk.stop - chunk.start
         if self._scratch is None:  # that of the first chunk: none is wider
             self._scratch = self.operands.queries.new_empty(rows * count, dtype=self._dtype)
-        first = rows * chunk.start if self._is_kept else 0
-        return self._scratch[first : first + rows * count].view(-1, count)
+        return self._scratch[: rows * count].view(-1, count)
 
     def scores(self, chunk: slice) -> Tensor:
         """Scores with the candidates of a chunk, ``[B, n]``, bias included, for overwriting."""
