@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .checks import Checks
 from .labels import (
+    Ahead,
     BceRows,
     BceTotal,
     CrossEntropyBackward,
@@ -209,11 +210,12 @@ class Losses(Protocol):
         checks: LossChecks | None = None,
         *,
         keep: bool = False,
+        ahead: Ahead | None = None,
     ) -> CrossEntropyRows:
         """Softmax cross entropy; the contract of :func:`kgfast.ops.cross_entropy`.
 
         ``keep``: gradients will be asked for, so that a backend that gains by it may keep the
-        scores, if they are few.
+        scores, if they are few. ``ahead``: most likely these; it may make them at once.
         """
         ...
 

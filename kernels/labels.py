@@ -66,13 +66,21 @@ class BceTotal(NamedTuple):
     gradients: LossGradients
 
 
+class Ahead(NamedTuple):
+    """Gradients that are made with row losses: those of their sum, divided."""
+
+    divisor: float
+    need: LossNeed
+
+
 class CrossEntropyRows(NamedTuple):
     """As :class:`BceRows`, with the logsumexp of the rows."""
 
     rows: Tensor
     linear: Tensor
     logsumexp: Tensor  # [B] float64
-    scores: Tensor | None = None  # of all pairs, chunk by chunk, where they are kept
+    scores: Tensor | None = None  # of all pairs, where they are kept
+    gradients: LossGradients | None = None  # where they were made
 
 
 class CrossEntropyBackward(NamedTuple):

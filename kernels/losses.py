@@ -27,6 +27,7 @@ from torch.nn import functional
 from .backend import ChunkedBackend, Into, Losses, LossPlan, Passes
 from .checks import inside_of
 from .labels import (
+    Ahead,
     BceRows,
     BceTotal,
     CrossEntropyBackward,
@@ -41,6 +42,10 @@ from .operands import Need, Operands
 # A single row below 2**15 numbers is summed by one thread, so in an order that does not depend on
 # their number.
 _WIDEST_CHUNK = 1 << 14
+
+# Of queries whose gradients are made at once: what is read and written of those of a table, 8 bytes
+# a number, takes as long as a third of this many scores.
+_LEAST_QUERIES = 128
 
 # torch's softplus is x itself from here on: the omitted log1p(exp(-x)) is below 2**-57 x.
 _SOFTPLUS_IS_LINEAR = 40.0
@@ -120,19 +125,49 @@ def cross_entropy(
     """
     rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
     for sweep in _sweeps(backend, operands, kept=kept):
-        part = _cross_entropy_block(sweep, targets[sweep.rows], label_smoothing)
+        positives = _Positives.of_targets(targets[sweep.rows], sweep.chunks)
+        part = _cross_entropy_block(sweep, positives, label_smoothing)
         for total, values in zip((rows, linear, logsumexp), part, strict=True):
             total[sweep.rows] = values
     return CrossEntropyRows(rows.to(_result_dtype(operands)), linear, logsumexp, kept)
 
 
+def cross_entropy_with_gradients(
+    backend: ChunkedBackend,
+    operands: Operands,
+    targets: Tensor,
+    label_smoothing: float,
+    ahead: Ahead,
+    step: int,
+) -> CrossEntropyRows:
+    """:func:`cross_entropy` and the gradients of its sum, of scores that are swept once.
+
+    ``step``: queries whose scores are held together.
+    """
+    rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
+    sums, plan = _GradientSums(backend, operands, ahead.need), backend.loss_plan(operands)
+    pairs = step * operands.candidates.num_rows
+    room = operands.queries.new_empty(pairs, dtype=plan.dtype)
+    grad = torch.ones_like(rows, dtype=_result_dtype(operands)) / ahead.divisor
+    for first in range(0, operands.num_queries, step):
+        block = slice(first, min(first + step, operands.num_queries))
+        sweep = _Sweep(backend, operands.of_queries(block), block, plan, sums)
+        sweep.keep_in(room)
+        positives = _Positives.of_targets(targets[block], sweep.chunks)
+        part = _cross_entropy_block(sweep, positives, label_smoothing)
+        for total, values in zip((rows, linear, logsumexp), part, strict=True):
+            total[block] = values
+        _cross_entropy_slopes(sweep, positives, part[2], grad[block], label_smoothing, kept=True)
+    made = rows.to(_result_dtype(operands)), linear, logsumexp
+    return CrossEntropyRows(*made, gradients=sums.finished())
+
+
 def _cross_entropy_block(
-    sweep: "_Sweep", targets: Tensor, label_smoothing: float
+    sweep: "_Sweep", positives: "_Positives", label_smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Row losses, sums of scores and logsumexp of one block of queries, float64."""
-    positives = _Positives.of_targets(targets, sweep.chunks)
     mass, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
-    peak, picked = mass - torch.inf, mass.new_empty(len(targets))
+    peak, picked = mass - torch.inf, mass.new_empty(len(positives.rows))
     for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
         scores = sweep.scores(chunk)
         picked[part] = scores[positives.rows[part], positives.ids[part] - chunk.start].double()
@@ -150,25 +185,39 @@ def cross_entropy_gradients(
 ) -> LossGradients:
     """The gradients of :func:`cross_entropy`."""
     sums = _GradientSums(backend, operands, need)
-    smoothing = made_of.label_smoothing
     kept = made_of.scores
     for sweep in _sweeps(backend, operands, sums, kept):
-        logsumexp, grad = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows].double()
         positives = _Positives.of_targets(made_of.targets[sweep.rows], sweep.chunks)
-        for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
-            slopes = sweep.scores(chunk) if kept is None else sweep.room(chunk)
-            # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
-            near = logsumexp.to(slopes.dtype)
-            scale = grad * (near.double() - logsumexp.double()).exp_()
-            share = grad * (smoothing / operands.candidates.num_rows)
-            sweep.backend.passes.softmax_slopes(
-                slopes, near, scale.to(slopes.dtype), share.to(slopes.dtype)
-            )
-            rows = positives.rows[part]
-            hit = ((1 - smoothing) * grad[rows]).to(slopes.dtype)
-            slopes[rows, positives.ids[part] - chunk.start] -= hit
-            sweep.backward(slopes, chunk)
+        of_rows = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows]
+        smoothing = made_of.label_smoothing
+        _cross_entropy_slopes(sweep, positives, *of_rows, smoothing, kept=kept is not None)
     return sums.finished()
+
+
+def _cross_entropy_slopes(
+    sweep: "_Sweep",
+    positives: "_Positives",
+    logsumexp: Tensor,
+    grad_rows: Tensor,
+    smoothing: float,
+    *,
+    kept: bool,
+) -> None:
+    """Carry back the gradients of one block of queries; ``kept``: its room holds the scores."""
+    grad = grad_rows.double()
+    for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
+        slopes = sweep.room(chunk) if kept else sweep.scores(chunk)
+        # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
+        near = logsumexp.to(slopes.dtype)
+        scale = grad * (near.double() - logsumexp.double()).exp_()
+        share = grad * (smoothing / sweep.operands.candidates.num_rows)
+        sweep.backend.passes.softmax_slopes(
+            slopes, near, scale.to(slopes.dtype), share.to(slopes.dtype)
+        )
+        rows = positives.rows[part]
+        hit = ((1 - smoothing) * grad[rows]).to(slopes.dtype)
+        slopes[rows, positives.ids[part] - chunk.start] -= hit
+        sweep.backward(slopes, chunk)
 
 
 def _row_sums(operands: Operands) -> Tensor:
@@ -401,14 +450,19 @@ class ChunkedLosses(Losses):
         checks: LossChecks | None = None,
         *,
         keep: bool = False,
+        ahead: Ahead | None = None,
     ) -> CrossEntropyRows:
         """:func:`cross_entropy`, checked."""
         if checks is not None:
             checks.labels()
         else:
             targets = inside_of(targets, operands.candidates.num_rows)
-        kept = self._room_for_all(operands) if keep else None
-        result = cross_entropy(self._backend, operands, targets, label_smoothing, kept)
+        step = 0 if ahead is None else self._queries_at_once(operands)
+        arguments = self._backend, operands, targets, label_smoothing
+        if ahead is not None and step:
+            result = cross_entropy_with_gradients(*arguments, ahead, step)
+        else:
+            result = cross_entropy(*arguments, self._room_for_all(operands) if keep else None)
         if checks is not None:
             checks.scores(result.linear)
         return result
@@ -427,6 +481,17 @@ class ChunkedLosses(Losses):
         pairs = operands.num_queries * operands.candidates.num_rows
         fits = pairs <= plan.kept
         return operands.queries.new_empty(pairs, dtype=plan.dtype) if fits else None
+
+    def _queries_at_once(self, operands: Operands) -> int:
+        """Of how many queries all scores are held where gradients are made ahead; 0: of none."""
+        plan, count = self._backend.loss_plan(operands), operands.num_queries
+        if plan.num_queries is None or not count:  # gradients of blocks are added up in the table's
+            return 0
+        most = plan.kept // max(1, operands.candidates.num_rows)
+        if most < min(count, _LEAST_QUERIES):
+            return 0
+        blocks = -(-count // most)
+        return -(-count // blocks)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Looks at the factor first where that waits for no device."""

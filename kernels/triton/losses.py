@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..backend import Losses
 from ..labels import (
+    Ahead,
     BceRows,
     BceTotal,
     CrossEntropyBackward,
@@ -117,14 +118,15 @@ class FusedLosses(Losses):
         checks: LossChecks | None = None,
         *,
         keep: bool = False,
+        ahead: Ahead | None = None,
     ) -> CrossEntropyRows:
         """Softmax cross entropy; waits once if there are checks. Scores are made again."""
         with launcher.serving(operands.table.device) as arch:
             if not _has_pairs(operands):
                 if checks is not None:
                     checks.labels()
-                wide = [_zeros(operands, torch.float64) for _ in range(2)]
-                return CrossEntropyRows(_zeros(operands, torch.float32), *wide)
+                linear, logsumexp = (_zeros(operands, torch.float64) for _ in range(2))
+                return CrossEntropyRows(_zeros(operands, torch.float32), linear, logsumexp)
             words = targets.new_empty(-(-operands.num_queries // FINISHED_ROWS))
             made = _targets(operands, targets, label_smoothing)
             loss = Loss(is_softmax=True, has_sums=True, has_slopes=False)

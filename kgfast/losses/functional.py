@@ -148,12 +148,14 @@ def cross_entropy(
     check_reduction(reduction)
     check_model(model)
     queries, candidates = _queries(model, anchors, relations, side)
+    divisors = {"mean": max(1, len(queries)), "sum": 1, "none": None}
     rows = ops.cross_entropy(
         queries,
         **_all_candidates(candidates, "cross_entropy"),
         targets=targets,
         label_smoothing=label_smoothing,
         score=model.score,
+        divisor=divisors[reduction],
     )
     return _reduced(rows, len(rows), reduction)
 

@@ -11,9 +11,9 @@ from torch.autograd import Function
 from kgfast.kernels.labels import Labels, LossNeed
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_bounded, check_operands
+from kgfast.ops.checks import check_operands
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.losses import as_outputs, bce, check_labels, fake_gradients
+from kgfast.ops.losses import as_outputs, bce, check_divisor, check_labels, fake_gradients
 from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
@@ -62,9 +62,7 @@ def bce_total(
     >>> bce_total(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot", divisor=2)
     tensor(0.4100)
     """
-    check_bounded("divisor", divisor)
-    if divisor <= 0:
-        raise ValueError(f"divisor must be positive; got {divisor}")
+    check_divisor(divisor)
     common.refuse_forward_mode("bce_total", queries, candidates, bias)
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, None, None)

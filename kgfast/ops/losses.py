@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossGradients, LossNeed
+from kgfast.kernels.labels import Ahead, CrossEntropyBackward, Labels, LossGradients, LossNeed
 from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_bounded, check_index, check_number, check_operands
+from kgfast.ops.dispatch import get_backend
 from kgfast.ops.registry import operator
 
 _DIFFERENTIABLE = ("queries", "candidates", "bias")
@@ -100,6 +101,7 @@ def cross_entropy(
     targets: Tensor,
     label_smoothing: float,
     score: str,
+    divisor: float | None = None,
 ) -> Tensor:
     """Softmax cross entropy of each query's scores with all candidates.
 
@@ -117,6 +119,10 @@ def cross_entropy(
         ``[B]`` int64 in ``0 .. N-1``.
     label_smoothing : float
         In ``[0, 1)``.
+    divisor : float, optional
+        What the sum of the rows will be divided by, where that is all that becomes of them: B makes
+        a mean. Gradients of that may be made with the rows, of scores that are swept once, and held
+        until the backward. Those of anything else are right, too, but take longer.
 
     Returns
     -------
@@ -139,20 +145,24 @@ def cross_entropy(
     check_operands(queries, candidates, score, bias, None, None)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
+    if divisor is not None:
+        check_divisor(divisor)
+        divisor = float(divisor)
     tensors = queries, candidates, bias
     options = targets, float(label_smoothing), score, common.chosen_backend(queries)
     needs = torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or not needs:
         result: tuple[Tensor, Tensor] = torch.ops.kgfast.cross_entropy(*tensors, *options)
         return result[0]
-    rows: Tensor = _CrossEntropy.apply(*tensors, options)  # type: ignore[no-untyped-call]
+    rows: Tensor = _CrossEntropy.apply(*tensors, options, divisor)  # type: ignore[no-untyped-call]
     return rows
 
 
 class _CrossEntropy(Function):
-    """The operator, whose scores a backend may keep for the first backward.
+    """The operator, whose scores or gradients a backend may keep for the first backward.
 
-    That overwrites them; a second one through a graph that was retained scores again.
+    That overwrites them, or gives them away; a second one through a graph that was retained scores
+    again, as does one of other gradients than those that were made.
     """
 
     @staticmethod
@@ -162,14 +172,17 @@ class _CrossEntropy(Function):
         candidates: Tensor,
         bias: Tensor | None,
         options: tuple[Any, ...],
+        divisor: float | None,
     ) -> Tensor:
         targets, smoothing, score, backend = options
         operands = run.operands_of(queries, candidates, score, bias)
+        ahead = None if divisor is None else Ahead(divisor, LossNeed(*ctx.needs_input_grad[:3]))
         made = run.cross_entropy(
-            operands, targets.contiguous(), smoothing, backend=backend, keep=True
+            operands, targets.contiguous(), smoothing, backend=backend, keep=True, ahead=ahead
         )
         ctx.save_for_backward(made.logsumexp, queries, candidates, bias, targets)
         ctx.facts, ctx.scores = (smoothing, score, backend), made.scores
+        ctx.gradients, ctx.divisor = made.gradients, divisor
         return made.rows
 
     @staticmethod
@@ -178,6 +191,7 @@ class _CrossEntropy(Function):
         smoothing, score, backend = ctx.facts
         need = ctx.needs_input_grad[:3]
         scores, ctx.scores = ctx.scores, None
+        ahead, ctx.gradients = ctx.gradients, None
         if torch.is_grad_enabled() or type(grad_rows) is not Tensor:
             # create_graph, where the operator refuses a second derivative, or a transform of torch
             gradients = torch.ops.kgfast.cross_entropy_backward(
@@ -185,12 +199,19 @@ class _CrossEntropy(Function):
             )
         else:
             operands = run.operands_of(queries, candidates, score, bias)
-            made_of = CrossEntropyBackward(
-                grad_rows, logsumexp, targets.contiguous(), smoothing, scores
-            )
-            made = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
+            if ahead is not None and bool((grad_rows == grad_rows[0]).all()):
+                made = ahead
+                factor = grad_rows[0] / (torch.ones_like(grad_rows[0]) / ctx.divisor)
+                get_backend(backend).losses.scale([it for it in made if it is not None], factor)
+            else:
+                made_of = CrossEntropyBackward(
+                    grad_rows, logsumexp, targets.contiguous(), smoothing, scores
+                )
+                asked = LossNeed(*need)
+                made = run.cross_entropy_gradients(operands, made_of, asked, backend=backend)
             gradients = as_outputs(made, operands)
-        return *(it if needed else None for it, needed in zip(gradients, need, strict=True)), None
+        needed = zip(gradients, need, strict=True)
+        return *(it if is_needed else None for it, is_needed in needed), None, None
 
 
 def check_labels(
@@ -206,6 +227,13 @@ def check_labels(
     check_index("positive_indices", positive_indices, (None,), candidates)
     for name, value in (("label_a", label_a), ("label_c", label_c)):
         check_bounded(name, value)
+
+
+def check_divisor(divisor: float) -> None:
+    """That a sum can be divided by it."""
+    check_bounded("divisor", divisor)
+    if divisor <= 0:
+        raise ValueError(f"divisor must be positive; got {divisor}")
 
 
 def check_smoothing(label_smoothing: float) -> None:

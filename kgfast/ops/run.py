@@ -14,6 +14,7 @@ from torch import Tensor
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks, checks_values
 from kgfast.kernels.labels import (
+    Ahead,
     BceRows,
     BceTotal,
     CrossEntropyBackward,
@@ -293,10 +294,11 @@ def cross_entropy(
     *,
     backend: str | None = None,
     keep: bool = False,
+    ahead: Ahead | None = None,
 ) -> CrossEntropyRows:
     """The contract of :func:`kgfast.ops.cross_entropy`.
 
-    ``keep``: gradients will be asked for.
+    ``keep``: gradients will be asked for; ``ahead``: those, where the backend likes to make them.
     """
 
     def check_targets() -> None:
@@ -306,7 +308,8 @@ def cross_entropy(
 
     checks = _loss_checks(operands, check_targets)
     with _serving(operands, backend) as chosen:
-        return chosen.losses.cross_entropy(operands, targets, label_smoothing, checks, keep=keep)
+        given = operands, targets, label_smoothing, checks
+        return chosen.losses.cross_entropy(*given, keep=keep, ahead=ahead)
 
 
 def cross_entropy_gradients(
