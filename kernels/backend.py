@@ -103,6 +103,15 @@ class Passes(Protocol):
         """
         ...
 
+    def softmax_both(
+        self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
+    ) -> None:
+        """:meth:`softmax_sums` of whole rows, ``sums`` of nothing being given to it.
+
+        In place ``scale`` times the softmax, less ``share``, of the scores' dtype ``[B]`` each.
+        """
+        ...
+
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
         """In place ``scale exp(x - near) - share``, of the scores' dtype ``[B]`` each."""
         ...

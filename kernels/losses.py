@@ -153,11 +153,9 @@ def cross_entropy_with_gradients(
         block = slice(first, min(first + step, operands.num_queries))
         sweep = _Sweep(backend, operands.of_queries(block), block, plan, sums)
         sweep.keep_in(room)
-        positives = _Positives.of_targets(targets[block], sweep.chunks)
-        part = _cross_entropy_block(sweep, positives, label_smoothing)
+        part = _cross_entropy_whole(sweep, targets[block], label_smoothing, grad[block])
         for total, values in zip((rows, linear, logsumexp), part, strict=True):
             total[block] = values
-        _cross_entropy_slopes(sweep, positives, part[2], grad[block], label_smoothing, kept=True)
     made = rows.to(_result_dtype(operands)), linear, logsumexp
     return CrossEntropyRows(*made, gradients=sums.finished())
 
@@ -172,11 +170,39 @@ def _cross_entropy_block(
         scores = sweep.scores(chunk)
         picked[part] = scores[positives.rows[part], positives.ids[part] - chunk.start].double()
         sweep.backend.passes.softmax_sums(scores, peak, mass, linear)
+    return _cross_entropy_rows(
+        sweep, (peak, mass, linear), positives.sum_by_row(picked), label_smoothing
+    )
+
+
+def _cross_entropy_whole(
+    sweep: "_Sweep", targets: Tensor, label_smoothing: float, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`_cross_entropy_block` of all candidates at once, its gradients carried back."""
+    (chunk,) = sweep.chunks
+    scores = sweep.scores(chunk)
+    places = torch.arange(len(targets), dtype=torch.int64, device=targets.device), targets
+    picked = scores[places].double()
+    mass, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
+    sums = mass - torch.inf, mass, linear
+    grad = grad.to(scores.dtype)
+    share = grad * (label_smoothing / sweep.operands.candidates.num_rows)
+    sweep.backend.passes.softmax_both(scores, sums, grad, share)
+    scores[places] -= (1 - label_smoothing) * grad
+    sweep.backward(scores, chunk)
+    return _cross_entropy_rows(sweep, sums, picked, label_smoothing)
+
+
+def _cross_entropy_rows(
+    sweep: "_Sweep", sums: tuple[Tensor, ...], picked: Tensor, label_smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a block's peaks, masses and sums of scores, and the scores of its targets."""
+    peak, mass, linear = sums
     logsumexp = peak + mass.log()
     smooth: Tensor | float = 0.0
     if label_smoothing:  # else a score of infinity would make a NaN of it
         smooth = linear * (label_smoothing / max(1, sweep.operands.candidates.num_rows))
-    rows = logsumexp - (1 - label_smoothing) * positives.sum_by_row(picked) - smooth
+    rows = logsumexp - (1 - label_smoothing) * picked - smooth
     return rows, linear, logsumexp
 
 
@@ -396,6 +422,13 @@ class _TorchPasses:
         linear += scores.sum(1) + scores.shape[1] * higher
         mass += scores.exp_().sum(1)
         peak.copy_(higher)
+
+    def softmax_both(
+        self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
+    ) -> None:
+        peak, mass, linear = sums
+        self.softmax_sums(scores, peak, mass, linear)  # leaves exponentials
+        scores.mul_((scale / mass).to(scores.dtype)[:, None]).sub_(share[:, None])
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
         scores.sub_(near[:, None]).exp_().mul_(scale[:, None]).sub_(share[:, None])

@@ -28,6 +28,7 @@ class LossPass(IntEnum):
     ADVERSARIAL_SUMS = 4
     ADVERSARIAL_SLOPES = 5
     SOFTPLUS_SUMS_SIGMOID_SLOPES = 6
+    EXP_SUMS_SOFTMAX_SLOPES = 7
 
 
 class _Factors(NamedTuple):
@@ -80,6 +81,13 @@ class _FusedPasses:
     def softmax_sums(self, scores: Tensor, peak: Tensor, mass: Tensor, linear: Tensor) -> None:
         peak.clamp_(min=_LOWEST)  # of scores that are all -inf: a finite peak
         _walk(LossPass.EXP_SUMS, scores, (peak, mass, linear))
+
+    def softmax_both(
+        self, scores: Tensor, sums: tuple[Tensor, ...], scale: Tensor, share: Tensor
+    ) -> None:
+        sums[0].clamp_(min=_LOWEST)
+        factors = _Factors(scale=scale, share=share)
+        _walk(LossPass.EXP_SUMS_SOFTMAX_SLOPES, scores, sums, factors)
 
     def softmax_slopes(self, scores: Tensor, near: Tensor, scale: Tensor, share: Tensor) -> None:
         _walk(LossPass.SOFTMAX_SLOPES, scores, (), _Factors(near, scale, share))

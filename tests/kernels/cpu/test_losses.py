@@ -215,7 +215,11 @@ def test_passes_are_those_of_torch_in_float64(isa, columns):
         peak = torch.full((5,), -1.0, dtype=torch.float64)
         mass, linear = torch.full((2, 5), 0.5, dtype=torch.float64)
         passes.softmax_sums(x.clone(), peak, mass, linear)
+        whole, of_whole = x.clone(), torch.zeros(3, 5, dtype=torch.float64)
+        of_whole[0] = -torch.inf
+        passes.softmax_both(whole, of_whole.unbind(), scale.to(dtype), share.to(dtype))
         both.append((*sums, slopes.double(), softmax.double(), peak, mass, linear))
+        both[-1] += (whole.double(), *of_whole)
     for ours, exact in zip(*both, strict=True):
         torch.testing.assert_close(ours, exact, rtol=1e-6, atol=1e-6 * columns)
 

@@ -140,6 +140,23 @@ inline void sum_exponentials(const float* x, int64_t count, double* peak, double
       [&](V v) { return Simd::sub(v, shift); });
 }
 
+// The sums of a whole row, which is in the cache for all three walks, and the slopes in its place.
+inline void sum_and_slope_softmax(const LossTile& tile, int64_t row, float* x) {
+  double* mass = tile.b + row;
+  const double highest = std::max<double>(tile.a[row], highest_of_row(x, tile.columns));
+  const V shift = Simd::set1(static_cast<float>(highest));  // exact: it is a score
+  tile.a[row] = highest;
+  tile.c[row] += static_cast<double>(tile.columns) * highest;
+  sum_terms(x, tile.columns, mass, tile.c + row, [&](V v, int valid, int64_t i) {
+    const V below = Simd::sub(v, shift), e = exp(below);
+    store_lanes(x + i, e, valid);
+    return std::pair<V, V>(e, below);
+  });
+  const V scale = Simd::set1(static_cast<float>(tile.scale[row] / *mass));
+  const V share = Simd::set1(tile.share[row]);
+  map_row(x, tile.columns, [&](V e) { return Simd::sub(Simd::mul(scale, e), share); });
+}
+
 // The sums of a row and, in its place, the slopes.
 inline void sum_and_slope(float* x, int64_t count, double* plus, double* linear, V scale,
                           V constant) {
@@ -190,6 +207,7 @@ inline void run_loss_row(LossPass pass, const LossTile& tile, int64_t row) {
     case LossPass::softplus_sums_sigmoid_slopes:
       return sum_and_slope(x, tile.columns, tile.a + row, tile.b + row,
                            Simd::set1(tile.scale[row]), Simd::set1(tile.constant));
+    case LossPass::exp_sums_softmax_slopes: return sum_and_slope_softmax(tile, row, x);
     case LossPass::adversarial_sums:
       return sum_adversarial(x, tile.columns, tile.constant, tile.a + row, tile.b + row,
                              tile.c + row);

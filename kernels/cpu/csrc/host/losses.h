@@ -24,6 +24,7 @@ enum class LossPass : int {
   adversarial_sums = 4,
   adversarial_slopes = 5,  // x = scale exp(constant (x - shift)) sigmoid(x)
   softplus_sums_sigmoid_slopes = 6,  // the first two, of one exponential
+  exp_sums_softmax_slopes = 7,       // exp_sums of a whole row, x = scale / b exp(x - a) - share
 };
 
 struct LossKernels {
