@@ -1,8 +1,8 @@
 """The CPU backend: C++ kernels behind the protocol that all backends have.
 
 A loss takes the cost of the scores of all pairs, its gradients that of scores and of their
-gradients, and one walk over the scores each (engine/loss_row.h); scores of cross entropy that fit
-48 MiB are kept, and made once.
+gradients, and one walk over the scores each (engine/loss_row.h). Scores of cross entropy that fit
+48 MiB are made once: kept for the gradients or, of a mean, block by block together with them.
 """
 
 from collections.abc import Callable, Sequence

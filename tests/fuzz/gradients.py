@@ -94,6 +94,26 @@ def row_adam(case: Case) -> None:
         dense.close(f"row_adam: {name}", got, right, right)
 
 
+def adagrad(case: Case) -> None:
+    """``ops.adagrad`` over some steps."""
+    shape = [case.pick.randint(1, 60), case.choice((1, 3, 16, 130, 1500))]
+    table, sums = case.normal(*shape).float(), case.normal(*shape).float() ** 2
+    exact, exact_sums = table.double(), sums.double()
+    lr, decay = 10.0 ** case.pick.randint(-5, 0), case.choice((0.0, 0.01))
+    case.note(shape=shape, lr=lr, weight_decay=decay)
+    with anywhere(case, reference=0.0) as backend:
+        if backend == "reference":
+            return
+        for _ in range(case.pick.randint(1, 4)):
+            gradient = case.normal(*shape).float()
+            ops.adagrad(table, sums, gradient, lr=lr, eps=1e-10, weight_decay=decay)
+            slopes = gradient.double() + decay * exact
+            exact_sums += slopes**2
+            exact -= lr * slopes / (exact_sums.sqrt() + 1e-10)
+    dense.close("adagrad: table", table, exact, exact)
+    dense.close("adagrad: sums", sums, exact_sums, exact_sums)
+
+
 def in_state(case: Case) -> None:
     """Scores and losses are the same under every global state of torch."""
     name = case.choice(STATES)
@@ -197,12 +217,15 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
 
     if name == "cross_entropy":
         targets, smoothing = case.ids(rows, batch), case.choice((0.0, 0.1, 0.9))
+        total = case.choice((None, None, 1.0, 7.5))
 
         def call(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
-            return ops.cross_entropy(queries, table, bias, targets, smoothing, score)
+            made = ops.cross_entropy(queries, table, bias, targets, smoothing, score, total)
+            return made if total is None else made.sum() / total
 
         def of_scores(found: Tensor) -> Tensor:
-            return dense.cross_entropy_rows(found, targets, smoothing)
+            made = dense.cross_entropy_rows(found, targets, smoothing)
+            return made if total is None else made.sum() / total
 
         return call, dense.OfScores(scores, of_scores)
     indptr, indices, positives = csr(case, batch, rows, least=1)

@@ -26,6 +26,7 @@ KINDS: dict[str, Kind] = {
         Kind("ops losses", gradients.losses, "valid", 50),
         Kind("ops.adversarial_rows", gradients.adversarial, "valid", 15),
         Kind("ops.row_adam", gradients.row_adam, "valid", 15),
+        Kind("ops.adagrad", gradients.adagrad, "valid", 15),
         Kind("output layers", heads.head, "valid", 20),
         Kind("rank", evaluations.rank, "valid", 70),
         Kind("topk", evaluations.topk, "valid", 40),

@@ -217,3 +217,30 @@ def test_runs_do_not_overwrite_or_mix(tmp_path):
         trainer_of(tmp_path, train={"steps": 2}).fit()
     with pytest.raises(ValueError, match=r"another config: optim\.lr was 0\.02, is 0\.5"):
         trainer_of(tmp_path, train={"steps": 2}, optim={"lr": 0.5}).fit(resume=True)
+
+
+ONE_VS_ALL = {"train": {"mode": "1vsall", "steps": 2}, "loss": {"name": "cross_entropy"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "optim", "left"),
+    [
+        ({"name": "complex", "reciprocal": True}, "adagrad", True),
+        ({"name": "complex"}, "adam", False),
+        ({"name": "rescal", "base_dim": 4}, "adagrad", False),
+    ],
+)
+def test_kernels_have_the_cores_where_no_operator_of_torch_is_large(model, optim, left):
+    if ops.backend_for(torch.device("cpu")) != "cpu":
+        pytest.skip("the extension is not built")
+    trainer = trainer_of(
+        model={"gamma": 12.0, **model}, optim={"name": optim}, threads=2, **ONE_VS_ALL
+    )
+    found = []
+    with trainer.opened() as run:
+        run._objective.batches.batch = lambda number, batch=run._objective.batches.batch: (
+            found.append(torch.get_num_threads()) or batch(number)
+        )
+        run.make_step()
+        assert torch.get_num_threads() == 2
+    assert found == [1 if left else 2]

@@ -73,9 +73,8 @@ def kgfast_bce(work: Work) -> float:
 def kgfast_cross_entropy(work: Work) -> float:
     """An output head, streamed."""
     work.forget()
-    loss = ops.cross_entropy(
-        work.queries, work.table, None, work.targets[:, 0], work.smoothing, work.score
-    ).mean()
+    rows, count = (work.queries, work.table, None, work.targets[:, 0]), len(work.queries)
+    loss = ops.cross_entropy(*rows, work.smoothing, work.score, count).mean()
     loss.backward()
     return loss.item()
 
