@@ -270,8 +270,8 @@ class _Cubes(Function):
 
     @staticmethod
     def forward(re: Tensor, im: Tensor) -> Tensor:
-        squares = (re * re).addcmul_(im, im)
-        return (squares * squares.sqrt()).sum(1)
+        squares = (re * re).add_(im * im)
+        return squares.mul_(squares.sqrt()).sum(1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -280,7 +280,7 @@ class _Cubes(Function):
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor, Tensor]:
         re, im = ctx.saved_tensors
-        slopes = (re.square() + im.square()).sqrt() * (3 * grad_rows)[:, None]
+        slopes = (re * re).add_(im * im).sqrt_() * (3 * grad_rows)[:, None]
         return re * slopes, im * slopes
 
 

@@ -88,6 +88,22 @@ def test_penalties_and_gradients_are_those_of_the_formula(name, kind):
     assert both[0].item() == pytest.approx(both[1].item())
 
 
+@pytest.mark.parametrize("kind", ["complex", "complex interleaved"])
+def test_cubes_have_second_derivatives_and_pass_through_transforms(kind):
+    model = MODELS[kind](R).double()
+
+    def total(entity):
+        return regularizers.n3(model.with_entity(entity), HRT)
+
+    entity = model.entity.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(total, (entity,), fast_mode=True)
+    assert torch.autograd.gradgradcheck(total, (entity,), fast_mode=True)
+    (expected,) = torch.autograd.grad(total(entity), entity)
+    torch.testing.assert_close(torch.func.grad(total)(entity.detach()), expected)
+    many = torch.stack([entity, 2 * entity]).detach()
+    torch.testing.assert_close(torch.vmap(total)(many), torch.stack([total(it) for it in many]))
+
+
 @pytest.mark.parametrize("order", ["appended", "interleaved"])
 @pytest.mark.parametrize(("name", "kind"), [it for it in CASES if it[1] in ("cp", "complex")])
 def test_the_inverse_of_a_relation_is_penalised_where_heads_are_asked_for(name, kind, order):
