@@ -271,6 +271,8 @@ class Backend(Protocol):
         Whether it waits for its device anyway, so that checks of values are best read then.
     losses : Losses
         Its losses over all candidates.
+    bf16_losses : Losses or None
+        Those of ``dot`` with operands of precision ``bf16``, where it has them.
     adversarial : Adversarial or None
         Where it fuses the adversarial loss of scores, how.
     negatives : Negatives or None
@@ -293,6 +295,11 @@ class Backend(Protocol):
     row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = None
     adagrad: Callable[[Tensor, Tensor, Tensor, AdagradStep], None] | None = None
     packing: Packing | None = None
+
+    @property
+    def bf16_losses(self) -> Losses | None:
+        """See the class."""
+        return None
 
     def rank_counts(
         self,

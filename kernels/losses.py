@@ -63,7 +63,7 @@ def bce_gradients(
     backend: ChunkedBackend, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
 ) -> LossGradients:
     """The gradients of :func:`bce`, given that of the rows ``[B]``."""
-    sums = _GradientSums(backend, operands, need)
+    sums = GradientSums(backend, operands, need)
     for sweep in _sweeps(backend, operands, sums):
         _bce_block(sweep, labels.of_queries(sweep.rows), grad_rows[sweep.rows], None)
     return sums.finished()
@@ -74,7 +74,7 @@ def bce_with_gradients(
 ) -> tuple[BceRows, LossGradients]:
     """:func:`bce` and :func:`bce_gradients`, of scores that are swept once."""
     total, linear = _row_sums(operands), _row_sums(operands)
-    sums = _GradientSums(backend, operands, need)
+    sums = GradientSums(backend, operands, need)
     for sweep in _sweeps(backend, operands, sums):
         labels_here = labels.of_queries(sweep.rows)
         _bce_block(sweep, labels_here, grad_rows[sweep.rows], (total, linear))
@@ -145,7 +145,7 @@ def cross_entropy_with_gradients(
     ``step``: queries whose scores are held together.
     """
     rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
-    sums, plan = _GradientSums(backend, operands, ahead.need), backend.loss_plan(operands)
+    sums, plan = GradientSums(backend, operands, ahead.need), backend.loss_plan(operands)
     pairs = step * operands.candidates.num_rows
     room = operands.queries.new_empty(pairs, dtype=plan.dtype)
     grad = torch.ones_like(rows, dtype=_result_dtype(operands)) / ahead.divisor
@@ -199,51 +199,65 @@ def _cross_entropy_rows(
     """Of a block's peaks, masses and sums of scores, and the scores of its targets."""
     peak, mass, linear = sums
     logsumexp = peak + mass.log()
-    smooth: Tensor | float = 0.0
-    if label_smoothing:  # else a score of infinity would make a NaN of it
-        smooth = linear * (label_smoothing / max(1, sweep.operands.candidates.num_rows))
-    rows = logsumexp - (1 - label_smoothing) * picked - smooth
+    share = label_smoothing / max(1, sweep.operands.candidates.num_rows)
+    rows = softmax_rows(logsumexp, (1 - label_smoothing) * picked, linear, share)
     return rows, linear, logsumexp
+
+
+def softmax_rows(logsumexp: Tensor, picked: Tensor, linear: Tensor, share: float) -> Tensor:
+    """Row losses, less what the targets take off and the smoothing's share of every score."""
+    rows = logsumexp - picked
+    return rows - linear * share if share else rows  # else a score of infinity would make a NaN
 
 
 def cross_entropy_gradients(
     backend: ChunkedBackend, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
 ) -> LossGradients:
     """The gradients of :func:`cross_entropy`."""
-    sums = _GradientSums(backend, operands, need)
+    sums = GradientSums(backend, operands, need)
+    smoothing = made_of.label_smoothing
     kept = made_of.scores
     for sweep in _sweeps(backend, operands, sums, kept):
+        logsumexp, grad = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows]
         positives = _Positives.of_targets(made_of.targets[sweep.rows], sweep.chunks)
-        of_rows = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows]
-        smoothing = made_of.label_smoothing
-        _cross_entropy_slopes(sweep, positives, *of_rows, smoothing, kept=kept is not None)
+        share = smoothing / max(1, operands.candidates.num_rows)
+        factors = SoftmaxFactors.of(logsumexp, grad, smoothing, share, sweep.dtype)
+        for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
+            slopes = sweep.scores(chunk) if kept is None else sweep.room(chunk)
+            sweep.backend.passes.softmax_slopes(slopes, *factors[:3])
+            rows = positives.rows[part]
+            slopes[rows, positives.ids[part] - chunk.start] -= factors.hit[rows]
+            sweep.backward(slopes, chunk)
     return sums.finished()
 
 
-def _cross_entropy_slopes(
-    sweep: "_Sweep",
-    positives: "_Positives",
-    logsumexp: Tensor,
-    grad_rows: Tensor,
-    smoothing: float,
-    *,
-    kept: bool,
-) -> None:
-    """Carry back the gradients of one block of queries; ``kept``: its room holds the scores."""
-    grad = grad_rows.double()
-    for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
-        slopes = sweep.room(chunk) if kept else sweep.scores(chunk)
+class SoftmaxFactors(NamedTuple):
+    """What slopes of cross entropy are made of, ``[B]`` each: ``scale exp(x - near) - share``.
+
+    That of a target is ``hit`` less.
+    """
+
+    near: Tensor
+    scale: Tensor
+    share: Tensor
+    hit: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        logsumexp: Tensor,
+        grad_rows: Tensor,
+        smoothing: float,
+        share: float,
+        dtype: torch.dtype,
+    ) -> "SoftmaxFactors":
+        """Of rows, in the dtype of their scores; ``share`` is each candidate's of the smoothing."""
+        grad = grad_rows.double()
         # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
-        near = logsumexp.to(slopes.dtype)
+        near = logsumexp.to(dtype)
         scale = grad * (near.double() - logsumexp.double()).exp_()
-        share = grad * (smoothing / sweep.operands.candidates.num_rows)
-        sweep.backend.passes.softmax_slopes(
-            slopes, near, scale.to(slopes.dtype), share.to(slopes.dtype)
-        )
-        rows = positives.rows[part]
-        hit = ((1 - smoothing) * grad[rows]).to(slopes.dtype)
-        slopes[rows, positives.ids[part] - chunk.start] -= hit
-        sweep.backward(slopes, chunk)
+        parts = scale, grad * share, (1 - smoothing) * grad
+        return cls(near, *(part.to(dtype) for part in parts))
 
 
 def _row_sums(operands: Operands) -> Tensor:
@@ -255,8 +269,15 @@ def _result_dtype(operands: Operands) -> torch.dtype:
     return torch.float64 if operands.queries.dtype == torch.float64 else torch.float32
 
 
-class _GradientSums:
-    """Where the gradients of all blocks of queries and chunks of candidates are collected."""
+class GradientSums:
+    """Where the gradients of all blocks of queries and chunks of candidates are collected.
+
+    Attributes
+    ----------
+    queries, table, bias : Tensor or None
+        ``[B, F]`` of the plan's dtype and ``[N]``, zeros, and ``[N, G]`` of the table's dtype,
+        which chunks fill.
+    """
 
     def __init__(self, backend: ChunkedBackend, operands: Operands, need: LossNeed) -> None:
         self.operands, plan = operands, backend.loss_plan(operands)
@@ -287,7 +308,7 @@ class _GradientSums:
 def _sweeps(
     backend: ChunkedBackend,
     operands: Operands,
-    sums: _GradientSums | None = None,
+    sums: GradientSums | None = None,
     kept: Tensor | None = None,
 ) -> Iterator["_Sweep"]:
     """The queries in blocks that a backend sweeps together; ``kept`` has room for all scores."""
@@ -321,12 +342,12 @@ class _Sweep:
         operands: Operands,
         rows: slice,
         plan: LossPlan,
-        sums: _GradientSums | None,
+        sums: GradientSums | None,
     ) -> None:
         self.backend, self.operands, self.rows, self._sums = backend, operands, rows, sums
         count = operands.num_queries
         self.chunks = chunks(count, operands.candidates.num_rows, plan.scratch)
-        self._dtype = plan.dtype
+        self.dtype = plan.dtype
         self._scratch: Tensor | None = None
 
     def keep_in(self, scores: Tensor) -> None:
@@ -338,7 +359,7 @@ class _Sweep:
         """Where the scores of a chunk stand, ``[B, n]``."""
         rows, count = self.operands.num_queries, chunk.stop - chunk.start
         if self._scratch is None:  # that of the first chunk: none is wider
-            self._scratch = self.operands.queries.new_empty(rows * count, dtype=self._dtype)
+            self._scratch = self.operands.queries.new_empty(rows * count, dtype=self.dtype)
         return self._scratch[: rows * count].view(-1, count)
 
     def scores(self, chunk: slice) -> Tensor:
@@ -438,7 +459,10 @@ TORCH_PASSES: Passes = _TorchPasses()
 
 
 class ChunkedLosses(Losses):
-    """The loop as a backend has it; see :class:`kgfast.kernels.backend.Losses`."""
+    """The loop as a backend has it, checked; see :class:`kgfast.kernels.backend.Losses`.
+
+    What is computed, of what is safe to index with, is in methods of their own.
+    """
 
     def __init__(self, backend: ChunkedBackend) -> None:
         self._backend = backend
@@ -446,7 +470,7 @@ class ChunkedLosses(Losses):
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
         """:func:`bce`, checked."""
         labels = _safe_labels(operands, labels, checks)
-        result = bce(self._backend, operands, labels)
+        result = self._bce(operands, labels)
         if checks is not None:
             checks.scores(result.linear)
         return result
@@ -456,7 +480,7 @@ class ChunkedLosses(Losses):
     ) -> LossGradients:
         """:func:`bce_gradients`."""
         labels = _safe_labels(operands, labels, None)
-        return bce_gradients(self._backend, operands, labels, grad_rows.contiguous(), need)
+        return self._bce_gradients(operands, labels, grad_rows.contiguous(), need)
 
     def bce_total(
         self,
@@ -470,7 +494,7 @@ class ChunkedLosses(Losses):
         labels = _safe_labels(operands, labels, checks)
         queries = operands.queries
         grad_rows = queries.new_full((len(queries),), 1 / divisor)
-        rows, gradients = bce_with_gradients(self._backend, operands, labels, grad_rows, need)
+        rows, gradients = self._bce_with_gradients(operands, labels, grad_rows, need)
         if checks is not None:
             checks.scores(rows.linear)
         return BceTotal(rows.rows.sum() / divisor, rows.linear, gradients)
@@ -490,12 +514,7 @@ class ChunkedLosses(Losses):
             checks.labels()
         else:
             targets = inside_of(targets, operands.candidates.num_rows)
-        step = 0 if ahead is None else self._queries_at_once(operands)
-        arguments = self._backend, operands, targets, label_smoothing
-        if ahead is not None and step:
-            result = cross_entropy_with_gradients(*arguments, ahead, step)
-        else:
-            result = cross_entropy(*arguments, self._room_for_all(operands) if keep else None)
+        result = self._cross_entropy(operands, targets, label_smoothing, keep, ahead)
         if checks is not None:
             checks.scores(result.linear)
         return result
@@ -505,7 +524,44 @@ class ChunkedLosses(Losses):
     ) -> LossGradients:
         """:func:`cross_entropy_gradients`."""
         targets = inside_of(made_of.targets, operands.candidates.num_rows)
-        made_of = made_of._replace(targets=targets)
+        return self._cross_entropy_gradients(operands, made_of._replace(targets=targets), need)
+
+    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        """Looks at the factor first where that waits for no device."""
+        if factor.device.type != "cpu" or factor.item() != 1:
+            for gradient in gradients:
+                gradient.mul_(factor)
+
+    def _bce(self, operands: Operands, labels: Labels) -> BceRows:
+        return bce(self._backend, operands, labels)
+
+    def _bce_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> LossGradients:
+        return bce_gradients(self._backend, operands, labels, grad_rows, need)
+
+    def _bce_with_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> tuple[BceRows, LossGradients]:
+        return bce_with_gradients(self._backend, operands, labels, grad_rows, need)
+
+    def _cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        keep: bool,
+        ahead: Ahead | None,
+    ) -> CrossEntropyRows:
+        arguments = self._backend, operands, targets, label_smoothing
+        step = 0 if ahead is None else self._queries_at_once(operands)
+        if ahead is not None and step:
+            return cross_entropy_with_gradients(*arguments, ahead, step)
+        return cross_entropy(*arguments, self._room_for_all(operands) if keep else None)
+
+    def _cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
         return cross_entropy_gradients(self._backend, operands, made_of, need)
 
     def _room_for_all(self, operands: Operands) -> Tensor | None:
@@ -525,12 +581,6 @@ class ChunkedLosses(Losses):
             return 0
         blocks = -(-count // most)
         return -(-count // blocks)
-
-    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """Looks at the factor first where that waits for no device."""
-        if factor.device.type != "cpu" or factor.item() != 1:
-            for gradient in gradients:
-                gradient.mul_(factor)
 
 
 def _safe_labels(operands: Operands, labels: Labels, checks: LossChecks | None) -> Labels:

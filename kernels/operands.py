@@ -10,6 +10,9 @@ from torch import Tensor
 from .panels import Panels
 from .scores import Score
 
+PRECISIONS = ("float32", "bf16")
+"""What operands of products may be rounded to; sums are float32, of the reference float64."""
+
 _BIAS_CHUNK = 1 << 20  # numbers that are widened to float64 at once
 
 
@@ -120,11 +123,15 @@ class Operands:
     candidates : Prepared
     dims : tuple of int, optional
         Crop widths in features; with it, results have a leading axis of crops.
+    precision : str
+        ``bf16``: in the losses over all candidates, queries, table and the gradient of scores are
+        rounded to bfloat16 where they are multiplied.
     """
 
     queries: Tensor
     candidates: Prepared
     dims: tuple[int, ...] | None = None
+    precision: str = "float32"
 
     @property
     def table(self) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 import kgfast
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from kgfast.kernels.operands import PRECISIONS
 from kgfast.ops import dispatch
 
 _SETTINGS = (
@@ -41,6 +42,9 @@ class Info:
         Those that this machine and build have, best first.
     tiers : tuple of str
         Cheaper sweeps that rankings use beside it (``KGFAST_TIERS``).
+    precisions : tuple of str
+        What operands of products may be rounded to in losses on the CPU
+        (:func:`kgfast.losses.bce`).
     threads, cores : int
         Threads of a kernel, and cores that this process may use.
     devices : tuple of str
@@ -59,6 +63,7 @@ class Info:
     isa: str | None
     isas: tuple[str, ...]
     tiers: tuple[str, ...]
+    precisions: tuple[str, ...]
     threads: int
     cores: int
     devices: tuple[str, ...]
@@ -76,6 +81,7 @@ class Info:
             ("backend", self.backend + (f", {self.isa}" if self.isa else "")),
             *([("", f"(also {', '.join(also)})")] if also else []),
             *([("tiers", ", ".join(self.tiers) or "none")] if self.isa else []),
+            *([("precisions", ", ".join(self.precisions))] if self.isa else []),
             ("threads", f"{self.threads} on {self.cores} cores"),
             ("torch", self.torch),
             ("triton", self.triton or "not installed"),
@@ -104,6 +110,7 @@ def info() -> Info:
     remarks = []
     isa: str | None = None
     used: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = PRECISIONS[:1]
     try:
         backend, missing = dispatch.find_backend(torch.device("cpu"))
         remarks += [] if missing is None else [missing]
@@ -111,6 +118,8 @@ def info() -> Info:
             isa = cpu.isa()
             used = tuple(name for name in tiers.wanted() if name in tiers.available(isa))
             remarks += _lacking(isa)
+        if dispatch.get_backend(backend).bf16_losses is not None:
+            precisions = PRECISIONS
     except ValueError as error:  # of a variable of the environment
         backend, isa = "none", None
         remarks.append(str(error))
@@ -125,6 +134,7 @@ def info() -> Info:
         isa=isa,
         isas=tuple(cpu.available_isas()),
         tiers=used,
+        precisions=precisions,
         threads=torch.get_num_threads(),
         cores=cores(),
         devices=tuple(_devices()),

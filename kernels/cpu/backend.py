@@ -17,6 +17,7 @@ from ..backend import (
     Backend,
     ChunkedBackend,
     Into,
+    Losses,
     LossPlan,
     Packing,
     Passes,
@@ -24,6 +25,7 @@ from ..backend import (
 from ..checks import Checks
 from ..losses import ChunkedLosses
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
+from . import bf16
 from .adagrad import adagrad
 from .backward import indexed_backward, pairwise_backward
 from .listed import list_counts, list_topk
@@ -54,6 +56,11 @@ class _Cpu(ChunkedBackend):
 
     def __init__(self) -> None:
         self.losses = ChunkedLosses(self)
+        self._bf16_losses = bf16.Bf16Losses(self)
+
+    @property
+    def bf16_losses(self) -> Losses | None:
+        return self._bf16_losses if bf16.is_available() else None
 
     def rank_counts(
         self,

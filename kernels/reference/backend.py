@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..backend import Backend, ChunkedBackend, Into, LossPlan
+from ..backend import Backend, ChunkedBackend, Into, Losses, LossPlan
 from ..checks import Checks
 from ..losses import TORCH_PASSES, ChunkedLosses
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
@@ -24,6 +24,10 @@ class _Reference(ChunkedBackend):
 
     def __init__(self) -> None:
         self.losses = ChunkedLosses(self)
+
+    @property
+    def bf16_losses(self) -> Losses:
+        return self.losses  # scores and gradients round what operands ask for
 
     def rank_counts(
         self,

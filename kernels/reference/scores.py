@@ -7,6 +7,7 @@ running sum forward, and backward the sum of the coefficients of the crops that 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ _Rows = tuple[Tensor, Tensor, Tensor | None]  # queries, candidates and their fa
 
 def all_scores(operands: Operands, out: Tensor | None = None) -> Tensor:
     """Scores of all pairs; see :meth:`kgfast.kernels.backend.Backend.scores`."""
+    operands = _as_multiplied(operands)
     crops, queries, pool = operands.crops, operands.queries, operands.candidates
     shape = (len(crops), len(queries), len(pool.table))
     result = _room(shape, operands) if out is None else out[None]
@@ -56,6 +58,8 @@ def all_gradients(
 ) -> Gradients:
     """Gradients of the scores of all pairs; see :meth:`kgfast.kernels.backend.Backend.backward`."""
     grad = grad[None] if operands.dims is None else grad  # [C, B, K]
+    if operands.precision == "bf16":
+        operands, grad = _as_multiplied(operands), _to_bf16(grad)
     dtypes = [None if into is None or into.queries is None else into.queries.dtype, None, None]
     gradients = [
         _sum_over_pairs(place, grad, operands, dtype) if needed else None
@@ -94,6 +98,19 @@ def indexed_gradients(operands: Operands, grad: Tensor, index: Tensor, need: Nee
             of_factor = factor.new_zeros(len(distinct), factor.shape[1])
             _sum_by_owner(2, of_factor, grad[:, order], operands, pairs)
     return Gradients(of_queries, of_rows, of_factor, distinct)
+
+
+def _as_multiplied(operands: Operands) -> Operands:
+    """With queries and table rounded to the precision that products are asked for in."""
+    if operands.precision == "float32":
+        return operands
+    candidates = replace(operands.candidates, table=_to_bf16(operands.table))
+    return replace(operands, queries=_to_bf16(operands.queries), candidates=candidates)
+
+
+def _to_bf16(numbers: Tensor) -> Tensor:
+    """Rounded to bfloat16, by way of float32, in their own dtype."""
+    return numbers.float().bfloat16().to(numbers.dtype)
 
 
 def _room(shape: tuple[int, ...], operands: Operands) -> Tensor:

@@ -5,7 +5,7 @@ Losses over all entities never hold ``[B, N]``, sampled ones never ``[B, K, D]``
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from kgfast.models.med import check_increasing
 from kgfast.ops.checks import check_bounded, check_index, safe_ids
 
 Positives = Tensor | tuple[Tensor, Tensor]
+Precision = Literal["float32", "bf16"]
 
 
 def bce(
@@ -40,6 +41,7 @@ def bce(
     label_smoothing: float = 0.0,
     smoothing_style: SmoothingStyle = "torch",
     reduction: Reduction = "mean",
+    precision: Precision = "float32",
 ) -> Tensor:
     """Binary cross entropy over all entities: 1-vs-all, or KvsAll (Dettmers et al. 2018, eq. 2).
 
@@ -65,6 +67,9 @@ def bce(
         See :func:`kgfast.losses.smoothed_labels`.
     reduction : {"mean", "sum", "none"}
         Mean over all B N labels, their sum, or the sum of each row.
+    precision : {"float32", "bf16"}
+        ``bf16``: what is multiplied is rounded to bfloat16, of models whose score is ``dot``; see
+        :func:`kgfast.ops.bce`.
 
     Returns
     -------
@@ -94,6 +99,7 @@ def bce(
         "label_a": a,
         "label_c": c,
         "score": model.score,
+        "precision": precision,
     }
     if reduction == "none" or not len(queries):
         rows = ops.bce(queries, **arguments)
@@ -111,6 +117,7 @@ def cross_entropy(
     side: Side = "tail",
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
+    precision: Precision = "float32",
 ) -> Tensor:
     """Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
 
@@ -119,7 +126,7 @@ def cross_entropy(
 
     Parameters
     ----------
-    model, anchors, relations, side
+    model, anchors, relations, side, precision
         As in :func:`bce`.
     targets : Tensor
         int64 ``[B]``, the true entity of each query.
@@ -156,6 +163,7 @@ def cross_entropy(
         label_smoothing=label_smoothing,
         score=model.score,
         divisor=divisors[reduction],
+        precision=precision,
     )
     return _reduced(rows, len(rows), reduction)
 

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from kgfast.losses import functional
 from kgfast.losses.formulas import Reduction, SmoothingStyle, check_reduction, smoothed_labels
-from kgfast.losses.functional import Positives
+from kgfast.losses.functional import Positives, Precision
 from kgfast.models.base import Side
+from kgfast.ops.checks import check_precision
 
 
 class _Loss(nn.Module):
@@ -36,11 +37,13 @@ class BCELoss(_Loss):
         See :func:`kgfast.losses.smoothed_labels`.
     reduction : {"mean", "sum", "none"}
         See :func:`kgfast.losses.bce`.
+    precision : {"float32", "bf16"}
+        See :func:`kgfast.losses.bce`.
 
     Examples
     --------
-    >>> BCELoss(label_smoothing=0.1, smoothing_style="conve")
-    BCELoss(label_smoothing=0.1, smoothing_style='conve', reduction='mean')
+    >>> BCELoss(label_smoothing=0.1, smoothing_style="conve", reduction="sum")
+    BCELoss(label_smoothing=0.1, smoothing_style='conve', reduction='sum', precision='float32')
     """
 
     def __init__(
@@ -49,13 +52,16 @@ class BCELoss(_Loss):
         label_smoothing: float = 0.0,
         smoothing_style: SmoothingStyle = "torch",
         reduction: Reduction = "mean",
+        precision: Precision = "float32",
     ) -> None:
         super().__init__()
         smoothed_labels(label_smoothing, smoothing_style, 2)
         check_reduction(reduction)
+        check_precision(precision)
         self.label_smoothing = label_smoothing
         self.smoothing_style = smoothing_style
         self.reduction = reduction
+        self.precision = precision
 
     def forward(
         self,
@@ -81,19 +87,29 @@ class CrossEntropyLoss(_Loss):
         In ``[0, 1)``.
     reduction : {"mean", "sum", "none"}
         See :func:`kgfast.losses.cross_entropy`.
+    precision : {"float32", "bf16"}
+        See :func:`kgfast.losses.bce`.
 
     Examples
     --------
     >>> CrossEntropyLoss(label_smoothing=0.1)
-    CrossEntropyLoss(label_smoothing=0.1, reduction='mean')
+    CrossEntropyLoss(label_smoothing=0.1, reduction='mean', precision='float32')
     """
 
-    def __init__(self, *, label_smoothing: float = 0.0, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self,
+        *,
+        label_smoothing: float = 0.0,
+        reduction: Reduction = "mean",
+        precision: Precision = "float32",
+    ) -> None:
         super().__init__()
         smoothed_labels(label_smoothing, "torch", 2)
         check_reduction(reduction)
+        check_precision(precision)
         self.label_smoothing = label_smoothing
         self.reduction = reduction
+        self.precision = precision
 
     def forward(
         self,

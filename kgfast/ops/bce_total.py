@@ -13,7 +13,14 @@ from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_operands
 from kgfast.ops.dispatch import get_backend
-from kgfast.ops.losses import as_outputs, bce, check_divisor, check_labels, fake_gradients
+from kgfast.ops.losses import (
+    as_outputs,
+    bce,
+    check_divisor,
+    check_labels,
+    check_rounded,
+    fake_gradients,
+)
 from kgfast.ops.registry import operator
 
 _FULL = (torch.float32, torch.float64)
@@ -30,6 +37,8 @@ def bce_total(
     label_c: float,
     score: str,
     divisor: float = 1.0,
+    *,
+    precision: str = "float32",
 ) -> Tensor:
     """The sum of the rows of :func:`kgfast.ops.bce`, divided.
 
@@ -44,6 +53,8 @@ def bce_total(
         As of :func:`kgfast.ops.bce`.
     divisor : float
         Positive; ``B N`` makes a mean over all labels.
+    precision : {"float32", "bf16"}
+        As of :func:`kgfast.ops.bce`.
 
     Returns
     -------
@@ -67,14 +78,16 @@ def bce_total(
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, None, None)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
+    check_rounded(precision, queries, score)
     tensors = (queries, candidates, bias)
     has_gradients = torch.is_grad_enabled()
     need = [has_gradients and part is not None and part.requires_grad for part in tensors]
     labels = positive_indptr, positive_indices, float(label_a), float(label_c), score
     is_half = any(part is not None and part.dtype not in _FULL for part in tensors)
     if is_half or not any(need) or not len(queries):
-        return bce(queries, candidates, bias, *labels).sum() / divisor
-    options = *labels, float(divisor), common.chosen_backend(queries), need
+        rows = bce(queries, candidates, bias, *labels, precision=precision)
+        return rows.sum() / divisor
+    options = *labels, precision, float(divisor), common.chosen_backend(queries), need
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         result: tuple[Tensor, ...] = torch.ops.kgfast.bce_total(*tensors, *options)
         return result[0]
@@ -133,12 +146,13 @@ def _bce_total(
     label_a: float,
     label_c: float,
     score: str,
+    precision: str,
     divisor: float,
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The total, and its gradients for a backward; of those that are not needed, nothing."""
-    operands = run.operands_of(queries, candidates, score, bias)
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
     made = run.bce_total(operands, labels, divisor, LossNeed(*need), backend=backend)
     return made.total, *as_outputs(made.gradients, operands)

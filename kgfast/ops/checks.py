@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.checks import Checks, check_finite, checks_values, inside_of, rising_of
-from kgfast.kernels.operands import Operands, Prepared, largest_magnitude
+from kgfast.kernels.operands import PRECISIONS, Operands, Prepared, largest_magnitude
 from kgfast.kernels.reference.trig import LARGEST_PHASE
 from kgfast.kernels.scores import Moves, Score, get_score
 
@@ -49,6 +49,12 @@ def check_bounded(name: str, value: float, low: float = -math.inf) -> None:
     if not (is_finite and value >= low):
         least = "" if low == -math.inf else f" and at least {low}"
         raise ValueError(f"{name} must be finite{least}; got {value}")
+
+
+def check_precision(precision: str) -> None:
+    """That it is one that operands of products can be rounded to."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {precision!r}")
 
 
 def check_operands(

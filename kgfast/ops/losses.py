@@ -12,7 +12,13 @@ from kgfast.kernels.labels import Ahead, CrossEntropyBackward, Labels, LossGradi
 from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_bounded, check_index, check_number, check_operands
+from kgfast.ops.checks import (
+    check_bounded,
+    check_index,
+    check_number,
+    check_operands,
+    check_precision,
+)
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.registry import operator
 
@@ -28,6 +34,8 @@ def bce(
     label_a: float,
     label_c: float,
     score: str,
+    *,
+    precision: str = "float32",
 ) -> Tensor:
     """Binary cross entropy of each query's scores with all candidates.
 
@@ -56,6 +64,11 @@ def bce(
         smoothing conventions of the field in these terms.
     score : str
         ``dot``, ``l1``, ``l2``, ``rotate`` or ``rotate_interleaved``.
+    precision : {"float32", "bf16"}
+        ``bf16``, of ``dot`` and float32 queries: what is multiplied is rounded to bfloat16 (to
+        nearest, ties to even): queries and candidates in scores, and these and the gradient of
+        the scores in gradients. Products are summed in float32, as everything else is computed.
+        Needs a CPU that has such products (``kgfast.info().precisions``), or the reference.
 
     Returns
     -------
@@ -65,9 +78,9 @@ def bce(
     Raises
     ------
     ValueError, TypeError
-        For a shape, dtype, device or id that does not fit, a row without positives, and a NaN or
-        an infinity that takes part (:mod:`kgfast.ops.finite`); the message names the argument and
-        the first offending row.
+        For a shape, dtype, device or id that does not fit, a row without positives, a precision
+        that is not to be had, and a NaN or an infinity that takes part
+        (:mod:`kgfast.ops.finite`); the message names the argument and the first offending row.
 
     Examples
     --------
@@ -80,6 +93,7 @@ def bce(
     queries = common.full_precision(queries)
     check_operands(queries, candidates, score, bias, None, None)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
+    check_rounded(precision, queries, score)
     rows: Tensor = torch.ops.kgfast.bce(
         queries,
         candidates,
@@ -89,6 +103,7 @@ def bce(
         float(label_a),
         float(label_c),
         score,
+        precision,
         common.chosen_backend(queries),
     )
     return rows
@@ -102,6 +117,8 @@ def cross_entropy(
     label_smoothing: float,
     score: str,
     divisor: float | None = None,
+    *,
+    precision: str = "float32",
 ) -> Tensor:
     """Softmax cross entropy of each query's scores with all candidates.
 
@@ -113,7 +130,7 @@ def cross_entropy(
 
     Parameters
     ----------
-    queries, candidates, bias, score
+    queries, candidates, bias, score, precision
         As in :func:`bce`; a bias of -inf needs ``label_smoothing`` 0.
     targets : Tensor
         ``[B]`` int64 in ``0 .. N-1``.
@@ -145,11 +162,12 @@ def cross_entropy(
     check_operands(queries, candidates, score, bias, None, None)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
+    check_rounded(precision, queries, score)
     if divisor is not None:
         check_divisor(divisor)
         divisor = float(divisor)
     tensors = queries, candidates, bias
-    options = targets, float(label_smoothing), score, common.chosen_backend(queries)
+    options = targets, float(label_smoothing), score, precision, common.chosen_backend(queries)
     needs = torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or not needs:
         result: tuple[Tensor, Tensor] = torch.ops.kgfast.cross_entropy(*tensors, *options)
@@ -174,21 +192,21 @@ class _CrossEntropy(Function):
         options: tuple[Any, ...],
         divisor: float | None,
     ) -> Tensor:
-        targets, smoothing, score, backend = options
-        operands = run.operands_of(queries, candidates, score, bias)
+        targets, smoothing, score, precision, backend = options
+        operands = run.operands_of(queries, candidates, score, bias, precision=precision)
         ahead = None if divisor is None else Ahead(divisor, LossNeed(*ctx.needs_input_grad[:3]))
         made = run.cross_entropy(
             operands, targets.contiguous(), smoothing, backend=backend, keep=True, ahead=ahead
         )
         ctx.save_for_backward(made.logsumexp, queries, candidates, bias, targets)
-        ctx.facts, ctx.scores = (smoothing, score, backend), made.scores
+        ctx.facts, ctx.scores = (smoothing, score, precision, backend), made.scores
         ctx.gradients, ctx.divisor = made.gradients, divisor
         return made.rows
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
         logsumexp, queries, candidates, bias, targets = ctx.saved_tensors
-        smoothing, score, backend = ctx.facts
+        smoothing, score, precision, backend = ctx.facts
         need = ctx.needs_input_grad[:3]
         scores, ctx.scores = ctx.scores, None
         ahead, ctx.gradients = ctx.gradients, None
@@ -198,7 +216,7 @@ class _CrossEntropy(Function):
                 grad_rows, *ctx.saved_tensors, *ctx.facts, need
             )
         else:
-            operands = run.operands_of(queries, candidates, score, bias)
+            operands = run.operands_of(queries, candidates, score, bias, precision=precision)
             if ahead is not None and bool((grad_rows == grad_rows[0]).all()):
                 made = ahead
                 factor = grad_rows[0] / (torch.ones_like(grad_rows[0]) / ctx.divisor)
@@ -243,6 +261,17 @@ def check_smoothing(label_smoothing: float) -> None:
         raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
 
 
+def check_rounded(precision: str, queries: Tensor, score: str) -> None:
+    """That what is multiplied can be rounded so, wherever that is computed."""
+    check_precision(precision)
+    if precision == "float32":
+        return
+    if score != "dot":
+        raise ValueError(f"precision: {precision} is of dot products; got score {score!r}")
+    if queries.dtype != torch.float32:
+        raise ValueError(f"precision: {precision} is of float32 queries; got {queries.dtype}")
+
+
 @operator("bce", waits=True)
 def _bce(
     queries: Tensor,
@@ -253,9 +282,10 @@ def _bce(
     label_a: float,
     label_c: float,
     score: str,
+    precision: str,
     backend: str,
 ) -> Tensor:
-    operands = run.operands_of(queries, candidates, score, bias)
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
     return run.bce(operands, labels, backend=backend).rows
 
@@ -276,10 +306,11 @@ def _bce_backward(
     label_a: float,
     label_c: float,
     score: str,
+    precision: str,
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    operands = run.operands_of(queries, candidates, score, bias)
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
     gradients = run.bce_gradients(operands, labels, grad_rows, LossNeed(*need), backend=backend)
     return as_outputs(gradients, operands)
@@ -312,7 +343,7 @@ def as_outputs(gradients: LossGradients, operands: Operands) -> tuple[Tensor, Te
 def _save_bce(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
     positives = args.positive_indptr, args.positive_indices
     ctx.save_for_backward(args.queries, args.candidates, args.bias, *positives)
-    ctx.facts = args.label_a, args.label_c, args.score, args.backend
+    ctx.facts = args.label_a, args.label_c, args.score, args.precision, args.backend
 
 
 def _differentiate_bce(ctx: Any, need: list[bool], grad_rows: Tensor) -> tuple[Tensor, ...]:
@@ -334,10 +365,11 @@ def _cross_entropy(
     targets: Tensor,
     label_smoothing: float,
     score: str,
+    precision: str,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """Row losses, and their logsumexp in float64 for the backward."""
-    operands = run.operands_of(queries, candidates, score, bias)
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     result = run.cross_entropy(operands, targets.contiguous(), label_smoothing, backend=backend)
     return result.rows, result.logsumexp
 
@@ -358,10 +390,11 @@ def _cross_entropy_backward(
     targets: Tensor,
     label_smoothing: float,
     score: str,
+    precision: str,
     backend: str,
     need: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    operands = run.operands_of(queries, candidates, score, bias)
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     made_of = CrossEntropyBackward(grad_rows, logsumexp, targets.contiguous(), label_smoothing)
     gradients = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
     return as_outputs(gradients, operands)
@@ -376,7 +409,7 @@ def _save_cross_entropy(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, T
     logsumexp = output[1]
     ctx.mark_non_differentiable(logsumexp)
     ctx.save_for_backward(logsumexp, args.queries, args.candidates, args.bias, args.targets)
-    ctx.facts = args.label_smoothing, args.score, args.backend
+    ctx.facts = args.label_smoothing, args.score, args.precision, args.backend
 
 
 def _differentiate_cross_entropy(

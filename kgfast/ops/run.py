@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from kgfast.kernels.backend import Backend
+from kgfast.kernels.backend import Backend, Losses
 from kgfast.kernels.checks import Checks, checks_values
 from kgfast.kernels.labels import (
     Ahead,
@@ -25,7 +25,15 @@ from kgfast.kernels.labels import (
     LossNeed,
 )
 from kgfast.kernels.negatives import NegativeLoss, NegativeRows, Sampled
-from kgfast.kernels.operands import Counts, Gradients, Known, Lists, Need, Operands, Prepared
+from kgfast.kernels.operands import (
+    Counts,
+    Gradients,
+    Known,
+    Lists,
+    Need,
+    Operands,
+    Prepared,
+)
 from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
 from kgfast.kernels.scores import get_score
 from kgfast.ops.checks import (
@@ -90,10 +98,11 @@ def operands_of(
     bias: Tensor | None = None,
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
+    precision: str = "float32",
 ) -> Operands:
     """Operands of the flat arguments of an operator."""
     prepared = Prepared(table, get_score(score), bias, factor)
-    return Operands(queries, prepared, None if dims is None else tuple(dims))
+    return Operands(queries, prepared, None if dims is None else tuple(dims), precision)
 
 
 def rank_counts(
@@ -257,7 +266,7 @@ def negative_gradients(
 def bce(operands: Operands, labels: Labels, *, backend: str | None = None) -> BceRows:
     """The contract of :func:`kgfast.ops.bce`."""
     with _serving(operands, backend) as chosen:
-        return chosen.losses.bce(operands, labels, _bce_checks(operands, labels))
+        return _losses(chosen, operands).bce(operands, labels, _bce_checks(operands, labels))
 
 
 def bce_gradients(
@@ -270,7 +279,7 @@ def bce_gradients(
 ) -> LossGradients:
     """Those of :func:`bce`, whose arguments were checked."""
     with _serving(operands, backend) as chosen:
-        return chosen.losses.bce_gradients(operands, labels, grad_rows, need)
+        return _losses(chosen, operands).bce_gradients(operands, labels, grad_rows, need)
 
 
 def bce_total(
@@ -284,7 +293,7 @@ def bce_total(
     """The sum of :func:`bce`, divided, and its gradients, of scores that are swept once."""
     checks = _bce_checks(operands, labels)
     with _serving(operands, backend) as chosen:
-        return chosen.losses.bce_total(operands, labels, divisor, need, checks)
+        return _losses(chosen, operands).bce_total(operands, labels, divisor, need, checks)
 
 
 def cross_entropy(
@@ -309,7 +318,7 @@ def cross_entropy(
     checks = _loss_checks(operands, check_targets)
     with _serving(operands, backend) as chosen:
         given = operands, targets, label_smoothing, checks
-        return chosen.losses.cross_entropy(*given, keep=keep, ahead=ahead)
+        return _losses(chosen, operands).cross_entropy(*given, keep=keep, ahead=ahead)
 
 
 def cross_entropy_gradients(
@@ -317,7 +326,20 @@ def cross_entropy_gradients(
 ) -> LossGradients:
     """Those of :func:`cross_entropy`, whose arguments were checked."""
     with _serving(operands, backend) as chosen:
-        return chosen.losses.cross_entropy_gradients(operands, made_of, need)
+        return _losses(chosen, operands).cross_entropy_gradients(operands, made_of, need)
+
+
+def _losses(backend: Backend, operands: Operands) -> Losses:
+    """The losses of a backend whose products have the precision that is asked for."""
+    if operands.precision == "float32":
+        return backend.losses
+    found = backend.bf16_losses
+    if found is None:
+        raise ValueError(
+            f"precision: the {backend.name} backend has no bf16 products on this machine; "
+            f'precision="float32" is served everywhere'
+        )
+    return found
 
 
 def _bce_checks(operands: Operands, labels: Labels) -> LossChecks | None:

@@ -1,5 +1,6 @@
 """What a step computes: the loss of a batch, in three modes."""
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -10,10 +11,11 @@ from kgfast import losses
 from kgfast.graph import KnownTriples
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.losses import med_of
+from kgfast.losses.functional import Precision
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
+from kgfast.ops.differentiable import offers
 from kgfast.training.config import Config
-from kgfast.training.config.sections import LossConfig
 from kgfast.training.leaves import Leaves, sample_negatives, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
@@ -153,15 +155,48 @@ def _pairs(batch: Batch, ids: Tensor, mask: Tensor | None) -> int | Tensor:
     return len(batch.anchors) * ids.shape[-1] if mask is None else mask.sum()
 
 
-class OneVsAll(Objective):
-    """The target of each triple against all entities."""
+class _AllEntities(Objective):
+    """A loss over all entities, of queries whose anchors are few rows."""
 
     lazy = False
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        super().__init__(config)
+        self._precision: Precision = config.loss.precision
+        if self._precision == "bf16" and not offers(device, "bf16_losses"):
+            warnings.warn(
+                f"loss.precision: no bf16 products for tensors on {device} here; training goes on "
+                f"in float32",
+                stacklevel=2,
+            )
+            self._precision = "float32"
+
+    def _bce(
+        self,
+        model: "_Gathered",
+        anchors: Tensor,
+        batch: Batch,
+        positives: Tensor | tuple[Tensor, Tensor],
+    ) -> Tensor:
+        return losses.bce(
+            model,
+            anchors,
+            batch.relations,
+            positives,
+            side=batch.side,
+            label_smoothing=self._loss.label_smoothing,
+            smoothing_style=self._loss.smoothing_style,
+            precision=self._precision,
+        )
+
+
+class OneVsAll(_AllEntities):
+    """The target of each triple against all entities."""
 
     def __init__(
         self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, hrt.device)
         self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, sides=sides)
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
@@ -180,9 +215,10 @@ class OneVsAll(Objective):
                 batch.targets,
                 side=batch.side,
                 label_smoothing=self._loss.label_smoothing,
+                precision=self._precision,
             )
         else:
-            loss = _bce(self._loss, model, anchors, batch, batch.targets)
+            loss = self._bce(model, anchors, batch, batch.targets)
         loss = loss * asked.share.fraction
         if not self._takes_rows:
             return loss
@@ -190,15 +226,13 @@ class OneVsAll(Objective):
         return self._with_others(loss, leaves.model, asked, *rows)
 
 
-class KvsAll(Objective):
+class KvsAll(_AllEntities):
     """All targets of each distinct query against all entities."""
-
-    lazy = False
 
     def __init__(
         self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, hrt.device)
         self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
         self._known = KnownTriples(hrt).to(hrt.device)
 
@@ -210,7 +244,7 @@ class KvsAll(Objective):
             return _nothing(batch)
         model, anchors = _Gathered.of(leaves, batch)
         positives = self._known.exclude(batch.anchors, batch.relations, batch.side)
-        loss = _bce(self._loss, model, anchors, batch, positives) * asked.share.fraction
+        loss = self._bce(model, anchors, batch, positives) * asked.share.fraction
         if not self._takes_rows:
             return loss
         return self._with_others(loss, leaves.model, asked, model.rows_of(anchors), None)
@@ -282,21 +316,3 @@ def _nothing(batch: Batch) -> Tensor:
     """The loss of no rows, from which a backward goes nowhere."""
     device = batch.anchors.device
     return torch.zeros((), dtype=torch.float32, device=device, requires_grad=True)
-
-
-def _bce(
-    loss: LossConfig,
-    model: _Gathered,
-    anchors: Tensor,
-    batch: Batch,
-    positives: Tensor | tuple[Tensor, Tensor],
-) -> Tensor:
-    return losses.bce(
-        model,
-        anchors,
-        batch.relations,
-        positives,
-        side=batch.side,
-        label_smoothing=loss.label_smoothing,
-        smoothing_style=loss.smoothing_style,
-    )

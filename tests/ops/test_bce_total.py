@@ -206,7 +206,7 @@ def test_opcheck(backend, bias_shape):
             it if it is None or needed else it.detach()
             for it, needed in zip(tensors, need, strict=True)
         ]
-        args = (*leaves, *POSITIVES, *LABELS, "rotate", 92.0, backend, need)
+        args = (*leaves, *POSITIVES, *LABELS, "rotate", "float32", 92.0, backend, need)
         torch.library.opcheck(torch.ops.kgfast.bce_total, args)
     shapes = (4, 3), (5, 3), (0,)
     args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None)

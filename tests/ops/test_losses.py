@@ -286,16 +286,15 @@ def test_opcheck(with_bias, backend):
         torch.tensor(TARGETS, dtype=torch.int64),
         torch.ops.kgfast,
     )
-    head = queries, table, bias
-    torch.library.opcheck(kgfast.bce, (*head, *csr(POSITIVES), 0.9, 0.1, "rotate", backend))
-    torch.library.opcheck(kgfast.cross_entropy, (*head, targets, 0.1, "rotate", backend))
+    head, tail = (queries, table, bias), ("rotate", "float32", backend)
+    torch.library.opcheck(kgfast.bce, (*head, *csr(POSITIVES), 0.9, 0.1, *tail))
+    torch.library.opcheck(kgfast.cross_entropy, (*head, targets, 0.1, *tail))
     head = [None if it is None else it.detach() for it in head]
     grad, logsumexp = torch.ones(5), torch.ones(5, dtype=torch.float64)
     for need in ([True, True, with_bias], [False, True, False]):
-        tail = "rotate", backend, need
-        args = (grad, *head, *csr(POSITIVES), 0.9, 0.1, *tail)
+        args = (grad, *head, *csr(POSITIVES), 0.9, 0.1, *tail, need)
         torch.library.opcheck(kgfast.bce_backward, args)
-        args = (grad, logsumexp, *head, targets, 0.1, *tail)
+        args = (grad, logsumexp, *head, targets, 0.1, *tail, need)
         torch.library.opcheck(kgfast.cross_entropy_backward, args)
 
 

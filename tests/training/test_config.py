@@ -172,6 +172,18 @@ MISTAKES = [
         "loss.relation_weight: a query of train.mode kvsall has many tails; set train.mode=1vsall",
     ),
     (
+        {"loss__precision": "bf16", "model__name": "complex"},
+        "loss.precision: bf16 is of losses over all entities; set train.mode=1vsall or train.mode=",
+    ),
+    (
+        {"train__mode": "1vsall", "loss": {"name": "cross_entropy", "precision": "bf16"}},
+        "loss.precision: bf16 is of dot products, which rotate has not; leave it out",
+    ),
+    (
+        {"train__mode": "1vsall", "loss": {"name": "cross_entropy", "precision": "fp8"}},
+        "loss.precision must be one of float32 or bf16; got 'fp8'",
+    ),
+    (
         {
             "model": {"name": "conve", "base_dim": 200},
             "train__mode": "1vsall",

@@ -164,8 +164,21 @@ def _of_the_loss(config: Sections) -> Iterator[str]:
         yield f"loss.label_smoothing: only bce and cross_entropy have it; loss.name is {loss.name}"
     if loss.smoothing_style != "torch" and loss.name != "bce":
         yield f"loss.smoothing_style: must be torch unless loss.name is bce; got {loss.name}"
+    if loss.precision != "float32":
+        yield from _of_precision(config)
     if loss.relation_weight:
         yield from _of_relation_prediction(config)
+
+
+def _of_precision(config: Sections) -> Iterator[str]:
+    precision, mode, model = config.loss.precision, config.train.mode, config.model.name
+    if mode == "negative":
+        yield (
+            f"loss.precision: {precision} is of losses over all entities; set train.mode=1vsall "
+            "or train.mode=kvsall"
+        )
+    if model in _NORMS:
+        yield f"loss.precision: {precision} is of dot products, which {model} has not; leave it out"
 
 
 def _of_relation_prediction(config: Sections) -> Iterator[str]:

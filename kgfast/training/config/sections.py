@@ -274,6 +274,11 @@ class LossConfig(Section):
         Of bce and cross_entropy.
     smoothing_style : {"torch", "conve", "pykeen"}
         Of bce: how labels are smoothed, as in :func:`kgfast.losses.bce`.
+    precision : {"float32", "bf16"}
+        Of bce and cross_entropy, of models whose scores are dot products: what is multiplied is
+        rounded to bfloat16, as in :func:`kgfast.losses.bce`, and training is faster. Where a
+        machine has no such products it goes on in float32, with a warning. Evaluation is exact
+        whatever this says.
     relation_weight : float
         Of relation prediction beside the loss (Chen et al. 2021), by whatever model but conve: the
         cross entropy of the relation of a triple, given its head and tail. 0: without it.
@@ -284,6 +289,7 @@ class LossConfig(Section):
     margin: NonNegative = 1.0
     label_smoothing: Fraction = 0.0
     smoothing_style: Annotated[Literal["torch", "conve", "pykeen"], Word] = "torch"
+    precision: Annotated[Literal["float32", "bf16"], Word] = "float32"
     relation_weight: NonNegative = 0.0
 
 

@@ -28,6 +28,8 @@ std::string py_find_isa(const std::string& name) {
   return isa ? isa->name : "";
 }
 
+bool has_bf16(const std::string& isa) { return has_bf16_losses(isa_named(isa)); }
+
 unsigned py_find_tiers(const std::string& isa) { return find_tiers(isa_named(isa)); }
 
 }  // namespace
@@ -44,4 +46,5 @@ PYBIND11_MODULE(_cpu, module) {
   module.def("has_score", &kgfast::has_score);
   module.def("find_isa", &kgfast::py_find_isa);
   module.def("find_tiers", &kgfast::py_find_tiers);
+  module.def("has_bf16", &kgfast::has_bf16);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "bind/python.h"
 #include "host/adagrad.h"
+#include "host/bf16_loss.h"
 #include "host/losses.h"
 #include "host/row_adam.h"
 
@@ -27,6 +28,34 @@ void py_loss_pass(const Machine& machine, int pass, const py::tuple& scores,
   compute(machine, [&](const Execution& execution) {
     loss_pass(execution, static_cast<LossPass>(pass), tile);
   });
+}
+
+// `positives`: (queries, candidates, count, scores, shares). `sums` are float64, `factors` (shift,
+// scale, share) float32 numbers of each row, or 0. `gradients`: views of those of queries and rows,
+// or None, the address of the bias's, and whether that of the rows is added to.
+void py_bf16_loss(const Machine& machine, int pass, const py::tuple& operands, int64_t width,
+                  const py::tuple& positives, const std::vector<uintptr_t>& sums,
+                  const std::vector<uintptr_t>& factors, double constant,
+                  const py::tuple& gradients) {
+  Bf16LossJob job{};
+  static_cast<Operands&>(job) = as_operands(operands);
+  job.pass = static_cast<LossPass>(pass);
+  job.bias = reinterpret_cast<const float*>(job.bias_view.data);
+  job.num_features = width;
+  job.positives = {pointer<const int64_t>(positives[0]), pointer<const int64_t>(positives[1]),
+                   positives[2].cast<int64_t>(), pointer<float>(positives[3]),
+                   pointer<const float>(positives[4])};
+  for (int i = 0; i < 3; ++i) {
+    job.sums[i] = pointer<double>(sums.at(i));
+    job.factors[i] = pointer<const float>(factors.at(i));
+  }
+  job.constant = static_cast<float>(constant);
+  job.grad_query = as_view_if(gradients[0]);
+  job.grad_rows = as_view_if(gradients[1]);
+  job.grad_bias = pointer<float>(gradients[2]);
+  job.adds_to_rows = gradients[3].cast<bool>();
+  stop_if(compute(machine,
+                  [&](const Execution& execution) { return bf16_loss(execution, job); }));
 }
 
 // `rows`: (ids, gradients, count, width). `rates`: step size, scale of the root, eps, weight decay.
@@ -66,6 +95,7 @@ void py_adagrad(const Machine& machine, const py::tuple& numbers,
 
 void bind_losses(py::module_& module) {
   module.def("loss_pass", &py_loss_pass);
+  module.def("bf16_loss", &py_bf16_loss);
   module.def("row_adam", &py_row_adam);
   module.def("adagrad", &py_adagrad);
 }

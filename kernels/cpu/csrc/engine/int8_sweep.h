@@ -9,6 +9,7 @@
 #pragma once
 #include "engine/counting.h"
 #include "engine/int8_pack.h"
+#include "engine/tiles.h"
 #include "engine/topk_sweep.h"
 
 namespace kgfast {
@@ -19,27 +20,6 @@ constexpr int64_t kSums = kInt8Queries * kInt8Column;
 // Sums of one tile of queries and two columns of candidates: of H.H', and of H.L' + L.H'.
 struct Int8Products {
   alignas(64) int32_t high[2][kSums], mixed[2][kSums];
-};
-
-// gcc's instructions for tiles do not say which memory they read: what is written before stands
-// there.
-inline void publish() { asm volatile("" ::: "memory"); }
-
-// The machine's tiles while it lives: 16 rows of 64 bytes each.
-class Tiles {
- public:
-  Tiles() {
-    struct alignas(64) {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } config;
-    publish();
-    _tile_loadconfig(&config);
-  }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
 };
 
 // Adds the products of one block of features, of a tile of queries and two columns of candidates,

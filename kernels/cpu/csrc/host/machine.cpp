@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "host/bf16_loss.h"
 #include "host/buffer.h"
 #include "host/tiers.h"
 #include "host/x86.h"
@@ -57,6 +58,16 @@ unsigned find_tiers(const Isa& isa) {
 #endif
   (void)isa;
   return tiers;
+}
+
+bool has_bf16_losses(const Isa& isa) {
+#if defined(__x86_64__)
+  static const bool has = probe_x86().amx_bf16 && amx_bf16_kernels() && may_use_tiles();
+  return has && &isa == avx512_isa();  // what their scores ask for is of this width
+#else
+  (void)isa;
+  return false;
+#endif
 }
 
 double roof(const Isa& isa, ScoreId score, int64_t features, double seconds) {

@@ -13,4 +13,7 @@ const Isa* find_isa(const char* name);
 // The tiers that this build and machine have beside an instruction set: a mask.
 unsigned find_tiers(const Isa& isa);
 
+// Whether there are losses beside an instruction set whose products are of bf16 numbers.
+bool has_bf16_losses(const Isa& isa);
+
 }  // namespace kgfast

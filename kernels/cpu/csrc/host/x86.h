@@ -10,7 +10,7 @@ namespace kgfast {
 namespace {
 
 struct X86 {
-  bool avx2, avx512, avx512fp16, amx;  // with what their kernels are compiled for
+  bool avx2, avx512, avx512fp16, amx, amx_bf16;  // with what their kernels are compiled for
 };
 
 // Intel SDM, volume 1, 14.3 and 15.2 to 15.4: the operating system keeps the wide registers (XCR0),
@@ -22,15 +22,20 @@ inline X86 probe_x86() {
   constexpr unsigned avx2 = 1u << 5;
   constexpr unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
   constexpr unsigned avx512fp16 = 1u << 23;
-  constexpr unsigned amx = 1u << 24 | 1u << 25, vbmi = 1u << 1;  // tiles, their bytes
+  constexpr unsigned tile = 1u << 24, int8 = 1u << 25, bf16 = 1u << 22, vbmi = 1u << 1;
+  constexpr unsigned avx512bf16 = 1u << 5;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, osxsave | avx)) return {};
   const bool fuses = has(c, fma | f16c);
   uint32_t kept, high;
   asm volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
   if (!has(kept, 0x06) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
   const bool is_wide = fuses && has(b, avx512) && has(kept, 0xE6);
-  const bool has_tiles = is_wide && has(d, amx) && has(c, vbmi) && has(kept, 0x60000);
-  return {fuses && has(b, avx2), is_wide, is_wide && has(d, avx512fp16), has_tiles};
+  const bool has_tiles = is_wide && has(d, tile) && has(kept, 0x60000);
+  const X86 found = {fuses && has(b, avx2), is_wide, is_wide && has(d, avx512fp16),
+                     has_tiles && has(d, int8) && has(c, vbmi), has_tiles && has(d, bf16)};
+  if (!found.amx_bf16 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !has(a, avx512bf16))
+    return {found.avx2, found.avx512, found.avx512fp16, found.amx, false};
+  return found;
 }
 
 }  // namespace

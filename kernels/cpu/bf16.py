@@ -1,0 +1,211 @@
+"""Losses over all candidates whose products are of bf16 numbers, each one call of the extension.
+
+Scores, what the loss makes of them and both gradients come from one walk over blocks of candidates:
+no scores are kept, as they are made again in less time than memory takes for them.
+
+Cost model: engine/bf16_loss.h. Memory beyond operands and results: 16 MiB of parts of the queries'
+gradient, 4 bytes a number of 1,024 queries, and about 1 MiB a thread.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..backend import Into
+from ..labels import (
+    Ahead,
+    BceRows,
+    CrossEntropyBackward,
+    CrossEntropyRows,
+    Labels,
+    LossGradients,
+    LossNeed,
+)
+from ..losses import ChunkedLosses, GradientSums, SoftmaxFactors, softmax_rows
+from ..operands import Operands
+from . import extension, isa
+from .passes import LossPass
+from .views import address, machine, pointers_of, query_view, table_view
+
+_QUERIES = 1024  # at a time: of more, parts of their gradient are too few for many threads
+_NOTHING = LossNeed(queries=False, table=False, bias=False)
+
+
+def is_available() -> bool:
+    """Whether this machine and build have such products, beside the instruction set in use."""
+    return extension.has_bf16(isa())
+
+
+class Bf16Losses(ChunkedLosses):
+    """See :class:`kgfast.kernels.backend.Losses`: of ``dot``, of float32 queries."""
+
+    def _bce(self, operands: Operands, labels: Labels) -> BceRows:
+        return self._bce_parts(LossPass.SOFTPLUS_SUMS, operands, labels, None, _NOTHING)[0]
+
+    def _bce_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> LossGradients:
+        return self._bce_parts(LossPass.SIGMOID_SLOPES, operands, labels, grad_rows, need)[1]
+
+    def _bce_with_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> tuple[BceRows, LossGradients]:
+        walk = LossPass.SOFTPLUS_SUMS_SIGMOID_SLOPES
+        return self._bce_parts(walk, operands, labels, grad_rows, need)
+
+    def _bce_parts(
+        self,
+        walk: LossPass,
+        operands: Operands,
+        labels: Labels,
+        grad_rows: Tensor | None,
+        need: LossNeed,
+    ) -> tuple[BceRows, LossGradients]:
+        """What a walk has of the rows and of their gradients."""
+        rows, linear = operands.queries.new_zeros((2, operands.num_queries), dtype=torch.float64)
+        gradients = GradientSums(self._backend, operands, need)
+        for part in _blocks(operands):
+            queries = operands.of_queries(part)
+            positives = _Positives.of_rows(labels.of_queries(part), operands)
+            factors = _NO_FACTORS
+            if grad_rows is not None:
+                scale = grad_rows[part].float()
+                factors = _Factors(scale=scale, hit=labels.a * scale)
+            sums = _sweep(walk, queries, positives, factors, labels.c, (gradients, part))
+            rows[part] = sums.terms - labels.a * positives.sum_by_row(sums.picked)
+            if labels.c:
+                rows[part] -= labels.c * sums.linear
+            linear[part] = sums.linear
+        return BceRows(rows.float(), linear), gradients.finished()
+
+    def _cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        keep: bool,
+        ahead: Ahead | None,
+    ) -> CrossEntropyRows:
+        count = operands.num_queries
+        rows, linear, logsumexp = operands.queries.new_zeros((3, count), dtype=torch.float64)
+        share = label_smoothing / max(1, operands.candidates.num_rows)
+        for part in _blocks(operands):
+            positives = _Positives.of_targets(targets[part])
+            sums = _sweep(LossPass.EXP_SUMS, operands.of_queries(part), positives)
+            logsumexp[part] = sums.peaks + sums.terms.log()
+            linear[part] = sums.linear
+            picked = (1 - label_smoothing) * sums.picked.double()
+            rows[part] = softmax_rows(logsumexp[part], picked, sums.linear, share)
+        return CrossEntropyRows(rows.float(), linear, logsumexp)
+
+    def _cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
+        smoothing = made_of.label_smoothing
+        share = smoothing / max(1, operands.candidates.num_rows)
+        gradients = GradientSums(self._backend, operands, need)
+        for part in _blocks(operands):
+            positives = _Positives.of_targets(made_of.targets[part])
+            of_rows = made_of.logsumexp[part], made_of.grad_rows[part]
+            factors = _Factors(*SoftmaxFactors.of(*of_rows, smoothing, share, torch.float32))
+            queries = operands.of_queries(part)
+            _sweep(LossPass.SOFTMAX_SLOPES, queries, positives, factors, 0.0, (gradients, part))
+        return gradients.finished()
+
+
+class _Positives(NamedTuple):
+    """Distinct pairs with a label of their own, by rising query."""
+
+    queries: Tensor  # [P]
+    ids: Tensor  # [P]
+    num_queries: int
+
+    @classmethod
+    def of_rows(cls, labels: Labels, operands: Operands) -> "_Positives":
+        """From a CSR of ids per row, in any order; duplicates count once."""
+        count, width = len(labels.indptr) - 1, operands.candidates.num_rows
+        rows = torch.arange(count, dtype=torch.int64, device=labels.indices.device)
+        pairs = rows.repeat_interleave(labels.indptr.diff()).mul_(width).add_(labels.indices)
+        pairs = pairs.unique()
+        return cls(pairs // width, pairs % width, count)
+
+    @classmethod
+    def of_targets(cls, targets: Tensor) -> "_Positives":
+        """From one id per row."""
+        rows = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
+        return cls(rows, targets.contiguous(), len(targets))
+
+    def sum_by_row(self, values: Tensor) -> Tensor:
+        """Sums of ``values [P]`` over the pairs of each row, in the order of the ids, ``[B]``."""
+        return torch.bincount(self.queries, values.double(), minlength=self.num_queries)
+
+
+class _Factors(NamedTuple):
+    """Float32 numbers of each row: of slopes, and what a positive's is less."""
+
+    near: Tensor | None = None
+    scale: Tensor | None = None
+    share: Tensor | None = None
+    hit: Tensor | None = None
+
+
+class _Sums(NamedTuple):
+    """Of each row, float64, and of each positive its score."""
+
+    peaks: Tensor  # [B] the highest scores, of exponentials
+    terms: Tensor  # [B] sums of exp(x - peak) or softplus(x)
+    linear: Tensor  # [B] sums of scores
+    picked: Tensor  # [P]
+
+
+_NO_FACTORS = _Factors()
+
+
+def _blocks(operands: Operands) -> Iterator[slice]:
+    """The queries that are swept together; all, where gradients cannot be added in the table's."""
+    count, in_blocks = operands.num_queries, operands.table.dtype == torch.float32
+    step = _QUERIES if in_blocks else max(1, count)
+    for first in range(0, count if operands.candidates.num_rows else 0, step):
+        yield slice(first, min(first + step, count))
+
+
+def _sweep(
+    walk: LossPass,
+    operands: Operands,
+    positives: _Positives,
+    factors: _Factors = _NO_FACTORS,
+    constant: float = 0.0,
+    gradients: tuple[GradientSums, slice] | None = None,
+) -> _Sums:
+    """One walk; ``gradients`` are where those of a block of queries go, and which block it is."""
+    queries, into, bias = operands.queries, Into(None, None), None
+    if gradients is not None:
+        into, bias = gradients[0].into(gradients[1], slice(None)), gradients[0].bias
+    sums = queries.new_zeros((3, len(queries)), dtype=torch.float64)
+    picked = queries.new_zeros(len(positives.queries), dtype=torch.float32)
+    extension.bf16_loss(
+        machine(),
+        walk,
+        pointers_of(operands, operands.candidates.float_bias),
+        operands.num_features,
+        (
+            address(positives.queries),
+            address(positives.ids),
+            len(picked),
+            address(picked),
+            address(factors.hit),
+        ),
+        [address(row) for row in sums],
+        [address(row) for row in factors[:3]],
+        constant,
+        (
+            None if into.queries is None else query_view(into.queries, operands),
+            None if into.table is None else table_view(into.table, operands.score),
+            address(bias),
+            into.adds_to_table,
+        ),
+    )
+    peaks, terms, linear = sums
+    return _Sums(peaks, terms, linear, picked)

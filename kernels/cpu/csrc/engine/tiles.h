@@ -1,0 +1,30 @@
+// AMX's tiles: eight registers of 16 rows of 64 bytes.
+#pragma once
+#include <cstdint>
+
+namespace kgfast {
+namespace {
+
+// gcc's instructions for tiles do not say which memory they read: what is written before stands
+// there.
+inline void publish() { asm volatile("" ::: "memory"); }
+
+// The machine's tiles while it lives, whole ones.
+class Tiles {
+ public:
+  Tiles() {
+    struct alignas(64) {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } config;
+    publish();
+    _tile_loadconfig(&config);
+  }
+  ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+}  // namespace
+}  // namespace kgfast

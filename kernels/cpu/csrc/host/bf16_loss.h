@@ -1,0 +1,70 @@
+// Losses over all candidates of `dot`, whose products take operands rounded to bf16 and sum them in
+// float32: scores, what a loss makes of them, and both gradients, block by block.
+//
+// Tiles, of 1 KiB each: [16 rows][32 terms] on the left of a product; [16 pairs of terms][16 columns]
+// [2 terms] on its right; [16][16] float32 of sums. Plain data, like job.h.
+#pragma once
+#include "host/losses.h"
+#include "host/view.h"
+
+namespace kgfast {
+
+constexpr int64_t kTileRows = 16, kTilePair = 2 * kTileRows;
+constexpr int64_t kTileNumbers = 512, kTileSums = 256;  // bf16 numbers, float32 sums
+
+// Distinct pairs with a label of their own.
+struct PositivePairs {
+  const int64_t *queries, *candidates;  // [P]
+  int64_t count;                        // P
+  float* scores;                        // [P], written where sums are asked for
+  const float* share;                   // [B]: what the slope of one loses
+};
+
+// How a problem is cut: by its sizes alone, so that threads change no sum.
+struct Bf16Shape {
+  int64_t queries, features;     // multiples of kTilePair
+  int64_t block, num_blocks;     // candidates whose slopes are held together
+  int64_t columns;               // queries, likewise
+  int64_t stripe, num_stripes;   // blocks that share a part of sums and of the queries' gradient
+};
+
+struct Bf16LossJob : Operands {
+  LossPass pass;             // not of those that are adversarial
+  const float* bias;         // [N] or nullptr
+  int64_t num_features;
+  PositivePairs positives;
+  double* sums[3];           // [B], as LossTile has them, written
+  const float* factors[3];   // shift, scale, share [B], as LossTile has them
+  float constant;
+  View grad_query, grad_rows;  // no data where not asked for
+  bool adds_to_rows;           // grad_rows (float32) holds a gradient already
+  float* grad_bias;            // [N], added to, or nullptr
+
+  // What the driver adds.
+  Bf16Shape shape;
+  const uint16_t* queries_right;     // [queries / 16][features / 32] tiles, of pairs of features
+  const uint16_t* coefficients_right;  // [features / 16][queries / 32] tiles, of pairs of queries
+  const float* lanes;                // [3][queries]: the factors, and what makes slopes of 0
+  const int64_t* first_positive;     // [blocks][parts of `columns`] + 1: places in the order
+  const int64_t* positive_order;     // [P]: of each block and part pair by pair, as scores are made
+  double* stripe_sums;               // [stripes][3][queries]
+  float* stripe_gradients;           // [stripes][queries / 16][features][16]
+};
+
+struct Bf16Kernels {
+  int64_t (*scratch)(const Bf16LossJob&);  // floats that what follows needs
+  // Packs 32 queries.
+  void (*pack)(const Bf16LossJob&, int64_t group, uint16_t* queries, uint16_t* coefficients,
+               float* scratch);
+  void (*stripe)(const Bf16LossJob&, int64_t stripe, float* scratch);
+  // Adds the stripes' gradients of 16 queries, in their order.
+  void (*finish)(const Bf16LossJob&, int64_t tile, float* scratch);
+};
+
+// nullptr where this build lacks it.
+const Bf16Kernels* amx_bf16_kernels();
+
+// True if it was interrupted. Only where find_precisions says so.
+bool bf16_loss(const Execution& execution, Bf16LossJob& job);
+
+}  // namespace kgfast

@@ -1,0 +1,261 @@
+"""Losses over all entities whose products are of bf16 numbers: they are those of rounded operands.
+
+An oracle in float64 rounds as the losses say they do. What float32 sums may add to a score moves
+the gradient of that score by as much, and only where it crosses the middle of two bf16 numbers is
+it rounded to another one.
+"""
+
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import kgfast
+from kgfast import ops
+from kgfast.kernels import cpu
+from kgfast.kernels.operands import PRECISIONS
+from kgfast.ops.differentiable import offers
+from support.problems import DTYPES, cast, strided
+
+CPU = torch.device("cpu")
+SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (70, 1000, 100), (40, 140, 530)]
+U = 2.0**-24
+
+
+@pytest.fixture(autouse=True)
+def _serves(request):
+    if "backend" in request.fixturenames:
+        request.getfixturevalue("backend")
+        if not offers(CPU, "bf16_losses"):
+            pytest.skip("this machine or build has no bf16 products")
+
+
+def rounded(numbers: Tensor) -> Tensor:
+    """As float64."""
+    return numbers.detach().float().bfloat16().double()
+
+
+def problem(batch: int, rows: int, dim: int) -> tuple[Tensor, ...]:
+    """Queries, table, bias, targets and grad of rows; targets stand on seams, too."""
+    generator = torch.Generator().manual_seed(batch + rows + dim)
+    shapes = (batch, dim), (rows, dim), (rows,), (batch,)
+    queries, table, bias, grad = (torch.randn(*it, generator=generator) for it in shapes)
+    targets = torch.randint(rows, (batch,), generator=generator)
+    targets[0] = rows - 1
+    scale = dim**-0.25
+    return scale * queries, scale * table, bias, targets, grad
+
+
+class Expected(NamedTuple):
+    """Of rounded operands, in float64; each with a bound on what float32 adds."""
+
+    rows: Tensor
+    row_bound: Tensor
+    gradients: list[Tensor]
+    bounds: list[Tensor]
+
+
+def expected(loss: str, given, smoothing: float) -> Expected:
+    queries, table, bias, targets, grad = given
+    q, t = rounded(queries), rounded(table)
+    count, places = len(table), (torch.arange(len(targets)), targets)
+    bias = torch.zeros(count) if bias is None else bias
+    x = q @ t.T + bias.double()
+    far = U * ((queries.shape[1] + 4) * (q.abs() @ t.abs().T) + 4 * bias.abs() + 1)  # of a score
+    a, c = 1 - smoothing, smoothing / count
+    if loss == "bce":
+        rows = torch.nn.functional.softplus(x).sum(1) - c * x.sum(1) - a * x[places]
+        row_bound = 2 * far.sum(1) + 64 * U * (x.abs() + 1).sum(1)
+        slopes, steepness = x.sigmoid() - c, x.sigmoid()
+    else:
+        rows = x.logsumexp(1) - c * x.sum(1) - a * x[places]
+        row_bound = 2 * far.amax(1) + 64 * U * (1 + x.abs().amax(1))
+        steepness = x.softmax(1)
+        slopes, far = steepness - c, far + far.amax(1)[:, None] + 64 * U * (1 + x.abs())
+    slopes = slopes.clone()
+    slopes[places] -= a
+    slopes, steepness = slopes * grad.double()[:, None], steepness * grad.abs().double()[:, None]
+    off = 2 * far * steepness + 16 * U * (slopes.abs() + steepness)  # of a slope
+    near = rounded(slopes)
+    flips = torch.maximum(
+        (rounded(slopes + off) - near).abs(), (rounded(slopes - off) - near).abs()
+    )
+    of_queries = U * count * (near.abs() @ t.abs()) + flips @ t.abs()
+    of_table = U * len(q) * (near.abs().T @ q.abs()) + flips.T @ q.abs()
+    return Expected(
+        rows,
+        row_bound,
+        [near @ t, near.T @ q, slopes.sum(0)],
+        [of_queries, of_table, off.sum(0) + U * len(q) * slopes.abs().sum(0)],
+    )
+
+
+def of_loss(
+    loss: str, queries, table, bias, targets, smoothing, *, precision="bf16", score="dot"
+) -> Tensor:
+    if loss == "cross_entropy":
+        return ops.cross_entropy(
+            queries, table, bias, targets, smoothing, score, precision=precision
+        )
+    indptr = torch.arange(len(queries) + 1)
+    labels = indptr, targets, 1 - smoothing, smoothing / len(table)
+    return ops.bce(queries, table, bias, *labels, score, precision=precision)
+
+
+def assert_within(got: Tensor, want: Tensor, bound: Tensor) -> None:
+    excess = (got.double() - want).abs() - bound - 1e-30
+    assert float(excess.max()) <= 0, float(excess.max())
+
+
+EACH_LOSS = pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
+
+
+@EACH_LOSS
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("smoothing", "has_bias"), [(0.0, False), (0.1, True)])
+@pytest.mark.usefixtures("backend")
+def test_rows_and_gradients_are_those_of_rounded_operands(loss, shape, smoothing, has_bias):
+    queries, table, bias, targets, grad = problem(*shape)
+    leaves = [queries.requires_grad_(), table.requires_grad_()]
+    leaves += [bias.requires_grad_()] if has_bias else []
+    given = queries, table, bias if has_bias else None, targets
+    want = expected(loss, [it if it is None else it.detach() for it in (*given, grad)], smoothing)
+    rows = of_loss(loss, *given, smoothing)
+    assert rows.dtype == torch.float32
+    assert_within(rows.detach(), want.rows, want.row_bound)
+    found = torch.autograd.grad(rows, leaves, grad)
+    for got, right, bound in zip(found, want.gradients, want.bounds, strict=False):
+        assert_within(got, right, bound)
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_total_of_bce_is_that_of_its_rows():
+    queries, table, bias, *_ = problem(40, 300, 33)
+    leaves = [it.requires_grad_() for it in (queries, table, bias)]
+    generator = torch.Generator().manual_seed(3)
+    indptr = torch.arange(0, 161, 4)
+    indices = torch.randint(300, (160,), generator=generator)
+    indices[1::4] = indices[::4]  # some twice
+    labels = indptr, indices, 0.9, 0.01, "dot"
+    total = ops.bce_total(*leaves, *labels, 40.0, precision="bf16")
+    rows = ops.bce(*leaves, *labels, precision="bf16").sum() / 40.0
+    torch.testing.assert_close(total, rows)
+    pairs = zip(torch.autograd.grad(total, leaves), torch.autograd.grad(rows, leaves), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    plain = ops.bce_total(*leaves, *labels, 40.0)
+    assert 0 < float((plain - total).detach().abs()) < 1e-3 * float(plain.detach())
+
+
+@EACH_LOSS
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.usefixtures("backend")
+def test_tables_of_any_dtype_and_stride(loss, dtype):
+    """Their numbers are rounded by way of float32, and gradients have their dtype."""
+    queries, table, bias, targets, grad = problem(20, 90, 40)
+    table = cast(table.double(), dtype)
+    whole = table.float().requires_grad_()
+    want = of_loss(loss, queries, whole, bias, targets, 0.0)
+    (gradient,) = torch.autograd.grad(want, whole, grad)
+    for layout in ("plain", "rows", "columns"):
+        laid = strided(table, layout).requires_grad_()
+        spread = strided(queries, "columns")
+        rows = of_loss(loss, spread, laid, bias, targets, 0.0)
+        assert torch.equal(rows, want)
+        (found,) = torch.autograd.grad(rows, laid, grad)
+        assert found.dtype == dtype
+        ulp = max(torch.finfo(dtype).eps, 1e-6)  # the reference rounds once, from float64
+        torch.testing.assert_close(found.float(), gradient, rtol=ulp, atol=1e-6)
+
+
+@EACH_LOSS
+@pytest.mark.usefixtures("backend")
+def test_a_bias_of_minus_infinity_leaves_a_candidate_out(loss):
+    queries, table, bias, targets, grad = problem(20, 90, 40)
+    targets = targets % 40 + 50
+    bias[:50] = -math.inf
+    leaves = [queries.requires_grad_(), table.requires_grad_()]
+    rest = [queries.detach().requires_grad_(), table[50:].detach().requires_grad_()]
+    rows = of_loss(loss, *leaves, bias, targets, 0.0)
+    only = of_loss(loss, *rest, bias[50:], targets - 50, 0.0)
+    torch.testing.assert_close(rows, only, rtol=1e-6, atol=1e-6)
+    of_queries, of_table = torch.autograd.grad(rows, leaves, grad)
+    assert not of_table[:50].any()
+    others = torch.autograd.grad(only, rest, grad)
+    torch.testing.assert_close(of_queries, others[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(of_table[50:], others[1], rtol=1e-5, atol=1e-5)
+
+
+@EACH_LOSS
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["queries", "candidates"])
+@pytest.mark.usefixtures("backend")
+def test_numbers_that_are_not_finite_are_named(loss, bad, name):
+    queries, table, bias, targets, _ = problem(20, 90, 40)
+    (queries if name == "queries" else table)[7, 3] = bad
+    with pytest.raises(ValueError, match=f"{name}: row 7 holds a NaN or an infinity"):
+        of_loss(loss, queries, table, bias, targets, 0.0)
+
+
+@EACH_LOSS
+@pytest.mark.usefixtures("backend")
+def test_an_empty_batch(loss):
+    queries, table, bias, targets, _ = problem(20, 90, 40)
+    leaves = [queries[:0].requires_grad_(), table.requires_grad_(), bias.requires_grad_()]
+    rows = of_loss(loss, *leaves, targets[:0], 0.0)
+    assert rows.shape == (0,)
+    of_table = torch.autograd.grad(rows.sum(), leaves)[1]
+    assert of_table.shape == table.shape
+    assert not of_table.any()
+
+
+@EACH_LOSS
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"precision": "fp8"}, "precision must be one of float32, bf16; got 'fp8'"),
+        ({"score": "l1"}, "precision: bf16 is of dot products; got score 'l1'"),
+        ({"double": True}, "precision: bf16 is of float32 queries; got torch.float64"),
+    ],
+    ids=["name", "score", "dtype"],
+)
+def test_what_it_is_not_for_is_refused(loss, change, message):
+    queries, table, _, targets, _ = problem(3, 9, 4)
+    options = dict(change)
+    if options.pop("double", False):
+        queries, table = queries.double(), table.double()
+    with pytest.raises(ValueError, match=message):
+        of_loss(loss, queries, table, None, targets, 0.0, **options)
+
+
+@EACH_LOSS
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+def test_a_machine_without_such_products_says_so(loss, monkeypatch):
+    monkeypatch.setattr(type(ops.dispatch.get_backend("cpu")), "bf16_losses", None)
+    queries, table, bias, targets, _ = problem(3, 9, 4)
+    with ops.use_backend("cpu"):
+        with pytest.raises(ValueError, match="precision: the cpu backend has no bf16 products"):
+            of_loss(loss, queries, table, bias, targets, 0.0)
+        assert kgfast.info().precisions == ("float32",)
+
+
+def test_info_names_the_precisions():
+    assert kgfast.info().precisions == (PRECISIONS if offers(CPU, "bf16_losses") else ("float32",))
+
+
+@EACH_LOSS
+@pytest.mark.usefixtures("backend")
+def test_losses_of_a_model_hand_it_on(loss):
+    model = kgfast.ComplEx.init(30, 2, 8, seed=0)
+    anchors, relations = torch.tensor([0, 1, 2]), torch.tensor([0, 1, 0])
+    make = {"bce": kgfast.losses.BCELoss, "cross_entropy": kgfast.losses.CrossEntropyLoss}[loss]
+    plain, half = (
+        make(precision=precision, reduction="none")(model, anchors, relations, anchors)
+        for precision in PRECISIONS
+    )
+    assert not torch.equal(plain, half)
+    torch.testing.assert_close(plain, half, rtol=1e-3, atol=1e-3)
+    with pytest.raises(ValueError, match="precision: bf16 is of dot products"):
+        make(precision="bf16")(kgfast.RotatE.init(30, 2, 8, seed=0), anchors, relations, anchors)
