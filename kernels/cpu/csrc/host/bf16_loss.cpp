@@ -14,6 +14,8 @@ constexpr int64_t kMostRows = 256;        // of a block, and queries beside them
 constexpr int64_t kBlockNumbers = 1 << 16;  // of packed candidates, that stay in the cache
 constexpr int64_t kLeastBlocks = 16;
 constexpr int64_t kStripes = 24;          // enough to keep many threads busy to the end
+constexpr int64_t kLeastStripes = 4;
+constexpr int64_t kStripeRows = 1536;  // whose work is ten times that of a part of the gradient
 constexpr int64_t kPartBytes = 16 << 20;  // of the stripes' gradients
 
 int64_t whole_pairs(int64_t count) { return divide_up(count, kTilePair) * kTilePair; }
@@ -28,8 +30,12 @@ Bf16Shape shape_of(const Bf16LossJob& job) {
   shape.num_blocks = divide_up(candidates, shape.block);
   shape.columns = whole_pairs(divide_up(shape.queries, divide_up(shape.queries, kMostRows)));
   const int64_t bytes = shape.queries * shape.features * static_cast<int64_t>(sizeof(float));
-  const int64_t most = job.grad_query.data ? std::max<int64_t>(kPartBytes / bytes, 1) : kStripes;
-  shape.stripe = divide_up(shape.num_blocks, std::min(kStripes, most));
+  int64_t stripes = kStripes;
+  if (job.grad_query.data) {
+    stripes = std::clamp(divide_up(candidates, kStripeRows), kLeastStripes, kStripes);
+    stripes = std::clamp<int64_t>(kPartBytes / bytes, 1, stripes);
+  }
+  shape.stripe = divide_up(shape.num_blocks, stripes);
   shape.num_stripes = divide_up(shape.num_blocks, shape.stripe);
   return shape;
 }
