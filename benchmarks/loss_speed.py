@@ -7,7 +7,8 @@
 
 Contenders of a work take turns in one process: kgfast, dense torch, the same by torch.compile,
 and, of cross entropy, torch.nn.functional.linear_cross_entropy where the installed torch has it.
-1-vs-all steps are held against their three matrix products alone, which no loss can do without.
+1-vs-all steps are held against their three matrix products alone, which no loss can do without;
+with products of bf16 numbers kgfast's are held against torch's autocast, as rows of their own.
 RotatE's dense form is a [batch, entities, dim] tensor: one chunk of entities is measured and the
 whole extrapolated. Rows say device, driver and versions; a contender that fails says why.
 """
@@ -52,6 +53,8 @@ NAMES = LABELS | {
     "linear": "linear_cross_entropy",
     "products": "the three matrix products",
     "kgfast": "kgfast",
+    "kgfast_bf16": "kgfast, bf16",
+    "eager_bf16": "torch, bf16",
 }
 ROUNDS = 9
 
@@ -69,6 +72,9 @@ def contenders(section: str, work: Work, *, compiled: bool) -> dict[str, tuple[R
         make, parts = peers.dense_cross_entropy, 1.0
         if section.startswith("1-vs-all"):
             runs["products"], compiled = (peers.three_products(work), 1.0), False
+            rounded = partial(peers.kgfast_cross_entropy, work, precision="bf16")
+            runs["kgfast_bf16"] = rounded, 1.0
+            runs["eager_bf16"] = peers.dense_cross_entropy_bf16(work), 1.0
         elif peers.has_linear_cross_entropy():
             runs["linear"] = peers.linear_cross_entropy(work), 1.0
     runs["eager"] = make(work), parts
@@ -154,8 +160,21 @@ def ratios(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
             ">= 1x",
         )
         for row in rows
-        if "times_kgfast" in row and row["contender"] not in ("kgfast", "products")
+        if "times_kgfast" in row
+        and row["contender"] not in ("kgfast", "products", "kgfast_bf16", "eager_bf16")
     ]
+    times = {
+        (row["section"], row["contender"]): row["times_kgfast"]
+        for row in rows
+        if "times_kgfast" in row
+    }
+    for (section, contender), own in times.items():
+        if contender == "kgfast_bf16":
+            lines.append((f"{section}: bf16 against float32", f"{1 / own:.2f}x", ">= 3x"))
+            other = times.get((section, "eager_bf16"))
+            if other is not None:
+                what = f"{section}: kgfast's bf16 against torch's"
+                lines.append((what, f"{other / own:.2f}x", ">= 1x"))
     return ratio_lines(lines)
 
 

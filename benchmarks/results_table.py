@@ -199,10 +199,12 @@ def _sources(runs: Sequence[Run]) -> Iterator[str]:
 
 def _epochs(rows: Rows) -> Iterator[str]:
     """Epochs of 1-vs-all beside those of other programs."""
-    first = rows[0]
+    first, precision = rows[0], "float32"
+    if any("bf16" in row["contender"] for row in rows):
+        precision = "float32 but for products of rows that say bf16"
     yield (
         f"Steps of ComplEx with cross entropy over all {first['entities']:,} entities, batch "
-        f"{first['batch']}, Adagrad, float32, in turns. LCWA asks each distinct pair once, with "
+        f"{first['batch']}, Adagrad, {precision}, in turns. LCWA asks each distinct pair once, with "
         f"all its answers: so its epochs have fewer queries. Epochs are extrapolated from the "
         f"median step.\n"
     )

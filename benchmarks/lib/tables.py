@@ -76,7 +76,7 @@ def style_of(row: Mapping[str, Any]) -> str | None:
     """Kgfast's rows stand out, those of peers that cannot run here stand back."""
     if row["seconds"] is None:
         return "dim"
-    return OURS if row["contender"] == "kgfast" else None
+    return OURS if row["contender"].startswith("kgfast") else None
 
 
 def race_table(

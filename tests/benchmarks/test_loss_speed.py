@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import kgfast
 from support.scripts import run
 
 WORKS = (
@@ -67,10 +68,17 @@ def test_a_step_is_held_against_its_matrix_products(load):
     script = load("loss_speed")
     options = script.parse(["--quick", "--rounds", "1"])
     rows = script.race("1-vs-all, batch 4", ("dot", 4, 20, 6, 0.0), options)
-    assert [row["contender"] for row in rows] == ["kgfast", "products", "eager"]
-    assert rows[0]["loss"] == pytest.approx(rows[2]["loss"])
+    names = ["kgfast", "products", "kgfast_bf16", "eager_bf16", "eager"]
+    assert [row["contender"] for row in rows] == names
+    found = {row["contender"]: row for row in rows}
+    assert found["kgfast"]["loss"] == pytest.approx(found["eager"]["loss"])
+    assert found["eager_bf16"]["loss"] == pytest.approx(found["eager"]["loss"], rel=0.01)
+    has_bf16 = "bf16" in kgfast.info().precisions
+    assert (found["kgfast_bf16"]["seconds"] is not None) == has_bf16
+    if has_bf16:
+        assert found["kgfast_bf16"]["loss"] == pytest.approx(found["eager"]["loss"], rel=0.01)
     lines = script.ratios(rows)
-    assert len(lines) == 2
+    assert len(lines) == 2 + 2 * has_bf16
     assert "three matrix products" in str(lines[0])
 
 

@@ -1,8 +1,9 @@
 """Steps of 1-vs-all training of ComplEx by kgfast and by what a user could run instead.
 
 Each contender has the same graph, batch and rank, cross entropy over all entities, inverse
-relations, float32 and Adagrad. A query is one (h, r, ?) or (?, r, t). In an epoch of 1-vs-all each
-triple asks two, of LCWA each distinct pair one, with all its answers as labels.
+relations, float32 and Adagrad; two of them products of bf16 numbers. A query is one (h, r, ?) or
+(?, r, t). In an epoch of 1-vs-all each triple asks two, of LCWA each distinct pair one, with all
+its answers as labels.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import kgfast
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, Trainer
 from kgfast.training.leaves import Leaves
@@ -40,7 +42,7 @@ class Work:
         """A synthetic one."""
         return synthetic(*self.sizes)
 
-    def trainer(self, mode: str = "1vsall") -> Trainer:
+    def trainer(self, mode: str = "1vsall", precision: str = "float32") -> Trainer:
         """Of kgfast."""
         model = {"name": "complex", "base_dim": self.rank, "init_std": INIT_STD, "reciprocal": True}
         config = {
@@ -49,7 +51,7 @@ class Work:
             "optim": {"name": "adagrad", "lr": LR},
             "train": {"steps": 1_000_000, "mode": mode},
             "data": {"train_bs": self.batch},
-            "loss": {"name": "cross_entropy"},
+            "loss": {"name": "cross_entropy", "precision": precision},
         }
         return Trainer(Config.from_dict(config), dataset=self.graph, progress=False)
 
@@ -57,9 +59,11 @@ class Work:
 class Kgfast:
     """The trainer's own steps."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, precision: str = "float32") -> None:
+        if precision not in kgfast.info().precisions:
+            raise Missing(f"no {precision} products on this machine")
         self.queries = 2 * len(work.graph.train.hrt)  # of an epoch
-        self._run: Run = bare_run(work.trainer())
+        self._run: Run = bare_run(work.trainer(precision=precision))
 
     def steps(self, count: int) -> None:
         """Make some steps."""
@@ -101,6 +105,15 @@ class Dense:
         (re, im), (turn_re, turn_im) = anchors.chunk(2, 1), relations.chunk(2, 1)
         queries = torch.cat([re * turn_re - im * turn_im, re * turn_im + im * turn_re], 1)
         return queries @ self.entity.T
+
+
+class DenseBf16(Dense):
+    """The same with torch's products of bfloat16 numbers, as its autocast has them."""
+
+    def scores(self, anchors: Tensor, relations: Tensor) -> Tensor:
+        """``[B, N]``."""
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().scores(anchors, relations)
 
 
 class LibKGEs(Dense):
@@ -165,7 +178,9 @@ class PykeensLcwa:
 
 CONTENDERS: dict[str, Callable[[Work], Any]] = {
     "kgfast": Kgfast,
+    "kgfast, bf16": partial(Kgfast, precision="bf16"),
     "dense torch": Dense,
+    "dense torch, bf16": DenseBf16,
     "LibKGE's way": LibKGEs,
     "pykeen": PykeensLcwa,
 }

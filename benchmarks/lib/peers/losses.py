@@ -70,11 +70,12 @@ def kgfast_bce(work: Work) -> float:
     return loss.item()
 
 
-def kgfast_cross_entropy(work: Work) -> float:
-    """An output head, streamed."""
+def kgfast_cross_entropy(work: Work, precision: str = "float32") -> float:
+    """An output head, streamed; of products of that precision."""
     work.forget()
-    rows, count = (work.queries, work.table, None, work.targets[:, 0]), len(work.queries)
-    loss = ops.cross_entropy(*rows, work.smoothing, work.score, count).mean()
+    problem = work.queries, work.table, None, work.targets[:, 0], work.smoothing, work.score
+    count = len(work.queries)
+    loss = ops.cross_entropy(*problem, divisor=count, precision=precision).mean()
     loss.backward()
     return loss.item()
 
@@ -147,6 +148,22 @@ def dense_cross_entropy(work: Work, compiled: bool = False) -> Run:
     def run() -> float:
         work.forget()
         loss = loss_of(work.queries, work.table, work.targets[:, 0], work.smoothing)
+        loss.backward()
+        return loss.item()
+
+    return run
+
+
+def dense_cross_entropy_bf16(work: Work) -> Run:
+    """Likewise, as torch's autocast to bfloat16 has it: products round what they take and give."""
+
+    def run() -> float:
+        work.forget()
+        with torch.autocast(work.table.device.type, torch.bfloat16):
+            logits = work.queries @ work.table.T
+            loss = functional.cross_entropy(
+                logits, work.targets[:, 0], label_smoothing=work.smoothing
+            )
         loss.backward()
         return loss.item()
 
