@@ -8,7 +8,8 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "engine/half_gather.h"
+#include "engine/gather.h"
+#include "engine/half_pack.h"
 
 namespace kgfast {
 namespace {
@@ -97,7 +98,7 @@ __attribute__((noinline)) void run_half_tile(const uint16_t* panel, const uint32
 
 // Lanes whose totals are not yet past all targets of a query, of so many vectors; returns how many.
 template <class Half>
-inline int find_left(const HalfJob& job, const HalfPlace& place, int64_t position, int vectors,
+inline int find_left(const HalfJob& job, const GatherPlace& place, int64_t position, int vectors,
                      const float* totals, const float* slack, LaneMasks& left) {
   const V reach = Simd::set1(job.reaches[position]), scale = Simd::set1(job.scale);
   int count = 0;
@@ -116,12 +117,12 @@ inline int find_left(const HalfJob& job, const HalfPlace& place, int64_t positio
 
 // The pairs of one target that a query's totals leave open; adds what they decide to `greater`.
 template <class Half>
-inline void find_open(const HalfJob& job, const HalfPlace& place, const Threshold& t,
+inline void find_open(const HalfJob& job, const GatherPlace& place, const Threshold& t,
                       float query_error, const float* totals, const float* slack, LaneMasks& open,
                       int64_t& greater) {
   const V minus_target = Simd::set1(t.minus_target), rel = Simd::set1(job.rel);
   const V absolute = Simd::set1(t.base + query_error), unscale = Simd::set1(job.unscale);
-  for (int b = 0; b < kTotalVectors; ++b) {
+  for (int b = 0; b < kGatherVectors; ++b) {
     const V total = Simd::load(totals + b * Simd::W), error = Simd::load(slack + b * Simd::W);
     const V distance = Simd::mul(Half::Wide::finish(total), unscale);
     const V tau = Simd::add(Simd::load(place.bias + b * Simd::W), minus_target);
@@ -135,7 +136,7 @@ inline void find_open(const HalfJob& job, const HalfPlace& place, const Threshol
 
 // Decides a query's pairs by its totals, and gathers those that are open.
 template <class Half>
-inline void decide_totals(const HalfJob& job, const HalfPlace& place, int64_t position,
+inline void decide_totals(const HalfJob& job, const GatherPlace& place, int64_t position,
                           const float* totals, HalfWorker& worker) {
   const int64_t* span = job.sweep->first_threshold + position;
   const auto find = [&](const Threshold& t, LaneMasks& open, int64_t& greater) {
@@ -146,33 +147,22 @@ inline void decide_totals(const HalfJob& job, const HalfPlace& place, int64_t po
   for (int64_t i = span[0]; i < span[1]; ++i) {
     const Threshold& t = job.sweep->thresholds[i];
     find(t, own, worker.wide->greater[t.slot]);
-    for (int b = 0; b < kTotalVectors; ++b) all[b] |= own[b];
+    for (int b = 0; b < kGatherVectors; ++b) all[b] |= own[b];
   }
   alignas(64) float near[kHalfLanes];
-  if (!gather_lanes<typename Half::Wide>(job, place, position, all, worker, near)) return;
+  if (!gather_lanes<typename Half::Wide>(*job.sweep, place, position, all, worker, near)) return;
   for (int64_t i = span[0]; i < span[1]; ++i) {
     const Threshold& t = job.sweep->thresholds[i];
     int64_t counted = 0;
     if (span[1] - span[0] > 1) find(t, own, counted);
-    decide_near<typename Half::Wide>(job, place, t, own, near, worker);
+    decide_near<typename Half::Wide>(*job.sweep, place, t, own, near, worker);
   }
-}
-
-// Gathers the pairs of a query that are left, where all others are past its targets.
-template <class Half>
-inline void decide_left(const HalfJob& job, const HalfPlace& place, int64_t position,
-                        const LaneMasks& left, HalfWorker& worker) {
-  const int64_t* span = job.sweep->first_threshold + position;
-  alignas(64) float near[kHalfLanes];
-  if (!gather_lanes<typename Half::Wide>(job, place, position, left, worker, near)) return;
-  for (int64_t i = span[0]; i < span[1]; ++i)
-    decide_near<typename Half::Wide>(job, place, job.sweep->thresholds[i], left, near, worker);
 }
 
 // Sweeps a panel with one tile of queries. It stops where gathering what is left costs no more than
 // the next features.
 template <class Half>
-void sweep_half_tile(const HalfJob& job, const HalfPlace& place, int64_t tile,
+void sweep_half_tile(const HalfJob& job, const GatherPlace& place, int64_t tile,
                      HalfWorker& worker) {
   constexpr int P = Half::Wide::planes;
   constexpr int64_t pairs = kHalfQueries * kHalfLanes;
@@ -193,19 +183,19 @@ void sweep_half_tile(const HalfJob& job, const HalfPlace& place, int64_t tile,
     // One lane in eight tells whether it is worth while to look at all.
     const double afford = costs.term * pairs * std::min(kHalfAhead, more - width) /
                           (costs.gathered_term * job.features + costs.gathered_pair);
-    for (const int vectors : {1, kTotalVectors}) {
+    for (const int vectors : {1, kGatherVectors}) {
       int count = 0;
       for (int a = 0; more > width && a < queries; ++a)
         count += find_left<Half>(job, place, first + a, vectors, totals.of[a], worker.slack,
                                  left[a]);
-      const double share = vectors == 1 ? 0.5 * kTotalVectors : 1.0;
+      const double share = vectors == 1 ? 0.5 * kGatherVectors : 1.0;
       stops = more > width && share * count <= afford;
       if (!stops) break;
     }
   }
   for (int a = 0; a < queries; ++a) {
     if (stops)
-      decide_left<Half>(job, place, first + a, left[a], worker);
+      decide_left<typename Half::Wide>(*job.sweep, place, first + a, left[a], worker);
     else
       decide_totals<Half>(job, place, first + a, totals.of[a], worker);
   }
@@ -226,7 +216,7 @@ inline void begin_half_panel(const HalfJob& job, HalfWorker& worker) {
 
 template <class Half>
 void sweep_half_panel(const HalfJob& job, int64_t panel, HalfWorker& worker) {
-  const HalfPlace place = half_place(*job.sweep, panel);
+  const GatherPlace place = gather_place(*job.sweep, panel);
   begin_half_panel(job, worker);
   const FloatMode mode(FloatMode::kFlush);
   const int64_t tiles = (job.sweep->num_queries + kHalfQueries - 1) / kHalfQueries;

@@ -2,11 +2,11 @@
 #pragma once
 #include <cstdint>
 
-#include "host/job.h"
+#include "host/gather.h"
 
 namespace kgfast {
 
-constexpr int kHalfLanes = 128;  // candidates of a panel, two of the float32 sweep's
+constexpr int kHalfLanes = kGatherLanes;  // candidates of a panel
 constexpr int kHalfQueries = 4;  // of a tile, as the float32 sweep's of these scores
 constexpr int kHalfChain = 4;    // terms added up one by one; features are padded to whole chains
 constexpr int kHalfTree = 4;     // chains whose sums are added as a tree, and then to float32
@@ -41,20 +41,14 @@ struct HalfJob {
   const float* reaches;            // [Q]: past reach + 1.25 (1 + rel) error no target is beaten
   const uint8_t* serves;           // [tiles]: whether this sweep does; nullptr: all
   int64_t features;                // padded
-  void (*rescore_band)(const SweepJob&, Worker&);
 };
 
-struct HalfWorker {
+struct HalfWorker : Gathering {
   HalfPanels room;     // for one panel
   const uint16_t* values;  // of the present panel, as in HalfPanels
   const float* errors;
   float* slack;        // [kHalfLanes]: the absolute part of the bound that is a candidate's
-  float* rows;         // [kHalfLanes][planes][features]: in float32 where the table has other types
-  bool* has_row;       // [kHalfLanes]
-  float* query;        // [planes][features], likewise
   TileCost* costs;     // [tiles], or nullptr
-  TierPairs pairs;
-  Worker* wide;        // of the float32 sweep: counts and band
 };
 
 // What things cost, in terms of the float32 sweep (measured on a Xeon of the Granite Rapids kind).

@@ -32,21 +32,17 @@ inline int64_t half_panel_size(const ScoreFacts& facts, int64_t features) {
 
 // What a worker keeps beside the float32 sweep's.
 struct HalfMemory {
-  HalfMemory(const SweepJob& job, int64_t tiles)
+  HalfMemory(const Isa& isa, const SweepJob& job, int64_t tiles)
       : values(half_panel_size(job.facts, job.num_features)),
-        errors(kHalfLanes), slack(kHalfLanes),
-        rows(half_panel_size(job.facts, job.num_features)),
-        query(padded_to_chains(job.num_features) * job.facts.planes), costs(tiles) {
+        errors(kHalfLanes), slack(kHalfLanes), costs(tiles), gather(job) {
     worker.room = {values.data, errors.data};
     worker.slack = slack.data;
-    worker.has_row = has_row;
-    worker.rows = rows.data;
-    worker.query = query.data;
+    gather.lend(isa, worker);
   }
   Buffer<uint16_t> values;
-  Buffer<float> errors, slack, rows, query;
+  Buffer<float> errors, slack;
   std::vector<TileCost> costs;
-  bool has_row[kHalfLanes];
+  GatherMemory gather;
   HalfWorker worker{};
 };
 
@@ -105,7 +101,7 @@ class HalfPasses {
         panels_(divide_up(job.num_candidates, kHalfLanes)), wide_panels_(plan.panels),
         bound_(half_bound(job.facts, job.num_features)) {
     for (int i = 0; i < plan.threads; ++i)
-      memory_.push_back(std::make_unique<HalfMemory>(job, plan.tiles));
+      memory_.push_back(std::make_unique<HalfMemory>(isa_, job, plan.tiles));
   }
 
   // Packs the queries of a pass; false where they are too few.
@@ -119,7 +115,6 @@ class HalfPasses {
     job_.unscale = 1.0f / job_.scale;
     job_.rel = round_up(bound_.rel);
     job_.features = features;
-    job_.rescore_band = isa_.rescore_band;
     const int64_t pairs = tiles * kHalfQueries * features * job.facts.planes;
     if (!packed_ || pairs > packed_size_) packed_ = std::make_unique<Buffer<uint32_t>>(pairs);
     packed_size_ = std::max(packed_size_, pairs);
@@ -231,17 +226,11 @@ class HalfPasses {
     tier_.pack_panel(*job_.sweep, job_.scale, panel, half.room, wide);
   }
 
-  // As Ranking's, with this bound; a candidate's part is added where it is known.
+  // A candidate's part is added where it is known.
   void find_reaches(const SweepJob& job) {
-    reaches_.assign(job.num_queries, -FLT_MAX);
+    reaches_.resize(job.num_queries);
     for (int64_t i = 0; i < job.num_queries; ++i)
-      for (int64_t t = job.first_threshold[i]; t < job.first_threshold[i + 1]; ++t) {
-        const float tau = job.thresholds[t].minus_target + (job.bias ? job.bias_max : 0.0f);
-        const double error = static_cast<double>(job_.rel) * std::fabs(tau) +
-                             job.thresholds[t].base + query_errors_[i];
-        const float reach = round_up(tau + 1.25 * error);
-        reaches_[i] = std::isnan(reach) ? INFINITY : std::max(reaches_[i], reach);
-      }
+      reaches_[i] = farthest_reach(job, i, job_.rel, query_errors_[i]);
   }
 
   void find_samples() {

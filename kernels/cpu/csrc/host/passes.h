@@ -2,6 +2,7 @@
 // panels of candidates, the memory of a worker, the tasks of a pool, the facts of a query row.
 #pragma once
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 
 #include "host/bounds.h"
 #include "host/buffer.h"
+#include "host/gather.h"
 #include "host/job.h"
 #include "host/load.h"
 #include "host/parallel.h"
@@ -91,6 +93,21 @@ struct WorkerMemory {
   Buffer<double> scratch;
   Buffer<char> int8;
   int64_t bad_query = INT64_MAX;
+};
+
+// What a worker of a tier points into where it reads pairs again.
+struct GatherMemory {
+  explicit GatherMemory(const SweepJob& job)
+      : rows(kGatherLanes * job.facts.planes * job.num_features),
+        query(job.facts.planes * job.num_features) {}
+  void lend(const Isa& isa, Gathering& worker) {
+    worker.rows = rows.data;
+    worker.query = query.data;
+    worker.has_row = has_row;
+    worker.rescore_band = isa.rescore_band;
+  }
+  Buffer<float> rows, query;
+  bool has_row[kGatherLanes];
 };
 
 // Runs body(worker, task) for every task, on all threads, and notes the rows that hold what is not
@@ -258,6 +275,20 @@ inline AbsoluteError absolute_error(const SweepJob& job, int64_t features, const
     per_norm = bound.per_pair * norm + bound.per_norm;
   }
   return {round_up(constant * (1.0 + 8.0 * u)), round_up(per_norm * (1.0 + 8.0 * u))};
+}
+
+// tau + 1.25 err of a query with the largest bias, the largest over its targets, where err is
+// rel |tau| + base + absolute: past it no target is beaten. A NaN becomes an infinity: nothing is
+// past it.
+inline float farthest_reach(const SweepJob& job, int64_t position, double rel, double absolute) {
+  float farthest = -FLT_MAX;
+  for (int64_t t = job.first_threshold[position]; t < job.first_threshold[position + 1]; ++t) {
+    const float tau = job.thresholds[t].minus_target + (job.bias ? job.bias_max : 0.0f);
+    const double error = rel * std::fabs(tau) + job.thresholds[t].base + absolute;
+    const float reach = round_up(tau + 1.25 * error);
+    farthest = std::isnan(reach) ? INFINITY : std::max(farthest, reach);
+  }
+  return farthest;
 }
 
 // How far the factors of candidates are from their origin, and how large they are; rounding to

@@ -1,5 +1,5 @@
-// Pairs that the half-precision sweep leaves open: their distances in float32, row by row, decided
-// under the float32 sweep's bound; what is still open goes to the band, for canonical scores.
+// Pairs that a tier of distances leaves open: their distances in float32, row by row, decided under
+// the float32 sweep's bound; what is still open goes to the band, for canonical scores.
 //
 // Cost model: the float32 sweep's instructions for each 16 features of a pair, whose operands come
 // from memory, and 4 additions of lanes. Four candidates share the loads of a query. A term passes
@@ -9,33 +9,35 @@
 #include <algorithm>
 #include <cfloat>
 
-#include "engine/half_pack.h"
+#include "engine/pack.h"
+#include "host/gather.h"
+#include "scores/scores.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int64_t kGatherTerms = 64;                 // of one lane, before it is folded
-constexpr int kTotalVectors = kHalfLanes / Simd::W;  // of float32
-using LaneMasks = uint32_t[kTotalVectors];           // bits of lanes
+constexpr int64_t kGatherTerms = 64;                    // of one lane, before it is folded
+constexpr int kGatherVectors = kGatherLanes / Simd::W;  // of float32
+using LaneMasks = uint32_t[kGatherVectors];             // bits of lanes
 
 // What is the same for every tile of a panel.
-struct HalfPlace {
+struct GatherPlace {
   int64_t first;  // position of lane 0 among the candidates
   int64_t num_valid;
   LaneMasks valid;
-  alignas(64) float bias[kHalfLanes];
+  alignas(64) float bias[kGatherLanes];
 };
 
-inline HalfPlace half_place(const SweepJob& job, int64_t panel) {
-  HalfPlace place;
-  place.first = panel * kHalfLanes;
+inline GatherPlace gather_place(const SweepJob& job, int64_t panel) {
+  GatherPlace place;
+  place.first = panel * kGatherLanes;
   const int64_t left = job.num_candidates - place.first;
-  place.num_valid = left < kHalfLanes ? left : kHalfLanes;
-  for (int b = 0; b < kTotalVectors; ++b) {
+  place.num_valid = left < kGatherLanes ? left : kGatherLanes;
+  for (int b = 0; b < kGatherVectors; ++b) {
     const int64_t lanes = left - b * Simd::W;
     place.valid[b] = lanes >= Simd::W ? 0xFFFFu : lanes > 0 ? (1u << lanes) - 1 : 0u;
   }
-  for (int64_t lane = 0; lane < kHalfLanes; ++lane) {
+  for (int64_t lane = 0; lane < kGatherLanes; ++lane) {
     const bool used = job.bias && lane < left;
     place.bias[lane] = used ? job.bias[candidate_of(job, place.first + lane)] : 0.0f;
   }
@@ -91,14 +93,13 @@ struct GatheredRows {
 
 // Where the planes of a candidate stand in float32.
 template <class Score>
-inline void find_row(const HalfJob& job, const HalfPlace& place, int lane, HalfWorker& worker,
+inline void find_row(const SweepJob& sweep, const GatherPlace& place, int lane, Gathering& worker,
                      const float** planes) {
   constexpr int P = Score::planes;
-  const SweepJob& sweep = *job.sweep;
   const int64_t id = candidate_of(sweep, place.first + lane);
   const bool direct = is_direct(sweep.rows);
   for (int p = 0; p < P; ++p) {
-    float* row = worker.rows + (lane * P + p) * job.features;
+    float* row = worker.rows + (lane * P + p) * sweep.num_features;
     planes[p] = direct ? run_at<float>(sweep.rows.view, id, p, 0) : row;
     if (!direct && !worker.has_row[lane])
       load_floats(sweep.rows.view, id, p, 0, sweep.num_features, row);
@@ -107,35 +108,35 @@ inline void find_row(const HalfJob& job, const HalfPlace& place, int lane, HalfW
 }
 
 template <class Score>
-inline void find_query(const HalfJob& job, int64_t position, HalfWorker& worker,
+inline void find_query(const SweepJob& sweep, int64_t position, Gathering& worker,
                        const float** planes) {
-  const View& view = job.sweep->query;
-  const int64_t row = job.sweep->query_ids[position];
+  const View& view = sweep.query;
+  const int64_t row = sweep.query_ids[position];
   for (int p = 0; p < Score::planes; ++p) {
-    float* own = worker.query + p * job.features;
+    float* own = worker.query + p * sweep.num_features;
     const bool direct = view.dtype == DType::f32 && view.step == 1;
     planes[p] = direct ? run_at<float>(view, row, p, 0) : own;
-    if (!direct) load_floats(view, row, p, 0, job.sweep->num_features, own);
+    if (!direct) load_floats(view, row, p, 0, sweep.num_features, own);
   }
 }
 
 // The sums of a query's lanes in `open`, in their places in `near`; false where there are none.
 template <class Score>
-__attribute__((noinline)) bool gather_lanes(const HalfJob& job, const HalfPlace& place,
+__attribute__((noinline)) bool gather_lanes(const SweepJob& sweep, const GatherPlace& place,
                                             int64_t position, const LaneMasks& open,
-                                            HalfWorker& worker, float* near) {
+                                            Gathering& worker, float* near) {
   constexpr int N = 4;
   uint32_t any = 0;
   for (const uint32_t lanes : open) any |= lanes;
   if (!any) return false;
-  const int64_t features = job.sweep->num_features;
-  const float *query[Score::planes], *rows[kHalfLanes + 2 * N][Score::planes];
-  find_query<Score>(job, position, worker, query);
-  int lanes[kHalfLanes], count = 0;
-  for (int b = 0; b < kTotalVectors; ++b)
+  const int64_t features = sweep.num_features;
+  const float *query[Score::planes], *rows[kGatherLanes + 2 * N][Score::planes];
+  find_query<Score>(sweep, position, worker, query);
+  int lanes[kGatherLanes], count = 0;
+  for (int b = 0; b < kGatherVectors; ++b)
     for (uint32_t left = open[b]; left; left &= left - 1) {
       lanes[count] = b * Simd::W + __builtin_ctz(left);
-      find_row<Score>(job, place, lanes[count], worker, rows[count]);
+      find_row<Score>(sweep, place, lanes[count], worker, rows[count]);
       ++count;
     }
   for (int n = 0; n < 2 * N; ++n)  // the last group is filled up
@@ -154,13 +155,13 @@ __attribute__((noinline)) bool gather_lanes(const HalfJob& job, const HalfPlace&
 
 // Decides the chosen lanes for one target, as classify of counting.h does.
 template <class Score>
-inline void decide_near(const HalfJob& job, const HalfPlace& place, const Threshold& t,
-                        const LaneMasks& chosen, const float* near, HalfWorker& half) {
-  Worker& worker = *half.wide;
-  const V minus_target = Simd::set1(t.minus_target), rel = Simd::set1(job.sweep->crops[0].rel);
+inline void decide_near(const SweepJob& sweep, const GatherPlace& place, const Threshold& t,
+                        const LaneMasks& chosen, const float* near, Gathering& gathering) {
+  Worker& worker = *gathering.wide;
+  const V minus_target = Simd::set1(t.minus_target), rel = Simd::set1(sweep.crops[0].rel);
   const V absolute = Simd::set1(t.base), huge = Simd::set1(FLT_MAX);
-  if (worker.band_size + kHalfLanes > worker.band_capacity) job.rescore_band(*job.sweep, worker);
-  for (int b = 0; b < kTotalVectors; ++b) {
+  if (worker.band_size + kGatherLanes > worker.band_capacity) gathering.rescore_band(sweep, worker);
+  for (int b = 0; b < kGatherVectors; ++b) {
     if (!chosen[b]) continue;
     const V distance = Score::finish(_mm512_maskz_loadu_ps(chosen[b], near + b * Simd::W));
     const V tau = Simd::add(Simd::load(place.bias + b * Simd::W), minus_target);
@@ -172,10 +173,21 @@ inline void decide_near(const HalfJob& job, const HalfPlace& place, const Thresh
     worker.greater[t.slot] += __builtin_popcount(beats & chosen[b]);
     for (uint32_t open = chosen[b] & ~(beats | loses); open; open &= open - 1) {
       const int lane = b * Simd::W + __builtin_ctz(open);
-      worker.band[worker.band_size++] = {t.slot, candidate_of(*job.sweep, place.first + lane)};
-      half.pairs.canonical += 1;
+      worker.band[worker.band_size++] = {t.slot, candidate_of(sweep, place.first + lane)};
+      gathering.pairs.canonical += 1;
     }
   }
+}
+
+// Gathers the pairs of a query that are left, where all others are past its targets.
+template <class Score>
+inline void decide_left(const SweepJob& sweep, const GatherPlace& place, int64_t position,
+                        const LaneMasks& left, Gathering& worker) {
+  const int64_t* span = sweep.first_threshold + position;
+  alignas(64) float near[kGatherLanes];
+  if (!gather_lanes<Score>(sweep, place, position, left, worker, near)) return;
+  for (int64_t i = span[0]; i < span[1]; ++i)
+    decide_near<Score>(sweep, place, sweep.thresholds[i], left, near, worker);
 }
 
 }  // namespace
