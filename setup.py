@@ -49,6 +49,7 @@ X86_FLAGS = {
     ],
 }
 X86_FLAGS["isa_avx512fp16.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512fp16"]
+X86_FLAGS["isa_avx512vnni.cpp"] = [*X86_FLAGS["isa_avx512.cpp"], "-mavx512vnni"]
 X86_FLAGS["isa_amx.cpp"] = [
     *X86_FLAGS["isa_avx512.cpp"],
     *("-mavx512vbmi", "-mamx-tile", "-mamx-int8"),
@@ -61,6 +62,7 @@ X86_FLAGS["isa_amx_bf16.cpp"] = [
 # compiles, and which are empty without.
 X86_PROBES = {
     "isa_avx512fp16.cpp": "__m512h f(__m512h x) { return _mm512_rsqrt_ph(x); }",
+    "isa_avx512vnni.cpp": "__m512i f(__m512i x) { return _mm512_dpbusd_epi32(x, x, x); }",
     "isa_amx.cpp": "void f() { _tile_dpbssd(0, 1, 2); }",
     "isa_amx_bf16.cpp": "void f() { _tile_dpbf16ps(0, 1, 2); }",
 }
@@ -70,7 +72,7 @@ if SANITIZER_FLAGS:  # the widest instruction set and plain C++, so that it buil
 # The sources that take longest come first, so that none of them is left over at the end.
 FIRST = [
     *("isa_avx512.cpp", "isa_baseline.cpp", "isa_avx2.cpp", "isa_neon.cpp", "bindings.cpp"),
-    *("isa_avx512fp16.cpp", "isa_amx.cpp", "isa_amx_bf16.cpp"),
+    *("isa_avx512fp16.cpp", "isa_amx.cpp", "isa_avx512vnni.cpp", "isa_amx_bf16.cpp"),
 ]
 
 

@@ -1,9 +1,10 @@
 """Ranks on the CPU: sweeps with proven error bounds, canonical scores where those leave pairs open.
 
-A float32 sweep serves everything; where the machine has one, a cheaper tier goes first (tiers.py).
-Cost model: engine/sweep.h (per element of the widest crop), engine/half_sweep.h,
-engine/canonical.h (per undecided pair). Memory: at most 24 MiB of panels over all threads and
-12 MiB of packed queries; a tier packs queries again and has at most 1 MiB of panels a thread.
+A float32 sweep serves everything; where the machine has them, cheaper tiers go first (tiers.py).
+Cost model: engine/sweep.h (per element of the widest crop), engine/linear_sweep.h,
+engine/half_sweep.h, engine/canonical.h (per undecided pair). Memory: at most 24 MiB of panels over
+all threads and 12 MiB of packed queries; each tier packs queries again and has at most 1 MiB of
+panels a thread.
 """
 
 import torch

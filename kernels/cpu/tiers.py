@@ -10,7 +10,7 @@ from . import extension
 
 __all__ = ["TIERS", "available", "lacking", "mask", "wanted"]
 
-TIERS = ("fp16", "bf16", "int8")
+TIERS = ("fp16", "bf16", "int8", "linear")
 """Their names; bit ``i`` of a mask is ``TIERS[i]``, as in csrc/host/tiers.h."""
 
 _ALL = (1 << len(TIERS)) - 1

@@ -45,6 +45,24 @@ std::tuple<int64_t, int64_t, int64_t> py_tier_pairs() {
   return {pairs.swept, pairs.gathered, pairs.canonical};
 }
 
+// (pairs whose product the linear tier took, decided by it, gathered to float32, decided by canonical
+// scores) since the process began.
+std::tuple<int64_t, int64_t, int64_t, int64_t> py_linear_pairs() {
+  const LinearPairs pairs = rank_linear_pairs();
+  return {pairs.swept, pairs.decided, pairs.gathered, pairs.canonical};
+}
+
+void py_linear_bounds(const Machine& machine, const py::tuple& operands, const Widths& widths,
+                      uintptr_t targets, uintptr_t bounds) {
+  RankRequest request{};
+  request.operands = as_operands(operands);
+  request.widths = widths;
+  request.targets = pointer<const int64_t>(targets);
+  compute(machine, [&](const Execution& execution) {
+    linear_bounds(execution, request, pointer<double>(bounds));
+  });
+}
+
 // Bytes of the int8 tier's panels of so many rows.
 int64_t py_int8_bytes(int64_t rows, int64_t width) { return int8_table_bytes(rows, width); }
 
@@ -122,6 +140,8 @@ void bind_rank(py::module_& module) {
   module.def("rank_counts", &py_rank_counts);
   module.def("sweep_errors", &py_sweep_errors);
   module.def("tier_pairs", &py_tier_pairs);
+  module.def("linear_pairs", &py_linear_pairs);
+  module.def("linear_bounds", &py_linear_bounds);
   module.def("int8_bytes", &py_int8_bytes);
   module.def("pack_int8", &py_pack_int8);
   module.def("topk", &py_topk);

@@ -202,6 +202,7 @@ void sweep_half_tile(const HalfJob& job, const GatherPlace& place, int64_t tile,
   worker.pairs.swept += queries * place.num_valid;
   if (!worker.costs) return;
   const int64_t more = worker.pairs.gathered - gathered;
+  worker.costs[tile].pairs += pairs;
   worker.costs[tile].terms += pairs * k;
   worker.costs[tile].gathered += more;
   worker.costs[tile].float_terms += pairs * (more ? (k + job.features) / 2 : k);
@@ -221,7 +222,7 @@ void sweep_half_panel(const HalfJob& job, int64_t panel, HalfWorker& worker) {
   const FloatMode mode(FloatMode::kFlush);
   const int64_t tiles = (job.sweep->num_queries + kHalfQueries - 1) / kHalfQueries;
   for (int64_t tile = 0; tile < tiles; ++tile)
-    if (!job.serves || job.serves[tile]) sweep_half_tile<Half>(job, place, tile, worker);
+    if (job.serves[tile]) sweep_half_tile<Half>(job, place, tile, worker);
 }
 
 template <class Half>

@@ -27,6 +27,7 @@ struct HalfPanels {
 
 // What one tile of queries took on panels that were swept for a sample.
 struct TileCost {
+  int64_t pairs;        // that it swept, with lanes and queries that are not there
   int64_t terms;        // swept in half precision
   int64_t gathered;     // pairs that it left open
   int64_t float_terms;  // that the float32 sweep would have swept
@@ -39,7 +40,7 @@ struct HalfJob {
   const uint32_t* packed_queries;  // [tiles][padded features][plane][kHalfQueries], each twice
   const float* query_errors;       // [Q]: the absolute part of the bound that is the query's
   const float* reaches;            // [Q]: past reach + 1.25 (1 + rel) error no target is beaten
-  const uint8_t* serves;           // [tiles]: whether this sweep does; nullptr: all
+  const uint8_t* serves;           // [tiles]: whether this sweep does
   int64_t features;                // padded
 };
 

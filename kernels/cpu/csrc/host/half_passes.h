@@ -34,7 +34,8 @@ inline int64_t half_panel_size(const ScoreFacts& facts, int64_t features) {
 struct HalfMemory {
   HalfMemory(const Isa& isa, const SweepJob& job, int64_t tiles)
       : values(half_panel_size(job.facts, job.num_features)),
-        errors(kHalfLanes), slack(kHalfLanes), costs(tiles), gather(job) {
+        errors(kHalfLanes), slack(kHalfLanes), costs(tiles), serves(tiles), is_served(tiles),
+        gather(job) {
     worker.room = {values.data, errors.data};
     worker.slack = slack.data;
     gather.lend(isa, worker);
@@ -42,6 +43,7 @@ struct HalfMemory {
   Buffer<uint16_t> values;
   Buffer<float> errors, slack;
   std::vector<TileCost> costs;
+  std::vector<uint8_t> serves, is_served;  // tiles of the present panel, as HalfJob and SweepJob
   GatherMemory gather;
   HalfWorker worker{};
 };
@@ -98,7 +100,8 @@ class HalfPasses {
   HalfPasses(const Execution& execution, const SweepJob& job, const PassPlan& plan)
       : isa_(execution.isa), tier_(*avx512fp16_tier()),
         facts_(tier_.facts(job.score)), is_forced_(execution.may_use(Tier::forced)),
-        panels_(divide_up(job.num_candidates, kHalfLanes)), wide_panels_(plan.panels),
+        panels_(divide_up(job.num_candidates, kHalfLanes)),
+        samples_(sample_panels(panels_)),
         bound_(half_bound(job.facts, job.num_features)) {
     for (int i = 0; i < plan.threads; ++i)
       memory_.push_back(std::make_unique<HalfMemory>(isa_, job, plan.tiles));
@@ -128,7 +131,6 @@ class HalfPasses {
     job_.query_errors = query_errors_.data();
     job_.reaches = reaches_.data();
     serves_.assign(tiles, 1);
-    find_samples();
     for (const auto& memory : memory_)
       std::fill(memory->costs.begin(), memory->costs.end(), TileCost{});
     return true;
@@ -140,21 +142,25 @@ class HalfPasses {
   }
   int64_t panels() const { return panels_; }
 
-  // Sweeps all tiles with one of the samples.
-  void sweep_sample(int64_t sample, int worker, Worker& wide) {
-    HalfWorker& half = memory_[worker]->worker;
-    half.costs = memory_[worker]->costs.data();
-    sweep_halves(samples_[sample], half, wide);
-    half.costs = nullptr;
+  // Sweeps all tiles with one of the samples. Here and in sweep(), tiles that are `done` need
+  // nothing; nullptr: none is.
+  void sweep_sample(int64_t sample, int worker, const uint8_t* done, Worker& wide) {
+    HalfMemory& memory = *memory_[worker];
+    memory.worker.costs = memory.costs.data();
+    sweep_halves(samples_[sample], memory, done, wide);
+    memory.worker.costs = nullptr;
   }
 
   // Sweeps each tile with a panel as choose() has it.
-  void sweep(int64_t panel, int worker, Worker& wide) {
-    if (any_half_) sweep_halves(panel, memory_[worker]->worker, wide);
-    const int64_t lanes = rest_.facts.lanes, first = panel * (kHalfLanes / lanes);
-    for (int64_t i = first; any_float_ && i < std::min(first + kHalfLanes / lanes, wide_panels_);
-         ++i)
-      isa_.sweep_panel(rest_, i, wide);
+  void sweep(int64_t panel, int worker, const uint8_t* done, Worker& wide) {
+    HalfMemory& memory = *memory_[worker];
+    if (any_half_) sweep_halves(panel, memory, done, wide);
+    if (!any_float_) return;
+    SweepJob rest = *job_.sweep;
+    for (size_t tile = 0; tile < serves_.size(); ++tile)
+      memory.is_served[tile] = serves_[tile] || (done && done[tile]);
+    rest.is_served = memory.is_served.data();
+    sweep_floats(isa_, rest, panel, wide);
   }
 
   // Says which tiles stay with this sweep. Packing a panel twice may cost more than it saves.
@@ -163,17 +169,17 @@ class HalfPasses {
     for (size_t tile = 0; tile < serves_.size(); ++tile) {
       TileCost cost{};
       for (const auto& memory : memory_) {
+        cost.pairs += memory->costs[tile].pairs;
         cost.terms += memory->costs[tile].terms;
         cost.gathered += memory->costs[tile].gathered;
         cost.float_terms += memory->costs[tile].float_terms;
       }
       const HalfCosts& costs = facts_.costs;
       const double features = static_cast<double>(job.num_features);
-      const double pairs = static_cast<double>(kHalfQueries * kHalfLanes * samples_.size());
-      const double half = costs.term * cost.terms + costs.pair * pairs +
+      const double half = costs.term * cost.terms + costs.pair * cost.pairs +
                           (costs.gathered_term * features + costs.gathered_pair) * cost.gathered;
       const double wide = static_cast<double>(cost.float_terms);
-      serves_[tile] = half < wide;
+      serves_[tile] = half < wide || cost.pairs == 0;  // nothing is known of it
       halves += half, floats += wide, either += std::min(half, wide);
     }
     const double query = static_cast<double>(kHalfLanes) * job.num_features * samples_.size();
@@ -186,9 +192,6 @@ class HalfPasses {
       std::fill(serves_.begin(), serves_.end(), 0);
     any_half_ = std::count(serves_.begin(), serves_.end(), 1) > 0;
     any_float_ = std::count(serves_.begin(), serves_.end(), 0) > 0;
-    job_.serves = serves_.data();
-    rest_ = job;
-    rest_.is_served = serves_.data();
   }
 
   TierPairs pairs() const {
@@ -212,12 +215,19 @@ class HalfPasses {
             static_cast<double>(query_errors_[query]) + worker.slack[lane];
   }
   float rel() const { return job_.rel; }
+  double term() const { return facts_.costs.term; }  // what one costs
 
  private:
-  void sweep_halves(int64_t panel, HalfWorker& half, Worker& wide) {
-    half.wide = &wide;
-    find_panel(panel, half, wide);
-    tier_.sweep_panel(job_, panel, half);
+  void sweep_halves(int64_t panel, HalfMemory& memory, const uint8_t* done, Worker& wide) {
+    HalfJob job = job_;
+    bool any = false;
+    for (size_t tile = 0; tile < serves_.size(); ++tile)
+      any |= memory.serves[tile] = serves_[tile] && !(done && done[tile]);
+    if (!any) return;
+    job.serves = memory.serves.data();
+    memory.worker.wide = &wide;
+    find_panel(panel, memory.worker, wide);
+    tier_.sweep_panel(job, panel, memory.worker);
   }
 
   void find_panel(int64_t panel, HalfWorker& half, Worker& wide) {
@@ -233,26 +243,19 @@ class HalfPasses {
       reaches_[i] = farthest_reach(job, i, job_.rel, query_errors_[i]);
   }
 
-  void find_samples() {
-    const int64_t count = std::clamp<int64_t>(panels_ / 64, 1, 8);
-    samples_.clear();
-    for (int64_t i = 0; i < count; ++i) samples_.push_back(panels_ * (2 * i + 1) / (2 * count));
-  }
-
   const Isa& isa_;
   const HalfTier& tier_;
   const HalfFacts facts_;
   const bool is_forced_;
-  const int64_t panels_, wide_panels_;
+  const int64_t panels_;
+  const std::vector<int64_t> samples_;
   const HalfBound bound_;
   HalfJob job_{};
-  SweepJob rest_{};  // what is left to the float32 sweep
   bool any_half_ = true, any_float_ = false;
   std::unique_ptr<Buffer<uint32_t>> packed_;
   int64_t packed_size_ = 0;
   std::vector<float> query_errors_, reaches_;
   std::vector<uint8_t> serves_;
-  std::vector<int64_t> samples_;
   std::vector<std::unique_ptr<HalfMemory>> memory_;
 };
 

@@ -53,6 +53,8 @@ unsigned find_tiers(const Isa& isa) {
   static const X86 has = probe_x86();
   const bool is_widest = &isa == avx512_isa();  // whose panels they share
   if (is_widest && has.avx512fp16 && avx512fp16_tier()) tiers |= static_cast<unsigned>(Tier::fp16);
+  if (is_widest && has.avx512vnni && avx512vnni_tier())
+    tiers |= static_cast<unsigned>(Tier::linear);
   static const bool has_tiles = has.amx && amx_tier() && may_use_tiles();
   if (is_widest && has_tiles) tiers |= static_cast<unsigned>(Tier::int8);
 #endif

@@ -291,6 +291,24 @@ inline float farthest_reach(const SweepJob& job, int64_t position, double rel, d
   return farthest;
 }
 
+// The float32 sweep of the candidates of a tier's panel, where it is left any tile.
+inline void sweep_floats(const Isa& isa, const SweepJob& job, int64_t panel, Worker& worker) {
+  const int64_t tiles = divide_up(job.num_queries, job.facts.tile_queries);
+  if (job.is_served && std::count(job.is_served, job.is_served + tiles, 0) == 0) return;
+  const int64_t lanes = job.facts.lanes, all = divide_up(job.num_candidates, lanes);
+  const int64_t first = panel * (kGatherLanes / lanes);
+  for (int64_t i = first; i < std::min(first + kGatherLanes / lanes, all); ++i)
+    isa.sweep_panel(job, i, worker);
+}
+
+// Panels that are swept first to tell what others cost, evenly spaced.
+inline std::vector<int64_t> sample_panels(int64_t panels) {
+  const int64_t count = std::clamp<int64_t>(panels / 64, 1, 8);
+  std::vector<int64_t> samples;
+  for (int64_t i = 0; i < count; ++i) samples.push_back(panels * (2 * i + 1) / (2 * count));
+  return samples;
+}
+
 // How far the factors of candidates are from their origin, and how large they are; rounding to
 // float32 included. What is not finite decides nothing anyway. True when it was interrupted.
 inline bool find_factor_reach(SweepJob& job, int threads,

@@ -11,6 +11,7 @@
 #include "host/bias.h"
 #include "host/half_passes.h"
 #include "host/int8_pass.h"
+#include "host/linear_pass.h"
 #include "host/passes.h"
 
 namespace kgfast {
@@ -23,6 +24,9 @@ constexpr int kKinds = 4;  // of counts: greater, equal, and both of the exclude
 struct {
   std::atomic<int64_t> swept, gathered, canonical;
 } tier_pairs;
+struct {
+  std::atomic<int64_t> swept, decided, gathered, canonical;
+} linear_pairs;
 
 // A worker and the memory that it points into.
 struct OwnedWorker : WorkerMemory {
@@ -73,10 +77,13 @@ class Ranking {
       workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_)), workers_[i]->index = i;
     if (HalfPasses::can_serve(execution, job_))
       half_ = std::make_unique<HalfPasses>(execution, job_, plan_);
+    if (LinearPass::can_serve(execution, job_))
+      linear_ = std::make_unique<LinearPass>(execution, job_, plan_);
   }
 
   ~Ranking() {
     if (half_) note(half_->pairs());
+    if (linear_) note(linear_->pairs());
     for (const auto& owned : workers_) note(owned->worker.pairs);
   }
 
@@ -89,6 +96,23 @@ class Ranking {
     if (is_ok(status_)) exclude();
     if (is_ok(status_)) collect();
     return status_;
+  }
+
+  void lower_bounds(double* bounds) {
+    score_targets();
+    for (int64_t query = 0; query < job_.query.count; ++query)
+      groups_.push_back({query}), swept_.push_back(query);
+    prepare_pass(0, swept_.size());
+    if (!linear_ || !linear_->begin(job_, 1.0)) return;
+    const int64_t queries = job_.query.count, all = job_.num_candidates;
+    std::vector<double> tile(queries * kLinearLanes);
+    for (int64_t panel = 0; panel < linear_->panels(); ++panel) {
+      linear_->lower_bounds(panel, workers_[0]->worker, tile.data());
+      const int64_t first = panel * kLinearLanes;
+      for (int64_t query = 0; query < queries; ++query)
+        std::copy_n(tile.data() + query * kLinearLanes, std::min<int64_t>(kLinearLanes, all - first),
+                    bounds + query * all + first);
+    }
   }
 
   void errors(float* values, double* bounds) {
@@ -125,6 +149,13 @@ class Ranking {
     tier_pairs.canonical += pairs.canonical;
   }
 
+  static void note(const LinearPairs& pairs) {
+    linear_pairs.swept += pairs.swept;
+    linear_pairs.decided += pairs.decided;
+    linear_pairs.gathered += pairs.gathered;
+    linear_pairs.canonical += pairs.canonical;
+  }
+
   // Runs body(worker, task) for every task, on all threads.
   template <class Body>
   void parallel(int64_t count, Body body) {
@@ -157,7 +188,8 @@ class Ranking {
 
   // Groups the queries that are equal, so that each is swept once for all its targets, and orders
   // them: those whose targets lie close are abandoned early, and tiles of like queries together.
-  // The widest crop says who is close, for its limit is the last to be passed.
+  // The widest crop says who is close, for its limit is the last to be passed. A tier that decides
+  // most pairs of some queries and none of others has those together.
   void find_order() {
     group_equal_queries();
     const int64_t widest = (job_.num_crops - 1) * job_.query.count;
@@ -171,6 +203,7 @@ class Ranking {
         if (!std::isnan(score)) reach[g] = std::min(reach[g], score);
       }
       if (needed) swept_.push_back(static_cast<int64_t>(g));
+      if (linear_) reach[g] += linear_->spread(job_, groups_[g][0]);
     }
     std::stable_sort(swept_.begin(), swept_.end(),
                      [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
@@ -281,24 +314,53 @@ class Ranking {
     packed_.pack(isa_, job_);
     if (int8_->serves(job_.num_queries))
       sweep_int8();
-    else if (half_ && half_->begin(job_))
-      sweep_halves();
     else
-      parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
-        isa_.sweep_panel(job_, panel, owned.worker);
-      });
+      sweep_distances();
     for (const auto& owned : workers_) isa_.rescore_band(job_, owned->worker);
   }
 
-  void sweep_halves() {
+  // Each tier takes what the one before it leaves of a panel.
+  void sweep_distances() {
+    const bool has_half = half_ && half_->begin(job_);
+    const bool has_linear = linear_ && linear_->begin(job_, has_half ? half_->term() : 1.0) &&
+                            chooses_linear();
+    if (status_.interrupted) return;
+    if (has_half) return sweep_halves(has_linear);
+    if (has_linear) return sweep_linear();
+    parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
+      isa_.sweep_panel(job_, panel, owned.worker);
+    });
+  }
+
+  bool chooses_linear() {
+    parallel(linear_->samples(), [&](OwnedWorker& owned, int64_t sample) {
+      linear_->try_sample(sample, owned.index, owned.worker);
+    });
+    return linear_->choose();
+  }
+
+  void sweep_linear() {
+    parallel(linear_->panels(), [&](OwnedWorker& owned, int64_t panel) {
+      SweepJob rest = job_;
+      rest.is_served = linear_->sweep(panel, owned.index, owned.worker);
+      sweep_floats(isa_, rest, panel, owned.worker);
+    });
+  }
+
+  void sweep_halves(bool has_linear) {
+    const auto done = [&](OwnedWorker& owned, int64_t panel) -> const uint8_t* {
+      return has_linear ? linear_->sweep(panel, owned.index, owned.worker) : nullptr;
+    };
     const int64_t samples = static_cast<int64_t>(half_->samples().size());
     parallel(samples, [&](OwnedWorker& owned, int64_t sample) {
-      half_->sweep_sample(sample, owned.index, owned.worker);
+      half_->sweep_sample(sample, owned.index, done(owned, half_->samples()[sample]),
+                          owned.worker);
     });
     if (status_.interrupted) return;
     half_->choose(job_);
     parallel(half_->panels(), [&](OwnedWorker& owned, int64_t panel) {
-      if (!half_->is_sample(panel)) half_->sweep(panel, owned.index, owned.worker);
+      if (!half_->is_sample(panel))
+        half_->sweep(panel, owned.index, done(owned, panel), owned.worker);
     });
   }
 
@@ -454,10 +516,15 @@ class Ranking {
   std::unique_ptr<Int8Pass> int8_;
   std::vector<std::unique_ptr<OwnedWorker>> workers_;
   std::unique_ptr<HalfPasses> half_;
+  std::unique_ptr<LinearPass> linear_;
   SweepStatus status_;
 };
 
 }  // namespace
+
+void linear_bounds(const Execution& execution, const RankRequest& request, double* bounds) {
+  Ranking(execution, request).lower_bounds(bounds);
+}
 
 SweepStatus rank_counts(const Execution& execution, const RankRequest& request) {
   return Ranking(execution, request).count();
@@ -466,6 +533,11 @@ SweepStatus rank_counts(const Execution& execution, const RankRequest& request) 
 void sweep_errors(const Execution& execution, const RankRequest& request, float* values,
                   double* bounds) {
   Ranking(execution, request).errors(values, bounds);
+}
+
+LinearPairs rank_linear_pairs() {
+  return {linear_pairs.swept, linear_pairs.decided, linear_pairs.gathered,
+          linear_pairs.canonical};
 }
 
 TierPairs rank_tier_pairs() {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "host/execution.h"
-#include "host/half.h"
+#include "host/linear.h"
 
 namespace kgfast {
 
@@ -29,5 +29,11 @@ void sweep_errors(const Execution& execution, const RankRequest& request, float*
 // What became of pairs that a tier swept, since the process began: swept by it, gathered to float32
 // as it left them open, and of those decided by canonical scores.
 TierPairs rank_tier_pairs();
+
+// What became of pairs of the linear tier, likewise.
+LinearPairs rank_linear_pairs();
+
+// What the linear tier proves: no distance is below, [B][M]. For tests.
+void linear_bounds(const Execution& execution, const RankRequest& request, double* bounds);
 
 }  // namespace kgfast

@@ -7,7 +7,7 @@ namespace kgfast {
 
 // Bits of a mask, in the order of TIERS in kernels/cpu/tiers.py.
 // `forced` makes them serve whatever that costs: for tests.
-enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4, forced = 256 };
+enum class Tier : unsigned { fp16 = 1, bf16 = 2, int8 = 4, linear = 8, forced = 256 };
 
 // What became of pairs.
 struct TierPairs {
@@ -16,9 +16,11 @@ struct TierPairs {
 
 struct HalfTier;
 struct Int8Tier;
+struct LinearTier;
 
-// half.h; nullptr where this build lacks it.
+// half.h, int8.h, linear.h; nullptr where this build lacks it.
 const HalfTier* avx512fp16_tier();
 const Int8Tier* amx_tier();
+const LinearTier* avx512vnni_tier();
 
 }  // namespace kgfast

@@ -1,0 +1,90 @@
+// Rows as bytes for the linear tier, with what rounding left of them measured as the score measures.
+//
+// Cost model: two passes over a row, 14 instructions for 16 numbers (rotate: and a root for two);
+// columns of 16 rows are transposed as words of 4 bytes.
+#pragma once
+#include <cfloat>
+#include <limits>
+
+#include "engine/gather.h"
+#include "host/linear.h"
+
+namespace kgfast {
+namespace {
+
+constexpr float kLeastLinear = 0x1p-100f;  // of a row's largest number, for a scale that is normal
+constexpr float kMostLinear = 0x1p100f;    // rows beyond are left open: no product overflows
+
+inline __mmask16 linear_lanes(int64_t left) {
+  return static_cast<__mmask16>(left >= Simd::W ? 0xFFFF : (1u << left) - 1);
+}
+
+// Packs one row: planes `stride` bytes apart. False where it does not fit, or is not finite.
+template <class Score>
+inline bool pack_linear_row(const float* const* planes, int64_t features, int64_t stride,
+                            uint8_t* out, float* scale, float* error) {
+  constexpr int P = Score::planes, W = Simd::W;
+  V most = Simd::set1(kLeastLinear);
+  for (int64_t k = 0; k < features; k += W)
+    for (int p = 0; p < P; ++p) {
+      const V x = _mm512_maskz_loadu_ps(linear_lanes(features - k), planes[p] + k);
+      most = _mm512_range_ps(most, x, 0x0B);  // the larger magnitude
+    }
+  const float largest = _mm512_reduce_max_ps(most), unit = largest / kLinearMost;
+  const V inverse = Simd::set1(1.0f / unit), zeros[P] = {};
+  const __m128i offset = _mm_set1_epi8(-128);
+  V sum = Simd::zero();
+  for (int64_t k = 0; k < features; k += W) {
+    V rest[P];
+    for (int p = 0; p < P; ++p) {
+      const V x = _mm512_maskz_loadu_ps(linear_lanes(features - k), planes[p] + k);
+      const V scaled = Simd::mul(x, inverse);
+      const __m512i whole = _mm512_cvtps_epi32(scaled);
+      rest[p] = Simd::sub(scaled, _mm512_cvtepi32_ps(whole));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + p * stride + k),
+                       _mm_xor_si128(_mm512_cvtepi32_epi8(whole), offset));
+    }
+    sum = Score::add(sum, rest, zeros);
+  }
+  const float moved = _mm512_reduce_add_ps(sum), count = static_cast<float>(features);
+  *scale = unit / kLinearMost;
+  *error = unit * (moved * (1.0f + 0x1p-12f + (count + 16.0f) * 0x1p-22f) + count * 0x1p-12f) *
+           (1.0f + 0x1p-20f);
+  return largest <= kMostLinear && moved <= FLT_MAX;
+}
+
+template <class Score>
+void pack_linear_panel(const SweepJob& sweep, int64_t panel, LinearWorker& worker) {
+  constexpr int P = Score::planes, W = Simd::W;
+  const FloatMode mode(FloatMode::kIeee);
+  const GatherPlace place = gather_place(sweep, panel);
+  const int64_t features = sweep.num_features, plane = linear_features(features);
+  const int64_t numbers = P * plane, row_bytes = (numbers + 63) / 64 * 64;
+  bool all_fit = true;
+  for (bool* has_row = worker.has_row; has_row < worker.has_row + kLinearLanes; ++has_row)
+    *has_row = false;
+  for (int lane = 0; lane < kLinearLanes; lane += W) {
+    const float* rows[W];
+    for (int i = 0; i < W; ++i) {  // those past the last candidate repeat it
+      const int64_t last = place.num_valid - 1;
+      const int from = lane + i < last ? lane + i : static_cast<int>(last);
+      const float* planes[P];
+      find_row<Score>(sweep, place, from, worker, planes);
+      uint8_t* out = worker.row_bytes + i * row_bytes;
+      rows[i] = reinterpret_cast<const float*>(out);
+      float *scale = worker.scales + lane + i, *error = worker.errors + lane + i;
+      if (pack_linear_row<Score>(planes, features, plane, out, scale, error)) continue;
+      *scale = 0.0f;
+      *error = std::numeric_limits<float>::infinity();
+      all_fit = false;
+    }
+    auto* to = reinterpret_cast<float*>(worker.bytes) + lane;
+    for (int64_t word = 0; word < row_bytes / 4; word += W)
+      Simd::transpose(rows, word, to + word * kLinearLanes, kLinearLanes);
+  }
+  if (!all_fit)
+    find_nonfinite(sweep, place.first, static_cast<int>(place.num_valid), *worker.wide);
+}
+
+}  // namespace
+}  // namespace kgfast

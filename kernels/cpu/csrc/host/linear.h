@@ -1,0 +1,73 @@
+// The linear tier of distances: a product of bytes that proves candidates to be past the targets.
+//
+// With vectors u_k of a query that are no longer than 1, sum_k |q_k - c_k| >= <U, q> - <U, c>. Here
+// U = a / 127, whole numbers; c = s (X + r), whole numbers and what rounding left, which is
+// measured. So the product <a, X> is one of bytes, exactly; docs/exactness.md has the bound.
+//
+// Layout of a panel (128 candidates, K numbers: planes one after the other, each of whole
+// kLinearRun):
+//   uint8 bytes [K / 4][128 candidates][4 numbers]: X + 128
+// and of a tile of 4 queries:
+//   int8 a [K / 4][4 queries][4 numbers]
+// Plain data, like job.h.
+#pragma once
+#include "host/gather.h"
+
+namespace kgfast {
+
+constexpr int kLinearLanes = kGatherLanes;
+constexpr int kLinearQueries = 4;     // of a tile, as the other sweeps' of distances
+constexpr int64_t kLinearGroup = 4;   // numbers that one instruction adds up
+constexpr int64_t kLinearRun = 16;    // numbers that are packed at a time
+constexpr int kLinearMost = 127;      // the largest |a_k|, which is |u_k| = 1
+
+constexpr int64_t linear_features(int64_t features) {
+  return (features + kLinearRun - 1) / kLinearRun * kLinearRun;
+}
+
+// Pairs whose product was taken; of those, in tiles that were left to it, decided by it and
+// gathered to float32, and of these decided by canonical scores.
+struct LinearPairs {
+  int64_t swept, decided, gathered, canonical;
+};
+
+struct LinearJob {
+  const SweepJob* sweep;
+  int64_t numbers;         // K
+  const int8_t* tiles;     // of job.query_ids
+  const int32_t* offsets;  // [tiles][kLinearQueries]: -128 times the sum of a
+  const float* limits;     // likewise: a candidate is past all targets where s <a, X> + error is below
+  const uint8_t* serves;   // [tiles]: whether the tier sweeps it
+  int64_t afford;          // pairs of a tile that are gathered rather than swept
+};
+
+struct LinearWorker : Gathering {
+  uint8_t* bytes;         // of the present panel, and room for whole transposes
+  uint8_t* row_bytes;     // [16][numbers]
+  float *scales, *errors;  // [kLinearLanes]: s / 127; what is added to a product, infinite where
+                           // numbers did not fit
+  uint8_t* done;          // [tiles]: whether all pairs of the panel are decided
+  int64_t* could;         // [tiles]: panels of the sample of which that holds
+  int64_t decided;
+};
+
+// What things cost, in terms of the float32 sweep.
+struct LinearCosts {
+  double term, pair;                    // of the product
+  double gathered_term, gathered_pair;  // of pairs that it leaves open
+};
+
+struct LinearTier {
+  // Costs of a score; no term where the tier does not serve it.
+  LinearCosts (*costs)(ScoreId);
+  // Packs a panel; the wide worker's first bad rows are noted.
+  void (*pack_panel)(const SweepJob&, int64_t panel, LinearWorker&);
+  // Decides the pairs of a packed panel, tile by tile, where it leaves few open, and says where.
+  void (*sweep_panel)(const LinearJob&, int64_t panel, LinearWorker&);
+  // Counts the tiles of which that holds.
+  void (*try_panel)(const LinearJob&, int64_t panel, LinearWorker&);
+  // s <a, X> + error of a packed panel, [tiles][kLinearQueries][kLinearLanes]: for tests.
+  void (*panel_values)(const LinearJob&, LinearWorker&, float* out);
+};
+
+}  // namespace kgfast
