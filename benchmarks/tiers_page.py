@@ -16,13 +16,16 @@ from lib.results import read_rows
 PAGE = ROOT / "docs" / "tiers.md"
 RESULT, DOT_RESULT = "cpu-tiers-speed.json", "cpu-dot-tiers-speed.json"
 DOT_HEADS = ("work", "entities", "features", "queries", "table", "times faster", "to float32")
-HEADS = ("score", "features", "table", "side", "times faster", "float16 swept", "gathered")
+HEADS = ("score", "features", "table", "side", "tiers", "times faster", "linear", "float16")
 
 
 def block(folder: Path) -> str:
     """A row for each table and side, one for each work of dot, and what was measured."""
     rows = read_rows(folder / RESULT)
-    lines = [pages.row(*HEADS, "canonical"), "|---|---:|---|---|---:|---:|---:|---:|"]
+    lines = [
+        pages.row(*HEADS, "gathered", "canonical"),
+        "|---|---:|---|---|---|---:|---:|---:|---:|---:|",
+    ]
     lines += [_of(row) for row in rows]
     dot = read_rows(folder / DOT_RESULT)
     own = [
@@ -40,7 +43,9 @@ def _of(row: Mapping[str, Any]) -> str:
         str(row["dim"]),
         f"{row['table']} (`{row['run']}`)" if "run" in row else row["table"],
         row["side"],
+        row["tiers"],
         f"{faster['median']:.2f} ({faster['min']:.2f} .. {faster['max']:.2f})",
+        f"{row['decided']:.0%}",
         f"{row['swept']:.0%}",
         f"{row['gathered']:.1%}",
         f"{row['canonical']:.2%}",

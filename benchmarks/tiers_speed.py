@@ -1,4 +1,4 @@
-"""Rank counts with the half-precision sweep before the float32 one and without it, in turns.
+"""Rank counts with tiers of distances before the float32 sweep and without them, in turns.
 
     python benchmarks/tiers_speed.py --run DIR    tables of runs of RotatE as well (may be repeated)
     python benchmarks/tiers_speed.py --quick      a smoke test: a small table
@@ -36,6 +36,8 @@ from lib.tables import console
 
 REFERENCE_QUERIES = 2  # checked against the specification
 NORMAL = ("l1", "l2")  # scores of normal numbers
+SETS = ("linear", "fp16", "linear,fp16")  # values of KGFAST_TIERS that are measured
+LINEAR = ("l1", "rotate")  # scores that the linear tier serves
 
 
 @contextmanager
@@ -90,39 +92,54 @@ def sides(
         )
 
 
-def measured(work: Work, score: str, rounds: int) -> dict[str, Any]:
-    """Seconds with and without, the shares of pairs, and whether the counts are the same."""
-    seconds: dict[str, list[float]] = {"none": [], "fp16": []}
-    counts, pairs = {}, (0, 0, 0)
+def sets_of(score: str) -> list[str]:
+    """The sets of tiers that this machine has and that serve a score."""
+    have = set(tiers.available(cpu.isa()))
+    names = have if score in LINEAR else have - {"linear"}
+    return [value for value in SETS if set(value.split(",")) <= names]
+
+
+def pairs_so_far() -> tuple[int, ...]:
+    """Since the process began: decided by linear, swept by fp16, gathered by either, canonical."""
+    _, decided, near, canonical = cpu.extension.linear_pairs()
+    swept, gathered, more = cpu.extension.tier_pairs()
+    return decided, swept, near + gathered, canonical + more
+
+
+def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
+    """Of each set of tiers: seconds with and without it, shares of pairs, whether counts agree."""
+    sets = sets_of(score)
+    seconds: dict[str, list[float]] = {value: [] for value in ("none", *sets)}
+    counts, pairs = {}, {}
     for _ in range(rounds + 1):  # the first warms up
         for value, times in seconds.items():
             with tiers_set(value):
-                before, start = cpu.extension.tier_pairs(), time.thread_time()
+                before, start = pairs_so_far(), time.thread_time()
                 counts[value] = kgfast_counts(work, score)
                 times.append(time.thread_time() - start)
-                after = cpu.extension.tier_pairs()
-            pairs = tuple(b - a for a, b in zip(before, after, strict=True))
+                after = pairs_so_far()
+            pairs[value] = [b - a for a, b in zip(before, after, strict=True)]
     kept = {value: times[1:] for value, times in seconds.items()}
-    ratios = [a / b for a, b in zip(kept["none"], kept["fp16"], strict=True)]
-    swept, gathered, canonical = pairs
     distinct = len(work.queries.unique(dim=0)) * len(work.table)
-    return {
-        "queries": len(work.queries),
-        "entities": len(work.table),
-        "cpu_seconds": {value: Timing.of(times).as_dict() for value, times in kept.items()},
-        "times_faster": {
-            "median": statistics.median(ratios),
-            "min": min(ratios),
-            "max": max(ratios),
-        },
-        "swept": swept / distinct,
-        "gathered": gathered / distinct,
-        "canonical": canonical / distinct,
-        "same_counts": all(
-            torch.equal(a, b) for a, b in zip(counts["none"], counts["fp16"], strict=True)
-        ),
-        "equals_reference": equals_reference(work, score, counts["fp16"]),
-    }
+    for value in sets:
+        ratios = [a / b for a, b in zip(kept["none"], kept[value], strict=True)]
+        shares = ("decided", "swept", "gathered", "canonical")
+        yield {
+            "tiers": value,
+            "queries": len(work.queries),
+            "entities": len(work.table),
+            "cpu_seconds": {name: Timing.of(kept[name]).as_dict() for name in ("none", value)},
+            "times_faster": {
+                "median": statistics.median(ratios),
+                "min": min(ratios),
+                "max": max(ratios),
+            },
+            **{name: count / distinct for name, count in zip(shares, pairs[value], strict=True)},
+            "same_counts": all(
+                torch.equal(a, b) for a, b in zip(counts["none"], counts[value], strict=True)
+            ),
+            "equals_reference": equals_reference(work, score, counts[value]),
+        }
 
 
 def equals_reference(work: Work, score: str, found: tuple[Tensor, Tensor | None]) -> bool:
@@ -154,24 +171,29 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def line_of(row: dict[str, Any]) -> str:
+    """What the console shows of a row."""
+    return (
+        f"{row['score']:<7}{row['dim']:>4} {row['table']:<18}{row['side']:<5}{row['tiers']:<12}"
+        f"{row['times_faster']['median']:5.2f}x  decided {row['decided']:6.1%}  "
+        f"swept {row['swept']:6.1%}  gathered {row['gathered']:6.2%}  "
+        f"canonical {row['canonical']:7.3%}"
+    )
+
+
 def main() -> int:
     """Measure, print, write; 1 if an answer differs from the specification."""
     options, out, about = parse(), console(), facts("cpu")
-    if not cpu.is_available() or "fp16" not in tiers.available(cpu.isa()):
-        out.print("this machine or build has no AVX512-FP16: nothing to compare")
+    if not cpu.is_available() or not sets_of("rotate"):
+        out.print("this machine or build has no tiers of distances: nothing to compare")
         return 0
     torch.set_num_threads(1)
     out.print(machine_line(about), style="dim")
     rows = []
     for told, work in works(options):
-        row = {"benchmark": "tiers_speed", "extrapolated": False} | told
-        row |= measured(work, told["score"], options.rounds)
-        rows.append(row | about)
-        out.print(
-            f"{row['score']:<7}{row['dim']:>4} {row['table']:<18}{row['side']:<5}"
-            f"{row['times_faster']['median']:5.2f}x  swept {row['swept']:6.1%}  "
-            f"gathered {row['gathered']:6.2%}  canonical {row['canonical']:7.3%}"
-        )
+        for found in measured(work, told["score"], options.rounds):
+            rows.append({"benchmark": "tiers_speed", "extrapolated": False} | told | found | about)
+            out.print(line_of(rows[-1]))
         if options.json is not None:  # after each: a run that is stopped keeps what there is
             write_json(options.json, {"rows": rows})
     return 0 if all(row["same_counts"] and row["equals_reference"] for row in rows) else 1

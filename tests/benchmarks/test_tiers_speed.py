@@ -9,13 +9,16 @@ from kgfast.kernels.cpu import tiers
 
 
 def test_tiers_speed_compares_the_same_counts(call, tmp_path):
-    if not cpu.is_available() or "fp16" not in tiers.available(cpu.isa()):
-        pytest.skip("this machine or build has no AVX512-FP16")
+    have = set(tiers.available(cpu.isa())) if cpu.is_available() else set()
+    if not have & {"fp16", "linear"}:
+        pytest.skip("this machine or build has no tiers of distances")
     result = tmp_path / "tiers.json"
     done = call("tiers_speed.py", "--quick", "--json", result)
     assert done.returncode == 0, done.stderr
     rows = json.loads(result.read_text())["rows"]
-    assert {row["score"] for row in rows} == {"rotate", "l1", "l2"}
+    assert {row["score"] for row in rows} >= {"rotate", "l1"}
+    assert {row["tiers"] for row in rows if row["score"] == "l2"} <= {"fp16"}
+    assert {name for row in rows for name in row["tiers"].split(",")} == have & {"fp16", "linear"}
     for row in rows:
         assert row["same_counts"]
         assert row["equals_reference"]
@@ -25,6 +28,7 @@ def test_tiers_speed_compares_the_same_counts(call, tmp_path):
 def test_the_page_shows_every_row(load, tmp_path):
     page = load("tiers_page")
     row = {"score": "l2", "dim": 7, "table": "normal", "side": "tail", "swept": 0.5}
+    row |= {"tiers": "linear,fp16", "decided": 0.25}
     row |= {"gathered": 0.021, "canonical": 0.00034, "machine": {"name": "m"}, "versions": {}}
     row |= {"times_faster": {"median": 1.5, "min": 1.4, "max": 1.6}, "date": "2026-01-01"}
     row |= {"command": "c"}
@@ -36,6 +40,9 @@ def test_the_page_shows_every_row(load, tmp_path):
     ranks["seconds"] = {"none": 2.0, "int8": 1.0}
     (tmp_path / page.DOT_RESULT).write_text(json.dumps({"rows": [ranks, dot]}))
     found = page.block(tmp_path)
-    assert "| l2 | 7 | normal | tail | 1.50 (1.40 .. 1.60) | 50% | 2.1% | 0.03% |" in found
+    assert (
+        "| l2 | 7 | normal | tail | linear,fp16 | 1.50 (1.40 .. 1.60) | 25% | 50% | 2.1% | 0.03% |"
+        in found
+    )
     assert "| ranks | 5,000 | 7 | 3 | normal | 2.00 | 0.21% | 0.003% |  |" in found
     assert "| best 10 | 5,000 | 7 | 3 | normal | 2.00 |  |  | 3.0x |" in found
