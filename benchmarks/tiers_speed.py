@@ -36,7 +36,6 @@ from lib.tables import console
 
 REFERENCE_QUERIES = 2  # checked against the specification
 NORMAL = ("l1", "l2")  # scores of normal numbers
-SETS = ("linear", "fp16", "linear,fp16")  # values of KGFAST_TIERS that are measured
 LINEAR = ("l1", "rotate")  # scores that the linear tier serves
 
 
@@ -93,10 +92,10 @@ def sides(
 
 
 def sets_of(score: str) -> list[str]:
-    """The sets of tiers that this machine has and that serve a score."""
-    have = set(tiers.available(cpu.isa()))
-    names = have if score in LINEAR else have - {"linear"}
-    return [value for value in SETS if set(value.split(",")) <= names]
+    """Values of ``KGFAST_TIERS``: each tier that serves a score alone, and all of them."""
+    names = ("linear", "fp16") if score in LINEAR else ("fp16",)
+    each = [name for name in names if name in tiers.available(cpu.isa())]
+    return list(dict.fromkeys([*each, ",".join(each)])) if each else []
 
 
 def pairs_so_far() -> tuple[int, ...]:

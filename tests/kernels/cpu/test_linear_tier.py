@@ -15,7 +15,8 @@ from support.flat import operands_of
 from support.problems import TABLES, Problem, cast, no_known, problems, table_of
 from support.sampled import threads
 
-LINEAR, FP16, FORCED = 1 << tiers.TIERS.index("linear"), 1 << tiers.TIERS.index("fp16"), 256
+LINEAR, FP16 = (1 << tiers.TIERS.index(name) for name in ("linear", "fp16"))
+FORCED = 256  # csrc/host/tiers.h: serve whatever it costs
 SERVED = ("l1", "rotate")
 
 pytestmark = pytest.mark.skipif(

@@ -59,7 +59,7 @@ void pack_linear_panel(const SweepJob& sweep, int64_t panel, LinearWorker& worke
   const FloatMode mode(FloatMode::kIeee);
   const GatherPlace place = gather_place(sweep, panel);
   const int64_t features = sweep.num_features, plane = linear_features(features);
-  const int64_t numbers = P * plane, row_bytes = (numbers + 63) / 64 * 64;
+  const int64_t numbers = P * plane, row_bytes = linear_row_bytes(numbers);
   bool all_fit = true;
   for (bool* has_row = worker.has_row; has_row < worker.has_row + kLinearLanes; ++has_row)
     *has_row = false;
@@ -79,7 +79,7 @@ void pack_linear_panel(const SweepJob& sweep, int64_t panel, LinearWorker& worke
       all_fit = false;
     }
     auto* to = reinterpret_cast<float*>(worker.bytes) + lane;
-    for (int64_t word = 0; word < row_bytes / 4; word += W)
+    for (int64_t word = 0; word < row_bytes / kLinearGroup; word += W)
       Simd::transpose(rows, word, to + word * kLinearLanes, kLinearLanes);
   }
   if (!all_fit)

@@ -1,71 +1,86 @@
-// The linear tier's product: a panel of bytes against tiles of 4 queries.
+// The linear tier: a panel of bytes against tiles of 4 queries. What a product leaves open is
+// gathered, or left to another sweep.
 //
 // Cost model: for 4 numbers of a row 4 queries x 4 vectors of 16 candidates, one instruction each,
-// and 8 loads: a tenth of the float32 sweep's rotate, a sixteenth with its roots. A tile is left
-// where the first half of the lanes has more open pairs than gathering pays for.
+// and 8 loads: a twentieth of the float32 sweep's rotate. A conversion, a fused operation and a
+// comparison for 16 pairs follow.
 #pragma once
+#include <cstring>
+
 #include "engine/linear_pack.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int kLinearVectors = 4;  // of 16 candidates that are summed together: half of a panel
-using LinearSums = __m512i[kLinearQueries][kLinearVectors];
+constexpr int kLinearVectors = 4;  // of 16 candidates that are summed together
+using LinearSums = int32_t[kLinearQueries][kLinearLanes];
 
-// s <a, X> of a tile with the candidates of half a panel, and their errors.
-inline void add_linear(const LinearJob& job, int64_t tile, int first, const LinearWorker& worker,
-                       V (&values)[kLinearQueries][kLinearVectors]) {
-  const uint8_t* panel = worker.bytes + first * kLinearGroup;
-  const int8_t* queries = job.tiles + tile * kLinearQueries * job.numbers;
-  LinearSums sums;
+// <a, X + 128> of a tile. Not inlined: its sums are all the registers there are.
+__attribute__((noinline)) void add_linear(const LinearJob& job, int64_t tile,
+                                          const uint8_t* bytes, LinearSums& out) {
+  const int8_t* queries = job.queries + tile * kLinearQueries * job.numbers;
+  for (int first = 0; first < kLinearLanes; first += kLinearVectors * Simd::W) {
+    const uint8_t* panel = bytes + first * kLinearGroup;
+    __m512i sums[kLinearQueries][kLinearVectors] = {};
+    for (int64_t n = 0; n < job.numbers; n += kLinearGroup) {
+      __m512i c[kLinearVectors];
 #pragma GCC unroll 4
-  for (int a = 0; a < kLinearQueries; ++a)
+      for (int b = 0; b < kLinearVectors; ++b)
+        c[b] = _mm512_load_si512(panel + n * kLinearLanes + b * 64);
 #pragma GCC unroll 4
-    for (int b = 0; b < kLinearVectors; ++b)
-      sums[a][b] = _mm512_set1_epi32(job.offsets[tile * kLinearQueries + a]);
-  for (int64_t n = 0; n < job.numbers; n += kLinearGroup) {
-    __m512i c[kLinearVectors];
+      for (int a = 0; a < kLinearQueries; ++a) {
+        int32_t word;
+        std::memcpy(&word, queries + a * job.numbers + n, sizeof word);
+        const __m512i q = _mm512_set1_epi32(word);
 #pragma GCC unroll 4
-    for (int b = 0; b < kLinearVectors; ++b)
-      c[b] = _mm512_loadu_si512(panel + n * kLinearLanes + b * 64);
-#pragma GCC unroll 4
-    for (int a = 0; a < kLinearQueries; ++a) {
-      int32_t word;
-      __builtin_memcpy(&word, queries + n * kLinearQueries + a * kLinearGroup, sizeof word);
-      const __m512i q = _mm512_set1_epi32(word);
-#pragma GCC unroll 4
-      for (int b = 0; b < kLinearVectors; ++b) sums[a][b] = _mm512_dpbusd_epi32(sums[a][b], c[b], q);
+        for (int b = 0; b < kLinearVectors; ++b)
+          sums[a][b] = _mm512_dpbusd_epi32(sums[a][b], c[b], q);
+      }
     }
-  }
-#pragma GCC unroll 4
-  for (int b = 0; b < kLinearVectors; ++b) {
-    const V scale = Simd::load(worker.scales + first + b * Simd::W);
-    const V error = Simd::load(worker.errors + first + b * Simd::W);
 #pragma GCC unroll 4
     for (int a = 0; a < kLinearQueries; ++a)
-      values[a][b] = Simd::fma(_mm512_cvtepi32_ps(sums[a][b]), scale, error);
+#pragma GCC unroll 4
+      for (int b = 0; b < kLinearVectors; ++b)
+        _mm512_store_si512(out[a] + first + b * Simd::W, sums[a][b]);
   }
 }
 
-// Lanes of a tile that may not be past its targets; how many, or more than the job affords.
+// s <a, X> + error of 16 candidates, of one query.
+inline V linear_value(const LinearJob& job, int64_t query, const int32_t* sums, int lane,
+                      const LinearWorker& worker) {
+  const __m512i sum = _mm512_add_epi32(_mm512_load_si512(sums + lane),
+                                       _mm512_set1_epi32(job.offsets[query]));
+  return Simd::fma(_mm512_cvtepi32_ps(sum), Simd::load(worker.scales + lane),
+                   Simd::load(worker.errors + lane));
+}
+
+// Lanes of a tile that may not be past its targets; returns how many.
 inline int64_t find_linear_left(const LinearJob& job, const GatherPlace& place, int64_t tile,
-                                const LinearWorker& worker, LaneMasks (&left)[kLinearQueries]) {
-  const int64_t rest = job.sweep->num_queries - tile * kLinearQueries;
+                                const LinearSums& sums, const LinearWorker& worker,
+                                LaneMasks (&left)[kLinearQueries]) {
+  const int64_t first = tile * kLinearQueries, rest = job.sweep->num_queries - first;
   int64_t count = 0;
-  for (int first = 0; first < kLinearLanes && count <= job.afford;
-       first += kLinearVectors * Simd::W) {
-    V values[kLinearQueries][kLinearVectors];
-    add_linear(job, tile, first, worker, values);
-    for (int a = 0; a < kLinearQueries && a < rest; ++a) {
-      const V limit = Simd::set1(job.limits[tile * kLinearQueries + a]);
-      for (int b = 0; b < kLinearVectors; ++b) {
-        const int at = first / Simd::W + b;
-        left[a][at] = place.valid[at] & ~Simd::less(values[a][b], limit);
-        count += __builtin_popcount(left[a][at]);
-      }
+  for (int a = 0; a < kLinearQueries && a < rest; ++a) {
+    const V limit = Simd::set1(job.limits[first + a]);
+    for (int b = 0; b < kGatherVectors; ++b) {
+      const V value = linear_value(job, first + a, sums[a], b * Simd::W, worker);
+      left[a][b] = place.valid[b] & ~Simd::less(value, limit);
+      count += __builtin_popcount(left[a][b]);
     }
   }
   return count;
+}
+
+// Calls take(tile, sums) for every tile that the tier serves.
+template <class Take>
+inline void for_linear_tiles(const LinearJob& job, const LinearWorker& worker, Take take) {
+  const int64_t tiles = (job.sweep->num_queries + kLinearQueries - 1) / kLinearQueries;
+  alignas(64) LinearSums sums;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    if (!job.serves[tile]) continue;
+    add_linear(job, tile, worker.bytes, sums);
+    take(tile, sums);
+  }
 }
 
 template <class Score>
@@ -73,42 +88,39 @@ void sweep_linear_panel(const LinearJob& job, int64_t panel, LinearWorker& worke
   const FloatMode mode(FloatMode::kFlush);
   const GatherPlace place = gather_place(*job.sweep, panel);
   const int64_t queries = job.sweep->num_queries;
-  for (int64_t tile = 0, first = 0; first < queries; ++tile, first += kLinearQueries) {
-    worker.done[tile] = false;
-    if (!job.serves[tile]) continue;
+  for (int64_t tile = 0; tile * kLinearQueries < queries; ++tile) worker.done[tile] = false;
+  for_linear_tiles(job, worker, [&](int64_t tile, const LinearSums& sums) {
     LaneMasks left[kLinearQueries];
-    const int64_t count = find_linear_left(job, place, tile, worker, left);
-    const int64_t size = queries - first < kLinearQueries ? queries - first : kLinearQueries;
+    const int64_t count = find_linear_left(job, place, tile, sums, worker, left);
+    const int64_t first = tile * kLinearQueries, rest = queries - first;
+    const int64_t size = rest < kLinearQueries ? rest : kLinearQueries;
     worker.pairs.swept += size * place.num_valid;
-    if (count > job.afford) continue;
+    if (count > job.afford) return;
     worker.done[tile] = true;
     worker.decided += size * place.num_valid - count;
     for (int64_t a = 0; count && a < size; ++a)
       decide_left<Score>(*job.sweep, place, first + a, left[a], worker);
-  }
+  });
 }
 
 inline void try_linear_panel(const LinearJob& job, int64_t panel, LinearWorker& worker) {
   const FloatMode mode(FloatMode::kFlush);
   const GatherPlace place = gather_place(*job.sweep, panel);
-  const int64_t tiles = (job.sweep->num_queries + kLinearQueries - 1) / kLinearQueries;
-  LaneMasks left[kLinearQueries];
-  for (int64_t tile = 0; tile < tiles; ++tile)
-    if (job.serves[tile])
-      worker.could[tile] += find_linear_left(job, place, tile, worker, left) <= job.afford;
+  for_linear_tiles(job, worker, [&](int64_t tile, const LinearSums& sums) {
+    LaneMasks left[kLinearQueries];
+    worker.could[tile] += find_linear_left(job, place, tile, sums, worker, left) <= job.afford;
+  });
 }
 
 inline void linear_values(const LinearJob& job, LinearWorker& worker, float* out) {
-  const int64_t tiles = (job.sweep->num_queries + kLinearQueries - 1) / kLinearQueries;
-  for (int64_t tile = 0; tile < tiles; ++tile)
-    for (int first = 0; first < kLinearLanes; first += kLinearVectors * Simd::W) {
-      V values[kLinearQueries][kLinearVectors];
-      add_linear(job, tile, first, worker, values);
-      for (int a = 0; a < kLinearQueries; ++a)
-        for (int b = 0; b < kLinearVectors; ++b)
-          Simd::store(out + (tile * kLinearQueries + a) * kLinearLanes + first + b * Simd::W,
-                      values[a][b]);
-    }
+  for_linear_tiles(job, worker, [&](int64_t tile, const LinearSums& sums) {
+    for (int64_t a = 0; a < kLinearQueries; ++a)
+      for (int lane = 0; lane < kLinearLanes; lane += Simd::W) {
+        const int64_t query = tile * kLinearQueries + a;
+        Simd::store(out + query * kLinearLanes + lane,
+                    linear_value(job, query, sums[a], lane, worker));
+      }
+  });
 }
 
 }  // namespace

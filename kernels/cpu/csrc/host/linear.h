@@ -7,9 +7,9 @@
 // Layout of a panel (128 candidates, K numbers: planes one after the other, each of whole
 // kLinearRun):
 //   uint8 bytes [K / 4][128 candidates][4 numbers]: X + 128
-// and of a tile of 4 queries:
-//   int8 a [K / 4][4 queries][4 numbers]
-// Plain data, like job.h.
+// with room for whole transposes at the end, and of queries, 4 of which are a tile:
+//   int8 a [queries][K]
+// Past the last query come zeros. Plain data, like job.h.
 #pragma once
 #include "host/gather.h"
 
@@ -25,6 +25,9 @@ constexpr int64_t linear_features(int64_t features) {
   return (features + kLinearRun - 1) / kLinearRun * kLinearRun;
 }
 
+// Bytes of a row while it is packed: whole transposes.
+constexpr int64_t linear_row_bytes(int64_t numbers) { return (numbers + 63) / 64 * 64; }
+
 // Pairs whose product was taken; of those, in tiles that were left to it, decided by it and
 // gathered to float32, and of these decided by canonical scores.
 struct LinearPairs {
@@ -34,7 +37,7 @@ struct LinearPairs {
 struct LinearJob {
   const SweepJob* sweep;
   int64_t numbers;         // K
-  const int8_t* tiles;     // of job.query_ids
+  const int8_t* queries;   // of job.query_ids
   const int32_t* offsets;  // [tiles][kLinearQueries]: -128 times the sum of a
   const float* limits;     // likewise: a candidate is past all targets where s <a, X> + error is below
   const uint8_t* serves;   // [tiles]: whether the tier sweeps it

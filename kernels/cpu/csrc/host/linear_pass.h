@@ -26,18 +26,16 @@ constexpr double kPackLinear = 5.0;
 // The share of its terms that a later sweep would take of a tile before it leaves it.
 constexpr double kLaterShare = 0.6;
 
-// Numbers of a row, and bytes of it while it is packed.
+// Numbers of a row.
 inline int64_t linear_numbers(const SweepJob& job) {
   return job.facts.planes * linear_features(job.num_features);
-}
-inline int64_t linear_row_bytes(const SweepJob& job) {
-  return divide_up(linear_numbers(job), 64) * 64;
 }
 
 struct LinearMemory {
   LinearMemory(const Isa& isa, const SweepJob& job, int64_t tiles)
-      : bytes(linear_row_bytes(job) * kLinearLanes), row_bytes(linear_row_bytes(job) * 16),
+      : bytes(linear_row_bytes(linear_numbers(job)) * kLinearLanes), row_bytes(linear_row_bytes(linear_numbers(job)) * 16),
         scales(kLinearLanes), errors(kLinearLanes), done(tiles), could(tiles), gather(job) {
+    std::fill_n(row_bytes.data, linear_row_bytes(linear_numbers(job)) * 16, uint8_t{0});
     worker.bytes = bytes.data;
     worker.row_bytes = row_bytes.data;
     worker.scales = scales.data;
@@ -62,7 +60,7 @@ class LinearPass {
     const bool is_wide = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
     const int64_t panels = divide_up(job.num_candidates, kLinearLanes);
     return tier && tier->costs(job.score).term > 0.0 && job.num_crops == 1 && !is_wide &&
-           linear_row_bytes(job) * kLinearLanes <= kLinearPanelBytes &&
+           linear_row_bytes(linear_numbers(job)) * kLinearLanes <= kLinearPanelBytes &&
            panels >= (execution.may_use(Tier::forced) ? 1 : kLinearMinPanels);
   }
 
@@ -110,12 +108,10 @@ class LinearPass {
         serves_[i / kLinearQueries] = 0;
     }
     if (!serves_any()) return false;
-    const int64_t bytes = tiles * kLinearQueries * job_.numbers;
-    if (!tiles_ || bytes > tile_bytes_) tiles_ = std::make_unique<Buffer<int8_t>>(bytes);
-    tile_bytes_ = std::max(tile_bytes_, bytes);
-    for (int64_t i = 0; i < tiles * kLinearQueries; ++i)
-      if (serves_[i / kLinearQueries]) pack_query(job, i, reaches);
-    job_.tiles = tiles_->data;
+    queries_.assign(tiles * kLinearQueries * job_.numbers, 0);
+    for (int64_t i = 0; i < job.num_queries; ++i)
+      if (serves_[i / kLinearQueries]) pack_query(job, i, reaches[i]);
+    job_.queries = queries_.data();
     job_.offsets = offsets_.data();
     job_.limits = limits_.data();
     job_.serves = serves_.data();
@@ -235,14 +231,8 @@ class LinearPass {
     }
   }
 
-  // Past the last query come zeros.
-  void pack_query(const SweepJob& job, int64_t position, const std::vector<float>& reaches) {
-    constexpr int64_t step = kLinearQueries * kLinearGroup;
-    int8_t* to = tiles_->data + position / kLinearQueries * kLinearQueries * job_.numbers +
-                 position % kLinearQueries * kLinearGroup;
-    for (int64_t n = 0; n < job_.numbers; n += kLinearGroup)
-      std::fill_n(to + n / kLinearGroup * step, kLinearGroup, int8_t{0});
-    if (position >= job.num_queries) return;
+  void pack_query(const SweepJob& job, int64_t position, double reach) {
+    int8_t* to = queries_.data() + position * job_.numbers;
     const int64_t query = job.query_ids[position], plane = linear_features(job.num_features);
     float run[2][kPackBlock];
     double exact[2][kPackBlock], start = 0.0, size = 0.0;
@@ -256,8 +246,7 @@ class LinearPass {
         int a[2];
         direction(run[0][i], run[1][i], a);
         for (int p = 0; p < planes_; ++p) {
-          const int64_t n = p * plane + k + i;
-          to[n / kLinearGroup * step + n % kLinearGroup] = static_cast<int8_t>(a[p]);
+          to[p * plane + k + i] = static_cast<int8_t>(a[p]);
           sum += a[p];
           start += a[p] * exact[p][i];
           size += std::fabs(a[p] * exact[p][i]);
@@ -269,8 +258,8 @@ class LinearPass {
     starts_.resize(std::max<size_t>(starts_.size(), position + 1));
     starts_[position] = fits ? start : -INFINITY;
     offsets_[position] = static_cast<int32_t>(-128 * sum);
-    const double limit = start - reaches[position];
-    const double rounding = (std::fabs(start) + std::fabs(reaches[position])) * 0x1p-50;
+    const double limit = start - reach;
+    const double rounding = (std::fabs(start) + std::fabs(reach)) * 0x1p-50;
     limits_[position] = fits ? -round_up(rounding - limit) : -INFINITY;
   }
 
@@ -283,8 +272,7 @@ class LinearPass {
   double next_term_ = 1.0;
   LinearJob job_{};
   std::vector<float> mean_;  // [planes][features]
-  std::unique_ptr<Buffer<int8_t>> tiles_;
-  int64_t tile_bytes_ = 0;
+  std::vector<int8_t> queries_;
   std::vector<int32_t> offsets_;
   std::vector<float> limits_;
   std::vector<double> starts_;  // <U, q> of queries

@@ -1,7 +1,6 @@
 #include "host/rank.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -9,51 +8,15 @@
 #include <vector>
 
 #include "host/bias.h"
-#include "host/half_passes.h"
-#include "host/int8_pass.h"
-#include "host/linear_pass.h"
-#include "host/passes.h"
+#include "host/rank_tiers.h"
 
 namespace kgfast {
 namespace {
 
-constexpr int64_t kBandCapacity = 8192;
-constexpr int kKinds = 4;  // of counts: greater, equal, and both of the excluded
-
-// Since the process began.
-struct {
-  std::atomic<int64_t> swept, gathered, canonical;
-} tier_pairs;
-struct {
-  std::atomic<int64_t> swept, decided, gathered, canonical;
-} linear_pairs;
-
-// A worker and the memory that it points into.
-struct OwnedWorker : WorkerMemory {
-  OwnedWorker(const PassPlan& plan, const SweepJob& job)
-      : WorkerMemory(plan, job), slots(job.num_crops * job.query.count), band(kBandCapacity),
-        counts(kKinds * slots, 0) {
-    lend(worker);
-    worker.band = band.data;
-    worker.band_capacity = kBandCapacity;
-    worker.greater = counts.data();
-    worker.equal = counts.data() + slots;
-  }
-  void count_excluded() {
-    worker.greater = counts.data() + 2 * slots;
-    worker.equal = counts.data() + 3 * slots;
-  }
-  int index = 0;        // among the workers
-  const int64_t slots;  // C * B
-  Buffer<Pair> band;
-  std::vector<int64_t> counts;  // [4][C][B]
-  Worker worker{};
-};
-
 class Ranking {
  public:
   Ranking(const Execution& execution, const RankRequest& request)
-      : execution_(execution), isa_(execution.isa), request_(request),
+      : isa_(execution.isa), request_(request), workers_(execution, !request.nan_worst),
         job_(begin_sweep(isa_, request.operands)), bias_(request.operands),
         target_scores_(request.widths.size() * job_.query.count) {
     bias_.lend(job_);
@@ -63,109 +26,44 @@ class Ranking {
     job_.num_crops = static_cast<int64_t>(crops_.size());
     job_.num_features = crops_.back().end;
     job_.target_scores = target_scores_.data();
-    checks_finite_ = !request.nan_worst;
     plan_ = plan_passes(job_, execution.threads);
     for (int64_t crop = 0; crop < job_.num_crops; ++crop) {
       bounds_.push_back(crop_bound(isa_, job_, crop));
       crops_[crop].rel = round_up(bounds_[crop].rel);
     }
     set_norm(job_, bounds_.back());
-    status_.interrupted = find_factor_reach(job_, plan_.threads, execution.interrupted);
-    int8_ = std::make_unique<Int8Pass>(execution, job_);
-    plan_.int8_bytes = int8_->worker_bytes(job_.query.count);
-    for (int i = 0; i < plan_.threads; ++i)
-      workers_.push_back(std::make_unique<OwnedWorker>(plan_, job_)), workers_[i]->index = i;
-    if (HalfPasses::can_serve(execution, job_))
-      half_ = std::make_unique<HalfPasses>(execution, job_, plan_);
-    if (LinearPass::can_serve(execution, job_))
-      linear_ = std::make_unique<LinearPass>(execution, job_, plan_);
-  }
-
-  ~Ranking() {
-    if (half_) note(half_->pairs());
-    if (linear_) note(linear_->pairs());
-    for (const auto& owned : workers_) note(owned->worker.pairs);
+    workers_.status.interrupted = find_factor_reach(job_, plan_.threads, execution.interrupted);
+    tiers_ = std::make_unique<RankTiers>(workers_, job_, plan_);
   }
 
   SweepStatus count() {
-    if (is_ok(status_)) score_targets();
-    if (is_ok(status_)) find_order();
-    if (is_ok(status_) && checks_finite_ && swept_.empty() && job_.query.count) check_candidates();
-    for (size_t first = 0; is_ok(status_) && first < swept_.size(); first += plan_.queries)
+    SweepStatus& status = workers_.status;
+    if (is_ok(status)) score_targets();
+    if (is_ok(status)) find_order();
+    if (is_ok(status) && workers_.checks_finite && swept_.empty() && job_.query.count)
+      check_candidates();
+    for (size_t first = 0; is_ok(status) && first < swept_.size(); first += plan_.queries)
       sweep(first, std::min<size_t>(plan_.queries, swept_.size() - first));
-    if (is_ok(status_)) exclude();
-    if (is_ok(status_)) collect();
-    return status_;
-  }
-
-  void lower_bounds(double* bounds) {
-    score_targets();
-    for (int64_t query = 0; query < job_.query.count; ++query)
-      groups_.push_back({query}), swept_.push_back(query);
-    prepare_pass(0, swept_.size());
-    if (!linear_ || !linear_->begin(job_, 1.0)) return;
-    const int64_t queries = job_.query.count, all = job_.num_candidates;
-    std::vector<double> tile(queries * kLinearLanes);
-    for (int64_t panel = 0; panel < linear_->panels(); ++panel) {
-      linear_->lower_bounds(panel, workers_[0]->worker, tile.data());
-      const int64_t first = panel * kLinearLanes;
-      for (int64_t query = 0; query < queries; ++query)
-        std::copy_n(tile.data() + query * kLinearLanes, std::min<int64_t>(kLinearLanes, all - first),
-                    bounds + query * all + first);
-    }
+    if (is_ok(status)) exclude();
+    if (is_ok(status)) collect();
+    return status;
   }
 
   void errors(float* values, double* bounds) {
-    score_targets();
-    for (int64_t query = 0; query < job_.query.count; ++query)
-      groups_.push_back({query}), swept_.push_back(query);
-    prepare_pass(0, swept_.size());
-    if (int8_->serves(job_.num_queries)) return int8_errors(values, bounds);
-    packed_.pack(isa_, job_);
-    if (half_) return half_errors(values, bounds);
-    const int64_t lanes = job_.facts.lanes, rows = workers_[0]->slots;
-    std::vector<float> tile(rows * lanes);
-    for (int64_t panel = 0; panel < plan_.panels; ++panel) {
-      isa_.sweep_values(job_, panel, workers_[0]->worker, tile.data());
-      for (int64_t row = 0; row < rows; ++row) {
-        const Threshold& t = thresholds_[row];
-        const int64_t crop = row / job_.query.count;
-        const float norm = workers_[0]->worker.norms[crop];
-        for (int64_t n = panel * lanes; n < std::min((panel + 1) * lanes, job_.num_candidates);
-             ++n) {
-          const float value = tile[row * lanes + n - panel * lanes];
-          values[row * job_.num_candidates + n] = value;
-          bounds[row * job_.num_candidates + n] =
-              crops_[crop].rel * std::fabs(static_cast<double>(value)) + t.base + t.slope * norm;
-        }
-      }
-    }
+    prepare_all();
+    tiers_->errors(values, bounds);
+  }
+
+  void lower_bounds(double* bounds) {
+    prepare_all();
+    tiers_->lower_bounds(bounds);
   }
 
  private:
-  static void note(const TierPairs& pairs) {
-    tier_pairs.swept += pairs.swept;
-    tier_pairs.gathered += pairs.gathered;
-    tier_pairs.canonical += pairs.canonical;
-  }
-
-  static void note(const LinearPairs& pairs) {
-    linear_pairs.swept += pairs.swept;
-    linear_pairs.decided += pairs.decided;
-    linear_pairs.gathered += pairs.gathered;
-    linear_pairs.canonical += pairs.canonical;
-  }
-
-  // Runs body(worker, task) for every task, on all threads.
-  template <class Body>
-  void parallel(int64_t count, Body body) {
-    sweep_tasks(execution_, workers_, count, &status_, checks_finite_, body);
-  }
-
   void score_targets() {
     constexpr int64_t block = 64;
     const int64_t count = job_.query.count;
-    parallel(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
+    workers_.run(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
       Pair pairs[block];
       const int64_t first = task * block, size = std::min(block, count - first);
       for (int64_t i = 0; i < size; ++i) {
@@ -188,8 +86,7 @@ class Ranking {
 
   // Groups the queries that are equal, so that each is swept once for all its targets, and orders
   // them: those whose targets lie close are abandoned early, and tiles of like queries together.
-  // The widest crop says who is close, for its limit is the last to be passed. A tier that decides
-  // most pairs of some queries and none of others has those together.
+  // The widest crop says who is close, for its limit is the last to be passed.
   void find_order() {
     group_equal_queries();
     const int64_t widest = (job_.num_crops - 1) * job_.query.count;
@@ -203,7 +100,7 @@ class Ranking {
         if (!std::isnan(score)) reach[g] = std::min(reach[g], score);
       }
       if (needed) swept_.push_back(static_cast<int64_t>(g));
-      if (linear_) reach[g] += linear_->spread(job_, groups_[g][0]);
+      reach[g] += tiers_->advance(groups_[g][0]);
     }
     std::stable_sort(swept_.begin(), swept_.end(),
                      [&](int64_t a, int64_t b) { return reach[a] > reach[b]; });
@@ -213,7 +110,7 @@ class Ranking {
   void check_candidates() {
     constexpr int64_t block = 256;
     const int64_t count = job_.num_candidates;
-    parallel(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
+    workers_.run(divide_up(count, block), [&](OwnedWorker& owned, int64_t task) {
       for (int64_t i = task * block; i < std::min((task + 1) * block, count); ++i)
         check_candidate(job_, job_.candidate_ids ? job_.candidate_ids[i] : i,
                         &owned.worker.bad_candidate, &owned.worker.bad_factor);
@@ -312,123 +209,23 @@ class Ranking {
   void sweep(size_t first, size_t count) {
     prepare_pass(first, count);
     packed_.pack(isa_, job_);
-    if (int8_->serves(job_.num_queries))
-      sweep_int8();
-    else
-      sweep_distances();
-    for (const auto& owned : workers_) isa_.rescore_band(job_, owned->worker);
+    tiers_->sweep(target_scores_.data(), bias_.magnitude());
   }
 
-  // Each tier takes what the one before it leaves of a panel.
-  void sweep_distances() {
-    const bool has_half = half_ && half_->begin(job_);
-    const bool has_linear = linear_ && linear_->begin(job_, has_half ? half_->term() : 1.0) &&
-                            chooses_linear();
-    if (status_.interrupted) return;
-    if (has_half) return sweep_halves(has_linear);
-    if (has_linear) return sweep_linear();
-    parallel(plan_.panels, [&](OwnedWorker& owned, int64_t panel) {
-      isa_.sweep_panel(job_, panel, owned.worker);
-    });
-  }
-
-  bool chooses_linear() {
-    parallel(linear_->samples(), [&](OwnedWorker& owned, int64_t sample) {
-      linear_->try_sample(sample, owned.index, owned.worker);
-    });
-    return linear_->choose();
-  }
-
-  void sweep_linear() {
-    parallel(linear_->panels(), [&](OwnedWorker& owned, int64_t panel) {
-      SweepJob rest = job_;
-      rest.is_served = linear_->sweep(panel, owned.index, owned.worker);
-      sweep_floats(isa_, rest, panel, owned.worker);
-    });
-  }
-
-  void sweep_halves(bool has_linear) {
-    const auto done = [&](OwnedWorker& owned, int64_t panel) -> const uint8_t* {
-      return has_linear ? linear_->sweep(panel, owned.index, owned.worker) : nullptr;
-    };
-    const int64_t samples = static_cast<int64_t>(half_->samples().size());
-    parallel(samples, [&](OwnedWorker& owned, int64_t sample) {
-      half_->sweep_sample(sample, owned.index, done(owned, half_->samples()[sample]),
-                          owned.worker);
-    });
-    if (status_.interrupted) return;
-    half_->choose(job_);
-    parallel(half_->panels(), [&](OwnedWorker& owned, int64_t panel) {
-      if (!half_->is_sample(panel))
-        half_->sweep(panel, owned.index, done(owned, panel), owned.worker);
-    });
-  }
-
-  // `errors` of the half-precision sweep, whose bound is relative to the distance.
-  void half_errors(float* values, double* bounds) {
-    half_->begin(job_);
-    const int64_t rows = job_.query.count, all = job_.num_candidates;
-    std::vector<float> tile(rows * kHalfLanes);
-    std::vector<double> errors(rows * kHalfLanes);
-    for (int64_t panel = 0; panel < half_->panels(); ++panel) {
-      half_->values(panel, workers_[0]->worker, tile.data(), errors.data());
-      const int64_t first = panel * kHalfLanes, size = std::min<int64_t>(kHalfLanes, all - first);
-      for (int64_t row = 0; row < rows; ++row)
-        for (int64_t lane = 0; lane < size; ++lane) {
-          const double value = tile[row * kHalfLanes + lane], rel = half_->rel();
-          const double absolute = errors[row * kHalfLanes + lane] + thresholds_[row].base;
-          values[row * all + first + lane] = static_cast<float>(value);
-          bounds[row * all + first + lane] = (rel * value + absolute) / (1.0 - rel);
-        }
-    }
-  }
-
-  void sweep_int8() {
-    int8_->pack(job_);
-    int8_->set_targets(target_scores_.data(), bias_.magnitude());
-    parallel(int8_->groups(job_.num_candidates), [&](OwnedWorker& owned, int64_t group) {
-      if (!int8_->pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
-      int8_->sweep_group(job_, group, owned.int8.data, owned.worker,
-                         [&](int64_t panel, const char* packed) {
-                           int8_->tier().count_panel(int8_->job(), panel, packed,
-                                                     int8_->scratch(owned.int8.data), isa_,
-                                                     owned.worker);
-                         });
-    });
-  }
-
-  // A group of candidates in float32.
-  void sweep_wide(int64_t group, OwnedWorker& owned) {
-    const int64_t panels = int8_->group() / job_.facts.lanes, first = group * panels;
-    for (int64_t panel = first; panel < std::min(first + panels, plan_.panels); ++panel)
-      isa_.sweep_panel(job_, panel, owned.worker);
-  }
-
-  // `errors` of the int8 tier.
-  void int8_errors(float* values, double* bounds) {
-    const int64_t queries = job_.query.count, all = job_.num_candidates;
-    int8_->pack(job_);
-    int8_->set_bases(0.0);
-    std::vector<float> panel_values(queries * kInt8Candidates), panel_bounds(panel_values);
-    OwnedWorker& owned = *workers_[0];
-    char* memory = owned.int8.data;
-    for (int64_t first = 0; first < all; first += kInt8Candidates) {
-      int8_->tier().pack_panel(job_, first / kInt8Candidates, int8_->scratch(memory), memory,
-                               owned.worker);
-      int8_->tier().panel_values(int8_->job(), memory, panel_values.data(), panel_bounds.data());
-      for (int64_t query = 0; query < queries; ++query)
-        for (int64_t n = 0; n < std::min(kInt8Candidates, all - first); ++n) {
-          values[query * all + first + n] = panel_values[query * kInt8Candidates + n];
-          bounds[query * all + first + n] = panel_bounds[query * kInt8Candidates + n];
-        }
-    }
+  // Every query on its own, in their order.
+  void prepare_all() {
+    score_targets();
+    for (int64_t query = 0; query < job_.query.count; ++query)
+      groups_.push_back({query}), swept_.push_back(query);
+    prepare_pass(0, swept_.size());
+    packed_.pack(isa_, job_);
   }
 
   // Known answers are scored once for all targets of a query that have the same ones.
   void exclude() {
-    for (const auto& owned : workers_) owned->count_excluded();
+    for (const auto& owned : workers_.all) owned->count_excluded();
     const int64_t groups = static_cast<int64_t>(groups_.size());
-    parallel(groups * job_.num_crops, [&](OwnedWorker& owned, int64_t task) {
+    workers_.run(groups * job_.num_crops, [&](OwnedWorker& owned, int64_t task) {
       exclude_group(groups_[task % groups], task / groups, owned.worker);
     });
   }
@@ -484,7 +281,7 @@ class Ranking {
     for (int64_t kind = 0; kind < kKinds; ++kind)
       for (int64_t slot = 0; slot < slots; ++slot) {
         int64_t sum = 0;
-        for (const auto& owned : workers_) sum += owned->counts[kind * slots + slot];
+        for (const auto& owned : workers_.all) sum += owned->counts[kind * slots + slot];
         if (kind == 0 && std::isnan(target_scores_[slot]))
           sum = job_.num_candidates - is_candidate(job_.targets[slot % rows]);
         request_.counts[(slot / rows * kKinds + kind) * rows + slot % rows] = sum;
@@ -497,13 +294,12 @@ class Ranking {
     return std::binary_search(subset, subset + job_.num_candidates, id);
   }
 
-  const Execution& execution_;
   const Isa& isa_;
   const RankRequest& request_;
+  RankWorkers workers_;
   SweepJob job_;
   const Bias bias_;
   PassPlan plan_;
-  bool checks_finite_ = true;
   std::vector<Crop> crops_;
   std::vector<ErrorBound> bounds_;
   std::vector<double> target_scores_;  // [C][B]
@@ -513,11 +309,7 @@ class Ranking {
   std::vector<Threshold> thresholds_;
   std::vector<Reach> reaches_;
   PackedQueries packed_;
-  std::unique_ptr<Int8Pass> int8_;
-  std::vector<std::unique_ptr<OwnedWorker>> workers_;
-  std::unique_ptr<HalfPasses> half_;
-  std::unique_ptr<LinearPass> linear_;
-  SweepStatus status_;
+  std::unique_ptr<RankTiers> tiers_;
 };
 
 }  // namespace
