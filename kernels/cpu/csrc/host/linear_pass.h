@@ -104,8 +104,8 @@ class LinearPass {
     std::vector<float> reaches(job.num_queries);
     for (int64_t i = 0; i < job.num_queries; ++i) {
       reaches[i] = farthest_reach(job, i, 0x1p-20, 0.0);
-      if (!is_forced_ && !(reaches[i] < spread(job, job.query_ids[i])))
-        serves_[i / kLinearQueries] = 0;
+      uint8_t& serves = serves_[i / kLinearQueries];
+      serves = serves && (is_forced_ || reaches[i] < spread(job, job.query_ids[i]));
     }
     if (!serves_any()) return false;
     queries_.assign(tiles * kLinearQueries * job_.numbers, 0);
