@@ -20,6 +20,7 @@ _GRAIN = 1 << 15  # numbers that torch's elementwise operators give one thread
 _TO_NEAREST = 0  # FE_TONEAREST, the same on x86-64 and aarch64
 _FACTORS = (0.25 + 2.0**-54, 0.25 + 3 * 2.0**-54)
 _PRODUCTS = (1 << 50, (1 << 50) + 1)  # with 2^-1022, rounded to nearest: their bits
+_SMALL = 1e-155  # whose square is denormal
 _C = ctypes.CDLL(None)
 _PROCESS = os.getpid()
 _plain = threading.local()  # .threads: how many of the calling thread's were found to be plain
@@ -74,8 +75,7 @@ def _is_nearest_kept(count: int) -> bool:
 
 
 def _keeps_denormals() -> bool:
-    one = torch.ones(1, dtype=torch.float64, device="cpu")
-    return one.mul_(1e-310).item() != 0.0
+    return _SMALL * _SMALL != 0.0  # Python multiplies as the thread does, at run time
 
 
 def _rounding() -> int:

@@ -26,7 +26,7 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
     if known is not None:
         known = Known(known.indptr.contiguous(), known.indices.contiguous())
         where = address(known.indptr), address(known.indices)
-    for dim, best, best_ids in zip(crops, scores, ids, strict=True):
+    for dim, best, best_ids in zip(crops, scores.unbind(), ids.unbind(), strict=True):
         pair = address(best), address(best_ids)
         raise_nonfinite(extension.topk(machine(), pointers, dim, k, where, checks.allows_nan, pair))
     return (scores[0], ids[0]) if operands.dims is None else (scores, ids)

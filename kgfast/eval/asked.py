@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kgfast.graph import Vocabulary, ids_or_names
@@ -46,9 +47,11 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
     ids = ids_or_names(name, values, names)
     if ids.ndim > 1:
         raise ValueError(f"{name} must have one axis at most; got shape {list(ids.shape)}")
-    outside = ((ids < 0) | (ids >= count)).reshape(-1).nonzero()
-    if len(outside):
-        row = int(outside[0])
+    if not ids.numel():
+        return ids
+    low, high = torch.aminmax(ids)
+    if int(low) < 0 or int(high) >= count:
+        row = int(((ids < 0) | (ids >= count)).reshape(-1).nonzero()[0])
         where = f"{name}[{row}]" if ids.ndim else name
         raise ValueError(f"{where} must be in 0 .. {count - 1}; got {int(ids.reshape(-1)[row])}")
     return ids

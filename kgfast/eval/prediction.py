@@ -167,7 +167,7 @@ def topk(
             rows = slice(first, first + size)
             parts.append(search.run(first, anchors[rows], others[rows]))
             advance(len(anchors[rows]))
-    scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
+    scores, ids = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     device = ids.device
     return Predictions(scores, ids, anchors.to(device), others.to(device), side, vocabulary=names)
 
@@ -293,7 +293,9 @@ class _Search:
             scores, ids = pool.topk(Queries(anchors, relations), self.k, known)
         else:
             scores, ids = self._swept(pool, rows, (anchors, relations), known, lists)
-        if not self.pad:
+        known_answers = 0 if known is None else len(known.indices)
+        may_lack = lists is not None or self.k > pool.num_candidates - known_answers
+        if may_lack and not self.pad:
             check_full(ids, self._query(rows, (anchors, relations)))
         return scores, ids
 

@@ -8,6 +8,8 @@ import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from types import FunctionType
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -356,12 +358,20 @@ def queries_at(
 
 
 def _takes_dims(queries: Any) -> bool:
+    function = getattr(queries, "__func__", queries)
+    return _has_dims(function) if isinstance(function, FunctionType) else _has_dims_now(queries)
+
+
+def _has_dims_now(queries: Any) -> bool:
     try:
         parameters = inspect.signature(queries).parameters
     except (TypeError, ValueError):  # no Python function
         return True
     kinds = {parameter.kind for parameter in parameters.values()}
     return "dims" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+_has_dims = lru_cache(_has_dims_now)  # 50 us a call, of a call of 300
 
 
 def candidates_of(model: Any, side: Side, dims: Sequence[int]) -> list[Candidates]:

@@ -45,7 +45,9 @@ offers._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Switch autocast off: kernels choose the precision of what they compute."""
-    if not torch.amp.is_autocast_available(device.type):
+    if not (
+        torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    ):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 

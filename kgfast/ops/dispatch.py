@@ -5,7 +5,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -100,7 +102,7 @@ def find_backend(device: torch.device) -> tuple[str, str | None]:
 
 def what_is_missing(name: str) -> str:
     """Why a backend cannot serve, what to install, and what its absence costs, in a line."""
-    missing = import_module(f"kgfast.kernels.{name}").what_is_missing()
+    missing = _module(name).what_is_missing()
     return f"{missing}; {_WITHOUT[name]}"
 
 
@@ -121,7 +123,13 @@ def _check_forced(name: str, device: torch.device) -> None:
 
 
 def _is_available(name: str) -> bool:
-    return bool(import_module(f"kgfast.kernels.{name}").is_available())
+    return bool(_module(name).is_available())
+
+
+@cache
+def _module(name: str) -> Any:
+    """What is in ``kgfast.kernels``; asking Python each time costs more than the answer."""
+    return import_module(f"kgfast.kernels.{name}")
 
 
 def _warn_once(message: str) -> None:
@@ -132,5 +140,5 @@ def _warn_once(message: str) -> None:
 
 def get_backend(name: str) -> Backend:
     """The backend of a name, which is loaded where it is not yet."""
-    backend: Backend = import_module(f"kgfast.kernels.{name}.backend").BACKEND
+    backend: Backend = _module(f"{name}.backend").BACKEND
     return backend
