@@ -174,8 +174,8 @@ def prepared(monkeypatch, table):
     def pointers(operands, bias):
         return pointers_of(operands, bias)._replace(panels=(start, dim))
 
-    for module in ("rank", "topk"):
-        monkeypatch.setattr(f"kgfast.kernels.cpu.{module}.pointers_of", pointers)
+    for module in ("kgfast.kernels.cpu.rank", "kgfast.kernels.cpu.topk", "support.sweeps"):
+        monkeypatch.setattr(f"{module}.pointers_of", pointers)
     return memory
 
 
@@ -202,6 +202,52 @@ def test_panels_that_are_made_once_serve_few_queries(monkeypatch, dim, dtype):
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [1, 65, 200])
+def test_high_bytes_first_change_nothing(monkeypatch, kind, dim):
+    """Ties, duplicates, denormals, known answers, a bias, fewer candidates than are asked for."""
+    table = rows_of(kind, 301, dim)
+    indptr, indices = torch.arange(17) * 3, (torch.arange(48) * 13) % 301
+    found = []
+    for ready in (False, True):
+        memory = prepared(monkeypatch, table) if ready else None
+        monkeypatch.setattr(tiers, "mask", lambda ready=ready: INT8 | FORCED if ready else 0)
+        for count, bias in ((1, None), (2, torch.linspace(-1, 1, 301)), (16, None)):
+            queries, targets = rows_of(kind, count, dim, seed=1), torch.arange(count) * 7
+            queries[::3] = table[targets[::3]]
+            known = indptr[: count + 1], indices[: 3 * count]
+            args = (queries, table, targets, *known, "dot")
+            found.append(flat.cpu.rank_counts(*args, bias=bias))
+            for k in (1, 10, 301):
+                found.append(flat.cpu.topk(queries, table, k, *known, bias=bias))
+        del memory
+    for without, own in zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(without, own, strict=True))
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "equal"])
+def test_every_panel_may_need_its_low_bytes(monkeypatch, order):
+    """The pauses between panels whose high bytes are read first, and their end."""
+    table = rows_of("normal", 1, 100).expand(3_000, 100).clone()
+    table *= {"rising": 1.0, "falling": -1.0, "equal": 0.0}[order] * torch.arange(3_000)[
+        :, None
+    ] + 1
+    table[2_000:] *= 1e-3
+    queries = torch.cat([table[:1], rows_of("normal", 2, 100, seed=1)])
+    targets = torch.tensor([5, 2_900, 1_500])
+    args = (queries, table, targets, *no_known(3), "dot")
+    monkeypatch.setattr(tiers, "mask", lambda: 0)
+    expected = [flat.cpu.rank_counts(*args), flat.cpu.topk(queries, table, 10)]
+    memory = prepared(monkeypatch, table)
+    monkeypatch.setattr(tiers, "mask", lambda: INT8 | FORCED)
+    for count in (1, 2):
+        with threads(count):
+            found = [flat.cpu.rank_counts(*args), flat.cpu.topk(queries, table, 10)]
+        for own, other in zip(found, expected, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(own, other, strict=True))
+    assert len(memory)
+
+
 def test_a_bad_row_of_ready_panels_is_named(monkeypatch):
     table = rows_of("normal", 200, 64)
     table[77, 5] = torch.nan
@@ -225,6 +271,36 @@ def test_errors_stay_below_the_bound(kind, dtype):
         fits = ~bounds.isnan()  # rows whose products may overflow are left open
         assert fits.any()
         assert ((values - exact).abs() <= bounds)[fits].all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "huge"])
+def test_errors_of_high_bytes_stay_below_their_bound(monkeypatch, kind, dtype):
+    for dim in (1, 64, 130):
+        with monkeypatch.context() as patch:
+            table, queries = (rows_of(kind, n, dim, seed=n, dtype=dtype) for n in (70, 16))
+            queries = queries if dtype == torch.float64 else queries.float()
+            queries[::2] = rows_of("normal", 8, dim, seed=2, dtype=queries.dtype)
+            memory = prepared(patch, table)
+            values, exact, bounds = sweep_errors(
+                "avx512", queries, table, "dot", [dim], tiers=INT8 | FORCED
+            )
+        assert len(memory)
+        fits = ~bounds.isnan()
+        assert fits.any()
+        assert ((values - exact).abs() <= bounds)[fits].all()
+
+
+def test_the_bound_of_high_bytes_says_something(monkeypatch):
+    table, queries = rows_of("normal", 100, 256), rows_of("normal", 16, 256, seed=1)
+    memory = prepared(monkeypatch, table)
+    values, exact, bounds = sweep_errors(
+        "avx512", queries, table, "dot", [256], tiers=INT8 | FORCED
+    )
+    norms = queries.double().norm(dim=1)[:, None] * table.double().norm(dim=1)
+    assert len(memory)
+    assert (bounds < 1.5e-2 * norms).all()
+    assert ((values - exact).abs().amax() > 1e-2 * bounds.amin()).all()
 
 
 def test_the_bound_says_something():

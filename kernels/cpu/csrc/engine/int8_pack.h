@@ -215,7 +215,8 @@ __attribute__((noinline)) void pack_int8_queries(const SweepJob& job, int8_t* ti
                 Simd::mul(Simd::fma(norms.size, Simd::set1(relative), norms.rounding), up));
     Simd::store(lows, Simd::mul(norms.low, up));
     for (int64_t i = 0; i < count; ++i)
-      queries[first + i] = {sums.scale[i], sums.inverse[i], size[i], rounding[i], lows[i], 0.0f};
+      queries[first + i] = {sums.scale[i], sums.inverse[i], size[i], rounding[i], lows[i], 0.0f,
+                            0.0f};
   }
 }
 

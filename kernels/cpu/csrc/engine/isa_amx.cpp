@@ -6,7 +6,7 @@
 #if defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AVX512VBMI__)
 #include "simd/avx512.h"
 
-#include "engine/int8_sweep.h"
+#include "engine/int8_consumers.h"
 
 namespace kgfast {
 

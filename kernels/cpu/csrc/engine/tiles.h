@@ -1,5 +1,6 @@
 // AMX's tiles: eight registers of 16 rows of 64 bytes.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 namespace kgfast {
@@ -9,15 +10,17 @@ namespace {
 // there.
 inline void publish() { asm volatile("" ::: "memory"); }
 
-// The machine's tiles while it lives, whole ones.
+// The machine's tiles while it lives: the last two are whole, the others have so many rows.
 class Tiles {
  public:
-  Tiles() {
+  explicit Tiles(int64_t rows = 16) {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } config;
+    for (int tile = 0; tile < 6; ++tile)
+      config.rows[tile] = static_cast<uint8_t>(std::min<int64_t>(rows, 16));
     publish();
     _tile_loadconfig(&config);
   }

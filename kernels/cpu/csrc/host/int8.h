@@ -52,6 +52,7 @@ struct Int8Query {
   float scale, inverse;  // s and 1 / s
   float size, rounding, low;
   float slope;
+  float high_slope;  // of the high bytes alone: times s |r| + share * |x| + s |L|
 };
 
 // A target of query `position`, likewise: what is added to the error, of numbers that are compared.
@@ -73,6 +74,13 @@ struct Int8Job {
   const float* base;                // [Q]; of the best k
 };
 
+// A packed panel.
+struct Int8Panel {
+  int64_t index;
+  const char* packed;
+  const char* next;  // what is read after it, of panels that come from memory; or nullptr
+};
+
 // One way to sum bytes.
 struct Int8Tier {
   // Packs the queries of job.query_ids into tiles, floats and facts; in tiles, zeros follow the
@@ -84,13 +92,11 @@ struct Int8Tier {
   void (*check_panel)(const SweepJob&, int64_t panel, const char* packed, Worker&);
   // Counts the pairs of a packed panel that the bound decides, or float32 after it, and collects
   // the others. Scratch: a row.
-  void (*count_panel)(const Int8Job&, int64_t panel, const char* packed, char* scratch,
-                      const Isa&, Worker&);
+  void (*count_panel)(const Int8Job&, const Int8Panel&, char* scratch, const Isa&, Worker&);
   // Keeps the candidates of a packed panel that may be among the best k.
-  void (*keep_panel)(const Int8Job&, const TopkJob&, int64_t panel, const char* packed,
-                     TopkWorker&);
-  // The tier's own values of a packed panel and their bounds, [Q][64] each: for tests.
-  void (*panel_values)(const Int8Job&, const char* packed, float* values, float* bounds);
+  void (*keep_panel)(const Int8Job&, const TopkJob&, const Int8Panel&, TopkWorker&);
+  // The tier's own first values of a packed panel and their bounds, [Q][64] each: for tests.
+  void (*panel_values)(const Int8Job&, const Int8Panel&, float* values, float* bounds);
 };
 
 }  // namespace kgfast

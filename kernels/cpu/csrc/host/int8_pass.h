@@ -27,7 +27,8 @@ class Int8Pass {
         is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
         saving_(int8_saving(job.num_features)),
         ready_(job.panels.features == features_ && !job.has_subset ? job.panels.data : nullptr),
-        group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes})) {
+        group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes}) *
+               (ready_ ? ready_run(job, execution.threads) : 1)) {
     const bool is_plain = job.facts.terms == Terms::products && job.facts.planes == 1;
     if (!is_plain || job.num_crops != 1 || features_ > kInt8MostFeatures) tier_ = nullptr;
   }
@@ -65,12 +66,7 @@ class Int8Pass {
     return kInt8Gather * (static_cast<double>(pairs.gathered) - free) <= saving_ * swept;
   }
 
-  // Asks for the panel that comes next, which few queries would wait for.
-  void fetch(const char* packed) const {
-    for (int64_t i = 0; i < int8_panel_bytes(features_); i += 64) __builtin_prefetch(packed + i, 0, 2);
-  }
-
-  // Calls sweep(panel, packed) for the panels of a group.
+  // Calls sweep(panel) for the panels of a group.
   template <class Sweep>
   void sweep_group(const SweepJob& job, int64_t group, char* memory, Worker& worker, Sweep sweep) {
     const int64_t first = group * group_, last = std::min(first + group_, job.num_candidates);
@@ -78,12 +74,12 @@ class Int8Pass {
       const int64_t panel = at / kInt8Candidates;
       if (ready_) {
         const char* packed = ready_ + panel * int8_panel_bytes(features_);
+        const bool is_last = at + kInt8Candidates >= job.num_candidates;
         tier_->check_panel(job, panel, packed, worker);
-        if (at + kInt8Candidates < job.num_candidates) fetch(packed + int8_panel_bytes(features_));
-        sweep(panel, packed);
+        sweep(Int8Panel{panel, packed, packed + (is_last ? 0 : int8_panel_bytes(features_))});
       } else {
         tier_->pack_panel(job, panel, scratch(memory), memory, worker);
-        sweep(panel, memory);
+        sweep(Int8Panel{panel, memory, nullptr});
       }
     }
   }
@@ -149,6 +145,12 @@ class Int8Pass {
   }
 
  private:
+  // Panels that are ready go to one worker in runs, as it asks for the next one while it sweeps.
+  static int64_t ready_run(const SweepJob& job, int threads) {
+    const int64_t panels = divide_up(job.num_candidates, kInt8Candidates);
+    return std::clamp<int64_t>(panels / (8 * std::max(threads, 1)), 1, 16);
+  }
+
   // Shares that nine queries of ten have; the others' slopes are larger for it.
   void find_slopes() {
     const auto share = [&](float Int8Query::*part) {
@@ -162,11 +164,13 @@ class Int8Pass {
     };
     job_.rounding_share = share(&Int8Query::rounding);
     job_.low_share = share(&Int8Query::low);
-    for (Int8Query& query : queries_)
-      query.slope = round_up(std::max({static_cast<double>(query.size),
-                                       static_cast<double>(query.rounding) / job_.rounding_share,
-                                       static_cast<double>(query.low) / job_.low_share}) *
-                             (1.0 + 0x1p-20));
+    for (Int8Query& query : queries_) {
+      const double size = query.size, rounding = query.rounding;
+      const double shared = rounding / job_.rounding_share;
+      const double low = static_cast<double>(query.low) / job_.low_share;
+      query.slope = round_up(std::max({size, shared, low}) * (1.0 + 0x1p-20));
+      query.high_slope = round_up(std::max(size + rounding, shared) * (1.0 + 0x1p-20));
+    }
   }
 
   const Int8Tier* tier_;

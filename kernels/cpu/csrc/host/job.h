@@ -140,6 +140,7 @@ struct Worker {
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
   int64_t bad_factor;     // likewise
   TierPairs pairs;        // of tiers
+  HighPause high_pause;   // of the int8 tier
 };
 
 // How a sweep ended: the first rows seen with a number that is not finite, else INT64_MAX.

@@ -179,11 +179,11 @@ class RankTiers {
     workers_.run(int8_.groups(job_.num_candidates), [&](OwnedWorker& owned, int64_t group) {
       if (!int8_.pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
       int8_.sweep_group(job_, group, owned.int8.data, owned.worker,
-                         [&](int64_t panel, const char* packed) {
-                           int8_.tier().count_panel(int8_.job(), panel, packed,
-                                                     int8_.scratch(owned.int8.data), isa_,
-                                                     owned.worker);
-                         });
+                        [&](const Int8Panel& panel) {
+                          int8_.tier().count_panel(int8_.job(), panel,
+                                                   int8_.scratch(owned.int8.data), isa_,
+                                                   owned.worker);
+                        });
     });
   }
 
@@ -200,18 +200,18 @@ class RankTiers {
     int8_.pack(job_);
     int8_.set_bases(0.0);
     std::vector<float> panel_values(queries * kInt8Candidates), panel_bounds(panel_values);
-    OwnedWorker& owned = *workers_.all[0];
-    char* memory = owned.int8.data;
-    for (int64_t first = 0; first < all; first += kInt8Candidates) {
-      int8_.tier().pack_panel(job_, first / kInt8Candidates, int8_.scratch(memory), memory,
-                               owned.worker);
-      int8_.tier().panel_values(int8_.job(), memory, panel_values.data(), panel_bounds.data());
+    const auto keep = [&](const Int8Panel& panel) {
+      int8_.tier().panel_values(int8_.job(), panel, panel_values.data(), panel_bounds.data());
+      const int64_t first = panel.index * kInt8Candidates;
       for (int64_t query = 0; query < queries; ++query)
         for (int64_t n = 0; n < std::min(kInt8Candidates, all - first); ++n) {
           values[query * all + first + n] = panel_values[query * kInt8Candidates + n];
           bounds[query * all + first + n] = panel_bounds[query * kInt8Candidates + n];
         }
-    }
+    };
+    OwnedWorker& owned = *workers_.all[0];
+    for (int64_t group = 0; group < int8_.groups(all); ++group)
+      int8_.sweep_group(job_, group, owned.int8.data, owned.worker, keep);
   }
 
   RankWorkers& workers_;

@@ -14,6 +14,12 @@ struct TierPairs {
   int64_t swept, gathered, canonical;
 };
 
+// When a worker reads the high bytes of a panel first, again: after so many others, of a pause that
+// doubles while most columns need their low bytes, too.
+struct HighPause {
+  int64_t left, length;
+};
+
 struct HalfTier;
 struct Int8Tier;
 struct LinearTier;

@@ -99,9 +99,8 @@ class Topk {
     parallel(int8_->groups(job_.num_candidates), [&](OwnedTopkWorker& owned, int64_t group) {
       if (!int8_->pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
       int8_->sweep_group(job_, group, owned.int8.data, owned.worker,
-                         [&](int64_t panel, const char* packed) {
-                           int8_->tier().keep_panel(int8_->job(), job_, panel, packed,
-                                                    owned.worker);
+                         [&](const Int8Panel& panel) {
+                           int8_->tier().keep_panel(int8_->job(), job_, panel, owned.worker);
                          });
     });
   }
