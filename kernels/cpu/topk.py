@@ -29,4 +29,4 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
     for dim, best, best_ids in zip(crops, scores.unbind(), ids.unbind(), strict=True):
         pair = address(best), address(best_ids)
         raise_nonfinite(extension.topk(machine(), pointers, dim, k, where, checks.allows_nan, pair))
-    return (scores[0], ids[0]) if operands.dims is None else (scores, ids)
+    return (best, best_ids) if operands.dims is None else (scores, ids)

@@ -63,6 +63,8 @@ def _broadcast(name: str, anchors: Tensor, relations: Tensor, other: str) -> tup
         raise ValueError(
             f"{name} and {other} must have one length; got {len(anchors)} and {len(relations)}"
         )
+    if anchors.ndim and relations.ndim:
+        return anchors, relations.to(anchors.device)
     length = max(anchors.numel(), relations.numel())
     if 0 in (anchors.numel(), relations.numel()):
         length = 0

@@ -1,6 +1,6 @@
 """topk(): the best answers to queries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,11 +162,11 @@ def topk(
         check_k(k, search.num_candidates if len(anchors) and not pad and is_shared else None)
         if isinstance(given, ListedCandidates):
             size = min(size, given.batch_size())
-        parts = []
-        for first in range(0, max(1, len(anchors)), size):
-            rows = slice(first, first + size)
-            parts.append(search.run(first, anchors[rows], others[rows]))
-            advance(len(anchors[rows]))
+        parts, first = [], 0
+        for some, their in zip(anchors.split(size), others.split(size), strict=True):
+            parts.append(search.run(first, some, their))
+            advance(len(some))
+            first += len(some)
     scores, ids = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     device = ids.device
     return Predictions(scores, ids, anchors.to(device), others.to(device), side, vocabulary=names)
@@ -239,9 +239,9 @@ class _Search:
 
     def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""
-        rows = torch.arange(first, first + len(anchors), dtype=torch.int64, device="cpu")
-        if isinstance(self.given, TypeConstraints) and len(rows):
-            return self._run_by_relation(rows, anchors, relations)
+        rows = range(first, first + len(anchors))
+        if isinstance(self.given, TypeConstraints) and rows:
+            return self._run_by_relation(first, anchors, relations)
         if not isinstance(self.given, ListedCandidates):
             return self._run_part(rows, anchors, relations, self.pool)
         num_rows = self.model.num_relations if self.side == "relation" else self.model.num_entities
@@ -257,7 +257,7 @@ class _Search:
         return scores, ids
 
     def _run_by_relation(
-        self, rows: Tensor, anchors: Tensor, relations: Tensor
+        self, first: int, anchors: Tensor, relations: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The same where each relation has its candidates."""
         assert isinstance(self.given, TypeConstraints)
@@ -271,14 +271,15 @@ class _Search:
             else:
                 pool = self.pool.only(allowed)
             own = order[part].to(anchors.device)
-            parts.append(self._run_part(rows[order[part]], anchors[own], relations[own], pool))
+            rows = (first + order[part]).tolist()
+            parts.append(self._run_part(rows, anchors[own], relations[own], pool))
         scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
         back = order.argsort().to(self.device)
         return scores[back], ids[back]
 
     def _run_part(
         self,
-        rows: Tensor,
+        rows: Sequence[int],
         anchors: Tensor,
         relations: Tensor,
         pool: Prepared | BlockPool,
@@ -302,7 +303,7 @@ class _Search:
     def _swept(
         self,
         pool: Prepared,
-        rows: Tensor,
+        rows: Sequence[int],
         asked: tuple[Tensor, Tensor],
         known: Known | None,
         lists: Lists | None,
@@ -319,9 +320,9 @@ class _Search:
             raise
         return (scores, ids) if self.crop is None else (scores[0], ids[0])
 
-    def _query(self, rows: Tensor, asked: tuple[Tensor, Tensor]) -> Callable[[int], str]:
+    def _query(self, rows: Sequence[int], asked: tuple[Tensor, Tensor]) -> Callable[[int], str]:
         """What says each of some queries in words."""
         anchors, others = asked
         return lambda row: query_in_words(
-            self.side, self.name, int(rows[row]), anchors[row], others[row]
+            self.side, self.name, rows[row], anchors[row], others[row]
         )

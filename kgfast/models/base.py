@@ -173,6 +173,8 @@ class Model(nn.Module):
             return self._queries(anchors, relations, side, dims).to(dtype)
         chunk = _QUERY_CHUNK.get(self.entity.device.type, _QUERY_CHUNK_ELSEWHERE)
         step = max(1, chunk // max(1, self.dim))
+        if len(anchors) <= step:
+            return self._queries(anchors, relations, side, dims).to(dtype)
         shape = (len(anchors), self.query_width)
         result = torch.empty(shape, dtype=dtype, device=self.entity.device)
         for i in range(0, len(anchors), step):
