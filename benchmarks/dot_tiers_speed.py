@@ -6,8 +6,9 @@
 Each call runs with `KGFAST_TIERS=none` and with `int8`, on a random table and on one of heavy
 tails (Student's t with 3 degrees of freedom), of whose rows bytes keep less. Times are CPU seconds
 of the calling thread, medians of the rounds; of ranks, `pairs` are the shares of pairs that the
-tier swept, that it left to float32, and that this left to canonical scores. Exit code 1 if an
-integer differs, or on a machine without the tier.
+tier swept, that it left to float32, and that this left to canonical scores. `index`: the best k
+with an index, as faiss has one. Exit code 1 if an integer differs, or on a machine without the
+tier.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from lib.indexed import Indexed
 from lib.machine import facts
 from lib.peers import Missing
 from lib.peers.nearest import faiss_flat
@@ -88,16 +90,20 @@ def best_row(entities: int, dim: int, batch: int, rounds: int) -> dict[str, Any]
     """The best k, and faiss where it is installed."""
     generator = torch.Generator().manual_seed(0)
     rows, queries = (random_rows(count, dim, "normal", generator) for count in (entities, batch))
-    others = {}
+    search = Search(queries, rows, K)
+    indexed = Indexed(search, "dot")
+    others: dict[str, Callable[[], Any]] = {"index": indexed}
     try:
-        others["faiss"] = faiss_flat(Search(queries, rows, K), "dot")
+        others["faiss"] = faiss_flat(search, "dot")
     except (ImportError, Missing) as error:
         console().print(f"without faiss: {error}")
 
     def best() -> Result:
         return ops.topk(queries, rows, K, score="dot")
 
-    return where("best", entities, dim, batch, "normal") | race(best, rounds, others)
+    found = race(best, rounds, others)
+    found["equal"] = found["equal"] and torch.equal(indexed(), best()[1])
+    return where("best", entities, dim, batch, "normal") | found
 
 
 def random_rows(count: int, dim: int, table: str, generator: torch.Generator) -> Tensor:

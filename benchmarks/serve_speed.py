@@ -7,8 +7,9 @@
 best tails of a RotatE query, one request after the other; latencies are the clients', who share the
 cores. `memory`: many requests to a small model; what the server holds after each tenth of them.
 `search`: the 10 best rows for 1 and for 64 queries, contenders in turns; faiss (IndexFlat) and
-usearch have dot products and L2 only. Ids are compared with kgfast's. Exit code 1 if a request
-failed or an answer is not that of `kgfast.topk`.
+usearch have dot products and L2 only. kgfast has an index, as faiss and the server do; `table` is
+kgfast without one. Ids are compared with kgfast's. Exit code 1 if a request failed or an answer is
+not that of `kgfast.topk`.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import kgfast
 from kgfast import ops
 from lib import options as known_options
 from lib.http_load import Served, ask, load, post, served
+from lib.indexed import Indexed
 from lib.machine import facts, machine_line
 from lib.measure import Stopwatch
 from lib.peers import Missing, nearest
@@ -35,7 +37,12 @@ CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 BATCHES = (1, 64)
 RELATIONS = 11
 PACKAGES = "starlette", "uvicorn", "faiss-cpu", "usearch"
-LABELS = {"brute": "torch, all at once", "faiss": "faiss IndexFlat", "usearch": "usearch, exact"}
+LABELS = {
+    "table": "kgfast, no index",
+    "brute": "torch, all at once",
+    "faiss": "faiss IndexFlat",
+    "usearch": "usearch, exact",
+}
 
 
 def model_of(entities: int, dim: int) -> kgfast.RotatE:
@@ -55,7 +62,8 @@ def requests_of(count: int, entities: int) -> list[bytes]:
 
 def search_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Each score and batch: all contenders in turns."""
-    rows = []
+    rows, threads = [], torch.get_num_threads()
+    torch.set_num_threads(options.threads)
     for score, entities, dim in (
         ("dot", options.rows, 128),
         ("l2", options.rows, 128),
@@ -68,14 +76,16 @@ def search_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
             queries = torch.randn(batch, width, generator=generator)
             found = race(Search(queries, table, K), score, options.rounds)
             where = {"score": score, "entities": entities, "dim": dim, "batch": batch}
+            where["threads"] = options.threads
             rows += [{"section": "search"} | where | row for row in found]
+    torch.set_num_threads(threads)
     return rows
 
 
 def race(search: Search, score: str, rounds: int) -> list[dict[str, Any]]:
     """A row for each contender."""
     ours = partial(ops.topk, search.queries, search.table, search.k, score=score)
-    contenders: dict[str, Any] = {"kgfast": lambda: ours()[1]}
+    contenders: dict[str, Any] = {"kgfast": Indexed(search, score), "table": lambda: ours()[1]}
     missing = []
     if score == "rotate":
         peer = eager(search)
@@ -162,15 +172,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         ("entities", "of RotatE"),
         ("dim", "of RotatE"),
         ("rounds", "turns of each contender"),
+        ("threads", "of the searches"),
         ("requests", "for each number of clients"),
         ("memory-requests", "of the memory test"),
     ):
         parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
     known_options.add_outputs(parser, "serve-speed", plot=False)
     options = parser.parse_args(arguments)
-    names = "rows", "entities", "dim", "rounds", "requests", "memory_requests"
-    whole = dict(zip(names, (1_000_000, 40_943, 256, 5, 2_000, 100_000), strict=True))
-    quick = dict(zip(names, (2_000, 500, 16, 2, 64, 640), strict=True))
+    names = "rows", "entities", "dim", "rounds", "threads", "requests", "memory_requests"
+    threads = torch.get_num_threads()
+    whole = dict(zip(names, (1_000_000, 40_943, 256, 5, threads, 2_000, 100_000), strict=True))
+    quick = dict(zip(names, (2_000, 500, 16, 2, threads, 64, 640), strict=True))
     known_options.set_defaults(options, whole, quick)
     known_options.check_positive(parser, options, *names)
     known_options.set_outputs(options, "serve-speed")

@@ -20,5 +20,6 @@ def test_the_tier_is_compared_with_none(call, tmp_path):
         assert row["equal"]
         assert row["seconds"].keys() >= {"none", "int8"}
         assert {"command", "machine", "versions", "date"} <= row.keys()
+    assert rows[2]["seconds"].keys() >= {"none", "int8", "index"}
     assert rows[0]["pairs"]["swept"] == 1
     assert "to float32" in done.stdout

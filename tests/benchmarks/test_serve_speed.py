@@ -10,7 +10,13 @@ def test_peers_find_what_kgfast_finds(load):
     search = load("lib.peers.topk").Search(torch.randn(3, 8), torch.randn(200, 8), 4)
     for score in ("dot", "l2"):
         rows = load("serve_speed").race(search, score, 1)
-        assert {row["contender"] for row in rows} == {"kgfast", "brute", "faiss", "usearch"}
+        assert {row["contender"] for row in rows} == {
+            "kgfast",
+            "table",
+            "brute",
+            "faiss",
+            "usearch",
+        }
         for row in rows:
             if row["seconds"] is None:
                 assert row["note"] == "not installed"
