@@ -24,7 +24,8 @@ class Panels:
         Of the table.
     tensors : mapping of str to Tensor
         What the format needs, on the CPU, contiguous: of ``"float32"`` they are ``panels``
-        ``[P, num_features, planes, lanes]`` and ``norms [P]``, upper bounds on those of each panel;
+        ``[P, num_features, planes, lanes]`` and ``norms [P]``, upper bounds on those of each panel,
+        and for few queries ``bytes`` (csrc/host/byte_rows.h) with their ``scale [1]``, or neither;
         of ``"int8"`` ``panels [P, bytes]`` (csrc/host/int8.h).
     """
 

@@ -4,7 +4,8 @@ Cost model: packing is one pass over the table (engine/pack.h, engine/int8_pack.
 panels reads what it would have packed: a query against a table that is not in a cache then takes
 one read of the panels.
 Memory: float32 panels are as large as a float32 table, int8 panels half of it, up to the lanes of
-the last panel and the last block of 64 features.
+the last panel and the last block of 64 features. Bytes of distances, which few queries read before
+float32 panels, are a quarter of it, and pack in a pass of their own.
 """
 
 import torch
@@ -15,9 +16,24 @@ from ..operands import Operands, Prepared
 from ..panels import Panels
 from ..scores import Score, get_score
 from . import extension
-from .views import address, machine, panel_shape, pointers_of, reads, serves_int8
+from .views import (
+    Pointers,
+    address,
+    byte_kinds,
+    machine,
+    panel_shape,
+    pointers_of,
+    reads,
+    serves_bytes,
+    serves_int8,
+)
 
 _MOST = 1.25  # times the bytes of the table
+_MOST_BYTE = 127  # csrc/host/byte_rows.h
+_FITTING = 0.99  # of the rows: the others' largest numbers are cut, and what is cut is measured
+# Times as large are the numbers of queries that were turned, and that a row was added to.
+_TURNED, _MOVED = 1.42, 2.0
+_LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # of the number that becomes the largest byte
 
 
 class _Packing:
@@ -41,6 +57,8 @@ class _Packing:
         bad = _fill(Prepared(table, score), features, tensors)
         if bad >= 0:
             return f"row {bad} of the table holds a NaN or an infinity"
+        if table.dtype == torch.float32 and serves_bytes(score, features) and not croppable:
+            tensors |= _bytes_of(Prepared(table, score), features)
         return Panels(number_format, score.name, shape.lanes, rows, features, tensors)
 
     def reads(self, panels: Panels) -> bool:
@@ -58,15 +76,38 @@ def _best_format(score: Score, features: int, *, croppable: bool) -> str:
     return min(formats, key=lambda name: panel_shape(name, score, features).row_bytes)
 
 
+def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
+    """The rows as bytes of one scale, which most of them fit."""
+    score, rows = candidates.score, candidates.num_rows
+    tensors = {
+        name: torch.empty(size, dtype=dtype, device="cpu")
+        for name, (size, dtype) in byte_kinds(score, rows, features).items()
+    }
+    low, high = torch.aminmax(candidates.table, dim=1)
+    largest = torch.maximum(-low, high)
+    most = largest.kthvalue(max(1, int(_FITTING * rows))).values.clamp(_LEAST_SIZE, _MOST_SIZE)
+    tensors["scale"][0] = most * (_TURNED if score.planes == 2 else _MOVED) / _MOST_BYTE
+    extension.pack_bytes(
+        machine(),
+        _pointers_of_rows(candidates),
+        features,
+        tensors["scale"].item(),
+        address(tensors["bytes"]),
+    )
+    return tensors
+
+
 def _fill(candidates: Prepared, features: int, tensors: dict[str, Tensor]) -> int:
     """Pack all rows; the first that is not finite, or -1."""
-    table, width = (
-        candidates.table,
-        candidates.score.query_width(candidates.table.shape[1], has_factor=False),
-    )
-    no_queries = table.new_empty((0, width))
-    pointers = pointers_of(Operands(no_queries, candidates), None)
+    pointers = _pointers_of_rows(candidates)
     panels, norms = address(tensors["panels"]), address(tensors.get("norms"))
     if norms:
         return extension.pack_panels(machine(), pointers, features, panels, norms)[1]
     return extension.pack_int8(machine(), pointers, features, panels)[1]
+
+
+def _pointers_of_rows(candidates: Prepared) -> Pointers:
+    """The candidates, and no queries."""
+    table = candidates.table
+    width = candidates.score.query_width(table.shape[1], has_factor=False)
+    return pointers_of(Operands(table.new_empty((0, width)), candidates), None)

@@ -1,10 +1,11 @@
 """The best k candidates on the CPU: the sweep of ranks, with limits that fall as it goes.
 
 A pair survives unless the float32 sweep proves that k others are better; canonical scores order
-what is left (host/topk.h). Cost model: the sweep (engine/sweep.h), and k canonical scores a query.
-Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all threads. Where
-k is about as large as the table, or too large for those, all pairs get canonical scores, at some
-16 k bytes a thread.
+what is left (host/topk.h). Few queries of an index read bytes before float32, or high bytes before
+low ones (host/byte_rows.h, host/int8.h). Cost model: the sweep (engine/sweep.h), and k canonical
+scores a query. Memory: panels and packed queries as for ranks, at most 24 MiB of survivors over all
+threads. Where k is about as large as the table, or too large for those, all pairs get canonical
+scores, at some 16 k bytes a thread.
 """
 
 import torch

@@ -14,6 +14,7 @@ from ..scores import Score
 from . import extension, isa, threads, tiers
 
 _INT8_LANES, _INT8_FEATURES = 64, 4096  # of a panel, and at most: csrc/host/int8.h
+_WITH_BYTES = ("l1", "l2", "rotate", "rotate_interleaved")  # csrc/engine/byte_rows.h
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 
 
@@ -42,8 +43,8 @@ class Pointers(NamedTuple):
     """Pointer and count, and what keeps them alive."""
     panels: tuple[int, int] | None = None
     """Address and features of what ``pack_int8`` has made of the table."""
-    packed: tuple[int, int, int] | None = None
-    """Float32 panels, their norms, features."""
+    packed: tuple[int, int, int, int, float] | None = None
+    """Float32 panels, their norms, features, and bytes of the same rows with their scale."""
 
 
 def machine() -> tuple[str, int, int]:
@@ -68,7 +69,9 @@ def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
     )
 
 
-def _packed(candidates: Prepared) -> tuple[tuple[int, int] | None, tuple[int, int, int] | None]:
+def _packed(
+    candidates: Prepared,
+) -> tuple[tuple[int, int] | None, tuple[int, int, int, int, float] | None]:
     """Int8 and float32 panels of the candidates that the sweep in use reads; none of some rows."""
     panels = candidates.panels
     if panels is None or candidates.ids is not None or candidates.factor is not None:
@@ -78,7 +81,9 @@ def _packed(candidates: Prepared) -> tuple[tuple[int, int] | None, tuple[int, in
     place, features = address(panels.tensors["panels"]), panels.num_features
     if panels.number_format == "int8":
         return (place, features), None
-    return None, (place, address(panels.tensors["norms"]), features)
+    scale = panels.tensors.get("scale")
+    held = address(panels.tensors.get("bytes")), 0.0 if scale is None else scale.item()
+    return None, (place, address(panels.tensors["norms"]), features, *held)
 
 
 def reads(panels: Panels, score: Score) -> bool:
@@ -90,6 +95,8 @@ def reads(panels: Panels, score: Score) -> bool:
     shape = panel_shape(panels.number_format, score, panels.num_features)
     kinds = shape.tensors(panels.num_rows)
     found = {name: (tuple(it.shape), it.dtype) for name, it in panels.tensors.items()}
+    if "bytes" in found:
+        kinds |= byte_kinds(score, panels.num_rows, panels.num_features)
     return panels.lanes == shape.lanes and kinds == found
 
 
@@ -129,6 +136,20 @@ def panel_shape(number_format: str, score: Score, features: int) -> PanelShape:
         return PanelShape(_INT8_LANES, (extension.int8_bytes(1, features),), torch.int8)
     lanes, planes = extension.panel_shape(isa(), score_code(score, has_factor=False))
     return PanelShape(lanes, (features, planes, lanes), torch.float32)
+
+
+def byte_kinds(
+    score: Score, rows: int, features: int
+) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes and dtypes of the bytes that few queries read before float32 panels."""
+    size = extension.byte_row_bytes(rows, features, score.planes)
+    return {"bytes": ((size,), torch.int8), "scale": ((1,), torch.float32)}
+
+
+def serves_bytes(score: Score, features: int) -> bool:
+    """Whether few queries read bytes of such candidates here."""
+    is_served = score.name in _WITH_BYTES and features <= _INT8_FEATURES
+    return is_served and "int8" in tiers.wanted() and "int8" in tiers.available(isa())
 
 
 def serves_int8(score: Score, features: int) -> bool:

@@ -28,9 +28,9 @@ class Index:
     """The candidates of a model, packed once: calls read them and do not pack the table again.
 
     Results are those without it, to the last digit. It pays where a call has few queries: one query
-    takes about one read of the packed rows. They take as much memory as a float32 table, besides
-    the table, which decides what is close; where both sides share a table, so do its panels. Biases
-    are read from the model at every call.
+    takes about one read of the packed rows, or less. They take as much memory as a float32 table,
+    or a quarter more, besides the table, which decides what is close; where both sides share a
+    table, so do its panels. Biases are read from the model at every call.
 
     Parameters
     ----------

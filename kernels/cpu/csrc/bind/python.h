@@ -55,7 +55,8 @@ View as_view_if(const py::handle& spec) {
 }
 
 // (score, its term_ulps, queries, table, factor or None, bias or None, (ids, their count) or None,
-// (panels of the int8 tier, their features) or None, (float32 panels, their norms, features) or None)
+// (panels of the int8 tier, their features) or None, (float32 panels, their norms, features, bytes
+// or 0, their scale) or None)
 Operands as_operands(const py::tuple& spec) {
   Operands operands{};
   const auto table = spec[3].cast<py::tuple>();
@@ -78,7 +79,8 @@ Operands as_operands(const py::tuple& spec) {
   if (!spec[8].is_none()) {
     const auto packed = spec[8].cast<py::tuple>();
     operands.packed = {pointer<const float>(packed[0]), pointer<const float>(packed[1]),
-                       packed[2].cast<int64_t>()};
+                       packed[2].cast<int64_t>(), pointer<const char>(packed[3]),
+                       packed[4].cast<float>()};
   }
   return operands;
 }

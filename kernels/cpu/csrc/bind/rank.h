@@ -1,6 +1,7 @@
 // Bindings of ranks and of the best k candidates.
 #pragma once
 #include "bind/python.h"
+#include "host/byte_table.h"
 #include "host/int8_table.h"
 #include "host/listed.h"
 #include "host/panels.h"
@@ -75,6 +76,28 @@ py::tuple py_pack_int8(const Machine& machine, const py::tuple& operands, int64_
   }));
 }
 
+// Bytes of the panels of bytes of so many rows.
+int64_t py_byte_row_bytes(int64_t rows, int64_t width, int planes) {
+  return byte_table_bytes(rows, width, planes);
+}
+
+// Fills the panels of bytes of a table's rows, which are finite, in units of a scale.
+void py_pack_bytes(const Machine& machine, const py::tuple& operands, int64_t width, float scale,
+                   uintptr_t panels) {
+  const Operands given = as_operands(operands);
+  bad_rows(compute(machine, [&](const Execution& execution) {
+    return pack_byte_table(execution, given, width, scale, pointer<char>(panels));
+  }));
+}
+
+void py_byte_errors(const Machine& machine, const py::tuple& operands, uintptr_t values,
+                    uintptr_t bounds) {
+  const Operands given = as_operands(operands);
+  compute(machine, [&](const Execution& execution) {
+    byte_errors(execution, given, pointer<float>(values), pointer<float>(bounds));
+  });
+}
+
 // `best`: scores and ids, [B, k] each.
 py::tuple py_topk(const Machine& machine, const py::tuple& operands, int64_t width, int64_t k,
                   const MaybeTuple& known, bool nan_worst,
@@ -144,6 +167,9 @@ void bind_rank(py::module_& module) {
   module.def("linear_bounds", &py_linear_bounds);
   module.def("int8_bytes", &py_int8_bytes);
   module.def("pack_int8", &py_pack_int8);
+  module.def("byte_row_bytes", &py_byte_row_bytes);
+  module.def("pack_bytes", &py_pack_bytes);
+  module.def("byte_errors", &py_byte_errors);
   module.def("topk", &py_topk);
   module.def("panel_shape", &py_panel_shape);
   module.def("pack_panels", &py_pack_panels);

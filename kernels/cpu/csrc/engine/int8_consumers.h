@@ -129,11 +129,11 @@ void count_int8_panel(const Int8Job& job, const Int8Panel& place, char* scratch,
       count_run(job, t, last, column, high, mixed, scratch, worker);
     }
   };
-  if (!begins_high(job, place, worker.high_pause)) return sweep_int8_panel(job, facts, place, take);
+  if (!begins_high(job, place, worker.bytes_pause)) return sweep_int8_panel(job, facts, place, take);
   const auto decide = [&](const Int8Facts& column, const int32_t* high, const int32_t* mixed) {
     return count_high_bytes(job, column, high, mixed, worker);
   };
-  sweep_high_bytes(job, facts, place, worker.high_pause, decide, take);
+  sweep_high_bytes(job, facts, place, worker.bytes_pause, decide, take);
 }
 
 // Keeps the lanes of `open` that may be among the best k.
@@ -185,7 +185,7 @@ void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel
         keep_int8_lanes(topk, query, i, here, open, distances, job.base[i], worker);
     }
   };
-  if (!begins_high(job, place, worker.high_pause)) return sweep_int8_panel(job, facts, place, take);
+  if (!begins_high(job, place, worker.bytes_pause)) return sweep_int8_panel(job, facts, place, take);
   const auto decide = [&](const Int8Facts& column, const int32_t* high, const int32_t* mixed) {
     uint32_t open = 0;
     for (int64_t i = 0; i < topk.num_queries; ++i) {
@@ -196,7 +196,7 @@ void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel
     }
     return open == 0;
   };
-  sweep_high_bytes(job, facts, place, worker.high_pause, decide, take);
+  sweep_high_bytes(job, facts, place, worker.bytes_pause, decide, take);
 }
 
 void keep_int8_panel(const Int8Job& job, const TopkJob& topk, const Int8Panel& place,
@@ -223,7 +223,7 @@ void record_int8_panel(const Int8Job& job, const Int8Panel& place, float* values
     for (int64_t i = position; i < position + count; ++i)
       record(i, column, high, mixed, job.queries[i].slope, column.error);
   };
-  HighPause none{};
+  BytesPause none{};
   if (!begins_high(job, place, none)) return sweep_int8_panel(job, facts, place, take);
   const auto decide = [&](const Int8Facts& column, const int32_t* high, const int32_t* mixed) {
     for (int64_t i = 0; i < job.sweep->num_queries; ++i)

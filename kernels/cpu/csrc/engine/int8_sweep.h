@@ -178,10 +178,8 @@ inline void sweep_int8_panel(const Int8Job& job, const PanelFacts& panel, const 
   }
 }
 
-constexpr int64_t kLongestPause = 15;  // panels
-
 // Whether few queries read the high bytes of a panel first.
-inline bool begins_high(const Int8Job& job, const Int8Panel& place, HighPause& pause) {
+inline bool begins_high(const Int8Job& job, const Int8Panel& place, BytesPause& pause) {
   if (!place.next || job.sweep->num_queries > kInt8Queries) return false;
   return pause.left ? (--pause.left, false) : true;
 }
@@ -191,7 +189,7 @@ inline bool begins_high(const Int8Job& job, const Int8Panel& place, HighPause& p
 // the low bytes are not read: half of the memory.
 template <class Decide, class Take>
 inline void sweep_high_bytes(const Int8Job& job, const PanelFacts& panel, const Int8Panel& place,
-                             HighPause& pause, Decide decide, Take take) {
+                             BytesPause& pause, Decide decide, Take take) {
   constexpr int64_t block = kInt8Column * kInt8Block;
   const int64_t padded = int8_padded(job.sweep->num_features), queries = job.sweep->num_queries;
   const int64_t blocks = padded / kInt8Block, column_bytes = kInt8Column * padded;
@@ -224,9 +222,7 @@ inline void sweep_high_bytes(const Int8Job& job, const PanelFacts& panel, const 
       take(int64_t{0}, queries, column, sums.high[i], sums.mixed[i]);
     }
   }
-  const bool was_worth_it = opened <= kInt8Candidates / kInt8Column / 2;
-  pause.length = was_worth_it ? 0 : std::min(2 * pause.length + 1, kLongestPause);
-  pause.left = pause.length;
+  pause_bytes(opened <= kInt8Candidates / kInt8Column / 2, pause);
 }
 
 }  // namespace

@@ -46,6 +46,8 @@ struct Packed {
   const float* panels;  // [panels][features][planes][lanes]
   const float* norms;   // [panels]: upper bounds on those of all features
   int64_t features;
+  const char* bytes;    // byte_rows.h, or nullptr: of 64 candidates a panel
+  float scale;          // of bytes
 };
 
 // Queries and candidates, which Python has checked.
@@ -140,7 +142,7 @@ struct Worker {
   int64_t bad_candidate;  // lowest row seen with a number that is not finite, or INT64_MAX
   int64_t bad_factor;     // likewise
   TierPairs pairs;        // of tiers
-  HighPause high_pause;   // of the int8 tier
+  BytesPause bytes_pause;  // likewise
 };
 
 // How a sweep ended: the first rows seen with a number that is not finite, else INT64_MAX.

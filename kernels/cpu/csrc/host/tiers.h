@@ -14,9 +14,9 @@ struct TierPairs {
   int64_t swept, gathered, canonical;
 };
 
-// When a worker reads the high bytes of a panel first, again: after so many others, of a pause that
-// doubles while most columns need their low bytes, too.
-struct HighPause {
+// When a worker tries fewer bytes of a panel first, again: after so many others, of a pause that
+// doubles while they leave much of a panel open.
+struct BytesPause {
   int64_t left, length;
 };
 

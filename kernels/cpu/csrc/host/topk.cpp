@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "host/bias.h"
+#include "host/byte_pass.h"
 #include "host/int8_pass.h"
 #include "host/passes.h"
 
@@ -76,6 +77,7 @@ class Topk {
     status_.interrupted = find_factor_reach(job_, plan_.threads, execution_.interrupted);
     const int64_t queries = std::min(plan_.queries, num_queries_);
     int8_ = std::make_unique<Int8Pass>(execution_, job_, kept_);
+    bytes_ = std::make_unique<BytePass>(execution_, job_, kept_);
     plan_.int8_bytes = int8_->worker_bytes(queries);
     for (int i = 0; i < plan_.threads; ++i)
       workers_.push_back(std::make_unique<OwnedTopkWorker>(plan_, job_, queries, job_.capacity));
@@ -85,6 +87,8 @@ class Topk {
       packed_.pack(isa_, job_);
       if (int8_->serves(job_.num_queries))
         sweep_int8();
+      else if (bytes_->serves(job_.num_queries))
+        sweep_bytes();
       else
         parallel(plan_.panels, [&](OwnedTopkWorker& owned, int64_t panel) {
           isa_.topk->sweep_panel(job_, panel, owned.worker);
@@ -102,6 +106,17 @@ class Topk {
                          [&](const Int8Panel& panel) {
                            int8_->tier().keep_panel(int8_->job(), job_, panel, owned.worker);
                          });
+    });
+  }
+
+  // Panels go to a worker in runs, as it asks for the next one while it sweeps.
+  void sweep_bytes() {
+    constexpr int64_t most = 16;
+    const int64_t run = std::clamp<int64_t>(plan_.panels / (8 * plan_.threads), 1, most);
+    bytes_->pack(job_, base_.data());
+    parallel(divide_up(plan_.panels, run), [&](OwnedTopkWorker& owned, int64_t task) {
+      for (int64_t panel = task * run; panel < std::min((task + 1) * run, plan_.panels); ++panel)
+        bytes_->tier().keep_panel(bytes_->job(), job_, panel, owned.worker);
     });
   }
 
@@ -249,6 +264,7 @@ class Topk {
   std::vector<float> base_, slope_, limits_;
   PackedQueries packed_;
   std::unique_ptr<Int8Pass> int8_;
+  std::unique_ptr<BytePass> bytes_;
   std::vector<std::unique_ptr<OwnedTopkWorker>> workers_;
   SweepStatus status_;
 };

@@ -36,6 +36,10 @@ struct TopkKernels {
 void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
                     const float* distances, double absolute, TopkWorker& worker);
 
+// The same by their canonical scores.
+void keep_scored(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
+                 TopkWorker& worker);
+
 // A candidate with its canonical score.
 struct Scored {
   double score;

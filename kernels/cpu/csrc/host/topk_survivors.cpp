@@ -55,6 +55,11 @@ Survivor interval(const TopkJob& job, double absolute, float distance, int64_t c
   return {-round_up(error - cost), round_up(cost + error), candidate};
 }
 
+Survivor exactly(double score, int64_t candidate) {  // a NaN costs more than everything
+  if (std::isnan(score)) return {kInfinity, kInfinity, candidate};
+  return {-round_up(score), round_up(-score), candidate};
+}
+
 bool lies_lower(const Survivor& a, const Survivor& b) { return a.high < b.high; }
 
 // Replaces the survivors of a query by the best k of them, with their canonical scores.
@@ -69,12 +74,8 @@ void resolve(const TopkJob& job, int64_t position, TopkWorker& worker) {
   job.isa->canonical(job, job.num_features, pairs.data(), count, worker.scratch, scores.data());
   for (int64_t i = 0; i < count; ++i) scored[i] = {scores[i], survivors[i].candidate};
   std::nth_element(scored.begin(), scored.begin() + job.k - 1, scored.end(), is_better);
-  for (int64_t i = 0; i < job.k; ++i) {
-    const double score = scored[i].score;  // a NaN costs more than everything
-    survivors[i] = std::isnan(score)
-                       ? Survivor{kInfinity, kInfinity, scored[i].candidate}
-                       : Survivor{-round_up(score), round_up(-score), scored[i].candidate};
-  }
+  for (int64_t i = 0; i < job.k; ++i)
+    survivors[i] = exactly(scored[i].score, scored[i].candidate);
   worker.counts[position] = job.k;
   lower_limit(job, position, survivors[job.k - 1].high);  // the worst of them
 }
@@ -92,6 +93,12 @@ void compress(const TopkJob& job, int64_t position, TopkWorker& worker) {
   if (last - first > (job.k + job.capacity) / 2) resolve(job, position, worker);
 }
 
+void keep(const TopkJob& job, int64_t position, const Survivor& survivor, TopkWorker& worker) {
+  if (survivor.low > limit_of(job, position) || is_known(job, position, survivor.candidate)) return;
+  if (worker.counts[position] == job.capacity) compress(job, position, worker);
+  worker.survivors[position * job.capacity + worker.counts[position]++] = survivor;
+}
+
 }  // namespace
 
 void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
@@ -101,11 +108,23 @@ void keep_survivors(const TopkJob& job, int64_t position, int64_t first, uint64_
     const int lane = __builtin_ctzll(open);
     const int64_t place = first + lane;
     const int64_t candidate = job.candidate_ids ? job.candidate_ids[place] : place;
-    const Survivor survivor = interval(job, absolute, distances[lane], candidate);
-    if (survivor.low > limit_of(job, position) || is_known(job, position, candidate)) continue;
-    if (worker.counts[position] == job.capacity) compress(job, position, worker);
-    worker.survivors[position * job.capacity + worker.counts[position]++] = survivor;
+    keep(job, position, interval(job, absolute, distances[lane], candidate), worker);
   }
+}
+
+void keep_scored(const TopkJob& job, int64_t position, int64_t first, uint64_t open,
+                 TopkWorker& worker) {
+  const FloatMode mode(FloatMode::kIeee);
+  Pair pairs[64];
+  double scores[64];
+  int64_t count = 0;
+  for (; open; open &= open - 1) {
+    const int64_t place = first + __builtin_ctzll(open);
+    pairs[count++] = {job.query_ids[position], job.candidate_ids ? job.candidate_ids[place] : place};
+  }
+  job.isa->canonical(job, job.num_features, pairs, count, worker.scratch, scores);
+  for (int64_t i = 0; i < count; ++i)
+    keep(job, position, exactly(scores[i], pairs[i].candidate), worker);
 }
 
 }  // namespace kgfast

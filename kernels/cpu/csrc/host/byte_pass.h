@@ -1,0 +1,75 @@
+// Whether rows as bytes serve a pass of queries for the best k, and what they need of it.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "host/byte_rows.h"
+#include "host/passes.h"
+
+namespace kgfast {
+namespace {
+
+// Rows of a table for each answer that is asked for: about 25 k candidates get a canonical score each,
+// which takes as long as float32 distances of some 8. Measured on a Xeon with AMX (2.1 GHz).
+constexpr int64_t kRowsOfAnswer = 200;
+
+class BytePass {
+ public:
+  BytePass(const Execution& execution, const SweepJob& job, int64_t k)
+      : tier_(execution.may_use(Tier::int8) ? byte_tier() : nullptr),
+        most_(job.num_candidates / (kRowsOfAnswer * k)) {
+    const bool is_whole = job.packed.bytes && job.num_features == job.packed.features;
+    if (!is_whole || job.facts.lanes != kByteCandidates) tier_ = nullptr;
+    if (execution.may_use(Tier::forced)) most_ = kByteQueries;
+  }
+
+  // Whether they serve a pass of so many queries: more are faster by float32, whose panels they
+  // share.
+  bool serves(int64_t queries) const { return tier_ && queries <= std::min(most_, kByteQueries); }
+  const ByteTier& tier() const { return *tier_; }
+  const ByteJob& job() const { return job_; }
+
+  // Packs the queries of a pass; `base`: what an error gains by comparing.
+  void pack(const SweepJob& sweep, const float* base) {
+    const int64_t features = sweep.num_features, padded = byte_padded(features);
+    const int planes = sweep.facts.planes;
+    bytes_.assign(sweep.num_queries * planes * padded, 128);
+    moved_.clear();
+    for (int64_t i = 0; i < sweep.num_queries; ++i)
+      moved_.push_back(pack_query(sweep, sweep.query_ids[i], &bytes_[i * planes * padded]));
+    job_ = {&sweep, bytes_.data(), moved_.data(), base};
+  }
+
+ private:
+  // The bytes of a query; an upper bound of what is left of it, and of 2^-19 of the scale a feature.
+  static float pack_query(const SweepJob& job, int64_t query, uint8_t* out) {
+    const int64_t features = job.num_features, padded = byte_padded(features);
+    const double scale = job.packed.scale;
+    std::vector<double> squares(features, 0.0);
+    read_query(job, features, query, [&](int plane, int64_t k, int64_t width, const double* run) {
+      for (int64_t i = 0; i < width; ++i) {
+        const double most = kByteMost;
+        const double whole = std::clamp(std::nearbyint(run[i] / scale), -most, most);
+        const double rest = run[i] - scale * whole;
+        out[plane * padded + k + i] = static_cast<uint8_t>(static_cast<int>(whole) + 128);
+        squares[k + i] += rest * rest;
+      }
+      return true;
+    });
+    double sum = 0.0;
+    for (const double square : squares)
+      sum += job.facts.terms == Terms::squares ? square : std::sqrt(square);
+    const double length = job.facts.terms == Terms::squares ? std::sqrt(sum) : sum;
+    const double roots = static_cast<double>(features) * scale * 0x1p-19;
+    return round_up((length + roots) * (1.0 + 1e-6) + 0x1p-120);
+  }
+
+  const ByteTier* tier_;
+  int64_t most_;
+  std::vector<uint8_t> bytes_;
+  std::vector<float> moved_;
+  ByteJob job_{};
+};
+
+}  // namespace
+}  // namespace kgfast

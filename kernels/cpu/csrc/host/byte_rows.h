@@ -1,0 +1,56 @@
+// Rows as bytes, for few queries that ask for the best k by a distance: most candidates are too far
+// by a quarter of the memory.
+//
+// A row is x = s X + r: one scale of a table, a whole number of a byte a real, and what is left. By
+// the triangle inequality |q - c| is s |Q - C| but for |r| of both, in the score's own length; that
+// is measured where a row is packed. docs/exactness.md has the bound.
+//
+// Layout of a panel (64 candidates, P planes of K numbers, which are a multiple of 8, zeros at the
+// end):
+//   uint8 bytes [8 columns][P][K / 8][8 candidates][8 numbers]: X + 128
+//   float moved [64]: upper bounds of |r|
+// Plain data, like job.h.
+#pragma once
+#include "host/topk.h"
+
+namespace kgfast {
+
+constexpr int64_t kByteCandidates = 64, kByteColumn = 8;  // of a panel, and of a part of it
+constexpr int64_t kByteRun = 8;                           // numbers of a candidate side by side
+constexpr int64_t kByteQueries = 4;                       // that a pass has, at most
+constexpr int64_t kByteMostFeatures = 4096;               // no sum overflows
+constexpr int kByteMost = 127;                            // the largest |X|
+
+namespace {
+
+inline int64_t byte_padded(int64_t features) {
+  return (features + kByteRun - 1) / kByteRun * kByteRun;
+}
+inline int64_t byte_panel_bytes(int64_t features, int planes) {
+  return kByteCandidates *
+         (planes * byte_padded(features) + static_cast<int64_t>(sizeof(float)));
+}
+
+}  // namespace
+
+struct ByteJob {
+  const SweepJob* sweep;
+  const uint8_t* queries;  // [Q][P][K]: X + 128
+  const float* moved;      // [Q]: upper bounds of |r|, and of what sums of bytes lose
+  const float* base;       // [Q]: of numbers that are compared
+};
+
+// One way to sum bytes of distances.
+struct ByteTier {
+  // Packs a panel of finite rows. Scratch: a row.
+  void (*pack_panel)(const SweepJob&, int64_t panel, float scale, float* scratch, char* out);
+  // Keeps the candidates of a packed panel that may be among the best k, of up to kByteQueries.
+  void (*keep_panel)(const ByteJob&, const TopkJob&, int64_t panel, TopkWorker&);
+  // Distances of a packed panel and the bound on their errors, [Q][64] each: for tests.
+  void (*panel_values)(const ByteJob&, int64_t panel, float* values, float* bounds);
+};
+
+// nullptr where this build lacks it. It goes with the int8 tier.
+const ByteTier* byte_tier();
+
+}  // namespace kgfast

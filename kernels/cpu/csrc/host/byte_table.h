@@ -1,0 +1,19 @@
+// A table's rows as bytes, made once for many calls.
+#pragma once
+#include "host/execution.h"
+
+namespace kgfast {
+
+// Bytes of the panels of so many rows.
+int64_t byte_table_bytes(int64_t rows, int64_t features, int planes);
+
+// Fills them, of finite rows. Of a distance, where the execution may use the int8 tier.
+SweepStatus pack_byte_table(const Execution& execution, const Operands& operands, int64_t features,
+                            float scale, char* out);
+
+// Distances of up to kByteQueries queries by bytes that were packed, and the bound on their errors,
+// [B, N] each: for tests.
+void byte_errors(const Execution& execution, const Operands& operands, float* values,
+                 float* bounds);
+
+}  // namespace kgfast

@@ -1,0 +1,158 @@
+"""Rows as bytes, of distances: few queries find the same best candidates, by a bound that holds."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kgfast.kernels import cpu
+from kgfast.kernels.checks import Checks
+from kgfast.kernels.cpu import tiers
+from kgfast.kernels.cpu.panels import PACKING
+from kgfast.kernels.cpu.views import address, pointers_of
+from kgfast.kernels.operands import Known, Operands, Prepared
+from kgfast.kernels.reference import canonical as reference
+from kgfast.kernels.scores import get_score
+from kgfast.ops import run
+from support.problems import TABLES, cast, table_of
+from support.sampled import threads
+
+INT8, FORCED = 1 << tiers.TIERS.index("int8"), 256
+SCORES = ("l1", "l2", "rotate")
+KINDS = (*TABLES, "outlier")
+CHECKS = Checks(deferred=False)
+
+pytestmark = pytest.mark.skipif(
+    not cpu.is_available() or "int8" not in tiers.available(cpu.isa()),
+    reason="this machine or build has no tier of bytes",
+)
+
+
+def rows_of(kind: str, rows: int, dim: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "outlier":  # most rows are cut at the largest byte, or vanish
+        values = torch.randn(rows, dim, generator=generator)
+        return values * 10.0 ** torch.randint(-3, 4, (rows, 1), generator=generator)
+    return cast(table_of(kind, rows, dim, generator, torch.float32), torch.float32)
+
+
+def packed(table: torch.Tensor, score: str, bias: torch.Tensor | None = None) -> Prepared:
+    prepared = Prepared(table, get_score(score), bias)
+    panels = PACKING.pack(prepared)
+    assert "bytes" in panels.tensors, panels
+    return replace(prepared, panels=panels)
+
+
+def best_of(monkeypatch, mask: int, *args):
+    monkeypatch.setattr(tiers, "mask", lambda: mask)
+    return run.topk(*args, CHECKS)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_best_are_the_same(monkeypatch, kind, score):
+    """Ties, duplicates, denormals, known answers, a bias, fewer candidates than are asked for."""
+    for dim in (1, 9, 100):
+        width = dim * get_score(score).planes
+        table = rows_of(kind, 301, width)
+        table[7:40] = table[7]
+        for count in (1, 3, 4):
+            bias = torch.linspace(-1, 1, 301) if count == 3 else None
+            queries = rows_of(kind, count, width, seed=1)
+            queries[0] = table[7]
+            known = Known(torch.arange(count + 1) * 3, (torch.arange(3 * count) * 13) % 301)
+            own, plain = packed(table, score, bias), Prepared(table, get_score(score), bias)
+            for k in (1, 10, 301):
+                expected = best_of(monkeypatch, 0, Operands(queries, plain), k, known)
+                found = best_of(monkeypatch, INT8 | FORCED, Operands(queries, own), k, known)
+                assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_neither_threads_nor_an_order_change_them(monkeypatch, score):
+    """Of rows that come nearer and nearer each panel is left to float32, for a while."""
+    width = 60 * get_score(score).planes
+    table = rows_of("normal", 1, width) * torch.linspace(9, 1, 3_000)[:, None]
+    table[1_500:] += rows_of("normal", 1_500, width, seed=1)
+    queries = torch.cat([table[2_999:], rows_of("normal", 1, width, seed=2)])
+    plain, own = Prepared(table, get_score(score)), packed(table, score)
+    expected = best_of(monkeypatch, 0, Operands(queries, plain), 10, None)
+    for count in (1, 2):
+        with threads(count):
+            found = best_of(monkeypatch, INT8 | FORCED, Operands(queries, own), 10, None)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_numbers_at_the_ends_of_the_range(monkeypatch, score):
+    width = 8 * get_score(score).planes
+    table = rows_of("normal", 200, width)
+    for row, size in enumerate((1e38, -1e38, 1e30, 1e-38, 1e-44, 0.0)):
+        table[row] = size
+    queries = torch.stack([table[0], table[3], table[10] * 1e25, table[11]])
+    plain, own = Prepared(table, get_score(score)), packed(table, score)
+    for k in (1, 20, 200):
+        expected = best_of(monkeypatch, 0, Operands(queries, plain), k, None)
+        found = best_of(monkeypatch, INT8 | FORCED, Operands(queries, own), k, None)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_few_queries_read_the_bytes(monkeypatch, score):
+    """Wrong bytes would be seen, by few queries that ask for few answers and by no others."""
+    width = 16 * get_score(score).planes
+    table = rows_of("normal", 2_000, width)
+    queries, own = table[1_990:1_995], packed(table, score)
+    expected = [run.topk(Operands(queries[:n], own), 1, None, CHECKS)[1] for n in (1, 5)]
+    numbers = own.panels.tensors["bytes"].view(-1, 64 * (width + 4))
+    numbers[:, : 64 * width] = 0
+    found = [run.topk(Operands(queries[:n], own), 1, None, CHECKS)[1] for n in (1, 5)]
+    assert not torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    monkeypatch.setenv("KGFAST_TIERS", "none")
+    assert PACKING.reads(own.panels)
+    found = run.topk(Operands(queries[:1], own), 1, None, CHECKS)[1]
+    assert torch.equal(found, expected[0])
+
+
+def test_what_has_no_bytes():
+    table = rows_of("normal", 70, 64)
+    assert "bytes" not in PACKING.pack(Prepared(table, get_score("dot"))).tensors
+    assert "bytes" not in PACKING.pack(Prepared(table.double(), get_score("l1"))).tensors
+    croppable = PACKING.pack(Prepared(table, get_score("l1")), croppable=True)
+    assert "bytes" not in croppable.tensors
+
+
+def errors_of(table: torch.Tensor, queries: torch.Tensor, score: str):
+    """Distances by bytes, canonical ones, and the claimed bound: ``[B, N]`` each."""
+    operands, facts = Operands(queries, packed(table, score)), get_score(score)
+    values, bounds = (torch.empty(len(queries), len(table)) for _ in range(2))
+    machine = cpu.isa(), 1, INT8 | FORCED
+    pointers = pointers_of(operands, None)
+    cpu.extension.byte_errors(machine, pointers, address(values), address(bounds))
+    dim = facts.num_features(table.shape[1])
+    rows = [reference.crop(it, facts, dim) for it in (queries, table)]
+    exact = -reference.canonical_scores(rows[0][:, None], rows[1], facts, factor=None)
+    return values.double(), exact, bounds.double()
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "huge"])
+def test_errors_stay_below_the_bound(kind, score):
+    for dim in (1, 8, 70):
+        width = dim * get_score(score).planes
+        table, queries = rows_of(kind, 70, width), rows_of(kind, 4, width, seed=1)
+        queries[::2] = rows_of("normal", 2, width, seed=2)
+        for asked in (queries, queries.double() * (1 + 1e-9)):
+            values, exact, bounds = errors_of(table, asked, score)
+            assert ((values - exact).abs() <= bounds).all()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_bound_says_something(score):
+    """It is a part of what distances of random rows differ by."""
+    width = 256 * get_score(score).planes
+    table, queries = rows_of("normal", 500, width), rows_of("normal", 4, width, seed=1)
+    values, exact, bounds = errors_of(table, queries, score)
+    assert (bounds < 0.8 * exact.std(1, keepdim=True)).all()
+    assert ((values - exact).abs().amax(1) > 0.01 * bounds.amin(1)).all()
