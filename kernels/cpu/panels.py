@@ -30,7 +30,8 @@ from .views import (
 
 _MOST = 1.25  # times the bytes of the table
 _MOST_BYTE = 127  # csrc/host/byte_rows.h
-_FITTING = 0.99  # of the rows: the others' largest numbers are cut, and what is cut is measured
+_SAMPLED = 4096  # rows that say how large numbers are
+_FITTING = 0.99  # of these: the others' largest numbers are cut, and what is cut is measured
 # Times as large are the numbers of queries that were turned, and that a row was added to.
 _TURNED, _MOVED = 1.42, 2.0
 _LEAST_SIZE, _MOST_SIZE = 2.0**-60, 2.0**60  # of the number that becomes the largest byte
@@ -83,9 +84,10 @@ def _bytes_of(candidates: Prepared, features: int) -> dict[str, Tensor]:
         name: torch.empty(size, dtype=dtype, device="cpu")
         for name, (size, dtype) in byte_kinds(score, rows, features).items()
     }
-    low, high = torch.aminmax(candidates.table, dim=1)
-    largest = torch.maximum(-low, high)
-    most = largest.kthvalue(max(1, int(_FITTING * rows))).values.clamp(_LEAST_SIZE, _MOST_SIZE)
+    some = candidates.table[:: max(1, rows // _SAMPLED)]
+    largest = torch.maximum(-some.amin(1), some.amax(1))
+    fitting = max(1, int(_FITTING * len(largest)))
+    most = largest.kthvalue(fitting).values.clamp(_LEAST_SIZE, _MOST_SIZE)
     tensors["scale"][0] = most * (_TURNED if score.planes == 2 else _MOVED) / _MOST_BYTE
     extension.pack_bytes(
         machine(),

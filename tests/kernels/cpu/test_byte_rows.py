@@ -98,6 +98,24 @@ def test_numbers_at_the_ends_of_the_range(monkeypatch, score):
 
 
 @pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_queries_that_are_not_finite(monkeypatch, score, bad):
+    width = 8 * get_score(score).planes
+    table, queries = rows_of("normal", 200, width), rows_of("normal", 2, width, seed=1)
+    queries[0, 3] = bad
+    found = []
+    for mask, candidates in (
+        (0, Prepared(table, get_score(score))),
+        (INT8 | FORCED, packed(table, score)),
+    ):
+        monkeypatch.setattr(tiers, "mask", lambda mask=mask: mask)
+        allowing = Checks(deferred=False, allows_nan=True)
+        found.append(run.topk(Operands(queries, candidates), 5, None, allowing))
+    assert torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][0].nan_to_num(7.0), found[1][0].nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("score", SCORES)
 def test_few_queries_read_the_bytes(monkeypatch, score):
     """Wrong bytes would be seen, by few queries that ask for few answers and by no others."""
     width = 16 * get_score(score).planes

@@ -48,9 +48,9 @@ class BytePass {
     std::vector<double> squares(features, 0.0);
     read_query(job, features, query, [&](int plane, int64_t k, int64_t width, const double* run) {
       for (int64_t i = 0; i < width; ++i) {
-        const double most = kByteMost;
-        const double whole = std::clamp(std::nearbyint(run[i] / scale), -most, most);
-        const double rest = run[i] - scale * whole;
+        const double most = kByteMost, t = run[i] / scale;
+        const double whole = std::isfinite(t) ? std::clamp(std::nearbyint(t), -most, most) : 0.0;
+        const double rest = run[i] - scale * whole;  // not finite: all pairs stay open
         out[plane * padded + k + i] = static_cast<uint8_t>(static_cast<int>(whole) + 128);
         squares[k + i] += rest * rest;
       }
