@@ -30,6 +30,19 @@ class View(NamedTuple):
     step: int
 
 
+class Packed(NamedTuple):
+    """Panels of all rows, by their addresses; 0 where there are none."""
+
+    features: int
+    panels: int = 0
+    """Float32."""
+    norms: int = 0
+    bytes: int = 0
+    scale: float = 0.0
+    """Of bytes."""
+    int8: int = 0
+
+
 class Pointers(NamedTuple):
     """Operands, for ``as_operands`` of csrc/bind/python.h."""
 
@@ -41,10 +54,7 @@ class Pointers(NamedTuple):
     bias: View | None
     ids: tuple[int, int, Tensor] | None
     """Pointer and count, and what keeps them alive."""
-    panels: tuple[int, int] | None = None
-    """Address and features of what ``pack_int8`` has made of the table."""
-    packed: tuple[int, int, int, int, float] | None = None
-    """Float32 panels, their norms, features, and bytes of the same rows with their scale."""
+    packed: Packed | None
 
 
 def machine() -> tuple[str, int, int]:
@@ -55,7 +65,6 @@ def machine() -> tuple[str, int, int]:
 def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
     """The operands, with a ``bias [N]`` as its consumer takes it; they must outlive the call."""
     ids = None if operands.candidates.ids is None else operands.candidates.ids.contiguous()
-    panels, packed = _packed(operands.candidates)
     return Pointers(
         score_code(operands.score, has_factor=operands.has_factor),
         operands.score.term_ulps,
@@ -64,26 +73,24 @@ def pointers_of(operands: Operands, bias: Tensor | None) -> Pointers:
         factor_view(operands.factor),
         None if bias is None else factor_view(bias[None]),
         None if ids is None else (address(ids), len(ids), ids),
-        panels=panels,
-        packed=packed,
+        _packed(operands.candidates),
     )
 
 
-def _packed(
-    candidates: Prepared,
-) -> tuple[tuple[int, int] | None, tuple[int, int, int, int, float] | None]:
-    """Int8 and float32 panels of the candidates that the sweep in use reads; none of some rows."""
+def _packed(candidates: Prepared) -> Packed | None:
+    """Panels of the candidates that the sweep in use reads; none of some rows."""
     panels = candidates.panels
     if panels is None or candidates.ids is not None or candidates.factor is not None:
-        return None, None
+        return None
     if not reads(panels, candidates.score):
-        return None, None
-    place, features = address(panels.tensors["panels"]), panels.num_features
+        return None
+    features, held = panels.num_features, panels.tensors
     if panels.number_format == "int8":
-        return (place, features), None
-    scale = panels.tensors.get("scale")
-    held = address(panels.tensors.get("bytes")), 0.0 if scale is None else scale.item()
-    return None, (place, address(panels.tensors["norms"]), features, *held)
+        return Packed(features, int8=address(held["panels"]))
+    places = Packed(features, address(held["panels"]), address(held["norms"]))
+    if "bytes" not in held:
+        return places
+    return places._replace(bytes=address(held["bytes"]), scale=held["scale"].item())
 
 
 def reads(panels: Panels, score: Score) -> bool:

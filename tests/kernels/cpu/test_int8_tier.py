@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
-from kgfast.kernels.cpu.views import pointers_of
+from kgfast.kernels.cpu.views import Packed, pointers_of
 from support import flat
 from support.problems import TABLES, cast, no_known, problems, table_of
 from support.sampled import threads
@@ -172,7 +172,7 @@ def prepared(monkeypatch, table):
     assert cpu.extension.pack_int8(machine, pointers_of(operands, None), dim, start)[0] == -1
 
     def pointers(operands, bias):
-        return pointers_of(operands, bias)._replace(panels=(start, dim))
+        return pointers_of(operands, bias)._replace(packed=Packed(dim, int8=start))
 
     for module in ("kgfast.kernels.cpu.rank", "kgfast.kernels.cpu.topk", "support.sweeps"):
         monkeypatch.setattr(f"{module}.pointers_of", pointers)

@@ -55,8 +55,8 @@ View as_view_if(const py::handle& spec) {
 }
 
 // (score, its term_ulps, queries, table, factor or None, bias or None, (ids, their count) or None,
-// (panels of the int8 tier, their features) or None, (float32 panels, their norms, features, bytes
-// or 0, their scale) or None)
+// panels or None: (features, float32 panels, their norms, bytes, their scale, panels of the int8
+// tier), 0 where there are none)
 Operands as_operands(const py::tuple& spec) {
   Operands operands{};
   const auto table = spec[3].cast<py::tuple>();
@@ -73,14 +73,10 @@ Operands as_operands(const py::tuple& spec) {
     operands.num_candidates = ids[1].cast<int64_t>();
   }
   if (!spec[7].is_none()) {
-    const auto panels = spec[7].cast<py::tuple>();
-    operands.panels = {pointer<const char>(panels[0]), panels[1].cast<int64_t>()};
-  }
-  if (!spec[8].is_none()) {
-    const auto packed = spec[8].cast<py::tuple>();
-    operands.packed = {pointer<const float>(packed[0]), pointer<const float>(packed[1]),
-                       packed[2].cast<int64_t>(), pointer<const char>(packed[3]),
-                       packed[4].cast<float>()};
+    const auto packed = spec[7].cast<py::tuple>();
+    operands.packed = {packed[0].cast<int64_t>(),       pointer<const float>(packed[1]),
+                       pointer<const float>(packed[2]), pointer<const char>(packed[3]),
+                       packed[4].cast<float>(),         pointer<const char>(packed[5])};
   }
   return operands;
 }

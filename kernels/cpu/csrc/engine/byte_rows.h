@@ -166,8 +166,8 @@ inline uint64_t open_byte_lanes(const ByteJob& job, const TopkJob& topk, const P
 
 constexpr int kByteOpen = 8;  // open candidates of a query that cost less than a panel of float32
 
-// Candidates that stay open get canonical scores, where they are few; else float32 sweeps the panel,
-// and others after it.
+// Candidates that stay open get canonical scores, where they are few; else float32 sweeps the
+// panel, and others after it.
 template <class Score>
 void keep_byte_panel(const ByteJob& job, const TopkJob& topk, int64_t panel, TopkWorker& worker) {
   const int64_t queries = topk.num_queries;
@@ -222,7 +222,8 @@ void pack_byte_panel(const SweepJob& job, int64_t panel, float scale, float* scr
   const V inverse = Simd::set1(1.0f / scale), unit = Simd::set1(scale);
   for (int64_t i = 0; i < kByteCandidates; ++i) {  // those past the last candidate repeat it
     const int64_t row = first + std::min(i, valid - 1);
-    for (int p = 0; p < P; ++p) load_floats(job.rows.view, row, p, 0, features, scratch + p * padded);
+    for (int p = 0; p < P; ++p)
+      load_floats(job.rows.view, row, p, 0, features, scratch + p * padded);
     char* to = out + i / kByteColumn * kByteColumn * P * padded + i % kByteColumn * kByteRun;
     V sum = Simd::zero();
     for (int64_t k = 0; k < padded; k += Simd::W) {

@@ -129,7 +129,8 @@ void count_int8_panel(const Int8Job& job, const Int8Panel& place, char* scratch,
       count_run(job, t, last, column, high, mixed, scratch, worker);
     }
   };
-  if (!begins_high(job, place, worker.bytes_pause)) return sweep_int8_panel(job, facts, place, take);
+  if (!begins_high(job, place, worker.bytes_pause))
+    return sweep_int8_panel(job, facts, place, take);
   const auto decide = [&](const Int8Facts& column, const int32_t* high, const int32_t* mixed) {
     return count_high_bytes(job, column, high, mixed, worker);
   };
@@ -185,7 +186,8 @@ void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel
         keep_int8_lanes(topk, query, i, here, open, distances, job.base[i], worker);
     }
   };
-  if (!begins_high(job, place, worker.bytes_pause)) return sweep_int8_panel(job, facts, place, take);
+  if (!begins_high(job, place, worker.bytes_pause))
+    return sweep_int8_panel(job, facts, place, take);
   const auto decide = [&](const Int8Facts& column, const int32_t* high, const int32_t* mixed) {
     uint32_t open = 0;
     for (int64_t i = 0; i < topk.num_queries; ++i) {

@@ -26,7 +26,7 @@ class Int8Pass {
       : tier_(execution.may_use(Tier::int8) ? amx_tier() : nullptr),
         is_forced_(execution.may_use(Tier::forced)), features_(job.num_features),
         saving_(int8_saving(job.num_features)),
-        ready_(job.panels.features == features_ && !job.has_subset ? job.panels.data : nullptr),
+        ready_(job.packed.features == features_ && !job.has_subset ? job.packed.int8 : nullptr),
         group_(std::lcm(kInt8Candidates, int64_t{job.facts.lanes}) *
                (ready_ ? ready_run(job, execution.threads) : 1)) {
     const bool is_plain = job.facts.terms == Terms::products && job.facts.planes == 1;

@@ -34,20 +34,15 @@ struct ScoreFacts {
   void (*prepare)(double (*run)[kPackBlock], int64_t count);
 };
 
-// Rows of a table as the int8 tier has them (int8.h), of so many features; no data: there are none.
-struct Int8Panels {
-  const char* data;
-  int64_t features;
-};
-
-// Candidates that were packed before the call: whole panels, of finite numbers; no memory where
-// there are none.
+// All rows of a table of finite numbers, without a factor, that were packed before the call: as
+// float32 panels or those of the int8 tier; no memory where there are none.
 struct Packed {
+  int64_t features;
   const float* panels;  // [panels][features][planes][lanes]
   const float* norms;   // [panels]: upper bounds on those of all features
-  int64_t features;
-  const char* bytes;    // byte_rows.h, or nullptr: of 64 candidates a panel
+  const char* bytes;    // beside these, or nullptr: byte_rows.h
   float scale;          // of bytes
+  const char* int8;     // int8.h
 };
 
 // Queries and candidates, which Python has checked.
@@ -60,8 +55,7 @@ struct Operands {
   const int64_t* candidate_ids;  // [M] or nullptr: all rows
   bool has_subset;               // whether there are ids; an empty subset has no memory
   int64_t num_candidates;        // M
-  Int8Panels panels;             // of all rows, as they are
-  Packed packed;                 // all rows, without a factor
+  Packed packed;
 };
 
 // Known answers of each query; no memory where there are none.
