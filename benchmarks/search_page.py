@@ -35,7 +35,7 @@ def _of_search(row: Mapping[str, Any]) -> str:
     steps = sum(max(map(int, trial["rungs"]), default=0) for trial in row["trials"])
     return pages.row(
         f"{row['graph']}, {row['entities']:,} entities",
-        f"{row['base_mrr']:.4f}",
+        "" if row["base_mrr"] is None else f"{row['base_mrr']:.4f}",
         f"{_best_first(row)[0]['mrr']:.4f}",
         str(len(outcomes)),
         ended,
@@ -52,9 +52,13 @@ def _trials(row: Mapping[str, Any]) -> Iterator[str]:
     yield pages.row("trial", "MRR", row["unit"], *(f"`{key}`" for key in best[0]["values"]))
     yield "|---:|" + "---:|" * (2 + len(best[0]["values"]))
     for trial in best[:_SHOWN]:
-        values = (f"{value:.3g}" for value in trial["values"].values())
+        values = (_shown(value) for value in trial["values"].values())
         reached = max(map(int, trial["rungs"]))
         yield pages.row(str(trial["number"]), f"{trial['mrr']:.4f}", f"{reached:,}", *values)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _best_first(row: Mapping[str, Any]) -> list[dict[str, Any]]:
