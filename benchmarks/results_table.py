@@ -204,9 +204,9 @@ def _epochs(rows: Rows) -> Iterator[str]:
         precision = "float32 but for products of rows that say bf16"
     yield (
         f"Steps of ComplEx with cross entropy over all {first['entities']:,} entities, batch "
-        f"{first['batch']}, Adagrad, {precision}, in turns. LCWA asks each distinct pair once, with "
-        f"all its answers: so its epochs have fewer queries. Epochs are extrapolated from the "
-        f"median step.\n"
+        f"{first['batch']}, Adagrad, {precision}, in turns. LCWA asks each distinct pair once, "
+        "with all its answers: so its epochs have fewer queries. Epochs are extrapolated from the "
+        "median step.\n"
     )
     yield pages.row("", "rank", "a step", "times kgfast's", "queries of an epoch", "an epoch")
     yield "|---|---:|---:|---:|---:|---:|"
