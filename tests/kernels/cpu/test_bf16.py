@@ -10,6 +10,7 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import bf16
+from support.memory import PeakMemory
 
 pytestmark = pytest.mark.skipif(
     not cpu.is_available() or not bf16.is_available(),
@@ -98,3 +99,15 @@ def test_candidates_may_be_permuted(loss):
     want = torch.autograd.grad(plain, [queries, table, bias])
     for one, right in zip(got, (want[0], want[1][order], want[2][order]), strict=True):
         torch.testing.assert_close(one, right, rtol=1e-3, atol=1e-3 * float(right.abs().max()))
+
+
+@pytest.mark.parametrize("loss", ["bce_total", "cross_entropy"])
+@pytest.mark.parametrize(("batch", "rows", "dim"), [(256, 131_072, 2), (1024, 2000, 600)])
+def test_memory_stays_below_64_mib(loss, batch, rows, dim):
+    """Of many candidates, whose dense scores alone would take 128 MiB, and of many features."""
+    targets = torch.arange(batch)
+    run(loss, tensors_of(40, 90, 8), targets[:40]).backward()  # what a first call makes
+    tensors = tensors_of(batch, rows, dim)
+    with PeakMemory("cpu") as peak:
+        run(loss, tensors, targets).backward()
+    assert peak.bytes < sum(4 * it.numel() for it in tensors) + (64 << 20)
