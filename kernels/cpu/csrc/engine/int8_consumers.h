@@ -114,7 +114,7 @@ inline bool count_high_bytes(const Int8Job& job, const Int8Facts& column, const 
 void count_int8_panel(const Int8Job& job, const Int8Panel& place, char* scratch, const Isa& isa,
                       Worker& worker) {
   const SweepJob& sweep = *job.sweep;
-  const PanelFacts facts = panel_facts(sweep, kInt8Candidates, place.index);
+  const PanelFacts facts = int8_panel_facts(sweep, place.index);
   const auto count_run = sweep.bias ? count_int8_run<true> : count_int8_run<false>;
   const int64_t* first_target = sweep.first_threshold;
   worker.pairs.swept += (first_target[sweep.num_queries] - first_target[0]) * facts.valid;
@@ -171,7 +171,7 @@ inline uint32_t open_int8_lanes(const Int8Job& job, const TopkJob& topk, int64_t
 template <bool has_bias>
 void keep_int8_lanes_of(const Int8Job& job, const TopkJob& topk, const Int8Panel& place,
                         TopkWorker& worker) {
-  const PanelFacts facts = panel_facts(topk, kInt8Candidates, place.index);
+  const PanelFacts facts = int8_panel_facts(topk, place.index);
   worker.pairs.swept += topk.num_queries * facts.valid;
   const auto take = [&](int64_t position, int64_t count, const Int8Facts& column,
                         const int32_t* high, const int32_t* mixed) {

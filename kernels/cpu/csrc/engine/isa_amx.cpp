@@ -13,8 +13,9 @@
 namespace kgfast {
 
 const Int8Tier* amx_tier() {
-  static const Int8Tier tier = {pack_int8_queries, pack_int8_panel, check_int8_panel,
-                                count_int8_panel,  keep_int8_panel, record_int8_panel};
+  static const Int8Tier tier = {begin_tiles,      end_tiles,        pack_int8_queries,
+                                pack_int8_panel,  check_int8_panel, count_int8_panel,
+                                keep_int8_panel,  record_int8_panel};
   return &tier;
 }
 

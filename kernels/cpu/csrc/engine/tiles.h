@@ -10,21 +10,26 @@ namespace {
 // there.
 inline void publish() { asm volatile("" ::: "memory"); }
 
-// The machine's tiles while it lives: the last two are whole, the others have so many rows.
+// Takes the machine's tiles: the last two are whole, the others have so many rows.
+inline void begin_tiles(int64_t rows) {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  for (int tile = 0; tile < 6; ++tile)
+    config.rows[tile] = static_cast<uint8_t>(std::min<int64_t>(rows, 16));
+  publish();
+  _tile_loadconfig(&config);
+}
+
+inline void end_tiles() { _tile_release(); }
+
+// Whole tiles while it lives.
 class Tiles {
  public:
-  explicit Tiles(int64_t rows = 16) {
-    struct alignas(64) {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } config;
-    for (int tile = 0; tile < 6; ++tile)
-      config.rows[tile] = static_cast<uint8_t>(std::min<int64_t>(rows, 16));
-    publish();
-    _tile_loadconfig(&config);
-  }
-  ~Tiles() { _tile_release(); }
+  Tiles() { begin_tiles(16); }
+  ~Tiles() { end_tiles(); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 };

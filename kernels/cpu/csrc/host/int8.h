@@ -83,6 +83,10 @@ struct Int8Panel {
 
 // One way to sum bytes.
 struct Int8Tier {
+  // Takes what the sweeps of panels below need of the machine, for so many queries, and gives it
+  // back.
+  void (*begin)(int64_t queries);
+  void (*end)();
   // Packs the queries of job.query_ids into tiles, floats and facts; in tiles, zeros follow the
   // last.
   void (*pack_queries)(const SweepJob&, int8_t* tiles, float* floats, Int8Query* queries);

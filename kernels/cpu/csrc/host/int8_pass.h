@@ -21,6 +21,14 @@ inline double int8_saving(int64_t features) {
 }
 
 class Int8Pass {
+  struct InUse {
+    InUse(const Int8Tier& used, int64_t queries) : tier(used) { tier.begin(queries); }
+    ~InUse() { tier.end(); }
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+    const Int8Tier& tier;
+  };
+
  public:
   Int8Pass(const Execution& execution, const SweepJob& job)
       : tier_(execution.may_use(Tier::int8) ? amx_tier() : nullptr),
@@ -70,6 +78,7 @@ class Int8Pass {
   template <class Sweep>
   void sweep_group(const SweepJob& job, int64_t group, char* memory, Worker& worker, Sweep sweep) {
     const int64_t first = group * group_, last = std::min(first + group_, job.num_candidates);
+    const InUse in_use(*tier_, job.num_queries);
     for (int64_t at = first; at < last; at += kInt8Candidates) {
       const int64_t panel = at / kInt8Candidates;
       if (ready_) {
