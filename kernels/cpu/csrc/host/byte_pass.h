@@ -9,8 +9,8 @@
 namespace kgfast {
 namespace {
 
-// Rows of a table for each answer that is asked for: about 25 k candidates get a canonical score each,
-// which takes as long as float32 distances of some 8. Measured on a Xeon with AMX (2.1 GHz).
+// Rows of a table for each answer that is asked for: about 25 k candidates get a canonical score
+// each, which takes as long as float32 distances of some 8. Measured on a Xeon with AMX (2.1 GHz).
 constexpr int64_t kRowsOfAnswer = 200;
 
 class BytePass {
@@ -41,7 +41,7 @@ class BytePass {
   }
 
  private:
-  // The bytes of a query; an upper bound of what is left of it, and of 2^-19 of the scale a feature.
+  // The bytes of a query; an upper bound of what is left of it, and of 2^-19 scale a feature.
   static float pack_query(const SweepJob& job, int64_t query, uint8_t* out) {
     const int64_t features = job.num_features, padded = byte_padded(features);
     const double scale = job.packed.scale;
