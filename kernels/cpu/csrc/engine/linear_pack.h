@@ -1,4 +1,4 @@
-// Rows as bytes for the linear tier, with what rounding left of them measured as the score measures.
+// Rows as bytes for the linear tier, with what rounding left of them, as the score measures it.
 //
 // Cost model: two passes over a row, 14 instructions for 16 numbers (rotate: and a root for two);
 // columns of 16 rows are transposed as words of 4 bytes.

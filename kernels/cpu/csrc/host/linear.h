@@ -39,7 +39,7 @@ struct LinearJob {
   int64_t numbers;         // K
   const int8_t* queries;   // of job.query_ids
   const int32_t* offsets;  // [tiles][kLinearQueries]: -128 times the sum of a
-  const float* limits;     // likewise: a candidate is past all targets where s <a, X> + error is below
+  const float* limits;     // likewise: where s <a, X> + error is below, all targets are passed
   const uint8_t* serves;   // [tiles]: whether the tier sweeps it
   int64_t afford;          // pairs of a tile that are gathered rather than swept
 };

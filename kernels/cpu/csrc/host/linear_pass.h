@@ -33,8 +33,9 @@ inline int64_t linear_numbers(const SweepJob& job) {
 
 struct LinearMemory {
   LinearMemory(const Isa& isa, const SweepJob& job, int64_t tiles)
-      : bytes(linear_row_bytes(linear_numbers(job)) * kLinearLanes), row_bytes(linear_row_bytes(linear_numbers(job)) * 16),
-        scales(kLinearLanes), errors(kLinearLanes), done(tiles), could(tiles), gather(job) {
+      : bytes(linear_row_bytes(linear_numbers(job)) * kLinearLanes),
+        row_bytes(linear_row_bytes(linear_numbers(job)) * 16), scales(kLinearLanes),
+        errors(kLinearLanes), done(tiles), could(tiles), gather(job) {
     std::fill_n(row_bytes.data, linear_row_bytes(linear_numbers(job)) * 16, uint8_t{0});
     worker.bytes = bytes.data;
     worker.row_bytes = row_bytes.data;
@@ -85,8 +86,8 @@ class LinearPass {
     return std::isfinite(sum) ? sum : 0.0f;
   }
 
-  // Packs the queries of a pass that are worth a try; false where there are none. What is left would
-  // be swept at `next_term` of the float32 sweep's cost.
+  // Packs the queries of a pass that are worth a try; false where there are none. What is left is
+  // swept at `next_term` of the float32 sweep's cost.
   bool begin(const SweepJob& job, double next_term) {
     const int64_t tiles = divide_up(job.num_queries, kLinearQueries);
     const double pairs = kLinearQueries * kLinearLanes;

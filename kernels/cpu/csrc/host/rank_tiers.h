@@ -1,5 +1,5 @@
-// The sweeps of one pass of queries, the tiers and float32: who takes it, and what each leaves to the
-// next.
+// The sweeps of one pass of queries, the tiers and float32: who takes it, and what each leaves to
+// the next.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -89,7 +89,8 @@ class RankTiers {
     std::vector<double> tile(queries * kLinearLanes);
     for (int64_t panel = 0; panel < linear_->panels(); ++panel) {
       linear_->lower_bounds(panel, workers_.first(), tile.data());
-      const int64_t first = panel * kLinearLanes, size = std::min<int64_t>(kLinearLanes, all - first);
+      const int64_t first = panel * kLinearLanes;
+      const int64_t size = std::min<int64_t>(kLinearLanes, all - first);
       for (int64_t query = 0; query < queries; ++query)
         std::copy_n(tile.data() + query * kLinearLanes, size, bounds + query * all + first);
     }
