@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 B, N, DIM, POSITIVES = 512, 40_943, 200, 5
 BACKEND = "triton"
+PRECISION = "float32"
 
 
 @pytest.fixture
@@ -57,7 +58,15 @@ def total_of(score: str, *, has_bias: bool = False) -> PretendDevice:
     """A value and its gradients, as a step of training takes them, and its backward."""
     need = [True, True, has_bias]
     with PretendDevice(0) as device:
-        arguments = *given(score, has_bias=has_bias), *labels(), score, 7.0, BACKEND, need
+        arguments = (
+            *given(score, has_bias=has_bias),
+            *labels(),
+            score,
+            PRECISION,
+            7.0,
+            BACKEND,
+            need,
+        )
         total, *gradients = _bce_total.body(*arguments)
         get_backend(BACKEND).losses.scale(gradients, total)
     assert total.shape == ()
@@ -83,7 +92,7 @@ def test_losses_wait_for_nothing_where_values_are_not_looked_at(launches, score)
     launches.clear()
     with kgfast.unchecked(), PretendDevice(0) as forward:
         targets = meta(B, dtype=torch.int64)
-        losses._cross_entropy.body(*given(score), targets, 0.1, score, BACKEND)
+        losses._cross_entropy.body(*given(score), targets, 0.1, score, PRECISION, BACKEND)
     assert not forward.waits
     launches.clear()
     with kgfast.unchecked():
@@ -119,7 +128,7 @@ def test_the_gradient_of_a_bias_is_one_launch_a_chunk(launches) -> None:
 
 @pytest.mark.parametrize("score", ["dot", "rotate"])
 def test_a_backward_waits_for_nothing(launches, score) -> None:
-    options = score, BACKEND
+    options = score, PRECISION, BACKEND
     with PretendDevice(0) as device:
         rows = losses._bce.body(*given(score), *labels(), *options)
         targets = meta(B, dtype=torch.int64)
@@ -148,7 +157,7 @@ def test_a_forward_alone_writes_row_sums_alone(launches, monkeypatch, score) -> 
 
     monkeypatch.setattr(torch.Tensor, "new_empty", watched)
     with PretendDevice(0):
-        losses._bce.body(*given(score), *labels(), score, BACKEND)
+        losses._bce.body(*given(score), *labels(), score, PRECISION, BACKEND)
     sizes = [it.numel() * it.element_size() for it in made]
     assert sum(sizes) < 2 << 20 if score == "dot" else max(sizes) <= 24 << 20
 

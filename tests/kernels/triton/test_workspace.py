@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 MOST = 64 << 20
 BACKEND = "triton"
+PRECISION = "float32"
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +63,15 @@ def test_losses(score, shape, dtype) -> None:
     given, need = operands(score, *shape, dtype), [True, True, True]
     labels = [ids(batch + 1), ids(3 * batch), 1.0, 0.0]
     with LiveMemory() as memory:
-        made = _bce_total.body(*given, *labels, score, 2.0, BACKEND, need)
+        made = _bce_total.body(*given, *labels, score, PRECISION, 2.0, BACKEND, need)
     taken = memory.peak - size(*made)
     assert taken <= MOST
     assert taken >= min(29 << 20, 3 * batch * rows)  # is counted
     with LiveMemory() as memory:
-        _, lse = losses._cross_entropy.body(*given, ids(batch), 0.1, score, BACKEND)
+        _, lse = losses._cross_entropy.body(*given, ids(batch), 0.1, score, PRECISION, BACKEND)
     assert memory.peak <= MOST
     with LiveMemory() as memory:
-        made_of = meta(batch), lse, *given, ids(batch), 0.1, score, BACKEND, need
+        made_of = meta(batch), lse, *given, ids(batch), 0.1, score, PRECISION, BACKEND, need
         made = losses._cross_entropy_backward.body(*made_of)
     assert memory.peak - size(*made) <= MOST
 
