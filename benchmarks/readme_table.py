@@ -5,7 +5,8 @@
     python benchmarks/readme_table.py --check    exit code 1 if README.md says something else
 
 A column per machine: the CPU first, then a GPU for each file that has one; without such a file
-the GPU column is empty. Nothing is typed by hand, and what was extrapolated keeps its mark.
+the GPU column is empty. Below it, what tiers and an index gain. Nothing is typed by hand, and what
+was extrapolated keeps its mark.
 """
 
 import sys
@@ -56,6 +57,49 @@ def markdown(machines: Sequence[Rows]) -> str:
         *(pages.row(name, *(line.get(name, "") for line in lines)) for name in names),
     ]
     return "\n".join([*table, "", LEGEND, *sources(machines)])
+
+
+def ratios(folder: Path) -> str:
+    """How many times as fast tiers and an index make an answer; empty without their files."""
+    files = [folder / f"cpu-{name}-speed.json" for name in ("tiers", "index", "dot-tiers")]
+    if not all(path.is_file() for path in files):
+        return ""
+    tiers, index, dot = map(read_rows, files)
+    lines = [*_tier_lines(tiers), *_index_lines(index), *_faiss_lines(dot)]
+    header = pages.row("one thread", f"times as fast, {tiers[0]['machine']['name']}")
+    table = [header, "|---|---:|", *(pages.row(*line) for line in lines)]
+    return "\n".join(["", "", *table, "", *sources([tiers, index, dot])])
+
+
+def _tier_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    """Trained tables, tail and head queries."""
+    trained = [row for row in rows if row.get("run")]
+    for tiers, what in (("linear,fp16", "all tiers"), ("linear", "without half precision")):
+        chosen = [row for row in trained if row["tiers"] == tiers]
+        found = (
+            (dim, [f"{row['times_faster']['median']:.2f}x" for row in chosen if row["dim"] == dim])
+            for dim in dict.fromkeys(row["dim"] for row in chosen)
+        )
+        cells = "; ".join(f"dim {dim}: {' / '.join(both)}" for dim, both in found)
+        yield f"ranks of trained RotatE, tail / head, {what}, to the float32 sweep", cells
+
+
+def _index_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    single = [row for row in rows if row["batch"] == 1]
+    cells = ", ".join(f"{row['section']} {row['table_times_index']:.1f}x" for row in single)
+    first = single[0]
+    work = f"{first['entities']:,} x {first['dim']}"
+    yield f"one query with an index, top-{first['k']}, {work}, to none", cells
+
+
+def _faiss_lines(rows: Rows) -> Iterator[tuple[str, str]]:
+    large = [row for row in rows if row["work"] == "best" and row["entities"] == 1_000_000]
+    cells = ", ".join(
+        f"{_queries(row['batch'])} {row['seconds']['faiss'] / row['seconds']['index']:.1f}x"
+        for row in sorted(large, key=lambda row: int(row["batch"]))
+        if row["seconds"].get("faiss") and row["seconds"].get("index")
+    )
+    yield "top-10 of dot with an index, 1,000,000 x 128, to faiss `IndexFlatIP`", cells
 
 
 def _measurements(rows: Rows) -> Iterator[tuple[str, str]]:
@@ -148,7 +192,9 @@ def _queries(batch: int) -> str:
 
 def main() -> int:
     """Update, print or check the page."""
-    return pages.main(__file__, __doc__, README, lambda folder: markdown(read_results(folder)))
+    return pages.main(
+        __file__, __doc__, README, lambda folder: markdown(read_results(folder)) + ratios(folder)
+    )
 
 
 if __name__ == "__main__":
