@@ -88,12 +88,14 @@ def added(folder: Path, note: str | None) -> dict[str, Any]:
     """The row of a search that `kgfast search` ran."""
     config, found = Config.from_yaml(folder / "config.yaml"), read_trials(folder)
     name = f"{config.dataset.name}, {config.model.name} at {config.model.base_dim} dimensions"
+    values = config.to_dict()
+    values["dataset"].pop("root")  # a folder of the machine that ran it
     return {
         "benchmark": "search_trials",
         "graph": name,
         "entities": load_dataset(config).num_entities,
         "steps": config.train.steps or config.train.epochs,
-        "config": config.to_dict(),
+        "config": values,
         "base_mrr": None,
         "base_seconds": None,
         "seconds": found.seconds,
