@@ -123,8 +123,8 @@ def test_a_child_forked_by_a_handler_does_not_wait_for_its_parents_threads():
         signal.signal(signal.SIGALRM, handler)
         try:
             while not children:
-                signal.setitimer(signal.ITIMER_REAL, 0.1)
-                sweep()
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                sweep(8192)  # long: the handler is to fork in its midst
         except RuntimeError as error:
             os._exit(5 if os.getpid() != parent and greater() == 7 else 1)
         print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
