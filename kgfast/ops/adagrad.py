@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kgfast.kernels.backend import AdagradStep
 from kgfast.ops import differentiable as common
+from kgfast.ops.checks import check_apart
 from kgfast.ops.dispatch import get_backend
 
 
@@ -40,7 +41,7 @@ def adagrad(
     Raises
     ------
     ValueError
-        For tensors that do not fit. Nothing is changed then.
+        For tensors that do not fit, or that share memory. Nothing is changed then.
 
     Examples
     --------
@@ -63,6 +64,9 @@ def adagrad(
                 f"built; got {tensor.dtype} {list(tensor.shape)} with strides "
                 f"{list(tensor.stride())} on {tensor.device}"
             )
+    check_apart("sums", sums, "parameter", parameter)
+    for name in ("parameter", "sums"):
+        check_apart("gradient", gradient, name, tensors[name])
     if parameter.numel():
         update = get_backend(common.chosen_backend(parameter)).adagrad
         assert update is not None

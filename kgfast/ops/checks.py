@@ -316,3 +316,20 @@ def require_finite(checks: Checks, name: str, values: Tensor) -> None:
     if not checks.deferred:
         return check_finite(name, values)
     checks.keep(values.isfinite().all(), lambda: check_finite(name, values))
+
+
+def check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    """That two tensors have no byte in common, as far as their ends tell."""
+    if not (tensor.numel() and other.numel()):
+        return
+    (first, end), (other_first, other_end) = _extent(tensor), _extent(other)
+    if first < other_end and other_first < end:
+        raise ValueError(f"{name} must not share memory with {other_name}")
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of the first byte and of the one past the last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)  # strides are not negative
+    first = tensor.data_ptr()
+    return first, first + (last + 1) * tensor.element_size()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.kernels.backend import AdamStep
 from kgfast.ops import differentiable as common
-from kgfast.ops.checks import check_ids, check_index, check_tensor, check_unique
+from kgfast.ops.checks import check_apart, check_ids, check_index, check_tensor, check_unique
 from kgfast.ops.dispatch import get_backend
 
 _TABLES = ("the table", "first moments", "second moments")
@@ -95,7 +95,7 @@ def _check_tables(tables: Sequence[Tensor]) -> None:
                 f"strides {list(table.stride())} on {table.device}"
             )
         for earlier in range(position):
-            _check_apart(f"tables[{position}]", table, f"tables[{earlier}]", tables[earlier])
+            check_apart(f"tables[{position}]", table, f"tables[{earlier}]", tables[earlier])
 
 
 def _check_gradients(gradients: Tensor, shape: tuple[int, int], tables: Sequence[Tensor]) -> None:
@@ -113,24 +113,7 @@ def _check_gradients(gradients: Tensor, shape: tuple[int, int], tables: Sequence
             f"{gradients.layout} on {gradients.device}"
         )
     for position, table in enumerate(tables):
-        _check_apart("gradients", gradients, f"tables[{position}]", table)
-
-
-def _check_apart(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    """That two tensors have no byte in common, as far as their ends tell."""
-    if not (tensor.numel() and other.numel()):
-        return
-    (first, end), (other_first, other_end) = _extent(tensor), _extent(other)
-    if first < other_end and other_first < end:
-        raise ValueError(f"{name} must not share memory with {other_name}")
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The addresses of the first byte and of the one past the last."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in steps)  # strides are not negative
-    first = tensor.data_ptr()
-    return first, first + (last + 1) * tensor.element_size()
+        check_apart("gradients", gradients, f"tables[{position}]", table)
 
 
 def _check_numbers(

@@ -106,3 +106,13 @@ def test_a_gradient_may_have_strides():
     strided = [it.t().contiguous().t() for it in gradients]
     found, expected = adagrad_of(table, strided, 0.0), adagrad_of(table, gradients, 0.0)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_tensors_that_share_memory_are_refused():
+    memory = torch.zeros(3, 2)
+    numbers = {"lr": 0.1, "eps": 1e-10, "weight_decay": 0.0}
+    with pytest.raises(ValueError, match="sums must not share memory with parameter"):
+        ops.adagrad(memory, memory, torch.ones(3, 2), **numbers)
+    with pytest.raises(ValueError, match="gradient must not share memory with sums"):
+        ops.adagrad(torch.zeros(3, 2), memory, memory, **numbers)
+    assert not memory.any()
