@@ -38,6 +38,7 @@ from .labels import (
     LossNeed,
 )
 from .operands import Need, Operands
+from .spares import empty_like
 
 # A single row below 2**15 numbers is summed by one thread, so in an order that does not depend on
 # their number.
@@ -284,7 +285,7 @@ class GradientSums:
         queries, table = operands.queries, operands.table
         of_bias = _result_dtype(operands)
         self.queries = queries.new_zeros(queries.shape, dtype=plan.dtype) if need.queries else None
-        self.table = table.new_empty(table.shape) if need.table else None
+        self.table = empty_like(table) if need.table else None
         if self.table is not None and not operands.num_queries:
             self.table.zero_()  # else chunks fill the whole
         self.bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None

@@ -4,8 +4,9 @@ Each is a function of a model and of triples. What it penalises are rows of the 
 of filtered and croppable models (RSCF, MED) those of the model inside.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from kgfast.graph import as_triples_tensor
 from kgfast.losses.formulas import Reduction, check_reduction
 from kgfast.losses.sampled import checked
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
-from kgfast.models.base import Side
+from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split
 from kgfast.models.wrapper import Wrapper
 from kgfast.ops.checks import check_bounded
@@ -174,13 +175,24 @@ class Uses:
             model = model.model
         return cls(model, side, anchors, ids, targets)
 
-    def factors(self) -> list[Tensor]:
-        """What the score takes of anchors, relations and targets, ``[B, *]`` each."""
-        relations = functional.embedding(self.relations, self.model.relation)
-        rows = [_part(self.model, self.anchors, _other(self.side)), relations]
+    def entities(self) -> list[Tensor]:
+        """What the score takes of anchors and, where a query has one, targets, ``[B, *]`` each."""
+        rows = [_part(self.model, self.anchors, _other(self.side))]
         if self.targets is not None:
             rows.append(_part(self.model, self.targets, self.side))
         return rows
+
+    def of_factors(self, penalty: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sum of a penalty of rows, ``[*, G]`` to ``[*]``, over all that a use takes, ``[B]``.
+
+        Many uses have a relation in common: its own is made once.
+        """
+        distinct, places = distinct_relations(self.relations)
+        of_relations = penalty(functional.embedding(distinct, self.model.relation))
+        if places is not None:
+            of_relations = of_relations[places]
+        of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]
+        return self.total([of_anchors, of_relations, *of_targets])
 
     def products(self) -> list[Tensor]:
         """``h R`` and ``R t``, ``[B, *]`` each: what anchors and targets are as queries."""
@@ -203,18 +215,18 @@ class Uses:
 def n3_of(uses: Uses) -> Tensor:
     """:func:`n3` of each use, ``[B]``."""
     _check_fits("n3", uses.model, _OF_FACTORS)
-    return uses.total([_cubes(uses.model, rows) for rows in uses.factors()])
+    return uses.of_factors(partial(_cubes, uses.model))
 
 
 def l2_of(uses: Uses) -> Tensor:
     """:func:`l2` of each use, ``[B]``."""
-    return uses.total([_squares(rows) for rows in uses.factors()])
+    return uses.of_factors(_squares)
 
 
 def dura_of(uses: Uses, product_weight: float = 1.0) -> Tensor:
     """:func:`dura` of each use, ``[B]``."""
     _check_fits("dura", uses.model, _OF_PRODUCTS)
-    anchors, _, targets = uses.factors()
+    anchors, targets = uses.entities()
     forth, back = uses.products()
     products = _squares(forth) + _squares(back)
     return _squares(anchors) + _squares(targets) + product_weight * products

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast import ops
+from kgfast.kernels.spares import Spares
 from kgfast.training.checkpoint import Room
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.parallel.placement import ALONE, Placement
@@ -68,6 +69,11 @@ class Optimizer:
         Where gradients come from, and which rows are held.
     room : callable, optional
         Makes the zeros that a ``row_*`` optimizer begins with, float32 of a shape.
+
+    Attributes
+    ----------
+    spares : Spares
+        The memory of the last gradient of the table, for the next.
     """
 
     def __init__(
@@ -94,6 +100,7 @@ class Optimizer:
         self._dense = self._dense_optimizer(self._whole)
         self._parts: list[RowGradients] = []
         self.scaler = LossScaler(scaled)
+        self.spares = Spares()
 
     @property
     def is_lazy(self) -> bool:
@@ -152,6 +159,8 @@ class Optimizer:
             if self._rows is not None:
                 for part in rows:
                     self._rows.step(part.ids, part.rows, lr, step)
+        if self._entity.grad is not None:
+            self.spares.give(self._entity.grad)
         for parameter in self._named.values():
             parameter.grad = None
 

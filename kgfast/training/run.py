@@ -221,6 +221,7 @@ class Run:
         """The metrics of a split, timed, and those of sub-models; none of an empty one."""
         if not len(getattr(self._dataset, split)):
             return {}, {}
+        self._optimizer.spares.clear()  # for whatever an evaluation takes
         start = time.perf_counter()
         ranks = self._evaluate(split)
         seconds = self.state.seconds_evaluating + time.perf_counter() - start
@@ -233,7 +234,8 @@ class Run:
     def make_step(self) -> None:
         """Make the next step, timed."""
         start, state = time.perf_counter(), self.state
-        with threads.alone() if self._leaves_cores_to_kernels else nullcontext():
+        cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
+        with cores, self._optimizer.spares.in_use():
             state.loss_sum += self._step(state.step)
         state.loss_count += 1
         state.step += 1

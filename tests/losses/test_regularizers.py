@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kgfast import (
     CP,
@@ -122,6 +123,27 @@ def test_products_weigh_what_they_are_told():
     model = MODELS["rescal"](R)
     found = regularizers.dura(model, HRT, product_weight=3.0, reduction="none")
     torch.testing.assert_close(found, plain("dura", model, *HRT.T, 3.0))
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers of any tensor that an operator makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for it in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(it, torch.Tensor):
+                self.numbers = max(self.numbers, it.numel())
+        return made
+
+
+@pytest.mark.parametrize("name", ["l2", "dura"])
+def test_matrices_of_relations_are_not_repeated_for_triples(name):
+    model, triples = RESCAL.init(N, R, 16, seed=0), HRT.repeat(100, 1)
+    with Largest() as largest:
+        getattr(losses.regularizers, name)(model, triples).backward()
+    assert largest.numbers <= max(model.relation.numel(), len(triples) * 16)
 
 
 @pytest.mark.parametrize("name", ["n3", "l2", "dura"])

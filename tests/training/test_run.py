@@ -244,3 +244,24 @@ def test_kernels_have_the_cores_where_no_operator_of_torch_is_large(model, optim
         run.make_step()
         assert torch.get_num_threads() == 2
     assert found == [1 if left else 2]
+
+
+@pytest.mark.parametrize("mode", [{"mode": "1vsall"}, {"mode": "kvsall"}])
+def test_a_step_leaves_the_memory_of_the_tables_gradient_to_the_next(mode):
+    name = "cross_entropy" if mode["mode"] == "1vsall" else "bce"
+    trainer = trainer_of(
+        model={"name": "complex", "gamma": 12.0}, train={**mode, "steps": 6}, loss={"name": name}
+    )
+    places = []
+    trainer.model.entity.register_post_accumulate_grad_hook(
+        lambda table: places.append(table.grad.untyped_storage().data_ptr())
+    )
+    with trainer.opened() as run:
+        for _ in range(4):
+            # Of what is made in between, nothing may have that place by chance.
+            between = [torch.empty_like(trainer.model.entity) for _ in range(4)]
+            run.make_step()
+        assert len(set(places)) == 1, "a step took memory of its own"
+        run.evaluated("valid")
+        assert run._optimizer.spares.take(trainer.model.entity) is None
+        del between

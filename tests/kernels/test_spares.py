@@ -1,0 +1,53 @@
+"""Memory that one step leaves to the next is taken once, by what has its shape and dtype."""
+
+import pytest
+import torch
+
+from kgfast.kernels.spares import Spares, empty_like
+
+
+def ones(*shape, dtype=torch.float32):
+    return torch.ones(shape, dtype=dtype)
+
+
+def test_what_was_given_is_taken_once():
+    spares, old = Spares(), ones(4, 3)
+    spares.give(old)
+    with spares.in_use():
+        taken, other = empty_like(ones(4, 3)), empty_like(ones(4, 3))
+    assert taken.data_ptr() == old.data_ptr()
+    assert other.data_ptr() != old.data_ptr()
+    assert not taken.requires_grad
+
+
+@pytest.mark.parametrize("like", [ones(3, 4), ones(4, 3, dtype=torch.float64), ones(4, 2)])
+def test_other_shapes_and_dtypes_get_their_own(like):
+    spares, old = Spares(), ones(4, 3)
+    spares.give(old)
+    with spares.in_use():
+        made = empty_like(like)
+    assert made.data_ptr() != old.data_ptr()
+    assert (made.shape, made.dtype) == (like.shape, like.dtype)
+
+
+@pytest.mark.parametrize("part", [lambda it: it[:4], lambda it: it.T, lambda it: it[:, :2]])
+def test_parts_of_others_are_not_kept(part):
+    spares, whole = Spares(), ones(8, 3)
+    spares.give(part(whole))
+    assert spares.take(part(whole)) is None
+
+
+def test_the_last_of_a_kind_is_held():
+    spares, first, last = Spares(), ones(4, 3), ones(4, 3)
+    spares.give(first)
+    spares.give(last)
+    assert spares.take(ones(4, 3)).data_ptr() == last.data_ptr()
+    assert spares.take(ones(4, 3)) is None
+
+
+def test_nothing_is_taken_outside_and_after_it_was_cleared():
+    spares, old = Spares(), ones(4, 3)
+    spares.give(old)
+    assert empty_like(ones(4, 3)).data_ptr() != old.data_ptr()
+    spares.clear()
+    assert spares.take(ones(4, 3)) is None
