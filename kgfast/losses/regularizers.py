@@ -20,7 +20,7 @@ from kgfast.losses.sampled import checked
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split
-from kgfast.models.wrapper import Wrapper
+from kgfast.models.wrapper import unwrapped
 from kgfast.ops.checks import check_bounded
 
 _OF_FACTORS = (DistMult, ComplEx, CP)  # scores that are sums of products of three numbers
@@ -171,9 +171,7 @@ class Uses:
         """Those of queries of a model as it is asked, with inverse relations or around others."""
         ids = model.relation_ids(relations, side)
         side = "tail" if model.has_inverses else side
-        while isinstance(model, Wrapper):
-            model = model.model
-        return cls(model, side, anchors, ids, targets)
+        return cls(unwrapped(model), side, anchors, ids, targets)
 
     def entities(self) -> list[Tensor]:
         """What the score takes of anchors and, where a query has one, targets, ``[B, *]`` each."""

@@ -82,11 +82,14 @@ class Model(nn.Module):
         Whether the score compares a query of head and tail with relations: then :meth:`queries` and
         :meth:`candidates` serve the side ``"relation"``. Else relations are ranked by the scores of
         their triples (:mod:`kgfast.models.relations`).
+    has_wide_relations : bool
+        Whether a relation has so many numbers that a step of training reads those that it uses.
     """
 
     score: str
     dim: int
     scores_relations: bool = False
+    has_wide_relations: bool = False
     entity: nn.Parameter
     relation: nn.Parameter
 
@@ -219,6 +222,18 @@ class Model(nn.Module):
             local.__dict__["entity"] = as_rows(entity)  # no parameter
         else:
             local._parameters["entity"] = cast(nn.Parameter, entity)
+        return local
+
+    def with_relation(self, relation: Tensor) -> Self:
+        """The same model on another relation table, as :meth:`with_entity`.
+
+        Parameters
+        ----------
+        relation : Tensor
+            ``[M, *]``; ids of relations then count its rows, and gradients flow to it.
+        """
+        local = copy.copy(self)
+        local._parameters = {**self._parameters, "relation": cast(nn.Parameter, relation)}
         return local
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
@@ -398,7 +413,11 @@ def query_rows(table: Tensor, ids: Tensor) -> Tensor:
     needs no more, and takes a third of the time. The gradient has a fixed order on every device,
     which that of index_select has not.
     """
-    rows = gathered(table, ids)
+    return query_numbers(gathered(table, ids))
+
+
+def query_numbers(rows: Tensor) -> Tensor:
+    """Rows in the precision that queries are made in; see :func:`query_rows`."""
     if rows.requires_grad and rows.dtype != torch.float64:
         return rows.float()
     return rows.double()

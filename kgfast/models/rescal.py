@@ -6,7 +6,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from kgfast.models.base import Model, Side, check_width, fresh_table, query_rows
+from kgfast.models.base import Model, Side, check_width, fresh_table, query_numbers, query_rows
 from kgfast.models.distmult import xavier_normal
 from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.models.tables import Table
@@ -32,6 +32,7 @@ class RESCAL(Model):
     """
 
     score = "dot"
+    has_wide_relations = True
 
     def __init__(self, entity: Table, relation: Table) -> None:
         super().__init__(entity, relation)
@@ -64,8 +65,12 @@ class RESCAL(Model):
             self.crop_width(dims)
         order = relations.argsort(stable=True)
         distinct, counts = relations[order].unique_consecutive(return_counts=True)
-        matrices = query_rows(self.relation, distinct).view(-1, self.dim, self.dim)
+        if torch.is_grad_enabled() and len(distinct) == len(self.relation):
+            matrices = query_numbers(self.relation)  # of a step, which has gathered them
+        else:
+            matrices = query_rows(self.relation, distinct)
         rows = query_rows(self.entity, anchors[order])
+        matrices = matrices.view(-1, self.dim, self.dim).to(rows.dtype)  # if one of them is frozen
         parts = [
             _products(part, matrix if side == "tail" else matrix.mT)
             for part, matrix in zip(rows.split(counts.tolist()), matrices, strict=True)

@@ -16,6 +16,13 @@ _OF_THE_MODEL = ("entity", "relation", "dim", "gamma", "layout")
 _OPTIONS = ("gamma", "embedding_range")  # which other programs keep among their tensors
 
 
+def unwrapped(model: Model) -> Model:
+    """The model inside of all that is put around it."""
+    while isinstance(model, Wrapper):
+        model = model.model
+    return model
+
+
 class Wrapper(Model):
     """Base of the models that change another one.
 

@@ -5,7 +5,7 @@ where a step uses few rows.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -26,6 +26,7 @@ from kgfast.losses.sampled import (
     widths_of_one_pass,
 )
 from kgfast.models.base import Candidates, Model, Side, candidates_at
+from kgfast.models.wrapper import unwrapped
 from kgfast.ops.collected import collected_scores
 from kgfast.ops.negatives import ListRows, list_rows
 from kgfast.training.negatives import Batch
@@ -44,6 +45,7 @@ class Leaves:
     """
 
     model: Model
+    _relations: tuple[Tensor, Tensor] | None = None
     _rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _collected: list[RowGradients] = field(default_factory=list)
 
@@ -57,6 +59,16 @@ class Leaves:
         Those are the same ids, unless the model is one of the rows that were fetched.
         """
         return batch, negatives
+
+    def among_relations(self, batch: Batch) -> Batch:
+        """Read the relations of a batch as a leaf; the batch, by ids of the model as it then is."""
+        ids = self.model.relation_ids(batch.relations, batch.side)
+        side: Side = "tail" if self.model.has_inverses else batch.side
+        model = unwrapped(self.model)
+        distinct, places = ids.unique(return_inverse=True)
+        rows = model.relation.detach().index_select(0, distinct).requires_grad_()
+        self.model, self._relations = model.with_relation(rows), (distinct, rows)
+        return replace(batch, side=side, relations=places)
 
     def over(self, share: Share, pairs: int | Tensor) -> WholeBatch:
         """What means over a batch run over, of a share of it; ``pairs``: negatives of the whole."""
@@ -90,6 +102,15 @@ class Leaves:
             leaves.append((_numbers(self.table), self.table))
         of_leaves = [RowGradients(ids, leaf.grad) for ids, leaf in leaves if leaf.grad is not None]
         return [*of_leaves, *self._collected]
+
+    def relation_gradients(self) -> list[RowGradients]:
+        """Those of the rows of the relation table, where they were read as a leaf."""
+        leaves = [] if self._relations is None else [self._relations]
+        return [
+            RowGradients(ids, leaf.grad, distinct=True)
+            for ids, leaf in leaves
+            if leaf.grad is not None
+        ]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from kgfast.kernels.spares import Spares
 from kgfast.training.checkpoint import Room
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.parallel.placement import ALONE, Placement
-from kgfast.training.row_gradients import RowGradients, add_to
+from kgfast.training.row_gradients import RowGradients, add_to, merge
 from kgfast.training.row_optim import EPS, RowAdagrad, RowAdam, RowOptimizer
 from kgfast.training.state import check_tensors
 
@@ -94,11 +94,14 @@ class Optimizer:
         }
         self._entity_name = next(name for name in self._named if f".{name}".endswith(".entity"))
         self._entity = self._named[self._entity_name]
+        relations = [it for name, it in self._named.items() if f".{name}".endswith(".relation")]
+        self._relation = relations[0] if relations else None
         self._rows = self._row_optimizer() if lazy and config.name.startswith("row_") else None
         named = self._named.values()
         self._whole = [each for each in named if self._rows is None or each is not self._entity]
         self._dense = self._dense_optimizer(self._whole)
         self._parts: list[RowGradients] = []
+        self._of_relations: list[RowGradients] = []
         self.scaler = LossScaler(scaled)
         self.spares = Spares()
 
@@ -143,19 +146,24 @@ class Optimizer:
             parameters, config.lr, weight_decay=config.weight_decay, eps=eps, fused=on_cpu
         )
 
-    def add(self, parts: Sequence[RowGradients]) -> None:
-        """Keep gradients of rows of the entity table until the step."""
+    def add(self, parts: Sequence[RowGradients], of_relations: Sequence[RowGradients] = ()) -> None:
+        """Keep gradients of rows of the entity table, and of the relation table, until the step."""
         self._parts += parts
+        self._of_relations += of_relations
 
     @torch.no_grad()
     def step(self, step: int, lr: float) -> None:
         """Apply the gradients of the parameters and of the rows, and forget them."""
         rows = self._gathered_rows()
+        of_relations = self._gathered_relations()
         self._placement.add_up(self._whole, self._entity)
-        if self._ready(rows):
+        if self._ready(rows, of_relations):
             for group in self._dense.param_groups:
                 group["lr"] = lr
             self._dense.step()
+            if isinstance(self._dense, _Adagrad) and self._relation is not None:
+                for part in of_relations:
+                    self._dense.step_rows(self._relation, part)
             if self._rows is not None:
                 for part in rows:
                     self._rows.step(part.ids, part.rows, lr, step)
@@ -176,15 +184,31 @@ class Optimizer:
             add_to(self._entity.grad, parts)
         return []
 
-    def _ready(self, rows: Sequence[RowGradients]) -> bool:
+    def _gathered_relations(self) -> list[RowGradients]:
+        """Disjoint parts, where rows without a gradient stay as they are; else in that of all."""
+        parts, self._of_relations = self._of_relations, []
+        if not parts:
+            return []
+        relation = self._relation
+        assert relation is not None
+        of_rows = isinstance(self._dense, _Adagrad) and self._dense.is_of_rows
+        if of_rows and self._placement.size == 1:
+            return merge(parts)
+        if relation.grad is None:
+            relation.grad = torch.zeros_like(relation)
+        add_to(relation.grad, parts)
+        return []
+
+    def _ready(self, rows: Sequence[RowGradients], of_relations: Sequence[RowGradients]) -> bool:
         """Unscale and clip; whether the gradients are fit for a step."""
         clip, scale = self._config.grad_clip, self.scaler.scale
         if not (clip or self.scaler.enabled):
             return True
         named = [it for it in self._named.values() if it.grad is not None]
         gradients = [it.grad for it in named if it.grad is not None]
-        gradients += [part.rows for part in rows]
+        gradients += [part.rows for part in (*rows, *of_relations)]
         of_table = [it is self._entity for it in named] + [True] * len(rows)
+        of_table += [False] * len(of_relations)
         norm = self._placement.norm(gradients, of_table) / scale
         factor = min(1.0, clip / (norm + 1e-6)) / scale if clip else 1 / scale
         if not self.scaler.accepts(norm):
@@ -270,6 +294,21 @@ class _Adagrad(torch.optim.Adagrad):
     def is_served(self) -> bool:
         """Whether it does."""
         return all(ops.serves_adagrad(it) for group in self.param_groups for it in group["params"])
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether a row whose gradient is 0 stays as it is, and :meth:`step_rows` serves others."""
+        (group,) = self.param_groups
+        return self.is_served and not group["weight_decay"]
+
+    def step_rows(self, parameter: Tensor, part: RowGradients) -> None:
+        """Apply gradients of distinct rows: the bits of a step where those of others are 0."""
+        (group,) = self.param_groups
+        numbers = {name: group[name] for name in ("lr", "eps", "weight_decay")}
+        state = self.state[parameter]
+        state["step"] += 1
+        for row, gradient in zip(part.ids.tolist(), part.rows, strict=True):
+            ops.adagrad(parameter[row], state["sum"][row], gradient, **numbers)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -256,7 +256,7 @@ class Run:
                     raise self._diverged(step, "cannot be computed") from error
             total += self._checked(loss, step)
             (loss * (self._optimizer.scaler.scale / count)).backward()
-            self._optimizer.add(leaves.gradients())
+            self._optimizer.add(leaves.gradients(), leaves.relation_gradients())
         self._optimizer.step(step, self._schedule.lr(step))
         return total / count
 

@@ -14,6 +14,7 @@ from kgfast.losses import med_of
 from kgfast.losses.functional import Precision
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
+from kgfast.models.wrapper import unwrapped
 from kgfast.ops.differentiable import offers
 from kgfast.training.config import Config
 from kgfast.training.leaves import Leaves, sample_negatives, sample_scores
@@ -58,6 +59,14 @@ class Objective:
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """The loss of a batch, a scalar: of several processes, what the rows of this one add."""
         raise NotImplementedError
+
+    def _asked(self, leaves: Leaves, batch: Batch) -> _Asked:
+        """The batch as the model of the leaves is asked, and its share."""
+        model = unwrapped(leaves.model)
+        reads_few = model.has_wide_relations and model.relation.requires_grad
+        if reads_few and not self._loss.relation_weight:
+            batch = leaves.among_relations(batch)
+        return _Asked(batch, leaves.share(len(batch.anchors)))
 
     def _with_others(
         self,
@@ -110,8 +119,9 @@ class NegativeSampling(Objective):
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
         ids, mask = self.negatives.draw(batch)
-        asked = _Asked(batch, leaves.share(len(batch.anchors)))
-        share, pairs = asked.share, _pairs(batch, ids, mask)
+        asked = self._asked(leaves, batch)
+        batch, share = asked
+        pairs = _pairs(batch, ids, mask)
         count = self._count(batch, pairs)
         if ids.ndim > 1:
             ids = ids[share.first : share.stop]
@@ -201,8 +211,8 @@ class OneVsAll(_AllEntities):
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
-        asked = _Asked(batch, leaves.share(len(batch.anchors)))
-        batch = asked.share.of(batch)
+        asked = self._asked(leaves, batch)
+        batch = asked.share.of(asked.batch)
         if not len(asked.share):
             return _nothing(batch)
         assert batch.targets is not None
@@ -238,12 +248,12 @@ class KvsAll(_AllEntities):
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
-        asked = _Asked(batch, leaves.share(len(batch.anchors)))
-        batch = asked.share.of(batch)
+        asked = self._asked(leaves, batch)
+        own, batch = (asked.share.of(it) for it in (batch, asked.batch))
         if not len(asked.share):
             return _nothing(batch)
+        positives = self._known.exclude(own.anchors, own.relations, own.side)
         model, anchors = _Gathered.of(leaves, batch)
-        positives = self._known.exclude(batch.anchors, batch.relations, batch.side)
         loss = self._bce(model, anchors, batch, positives) * asked.share.fraction
         if not self._takes_rows:
             return loss

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kgfast import ops
+from kgfast import RESCAL, ops
 from kgfast.training import Config, RunFolder, Trainer
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
@@ -265,3 +265,55 @@ def test_a_step_leaves_the_memory_of_the_tables_gradient_to_the_next(mode):
         run.evaluated("valid")
         assert run._optimizer.spares.take(trainer.model.entity) is None
         del between
+
+
+@pytest.mark.parametrize(
+    ("optim", "train"),
+    [
+        ({"name": "adagrad", "lr": 0.1}, {}),
+        ({"name": "adagrad", "lr": 0.1, "grad_clip": 0.01}, {}),
+        ({"name": "adagrad", "lr": 0.1}, {"accumulate": 3}),
+        ({"name": "adagrad", "lr": 0.1, "weight_decay": 0.1}, {}),
+        ({"name": "adam", "lr": 0.01}, {}),
+        ({"name": "sgd", "lr": 0.1}, {}),
+    ],
+)
+def test_matrices_that_a_step_does_not_use_stay_as_they_are(optim, train, monkeypatch):
+    sections = {
+        "model": {"name": "rescal", "base_dim": 6, "gamma": 12.0, "reciprocal": True},
+        "train": {"mode": "1vsall", "steps": 5, **train},
+        "data": {"train_bs": 16},
+        "loss": {"name": "cross_entropy"},
+        "regularizer": {"name": "dura", "weight": 0.05},
+        "optim": optim,
+    }
+    tables = []
+    for wide in (True, False):  # read as a leaf, or with a gradient of the whole table
+        monkeypatch.setattr(RESCAL, "has_wide_relations", wide)
+        trainer = trainer_of(**sections)
+        shapes = []
+        trainer.model.relation.register_post_accumulate_grad_hook(
+            lambda table, shapes=shapes: shapes.append(table.grad.shape)
+        )
+        trainer.fit()
+        assert bool(shapes) is not wide
+        tables.append((trainer.model.entity.detach(), trainer.model.relation.detach()))
+    for ours, whole in zip(*tables, strict=True):
+        if train or "grad_clip" in optim:  # sums of other parts
+            torch.testing.assert_close(ours, whole)
+        else:
+            assert torch.equal(ours, whole)
+
+
+def test_the_matrices_of_rescal_may_be_frozen():
+    trainer = trainer_of(
+        model={"name": "rescal", "base_dim": 6, "gamma": 12.0},
+        train={"mode": "1vsall", "steps": 3},
+        loss={"name": "cross_entropy"},
+        optim={"name": "adagrad", "lr": 0.1},
+    )
+    trainer.model.relation.requires_grad_(False)
+    before = {name: it.clone() for name, it in trainer.model.state_dict().items()}
+    trainer.fit()
+    same = {name: torch.equal(it, before[name]) for name, it in trainer.model.state_dict().items()}
+    assert same == {"entity": False, "relation": True}

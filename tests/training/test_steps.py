@@ -134,6 +134,22 @@ PLAIN = {
         "loss": {"name": "cross_entropy"},
         "regularizer": {"name": "dura", "weight": 0.2},
     },
+    "rescal, kvsall, l2": {
+        "model": {"name": "rescal", **NO_GAMMA},
+        "train": {"mode": "kvsall"},
+        "loss": {"name": "bce"},
+        "regularizer": {"name": "l2", "weight": 0.3},
+    },
+    "rescal with inverses, rows, filtered, dura": {
+        "model": {"name": "rescal", "reciprocal": True, **NO_GAMMA},
+        "data": {"negatives": "per_row", "filter_negatives": True},
+        "regularizer": {"name": "dura", "weight": 0.2},
+    },
+    "rescal with inverses, 1vsall, relations": {
+        "model": {"name": "rescal", "reciprocal": True, **NO_GAMMA},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy", "relation_weight": 0.5},
+    },
     "cp, shared, dura, relations": {
         "model": {"name": "cp", **NO_GAMMA},
         "loss": {"relation_weight": 0.5},
@@ -174,7 +190,11 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
             found += model.entity.grad
         for part in leaves.gradients():
             found.index_add_(0, part.ids, part.rows.double())
-        relation = model.relation.grad.clone()
+        relation = torch.zeros(model.relation.shape, dtype=torch.float64)
+        if model.relation.grad is not None:
+            relation += model.relation.grad
+        for part in leaves.relation_gradients():
+            relation.index_add_(0, part.ids, part.rows.double())
         model.zero_grad(set_to_none=True)
         inner = model.model if isinstance(model, Reciprocal) else model
         exact = type(inner)(model.entity.detach().double(), model.relation.detach().double())
