@@ -1,0 +1,101 @@
+// Products of 2 x 2 tiles of bf16 numbers by AMX, and the tiles that a worker holds.
+//
+// Cost model: 32 x 32 sums of 32 terms are 4 tile products of 16 cycles and 4 tile loads. Sums of
+// more terms than are held at a time are loaded and stored once for each part of them.
+//
+// Errors: those of float32 sums.
+#pragma once
+#include "host/bf16_loss.h"
+#include "scores/common.h"
+
+namespace kgfast {
+namespace {
+
+// Two tiles; those of the next terms follow each.
+struct TilesOf {
+  const uint16_t *first, *second;
+  TilesOf at(int64_t k) const { return {first + k * kTileNumbers, second + k * kTileNumbers}; }
+};
+
+inline void add_tiles(TilesOf left, TilesOf right) {
+  _tile_loadd(4, left.first, 64);
+  _tile_loadd(6, right.first, 64);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, right.second, 64);
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_loadd(5, left.second, 64);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_dpbf16ps(3, 5, 7);
+}
+
+// Where 2 x 2 tiles of sums stand: so many floats from one on the left to the next, and likewise on
+// the right.
+struct SumTiles {
+  float* sums;
+  int64_t left, right;
+
+  static void clear() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  void load() const {
+    _tile_loadd(0, sums, 64);
+    _tile_loadd(1, sums + right, 64);
+    _tile_loadd(2, sums + left, 64);
+    _tile_loadd(3, sums + left + right, 64);
+  }
+  void store() const {
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + right, 64);
+    _tile_stored(2, sums + left, 64);
+    _tile_stored(3, sums + left + right, 64);
+  }
+};
+
+inline void add_product(TilesOf left, TilesOf right, int64_t depth, const SumTiles& sums,
+                        bool is_first) {
+  is_first ? SumTiles::clear() : sums.load();
+  for (int64_t k = 0; k < depth; ++k) add_tiles(left.at(k), right.at(k));
+  sums.store();
+}
+
+// What a worker holds.
+struct Bf16Room {
+  uint16_t *left;      // [block / 16][features / 32] tiles of candidates, for scores
+  uint16_t *turned;    // [features / 16][block / 32] tiles of them, for the queries' gradient
+  uint16_t *by_rows;   // [block / 16][columns / 32] tiles of slopes
+  uint16_t *by_pairs;  // [columns / 16][block / 32] tiles of the same
+  float* gradient;     // [block / 16][features / 16] tiles of sums
+  float* scores;       // [2][4] tiles of sums
+  float* bias;         // [block]
+  float* bias_sums;    // [block][16]
+  float* shifts;       // [queries]: what exponentials of scores are relative to
+  float* rows;         // [32][features]
+  int64_t floats;
+
+  Bf16Room(const Bf16Shape& shape, float* scratch) : floats(0) {
+    const auto take = [&](int64_t count) {
+      float* from = scratch + floats;
+      floats += count;
+      return from;
+    };
+    const auto numbers = [&](int64_t count) { return reinterpret_cast<uint16_t*>(take(count / 2)); };
+    left = numbers(shape.block * shape.features);
+    turned = numbers(shape.block * shape.features);
+    by_rows = numbers(shape.block * shape.columns);
+    by_pairs = numbers(shape.block * shape.columns);
+    gradient = take(shape.block * shape.features);
+    scores = take(8 * kTileSums);
+    bias = take(shape.block);
+    bias_sums = take(shape.block * kTileRows);
+    shifts = take(shape.queries);
+    rows = take(kTilePair * shape.features);
+  }
+};
+
+inline int64_t bf16_scratch(const Bf16LossJob& job) { return Bf16Room(job.shape, nullptr).floats; }
+
+}  // namespace
+}  // namespace kgfast
