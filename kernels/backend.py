@@ -377,7 +377,7 @@ class Backend(Protocol):
 
 
 class ChunkedBackend(Backend, Protocol):
-    """A backend whose losses go over chunks of scores; see :mod:`kgfast.kernels.losses`.
+    """A backend whose losses go over chunks of scores; see :mod:`kgfast.kernels.sweeps`.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ from ..backend import (
     Passes,
 )
 from ..checks import Checks
-from ..losses import ChunkedLosses
+from ..chunked_losses import ChunkedLosses
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
 from . import bf16
 from .adagrad import adagrad

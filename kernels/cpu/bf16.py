@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..backend import Into
+from ..chunked_losses import ChunkedLosses
 from ..labels import (
     Ahead,
     BceRows,
@@ -23,8 +24,9 @@ from ..labels import (
     LossGradients,
     LossNeed,
 )
-from ..losses import ChunkedLosses, GradientSums, SoftmaxFactors, softmax_rows
+from ..losses import SoftmaxFactors, softmax_rows
 from ..operands import Operands
+from ..sweeps import GradientSums
 from . import extension, isa
 from .passes import LossPass
 from .views import address, machine, pointers_of, query_view, table_view

@@ -5,8 +5,9 @@ from torch import Tensor
 
 from ..backend import Backend, ChunkedBackend, Into, Losses, LossPlan
 from ..checks import Checks
-from ..losses import TORCH_PASSES, ChunkedLosses
+from ..chunked_losses import ChunkedLosses
 from ..operands import Counts, Gradients, Known, Lists, Need, Operands
+from ..torch_passes import TORCH_PASSES
 from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores

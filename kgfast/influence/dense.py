@@ -29,9 +29,9 @@ from torch import Tensor
 from kgfast.influence.examples import Queries
 from kgfast.influence.query_side import Asker, QuerySide
 from kgfast.kernels.backend import Passes
-from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
+from kgfast.kernels.torch_passes import TORCH_PASSES
 from kgfast.losses.formulas import smoothed_labels
 from kgfast.losses.sampled import with_gamma
 from kgfast.models.base import candidates_at, queries_at

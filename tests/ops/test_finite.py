@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kgfast import RSCF, DistMult, TransE, losses, ops
-from kgfast.kernels import cpu
-from kgfast.kernels import losses as streamed
+from kgfast.kernels import cpu, sweeps
 from support.interpreted import run_interpreted
 from support.problems import SCORES
 
@@ -186,7 +185,7 @@ def test_a_bias_of_minus_infinity_leaves_candidates_out(backend, operator, maske
 @pytest.mark.usefixtures("backend")
 def test_whole_chunks_may_be_left_out(monkeypatch):
     """The first chunk has no score that is finite, so that the running maximum starts late."""
-    monkeypatch.setattr(streamed, "_WIDEST_CHUNK", 64)
+    monkeypatch.setattr(sweeps, "_WIDEST_CHUNK", 64)
     generator = torch.Generator().manual_seed(0)
     queries, table = (torch.randn(n, 4, generator=generator) for n in (1, 200))
     bias = torch.zeros(200)

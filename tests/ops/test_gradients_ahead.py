@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kgfast import ops
-from kgfast.kernels import cpu, losses
+from kgfast.kernels import chunked_losses, cpu
 from kgfast.kernels.cpu import backend
 from support import oracles
 from support.sampled import threads
@@ -40,7 +40,7 @@ def all_equal(found, expected):
 @pytest.fixture
 def blocks(monkeypatch):
     """Nine queries at once, the last block of five."""
-    monkeypatch.setattr(losses, "_LEAST_QUERIES", 2)
+    monkeypatch.setattr(chunked_losses, "_LEAST_QUERIES", 2)
     monkeypatch.setattr(backend, "_LOSS_KEPT", 9 * ROWS)
 
 
@@ -118,7 +118,7 @@ def test_scores_are_made_once(monkeypatch):
     tensors = operands()
     gradients(loss_of(tensors).sum() / BATCH, tensors)
     assert made == [8, 8, 7]
-    monkeypatch.setattr(losses, "_LEAST_QUERIES", 10)  # than which nine are fewer
+    monkeypatch.setattr(chunked_losses, "_LEAST_QUERIES", 10)  # than which nine are fewer
     gradients(loss_of(tensors).sum() / BATCH, tensors)
     assert made[3:] == [BATCH, BATCH]
 

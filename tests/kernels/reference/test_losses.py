@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from kgfast.kernels import losses
+from kgfast.kernels import losses, sweeps
 from kgfast.kernels.backend import LossPlan
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
 from kgfast.kernels.operands import Gradients, Operands, Prepared
 from kgfast.kernels.reference import backend as reference_backend
 from kgfast.kernels.reference import scores as reference_scores
 from kgfast.kernels.scores import get_score
+from kgfast.kernels.torch_passes import TORCH_PASSES
 from support import oracles
 from support.flat import reference
 from support.problems import SCORES
@@ -157,7 +158,7 @@ class Table:
     The only feature of a candidate is its number.
     """
 
-    name, defers_checks, passes = "table", False, losses.TORCH_PASSES
+    name, defers_checks, passes = "table", False, TORCH_PASSES
     adversarial = row_adam = None
 
     def __init__(self, scores: torch.Tensor, scratch: int, num_queries: int | None) -> None:
@@ -223,7 +224,7 @@ def test_the_shared_loop_is_accurate(scale, shift, scratch, num_queries):
 
 def test_chunks_cover_the_candidates_and_fit_the_scratch():
     for num_queries, num_candidates in ((1, 0), (1, 100_000), (40_000, 50), (300, 9_999)):
-        parts = losses.chunks(num_queries, num_candidates, 1 << 20)
+        parts = sweeps.chunks(num_queries, num_candidates, 1 << 20)
         edges = [edge for part in parts for edge in (part.start, part.stop)]
         inner = [part.stop for part in parts][:-1]
         assert edges == sorted([0, *inner * 2, num_candidates] if parts else [])

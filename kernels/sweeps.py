@@ -1,0 +1,135 @@
+"""All pairs through a bounded scratch: queries in blocks, candidates in chunks.
+
+A backend scores a chunk into the scratch and, in a backward, carries a gradient of the scratch to
+queries and candidates, which are collected here. Scores stand in the dtype of the backend's plan.
+
+Memory: the scratch, and the gradients that are asked for.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .backend import ChunkedBackend, Into, LossPlan
+from .labels import LossGradients, LossNeed
+from .operands import Need, Operands
+from .spares import empty_like
+
+# A single row below 2**15 numbers is summed by one thread, so in an order that does not depend on
+# their number.
+_WIDEST_CHUNK = 1 << 14
+
+
+class GradientSums:
+    """Where the gradients of all blocks of queries and chunks of candidates are collected.
+
+    Attributes
+    ----------
+    queries, table, bias : Tensor or None
+        ``[B, F]`` of the plan's dtype and ``[N]``, zeros, and ``[N, G]`` of the table's dtype,
+        which chunks fill.
+    """
+
+    def __init__(self, backend: ChunkedBackend, operands: Operands, need: LossNeed) -> None:
+        self.operands, plan = operands, backend.loss_plan(operands)
+        queries, table = operands.queries, operands.table
+        of_bias = result_dtype(operands)
+        self.queries = queries.new_zeros(queries.shape, dtype=plan.dtype) if need.queries else None
+        self.table = empty_like(table) if need.table else None
+        if self.table is not None and not operands.num_queries:
+            self.table.zero_()  # else chunks fill the whole
+        self.bias = table.new_zeros(len(table), dtype=of_bias) if need.bias else None
+
+    def into(self, rows: slice, chunk: slice) -> Into:
+        """The part of a block of queries and a chunk of candidates."""
+        return Into(
+            None if self.queries is None else self.queries[rows],
+            None if self.table is None else self.table[chunk],
+            adds_to_table=rows.start > 0,
+        )
+
+    def finished(self) -> LossGradients:
+        """The gradients, in the dtypes of what they are of."""
+        of_queries = self.queries
+        if of_queries is not None:
+            of_queries = of_queries.to(self.operands.queries.dtype)
+        return LossGradients(of_queries, self.table, self.bias)
+
+
+def sweeps(
+    backend: ChunkedBackend,
+    operands: Operands,
+    sums: GradientSums | None = None,
+    kept: Tensor | None = None,
+) -> Iterator["Sweep"]:
+    """The queries in blocks that a backend sweeps together; ``kept`` has room for all scores."""
+    plan = backend.loss_plan(operands)
+    step = plan.num_queries or max(1, operands.num_queries)
+    for first in range(0, operands.num_queries, step):
+        rows = slice(first, min(first + step, operands.num_queries))
+        sweep = Sweep(backend, operands.of_queries(rows), rows, plan, sums)
+        if kept is not None:
+            width = operands.candidates.num_rows
+            sweep.keep_in(kept[rows.start * width : rows.stop * width])
+        yield sweep
+
+
+def chunks(num_queries: int, num_candidates: int, scratch: int) -> list[slice]:
+    """The candidates in ranges whose scores fit the scratch."""
+    width = max(1, min(_WIDEST_CHUNK, scratch // max(1, num_queries)))
+    width = width // 64 * 64 or width
+    return [
+        slice(first, min(first + width, num_candidates))
+        for first in range(0, num_candidates, width)
+    ]
+
+
+class Sweep:
+    """A block of queries against all candidates, chunk by chunk, through one scratch."""
+
+    def __init__(
+        self,
+        backend: ChunkedBackend,
+        operands: Operands,
+        rows: slice,
+        plan: LossPlan,
+        sums: GradientSums | None,
+    ) -> None:
+        self.backend, self.operands, self.rows, self._sums = backend, operands, rows, sums
+        count = operands.num_queries
+        self.chunks = chunks(count, operands.candidates.num_rows, plan.scratch)
+        self.dtype = plan.dtype
+        self._scratch: Tensor | None = None
+
+    def keep_in(self, scores: Tensor) -> None:
+        """Have ``scores``, flat, for a scratch: all candidates are one chunk."""
+        self.chunks = [slice(0, self.operands.candidates.num_rows)]
+        self._scratch = scores
+
+    def room(self, chunk: slice) -> Tensor:
+        """Where the scores of a chunk stand, ``[B, n]``."""
+        rows, count = self.operands.num_queries, chunk.stop - chunk.start
+        if self._scratch is None:  # that of the first chunk: none is wider
+            self._scratch = self.operands.queries.new_empty(rows * count, dtype=self.dtype)
+        return self._scratch[: rows * count].view(-1, count)
+
+    def scores(self, chunk: slice) -> Tensor:
+        """Scores with the candidates of a chunk, ``[B, n]``, bias included, for overwriting."""
+        return self.backend.scores(self.operands.of_rows(chunk), out=self.room(chunk))
+
+    def backward(self, slopes: Tensor, chunk: slice) -> None:
+        """Carry the gradient of those scores to what is asked for."""
+        sums = self._sums
+        assert sums is not None
+        if sums.bias is not None:
+            sums.bias[chunk] += slopes.sum(0)
+        need = Need(sums.queries is not None, sums.table is not None)
+        if any(need):
+            into = sums.into(self.rows, chunk)
+            self.backend.backward(self.operands.of_rows(chunk), slopes, need=need, into=into)
+
+
+def result_dtype(operands: Operands) -> torch.dtype:
+    """That of row losses and of the gradient of a bias."""
+    return torch.float64 if operands.queries.dtype == torch.float64 else torch.float32
