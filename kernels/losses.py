@@ -70,12 +70,13 @@ def _bce_block(
 ) -> None:
     """One block of queries: fill its rows of ``totals``, carry its gradients back, or both."""
     passes = sweep.backend.passes
-    positives = Positives.of_rows(labels.indptr, labels.indices, sweep.chunks)
+    width = sweep.operands.candidates.num_rows
+    positives = Positives.of_labels(labels, width, by_candidate=True)
     total, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
-    picked = total.new_empty(len(positives.rows))
-    for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
+    picked = total.new_empty(len(positives.queries))
+    for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
         scores = sweep.scores(chunk)
-        places = positives.rows[part], positives.ids[part] - chunk.start
+        places = positives.queries[part], positives.ids[part] - chunk.start
         if totals is not None:
             picked[part] = scores[places].double()
         if grad_rows is None:
@@ -92,7 +93,7 @@ def _bce_block(
             total += sums[0]
             linear += sums[1]
     if totals is not None:
-        totals[0][sweep.rows] = total - labels.a * positives.sum_by_row(picked)
+        totals[0][sweep.rows] = total - labels.a * positives.sum_by_query(picked)
         totals[1][sweep.rows] = linear
 
 
@@ -109,7 +110,7 @@ def cross_entropy(
     """
     rows, linear, logsumexp = (_row_sums(operands) for _ in range(3))
     for sweep in sweeps(backend, operands, kept=kept):
-        positives = Positives.of_targets(targets[sweep.rows], sweep.chunks)
+        positives = Positives.of_targets(targets[sweep.rows], by_candidate=True)
         part = _cross_entropy_block(sweep, positives, label_smoothing)
         for total, values in zip((rows, linear, logsumexp), part, strict=True):
             total[sweep.rows] = values
@@ -149,13 +150,13 @@ def _cross_entropy_block(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Row losses, sums of scores and logsumexp of one block of queries, float64."""
     mass, linear = _row_sums(sweep.operands), _row_sums(sweep.operands)
-    peak, picked = mass - torch.inf, mass.new_empty(len(positives.rows))
-    for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
+    peak, picked = mass - torch.inf, mass.new_empty(len(positives.queries))
+    for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
         scores = sweep.scores(chunk)
-        picked[part] = scores[positives.rows[part], positives.ids[part] - chunk.start].double()
+        picked[part] = scores[positives.queries[part], positives.ids[part] - chunk.start].double()
         sweep.backend.passes.softmax_sums(scores, peak, mass, linear)
     return _cross_entropy_rows(
-        sweep, (peak, mass, linear), positives.sum_by_row(picked), label_smoothing
+        sweep, (peak, mass, linear), positives.sum_by_query(picked), label_smoothing
     )
 
 
@@ -203,13 +204,13 @@ def cross_entropy_gradients(
     kept = made_of.scores
     for sweep in sweeps(backend, operands, sums, kept):
         logsumexp, grad = made_of.logsumexp[sweep.rows], made_of.grad_rows[sweep.rows]
-        positives = Positives.of_targets(made_of.targets[sweep.rows], sweep.chunks)
+        positives = Positives.of_targets(made_of.targets[sweep.rows], by_candidate=True)
         share = smoothing / max(1, operands.candidates.num_rows)
         factors = SoftmaxFactors.of(logsumexp, grad, smoothing, share, sweep.dtype)
-        for chunk, part in zip(sweep.chunks, positives.parts, strict=True):
+        for chunk, part in zip(sweep.chunks, positives.in_chunks(sweep.chunks), strict=True):
             slopes = sweep.scores(chunk) if kept is None else sweep.room(chunk)
             sweep.backend.passes.softmax_slopes(slopes, *factors[:3])
-            rows = positives.rows[part]
+            rows = positives.queries[part]
             slopes[rows, positives.ids[part] - chunk.start] -= factors.hit[rows]
             sweep.backward(slopes, chunk)
     return sums.finished()

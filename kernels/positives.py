@@ -1,44 +1,63 @@
 """Pairs of a query and a candidate with a label of their own, for losses over all candidates."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .labels import Labels
+
 
 class Positives(NamedTuple):
-    """Distinct positive pairs by rising candidate id, and the slice of them in each chunk."""
+    """Distinct pairs: by rising query, then candidate, or by rising candidate, then query."""
 
-    rows: Tensor  # [P]
+    queries: Tensor  # [P]
     ids: Tensor  # [P]
-    parts: list[slice]
-    num_rows: int
+    num_queries: int
 
     @classmethod
-    def of_rows(cls, indptr: Tensor, indices: Tensor, chunks: list[slice]) -> "Positives":
-        """From a CSR of ids per row, in any order; duplicates count once."""
-        num_rows = len(indptr) - 1
-        rows = torch.arange(num_rows, dtype=torch.int64, device=indptr.device)
-        rows = rows.repeat_interleave(indptr.diff())
-        pairs = (indices * num_rows + rows).unique() if num_rows else indices
-        return cls._of(pairs % max(1, num_rows), pairs // max(1, num_rows), chunks, num_rows)
+    def of_labels(
+        cls, labels: Labels, num_candidates: int, *, by_candidate: bool = False
+    ) -> "Positives":
+        """From a CSR of ids per query, in any order; duplicates count once."""
+        count = len(labels.indptr) - 1
+        rows = torch.arange(count, dtype=torch.int64, device=labels.indptr.device)
+        rows = rows.repeat_interleave(labels.indptr.diff())
+        if by_candidate:
+            ids, queries = _distinct(labels.indices, rows, count)
+        else:
+            queries, ids = _distinct(rows, labels.indices, num_candidates)
+        return cls(queries, ids, count)
 
     @classmethod
-    def of_targets(cls, targets: Tensor, chunks: list[slice]) -> "Positives":
-        """From one id per row."""
-        ids, rows = targets.sort(stable=True)
-        return cls._of(rows, ids, chunks, len(targets))
+    def of_targets(cls, targets: Tensor, *, by_candidate: bool = False) -> "Positives":
+        """From one id per query."""
+        if by_candidate:
+            ids, queries = targets.sort(stable=True)
+        else:
+            queries = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
+            ids = targets.contiguous()
+        return cls(queries, ids, len(targets))
 
-    @classmethod
-    def _of(cls, rows: Tensor, ids: Tensor, chunks: list[slice], num_rows: int) -> "Positives":
+    def in_chunks(self, chunks: Sequence[slice]) -> list[slice]:
+        """Those of each chunk of candidates, of pairs by candidate."""
         edges = [chunk.start for chunk in chunks] + [chunk.stop for chunk in chunks[-1:]]
-        places = torch.searchsorted(ids, ids.new_tensor(edges)).tolist()
-        parts = [slice(a, b) for a, b in pairwise(places)]
-        return cls(rows, ids, parts, num_rows)
+        places = torch.searchsorted(self.ids, self.ids.new_tensor(edges)).tolist()
+        return [slice(first, last) for first, last in pairwise(places)]
 
-    def sum_by_row(self, values: Tensor) -> Tensor:
-        """Sums of ``values [P]`` over the pairs of each row, in the order of the ids, ``[B]``."""
-        order = self.rows.argsort(stable=True)
-        lengths = self.rows.bincount(minlength=self.num_rows)
-        return torch.segment_reduce(values[order], "sum", lengths=lengths, initial=0.0, unsafe=True)
+    def sum_by_query(self, values: Tensor) -> Tensor:
+        """Sums of ``values [P]`` over the pairs of each query, in the order of the ids.
+
+        Float64 ``[B]``.
+        """
+        sums = values.new_zeros(self.num_queries, dtype=torch.float64)
+        # bincount and index_add_ are in no certain order on a GPU.
+        return sums.index_put_((self.queries,), values.double(), accumulate=True)
+
+
+def _distinct(first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Distinct pairs in rising order; those of ``second`` are below ``size``."""
+    pairs = (first * size).add_(second).unique()
+    return pairs // size, pairs % size

@@ -26,6 +26,7 @@ from ..labels import (
 )
 from ..losses import SoftmaxFactors, softmax_rows
 from ..operands import Operands
+from ..positives import Positives
 from ..sweeps import GradientSums
 from . import extension, isa
 from .passes import LossPass
@@ -70,13 +71,13 @@ class Bf16Losses(ChunkedLosses):
         gradients = GradientSums(self._backend, operands, need)
         for part in _blocks(operands):
             queries = operands.of_queries(part)
-            positives = _Positives.of_rows(labels.of_queries(part), operands)
+            positives = Positives.of_labels(labels.of_queries(part), operands.candidates.num_rows)
             factors = _NO_FACTORS
             if grad_rows is not None:
                 scale = grad_rows[part].float()
                 factors = _Factors(scale=scale, hit=labels.a * scale)
             sums = _sweep(walk, queries, positives, factors, labels.c, (gradients, part))
-            rows[part] = sums.terms - labels.a * positives.sum_by_row(sums.picked)
+            rows[part] = sums.terms - labels.a * positives.sum_by_query(sums.picked)
             if labels.c:
                 rows[part] -= labels.c * sums.linear
             linear[part] = sums.linear
@@ -94,7 +95,7 @@ class Bf16Losses(ChunkedLosses):
         rows, linear, logsumexp = operands.queries.new_zeros((3, count), dtype=torch.float64)
         share = label_smoothing / max(1, operands.candidates.num_rows)
         for part in _blocks(operands):
-            positives = _Positives.of_targets(targets[part])
+            positives = Positives.of_targets(targets[part])
             sums = _sweep(LossPass.EXP_SUMS, operands.of_queries(part), positives)
             logsumexp[part] = sums.peaks + sums.terms.log()
             linear[part] = sums.linear
@@ -109,39 +110,12 @@ class Bf16Losses(ChunkedLosses):
         share = smoothing / max(1, operands.candidates.num_rows)
         gradients = GradientSums(self._backend, operands, need)
         for part in _blocks(operands):
-            positives = _Positives.of_targets(made_of.targets[part])
+            positives = Positives.of_targets(made_of.targets[part])
             of_rows = made_of.logsumexp[part], made_of.grad_rows[part]
             factors = _Factors(*SoftmaxFactors.of(*of_rows, smoothing, share, torch.float32))
             queries = operands.of_queries(part)
             _sweep(LossPass.SOFTMAX_SLOPES, queries, positives, factors, 0.0, (gradients, part))
         return gradients.finished()
-
-
-class _Positives(NamedTuple):
-    """Distinct pairs with a label of their own, by rising query."""
-
-    queries: Tensor  # [P]
-    ids: Tensor  # [P]
-    num_queries: int
-
-    @classmethod
-    def of_rows(cls, labels: Labels, operands: Operands) -> "_Positives":
-        """From a CSR of ids per row, in any order; duplicates count once."""
-        count, width = len(labels.indptr) - 1, operands.candidates.num_rows
-        rows = torch.arange(count, dtype=torch.int64, device=labels.indices.device)
-        pairs = rows.repeat_interleave(labels.indptr.diff()).mul_(width).add_(labels.indices)
-        pairs = pairs.unique()
-        return cls(pairs // width, pairs % width, count)
-
-    @classmethod
-    def of_targets(cls, targets: Tensor) -> "_Positives":
-        """From one id per row."""
-        rows = torch.arange(len(targets), dtype=torch.int64, device=targets.device)
-        return cls(rows, targets.contiguous(), len(targets))
-
-    def sum_by_row(self, values: Tensor) -> Tensor:
-        """Sums of ``values [P]`` over the pairs of each row, in the order of the ids, ``[B]``."""
-        return torch.bincount(self.queries, values.double(), minlength=self.num_queries)
 
 
 class _Factors(NamedTuple):
@@ -176,7 +150,7 @@ def _blocks(operands: Operands) -> Iterator[slice]:
 def _sweep(
     walk: LossPass,
     operands: Operands,
-    positives: _Positives,
+    positives: Positives,
     factors: _Factors = _NO_FACTORS,
     constant: float = 0.0,
     gradients: tuple[GradientSums, slice] | None = None,
