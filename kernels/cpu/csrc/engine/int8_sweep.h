@@ -27,10 +27,10 @@ struct Int8Products {
   alignas(64) int32_t high[2][kSums], mixed[2][kSums];
 };
 
-// Adds the products of one block of features, of a tile of queries and two columns of candidates,
-// to tiles 0 to 3; what stands low is so many bytes on.
-inline void add_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
-                         const int8_t* second, int64_t candidate_low) {
+// Adds the products of one block of features, of a tile of queries and the high bytes of two columns
+// of candidates, to tiles 0 to 3; what stands low is so many bytes on.
+inline void add_high_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
+                              const int8_t* second) {
   _tile_loadd(4, queries, kInt8Block);
   _tile_loadd(6, candidates, kInt8Block);
   _tile_dpbssd(0, 4, 6);
@@ -39,6 +39,12 @@ inline void add_products(const int8_t* queries, int64_t query_low, const int8_t*
   _tile_loadd(5, queries + query_low, kInt8Block);
   _tile_dpbssd(1, 5, 6);
   _tile_dpbssd(3, 5, 7);
+}
+
+// Those of both bytes.
+inline void add_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
+                         const int8_t* second, int64_t candidate_low) {
+  add_high_products(queries, query_low, candidates, second);
   _tile_loadd(6, candidates + candidate_low, kInt8Block);
   _tile_dpbssd(1, 4, 6);
   _tile_loadd(7, second + candidate_low, kInt8Block);
@@ -47,21 +53,6 @@ inline void add_products(const int8_t* queries, int64_t query_low, const int8_t*
 
 inline void fetch_bytes(const char* first, int64_t count) {
   for (int64_t i = 0; i < count; i += 64) __builtin_prefetch(first + i);
-}
-
-// The same of the high bytes of candidates alone; asks for what is read next.
-inline void add_high_products(const int8_t* queries, int64_t query_low, const int8_t* candidates,
-                              const int8_t* second, const char* next, const char* next_second) {
-  fetch_bytes(next, kInt8Column * kInt8Block);
-  fetch_bytes(next_second, kInt8Column * kInt8Block);
-  _tile_loadd(4, queries, kInt8Block);
-  _tile_loadd(6, candidates, kInt8Block);
-  _tile_dpbssd(0, 4, 6);
-  _tile_loadd(7, second, kInt8Block);
-  _tile_dpbssd(2, 4, 7);
-  _tile_loadd(5, queries + query_low, kInt8Block);
-  _tile_dpbssd(1, 5, 6);
-  _tile_dpbssd(3, 5, 7);
 }
 
 // Adds those of the low bytes of a column to its mixed products.
@@ -211,11 +202,13 @@ inline void sweep_high_bytes(const Int8Job& job, const PanelFacts& panel, const 
     const char* high = place.packed + first * padded;
     const char* next = first ? place.next : high + 2 * column_bytes;
     clear_products();
-    for (int64_t i = 0; i < blocks; ++i)
+    for (int64_t i = 0; i < blocks; ++i) {
+      fetch_bytes(next + i * block, block);
+      fetch_bytes(next + column_bytes + i * block, block);
       add_high_products(job.tiles + i * block, kInt8Queries * padded,
                         reinterpret_cast<const int8_t*>(high) + i * block,
-                        reinterpret_cast<const int8_t*>(high) + column_bytes + i * block,
-                        next + i * block, next + column_bytes + i * block);
+                        reinterpret_cast<const int8_t*>(high) + column_bytes + i * block);
+    }
     store_products(&sums);
     publish();
     for (int64_t i = 0; i < 2 && first + i * kInt8Column < panel.valid; ++i) {
