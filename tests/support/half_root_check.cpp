@@ -1,5 +1,5 @@
 // Holds vrsqrtph against the bound that host/bounds.h takes of it, for every float16 above zero, in
-// both modes of flushing. Compiled by tests/kernels/cpu/test_tiers.py; prints how many exceed it.
+// both modes of flushing. Compiled by tests/kernels/cpu/test_fp16_tier.py; prints how many exceed it.
 #include "simd/avx512fp16.h"
 
 #include <cmath>

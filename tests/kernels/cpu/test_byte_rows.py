@@ -7,7 +7,6 @@ import torch
 
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.cpu import tiers
 from kgfast.kernels.cpu.panels import PACKING
 from kgfast.kernels.cpu.views import address, pointers_of
 from kgfast.kernels.operands import Known, Operands, Prepared
@@ -16,16 +15,13 @@ from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from support.problems import TABLES, cast, table_of
 from support.sampled import threads
+from support.tiers import FORCED, INT8, needs_tier, serving
 
-INT8, FORCED = 1 << tiers.TIERS.index("int8"), 256
 SCORES = ("l1", "l2", "rotate")
 KINDS = (*TABLES, "outlier")
 CHECKS = Checks(deferred=False)
 
-pytestmark = pytest.mark.skipif(
-    not cpu.is_available() or "int8" not in tiers.available(cpu.isa()),
-    reason="this machine or build has no tier of bytes",
-)
+pytestmark = needs_tier("int8")
 
 
 def rows_of(kind: str, rows: int, dim: int, seed: int = 0) -> torch.Tensor:
@@ -43,14 +39,21 @@ def packed(table: torch.Tensor, score: str, bias: torch.Tensor | None = None) ->
     return replace(prepared, panels=panels)
 
 
-def best_of(monkeypatch, mask: int, *args):
-    monkeypatch.setattr(tiers, "mask", lambda: mask)
-    return run.topk(*args, CHECKS)
+def best_of(queries, plain, own, k, known=None, checks=CHECKS):
+    """Scores and ids without the bytes and with them, forced."""
+    with serving(0):
+        expected = run.topk(Operands(queries, plain), k, known, checks)
+    with serving(INT8 | FORCED):
+        return expected, run.topk(Operands(queries, own), k, known, checks)
+
+
+def assert_same_best(*args):
+    assert all(torch.equal(a, b) for a, b in zip(*best_of(*args), strict=True))
 
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_best_are_the_same(monkeypatch, kind, score):
+def test_the_best_are_the_same(kind, score):
     """Ties, duplicates, denormals, known answers, a bias, fewer candidates than are asked for."""
     for dim in (1, 9, 100):
         width = dim * get_score(score).planes
@@ -63,28 +66,24 @@ def test_the_best_are_the_same(monkeypatch, kind, score):
             known = Known(torch.arange(count + 1) * 3, (torch.arange(3 * count) * 13) % 301)
             own, plain = packed(table, score, bias), Prepared(table, get_score(score), bias)
             for k in (1, 10, 301):
-                expected = best_of(monkeypatch, 0, Operands(queries, plain), k, known)
-                found = best_of(monkeypatch, INT8 | FORCED, Operands(queries, own), k, known)
-                assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+                assert_same_best(queries, plain, own, k, known)
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_neither_threads_nor_an_order_change_them(monkeypatch, score):
+def test_neither_threads_nor_an_order_change_them(score):
     """Of rows that come nearer and nearer each panel is left to float32, for a while."""
     width = 60 * get_score(score).planes
     table = rows_of("normal", 1, width) * torch.linspace(9, 1, 3_000)[:, None]
     table[1_500:] += rows_of("normal", 1_500, width, seed=1)
     queries = torch.cat([table[2_999:], rows_of("normal", 1, width, seed=2)])
     plain, own = Prepared(table, get_score(score)), packed(table, score)
-    expected = best_of(monkeypatch, 0, Operands(queries, plain), 10, None)
     for count in (1, 2):
         with threads(count):
-            found = best_of(monkeypatch, INT8 | FORCED, Operands(queries, own), 10, None)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+            assert_same_best(queries, plain, own, 10)
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_numbers_at_the_ends_of_the_range(monkeypatch, score):
+def test_numbers_at_the_ends_of_the_range(score):
     width = 8 * get_score(score).planes
     table = rows_of("normal", 200, width)
     for row, size in enumerate((1e38, -1e38, 1e30, 1e-38, 1e-44, 0.0)):
@@ -92,27 +91,20 @@ def test_numbers_at_the_ends_of_the_range(monkeypatch, score):
     queries = torch.stack([table[0], table[3], table[10] * 1e25, table[11]])
     plain, own = Prepared(table, get_score(score)), packed(table, score)
     for k in (1, 20, 200):
-        expected = best_of(monkeypatch, 0, Operands(queries, plain), k, None)
-        found = best_of(monkeypatch, INT8 | FORCED, Operands(queries, own), k, None)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert_same_best(queries, plain, own, k)
 
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_queries_that_are_not_finite(monkeypatch, score, bad):
+def test_queries_that_are_not_finite(score, bad):
     width = 8 * get_score(score).planes
     table, queries = rows_of("normal", 200, width), rows_of("normal", 2, width, seed=1)
     queries[0, 3] = bad
-    found = []
-    for mask, candidates in (
-        (0, Prepared(table, get_score(score))),
-        (INT8 | FORCED, packed(table, score)),
-    ):
-        monkeypatch.setattr(tiers, "mask", lambda mask=mask: mask)
-        allowing = Checks(deferred=False, allows_nan=True)
-        found.append(run.topk(Operands(queries, candidates), 5, None, allowing))
-    assert torch.equal(found[0][1], found[1][1])
-    assert torch.equal(found[0][0].nan_to_num(7.0), found[1][0].nan_to_num(7.0))
+    plain, own = Prepared(table, get_score(score)), packed(table, score)
+    allowing = Checks(deferred=False, allows_nan=True)
+    expected, found = best_of(queries, plain, own, 5, checks=allowing)
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[0].nan_to_num(7.0), expected[0].nan_to_num(7.0))
 
 
 @pytest.mark.parametrize("score", SCORES)

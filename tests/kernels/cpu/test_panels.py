@@ -17,6 +17,7 @@ from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from support.flat import operands_of, reference
 from support.problems import no_known, problems
+from support.tiers import BF16, FORCED, FP16, INT8, serving
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 CHECKS = Checks(deferred=False)
@@ -99,8 +100,8 @@ def test_what_is_not_packed_says_why(isa):
 
 
 @pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
-@pytest.mark.parametrize("forced", [0, 256])
-def test_tiers_go_beside_panels(isa, monkeypatch, score, forced):
+@pytest.mark.parametrize("forced", [0, FORCED])
+def test_tiers_go_beside_panels(isa, score, forced):
     """Those that pack panels of their own leave some queries, or pairs, to the float32 sweep."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(4200, 40, generator=generator)
@@ -110,10 +111,10 @@ def test_tiers_go_beside_panels(isa, monkeypatch, score, forced):
     known = Known(*no_known(40))
     own = Prepared(table, get_score(score))
     own = replace(own, panels=PACKING.pack(own, croppable=True))
-    monkeypatch.setattr(tiers, "mask", lambda: 0)
-    expected = counts_of(Operands(queries, Prepared(table, get_score(score))), targets, known)
-    monkeypatch.setattr(tiers, "mask", lambda: 7 | forced)
-    assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
+    with serving(0):
+        expected = counts_of(Operands(queries, Prepared(table, get_score(score))), targets, known)
+    with serving(FP16 | BF16 | INT8 | forced):
+        assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
 
 
 class TestInt8:
