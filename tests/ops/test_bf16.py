@@ -1,12 +1,6 @@
-"""Losses over all entities whose products are of bf16 numbers: they are those of rounded operands.
-
-An oracle in float64 rounds as the losses say they do. What float32 sums may add to a score moves
-the gradient of that score by as much, and only where it crosses the middle of two bf16 numbers is
-it rounded to another one.
-"""
+"""Losses whose products are of bf16 numbers: they are those of operands that are rounded first."""
 
 import math
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,10 +12,10 @@ from kgfast.kernels import cpu
 from kgfast.kernels.operands import PRECISIONS
 from kgfast.ops.differentiable import offers
 from support.problems import DTYPES, cast, strided
+from support.rounded import Asked, excess, expected
 
 CPU = torch.device("cpu")
 SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (70, 1000, 100), (40, 140, 530)]
-U = 2.0**-24
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +24,6 @@ def _serves(request):
         request.getfixturevalue("backend")
         if not offers(CPU, "bf16_losses"):
             pytest.skip("this machine or build has no bf16 products")
-
-
-def rounded(numbers: Tensor) -> Tensor:
-    """As float64."""
-    return numbers.detach().float().bfloat16().double()
 
 
 def problem(batch: int, rows: int, dim: int) -> tuple[Tensor, ...]:
@@ -46,50 +35,6 @@ def problem(batch: int, rows: int, dim: int) -> tuple[Tensor, ...]:
     targets[0] = rows - 1
     scale = dim**-0.25
     return scale * queries, scale * table, bias, targets, grad
-
-
-class Expected(NamedTuple):
-    """Of rounded operands, in float64; each with a bound on what float32 adds."""
-
-    rows: Tensor
-    row_bound: Tensor
-    gradients: list[Tensor]
-    bounds: list[Tensor]
-
-
-def expected(loss: str, given, smoothing: float) -> Expected:
-    queries, table, bias, targets, grad = given
-    q, t = rounded(queries), rounded(table)
-    count, places = len(table), (torch.arange(len(targets)), targets)
-    bias = torch.zeros(count) if bias is None else bias
-    x = q @ t.T + bias.double()
-    far = U * ((queries.shape[1] + 4) * (q.abs() @ t.abs().T) + 4 * bias.abs() + 1)  # of a score
-    a, c = 1 - smoothing, smoothing / count
-    if loss == "bce":
-        rows = torch.nn.functional.softplus(x).sum(1) - c * x.sum(1) - a * x[places]
-        row_bound = 2 * far.sum(1) + 64 * U * (x.abs() + 1).sum(1)
-        slopes, steepness = x.sigmoid() - c, x.sigmoid()
-    else:
-        rows = x.logsumexp(1) - c * x.sum(1) - a * x[places]
-        row_bound = 2 * far.amax(1) + 64 * U * (1 + x.abs().amax(1))
-        steepness = x.softmax(1)
-        slopes, far = steepness - c, far + far.amax(1)[:, None] + 64 * U * (1 + x.abs())
-    slopes = slopes.clone()
-    slopes[places] -= a
-    slopes, steepness = slopes * grad.double()[:, None], steepness * grad.abs().double()[:, None]
-    off = 2 * far * steepness + 16 * U * (slopes.abs() + steepness)  # of a slope
-    near = rounded(slopes)
-    flips = torch.maximum(
-        (rounded(slopes + off) - near).abs(), (rounded(slopes - off) - near).abs()
-    )
-    of_queries = U * count * (near.abs() @ t.abs()) + flips @ t.abs()
-    of_table = U * len(q) * (near.abs().T @ q.abs()) + flips.T @ q.abs()
-    return Expected(
-        rows,
-        row_bound,
-        [near @ t, near.T @ q, slopes.sum(0)],
-        [of_queries, of_table, off.sum(0) + U * len(q) * slopes.abs().sum(0)],
-    )
 
 
 def of_loss(
@@ -104,11 +49,6 @@ def of_loss(
     return ops.bce(queries, table, bias, *labels, score, precision=precision)
 
 
-def assert_within(got: Tensor, want: Tensor, bound: Tensor) -> None:
-    excess = (got.double() - want).abs() - bound - 1e-30
-    assert float(excess.max()) <= 0, float(excess.max())
-
-
 EACH_LOSS = pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
 
 
@@ -120,14 +60,16 @@ def test_rows_and_gradients_are_those_of_rounded_operands(loss, shape, smoothing
     queries, table, bias, targets, grad = problem(*shape)
     leaves = [queries.requires_grad_(), table.requires_grad_()]
     leaves += [bias.requires_grad_()] if has_bias else []
-    given = queries, table, bias if has_bias else None, targets
-    want = expected(loss, [it if it is None else it.detach() for it in (*given, grad)], smoothing)
-    rows = of_loss(loss, *given, smoothing)
+    given = queries, table, bias if has_bias else None
+    positives = torch.nn.functional.one_hot(targets, len(table)).bool()
+    asked = Asked(loss, positives, 1 - smoothing, smoothing / len(table))
+    want = expected(asked, *given, grad)
+    rows = of_loss(loss, *given, targets, smoothing)
     assert rows.dtype == torch.float32
-    assert_within(rows.detach(), want.rows, want.row_bound)
+    assert not excess(rows.detach(), want.rows, want.row_bound)
     found = torch.autograd.grad(rows, leaves, grad)
     for got, right, bound in zip(found, want.gradients, want.bounds, strict=False):
-        assert_within(got, right, bound)
+        assert not excess(got, right, bound)
 
 
 @pytest.mark.usefixtures("backend")
