@@ -72,6 +72,22 @@ def test_rows_and_gradients_are_those_of_rounded_operands(loss, shape, smoothing
         assert not excess(got, right, bound)
 
 
+@EACH_LOSS
+@pytest.mark.parametrize("scale", [1e4, 1e6])
+@pytest.mark.usefixtures("backend")
+def test_scores_may_be_large(loss, scale):
+    """1e8 and 1e12: what a softmax compares is their differences, however they are rounded."""
+    queries, table, _, targets, grad = problem(17, 90, 64)
+    leaves = [(scale * it).requires_grad_() for it in (queries, table)]
+    positives = torch.nn.functional.one_hot(targets, len(table)).bool()
+    want = expected(Asked(loss, positives, 1.0, 0.0), *leaves, None, grad)
+    rows = of_loss(loss, *leaves, None, targets, 0.0)
+    assert not excess(rows.detach(), want.rows, want.row_bound)
+    found = torch.autograd.grad(rows, leaves, grad)
+    for got, right, bound in zip(found, want.gradients, want.bounds, strict=False):
+        assert not excess(got, right, bound)
+
+
 @pytest.mark.usefixtures("backend")
 def test_a_total_of_bce_is_that_of_its_rows():
     queries, table, bias, *_ = problem(40, 300, 33)

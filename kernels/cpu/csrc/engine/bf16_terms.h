@@ -1,7 +1,7 @@
 // Exponentials, softplus and sigmoid of scores whose operands were rounded to bf16.
 //
 // Cost model, per vector: a power of two is 7 instructions, and 2 more where it is that of minus
-// a magnitude; beside it softplus is 11 and sigmoid 7.
+// a magnitude or of a difference; beside it softplus is 11 and sigmoid 7.
 //
 // Errors: exponentials 2.5 units of 2^-24, their arguments one more of each.
 #pragma once

@@ -1,6 +1,6 @@
 // What a loss makes of 32 x 32 scores: sums of their terms and, as bf16 tiles, their slopes.
 //
-// Cost model: of 16 slopes of softmax 11 instructions, and 5 for every 32, which are rounded and
+// Cost model: of 16 slopes of softmax 12 instructions, and 5 for every 32, which are rounded and
 // stored as the left side of one product and the right side of the other.
 //
 // Errors: float32 sums of a lane's 32 terms, then float64; those of bf16_terms.h before that.
@@ -93,7 +93,7 @@ class LaneWalk {
     for (int half = 0; half < 2; ++half) {
       const float* lanes = job.lanes + pair.query + half * kTileRows;
       const float* of_sums = shifts + half * kTileRows;
-      shift_to(half, Simd::load(pass == LossPass::exp_sums ? of_sums : lanes));
+      shift_[half] = Simd::load(pass == LossPass::exp_sums ? of_sums : lanes);
       scale_[half] = Simd::load(lanes + step);
       minus_share_[half] = Simd::sub(Simd::zero(), Simd::load(lanes + 2 * step));
     }
@@ -162,13 +162,9 @@ class LaneWalk {
     return Simd::mul(scale_[half], Simd::sub(sigmoid_of(x, t), constant_));
   }
 
-  V exponential(V x, int half) const {  // exp(x - shift)
-    return power_of_two(Simd::fma(x, Simd::set1(kLog2E), minus_shift_[half]));
-  }
-
-  void shift_to(int half, V shift) {
-    shift_[half] = shift;
-    minus_shift_[half] = Simd::mul(shift, Simd::set1(-kLog2E));
+  // exp(x - shift): their difference first, which is exact where it matters however large they are.
+  V exponential(V x, int half) const {
+    return power_of_two(Simd::mul(Simd::sub(x, shift_[half]), Simd::set1(kLog2E)));
   }
 
   // Where a score is far above what it was compared with, the sums of the pair are made again; so
@@ -177,8 +173,7 @@ class LaneWalk {
     for (int half = 0; half < 2; ++half) {
       const V before = shift_[half], most = Simd::add(before, Simd::set1(kMostAbove));
       if (!Simd::less(most, highest_[half])) continue;
-      const V shift = Simd::max(before, highest_[half]);
-      shift_to(half, shift);
+      const V shift = shift_[half] = Simd::max(before, highest_[half]);
       scale_doubles(second_ + half * kTileRows, exponential(before, half));
       Simd::store(shifts_ + half * kTileRows, shift);
       terms_[half] = linear_[half] = Simd::zero();
@@ -194,7 +189,7 @@ class LaneWalk {
   const ScorePair& pair_;  // a copy would wait for the stores of sums before it
   float* const shifts_;
   double *const second_, *const third_;
-  V shift_[2], minus_shift_[2], scale_[2], minus_share_[2], constant_;
+  V shift_[2], scale_[2], minus_share_[2], constant_;
   V highest_[2] = {Simd::set1(-FLT_MAX), Simd::set1(-FLT_MAX)};
   V terms_[2] = {Simd::zero(), Simd::zero()}, linear_[2] = {Simd::zero(), Simd::zero()};
 };
