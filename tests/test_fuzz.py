@@ -25,6 +25,8 @@ def one_thread():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_cases(name):
+    if reason := KINDS[name].lacks():
+        pytest.skip(reason)
     for number in range(CASES.get(name, 12)):
         finding = run_case(name, SEED, number)
         assert finding is None, f"make fuzz CASE='{name}:{number}' SEED={SEED}: {finding}"

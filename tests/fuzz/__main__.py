@@ -69,6 +69,9 @@ def _attack(options: argparse.Namespace, seed: int) -> Attack:
         deadline = time.monotonic() + 60 * options.minutes
     total = options.cases or (10**6 if options.minutes else 10_000)
     names = [name for name, kind in KINDS.items() if _is_wanted(options, kind)]
+    for name in [name for name in names if KINDS[name].lacks()]:
+        print(f"{name} is left out: {KINDS[name].lacks()}")
+        names.remove(name)
     shares = {name: KINDS[name].share for name in names}
     scale = total / sum(shares.values())
     counts = {name: max(1, round(scale * share)) for name, share in shares.items()}

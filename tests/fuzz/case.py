@@ -64,6 +64,8 @@ class Kind:
         How long a case may take before it counts as a hang, sanitizers off.
     sanitized
         Under which sanitizers it runs.
+    lacks
+        Why it cannot run here; nothing where it can.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Kind:
     share: float
     seconds: float = 60.0
     sanitized: Sequence[str] = field(default=("address", "thread"))
+    lacks: Callable[[], str] = str
 
 
 def expect(holds: bool, message: str) -> None:
