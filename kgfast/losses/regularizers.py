@@ -187,8 +187,8 @@ class Uses:
         """
         distinct, places = distinct_relations(self.relations)
         of_relations = penalty(functional.embedding(distinct, self.model.relation))
-        if places is not None:
-            of_relations = of_relations[places]
+        if places is not None:  # the gradient of a bare index has no fixed order
+            of_relations = functional.embedding(places, of_relations[:, None])[:, 0]
         of_anchors, *of_targets = [penalty(rows) for rows in self.entities()]
         return self.total([of_anchors, of_relations, *of_targets])
 
