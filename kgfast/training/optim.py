@@ -161,9 +161,8 @@ class Optimizer:
             for group in self._dense.param_groups:
                 group["lr"] = lr
             self._dense.step()
-            if isinstance(self._dense, _Adagrad) and self._relation is not None:
-                for part in of_relations:
-                    self._dense.step_rows(self._relation, part)
+            if of_relations and isinstance(self._dense, _Adagrad) and self._relation is not None:
+                self._dense.step_rows(self._relation, of_relations)
             if self._rows is not None:
                 for part in rows:
                     self._rows.step(part.ids, part.rows, lr, step)
@@ -301,14 +300,15 @@ class _Adagrad(torch.optim.Adagrad):
         (group,) = self.param_groups
         return self.is_served and not group["weight_decay"]
 
-    def step_rows(self, parameter: Tensor, part: RowGradients) -> None:
+    def step_rows(self, parameter: Tensor, parts: Sequence[RowGradients]) -> None:
         """Apply gradients of distinct rows: the bits of a step where those of others are 0."""
         (group,) = self.param_groups
         numbers = {name: group[name] for name in ("lr", "eps", "weight_decay")}
         state = self.state[parameter]
         state["step"] += 1
-        for row, gradient in zip(part.ids.tolist(), part.rows, strict=True):
-            ops.adagrad(parameter[row], state["sum"][row], gradient, **numbers)
+        for part in parts:
+            for row, gradient in zip(part.ids.tolist(), part.rows, strict=True):
+                ops.adagrad(parameter[row], state["sum"][row], gradient, **numbers)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
