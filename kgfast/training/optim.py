@@ -1,6 +1,7 @@
 """The optimizer of a run: torch's for whole parameters, a lazy one for the rows of a table."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -166,10 +167,11 @@ class Optimizer:
             if self._rows is not None:
                 for part in rows:
                     self._rows.step(part.ids, part.rows, lr, step)
-        if self._entity.grad is not None:
-            self.spares.give(self._entity.grad)
+        gradient = self._entity.grad
         for parameter in self._named.values():
             parameter.grad = None
+        if gradient is not None and sys.getrefcount(gradient) <= 2:  # nobody else holds it
+            self.spares.give(gradient)
 
     def _gathered_rows(self) -> list[RowGradients]:
         """Disjoint parts for the lazy optimizer; a dense one gets them in the table's gradient."""

@@ -321,3 +321,26 @@ def test_the_matrices_of_rescal_may_be_frozen():
     trainer.fit()
     same = {name: torch.equal(it, before[name]) for name, it in trainer.model.state_dict().items()}
     assert same == {"entity": False, "relation": True}
+
+
+def test_a_gradient_that_someone_holds_stays_as_it_is():
+    trainer = trainer_of(
+        model={"name": "complex", "gamma": 12.0},
+        train={"mode": "1vsall", "steps": 6},
+        loss={"name": "cross_entropy"},
+    )
+    held, copies = [], []
+
+    def hold(table):
+        held.append(table.grad)
+        copies.append(table.grad.clone())
+
+    trainer.model.entity.register_post_accumulate_grad_hook(hold)
+    with trainer.opened() as run:
+        first = None
+        for _ in range(4):
+            run.make_step()
+            # Rows of anchors and targets are added after the hook: of the first step, as it ended.
+            first = held[0].clone() if first is None else first
+    assert torch.equal(held[0], first)
+    assert not torch.equal(copies[0], copies[-1])
