@@ -2,6 +2,8 @@
 
     python benchmarks/results_table.py --add RUN...   copy runs into benchmarks/results/runs/
         --note TEXT                                   and what a reader must know of them
+    python benchmarks/results_table.py --add RUN... --variants-of CONFIG
+                                                      what a config came to with other values
     python benchmarks/results_table.py                put the table into docs/results.md
     python benchmarks/results_table.py --check        exit code 1 if docs/results.md says otherwise
 
@@ -18,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from lib import pages
+from lib import pages, variants
 from lib.pages import ROOT, packages
 from lib.results import RESULTS, Rows, read_rows
 from lib.tables import human_seconds
@@ -242,15 +244,24 @@ def main() -> int:
     parser.add_argument("--add", type=Path, nargs="+", metavar="RUN", default=[])
     parser.add_argument("--note", help="of the runs that are added")
     parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--variants-of", type=Path, metavar="CONFIG", help="a file under configs/")
     options = parser.parse_args()
+    if options.variants_of is not None and not options.add:
+        parser.error("--variants-of needs the runs, --add RUN...")
+    others = options.runs / "variants"
     try:
+        if options.variants_of is not None:
+            config = options.variants_of.resolve().relative_to(ROOT)
+            print(variants.add(options.add, config, others))
+            options.add = []
         for folder in options.add:
             print(add(folder, config_of(folder), options.runs, options.note))
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     speeds = read_rows(RESULTS / "cpu-train-speed.json")
-    return pages.update(options, __file__, markdown(read_runs(options.runs), speeds))
+    parts = [markdown(read_runs(options.runs), speeds), *variants.markdown(others)]
+    return pages.update(options, __file__, "\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class Info:
             *([("", f"(also {', '.join(also)})")] if also else []),
             *([("tiers", ", ".join(self.tiers) or "none")] if self.isa else []),
             *([("precisions", ", ".join(self.precisions))] if self.isa else []),
-            ("threads", f"{self.threads} on {self.cores} cores"),
+            ("threads", f"{self.threads} on {counted_cores(self.cores)}"),
             ("torch", self.torch),
             ("triton", self.triton or "not installed"),
             ("python", self.python),
@@ -158,6 +158,11 @@ def cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def counted_cores(count: int) -> str:
+    """``1 core`` or ``2 cores``."""
+    return f"{count} core" if count == 1 else f"{count} cores"
 
 
 def processor() -> str:

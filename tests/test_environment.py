@@ -38,6 +38,12 @@ def test_it_prints_as_a_table(monkeypatch):
     assert {"backend", "threads", "torch", "triton", "devices"} <= starts
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "1 core"), (2, "2 cores")])
+def test_one_core_is_no_plural(monkeypatch, count, said):
+    monkeypatch.setattr(environment, "cores", lambda: count)
+    assert repr(kgfast.info()).count(f" on {said}\n") == 1
+
+
 def test_without_the_extension(monkeypatch):
     """The same line by info() and by the first call."""
     monkeypatch.setattr(cpu, "extension", None)

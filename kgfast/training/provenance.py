@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kgfast.environment import cores, processor
+from kgfast.environment import cores, counted_cores, processor
 
 _PACKAGES = ("kgfast", "torch", "numpy", "triton")
 
@@ -28,7 +28,7 @@ def _machine(device: torch.device) -> str:
     """``<processor>, 2 cores``, or the GPU's name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{processor()}, {cores()} cores"
+    return f"{processor()}, {counted_cores(cores())}"
 
 
 def _versions() -> dict[str, str]:

@@ -157,3 +157,33 @@ def test_epochs_of_other_programs_stand_below_the_runs(load):
     run = next(iter(load("results_table").read_runs(load("results_table").RUNS)))
     found = load("results_table").markdown([run], [row, row | {"benchmark": "train_speed"}])
     assert found.count("| PyKEEN's LCWA loop | 7 | 2.0 s | 3.0 | 40 | 16 s |") == 1
+
+
+def test_other_values_of_a_config_stand_in_a_table(run, tmp_path, finished, page):
+    values = yaml.safe_load((finished / "config.yaml").read_text())
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("result.json", "metrics.jsonl"):
+        (other / name).write_text((finished / name).read_text())
+    values["model"]["gamma"], values["dataset"]["root"] = 4.5, "elsewhere"
+    (other / "config.yaml").write_text(yaml.safe_dump(values))
+    where = ("--runs", tmp_path / "runs", "--page", page)
+    of = ("--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
+    done = run("--add", finished, other, *of, *where)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert "| `model.gamma` | steps | MRR on valid | MRR on test |" in text
+    assert "| 6.0 | 15,000 | 0.1500 | 0.4712 |\n| 4.5 | 15,000 | 0.1500 | 0.4712 |" in text
+    assert "rotate_fast.yaml) with other values; in all rows `model.base_dim=128`, " in text
+    (copy,) = (tmp_path / "runs" / "variants").glob("*.json")
+    assert str(tmp_path) not in copy.read_text()
+    (other / "result.json").unlink()
+    done = run("--add", other, *of, *where)
+    assert (done.returncode, "result.json" in done.stderr) == (1, True)
+
+
+def test_doctests_of_variants():
+    from lib import variants
+
+    results = doctest.testmod(variants)
+    assert (results.failed, results.attempted) == (0, 1)
