@@ -40,10 +40,10 @@ def test_loads_and_says_what_it_is(path):
     assert config.train.eval_every > 0
 
 
-def test_the_published_sizes_stand_in_them():
+def test_the_published_values_stand_in_them():
     rotate = Config.from_yaml(ROOT / "configs/wn18rr/rotate.yaml")
     assert (rotate.model.base_dim, rotate.model.gamma, rotate.loss.alpha) == (500, 6, 0.5)
-    assert rotate.data.train_bs == 512
+    assert (rotate.data.train_bs, rotate.data.neg_size) == (512, 1024)
     conve = Config.from_yaml(ROOT / "configs/wn18rr/conve.yaml")
     assert conve.model.base_dim == 200
     assert (conve.train.mode, conve.loss.label_smoothing) == ("kvsall", 0.1)

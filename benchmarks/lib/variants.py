@@ -11,10 +11,8 @@ from lib import pages
 from lib.pages import packages
 
 _OF_A_RUN = ("dataset.root", "train.out_dir", "train.steps", "train.eval_every", "threads")
-_SHOWN = (  # also where all runs have the same
-    *("model.base_dim", "data.train_bs", "data.neg_size", "loss.alpha", "optim.lr"),
-    "sched.name",
-)
+_SHOWN = ("model.base_dim", "data.train_bs", "optim.lr", "sched.name")  # also where all agree
+_SHOWN_OF_SAMPLES = ("data.neg_size", "loss.alpha")
 _FACTS = ("steps", "seconds_training", "machine", "threads", "versions")
 Variant = Mapping[str, Any]
 
@@ -81,7 +79,9 @@ def markdown(folder: Path) -> Iterator[str]:
 def _table(config: str, variants: Sequence[Variant]) -> Iterator[str]:
     first = variants[0]
     keys = [key for key in first["values"] if len({str(_of(it, key)) for it in variants}) > 1]
-    shared = ", ".join(f"`{key}={_of(first, key)}`" for key in _SHOWN if key not in keys)
+    samples = _of(first, "train.mode") == "negative"
+    said = [*_SHOWN, *(_SHOWN_OF_SAMPLES if samples else ())]
+    shared = ", ".join(f"`{key}={_of(first, key)}`" for key in said if key not in keys)
     name = config.removeprefix("configs/").removesuffix(".yaml")
     yield f"[{name}](../{config}) with other values; in all rows {shared}:\n"
     yield pages.row(*(f"`{key}`" for key in keys), "steps", "MRR on valid", "MRR on test")
