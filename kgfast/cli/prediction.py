@@ -50,6 +50,11 @@ def predict(
     known: Annotated[
         bool, typer.Option("--known", help="Known triples are answers too, not only new ones.")
     ] = False,
+    exclude: Annotated[Names, typer.Option(help="No answer to any query; may be repeated.")] = None,
+    exclude_anchor: Annotated[
+        bool,
+        typer.Option("--exclude-anchor", help="The head, or tail, of a query is no answer to it."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="An object a line instead of a table.")
     ] = False,
@@ -75,10 +80,14 @@ def predict(
             check_suffix(out)
         if not every:
             _check_queries(head, relation, tail)
+            if exclude and exclude_anchor:
+                raise ValueError("give --exclude or --exclude-anchor, not both")
         elif dim is not None:
             raise ValueError("--dim goes with queries, not with --all")
         elif index is not None:
             raise ValueError("--index goes with queries, not with --all")
+        elif exclude or exclude_anchor:
+            raise ValueError("--exclude and --exclude-anchor go with queries, not with --all")
         limits = {"max_memory": max_memory, "partial": partial}
         if holds_tables(run):
             in_blocks = any(value is not None for value in limits.values())
@@ -100,7 +109,13 @@ def predict(
             columns = _facts(loaded, given, k)
         else:
             found = None if index is None else _index_at(index, loaded.model)
-            columns = _answers(loaded, given | {"partial": partial, "index": found}, k, dim)
+            given |= {"partial": partial, "index": found}
+            if exclude:
+                answers = entities if relation else relations
+                given["exclude"] = _ids("--exclude", exclude, answers)
+            elif exclude_anchor:
+                given["exclude"] = "anchor"
+            columns = _answers(loaded, given, k, dim)
         if loaded.dataset is None and not known:
             typer.echo(
                 "no data were found: known triples are among the answers (--data DIR leaves them "

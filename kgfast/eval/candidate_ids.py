@@ -102,17 +102,9 @@ def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) ->
             f"{name} must be ids, not a file: np.load(path, mmap_mode='r') reads the lists of each "
             f"triple, TypeConstraints.load(path) or .from_openke(path) those of each relation"
         )
-    if _is_csr(value):
-        indptr, ids = as_integers(f"{name}: indptr", value[0]), value[1]
-        if indptr.shape != (num_queries + 1,):
-            raise ValueError(
-                f"{name}: indptr must have shape [{num_queries + 1}], one list for each query; "
-                f"got {list(indptr.shape)}"
-            )
-        indptr = indptr.cpu()
-        if int(indptr[0]) or int(indptr[-1]) != len(ids) or bool((indptr.diff() < 0).any()):
-            raise ValueError(f"{name}: indptr must rise from 0 to the number of ids, {len(ids)}")
-        return ListedCandidates(_integers(name, ids), indptr)
+    if is_csr(value):
+        indptr = checked_indptr(name, value[0], num_queries, len(value[1]))
+        return ListedCandidates(_integers(name, value[1]), indptr)
     if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Tensor):
         raise TypeError(
             f"{name} must be a tensor or array [T, K] (-1 where a query has fewer), or a pair "
@@ -128,12 +120,27 @@ def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) ->
     return as_candidate_ids(value, names)
 
 
-def _is_csr(value: Any) -> bool:
+def is_csr(value: Any) -> bool:
+    """Say whether a value is a pair of row pointers and ids."""
     return (
         isinstance(value, tuple)
         and len(value) == 2
         and all(isinstance(part, Tensor | np.ndarray) and part.ndim == 1 for part in value)
     )
+
+
+def checked_indptr(name: str, indptr: Any, num_queries: int, num_ids: int) -> Tensor:
+    """Return row pointers as int64 on the host, one list of ids for each query."""
+    indptr = as_integers(f"{name}: indptr", indptr)
+    if indptr.shape != (num_queries + 1,):
+        raise ValueError(
+            f"{name}: indptr must have shape [{num_queries + 1}], one list for each query; "
+            f"got {list(indptr.shape)}"
+        )
+    indptr = indptr.cpu()
+    if int(indptr[0]) or int(indptr[-1]) != num_ids or bool((indptr.diff() < 0).any()):
+        raise ValueError(f"{name}: indptr must rise from 0 to the number of ids, {num_ids}")
+    return indptr
 
 
 def _integers(name: str, ids: Any) -> Any:

@@ -23,6 +23,7 @@ from kgfast.eval.candidate_ids import (
     candidates_of_sides,
     runs_of,
 )
+from kgfast.eval.excluded import Excluded, excluded_of, together
 from kgfast.eval.host import host_model
 from kgfast.eval.index import Index, check_index, panels_of
 from kgfast.eval.predictions import Predictions
@@ -56,6 +57,7 @@ def topk(
     relations: Any = None,
     k: int,
     known: KnownTriples | None = None,
+    exclude: Any = None,
     candidate_ids: Any = None,
     dims: int | None = None,
     pad: bool = False,
@@ -83,6 +85,10 @@ def topk(
         How many answers, at most the number of candidates.
     known : KnownTriples, optional
         Triples whose answers are left out, so that what is predicted is new.
+    exclude : sequence of int or names, (indptr, ids), or "anchor", optional
+        More ids that are no answers, beside those of ``known``: ``[M]`` for all queries; CSR, int64
+        ``[B + 1]`` and ``[nnz]``, those of each query; or the entity that each query gives. Ids may
+        repeat, and need not be candidates. Not of models whose entities are in files.
     candidate_ids : tensor or sequence of int, TypeConstraints, or those of each query, optional
         Unique ids, or names, of entities, or of relations where these are predicted: answer with
         these only, which saves the work of the others. Or those of each query or relation, as
@@ -136,11 +142,19 @@ def topk(
     check_names(names, model)
     side, name, anchors, others = asked_for(model, heads, relations, tails, names)
     size = checked_batch_size(batch_size, model)
+    excluded = excluded_of(exclude, side, anchors, model, names)
+    if excluded is not None:
+        size = min(size, excluded.batch_size())
     table = entity_table(model)
     check_limits(table, max_memory, partial)
     if table is not None and side == "relation":
         model = local_model(model, table, torch.cat([anchors, others]).cpu())
     elif table is not None:
+        if excluded is not None:
+            raise ValueError(
+                "exclude: the entities of this model are read from files, in blocks; known= and "
+                "candidate_ids= leave answers out there"
+            )
         asked = anchors.cpu(), others.cpu()
         every = candidates_of_sides(candidate_ids, (side,), len(anchors), model, names)[side]
         whole = None if dims is None else operator_width(model, dims)
@@ -157,7 +171,7 @@ def topk(
         width = None if dims is None else operator_width(model, dims)
         crop = None if width is None else (width,)
         pool = candidate_pool(model, side, ids, dims, crop, index)
-        search = _Search(model, side, name, k, known, pool, dims, crop, pad, given)
+        search = _Search(model, side, name, k, known, excluded, pool, dims, crop, pad, given)
         is_shared = given is None or isinstance(given, Tensor)
         check_k(k, search.num_candidates if len(anchors) and not pad and is_shared else None)
         if isinstance(given, ListedCandidates):
@@ -219,6 +233,7 @@ class _Search:
     name: str  # of the argument that the anchors are
     k: int
     known: KnownTriples | None
+    excluded: Excluded | None
     pool: Prepared | BlockPool
     dim: int | None  # the crop of the model
     crop: tuple[int] | None  # that of the operator
@@ -234,7 +249,7 @@ class _Search:
 
     @property
     def num_candidates(self) -> int:
-        """How many there are before known answers are left out."""
+        """How many there are before answers are left out."""
         return self.pool.num_candidates
 
     def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
@@ -290,6 +305,8 @@ class _Search:
         known = None
         if self.known is not None:
             known = Known(*self.known.exclude(anchors, relations, self.side))
+        if self.excluded is not None:
+            known = together(known, self.excluded.of(rows, self.device))
         if isinstance(pool, BlockPool):
             scores, ids = pool.topk(Queries(anchors, relations), self.k, known)
         else:

@@ -75,6 +75,7 @@ class Engine:
             **asked,
             k=max(question.k for question in questions),
             known=filtering,
+            exclude=_excluded(questions),
             dims=self.dim,
             pad=True,
             index=self.index,
@@ -147,3 +148,13 @@ class Engine:
 
     def _meaning(self, scores: Tensor) -> Tensor | None:
         return None if self.probabilities is None else self.probabilities(scores)
+
+
+def _excluded(questions: Sequence[Question]) -> tuple[Tensor, Tensor] | None:
+    """Return the ids that each query leaves out, as CSR; None where no query does."""
+    if not any(question.exclude for question in questions):
+        return None
+    lists = [ids for it in questions for ids in it.exclude or [[]] * len(it)]
+    indptr = torch.tensor([0, *map(len, lists)], dtype=torch.int64, device="cpu").cumsum(0)
+    every = [id for ids in lists for id in ids]
+    return indptr, torch.tensor(every, dtype=torch.int64, device="cpu")

@@ -1,5 +1,6 @@
 """What clients may ask, checked: JSON becomes ids, or an error that names the field."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -31,23 +32,46 @@ class UnknownName(Exception):
 
 def _entries(value: Any, info: ValidationInfo) -> list[int | str]:
     """Names and ids; a single one is a list of one."""
-    entries = value if isinstance(value, list) else [value]
+    return _checked(value if isinstance(value, list) else [value], info, least=1)
+
+
+def _checked(
+    entries: list[Any], info: ValidationInfo, place: str = "", *, least: int
+) -> list[int | str]:
+    """Check that entries are names and ids, and how many there are."""
     assert isinstance(info.context, Limits)
     most = info.context.queries
-    if not 1 <= len(entries) <= most:
-        raise _wrong(f"must hold 1 .. {most:,} names or ids; got {len(entries):,}")
+    if not least <= len(entries) <= most:
+        raise _wrong(f"must hold {least} .. {most:,} names or ids; got {len(entries):,}", place)
     for row, entry in enumerate(entries):
         if isinstance(entry, bool) or not isinstance(entry, int | str):
-            raise _wrong(f"must be a name or an id; got {shown(entry)}", row)
+            raise _wrong(f"must be a name or an id; got {shown(entry)}", f"{place}[{row}]")
     return entries
 
 
-def _wrong(message: str, row: int | None = None) -> PydanticCustomError:
+def _excluded(value: Any, info: ValidationInfo) -> Any:
+    """Check the word "anchor", a list of names and ids, or a list of such lists."""
+    if value is None or value == "anchor":
+        return value
+    if not isinstance(value, list):
+        forms = 'must be "anchor", a list of names and ids, or such a list for each query'
+        raise _wrong(f"{forms}; got {shown(value)}")
+    if not any(isinstance(entry, list) for entry in value):
+        return _checked(value, info, least=0)
+    for row, entry in enumerate(value):
+        if not isinstance(entry, list):
+            raise _wrong(f"must be a list, as others are; got {shown(entry)}", f"[{row}]")
+        _checked(entry, info, f"[{row}]", least=0)
+    return value
+
+
+def _wrong(message: str, place: str = "") -> PydanticCustomError:
     # What is a template to pydantic must not be the client's text.
-    return PydanticCustomError("wrong", "{message}", {"message": message, "row": row})
+    return PydanticCustomError("wrong", "{message}", {"message": message, "place": place})
 
 
 Entries = Annotated[list[int | str], PlainValidator(_entries)]
+Excluded = Annotated[Any, PlainValidator(_excluded)]
 
 
 class _Body(BaseModel):
@@ -78,8 +102,7 @@ class _Body(BaseModel):
         if first["type"] == "extra_forbidden":
             message = f"unknown field{did_you_mean(field, cls.model_fields)}"
             raise Refused(422, message, shown(field)[1:-1])
-        row = first.get("ctx", {}).get("row")
-        raise Refused(422, message, field if row is None else f"{field}[{row}]")
+        raise Refused(422, message, field + first.get("ctx", {}).get("place", ""))
 
 
 class TopkBody(_Body):
@@ -90,6 +113,7 @@ class TopkBody(_Body):
     tails: Entries | None = None
     k: int = Field(default=10, ge=1)
     known: bool = False
+    exclude: Excluded = None
 
 
 class RankBody(_Body):
@@ -128,6 +152,8 @@ class Question:
         Known triples are candidates too.
     k : int
         Answers to a query.
+    exclude : sequence of list of int
+        Ids that are no answers to each query; empty where there are none at all.
     """
 
     kind: Literal["topk", "rank", "score"]
@@ -135,6 +161,7 @@ class Question:
     sides: tuple[Side, ...] = ()
     known: bool = False
     k: int = 0
+    exclude: Sequence[list[int]] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -177,7 +204,8 @@ class Reader:
                 422, f"must be in 1 .. {most} for {queries:,} queries; got {shown(asked.k)}", "k"
             )
         there = self.sizes[1 if side == "relation" else 0]
-        return Question("topk", columns, (side,), asked.known, min(asked.k, there))
+        exclude = self._excluded(asked.exclude, columns[0], side)
+        return Question("topk", columns, (side,), asked.known, min(asked.k, there), exclude)
 
     def rank(self, body: bytes) -> Question:
         """The question of ``POST /rank``."""
@@ -209,9 +237,28 @@ class Reader:
 
     def _ids(self, role: str, entries: list[int | str]) -> list[int]:
         """Ids of names and ids."""
-        place = 1 if role == "relations" else 0
+        return self._ids_of(role, entries, 1 if role == "relations" else 0)
+
+    def _ids_of(self, field: str, entries: list[int | str], place: int) -> list[int]:
+        """Ids of names and ids of entities (place 0) or relations (place 1)."""
         names, count = self.names[place], self.sizes[place]
-        return [_id(role, row, entry, names, count) for row, entry in enumerate(entries)]
+        return [_id(field, row, entry, names, count) for row, entry in enumerate(entries)]
+
+    def _excluded(self, given: Any, anchors: list[int], side: Side) -> Sequence[list[int]]:
+        """Return what each query leaves out."""
+        if given == "anchor" and side == "relation":
+            raise Refused(422, '"anchor" leaves entities out; relations are predicted', "exclude")
+        if given == "anchor":
+            return [[anchor] for anchor in anchors]
+        place = 1 if side == "relation" else 0
+        if not given:
+            return ()
+        if not isinstance(given[0], list):
+            return [self._ids_of("exclude", given, place)] * len(anchors)
+        if len(given) != len(anchors):
+            message = f"must hold one list for each of {len(anchors):,} queries; got {len(given):,}"
+            raise Refused(422, message, "exclude")
+        return [self._ids_of(f"exclude[{row}]", ids, place) for row, ids in enumerate(given)]
 
 
 def _id(role: str, row: int, entry: int | str, names: Vocabulary | None, count: int) -> int:

@@ -97,6 +97,8 @@ def test_bad_input(tmp_path):
         kgfast.topk(stored, heads=HEADS, relations=RELATIONS, k=N + 1)
     with pytest.raises(ValueError, match="tensors are read in place"):
         kgfast.topk(model, heads=HEADS, relations=RELATIONS, k=1, max_memory="1GiB")
+    with pytest.raises(ValueError, match=r"^exclude: the entities of .* are read from"):
+        kgfast.topk(stored, heads=HEADS, relations=RELATIONS, k=1, exclude="anchor")
     model.entity.data[47, 3] = torch.nan
     stored = in_file(model, tmp_path)
     with pytest.raises(ValueError, match=r"e\.npy: row 47 holds a NaN"):
@@ -106,6 +108,12 @@ def test_bad_input(tmp_path):
     lists = torch.tensor([[1, 47]])
     with pytest.raises(ValueError, match=r"e\.npy: row 47 holds a NaN"):
         kgfast.topk(stored, heads=[1], relations=[0], k=1, candidate_ids=lists)
+
+
+def test_relations_of_which_some_are_left_out(tmp_path):
+    model, stored = rotate(tmp_path)
+    options = {"heads": HEADS, "tails": TAILS, "k": R, "exclude": [1], "pad": True}
+    same(kgfast.topk(stored, **options), kgfast.topk(model, **options))
 
 
 def test_no_queries(tmp_path):

@@ -71,6 +71,49 @@ class TestTopk:
         assert len(found["answers"][1]) == 5
 
 
+EXCLUDED = {
+    "anchor": "anchor",
+    "names": ["entity_018", 74, "entity_018"],
+    "none": [],
+    "lists": [[18, "entity_074"], []],
+}
+
+
+class TestExclude:
+    """Of ``/topk``: what ``topk(exclude=)`` finds, for names as for ids."""
+
+    @pytest.mark.parametrize("asked", ["heads", "tails"])
+    @pytest.mark.parametrize("form", EXCLUDED)
+    def test_answers_are_those_of_topk(self, client, engine, asked, form):
+        options = {asked: [3, 7], "relations": 2, "k": 6}
+        given = {
+            "names": [18, 74],
+            "lists": (torch.tensor([0, 2, 2]), torch.tensor([18, 74])),
+        }.get(form, EXCLUDED[form])
+        found = post(client, "/topk", **options, exclude=EXCLUDED[form])["answers"]
+        top = kgfast.topk(engine.model, **options, known=engine.known, exclude=given)
+        assert [[it["id"] for it in row] for row in found] == top.ids.tolist()
+
+    def test_relations(self, client, engine):
+        asked = {"heads": 3, "tails": [5, 6], "k": 9}
+        name = engine.names[1].names_of([1])[0]
+        found = post(client, "/topk", **asked, exclude=[name])["answers"]
+        assert all({it["id"] for it in row} == {0, 2, 3, 4, 5} for row in found)
+
+    def test_requests_of_a_sweep_leave_out_their_own(self, client, engine):
+        """Also those that leave nothing out."""
+        from kgfast.serve.questions import Reader
+
+        reader = Reader((300, 6), engine.names, Limits())
+        bodies = [{"heads": [3, 4], "relations": 2, "k": 3, "exclude": it}
+                  for it in ("anchor", [18], [], [[1, 2], [3]])]  # fmt: skip
+        questions = [reader.topk(json.dumps(body).encode()) for body in bodies]
+        assert len({question.key for question in questions}) == 1
+        together = engine.answers(questions)
+        assert together == [engine.answers([question])[0] for question in questions]
+        assert together == [post(client, "/topk", **body) for body in bodies]
+
+
 def test_ranks_are_those_of_rank(client, engine):
     triples = [(3, 2, 7), (3, 2, 8), (9, 2, 8)]
     heads, relations, tails = (list(column) for column in zip(*triples, strict=True))
@@ -153,6 +196,19 @@ MISTAKES = [
     ("/topk", {**QUERY, "k": 1001}, "k", "must be in 1 .. 1000 for 1 queries; got 1001"),
     ("/topk", {**QUERY, "heads": [1] * 100, "k": 201}, "k", "1 .. 200 for 100 queries"),
     ("/topk", {**QUERY, "known": 1}, "known", "boolean"),
+    ("/topk", {**QUERY, "exclude": "anchors"}, "exclude", '"anchor", a list of names and ids'),
+    ("/topk", {**QUERY, "exclude": 3}, "exclude", 'must be "anchor"'),
+    ("/topk", {**QUERY, "exclude": [0, 300]}, "exclude[1]", "must be in 0 .. 299; got 300"),
+    ("/topk", {**QUERY, "exclude": ["entity_3"]}, "exclude[0]", "did you mean 'entity_003'"),
+    ("/topk", {**QUERY, "exclude": [1.5]}, "exclude[0]", "a name or an id; got 1.5"),
+    ("/topk", {**QUERY, "exclude": [1] * 1001}, "exclude", "0 .. 1,000 names or ids; got 1,001"),
+    ("/topk", {**QUERY, "exclude": [[1], [2]]}, "exclude", "for each of 1 queries; got 2"),
+    ("/topk", {**QUERY, "exclude": [[1], 2]}, "exclude[1]", "must be a list, as others are; got 2"),
+    ("/topk", {**QUERY, "exclude": [[1, True]]}, "exclude[0][1]", "a name or an id; got True"),
+    ("/topk", {**QUERY, "exclude": [[1, -1]]}, "exclude[0][1]", "must be in 0 .. 299; got -1"),
+    ("/topk", {"heads": 3, "tails": 4, "exclude": "anchor"}, "exclude", "relations are predicted"),
+    ("/topk", {"heads": 3, "tails": 4, "exclude": [6]}, "exclude[0]", "must be in 0 .. 5; got 6"),
+    ("/rank", {**TRIPLE, "exclude": [1]}, "exclude", "unknown field"),
     ("/topk", {"head": 3, "relations": 2}, "head", "unknown field; did you mean 'heads'"),
     ("/topk", {**QUERY, "x" * 9999: 2}, "x" * 60, "unknown field"),
     ("/topk", [], "body", "JSON object"),
