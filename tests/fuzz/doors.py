@@ -8,7 +8,7 @@ from torch import Tensor
 import kgfast
 from fuzz import exact, models
 from fuzz.case import Case, expect, refused
-from fuzz.evaluations import Recorded, drawn_graph
+from fuzz.evaluations import Recorded, drawn_graph, excluded
 from fuzz.surroundings import anywhere
 from support.lists import padded, random_lists
 
@@ -94,6 +94,7 @@ def blocks(case: Case) -> None:
         lists = random_lists(len(hrt), entities, case.pick.randrange(2**31))
         given = padded(lists) if len(hrt) and case.chance(0.5) else tuple(lists)
         rows = [it.tolist() for it in lists.indices.split(lists.indptr.diff().tolist())]
+    exclude, left_out = excluded(case, hrt[:, 0], entities)
     with anywhere(case):
         ranks = kgfast.rank(
             *(scorer, hrt), known=known, sides=sides, candidate_ids=given,
@@ -102,7 +103,7 @@ def blocks(case: Case) -> None:
         k = case.pick.randint(1, entities)
         top = kgfast.topk(
             scorer, heads=hrt[:, 0], relations=hrt[:, 1], k=k, known=known, pad=True,
-            candidate_ids=given,
+            candidate_ids=given, exclude=exclude,
         )  # fmt: skip
     for row, triple in enumerate(hrt.tolist()):
         for column, side in enumerate(sides):
@@ -110,7 +111,8 @@ def blocks(case: Case) -> None:
             among = None if side == "relation" else rows[row]
             _check(ranks, (row, column), values, target, _answers(held, triple, side), among)
         values, _ = function.scores(triple, "tail")
-        best, _ = exact.best(values, k, [_answers(held, triple, "tail")], rows[row])
+        answers = [*_answers(held, triple, "tail"), *left_out[row]]
+        best, _ = exact.best(values, k, [answers], rows[row])
         got = top.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
 

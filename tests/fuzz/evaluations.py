@@ -14,6 +14,7 @@ import kgfast
 from fuzz import exact, models
 from fuzz.case import Case, expect
 from fuzz.models import Drawn
+from fuzz.operands import csr
 from fuzz.surroundings import anywhere
 from kgfast.models.base import SIDES
 
@@ -111,7 +112,7 @@ def rank(case: Case) -> None:
         with anywhere(case):
             found = kgfast.rank(
                 *(drawn.model, hrt), known=known, sides=sides, dims=dims,
-                candidate_ids=ids, batch_size=batch_size,
+                candidate_ids=ids, batch_size=batch_size, index=_index(case, drawn),
             )  # fmt: skip
     finally:
         recorded.close()
@@ -161,12 +162,14 @@ def topk(case: Case) -> None:
     ids, k = _subset(case, drawn), case.pick.randint(1, drawn.base.num_entities)
     case.note(queries=len(hrt), side=side, dim=dim, subset=_length(ids), k=k)
     given: dict[str, Any] = {"tails" if side == "head" else "heads": anchors}
+    given["exclude"], left_out = excluded(case, anchors, drawn.model.num_entities)
     recorded = Recorded(drawn)
     try:
         with anywhere(case):
             found = kgfast.topk(
                 drawn.model, **given, relations=relations, k=k, known=known,
                 candidate_ids=ids, dims=dim, pad=True, batch_size=case.choice((None, 2)),
+                index=_index(case, drawn),
             )  # fmt: skip
     finally:
         recorded.close()
@@ -174,9 +177,32 @@ def topk(case: Case) -> None:
     asked = zip(anchors.tolist(), relations.tolist(), strict=True)
     for row, (anchor, relation) in enumerate(asked):
         values = recorded.scores(anchor, relation, side, dim)
-        best, _ = exact.best(values, k, [_answers(lists, anchor, relation, side)], subset)
+        answers = [*_answers(lists, anchor, relation, side), *left_out[row]]
+        best, _ = exact.best(values, k, [answers], subset)
         got = found.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
+
+
+def excluded(case: Case, anchors: Tensor, count: int) -> tuple[Any, list[list[int]]]:
+    """What a call leaves out beside known answers, and the ids that each query then does."""
+    form = case.choice(("none", "none", "anchor", "ids", "lists"))
+    case.note(exclude=form)
+    if form == "none":
+        return None, [[] for _ in anchors]
+    if form == "anchor":
+        return form, [[anchor] for anchor in anchors.tolist()]
+    if form == "ids":
+        ids = case.ids(count, case.choice((0, 1, 5, count)))
+        return case.choice((ids, ids.tolist(), ids.int())), [ids.tolist() for _ in anchors]
+    indptr, indices, lists = csr(case, len(anchors), count)
+    return (indptr, indices), lists
+
+
+def _index(case: Case, drawn: Drawn) -> Any:
+    """An index of the model, or none."""
+    has_index = case.chance(0.4)
+    case.note(indexed=has_index)
+    return kgfast.Index(drawn.model, croppable=drawn.dims is not None) if has_index else None
 
 
 def queries(case: Case) -> None:

@@ -12,7 +12,9 @@ from fuzz import (
     model_losses,
     processes,
     runs,
+    sums_of_paths,
     sweeps,
+    tiers,
 )
 from fuzz.case import Kind
 
@@ -21,6 +23,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("ops.rank_counts", sweeps.rank, "valid", 160),
         Kind("ops.topk", sweeps.topk, "valid", 130),
+        Kind("tiers and indexes", tiers.ranks_and_best, "valid", 60),
         Kind("ops: lists", sweeps.lists, "valid", 60),
         Kind("ops.pairwise_scores", gradients.pairwise, "valid", 50),
         Kind("ops.indexed_scores", gradients.indexed, "valid", 50),
@@ -29,6 +32,7 @@ KINDS: dict[str, Kind] = {
         Kind("ops.adversarial_rows", gradients.adversarial, "valid", 15),
         Kind("ops.row_adam", gradients.row_adam, "valid", 15),
         Kind("ops.adagrad", gradients.adagrad, "valid", 15),
+        Kind("sums over paths", sums_of_paths.sums, "valid", 15),
         Kind("output layers", heads.head, "valid", 20),
         Kind("rank", evaluations.rank, "valid", 70),
         Kind("topk", evaluations.topk, "valid", 40),

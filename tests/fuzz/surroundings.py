@@ -12,6 +12,8 @@ import torch
 from fuzz.case import Case
 from kgfast import use_backend
 from kgfast.kernels import cpu
+from kgfast.kernels.cpu import tiers
+from support.tiers import FORCED, serving
 
 TESTS = Path(__file__).resolve().parents[1]
 _ROUNDINGS = {"up": 0x800, "down": 0x400, "to zero": 0xC00}  # of fenv.h on x86
@@ -32,7 +34,7 @@ STATES = (
 
 @contextmanager
 def anywhere(case: Case, reference: float = 0.1) -> Iterator[str]:
-    """A random backend, instruction set and number of threads; gives the backend."""
+    """A random backend, instruction set, tiers and number of threads; gives the backend."""
     backend = "reference" if case.chance(reference) or not cpu.is_available() else "cpu"
     threads, before = case.choice((1, 1, 2, 3, 4)), torch.get_num_threads()
     case.note(backend=backend, threads=threads)
@@ -40,8 +42,13 @@ def anywhere(case: Case, reference: float = 0.1) -> Iterator[str]:
         stack.enter_context(use_backend(backend))
         if backend == "cpu":
             isa = case.choice(cpu.available_isas())
-            case.note(isa=isa)
+            names = [name for name in tiers.TIERS if case.chance(0.7)]
+            forced = case.chance(0.4)
+            case.note(isa=isa, tiers=",".join(names), forced=forced)
             stack.enter_context(variable("KGFAST_CPU_ISA", isa))
+            stack.enter_context(variable("KGFAST_TIERS", ",".join(names) or "none"))
+            if forced:
+                stack.enter_context(serving(tiers.mask() | FORCED))
         torch.set_num_threads(threads)
         try:
             yield backend
