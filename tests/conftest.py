@@ -9,6 +9,7 @@ from hypothesis import settings
 
 from kgfast import use_backend
 from kgfast.kernels import cpu
+from support.tiers import in_a_line
 
 settings.register_profile("kgfast", deadline=None, print_blob=True)
 settings.load_profile("kgfast")
@@ -19,6 +20,11 @@ def interruptible() -> None:
     """Interrupts raise, though a suite that runs in the background inherits that they do not."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say before pytest's last line what this machine lacks, so that its tests were skipped."""
+    terminalreporter.write_line(in_a_line())
 
 
 @pytest.fixture(

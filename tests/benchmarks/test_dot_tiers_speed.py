@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from kgfast.kernels import cpu
-from kgfast.kernels.cpu import tiers
+from support.tiers import lacks
 
 
 def test_the_tier_is_compared_with_none(call, tmp_path):
-    if not cpu.is_available() or "int8" not in tiers.available(cpu.isa()):
-        pytest.skip("this machine or build has no int8 tier")
+    if lacks("int8"):
+        pytest.skip(lacks("int8"))
     result = tmp_path / "tiers.json"
     done = call("dot_tiers_speed.py", "--quick", "--rounds", 2, "--json", result)
     assert done.returncode == 0

@@ -6,12 +6,13 @@ import pytest
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from support.tiers import lacks
 
 
 def test_tiers_speed_compares_the_same_counts(call, tmp_path):
     have = set(tiers.available(cpu.isa())) if cpu.is_available() else set()
     if not have & {"fp16", "linear"}:
-        pytest.skip("this machine or build has no tiers of distances")
+        pytest.skip(lacks("linear", "fp16"))
     result = tmp_path / "tiers.json"
     done = call("tiers_speed.py", "--quick", "--json", result)
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from kgfast import Candidates, Index, KnownTriples, TransE, rank, topk
 from kgfast.kernels import cpu
 from kgfast.kernels.panels import Panels
 from support.ranked_models import MODELS, line, random_triples
+from support.tiers import lacks
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 ENTITIES, RELATIONS = 150, 3
@@ -305,13 +306,19 @@ class TestFiles:
         with pytest.raises(ValueError, match=message):
             Index.load(path, model)
 
-    def test_panels_of_other_machines_are_packed_again_with_a_notice(self, tmp_path):
+    @pytest.mark.parametrize(
+        "changed",
+        [{"number_format": "float8"}, {"number_format": "int8"}, {"lanes": 8}, {"lanes": 96}],
+        ids=str,
+    )
+    def test_panels_of_other_machines_are_packed_again_with_a_notice(self, tmp_path, changed):
+        """As one with another tier, or wider or narrower instructions, has them."""
         model, path = model_of(), tmp_path / "index"
         Index(model).save(path)
         with safe_open(path, "pt") as file:
             facts = json.loads(file.metadata()["kgfast_index"])
-        _rewrite(path, {"panels": [facts["panels"][0] | {"number_format": "float8"}]})
-        with pytest.warns(RuntimeWarning, match="holds float8 panels of another machine"):
+        _rewrite(path, {"panels": [facts["panels"][0] | changed]})
+        with pytest.warns(RuntimeWarning, match="holds .* panels of another machine"):
             index = Index.load(path, model)
         assert panels_in(index)
         assert_serves(model, index)
@@ -320,7 +327,7 @@ class TestFiles:
         model, path = kgfast.DistMult.init(ENTITIES, RELATIONS, 128, seed=0), tmp_path / "index"
         index = Index(model)
         if panels_in(index)[0].number_format == "float32":
-            pytest.skip("this machine or build has no tier of dot products")
+            pytest.skip(lacks("int8"))
         assert index.nbytes < model.entity.nbytes
         assert_serves(model, index)
         index.save(path)

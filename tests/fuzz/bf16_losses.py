@@ -12,6 +12,7 @@ from fuzz.surroundings import variable
 from kgfast import ops, use_backend
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import bf16
+from support import tiers
 from support.rounded import TINY, Asked, U, excess, expected
 from support.sampled import threads
 
@@ -35,8 +36,7 @@ class _Loss(NamedTuple):
 
 def lacks() -> str:
     """Why these losses cannot be attacked here."""
-    has = cpu.is_available() and bf16.is_available()
-    return "" if has else "this machine or build has no bf16 products"
+    return tiers.lacks("bf16 losses")
 
 
 def losses(case: Case) -> None:

@@ -13,6 +13,7 @@ from kgfast.kernels.operands import PRECISIONS
 from kgfast.ops.differentiable import offers
 from support.problems import DTYPES, cast, strided
 from support.rounded import Asked, excess, expected
+from support.tiers import lacks
 
 CPU = torch.device("cpu")
 SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (70, 1000, 100), (40, 140, 530)]
@@ -23,7 +24,7 @@ def _serves(request):
     if "backend" in request.fixturenames:
         request.getfixturevalue("backend")
         if not offers(CPU, "bf16_losses"):
-            pytest.skip("this machine or build has no bf16 products")
+            pytest.skip(lacks("bf16 losses"))
 
 
 def problem(batch: int, rows: int, dim: int) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels import cpu
-from kgfast.kernels.cpu import tiers
+from kgfast.kernels.cpu import bf16, tiers
 
 from . import flat
 from .problems import Problem
@@ -16,12 +16,37 @@ from .problems import Problem
 FP16, BF16, INT8, LINEAR = (1 << bit for bit in range(len(tiers.TIERS)))
 Results = Sequence[Tensor]
 FORCED = 256  # csrc/host/tiers.h: serve whatever it costs
+# The instructions that a tier is made of, as docs/tiers.md calls them; those of losses in bf16 too.
+NEEDS = {"linear": "AVX512-VNNI", "fp16": "AVX512-FP16", "int8": "AMX", "bf16 losses": "AMX-BF16"}
+
+
+def lacks(*names: str) -> str:
+    """Say that this machine or build has none of some tiers; nothing where it has one."""
+    if any(name in _found() for name in names):
+        return ""
+    needed = " or ".join(f"{name} ({NEEDS[name]})" for name in names)
+    return f"this machine or build has no {needed}"
 
 
 def needs_tier(name: str) -> pytest.MarkDecorator:
     """Skips where this machine or build lacks a tier."""
-    has = cpu.is_available() and name in tiers.available(cpu.isa())
-    return pytest.mark.skipif(not has, reason=f"this machine or build has no tier {name}")
+    return pytest.mark.skipif(bool(lacks(name)), reason=lacks(name) or "it is here")
+
+
+def in_a_line() -> str:
+    """Say which tiers tests have run here, and which only another machine or build can run."""
+    found = _found()
+    here = ", ".join(name for name in NEEDS if name in found) or "none"
+    absent = ", ".join(f"{name} ({needs})" for name, needs in NEEDS.items() if name not in found)
+    return f"kgfast: tiers here: {here}" + (f"; not run here: {absent}" if absent else "")
+
+
+def _found() -> tuple[str, ...]:
+    """The keys of ``NEEDS`` that this machine and build have."""
+    if not cpu.is_available():
+        return ()
+    losses = ("bf16 losses",) if bf16.is_available() else ()
+    return (*tiers.available(cpu.isa()), *losses)
 
 
 @contextmanager

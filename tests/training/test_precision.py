@@ -8,13 +8,12 @@ import torch
 from kgfast import use_backend
 from kgfast.kernels import cpu
 from kgfast.ops import dispatch
-from kgfast.ops.differentiable import offers
 from kgfast.training.leaves import Leaves
 from kgfast.training.steps import MODES
 from support.small_runs import GRAPH, LEARNERS, trainer_of
+from support.tiers import lacks, needs_tier
 
 NAMES = ("complex, 1vsall, n3", "complex, kvsall")
-HAS_PRODUCTS = offers(torch.device("cpu"), "bf16_losses")
 
 
 def sections_of(name: str, precision: str):
@@ -32,8 +31,8 @@ def first_loss(name: str, precision: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_rounds_what_it_multiplies(name, backend):
-    if backend == "cpu" and not HAS_PRODUCTS:
-        pytest.skip("this machine or build has no bf16 products")
+    if backend == "cpu" and lacks("bf16 losses"):
+        pytest.skip(lacks("bf16 losses"))
     plain, rounded = (first_loss(name, precision) for precision in ("float32", "bf16"))
     assert not torch.equal(plain, rounded)
     torch.testing.assert_close(plain, rounded, rtol=2e-3, atol=0)
@@ -50,7 +49,7 @@ def test_a_machine_without_such_products_trains_in_float32(monkeypatch):
     assert torch.equal(plain, rounded)
 
 
-@pytest.mark.skipif(not HAS_PRODUCTS, reason="this machine or build has no bf16 products")
+@needs_tier("bf16 losses")
 @pytest.mark.parametrize("name", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.slow)])
 def test_it_learns_as_float32_does(name):
     found = []

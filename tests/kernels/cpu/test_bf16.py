@@ -8,14 +8,10 @@ import torch
 from torch import Tensor
 
 from kgfast import ops
-from kgfast.kernels import cpu
-from kgfast.kernels.cpu import bf16
 from support.memory import PeakMemory
+from support.tiers import needs_tier
 
-pytestmark = pytest.mark.skipif(
-    not cpu.is_available() or not bf16.is_available(),
-    reason="this machine or build has no bf16 products",
-)
+pytestmark = needs_tier("bf16 losses")
 EACH_LOSS = pytest.mark.parametrize("loss", ["bce", "bce_total", "cross_entropy"])
 
 

@@ -1,5 +1,6 @@
 """The linear tier of distances: the same integers as without it, and bounds that are proven."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -7,14 +8,19 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import kgfast
 from kgfast.kernels import cpu
+from kgfast.kernels.checks import Checks
+from kgfast.kernels.cpu.panels import PACKING
 from kgfast.kernels.cpu.views import address, pointers_of
+from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.reference import canonical as reference
 from kgfast.kernels.scores import get_score
+from kgfast.ops import run
 from support.flat import operands_of
 from support.problems import TABLES, Problem, cast, no_known, problems, table_of
 from support.sampled import threads
-from support.tiers import FORCED, FP16, LINEAR, assert_same_counts, needs_tier
+from support.tiers import FORCED, FP16, LINEAR, assert_same_counts, needs_tier, pairs_of, serving
 
 SERVED = ("l1", "rotate")
 
@@ -153,6 +159,53 @@ def test_rows_that_do_not_fit_stay_open():
     )
     assert decided > 0.99 * swept > 0
     assert gathered >= 6 * 100
+
+
+@pytest.mark.parametrize("score", SERVED)
+@pytest.mark.parametrize("forced", [0, FORCED])
+def test_it_goes_before_panels_that_are_made_once(score, forced):
+    """Of an index: what it leaves open is read from these, for few queries and for many."""
+    queries, table, targets, *_ = large_problem(score).args
+    table[1000:1100] = table[targets]  # ties
+    plain = Prepared(table, get_score(score), torch.linspace(-0.5, 0.5, 5000))
+    own = replace(plain, panels=PACKING.pack(plain))
+    assert own.panels.number_format == "float32"
+    for count in (1, 33, 100):
+        known = Known(torch.arange(count + 1) * 3, (torch.arange(3 * count) * 13) % 5000)
+
+        def counts(candidates, count=count, known=known):
+            asked = Operands(queries[:count], candidates), targets[:count], known
+            return run.rank_counts(*asked, Checks(deferred=False))
+
+        with serving(0):
+            expected = counts(plain)
+        for mask in (LINEAR | FP16 | forced, LINEAR | forced):
+            with serving(mask):
+                (swept, *_), found = pairs_of(lambda call=counts: call(own), "linear_pairs")
+            assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+        if forced or count == 100:
+            assert swept > 0.9 * count * 5000
+
+
+@pytest.mark.parametrize("names", ["linear", "all", "none"])
+def test_ranks_of_a_model_do_not_depend_on_it(monkeypatch, names):
+    """Through rank(), filtered, with an index and without."""
+    model = kgfast.RotatE.init(4_200, 3, 64, seed=0).requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    limits = torch.tensor([4_200, 3, 4_200])
+    triples = (torch.rand(120, 3, generator=generator) * limits).long()
+    heads, relations, tails = triples.T
+    model.entity[tails] = 1.01 * model.queries(heads, relations, "tail")  # near targets
+    known = kgfast.KnownTriples(triples)
+    monkeypatch.setenv("KGFAST_TIERS", "none")
+    expected = kgfast.rank(model, triples, known=known)
+    monkeypatch.setenv("KGFAST_TIERS", names)
+    for index in (None, kgfast.Index(model)):
+        before = cpu.extension.linear_pairs()[0]
+        found = kgfast.rank(model, triples, known=known, index=index)
+        assert torch.equal(found.optimistic, expected.optimistic)
+        assert torch.equal(found.pessimistic, expected.pessimistic)
+        assert (cpu.extension.linear_pairs()[0] > before) == (names != "none")
 
 
 def test_what_it_does_not_serve():

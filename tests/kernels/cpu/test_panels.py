@@ -17,7 +17,7 @@ from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from support.flat import operands_of, reference
 from support.problems import no_known, problems
-from support.tiers import BF16, FORCED, FP16, INT8, serving
+from support.tiers import BF16, FORCED, FP16, INT8, LINEAR, lacks, serving
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 CHECKS = Checks(deferred=False)
@@ -104,17 +104,20 @@ def test_what_is_not_packed_says_why(isa):
 def test_tiers_go_beside_panels(isa, score, forced):
     """Those that pack panels of their own leave some queries, or pairs, to the float32 sweep."""
     generator = torch.Generator().manual_seed(0)
-    table = torch.randn(4200, 40, generator=generator)
+    table = torch.randn(4200, 140, generator=generator)
     table[:2000] *= 1e-3
     queries = table[::105] * torch.tensor([1.0, 30.0]).repeat(20)[:, None]
     targets = torch.randint(4200, (40,), generator=generator)
+    targets[20:] = torch.arange(20, 40) * 105  # near their queries
+    queries[20:] = table[targets[20:]] * 1.01
     known = Known(*no_known(40))
     own = Prepared(table, get_score(score))
     own = replace(own, panels=PACKING.pack(own, croppable=True))
     with serving(0):
         expected = counts_of(Operands(queries, Prepared(table, get_score(score))), targets, known)
-    with serving(FP16 | BF16 | INT8 | forced):
-        assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
+    for mask in (FP16 | BF16 | INT8, LINEAR, FP16 | BF16 | INT8 | LINEAR):
+        with serving(mask | forced):
+            assert torch.equal(counts_of(Operands(queries, own), targets, known), expected)
 
 
 class TestInt8:
@@ -123,7 +126,7 @@ class TestInt8:
     @pytest.fixture(autouse=True)
     def has_the_tier(self, isa):
         if "int8" not in tiers.available(isa):
-            pytest.skip("this machine or build has no int8 tier")
+            pytest.skip(lacks("int8") or f"int8 does not go beside {isa}")
 
     def test_dots_of_many_features_are_packed_so(self):
         table = torch.randn(200, 70)

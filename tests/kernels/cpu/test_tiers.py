@@ -1,10 +1,29 @@
-"""``KGFAST_TIERS``: which tiers before the float32 sweep may serve."""
+"""``KGFAST_TIERS``: which tiers before the float32 sweep may serve, and what tests say of them.
+
+A machine that has fewer tiers does what one that has more does where the others are not named: so
+all subsets of what is here stand for all lesser machines.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from itertools import chain, combinations
 
 import pytest
+import torch
 
 import kgfast
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from support import flat
+from support import tiers as support
+from support.paths import ROOT
+from support.problems import no_known
+from support.tiers import lacks, pairs_of
+
+SUBSETS = [*chain(*(combinations(tiers.TIERS, count) for count in range(len(tiers.TIERS) + 1)))]
+WHO = {"near": "linear", "far": "fp16", "products": "int8"}  # what decides most pairs of a problem
 
 
 def test_names_choose_tiers(monkeypatch):
@@ -23,6 +42,103 @@ def test_an_unknown_name_is_an_error(monkeypatch, value):
     monkeypatch.setenv("KGFAST_TIERS", value)
     with pytest.raises(ValueError, match="KGFAST_TIERS must be none, all, or some of fp16, bf16"):
         tiers.mask()
+
+
+@pytest.fixture(scope="module")
+def problems():
+    """Of as many rows and queries as tiers ask for, whose counts are those without tiers."""
+    generator = torch.Generator().manual_seed(1)
+    table, noise = (torch.randn(size, 512, generator=generator) for size in (5_000, 128))
+    targets = torch.randint(5_000, (128,), generator=generator)
+    given = {
+        "near": (table[targets] + 0.05 * noise, "rotate"),
+        "far": (noise, "rotate"),
+        "products": (noise, "dot"),
+    }
+    arguments = {
+        name: (queries, table, targets, *no_known(128), score)
+        for name, (queries, score) in given.items()
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KGFAST_TIERS", "none")
+        return {name: (it, flat.cpu.rank_counts(*it)) for name, it in arguments.items()}
+
+
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+@pytest.mark.parametrize("names", SUBSETS, ids=lambda names: ",".join(names) or "none")
+def test_those_that_are_named_serve_and_no_others(monkeypatch, isa, problems, names):
+    """On every instruction set, with what it has of them: the same integers."""
+    monkeypatch.setenv("KGFAST_TIERS", ",".join(names) or "none")
+    served = set(names) & set(tiers.available(isa))
+    for name, (arguments, expected) in problems.items():
+        counter = "linear_pairs" if name == "near" else "tier_pairs"
+        (swept, *_), found = pairs_of(lambda given=arguments: flat.cpu.rank_counts(*given), counter)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert (swept > 0) == (WHO[name] in served)
+
+
+@pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
+def test_narrower_instruction_sets_have_none(isa):
+    """Panels of tiers are as wide as AVX-512: so it is on a machine without it."""
+    if isa != "avx512":
+        assert tiers.available(isa) == ()
+
+
+def test_a_reason_to_skip_names_the_instructions(monkeypatch):
+    """Those that docs/tiers.md names."""
+    monkeypatch.setattr(tiers, "available", lambda isa: ())
+    monkeypatch.setattr(support.bf16, "is_available", lambda: False)
+    page = (ROOT / "docs" / "tiers.md").read_text()
+    for name, needed in support.NEEDS.items():
+        assert lacks(name) == f"this machine or build has no {name} ({needed})"
+        mark = support.needs_tier(name).mark
+        assert mark.args == (True,)
+        assert mark.kwargs["reason"] == lacks(name)
+        if name in tiers.TIERS:
+            assert f"| `{name}` | {needed} (" in page
+    assert lacks("linear", "fp16").endswith("no linear (AVX512-VNNI) or fp16 (AVX512-FP16)")
+
+
+@pytest.mark.parametrize(
+    ("has", "line"),
+    [
+        ((), "none; not run here: linear (AVX512-VNNI), fp16 (AVX512-FP16), int8 (AMX), bf16 loss"),
+        (("linear",), "linear; not run here: fp16 (AVX512-FP16), int8 (AMX), bf16 losses (AMX-BF1"),
+        (("fp16", "int8", "linear"), "linear, fp16, int8, bf16 losses"),
+    ],
+)
+def test_the_line_says_what_ran_and_what_did_not(monkeypatch, has, line):
+    monkeypatch.setattr(cpu, "is_available", lambda: True)
+    monkeypatch.setattr(cpu, "isa", lambda: "avx512")
+    monkeypatch.setattr(tiers, "available", lambda isa: has)
+    monkeypatch.setattr(support.bf16, "is_available", lambda: "int8" in has)
+    assert support.in_a_line().startswith(f"kgfast: tiers here: {line}")
+    assert ("not run here" in support.in_a_line()) == (len(has) < 3)
+    monkeypatch.setattr(cpu, "is_available", lambda: False)
+    assert support.in_a_line().startswith("kgfast: tiers here: none; not run here: linear (AVX")
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [pytest.param([], marks=pytest.mark.slow), ["-n", "1"]],
+    ids=["one process", "xdist"],
+)
+def test_the_line_stands_before_the_last_one(workers):
+    """Which stays pytest's own, with workers too, and on a machine that lacks all tiers."""
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers]
+    narrow = {"KGFAST_CPU_ISA": cpu.available_isas()[-1]} if cpu.is_available() else {}
+    done = subprocess.run(
+        [*words, f"{__file__}::test_names_choose_tiers"],
+        cwd=ROOT,
+        env={**os.environ, **narrow},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, line, last = done.stdout.strip().splitlines()
+    assert line.startswith("kgfast: tiers here: ")
+    assert re.fullmatch(r"1 passed in [\d.]+s.*", last)
 
 
 def test_info_says_which_serve(monkeypatch):
