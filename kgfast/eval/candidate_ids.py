@@ -129,15 +129,14 @@ def is_csr(value: Any) -> bool:
     )
 
 
-def checked_indptr(name: str, indptr: Any, num_queries: int, num_ids: int) -> Tensor:
+def checked_indptr(name: str, pointers: Any, num_queries: int, num_ids: int) -> Tensor:
     """Return row pointers as int64 on the host, one list of ids for each query."""
-    indptr = as_integers(f"{name}: indptr", indptr)
+    indptr: Tensor = as_integers(f"{name}: indptr", pointers).cpu()
     if indptr.shape != (num_queries + 1,):
         raise ValueError(
             f"{name}: indptr must have shape [{num_queries + 1}], one list for each query; "
             f"got {list(indptr.shape)}"
         )
-    indptr = indptr.cpu()
     if int(indptr[0]) or int(indptr[-1]) != num_ids or bool((indptr.diff() < 0).any()):
         raise ValueError(f"{name}: indptr must rise from 0 to the number of ids, {num_ids}")
     return indptr
