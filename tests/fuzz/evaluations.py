@@ -184,7 +184,7 @@ def topk(case: Case) -> None:
 
 
 def excluded(case: Case, anchors: Tensor, count: int) -> tuple[Any, list[list[int]]]:
-    """What a call leaves out beside known answers, and the ids that each query then does."""
+    """Draw ``exclude``, and list the ids that each query leaves out by it."""
     form = case.choice(("none", "none", "anchor", "ids", "lists"))
     case.note(exclude=form)
     if form == "none":
@@ -199,7 +199,7 @@ def excluded(case: Case, anchors: Tensor, count: int) -> tuple[Any, list[list[in
 
 
 def _index(case: Case, drawn: Drawn) -> Any:
-    """An index of the model, or none."""
+    """Make an index of the model, or none."""
     has_index = case.chance(0.4)
     case.note(indexed=has_index)
     return kgfast.Index(drawn.model, croppable=drawn.dims is not None) if has_index else None

@@ -11,7 +11,7 @@ from kgfast.paths import path_sum, take
 
 
 def sums(case: Case) -> None:
-    """``paths.path_sum`` of products of states, each times a weight of its place."""
+    """Compare ``paths.path_sum`` of products of states, each times a weight of its place."""
     nodes, order = case.pick.randint(1, 7), case.pick.randint(1, 4)
     edges = case.ids(nodes, 2, case.choice((0, 1, 5, 14 if order < 4 else 7)))  # 2,744 paths
     dtype, width = case.choice((torch.float32, torch.float64)), case.choice((1, 3, 8))
@@ -52,7 +52,7 @@ def _messages(paths: Tensor, states: Tensor, weights: Tensor) -> Tensor:
 
 
 def _all_at_once(paths: Tensor, ends: Tensor, given: Sequence[Tensor]) -> list[Tensor]:
-    """Sums of float64 and their gradients, of all paths held."""
+    """Return float64 sums of all paths, and their gradients."""
     states, weights, grad = given
     leaves = [it.clone().requires_grad_() for it in (states, weights)]
     total = torch.zeros_like(grad).index_add(0, ends, _messages(paths, *leaves))
@@ -60,7 +60,7 @@ def _all_at_once(paths: Tensor, ends: Tensor, given: Sequence[Tensor]) -> list[T
 
 
 def _recursion(edges: Tensor, order: int, *, backtracking: bool) -> list[list[int]]:
-    """All paths, their nodes from the first to the last."""
+    """List the nodes of all paths, from the first to the last."""
     pairs = edges.T.tolist()
     found = [list(pair) for pair in pairs]
     for _ in range(order - 1):

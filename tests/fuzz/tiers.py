@@ -35,7 +35,7 @@ class _Given:
 
 
 def ranks_and_best(case: Case) -> None:
-    """``kgfast.rank`` and ``kgfast.topk`` of one model, against the oracle."""
+    """Compare ``kgfast.rank`` and ``kgfast.topk`` of one model with the oracle."""
     few = case.chance(0.4)
     rows = case.pick.randint(40, 300) if few else case.pick.randint(4_096, 4_500)
     batch = case.choice((1, 2, 4, 16, 33)) if few else case.choice((4, 32, 40, 40))
@@ -58,7 +58,7 @@ def ranks_and_best(case: Case) -> None:
     known = kgfast.KnownTriples(torch.tensor(answers, dtype=torch.int64).reshape(-1, 3))
     with anywhere(case):
         index = kgfast.Index(model, croppable=case.chance(0.3)) if indexed else None
-    with anywhere(case):  # perhaps with other tiers, threads, instructions than the index
+    with anywhere(case):  # tiers, threads and instructions may differ from those of the index
         ranks = kgfast.rank(model, hrt, known=known, sides=("tail",), index=index)
         top = kgfast.topk(
             model, heads=heads, relations=0, k=k, exclude=tuple(pointers), pad=True, index=index

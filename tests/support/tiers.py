@@ -42,7 +42,7 @@ def in_a_line() -> str:
 
 
 def _found() -> tuple[str, ...]:
-    """The keys of ``NEEDS`` that this machine and build have."""
+    """List the keys of ``NEEDS`` that this machine and build have."""
     if not cpu.is_available():
         return ()
     losses = ("bf16 losses",) if bf16.is_available() else ()
