@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kgfast.datasets import Dataset
+from kgfast.locks import locked
 from kgfast.search.progress import Shown
 from kgfast.search.space import Space
 from kgfast.search.study import Study, read
@@ -20,7 +21,6 @@ from kgfast.training.checkpoint import write_beside
 from kgfast.training.config import may_change
 from kgfast.training.config.search import SearchConfig
 from kgfast.training.run import Run
-from kgfast.training.run_lock import locked
 
 _FRUITLESS = 50  # trials in a row that saw no rung
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from kgfast.locks import locked
 from kgfast.training.checkpoint import (
     Room,
     State,
@@ -23,7 +24,6 @@ from kgfast.training.checkpoint import (
     write_beside,
 )
 from kgfast.training.run_graph import RunGraph
-from kgfast.training.run_lock import locked
 from kgfast.training.shard_files import FOLDER, Shards, drop_unused, read_rows, table_of
 
 _STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
@@ -45,7 +45,7 @@ class RunFolder:
     ``result.json``           written at the end
     ``shards/``               rows that the states of several processes do not hold themselves:
                               see :mod:`kgfast.training.shard_files`
-    ``.lock``                 who writes the run: see :func:`~kgfast.training.run_lock.locked`
+    ``.lock``                 who writes the run: see :func:`~kgfast.locks.locked`
     ``<name>.broken``         what stood in the way of a file and could not be read
     ========================  ============================================================
 

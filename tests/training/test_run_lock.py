@@ -12,11 +12,12 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
+from kgfast import locks
 from kgfast.cli import app
-from kgfast.training import RunFolder, run_lock
+from kgfast.locks import locked
+from kgfast.training import RunFolder
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
-from kgfast.training.run_lock import locked
 from support.paths import TESTS
 from support.small_runs import ring_trainer, write_ring
 
@@ -112,10 +113,27 @@ def test_a_lock_that_says_nonsense(tmp_path, text):
         assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
 
 
+def test_a_lock_that_was_taken_just_now(tmp_path):
+    """Its text is still that of a process which was killed, until the new one signs."""
+    ended = {"host": socket.gethostname(), "process": 10**30, "since": "2000-01-01 00:00:00"}
+    path = tmp_path / ".lock"
+    path.write_text(json.dumps(ended))
+    with path.open("r+b") as file:
+        locks.fcntl.flock(file, locks.fcntl.LOCK_EX)
+        signer = threading.Timer(0.1, lambda: path.write_bytes(locks._signature()))
+        signer.start()
+        with pytest.raises(ValueError, match=f"process {os.getpid()} on host"), locked(tmp_path):
+            pass
+        signer.join()
+    with locked(tmp_path):
+        assert json.loads(path.read_text())["process"] == os.getpid()
+    assert path.read_text() == "", "a process that lives on is not named as the holder"
+
+
 def test_a_forked_child_that_outlives_its_parent(tmp_path):
     script = (
         "import os, sys, time; from pathlib import Path\n"
-        "from kgfast.training.run_lock import locked\n"
+        "from kgfast.locks import locked\n"
         "with locked(Path(sys.argv[1])):\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"
@@ -139,6 +157,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(run_lock.fcntl, "flock", none)
+    monkeypatch.setattr(locks.fcntl, "flock", none)
     with pytest.warns(UserWarning, match="has no locks"), locked(tmp_path):
         pass

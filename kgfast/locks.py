@@ -1,0 +1,118 @@
+"""One process writes a folder at a time, and a second one is told who does."""
+
+import errno
+import json
+import os
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+if sys.platform != "win32":
+    import fcntl
+
+NAME = ".lock"
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_SIGNED_WITHIN = 0.5  # seconds after a lock is taken
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of the file system
+
+
+@contextmanager
+def locked(
+    folder: Path, what: str = "", instead: str = "name another folder with --run"
+) -> Iterator[None]:
+    """Hold the lock of a folder, which must exist.
+
+    The lock is a ``flock``: the system frees it when the process ends, however that comes. The text
+    in the file only says who holds the lock, so a file that a kill left locks nothing. Reading
+    needs no lock where every file of the folder is replaced as a whole.
+
+    Parameters
+    ----------
+    folder : Path
+    what : str
+        The beginning of the error message.
+    instead : str
+        What the error message advises besides waiting.
+
+    Raises
+    ------
+    ValueError
+        If another process holds it: names host, process, since when, and the folder.
+    """
+    if sys.platform == "win32":  # it has no flock
+        yield
+        return
+    text = _signature()
+    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _HELD:
+                raise ValueError(
+                    f"{what}{folder} is being written by another process: {_holder(descriptor)}; "
+                    f"wait for it or end it, or {instead}"
+                ) from None
+            if error.errno not in _NO_LOCKS:
+                raise
+            warnings.warn(
+                f"{folder}: its file system has no locks ({error.strerror}): see to it that no "
+                "other process writes there",
+                stacklevel=3,
+            )
+        with suppress(OSError):  # a full disk: the lock holds without a signature
+            os.pwrite(descriptor, text, 0)
+            os.ftruncate(descriptor, len(text))
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)  # frees the lock
+
+
+def _signature() -> bytes:
+    """Say who this process is, as JSON."""
+    holder = {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:1000],
+    }
+    return json.dumps(holder).encode() + b"\n"
+
+
+def _holder(descriptor: int) -> str:
+    """Say who holds a lock; a process that took the lock just now is given time to sign."""
+    last_look = time.monotonic() + _SIGNED_WITHIN
+    while True:
+        try:
+            holder: dict[str, Any] = dict(json.loads(os.pread(descriptor, 4096, 0)))
+            host, process, since = (str(holder[key])[:80] for key in ("host", "process", "since"))
+        except (KeyError, TypeError, ValueError, RecursionError):
+            host, process, since = "unknown", "unknown", "unknown"
+        who = f"process {process} on host {host}, since {since}"
+        has_ended = (
+            host == socket.gethostname() and process.isdecimal() and not _lives(int(process))
+        )
+        if not has_ended and process != "unknown":
+            return who
+        if time.monotonic() > last_look:
+            ended = " (that one has ended; a process that it forked still holds the lock)"
+            return who + ended * has_ended
+        time.sleep(_SIGNED_WITHIN / 50)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # it belongs to someone else
+    return True
