@@ -14,7 +14,7 @@ from kgfast.graph.memory import memory_limit
 from kgfast.graph.named import check_same_names, names_of, with_names
 from kgfast.graph.pair_index import PairIndex, build_index, check_sizes, lower_bound
 from kgfast.graph.stored import building
-from kgfast.graph.stored.folder import open_folder
+from kgfast.graph.stored.folder import checksum_of, open_folder
 from kgfast.graph.stored.inputs import Asked
 from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
 
@@ -173,14 +173,20 @@ class KnownTriples:
         self._folder = Path(folder).resolve()
 
     @property
-    def checksum(self) -> str | None:
-        """Of the triples, if they were opened from a folder: equal for equal triples.
+    def checksum(self) -> str:
+        """Return the checksum of the triples: equal for equal triples, in memory or in a folder.
+
+        A folder stores its checksum. That of triples in memory is computed when it is first asked
+        for, some of the values at a time.
 
         Examples
         --------
-        >>> print(KnownTriples([(0, 0, 1)]).checksum)
-        None
+        >>> one = KnownTriples([(0, 0, 1), (2, 0, 1)])
+        >>> one.checksum == KnownTriples([(2, 0, 1), (0, 0, 1), (0, 0, 1)]).checksum
+        True
         """
+        if self._checksum is None:
+            self._checksum = checksum_of(self._tails)
         return self._checksum
 
     @property

@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -20,6 +21,7 @@ import kgfast
 from kgfast.graph import KnownTriples
 from kgfast.graph.pair_index import PairIndex
 from kgfast.graph.stored import building, inputs, runs
+from kgfast.graph.stored import folder as folder_of
 from kgfast.graph.stored.inputs import Asked, open_files
 
 SMALL = st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 6))
@@ -77,6 +79,7 @@ def test_a_folder_holds_what_memory_would(parts, rows):
         if is_small:
             expected._of_pairs()
         assert_same(found, expected, relations=is_small)
+        assert found.checksum == expected.checksum
         if is_small and len(expected):
             assert torch.equal(found.entity_frequency(), expected.entity_frequency())
         assert sorted(os.listdir(folder)) == sorted([*(it.name for it in files), "known"])
@@ -117,6 +120,35 @@ def test_the_checksum_is_that_of_the_triples(files, graph, tmp_path):
     less = write(tmp_path / "less.npy", graph[graph[:, 0] != 7])
     assert KnownTriples.build(less, tmp_path / "less").checksum != found.checksum
     assert found.to("cpu").checksum == found.checksum
+    in_memory = KnownTriples(graph[1500:], graph)
+    assert in_memory.checksum == found.checksum
+    assert pickle.loads(pickle.dumps(in_memory)).checksum == found.checksum
+    assert KnownTriples(graph).to("cpu").checksum == found.checksum
+    assert KnownTriples(graph[graph[:, 0] != 7]).checksum != found.checksum
+
+
+def test_the_checksum_in_memory_is_computed_once_some_values_at_a_time(graph, monkeypatch):
+    known, sizes, blake2b = KnownTriples(graph), [], hashlib.blake2b
+
+    class Counted:
+        def __init__(self, *given, **options):
+            self.found = blake2b(*given, **options)
+            self.hexdigest = self.found.hexdigest
+
+        def update(self, data):
+            sizes.append(data.nbytes)
+            self.found.update(data)
+
+    monkeypatch.setattr(folder_of.hashlib, "blake2b", Counted)
+    monkeypatch.setattr(folder_of, "_HASHED", 1000)
+    kgfast.rank(kgfast.DistMult.init(200, 5, 4, seed=0), graph[:9].copy(), known=known)
+    assert not sizes, "without partial= nobody asks for it"
+    first = known.checksum
+    assert max(sizes) <= 1000
+    assert sum(sizes) > 4 * len(known)
+    sizes.clear()
+    assert known.checksum == first
+    assert not sizes
 
 
 def test_no_range_of_a_merge_is_larger_than_asked_for(graph, tmp_path):
@@ -478,8 +510,13 @@ def test_partial_folders_go_by_the_checksum(folder, graph, tmp_path, what):
     less = KnownTriples.build(tmp_path / "less.npy", tmp_path / "less")
     with pytest.raises(ValueError, match="is of another call"):
         call(less)
+    in_memory = KnownTriples(graph)
+    assert torch.equal(call(in_memory), first), "it goes on with the same triples in memory"
+    with pytest.raises(ValueError, match="is of another call"):
+        call(KnownTriples(graph[1:], [(199, 4, 199)]))
     shutil.rmtree(tmp_path / "partial")
-    assert torch.equal(call(KnownTriples(graph)), first)
+    assert torch.equal(call(in_memory), first)
+    assert torch.equal(call(KnownTriples.open(folder)), first)
 
 
 def test_digits_are_read_as_python_reads_them():

@@ -94,13 +94,29 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
     facts : mapping
         ``num_entities``, ``num_relations``, and ``sides`` with what :class:`GrowingArray` said.
     """
-    tails = json.dumps([facts["num_relations"], facts["sides"]["tail"]])
     found = {"format": FORMAT, "version": VERSION} | dict(facts)
-    found["checksum"] = hashlib.blake2b(tails.encode(), digest_size=20).hexdigest()
+    found["checksum"] = _checksum(facts["num_relations"], facts["sides"]["tail"])
     with (folder / MANIFEST).open("w") as file:
         json.dump(found, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+
+
+def checksum_of(tails: PairIndex) -> str:
+    """Return the checksum that a folder of the same triples has, from their tails in memory."""
+    arrays = {}
+    for name, values in zip(PARTS, (tails.pairs, tails.indptr, tails.indices), strict=True):
+        found = hashlib.blake2b(digest_size=20)
+        for some in values.split(_HASHED // values.itemsize):
+            found.update(some.cpu().numpy().data)
+        dtype = str(values.dtype).removeprefix("torch.")
+        arrays[name] = {"dtype": dtype, "count": len(values), "blake2b": found.hexdigest()}
+    return _checksum(tails.num_others, arrays)
+
+
+def _checksum(num_relations: int, arrays: Mapping[str, Any]) -> str:
+    text = json.dumps([num_relations, arrays])
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def open_folder(path: str | os.PathLike[str], *, verify: bool) -> Stored:
