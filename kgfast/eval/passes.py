@@ -4,15 +4,15 @@ Counts add, and the best of two blocks are merged: so each block of rows is a sm
 own, and what was found in all blocks is what one sweep over the whole table finds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.partial import Fingerprint, Partial
+from kgfast.eval.partial import BLOCK_BYTES, Fingerprint, Partial, using
 from kgfast.eval.streaming import CPU, Pool, state_of
 from kgfast.graph import KnownTriples
 from kgfast.kernels.checks import Checks, NonFiniteError
@@ -23,9 +23,8 @@ from kgfast.ops.checks import check_queries
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import BUFFERS, Block, prefetched
 
-_BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
 _RANGES = 256  # after which what was found is kept, at most
-_SAMPLE = 64  # rows that stand for a table
+_SAMPLE = 64  # rows of a table whose files are known by size and time of change
 _PAIR_BYTES = 128  # of a candidate that one query names, while it is looked for
 
 
@@ -209,7 +208,7 @@ class Cut:
                 f"max_memory must be at least {row_bytes + query_bytes:,} bytes here, for one row "
                 f"and one query; got {limit:,}"
             )
-        most = _BLOCK_BYTES // max(1, stored)
+        most = BLOCK_BYTES // max(1, stored)
         rows = max(1, min(most, limit // 4 // row_bytes, max(1, len(table))))
         queries = max(1, (limit - rows * row_bytes) // query_bytes)
         pairs = max(1, limit // 4 // _PAIR_BYTES)
@@ -259,6 +258,8 @@ def sweep(
     ranges = [span for span in cut.ranges(done, count) if any(ask.needs(*span) for ask in asks)]
     with prefetched(table, ranges, gives_back=cut.gives_back) as blocks:
         for block in blocks:
+            if kept is not None:
+                kept[0].check(block)
             for ask in asks:
                 ask.take(block)
             advance(block.stop - done, queries)
@@ -270,11 +271,30 @@ def sweep(
     advance(count - done, 0)
 
 
+@contextmanager
+def keeping(
+    folder: Any, table: Rows, cut: Cut, fingerprint: Callable[[], str]
+) -> Iterator[tuple[Partial | None, Cut]]:
+    """Keep in a folder, if any, what passes find; the cut is that of the call that made it.
+
+    Raises
+    ------
+    ValueError, OSError
+        As :class:`kgfast.eval.partial.Partial`; if another process uses the folder.
+    """
+    if folder is None:
+        yield None, cut
+        return
+    with using(folder) as path:
+        kept = Partial(path, table, fingerprint(), cut.per_pass, cut.block_rows)
+        yield kept, replace(cut, per_pass=kept.per_pass, block_rows=kept.block_rows)
+
+
 def fingerprint_of(kind: str, model: Any, table: Rows, *asked: Any) -> Fingerprint:
-    """That of a call, begun with its model and table; see :class:`kgfast.eval.partial.Partial`."""
-    few = min(_SAMPLE, len(table))
-    ids = torch.arange(few, dtype=torch.int64, device=CPU) * len(table) // max(1, few)
+    """Begin the fingerprint of a call with its model and table, of which Partial has the rest."""
     found = Fingerprint()
     found.add(kind, type(model).__name__, model.score, table.shape, table.dtype, table.facts)
+    few = min(_SAMPLE, len(table))
+    ids = torch.arange(few, dtype=torch.int64, device=CPU) * len(table) // max(1, few)
     found.add(table.rows(ids), *state_of(model), *asked)
     return found

@@ -124,7 +124,8 @@ def rank(
         default a quarter of what is free. Of tensors, nothing is to be said.
     partial : path, optional
         A folder that keeps what was counted after each range of such a table: the same call goes on
-        from there when it was killed, with the same integers.
+        from there when it was killed, with the same integers. One process at a time uses the
+        folder. Rows of the table that changed since the call began are an error that names them.
     index : Index, optional
         The model's tables, packed before: the same integers sooner, where triples are few.
     progress : bool
@@ -183,9 +184,12 @@ def rank(
     with evaluating(model), torch.no_grad():
         if table is not None:
             passes = _passes(model, widths)
-            stream = StreamedRanks(plan, table, passes, memory_limit(max_memory), partial)
+            stream = StreamedRanks(plan, table, passes, memory_limit(max_memory))
             width, row_bytes = table.shape[1], table.row_bytes
-            with sweep_bar(progress, "ranking", stream.num_rows, width, row_bytes) as advance:
+            with (
+                stream.keeping(partial),
+                sweep_bar(progress, "ranking", stream.num_rows, width, row_bytes) as advance,
+            ):
                 for crops, counts in zip(passes, stream.count(advance), strict=True):
                     results |= _results(plan, crops, counts)
         else:

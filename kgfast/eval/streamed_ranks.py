@@ -1,6 +1,7 @@
 """The counts of rank() where entities are a table in files."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from kgfast.eval.passes import (
     Cut,
     among,
     fingerprint_of,
+    keeping,
     mean_answers,
     pieces_of,
     sweep,
@@ -36,7 +38,6 @@ from kgfast.ops import run
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import Block
 
-_PROBES = 64  # queries that stand for all of a part in a fingerprint
 _SCORED_BYTES = 8 << 20  # of targets that are scored at once, as float64
 
 
@@ -130,20 +131,21 @@ class StreamedRanks:
         Those that share a sweep together.
     limit : int
         Bytes of memory.
-    partial : path or None
-        Where what was found is kept.
     """
 
-    def __init__(
-        self, plan: Plan, table: Rows, crops: list[Crops], limit: int, partial: Any
-    ) -> None:
+    partial: Partial | None = None
+
+    def __init__(self, plan: Plan, table: Rows, crops: list[Crops], limit: int) -> None:
         self.plan, self.table, self.crops = plan, table, crops
         self._pools: dict[tuple[int, Side], Pool] = {}
         self.cut = Cut.of(table, limit, self._row_bytes(), self._query_bytes())
-        self.partial = None
-        if partial is not None:
-            self.partial = Partial(partial, self._fingerprint(), self.cut.per_pass)
-            self.cut = replace(self.cut, per_pass=self.partial.per_pass)
+
+    @contextmanager
+    def keeping(self, folder: Any) -> Iterator[None]:
+        """Keep what is counted in a folder, if any, and go on from there."""
+        kept = keeping(folder, self.table, self.cut, self._fingerprint)
+        with kept as (self.partial, self.cut):
+            yield
 
     def count(self, advance: Any) -> list[Tensor]:
         """The counts of each group of crops, int64 ``[6, C, T, S]``."""
@@ -263,17 +265,16 @@ class StreamedRanks:
         return own + 32 * (max(answers, default=0) + 1)
 
     def _fingerprint(self) -> str:
-        """Of everything that the counts depend on; see :class:`Partial`."""
+        """Hash all but the table that the counts depend on."""
         plan = self.plan
         checksum = None if plan.known is None else plan.known.checksum
         asked = plan.sides, self.crops, plan.nan_worst, plan.hrt, checksum
         found = fingerprint_of("rank", plan.model, self.table, *asked)
         for part in self._parts():
+            pool = self.pool(part.group, part.side)
+            anchors, relations, _ = roles_of(plan.hrt[part.rows].T, part.side)
             found.add(part.group, part.column, part.rows, part.ids)
-            if checksum is not None:  # it stands for the answers
-                part = replace(part, rows=part.rows[:_PROBES])
-            asking = Counted(self, part)
-            if checksum is None:
-                found.add(*asking.known)
-            found.add(asking.queries[:_PROBES])
+            found.add_each(pool.queries_in_parts(anchors, relations))
+        for pool in self._pools.values():
+            found.add(*pool.constants())
         return found.text()

@@ -4,7 +4,7 @@ Blocks give their best with float64 scores, which canonical scores are, so that 
 blocks is ordered as one sweep orders it; the scores that are returned are rounded once, at the end.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,16 @@ from kgfast.eval.asked import check_finite_queries, query_in_words
 from kgfast.eval.blocks import best_first
 from kgfast.eval.candidate_ids import Given, ListedCandidates, runs_of
 from kgfast.eval.partial import Partial
-from kgfast.eval.passes import Ask, Cut, among, fingerprint_of, mean_answers, pieces_of, sweep
+from kgfast.eval.passes import (
+    Ask,
+    Cut,
+    among,
+    fingerprint_of,
+    keeping,
+    mean_answers,
+    pieces_of,
+    sweep,
+)
 from kgfast.eval.streaming import CPU, Pool, checked_candidates
 from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.kernels.operands import Known, Lists, Operands
@@ -23,8 +32,6 @@ from kgfast.ops import run
 from kgfast.ops.differentiable import full_precision
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import Block
-
-_PART = 1 << 12  # queries of a fingerprint that are made at once
 
 
 @dataclass(frozen=True)
@@ -138,15 +145,12 @@ def streamed_topk(search: Search, limit: int, partial: Any, advance: Any) -> tup
     advance : callable
         Told of rows and the queries that they met.
     """
-    pool, cut, folder = search.pool(), cut_of(search, limit), None
-    if partial is not None:
-        folder = Partial(partial, _fingerprint(search), cut.per_pass)
-        cut = replace(cut, per_pass=folder.per_pass)
+    pool, cut, found = search.pool(), cut_of(search, limit), []
     every = torch.arange(len(search.anchors), dtype=torch.int64, device=CPU)
-    found = []
-    for number, rows in enumerate(every.split(cut.per_pass)):
-        kept = None if folder is None else (folder, number)
-        found.append(best_of(search, pool, cut, rows, kept, advance))
+    with keeping(partial, search.table, cut, lambda: _fingerprint(search)) as (folder, cut):
+        for number, rows in enumerate(every.split(cut.per_pass)):
+            kept = None if folder is None else (folder, number)
+            found.append(best_of(search, pool, cut, rows, kept, advance))
     dtype = found[0].dtype
     return torch.cat([it.scores for it in found]).to(dtype), torch.cat([it.ids for it in found])
 
@@ -226,17 +230,14 @@ def _parts(search: Search, rows: Tensor) -> list[tuple[Tensor, Tensor | None]]:
 
 
 def _fingerprint(search: Search) -> str:
-    """Of everything that the answers depend on."""
+    """Hash all but the table that the answers depend on."""
     checksum = None if search.known is None else search.known.checksum
     asked = search.side, search.k, search.crop, search.anchors, search.relations, checksum
     found = fingerprint_of("topk", search.model, search.table, *asked)
-    if checksum is not None:  # it stands for the answers
-        search = replace(search, known=None)
     every = torch.arange(len(search.anchors), dtype=torch.int64, device=CPU)
     pool = search.pool()
+    found.add(*pool.constants())
     for rows, ids in _parts(search, every):
         found.add(rows, ids)
-        for part in rows.split(_PART):
-            ask = _Best(search, pool, part, ids)
-            found.add(ask.queries, *ask.known)
+        found.add_each(pool.queries_in_parts(search.anchors[rows], search.relations[rows]))
     return found.text()

@@ -25,6 +25,7 @@ from kgfast.tables.prefetch import Block
 from kgfast.tables.shard import Shard
 
 CPU = torch.device("cpu")
+_PART = 1 << 12  # queries of a fingerprint that are made at once
 
 
 def entity_table(model: Any) -> Rows | None:
@@ -164,6 +165,16 @@ class Pool:
         asked = anchors.to(device), relations.to(device)
         return queries_at(local, *asked, self.side, self.dim)
 
+    def queries_in_parts(self, anchors: Tensor, relations: Tensor) -> Iterator[Tensor]:
+        """Make all queries, some of them at a time."""
+        for rows in zip(anchors.split(_PART), relations.split(_PART), strict=True):
+            yield self.queries(*rows)
+
+    def constants(self) -> list[Tensor]:
+        """Return the bias and the factor of the candidates, as far as no rows are needed."""
+        found = self._of_zeros() if self._has_rows else self._whole()
+        return [it for it in (found.bias, found.factor) if it is not None]
+
     @property
     def device(self) -> torch.device:
         """Where rows are handed out, and queries made."""
@@ -198,22 +209,29 @@ class Pool:
         if self._has_rows:
             found = candidates_at(self.model.with_entity(rows), self.side, self.dim)
         else:
-            own = () if self.dim is None or is_nested(self.model) else (self.dim,)
-            whole = self.model.candidates(self.side, *own)
-            whole = whole if hasattr(whole, "table") else Candidates(whole)
+            whole = self._whole()
             factor = None if whole.factor is None else whole.factor[which]
             found = Candidates(rows, whole.bias, factor)
         if self._whole_bias and found.bias is not None and len(found.bias) > 1:
             found = replace(found, bias=found.bias.detach()[which])
         return prepared_candidates(self.model, found, None, self.dims, allows_nan=self.allows_nan)
 
+    def _whole(self) -> Candidates:
+        """The candidates of a model that takes no other rows."""
+        own = () if self.dim is None or is_nested(self.model) else (self.dim,)
+        found = self.model.candidates(self.side, *own)
+        return found if hasattr(found, "table") else Candidates(found)
+
+    def _of_zeros(self) -> Candidates:
+        """The candidates of the model of a few rows."""
+        shape = (2 + (int(self.model.num_entities) == 2), self.table.shape[1])
+        few = torch.zeros(shape, dtype=self.table.dtype, device=self.device)
+        return candidates_at(self.model.with_entity(few), self.side, self.dim)
+
     def _bias_is_of_all(self) -> bool:
         """Whether the bias of the model of a few rows is still that of all entities."""
-        count = int(self.model.num_entities)
-        shape = (2 + (count == 2), self.table.shape[1])
-        few = torch.zeros(shape, dtype=self.table.dtype, device=self.device)
-        bias = candidates_at(self.model.with_entity(few), self.side, self.dim).bias
-        return bias is not None and len(bias) == count
+        bias = self._of_zeros().bias
+        return bias is not None and len(bias) == int(self.model.num_entities)
 
 
 def checked_candidates(ids: Tensor, count: int) -> Tensor:

@@ -40,6 +40,11 @@ class OnDevice(Rows):
         """As of the table."""
         return self.table.facts
 
+    @property
+    def tells(self) -> bool:
+        """As of the table."""
+        return self.table.tells
+
     def block(self, start: int, stop: int) -> Tensor:
         """Rows ``start .. stop - 1``, copied there."""
         return self.table.block(start, stop).to(self._device)

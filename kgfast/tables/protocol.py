@@ -101,6 +101,11 @@ class Rows:
         """What tells that a table is the same as at another time, of one that can tell."""
         return ()
 
+    @property
+    def tells(self) -> bool:
+        """Return whether ``facts`` change whenever rows do: those of files do, of tensors not."""
+        return bool(self.facts)
+
     def __len__(self) -> int:
         return self.shape[0]
 

@@ -123,6 +123,11 @@ class Shard(Rows):
         """What tells that its rows are the same, where they can tell."""
         return (self.start, self.stop, self.held.facts)
 
+    @property
+    def tells(self) -> bool:
+        """Return whether the facts of the rows that are held change whenever these rows do."""
+        return self.held.tells
+
     def give_back(self, start: int, stop: int) -> None:
         """Let the system forget the pages of a range of rows that are held here."""
         self._check_held(start, stop)

@@ -110,6 +110,11 @@ class Shards(Rows):
         """What tells that the shards are the same, of those that can tell."""
         return tuple((len(part), part.facts) for part in self.parts)
 
+    @property
+    def tells(self) -> bool:
+        """Return whether the facts of every shard change whenever its rows do."""
+        return all(part.tells for part in self.parts)
+
     def give_back(self, start: int, stop: int) -> None:
         """Let the system forget the pages of a range of rows."""
         for number, its in self._cut(start, stop):

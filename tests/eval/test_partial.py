@@ -1,11 +1,14 @@
 """A pass over a file that is stopped, or killed, and goes on."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ import kgfast
 from kgfast import RotatE, tables
 from kgfast.eval import partial, passes
 from support.ranked_models import random_triples
-from support.streamed import KNOWN, SMALL, TRIPLES, R, rotate, same
+from support.streamed import KNOWN, SMALL, TRIPLES, D, N, R, rotate, same
 
 
 def stop_after(patch, count):
@@ -88,18 +91,274 @@ def test_the_folder_of_another_call_is_an_error(tmp_path, change):
         kgfast.rank(stored, triples, **options)
 
 
+MANY = 1000
+SAMPLE = torch.arange(64) * MANY // 64  # rows that stood for a table once
+
+
+class OwnTable:
+    """Rows of a class that kgfast knows nothing of."""
+
+    def __init__(self, values):
+        self.values, self.shape, self.dtype = values, tuple(values.shape), values.dtype
+
+    def block(self, start, stop):
+        return self.values[start:stop]
+
+    def rows(self, ids):
+        return self.values[ids]
+
+
+def in_memory(how, rows, path):
+    """A table that reads a tensor, which may change."""
+    if how == "own":
+        return OwnTable(rows)
+    if how == "shard":
+        return tables.Shard(rows, start=0, total_rows=MANY)
+    if how == "tensor":
+        return tables.open(rows)
+    np.save(path / "first.npy", rows[:300].numpy())
+    device = "cpu" if how == "device" else None
+    return tables.open([path / "first.npy", rows[300:]], device=device)
+
+
+def call_of(kind, model, folder):
+    """A call that asks of rows of the sample alone; what it returns, as one tensor."""
+    options = {"partial": folder, "max_memory": 16_000}
+    if kind == "topk":
+        top = kgfast.topk(model, heads=SAMPLE[:20], relations=1, k=5, **options)
+        return torch.cat([top.ids.double(), top.scores.double()])
+    triples = torch.stack([SAMPLE[:20], torch.ones(20, dtype=torch.int64), SAMPLE[20:40]], 1)
+    ranks = kgfast.rank(model, triples, **options)
+    return torch.stack([ranks.greater, ranks.equal])
+
+
+@pytest.mark.parametrize("how", ["tensor", "shard", "mixed", "device", "own"])
+@pytest.mark.parametrize("kind", ["rank", "topk"])
+def test_rows_in_memory_that_changed_are_named(tmp_path, how, kind):
+    model = RotatE.init(MANY, R, 4, seed=0)
+    rows = model.entity.detach().clone()
+    stored = model.with_entity(in_memory(how, rows, tmp_path))
+    first = call_of(kind, stored, tmp_path / "kept")
+    assert torch.equal(call_of(kind, stored, tmp_path / "kept"), first)
+    was = rows.clone()
+    for changed in (
+        [777],  # one row, or all that no sample holds
+        [it for it in range(300, MANY) if it not in SAMPLE.tolist()],
+    ):
+        rows[changed] += 1
+        with pytest.raises(ValueError, match=r"is of another call: rows .* have changed") as error:
+            call_of(kind, stored, tmp_path / "kept")
+        start, stop = map(int, re.search(r"rows (\d+) \.\. (\d+) of", str(error.value)).groups())
+        assert 0 <= start <= min(it for it in changed) <= stop < start + 200
+        rows.copy_(was)
+    rows[500, 0] = -rows[500, 0]
+    fresh = call_of(kind, stored, tmp_path / "fresh")
+    assert torch.equal(
+        fresh, call_of(kind, model.with_entity(tables.open(rows)), tmp_path / "other")
+    )
+    rows.copy_(was)
+    assert torch.equal(call_of(kind, stored, tmp_path / "kept"), first)
+
+
+@pytest.mark.parametrize("how", ["tensor", "own"])
+@pytest.mark.parametrize("kind", ["rank", "topk"])
+def test_rows_in_memory_that_change_in_a_pass_are_named(tmp_path, monkeypatch, how, kind):
+    model = RotatE.init(MANY, R, 4, seed=0)
+    rows = model.entity.detach().clone()
+    stored, save = model.with_entity(in_memory(how, rows, tmp_path)), partial.Partial.save
+    expected = call_of(kind, stored, tmp_path / "whole")
+
+    def changing(self, number, values, next_row):
+        save(self, number, values, next_row)
+        if (number, next_row) == (1, 2 * self.block_rows):
+            rows[-1] += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.Partial, "save", changing)
+        with pytest.raises(
+            ValueError, match=rf"rows \d+ \.\. {MANY - 1} of the entity table, .*ha"
+        ):
+            call_of(kind, stored, tmp_path / "kept")
+    kept = sorted(path.name for path in (tmp_path / "kept").glob("*.npz"))
+    assert kept == ["pass-0.npz", "pass-1.npz"]
+    rows[-1] -= 1
+    assert torch.equal(rows, model.entity)
+    assert torch.equal(call_of(kind, stored, tmp_path / "kept"), expected)
+
+
+def test_a_table_that_is_written_to_in_a_pass(tmp_path, monkeypatch):
+    model, _ = rotate(tmp_path)
+    table = tables.open(tmp_path / "e.npy", writable=True)
+    save = partial.Partial.save
+
+    def writing(self, *args):
+        save(self, *args)
+        table.update(torch.tensor([60]), model.entity.detach()[:1])
+
+    monkeypatch.setattr(partial.Partial, "save", writing)
+    options = {"max_memory": SMALL, "partial": tmp_path / "ranks"}
+    with pytest.raises(ValueError, match=r"FileTable\(e\.npy.*was written to while rows \d+ \.\. "):
+        kgfast.rank(model.with_entity(table), TRIPLES, **options)
+
+
+@pytest.mark.parametrize("what", ["queries", "bias"])
+def test_what_a_model_of_another_class_hides(tmp_path, what):
+    """Its tensors stand in a dict: what comes of them is looked at."""
+    inner, stored = rotate(tmp_path)
+    hidden = {"queries": torch.zeros(R, 2 * D), "bias": torch.zeros(N)}
+
+    class Own:
+        score, num_entities, num_relations, dim = "rotate", N, R, D
+        entity = stored.entity
+
+        def queries(self, anchors, relations, side):
+            return inner.queries(anchors, relations, side) + hidden["queries"][relations]
+
+        def candidates(self, side):
+            return kgfast.Candidates(self.entity, hidden["bias"])
+
+    triples = TRIPLES[torch.arange(200) % len(TRIPLES)]
+    triples[:150, 1] = 0
+    triples[150:, 1] = 1
+    options = {"partial": tmp_path / "ranks", "sides": ("tail",)}
+    kgfast.rank(Own(), triples, **options)
+    hidden[what][1] += 100
+    with pytest.raises(ValueError, match="is of another call"):
+        kgfast.rank(Own(), triples, **options)
+
+
 def test_folders_that_hold_something_else(tmp_path):
     _, stored = rotate(tmp_path)
-    with pytest.raises(ValueError, match="holds other files"):
+    with pytest.raises(ValueError, match=r"holds other files, 'e\.npy'"):
         kgfast.rank(stored, TRIPLES, partial=tmp_path)
-    folder = tmp_path / "ranks"
-    kgfast.rank(stored, TRIPLES, partial=folder)
-    (folder / "pass-0.npz").write_bytes(b"PK")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A model, the folder of a finished call, and what that found."""
+    path = tmp_path_factory.mktemp("finished")
+    model, stored = rotate(path)
+    expected = kgfast.rank(model, TRIPLES, **ONE_SIDE)
+    same(kgfast.rank(stored, TRIPLES, **ONE_SIDE, max_memory=SMALL, partial=path / "k"), expected)
+    return stored, path / "k", expected
+
+
+@pytest.fixture
+def kept(finished, tmp_path):
+    """A copy of that folder."""
+    return shutil.copytree(finished[1], tmp_path / "kept")
+
+
+ONE_SIDE = {"known": KNOWN, "sides": ("tail",)}
+
+
+def kept_arrays(path):
+    with np.load(path) as found:
+        return dict(found)
+
+
+# What may become of the file of a pass whose arrays are given.
+BYTES = {
+    "cut": lambda data: data[:-30],
+    "bit": lambda data: data[:200] + bytes([data[200] ^ 4]) + data[201:],
+    "empty": lambda data: b"",
+    "end": lambda data: data + data[-40:],
+}
+ARRAYS = {
+    "gone": lambda arrays: {"values_0": None},
+    "more": lambda arrays: {"values_7": np.ones(3)},
+    "shape": lambda arrays: {"values_0": arrays["values_0"][:1]},
+    "broadcast": lambda arrays: {"values_0": np.zeros((), np.int64)},
+    "dtype": lambda arrays: {"values_0": arrays["values_0"].astype(np.float64)},
+    "order": lambda arrays: {"values_0": np.asfortranarray(arrays["values_0"])},
+    "value": lambda arrays: {
+        "values_0": arrays["values_0"] + (arrays["values_0"] == arrays["values_0"].max())
+    },
+    "range": lambda arrays: {"values_0": arrays["values_0"] - 2**40},
+    "objects": lambda arrays: {"values_0": np.array({}, object)},
+    "fraction": lambda arrays: {"next_row": np.array(10.5)},
+    "negative": lambda arrays: {"next_row": np.int64(-1)},
+    "beyond": lambda arrays: {"next_row": np.int64(N + 1)},
+    "within": lambda arrays: {"next_row": arrays["next_row"] - 1},
+    "several": lambda arrays: {"next_row": np.array([3, 4])},
+    "back": lambda arrays: {"next_row": np.int64(0)},
+}
+
+
+def damage(how, path):
+    if how in BYTES:
+        path.write_bytes(BYTES[how](path.read_bytes()))
+        return
+    arrays = kept_arrays(path)
+    if how in ARRAYS:
+        arrays |= ARRAYS[how](arrays)
+        np.savez(path, **{name: it for name, it in arrays.items() if it is not None})
+        return
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA if how == "packed" else 0) as archive:
+        for name in arrays:
+            with archive.open(f"{name}.npy", "w") as file:
+                facts = {"descr": "<i8", "fortran_order": False, "shape": (2**40,)}
+                np.lib.format.write_array_header_1_0(file, facts)
+
+
+@pytest.mark.parametrize("how", [*BYTES, *ARRAYS, "packed", "huge"])
+def test_a_damaged_file_of_a_pass_is_named(finished, kept, how):
+    stored, _, expected = finished
+    damage(how, kept / "pass-0.npz")
+    with pytest.raises(ValueError, match=r"pass-0\.npz: damaged: .*; delete it$"):
+        kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept)
+    (kept / "pass-0.npz").unlink()
+    same(kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept), expected)
+
+
+@pytest.mark.parametrize("what", ["pass", "folder"])
+def test_a_pass_of_another_pass_or_call_is_damaged(finished, kept, tmp_path, what):
+    stored, _, _ = finished
+    other = kept / "pass-1.npz"
+    if what == "folder":
+        options = ONE_SIDE | {"known": None, "max_memory": SMALL, "partial": tmp_path / "raw"}
+        kgfast.rank(stored, TRIPLES, **options)
+        other = tmp_path / "raw" / "pass-0.npz"
+    shutil.copy(other, kept / "pass-0.npz")
     with pytest.raises(ValueError, match=r"pass-0\.npz: damaged"):
-        kgfast.rank(stored, TRIPLES, partial=folder)
-    (folder / "call.json").write_text("[]")
-    with pytest.raises(ValueError, match="not what kgfast writes"):
-        kgfast.rank(stored, TRIPLES, partial=folder)
+        kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept)
+
+
+CALLS = {
+    "empty": "",
+    "no JSON": "{",
+    "a list": "[]",
+    "a number": "3",
+    "deep": "[" * 100_000,
+    "binary": b"\xff\xfe\x00",
+    "zero": {"per_pass": 0},
+    "negative": {"per_pass": -5},
+    "fraction": {"per_pass": 2.5},
+    "text": {"per_pass": "7"},
+    "true": {"per_pass": True},
+    "another": {"per_pass": 3},
+    "huge": {"block_rows": 10**30},
+    "no rows": {"block_rows": 0},
+    "format": {"format": 1},
+    "fingerprint": {"fingerprint": None},
+    "blocks": {"blocks": ["00000000"]},
+    "more": {"also": 1},
+    "less": {"per_pass": ...},
+}
+
+
+@pytest.mark.parametrize("how", CALLS)
+def test_a_damaged_call_is_named(finished, kept, how):
+    stored, _, expected = finished
+    path, given = kept / "call.json", CALLS[how]
+    if isinstance(given, dict):
+        given = json.loads(path.read_text()) | given
+        given = json.dumps({name: it for name, it in given.items() if it is not ...})
+    path.write_bytes(given if isinstance(given, bytes) else given.encode())
+    with pytest.raises(ValueError, match=r"call\.json: damaged: .*; delete it$"):
+        kgfast.rank(stored, TRIPLES, **ONE_SIDE, partial=kept)
+    path.unlink()
+    same(kgfast.rank(stored, TRIPLES, **ONE_SIDE, max_memory=SMALL, partial=kept), expected)
 
 
 def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch):
@@ -180,8 +439,158 @@ def test_a_run_that_is_killed_five_times_is_bit_equal(tmp_path):
     expected = kgfast.rank(model, triples)
     assert torch.equal(greater, expected.greater)
     assert torch.equal(equal, expected.equal)
-    leftover = [path for path in (tmp_path / "ranks").iterdir() if path.name.startswith(".")]
-    assert len(leftover) <= 5
+    left = {path.name for path in (tmp_path / "ranks").iterdir()}
+    assert left == {
+        ".lock",
+        "call.json",
+        *(f"pass-{number}.npz" for number in range(len(left) - 2)),
+    }
+
+
+# Ends a child before each line (or every n-th) of what writes a folder, and goes on in its place.
+KILLS = r"""
+import os, shutil, signal, sys
+from itertools import count
+from pathlib import Path
+import numpy as np, torch, kgfast
+from kgfast import locks
+from kgfast.eval import partial
+
+torch.set_num_threads(1)
+folder, storage, stride = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+model = kgfast.DistMult.init(40, 2, 8, seed=0)
+triples = [(3, 0, 17), (39, 1, 5)]
+expected = kgfast.rank(model, triples)
+np.save(folder / "e.npy", model.entity.detach().numpy())
+table = kgfast.tables.open(folder / "e.npy" if storage == "file" else model.entity.detach())
+stored = kgfast.DistMult(table, model.relation)
+
+def ranked():
+    return kgfast.rank(stored, triples, max_memory=12_000, partial=folder / "ranks")
+
+def is_watched(code):
+    if code.co_name in ("add", "_bytes_of", "_digest"):
+        return False
+    return code.co_filename in (partial.__file__, locks.__file__) or code.co_name in (
+        "_savez", "write_text"
+    )
+
+def dying(moment):
+    lines = 0
+    def trace(frame, event, _):
+        nonlocal lines
+        if not is_watched(frame.f_code):
+            return None
+        lines += event == "line"
+        if lines == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+    sys.settrace(trace)
+    ranked()
+    os._exit(0)
+
+for moment in count(1, stride):
+    child = os.fork()
+    if not child:
+        dying(moment)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+        break
+    found = ranked()
+    assert torch.equal(found.greater, expected.greater), moment
+    assert torch.equal(found.equal, expected.equal), moment
+    left = sorted(path.name for path in (folder / "ranks").iterdir())
+    assert left == [".lock", "call.json", "pass-0.npz"], (moment, left)
+    shutil.rmtree(folder / "ranks")
+print(moment)
+"""
+
+
+@pytest.mark.parametrize(
+    ("storage", "stride"),
+    [
+        ("file", 7),
+        pytest.param("file", 1, marks=pytest.mark.slow),
+        pytest.param("tensor", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_kill_at_any_moment_resumes(tmp_path, storage, stride):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, str(tmp_path), storage, str(stride)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 150, "what writes a folder is not watched any more"
+
+
+# Several children that begin at once on one folder, round by round.
+TOGETHER = r"""
+import os, re, socket, sys, time
+from pathlib import Path
+import numpy as np, torch, kgfast
+from kgfast.eval import partial
+
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+model = kgfast.DistMult.init(40, 2, 8, seed=0)
+triples = [(3, 0, 17), (39, 1, 5)]
+expected = kgfast.rank(model, triples)
+np.save(folder / "e.npy", model.entity.detach().numpy())
+stored = kgfast.DistMult(kgfast.tables.open(folder / "e.npy"), model.relation)
+save = partial.Partial.save
+
+def slow(self, *args):
+    time.sleep(0.02)
+    save(self, *args)
+
+def outcome(place):
+    try:
+        found = kgfast.rank(stored, triples, max_memory=12_000, partial=place)
+    except ValueError as error:
+        return str(error)
+    is_same = torch.equal(found.greater, expected.greater)
+    return "right" if is_same and torch.equal(found.equal, expected.equal) else "wrong"
+
+partial.Partial.save = slow
+for number in range(4):
+    begin, go = os.pipe()
+    place, children = folder / f"ranks-{number}", []
+    for _ in range(4):
+        child = os.fork()
+        if not child:
+            os.close(go)
+            os.read(begin, 1)  # returns for all when the parent closes its end
+            (folder / f"{os.getpid()}.txt").write_text(outcome(place))
+            os._exit(0)
+        children.append(child)
+    os.close(go)
+    os.close(begin)
+    said = {}
+    for child in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        said[child] = (folder / f"{child}.txt").read_text()
+    assert "right" in said.values(), said
+    for child, text in said.items():
+        if text == "right":
+            continue
+        pattern = (
+            f"partial: {place} is being written by another process: process (\d+) on host "
+            f"{socket.gethostname()}, since 20.*; wait for it or end it, or choose another folder"
+        )
+        match = re.fullmatch(pattern, text)
+        assert match and int(match[1]) in set(children) - {child}, said
+    assert outcome(place) == "right"
+print("refused" if len(set(said.values())) > 1 else "")
+"""
+
+
+def test_several_processes_at_once_on_one_folder(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", TOGETHER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def newest(folder):
