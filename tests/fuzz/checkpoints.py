@@ -26,7 +26,7 @@ def file(case: Case) -> None:
         path, state = folder / "a.safetensors", _state(case)
         save(path, *state)
         raw = path.read_bytes()
-        changed = _mutated(case, raw)
+        changed = mutated(case, raw)
         path.write_bytes(changed)
         found = _loaded(path)
         if changed == raw:
@@ -44,7 +44,7 @@ def folder(case: Case) -> None:
         how = case.choice(("bytes", "bytes", "folder", "meta", "gone"))
         case.note(how=how)
         if how == "bytes":
-            run.last.write_bytes(_mutated(case, run.last.read_bytes()))
+            run.last.write_bytes(mutated(case, run.last.read_bytes()))
         elif how == "meta":
             run.last.write_bytes(_with_header(run.last.read_bytes(), _bad_header(case)))
         else:
@@ -125,7 +125,7 @@ def _expect_same(found: State, wanted: State) -> None:
         expect(same, f"{name} differs")
 
 
-def _mutated(case: Case, raw: bytes) -> bytes:
+def mutated(case: Case, raw: bytes) -> bytes:
     how = case.choice(
         ("flip", "flip", "flip", "byte", "cut", "add", "swap", "zero", "nothing", "header")
     )

@@ -10,6 +10,7 @@ from fuzz import (
     heads,
     invalid,
     model_losses,
+    partials,
     processes,
     runs,
     sums_of_paths,
@@ -51,6 +52,7 @@ KINDS: dict[str, Kind] = {
         Kind("checkpoints: files", checkpoints.file, "checkpoints", 30),
         Kind("checkpoints: folders", checkpoints.folder, "checkpoints", 15),
         Kind("checkpoints: resumed", checkpoints.resume, "checkpoints", 10),
+        Kind("checkpoints: partial folders", partials.folder, "checkpoints", 20),
         Kind("threads, forks, signals", processes.script, "processes", 0.6, 300.0),
         # ThreadSanitizer and AddressSanitizer need more address space than any limit leaves.
         Kind("limits of memory", processes.memory, "processes", 0.3, 300.0, sanitized=()),
