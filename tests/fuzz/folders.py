@@ -56,11 +56,15 @@ def config(case: Case) -> None:
     with scratch() as folder:
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(CONFIG))
-        for _ in range(case.pick.randint(0, 3)):
+        mutations = case.pick.randint(0, 3)
+        for _ in range(mutations):
             mutate(case, path, _YAMLS)
         overrides = [case.choice(_SETS) for _ in range(case.pick.randint(0, 2))]
         case.note(set=overrides)
-        _bounded(lambda: Config.from_yaml(path, overrides), folder, lines=40)
+        found = _bounded(lambda: Config.from_yaml(path, overrides), folder, lines=40)
+        if not mutations and overrides and set(overrides) <= _LENGTHS:
+            both = {it.partition("=")[0] for it in overrides} == {"train.epochs", "train.steps"}
+            expect((found is None) == both, "one of steps and epochs is set, or not refused")
 
 
 def _bounded(call: Callable[[], Any], folder: Path, lines: int = 1) -> Any:
@@ -196,8 +200,10 @@ _SETS = [
     "", "=", "a", "optim.lr=1e-3", "optim.lr=.nan", "model.name=[[[[", "model=3", "a.b.c.d=1",
     "optim.betas=[1,2,3]", "med.dims=[" + "1," * 2000 + "]", "model.name=" + "x" * 100_000,
     "optim.lr=&a [*a]", "train.steps=" + "9" * 5000, "." * 3000 + "=1",
-    "seed=-1", "x" * 9000 + "=1",
+    "seed=-1", "x" * 9000 + "=1", "train.steps=300", "train.epochs=3", "train={steps: 3}", "train=3",
+    "model.init_std=0.1",
 ]  # fmt: skip
+_LENGTHS = {"train.steps=300", "train.epochs=3"}
 
 
 def mutate(case: Case, path: Path, words: list[bytes]) -> None:

@@ -96,6 +96,36 @@ def test_overrides_are_yaml_and_win(tmp_path):
     assert config.dataset.name == "a=b"
 
 
+@pytest.mark.parametrize(
+    ("values", "override", "own", "other"),
+    [
+        ({"train": {"epochs": 5}}, "train.steps=7", "train.steps", "train.epochs"),
+        ({"train": {"steps": 5}}, "train.epochs=7", "train.epochs", "train.steps"),
+        ({"train": {"epochs": 5}}, "train={steps: 7}", "train.steps", "train.epochs"),
+        ({"model__init_std": 1.0}, "model.init_range=7", "model.init_range", "model.init_std"),
+    ],
+)
+def test_an_override_replaces_the_other_key_of_a_pair(tmp_path, values, override, own, other):
+    flat = Config.from_yaml(write(tmp_path, with_values(**values)), [override]).flat()
+    assert (flat[own], flat[other]) == (7, None)
+
+
+@pytest.mark.parametrize(
+    ("train", "overrides", "source"),
+    [
+        ({"epochs": 5, "steps": 5}, [], "{path}: "),
+        ({"epochs": 5, "steps": 5}, ["optim.lr=1"], "{path}: "),
+        ({"epochs": 5}, ["train.epochs=5", "train.steps=5"], "--set: "),
+        ({"epochs": 5}, ["train={epochs: 5, steps: 5}"], "--set: "),
+    ],
+)
+def test_both_keys_of_a_pair_in_one_source_are_a_mistake(tmp_path, train, overrides, source):
+    path = write(tmp_path, with_values(train=train))
+    with pytest.raises(ValueError, match="exactly one of train.epochs and train.steps") as caught:
+        Config.from_yaml(path, overrides)
+    assert str(caught.value).startswith(source.format(path=path))
+
+
 def test_an_overridden_section_keeps_its_other_keys(tmp_path):
     path = write(tmp_path, with_values(data__train_bs=7, data__neg_size=5))
     data = Config.from_yaml(path, ["data={neg_size: 3}"]).data

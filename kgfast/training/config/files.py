@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ IGNORED = {
     "model.rscf_alpha": "no published formula has it",
     "sched.total_steps": "a schedule spans the run",
 }
+# Of a section, two keys of which one is set: an override of one replaces the other.
+_ONE_OF_TWO = (("train", "epochs", "steps"), ("model", "init_range", "init_std"))
 _DEEPEST = 24  # sections within sections: no config has more than three
 
 
@@ -65,6 +67,37 @@ def nested(values: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
         inside = nested(value, depth + 1) if isinstance(value, Mapping) else value
         _put(result, str(key), inside)
     return result
+
+
+def override(values: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Put every ``a.b=c`` into the values of a file; returns each ``a.b``.
+
+    Where the overrides set one of two keys that exclude each other, the file's other one goes.
+
+    Raises
+    ------
+    ValueError
+        If an override is not of that form.
+
+    Examples
+    --------
+    >>> values = {"train": {"epochs": 5, "mode": "1vsall"}}
+    >>> override(values, ["train.steps=300"])
+    ['train.steps']
+    >>> values
+    {'train': {'epochs': None, 'mode': '1vsall', 'steps': 300}}
+    """
+    own: dict[str, Any] = {}
+    keys = []
+    for text in overrides:
+        assign(own, text)
+        keys.append(assign(values, text))
+    for section, *both in _ONE_OF_TWO:
+        said = own.get(section)
+        for key, other in (both, reversed(both)):
+            if isinstance(said, dict) and said.get(key) is not None and other not in said:
+                values[section][other] = None
+    return keys
 
 
 def assign(values: dict[str, Any], override: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from kgfast import safe_yaml
 from kgfast.training.config.checks import problems
 from kgfast.training.config.errors import describe
-from kgfast.training.config.files import assign, drop_ignored, nested, read_yaml
+from kgfast.training.config.files import drop_ignored, nested, override, read_yaml
 from kgfast.training.config.names import find_config
 from kgfast.training.config.search import SearchConfig, problems_of_ranges
 from kgfast.training.config.sections import Sections
@@ -70,7 +70,9 @@ class Config(Sections):
             A YAML mapping of sections, or the name of a config of the package:
             ``wn18rr/rotate_fast``.
         overrides : sequence of str
-            ``"optim.lr=1e-3"``: a dotted key and a YAML value, over what the file says.
+            ``"optim.lr=1e-3"``: a dotted key and a YAML value, over what the file says. Steps
+            replace the epochs of the file and epochs its steps, as ``model.init_range`` and
+            ``model.init_std`` replace each other.
 
         Raises
         ------
@@ -82,7 +84,7 @@ class Config(Sections):
         """
         path = find_config(path)
         values = read_yaml(path)
-        changed = [assign(values, override) for override in overrides or ()]
+        changed = override(values, overrides or ())
         return cls._checked(values, f"{path}: ", changed)
 
     @classmethod
