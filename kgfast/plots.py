@@ -190,7 +190,7 @@ def _draw_metrics(axes: Any, run: Drawn, *, is_alone: bool) -> None:
             )
     tested = run.result.get("test") or {}
     if tested.get("mrr") is not None:
-        label = f"test MRR {tested['mrr']:.4f}"
+        label = f"{run.result.get('test_on', 'test')} MRR {tested['mrr']:.4f}"
         axes.plot(
             [run.result.get("best_step") or run.result.get("steps", 0)],
             [tested["mrr"]],

@@ -79,6 +79,19 @@ class TestTrain:
         assert f"{metrics['mrr']:.4f}" in result.stdout
         assert f"{metrics['mr']:,.1f}" in result.stdout
 
+    def test_the_table_says_what_it_is_of(self, config, tmp_path):
+        def said(*words):
+            result = run("train", "-c", config, "--run", tmp_path / "run", "--resume", *words)
+            assert result.exit_code == 0, result.stderr
+            return " ".join(result.stdout.split())
+
+        # No metric gains on the first evaluation: the best checkpoint is an earlier one.
+        rate = ["--set", "optim.lr=1e-9"]
+        assert "test triples, filtered, by the best checkpoint on valid (step 3)" in said(*rate)
+        (tmp_path / "run" / "result.json").unlink()
+        valid = said(*rate, "--set", "dataset.test_on=valid")
+        assert "valid triples, filtered, by the best checkpoint on valid (step 3)" in valid
+
     def test_progress_is_on_the_error_stream(self, trained):
         lines = [line for line in trained[1].stderr.splitlines() if line.startswith("step ")]
         assert [line.split("  ")[0] for line in lines] == ["step 3 of 6", "step 6 of 6"]
@@ -222,7 +235,10 @@ class TestEvaluate:
         model = kgfast.RotatE(tensors["model.entity"], tensors["model.relation"], gamma=6.0)
         known = kgfast.KnownTriples(dataset.train, dataset.valid, dataset.test)
         ranks = kgfast.rank(model, getattr(dataset, split), known=known)
-        assert result.stdout.strip() == repr(ranks).strip()
+        caption, _, table = result.stdout.strip().partition("\n")
+        assert table == repr(ranks).strip()
+        step = checkpoint.load(trained[0] / "best.safetensors")[1]["step"]
+        assert caption == f"{trained[0]}: {split} triples by the best checkpoint (step {step})"
 
     def test_the_test_metrics_of_the_result(self, trained):
         metrics = RunFolder(trained[0]).read_result()["test"]
@@ -230,8 +246,8 @@ class TestEvaluate:
 
     def test_per_relation(self, trained):
         lines = run("evaluate", trained[0], "--per-relation").stdout.splitlines()
-        assert lines[0] == "Ranks by relation, filtered, realistic"
-        assert [line.split()[0] for line in lines[2:]] == ["previous"]
+        assert lines[1] == "Ranks by relation, filtered, realistic"
+        assert [line.split()[0] for line in lines[3:]] == ["previous"]
 
     def test_raw(self, trained):
         lines = run("evaluate", trained[0], "--raw").stdout
@@ -241,7 +257,9 @@ class TestEvaluate:
         assert lines != filtered
 
     def test_the_last_state(self, trained):
-        assert run("evaluate", trained[0], "--checkpoint", "last").exit_code == 0
+        result = run("evaluate", trained[0], "--checkpoint", "last")
+        assert result.exit_code == 0
+        assert f"test triples by the last checkpoint (step {STEPS})" in result.stdout
 
     def test_a_split_that_does_not_exist(self, trained):
         result = run("evaluate", trained[0], "--split", "train")

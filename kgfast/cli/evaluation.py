@@ -66,14 +66,26 @@ def evaluate(
         sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
         limits = {"max_memory": max_memory, "partial": partial}
         if holds_tables(run):
+            typer.echo(f"{run}: {split.value} triples")
             results = _of_tables(run, data, split, sides, limits)
         else:
             check_limits(run, limits)
-            results = _of_run(load(run, checkpoint, data, set), split, sides)
+            loaded = load(run, checkpoint, data, set)
+            typer.echo(f"{run}: {split.value} triples by the {_which(run, checkpoint, loaded)}")
+            results = _of_run(loaded, split, sides)
         for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
             typer.echo("" if dim is None else f"dim {dim}", nl=dim is not None)
             shown = ranks.raw if raw else ranks
             typer.echo(repr(shown.by("relation") if per_relation else shown))
+
+
+def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
+    """The checkpoint that was loaded: where there is no best one, the last."""
+    from kgfast.training import RunFolder
+
+    name = checkpoint.value if RunFolder(run).best.exists() else Which.last.value
+    step = "" if loaded.step is None else f" (step {loaded.step:,})"
+    return f"{name} checkpoint{step}"
 
 
 def _of_run(loaded: Any, split: Split, sides: Any) -> Any:

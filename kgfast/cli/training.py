@@ -124,11 +124,11 @@ def _print_result(path: Path, result: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kgfast.training.trainer import steps_made
+    from kgfast.training.trainer import steps_made, what_was_tested
 
     minutes = result["seconds_training"] / 60
     made = steps_made(result["steps"], result["planned_steps"], result["stopped_early"])
-    title = f"{path}: {made} in {minutes:.1f} min"
+    title = f"{path}: {made} in {minutes:.1f} min\n{what_was_tested(result)}"
     table = Table(title=title, title_justify="left")
     submodels = result.get("test_of_submodels") or {}
     for name in [*(["dim"] if submodels else []), *result["test"]]:

@@ -42,12 +42,15 @@ class LoadedRun:
     dataset : Dataset, optional
         With the run's ids; None where it was not found.
     config : Config
+    step : int, optional
+        After which the checkpoint was saved; None where it does not say so.
     """
 
     model: Model
     vocabulary: Vocabularies | None
     dataset: Dataset | None
     config: Config
+    step: int | None = None
 
     def probabilities(self, scores: Tensor) -> Tensor | None:
         """What a run trained with binary cross entropy takes scores for: probabilities.
@@ -150,7 +153,7 @@ def load_run(
     named = graph or dataset
     vocabulary = None if named is None else Vocabularies(named.entities, named.relations)
     model = model_of(run, config, tensors, vocabulary).to(device)
-    return LoadedRun(model, vocabulary, dataset, config)
+    return LoadedRun(model, vocabulary, dataset, config, meta.get("step"))
 
 
 def config_of(run: RunFolder, overrides: Sequence[str] | None = None) -> Config:

@@ -210,12 +210,14 @@ class Run:
             f"{run} --resume"
         )
 
-    def load_best(self) -> None:
-        """Give the model the parameters of the best state, if a folder has them."""
-        if self._folder is not None and self.state.best_step:
-            self._placement.together(lambda: None)  # process 0 may be writing still
-            tensors, _ = self._folder.load_best()
-            self._kept.load_model(tensors)
+    def load_best(self) -> int:
+        """Give the model the parameters of the best state, if a folder has them; its step."""
+        if self._folder is None or not self.state.best_step:
+            return self.state.step
+        self._placement.together(lambda: None)  # process 0 may be writing still
+        tensors, meta = self._folder.load_best()
+        self._kept.load_model(tensors)
+        return int(meta["step"])
 
     def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
         """The metrics of a split, timed, and those of sub-models; none of an empty one."""

@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter
@@ -42,6 +43,10 @@ class Result:
     seconds_training, seconds_evaluating : float
         Over all parts of a run that was resumed.
     stopped_early : bool
+    test_on : {"test", "valid"}
+        The split that ``test`` is of: ``dataset.test_on`` of the config.
+    tested_step : int, optional
+        After which step the model was tested; None of a run of an earlier kgfast.
     """
 
     steps: int
@@ -54,6 +59,8 @@ class Result:
     seconds_training: float
     seconds_evaluating: float
     stopped_early: bool
+    test_on: str = "test"
+    tested_step: int | None = None
 
     def __repr__(self) -> str:
         made = steps_made(self.steps, self.planned_steps, self.stopped_early)
@@ -64,6 +71,8 @@ class Result:
         )
         both = {"valid": self.valid, "test": self.test}
         rows = {name: metrics for name, metrics in both.items() if metrics}
+        if self.test:
+            head += f"\ntest: {what_was_tested(vars(self))}"
         if self.test_of_submodels:
             rows = {f"test, {dim}": metrics for dim, metrics in self.test_of_submodels.items()}
         return f"{head}\n{table_of(rows)}" if rows else head
@@ -79,6 +88,20 @@ def steps_made(steps: int, planned: int, stopped_early: bool) -> str:
     if steps == planned:
         return made
     return f"{made} of {planned:,} ({'stopped early' if stopped_early else 'out of time'})"
+
+
+def what_was_tested(result: Mapping[str, Any]) -> str:
+    """Return the split, the filter and the checkpoint that the test metrics of a result are of.
+
+    >>> what_was_tested({"steps": 7488, "best_step": 5000})
+    'test triples, filtered, by the best checkpoint on valid (step 5,000)'
+    >>> what_was_tested({"steps": 30, "best_step": 20, "test_on": "valid", "tested_step": 30})
+    'valid triples, filtered, by the last checkpoint (step 30)'
+    """
+    best = result["best_step"]
+    step = result.get("tested_step") or best or result["steps"]
+    which = "best checkpoint on valid" if step == best else "last checkpoint"
+    return f"{result.get('test_on', 'test')} triples, filtered, by the {which} (step {step:,})"
 
 
 class Trainer:
@@ -272,7 +295,7 @@ class Trainer:
 
     def _finish(self, run: Run) -> Result:
         """Rank the test set by the best model, and write what came of it."""
-        run.load_best()
+        tested_step = run.load_best()
         test, test_of_submodels = run.evaluated(self.config.dataset.test_on)
         state = run.state
         result = Result(
@@ -286,6 +309,8 @@ class Trainer:
             seconds_training=state.seconds_training,
             seconds_evaluating=state.seconds_evaluating,
             stopped_early=state.stopped_early,
+            test_on=self.config.dataset.test_on,
+            tested_step=tested_step,
         )
         if self.folder is not None and self.placement.leads:
             of_graph = {} if run.graph is None else {"graph": run.graph.fingerprint}

@@ -34,6 +34,7 @@ def test_a_run_folder_holds_what_happened(tmp_path):
     assert Config.from_yaml(tmp_path / "run" / "config.yaml") == trainer.config
     assert "test " in repr(result)
     assert "20 steps in" in repr(result)
+    assert "test: test triples, filtered, by the best checkpoint on valid (step" in repr(result)
 
 
 def test_the_best_state_is_tested(tmp_path, monkeypatch):
