@@ -12,7 +12,6 @@ that its config changes, and its evaluations; a row exists only where such a fil
 """
 
 import json
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -77,7 +76,7 @@ def add(folder: Path, config: Path, target: Path = RUNS, note: str | None = None
         "config": config.as_posix(),
         **{name: found[name] for name in _FACTS},
         "planned_steps": found.get("planned_steps", found["steps"]),
-        "command": portable_command(found["command"], config),
+        "command": variants.portable_command(found["command"], config),
         "note": note,
         "submodels": found.get("test_of_submodels", {}),
         "values": _portable(yaml.safe_load((folder / "config.yaml").read_text())),
@@ -91,23 +90,6 @@ def add(folder: Path, config: Path, target: Path = RUNS, note: str | None = None
     path = target / f"{config.parent.name}-{config.stem}.json"
     path.write_text(json.dumps(run, indent=2) + "\n")
     return path
-
-
-def portable_command(command: str, config: Path) -> str:
-    """A command that others can run from a clone: without the folders of the machine that ran it.
-
-    >>> portable_command("kgfast train -c /a/x.yaml --set dataset.root=/b", Path("configs/x.yaml"))
-    'kgfast train -c configs/x.yaml --set dataset.root=DIR'
-    """
-    return shlex.join(_portable_word(word, config) for word in shlex.split(command))
-
-
-def _portable_word(word: str, config: Path) -> str:
-    if Path(word).name == config.name:
-        return config.as_posix()
-    if word.startswith("dataset.root="):
-        return "dataset.root=DIR"
-    return Path(word).name if Path(word).is_absolute() else word
 
 
 def _portable(values: dict[str, Any]) -> dict[str, Any]:

@@ -430,7 +430,7 @@ class TestExport:
         line = error_of("export", trained[0], "--to", "pykeen", "--out", tmp_path / "out")
         assert line == (
             "error: RotatE with norm='modulus' does not fit PyKEEN: its RotatE is the L2 norm of "
-            "the whole vector"
+            "the whole vector; a run with model.norm: l2 can be exported there"
         )
 
     def test_a_target_that_does_not_exist(self, trained):

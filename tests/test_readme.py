@@ -1,5 +1,6 @@
 """The README's code runs as it stands."""
 
+import json
 import re
 import shlex
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typer.main import get_command
 
 import kgfast
 from kgfast.cli import app
+from kgfast.training import Config
 from support.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -39,10 +41,30 @@ def test_your_own_model_scores_what_it_says():
             assert scores[n].item() == pytest.approx(expected.item(), rel=1e-12)
 
 
+def test_every_results_file_says_where_it_comes_from():
+    paths = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
+    assert len(paths) > 50
+    for path in paths:
+        found = json.loads(path.read_text())
+        for row in found.get("rows") or found.get("variants") or [found]:
+            facts = {"machine", "versions", "command"}
+            if path.parent.name == "variants" and row["values"]:
+                facts -= {"command"}
+            assert facts <= row.keys(), path
+            assert row["versions"]["kgfast"], path
+
+
 def test_the_two_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^    make (\w+)", README, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+
+
+def test_what_cannot_be_exported_is_said_beside_the_command():
+    (line,) = re.findall(r"^    kgfast export .*pykeen.*$", README, flags=re.MULTILINE)
+    config = Config.from_yaml("wn18rr/rotate_fast")  # of the run in that line
+    assert config.model.norm in (None, "modulus")
+    assert "RotatE: only of model.norm: l2" in line
 
 
 def test_the_commands_of_training_exist():

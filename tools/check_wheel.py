@@ -37,11 +37,16 @@ def main(arguments: Sequence[str]) -> int:
     same = [torch.equal(getattr(ranks, it), getattr(expected, it)) for it in ("greater", "equal")]
     if not all(same):
         raise SystemExit("ranks differ from those of the reference")
+    names = [Path(it).name for it in arguments]
     found = {
+        "command": " ".join(["python -P tools/check_wheel.py", *names]),
         "machine": platform.machine(),
+        "versions": {
+            "kgfast": kgfast.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
         "isa": info.isa,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
         "import_beyond_torch_cpu_s": round(min(_import_time() for _ in range(5)), 3),
     }
     if arguments:

@@ -1,6 +1,7 @@
 """Runs of a config with other values: what each change was worth, one file and table per config."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def add(folders: Sequence[Path], config: Path, target: Path) -> Path:
                 "valid_mrr": [row["mrr"] for row in rows if row.get("split") == "valid"][-1],
                 "test_mrr": result["test"]["mrr"],
                 **{name: result[name] for name in _FACTS},
+                "command": portable_command(result["command"], config),
             }
         )
     target.mkdir(parents=True, exist_ok=True)
@@ -52,6 +54,23 @@ def add(folders: Sequence[Path], config: Path, target: Path) -> Path:
     found = {"config": config.as_posix(), "variants": variants}
     path.write_text(json.dumps(found, indent=2) + "\n")
     return path
+
+
+def portable_command(command: str, config: Path) -> str:
+    """A command that others can run from a clone: without the folders of the machine that ran it.
+
+    >>> portable_command("kgfast train -c /a/x.yaml --set dataset.root=/b", Path("configs/x.yaml"))
+    'kgfast train -c configs/x.yaml --set dataset.root=DIR'
+    """
+    return shlex.join(_portable_word(word, config) for word in shlex.split(command))
+
+
+def _portable_word(word: str, config: Path) -> str:
+    if Path(word).name == config.name:
+        return config.as_posix()
+    if word.startswith("dataset.root="):
+        return "dataset.root=DIR"
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -186,7 +186,7 @@ def _facts(
         ("Model", f"{type(model).__name__}, {model.dim} features"),
         ("Dataset", f"{dataset.name}: {model.num_entities:,} entities"),
         ("Ranked", f"{len(ranks):,} triples of {split}, filtered, realistic"),
-        ("Checkpoint", checkpoint if loaded.step is None else f"{checkpoint}, step {loaded.step:,}"),
+        ("Checkpoint", checkpoint + ("" if loaded.step is None else f", step {loaded.step:,}")),
         ("Steps", f"{result['steps']:,}" if "steps" in result else "still training"),
         ("Training", str(timedelta(seconds=round(seconds))) if seconds is not None else "-"),
         ("kgfast", __version__),

@@ -8,7 +8,7 @@ safetensors   ``model.safetensors``, the whole state dict, and ``config.json``: 
 official      what ``save_model`` of the official RotatE code writes: ``checkpoint``, the tables as
               ``.npy`` and ``config.json``; with ``entities.dict`` and ``relations.dict``
 pykeen        ``model.safetensors``, a state dict for PyKEEN's model, and ``config.json`` with its
-              name and arguments
+              name and arguments; RotatE only of ``norm="l2"``
 ============  ====================================================================================
 
 The names stand beside them in the order of rows, as ``entities.json`` and ``relations.json``. A
@@ -136,7 +136,10 @@ def _to_official(run: LoadedRun, out: Path) -> None:
                 "relations are raw, in units that gamma sets"
             )
     if isinstance(model, TransE) and model.score != "l1":
-        raise ValueError(f"TransE with norm='l2' does not fit {theirs}: its TransE is the L1 norm")
+        raise ValueError(
+            f"TransE with norm='l2' does not fit {theirs}: its TransE is the L1 norm; a run with "
+            "model.norm: l1 can be exported there"
+        )
     entity, relation = (_single(table, model, theirs) for table in (model.entity, model.relation))
     if isinstance(model, RotatE | ComplEx) and model.layout == "interleaved":
         entity = join(split(entity, "interleaved"), "halves")
@@ -269,7 +272,10 @@ def _refuse_matrices(model: Model, target: str) -> None:
 
 def _refuse_norm(model: RotatE, allowed: str, target: str) -> None:
     if model.norm != allowed:
-        raise ValueError(f"RotatE with norm={model.norm!r} does not fit {target}")
+        raise ValueError(
+            f"RotatE with norm={model.norm!r} does not fit {target}; a run with model.norm: "
+            f"{allowed} can be exported there"
+        )
 
 
 def _single(table: Tensor, model: Model, target: str) -> Tensor:

@@ -200,8 +200,8 @@ _SETS = [
     "", "=", "a", "optim.lr=1e-3", "optim.lr=.nan", "model.name=[[[[", "model=3", "a.b.c.d=1",
     "optim.betas=[1,2,3]", "med.dims=[" + "1," * 2000 + "]", "model.name=" + "x" * 100_000,
     "optim.lr=&a [*a]", "train.steps=" + "9" * 5000, "." * 3000 + "=1",
-    "seed=-1", "x" * 9000 + "=1", "train.steps=300", "train.epochs=3", "train={steps: 3}", "train=3",
-    "model.init_std=0.1",
+    "seed=-1", "x" * 9000 + "=1", "train.steps=300", "train.epochs=3", "train={steps: 3}",
+    "train=3", "model.init_std=0.1",
 ]  # fmt: skip
 _LENGTHS = {"train.steps=300", "train.epochs=3"}
 

@@ -17,9 +17,11 @@ from kgfast import (
     rank,
     topk,
 )
+from kgfast.eval import ranking
 from kgfast.eval.batches import checked_batch_size
 from kgfast.losses import med_loss, sampled_scores
 from kgfast.ops import use_backend
+from support.paths import ROOT
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
 
 
@@ -136,6 +138,24 @@ def test_ranks_with_filters_equal_those_of_the_formula(kind):
             assert margin.min() > 1e-5, "the float32 operands could decide otherwise"
             raw = ranks.raw.side(side).optimistic[:, 0]
             assert torch.equal(raw - 1, (scores > own).sum(1))
+
+
+@pytest.mark.parametrize("crop", ["prefix", "split"])
+def test_each_crop_around_rscf_is_a_sweep(crop, monkeypatch):
+    """As docs/reports.md says; without RSCF one sweep serves all prefixes."""
+    served, own = [], ranking._rank_crops
+
+    def rank_crops(plan, crops, advance):
+        served.append(list(crops))
+        return own(plan, crops, advance)
+
+    monkeypatch.setattr(ranking, "_rank_crops", rank_crops)
+    dims = [D // 2, D]
+    for inner in (RSCF(base("rotate")), base("rotate")):
+        rank(MED(inner, dims, crop=crop), TRIPLES, dims=dims)
+    together = [dims] if crop == "prefix" else [[dim] for dim in dims]
+    assert served == [[dim] for dim in dims] + together
+    assert "each of the three crops in a sweep of its own" in (ROOT / "docs/reports.md").read_text()
 
 
 def test_the_factor_is_made_once_and_counts_for_all_queries(monkeypatch):

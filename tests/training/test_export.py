@@ -106,8 +106,14 @@ class TestOfficial:
     @pytest.mark.parametrize(
         ("model", "why"),
         [
-            (RotatE.init(N, R, DIM, norm="l2"), "RotatE with norm='l2' does not fit the official"),
-            (TransE.init(N, R, DIM, norm="l2"), "TransE with norm='l2' does not fit the official"),
+            (
+                RotatE.init(N, R, DIM, norm="l2"),
+                "RotatE with norm='l2' does not fit the official .* a run with model.norm: modulus",
+            ),
+            (
+                TransE.init(N, R, DIM, norm="l2"),
+                "TransE with norm='l2' does not fit the official .* a run with model.norm: l1 can",
+            ),
             (
                 RotatE(torch.randn(N, 2 * DIM), torch.randn(R, DIM), relation_format="phase"),
                 "relation_format='phase' does not fit the official",
@@ -193,7 +199,8 @@ class TestPykeen:
         [
             (
                 RotatE.init(N, R, DIM),
-                "RotatE with norm='modulus' does not fit PyKEEN: its RotatE is the L2 norm",
+                "RotatE with norm='modulus' does not fit PyKEEN: its RotatE is the L2 norm of .*; "
+                "a run with model.norm: l2 can be exported there",
             ),
             (RSCF(TransE.init(N, R, DIM)), "RSCF around TransE does not fit PyKEEN"),
             (CP.init(N, R, DIM), "CP does not fit PyKEEN: export it with --to npy or safetensors"),
