@@ -3,11 +3,12 @@
 Names are loaded when they are first asked for, and torch with them: ``kgfast --help`` needs none.
 """
 
+import os
+import sys
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any
-
-from kgfast.openmp import let_torch_sleep
+from warnings import warn
 
 if TYPE_CHECKING:
     from kgfast import datasets, distributed, heads, losses, paths, tables
@@ -117,9 +118,29 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+def _become_the_installed() -> None:
+    """Replace this package by the installed one.
+
+    This one is the source in a clone: ``python -m`` looks in the working directory first. Its
+    kernels/ become kgfast.kernels, with the compiled extension, when it is installed.
+    """
+    homes = (os.path.join(entry, "kgfast") for entry in sys.path)
+    home = next((it for it in homes if os.path.isfile(f"{it}/kernels/__init__.py")), None)
+    source = os.path.dirname(__file__)
+    if home is None:
+        raise ImportError(
+            f"kgfast is not installed: {source} is its source, without kernels; run `make install` "
+            "there, or `pip install .`"
+        )
+    warn(f"{source} is the source of kgfast, without kernels: {home} is used", stacklevel=3)
+    spec = spec_from_file_location(__name__, f"{home}/__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[__name__] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
 if find_spec("kgfast.kernels") is None:
-    raise ImportError(
-        "kgfast is not installed: this is its source, whose kernels/ become kgfast.kernels when it "
-        "is; run `make install` here, or `pip install -e .`"
-    )
-let_torch_sleep()
+    _become_the_installed()
+else:
+    import_module("kgfast.openmp").let_torch_sleep()

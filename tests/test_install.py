@@ -5,15 +5,18 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from support.paths import ROOT
 
 # Of the tree, what is no part of it (or is made in it).
 NOT_COPIED = (".*", "build", "dist", "runs", "results", "*.egg-info", "*.so", "__pycache__")
+IN_A_CLONE = shutil.ignore_patterns("*.so", "__pycache__", "csrc")
 SCRIPT = """
 import sys
 sys.meta_path[:] = [it for it in sys.meta_path if "editable" not in repr(it)]  # not this checkout
@@ -29,6 +32,63 @@ with warnings.catch_warnings(record=True) as caught:
     ranks = kgfast.rank(model, [(0, 1, 2)])
 print(ranks.realistic.tolist(), [str(it.message) for it in caught])
 """
+
+
+EXAMPLE = [
+    "graph_d=12",
+    "graph_l=4",
+    "graph_vocab_size=400",
+    "graph_replicas=2",
+    "n_layer=1",
+    "n_head=2",
+    "n_embd=16",
+    "batch_size=32",
+    "num_negatives=40",
+    "max_iters=1",
+]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A clone in which nothing was built, and the Python of a new environment."""
+    for name in ("kgfast", "kernels", "configs", "examples"):
+        shutil.copytree(ROOT / name, tmp_path / "clone" / name, ignore=IN_A_CLONE)
+    home = tmp_path / "venv"
+    venv.create(home, with_pip=False)
+    (site,) = home.glob("lib/python*/site-packages")
+    # Of what is installed here, all but the mapping of this checkout.
+    (site / "dependencies.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    return tmp_path / "clone", home / "bin" / "python", site
+
+
+def test_in_a_clone_the_installed_package_is_used(clone):
+    """`python -m` looks in the working directory first, where kgfast/ is a folder of sources."""
+    folder, python, site = clone
+    shutil.copytree(ROOT / "kgfast", site / "kgfast")
+    for name in ("kernels", "configs"):
+        shutil.copytree(ROOT / name, site / "kgfast" / name)
+    script = "import kgfast; print(kgfast.__file__, kgfast.info().backend, kgfast.info)"
+    for words in (
+        ["-c", script],
+        ["-m", "kgfast", "info"],
+        ["-m", "examples.path_star.train", *(f"--set={it}" for it in EXAMPLE)],
+    ):
+        done = subprocess.run([python, *words], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said = f"{folder / 'kgfast'} is the source of kgfast, without kernels: {site / 'kgfast'} is"
+        assert done.stderr.count(said) == 1
+        if words[0] == "-c":
+            assert done.stdout.startswith(f"{site / 'kgfast' / '__init__.py'} ")
+    done = subprocess.run([python, "-c", script], cwd=site, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_in_a_clone_without_an_install_the_error_says_so(clone):
+    folder, python, _ = clone
+    done = subprocess.run([python, "-m", "kgfast"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 1
+    said = f"kgfast is not installed: {folder / 'kgfast'} is its source, without kernels; run"
+    assert said in done.stderr
 
 
 def _build(what, folder):
