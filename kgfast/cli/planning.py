@@ -1,6 +1,7 @@
 """``kgfast plan``: what a ranking would take."""
 
 import json
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,7 +64,7 @@ def plan(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Machines that share the rows.")] = 1,
     device: Annotated[
-        Device, typer.Option(help="This machine, measured; a GPU, predicted.")
+        Device, typer.Option(help="This machine, by --calibrate or by default; a GPU, predicted.")
     ] = Device.cpu,
     disk: Annotated[str | None, typer.Option(help="Of each worker, such as 2GB/s.")] = None,
     network: Annotated[
@@ -81,7 +82,7 @@ def plan(
         ),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine first: a minute.")
+        bool, typer.Option("--calibrate", help="Measure this machine first: some minutes.")
     ] = False,
     folder: Annotated[
         Path | None, typer.Option(help="With --calibrate: a folder on the disk to measure.")
@@ -93,13 +94,10 @@ def plan(
     with errors_in_a_line(debug):
         from kgfast.planning.devices import rates_of
         from kgfast.planning.plan import planned
-        from kgfast.planning.rates import load_rates, save_rates
         from kgfast.planning.work import Work, bytes_per_second, count_of
 
         if calibrate:
-            from kgfast.planning.calibration import calibrate as measured
-
-            typer.echo(f"kept in {save_rates(measured(folder))}", err=True)
+            _calibrate(folder)
         missing = [
             f"--{name}"
             for name, value in (("entities", entities), ("dim", dim), ("queries", queries))
@@ -109,7 +107,7 @@ def plan(
             raise ValueError(f"a plan needs {', '.join(missing)}")
         if entities is None or dim is None or queries is None:
             return
-        rates = load_rates() if device is Device.cpu else rates_of(device.value)
+        rates = _rates_of_this_machine() if device is Device.cpu else rates_of(device.value)
         work = Work(
             count_of(entities),
             dim,
@@ -140,6 +138,31 @@ def plan(
             _print(found, work)
 
 
+def _calibrate(folder: Path | None) -> None:
+    """Measure this machine, and say how long that took."""
+    from kgfast.planning.calibration import calibrate
+    from kgfast.planning.rates import save_rates
+
+    typer.echo("measuring kernels and disk: some minutes", err=True)
+    start = time.perf_counter()
+    path = save_rates(calibrate(folder))
+    typer.echo(f"measured in {_seconds(time.perf_counter() - start)}, kept in {path}", err=True)
+
+
+def _rates_of_this_machine() -> Any:
+    """Those that were measured, if they can be read."""
+    from kgfast.planning.defaults import default_rates
+    from kgfast.planning.rates import load_rates
+
+    try:
+        return load_rates()
+    except FileNotFoundError:
+        return default_rates()
+    except ValueError as error:
+        typer.echo(f"warning: {error}", err=True)
+        return default_rates()
+
+
 def _sides(side: list[Sides] | None) -> set[Sides]:
     """Those that are ranked: relations are few."""
     found = set(side or (Sides.head, Sides.tail))
@@ -153,9 +176,10 @@ def _print(found: Any, work: Any) -> None:
     each = " of each worker" if work.workers > 1 else ""
     passes = f"{found.passes} passes" if found.passes > 1 else "one pass"
     how = f"read from its file in blocks, {passes}" if found.streamed else "held in memory"
+    process = f", of which {_bytes(found.process_bytes)} the process" if found.process_bytes else ""
     lines = [
         ("table", f"{_bytes(found.table_bytes)} in all, {how}"),
-        ("memory", _bytes(found.memory_bytes) + each),
+        ("memory", f"{_bytes(found.memory_bytes)}{each}{process}"),
         ("compute", _seconds(found.compute_seconds)),
     ]
     if found.disk_seconds is not None:

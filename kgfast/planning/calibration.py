@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from kgfast import __version__
 from kgfast.kernels import cpu
 from kgfast.kernels.scores import get_score
 from kgfast.ops import rank_counts, topk
-from kgfast.planning.rates import Cost, Rates
+from kgfast.planning.rates import Cost, Rates, bytes_of, memory_of_the_machine
 from kgfast.planning.work import BYTES, MODELS
 from kgfast.tables import Rows
 from kgfast.tables import open as open_table
@@ -47,7 +46,7 @@ def calibrate(
     file_bytes: int = _FILE_BYTES,
     clock: Clock = time.perf_counter,
 ) -> Rates:
-    """Measure what :class:`Rates` holds: a minute.
+    """Measure what :class:`Rates` holds: some minutes.
 
     The best of some rounds counts, on random tables, of which no query can leave anything out.
 
@@ -80,7 +79,7 @@ def calibrate(
     if cpu.is_available():
         where += f", {cpu.isa()}"
     source = f"measured on {where}, {datetime.now(UTC):%Y-%m-%d}, kgfast {__version__}"
-    threads, memory = torch.get_num_threads(), _memory()
+    threads, memory = torch.get_num_threads(), memory_of_the_machine()
     return Rates(source, costs, call, _base_bytes(), disk, read, threads, memory)
 
 
@@ -197,19 +196,5 @@ def _base_bytes() -> int:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    found = _field(done.stdout, "RssAnon")
+    found = bytes_of(done.stdout, "RssAnon")
     return 200 << 20 if found is None else found
-
-
-def _memory() -> int:
-    try:
-        found = _field(Path("/proc/meminfo").read_text(), "MemTotal")
-    except OSError:
-        found = None
-    return 8 << 30 if found is None else found
-
-
-def _field(text: str, name: str) -> int | None:
-    """A number of bytes in a text of Linux's."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
-    return None if found is None else int(found[1]) << 10

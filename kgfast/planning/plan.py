@@ -30,8 +30,9 @@ class Plan:
         Whether the table is read in blocks instead of being held.
     passes : int
         How often its file is read.
-    table_bytes, memory_bytes : int
-        Of all rows; of a worker, at its peak.
+    table_bytes, memory_bytes, process_bytes : int
+        Of all rows; of a worker, at its peak; what the process of a worker holds of these before
+        any table: Python and torch.
     read_bytes, sent_bytes : int
         Of a worker: from its disk, and to the others.
     compute_seconds, disk_seconds, network_seconds : float
@@ -48,6 +49,7 @@ class Plan:
     passes: int
     table_bytes: int
     memory_bytes: int
+    process_bytes: int
     read_bytes: int
     sent_bytes: int
     compute_seconds: float
@@ -134,6 +136,7 @@ def planned(
         passes,
         work.entities * work.row_bytes,
         memory,
+        rates.base_bytes,
         read,
         sent,
         compute,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -158,3 +159,22 @@ def load_rates() -> Rates:
         raise FileNotFoundError(f"{path} is not there: {again}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}: {again}") from None
+
+
+def memory_of_the_machine() -> int:
+    """Return the bytes of memory of this machine; 8 GiB where it does not say so."""
+    try:
+        found = bytes_of(Path("/proc/meminfo").read_text(), "MemTotal")
+    except OSError:
+        found = None
+    return 8 << 30 if found is None else found
+
+
+def bytes_of(text: str, name: str) -> int | None:
+    """Return the bytes that a text of Linux gives for a name.
+
+    >>> bytes_of("MemTotal:   4 kB", "MemTotal")
+    4096
+    """
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    return None if found is None else int(found[1]) << 10

@@ -1,6 +1,9 @@
 """``kgfast plan``."""
 
 import json
+import re
+import shlex
+from itertools import product
 
 import pytest
 from typer.testing import CliRunner
@@ -8,6 +11,7 @@ from typer.testing import CliRunner
 from kgfast.cli import app
 from kgfast.planning.devices import rates_of
 from kgfast.planning.rates import save_rates
+from support.paths import ROOT
 
 RUN = CliRunner()
 SIZES = ("--entities", "91e6", "--dim", "128", "--dtype", "float16", "--queries", "15000")
@@ -16,6 +20,7 @@ SIZES = ("--entities", "91e6", "--dim", "128", "--dtype", "float16", "--queries"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KGFAST_DATA", str(tmp_path))
+    return tmp_path
 
 
 def plan(*arguments, code=0):
@@ -54,8 +59,40 @@ def test_options_change_the_plan():
     assert found("--top", "10")["binding"] == "compute"
 
 
+def test_without_calibration_memory_is_said_and_rates_are_marked():
+    text = plan(*SIZES).stdout
+    assert "memory   421.7 MB, of which 154.4 MB the process\n" in text
+    assert "rates    defaults, not measured here: " in text
+    assert "kgfast plan --calibrate" in text
+    for dtype, model, top in product(("float16", "float64"), ("transe", "complex"), ((), ("5",))):
+        options = ("--dtype", dtype, "--model", model, *(it for k in top for it in ("--top", k)))
+        found = json.loads(plan(*SIZES, *options, "--format", "json").stdout)
+        assert found["memory_bytes"] > found["process_bytes"] == 154_439_680
+
+
+def test_rates_that_cannot_be_read_are_said_and_replaced(cache):
+    (cache / "rates.json").write_text("{}")
+    done = plan(*SIZES)
+    assert "warning: " in done.stderr
+    assert "rates.json: not measured rates of this version" in done.stderr
+    assert "rates    defaults, not measured here" in done.stdout
+
+
+def test_the_readme_plans_what_it_says_was_measured():
+    """The command plans the ranking of the sentence below it, and says its memory."""
+    text = (ROOT / "README.md").read_text()
+    (line,) = re.findall(r"^    kgfast plan (.*?) +#", text, flags=re.MULTILINE)
+    found = json.loads(plan(*shlex.split(line), "--format", "json").stdout)
+    rows = json.loads((ROOT / "benchmarks/results/cpu-scale.json").read_text())["rows"]
+    (row,) = (it for it in rows if it["section"] == "stream" and it["entities"] > 9e7)
+    assert found["table_bytes"] == row["file_bytes"]
+    assert found["memory_bytes"] == pytest.approx(row["anonymous_bytes"], rel=0.01)
+    said = f"{row['anonymous_bytes'] / 1e6:.0f} MB"
+    assert f"This plan says {said}" in text
+    assert f"ranked for {row['queries']} queries in {said}" in text
+
+
 def test_what_is_missing_or_wrong():
-    assert "kgfast plan --calibrate" in plan(*SIZES, code=2).output
     assert "a plan needs --dim, --queries" in plan("--entities", "5", code=2).output
     assert "a plan needs" in plan(code=2).output
     device = (*SIZES, "--device", "h200")
@@ -67,7 +104,8 @@ def test_measured_rates_serve_the_next_call(monkeypatch):
     from kgfast.planning import calibration
 
     monkeypatch.setattr(calibration, "calibrate", lambda folder: rates_of("h200"))
-    assert "rates.json" in plan("--calibrate").stderr
+    said = plan("--calibrate").stderr
+    assert re.search(r"^measured in .* s, kept in .*rates\.json$", said, flags=re.MULTILINE)
     assert json.loads(plan(*SIZES, "--format", "json").stdout)["binding"] == "compute"
     save_rates(rates_of("a100"))
     assert "A100" in plan(*SIZES, "--in-memory").stdout

@@ -1,6 +1,8 @@
 """What a ranking should take: sizes, rates, and that a call reads its file as the plan says."""
 
 import json
+import math
+import statistics
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import torch
 
 import kgfast
 from kgfast.planning import Work, planned
+from kgfast.planning.defaults import default_rates
 from kgfast.planning.devices import DEVICES, rates_of
 from kgfast.planning.plan import Cut
 from kgfast.planning.rates import Cost, Rates
@@ -166,11 +169,36 @@ def test_devices_are_those_of_the_roofline():
             assert device.elements[score] == pytest.approx(rate, rel=5e-3)
 
 
+def test_default_rates_are_those_of_the_results():
+    rows = json.loads((BENCHMARKS / "results" / "cpu-scale.json").read_text())["rows"]
+    rates, disks = default_rates(), []
+    for row in rows:
+        if row["section"] == "stream":
+            disks.append(row["disk_bytes_per_s"])
+        if row["section"] != "plan":
+            continue
+        measured = Rates.from_dict(row["rates"])
+        assert (rates.base_bytes, rates.threads) == (measured.base_bytes, measured.threads)
+        work = Work(
+            row["entities"],
+            row["dim"],
+            row["queries"],
+            row["dtype"],
+            row["model"],
+            1,
+            0,
+            row["top"],
+        )
+        seconds = [planned(work, it, disk=math.inf).seconds for it in (rates, measured)]
+        assert seconds[0] == pytest.approx(seconds[1], rel=0.1), row["work"]
+    assert rates.disk == pytest.approx(statistics.median(disks), rel=0.01)
+
+
 def test_a_plan_needs_no_torch():
     script = (
         "import sys; from kgfast.planning import Work, planned\n"
-        "from kgfast.planning.devices import rates_of\n"
-        "planned(Work(10, 4, 5), rates_of('h200')); print('torch' in sys.modules)"
+        "from kgfast.planning.defaults import default_rates\n"
+        "planned(Work(10, 4, 5), default_rates()); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
