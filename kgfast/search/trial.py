@@ -45,7 +45,7 @@ def train_trial(trainer: Trainer, course: Course, first_rung: int, reduction: in
         On Ctrl-C, when the step that it fell into is done and saved.
     """
     try:
-        with trainer.opened(resume=True) as run:
+        with trainer.opened(resume=True, tests=False) as run:
             return _trained(run, course, _stations(trainer, run, first_rung, reduction))
     except FloatingPointError as error:
         return End(Outcome.diverged, message=str(error))

@@ -19,17 +19,18 @@ def ranks_of(
     config: Config,
     sides: Sequence[Side] = SIDES,
     index: Index | None = None,
+    most: int | None = None,
 ) -> Ranks | dict[int, Ranks]:
     """The ranks of :meth:`Trainer.evaluate`, of any model and dataset that fit each other.
 
-    An index of a model that has trained on is packed again.
+    An index of a model that has trained on is packed again. ``most`` ranks so many triples alone.
     """
     check_split(split)
     if index is not None and not index.is_current:
         index.refresh()
     return rank(
         model,
-        getattr(dataset, split),
+        getattr(dataset, split)[:most],
         known=dataset.known(),
         sides=sides,
         batch_size=config.data.test_bs,

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from kgfast.eval.ranks import Ranks
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.scores import get_score
 from kgfast.models import MED, RESCAL, ConvE, Model
+from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
 from kgfast.training.config import Config
+from kgfast.training.deadline import QUERIES, Deadline
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
 from kgfast.training.kept import Kept
@@ -68,6 +71,10 @@ class Run:
         Show it.
     resume : bool
         Go on from the newest checkpoint of the folder, if there is one.
+    began : float, optional
+        When this invocation began, by ``time.perf_counter()``; now by default.
+    tests : bool
+        Whether the test set is ranked at the end, for which the run leaves time.
 
     Attributes
     ----------
@@ -93,6 +100,8 @@ class Run:
         graph: RunGraph | None = None,
         progress: bool = False,
         resume: bool = False,
+        began: float | None = None,
+        tests: bool = True,
     ) -> None:
         config, dataset, model = job.config, job.dataset, job.model
         self._config, self._dataset, self._model = config, dataset, model
@@ -134,6 +143,12 @@ class Run:
         self.state = State()
         self.resumed = self._resume() if resume else False
         self._placement.check_same(the_step_that_is_resumed=self.state.step)
+        at_the_end = ("valid", config.dataset.test_on) if tests else ("valid",)
+        count = sum(len(getattr(dataset, split)) for split in at_the_end)
+        self._deadline = Deadline(train, time.perf_counter() if began is None else began, count)
+        self._is_out_of_time = False
+        if self.resumed and train.max_total_minutes is not None and not self.is_over():
+            self._check_time(self._deadline.total_is_up)  # max_minutes leaves time for a step
         if folder is not None and not self.resumed:
             if folder.holds_a_run():
                 raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
@@ -159,7 +174,8 @@ class Run:
                     return not interrupts.requested
                 self.make_step()
                 self._agree(interrupts.requested)
-                is_last = state.step == self.steps or self._is_out_of_time()
+                self._check_time(self._deadline.is_up)
+                is_last = state.step == self.steps or self._is_out_of_time
                 keeps = _is_due(state.step, train.keep_every)
                 if is_last or keeps or state.step % train.log_every == 0:
                     bar.update(state.step, self._log_loss(logs))
@@ -167,8 +183,10 @@ class Run:
                     bar.update(state.step)
                 evaluates = is_last or _is_due(state.step, train.eval_every)
                 if evaluates and len(self._dataset.valid):
-                    self._validate(logs, bar)
-                ends = self.is_over()  # the evaluation may have taken what time was left
+                    due = state.step == self.steps or _is_due(state.step, train.eval_every)
+                    self._validate(logs, bar, due=due)
+                    self._check_time(self._deadline.is_up)  # it may have taken what was left
+                ends = self.is_over()
                 saves = ends or self._requested
                 if keeps:
                     self._keep()
@@ -189,12 +207,36 @@ class Run:
 
     def is_over(self) -> bool:
         """Whether no step is left: all are made, it stopped early, or its time is up."""
-        return self.state.step >= self.steps or self.state.stopped_early or self._is_out_of_time()
+        return self.state.step >= self.steps or self.state.stopped_early or self._is_out_of_time
 
-    def _is_out_of_time(self) -> bool:
-        minutes, state = self._config.train.max_minutes, self.state
-        spent = state.seconds_training + state.seconds_evaluating
-        return minutes is not None and spent >= 60 * minutes
+    def _check_time(self, is_up: Callable[[float], bool]) -> None:
+        """Note whether time is up, as process 0 sees it."""
+        deadline, state = self._deadline, self.state
+        if not deadline.is_set or self._is_out_of_time:
+            return
+        if deadline.saving is None:
+            tensors = self._kept.tensors().values() if self._folder is not None else ()
+            deadline.expect_checkpoints_of(sum(it.nbytes for it in tensors))
+        if deadline.triple is None:
+            deadline.triple = self._seconds_of_a_triple()
+            message = deadline.warning()
+            if message is not None and self._placement.leads:
+                warnings.warn(message, stacklevel=2)
+        is_late = is_up(state.seconds_training + state.seconds_evaluating)
+        self._is_out_of_time = bool(self._placement.agreed(False, float(is_late))[1])
+
+    def _seconds_of_a_triple(self) -> float:
+        """Time a few queries, and return the seconds of an evaluation for each triple."""
+        config, most = self._config, QUERIES // len(SIDES)
+        for split in ("valid", config.dataset.test_on):
+            count = min(most, len(getattr(self._dataset, split)))
+            if count:
+                self._optimizer.spares.clear()
+                for _ in range(2):  # the first call also makes what is made once
+                    start = time.perf_counter()
+                    self._placement.ranks(self._model, self._dataset, split, config, most)
+                return (time.perf_counter() - start) / count
+        return 0.0
 
     def interruption(self) -> str:
         """What to tell someone who interrupted the run."""
@@ -226,7 +268,9 @@ class Run:
         self._optimizer.spares.clear()  # for whatever an evaluation takes
         start = time.perf_counter()
         ranks = self._evaluate(split)
-        seconds = self.state.seconds_evaluating + time.perf_counter() - start
+        own = time.perf_counter() - start
+        self._deadline.triple = own / len(getattr(self._dataset, split))
+        seconds = self.state.seconds_evaluating + own
         self.state.seconds_evaluating = self._placement.agreed(False, seconds)[1]
         if isinstance(ranks, Ranks):
             return ranks.metrics(), {}
@@ -241,7 +285,8 @@ class Run:
             state.loss_sum += self._step(state.step)
         state.loss_count += 1
         state.step += 1
-        state.seconds_training += time.perf_counter() - start
+        self._deadline.step = time.perf_counter() - start
+        state.seconds_training += self._deadline.step
 
     def _step(self, step: int) -> float:
         """One step of the optimizer; returns its loss."""
@@ -319,8 +364,12 @@ class Run:
         }
         logs.write(where | row)
 
-    def _validate(self, logs: Logs | None, bar: Progress) -> None:
-        """Evaluate on valid: log it, keep the best state, tell everyone who waits for it."""
+    def _validate(self, logs: Logs | None, bar: Progress, *, due: bool) -> None:
+        """Evaluate on valid: log it, keep the best state, tell everyone who waits for it.
+
+        An evaluation that is not ``due``, as time is up, does not count for the steps to come:
+        they are those of a run that had the time.
+        """
         (metrics, submodels), state = self.evaluated("valid"), self.state
         for dim, row in submodels.items() or [(None, metrics)]:
             of_dim = {} if dim is None else {"dim": int(dim)}
@@ -332,8 +381,9 @@ class Run:
             state.valid, state.valid_of_submodels = metrics, submodels
             if self._folder is not None:
                 self._write_head(self._folder.save_best, "model", self._kept.model_tensors())
-        self._schedule.observe(value)
-        if self._patience is not None:
+        if due:
+            self._schedule.observe(value)
+        if due and self._patience is not None:
             state.stopped_early = self._patience.exhausted_by(value)
 
     def _save(self) -> None:
@@ -342,6 +392,7 @@ class Run:
             return
         self._require_finite()
         folder, step, keep = self._folder, self.state.step, self._config.train.keep
+        start = time.perf_counter()
 
         def write(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
             folder.save_last(tensors, meta)
@@ -349,6 +400,7 @@ class Run:
                 folder.save_step(step, tensors, meta, keep)
 
         self._write_head(write, "state", self._kept.tensors())
+        self._deadline.saving = time.perf_counter() - start
 
     def _write_head(self, write: Write, kind: str, tensors: dict[str, Tensor]) -> None:
         """Write a checkpoint: its rows, where they are no part of it, and then itself."""

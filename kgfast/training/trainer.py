@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -158,6 +159,7 @@ class Trainer:
         dataset: Dataset | None = None,
         progress: bool = True,
     ) -> None:
+        start = time.perf_counter()
         self.config = config
         self.device = device_of(config)
         self.placement = placement = placement_of(config, self.device)
@@ -178,6 +180,7 @@ class Trainer:
             placement.check(config, self.dataset, self.device)
             sizes = self.dataset.num_entities, self.dataset.num_relations
             self.model = build_model(config, *sizes, fresh).to(self.device)
+        self._seconds_preparing = time.perf_counter() - start
 
     def fit(self, resume: bool = False, *, trust_data: bool = False) -> Result:
         """Train, evaluate on valid, and rank the test set at the end.
@@ -192,6 +195,8 @@ class Trainer:
         trust_data : bool
             Resume a run of an earlier kgfast, which did not keep its graph: the data are taken for
             the ones it began with.
+
+        ``train.max_minutes`` counts from here, with what it took to make the trainer.
 
         Raises
         ------
@@ -221,11 +226,15 @@ class Trainer:
             return self._finish(run)
 
     @contextmanager
-    def opened(self, resume: bool = False, *, trust_data: bool = False) -> Iterator[Run]:
+    def opened(
+        self, resume: bool = False, *, trust_data: bool = False, tests: bool = True
+    ) -> Iterator[Run]:
         """The run, for a caller who decides when its steps are made: see :meth:`fit`.
 
         While it is open, no other process writes its folder, and torch has the config's threads.
+        ``tests`` says whether the caller ranks the test set at the end.
         """
+        began = time.perf_counter() - self._seconds_preparing
         leads = self.placement.leads
         with self.placement.telling(), self._locked(), _threads(self.config.threads):
             graph = self._graph_of_the_run(resume, trust_data)
@@ -235,6 +244,8 @@ class Trainer:
                 graph=graph,
                 progress=self.progress,
                 resume=resume,
+                began=began,
+                tests=tests,
             )
             folder = self.folder
             if folder and graph and leads and not (run.resumed and folder.graph.exists()):

@@ -24,6 +24,7 @@ from kgfast.training.run import Run
 
 graph, config, folder, options = json.loads(sys.argv[1])
 options = dict(options)
+config["train"] |= options.get("train", {})
 if "file_size" in options:
     from fuzz.processes import limit_files
 step = Run._step
@@ -51,20 +52,25 @@ if "seconds" in options:
 
 
 def kill(case: Case) -> None:
-    """Killed at random moments, and resumed: bit-equal to a run that nobody touched."""
+    """Killed at random moments, and resumed: bit-equal to a run that nobody touched.
+
+    Whether it has a time to end by, which never comes, changes nothing.
+    """
     with scratch() as path:
+        limit = case.choice(({}, {"max_minutes": 1e3}, {"max_total_minutes": 1e3}))
         given = _given(case)
         _train(given, path / "straight")
         for _ in range(case.pick.randint(1, 3)):
             options = {
                 "moment": case.pick.randrange(STEPS),
                 "seconds": round(case.pick.uniform(0, 0.05), 4),
+                "train": limit,
             }
             case.note(**options)
             _train(given, path / "other", options, codes=(-9, 0))
             if (path / "other" / "result.json").exists():
                 break
-        _train(given, path / "other")
+        _train(given, path / "other", {"train": limit})
         _expect_equal(path)
 
 

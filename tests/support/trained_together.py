@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, RunFolder, Trainer
+from kgfast.training.deadline import Deadline
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
 from support.gloo import run_together, values
@@ -184,6 +185,19 @@ def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:
     ended = fitted(config, folder / "sharded", ends_at=13)
     assert isinstance(ended["result"], MemoryError), ended["result"]
     return [replicated, fitted(config, folder / "sharded")]
+
+
+def ended_by_time(folder: Path, rank: int) -> list[dict[str, Any]]:
+    """Runs of which process 0 says that time is up after 3 steps, and others never."""
+    Deadline.is_up = lambda self, spent: not rank and watched.state.step >= 3  # type: ignore
+    found = []
+    for tables in (REPLICATED, SHARDED):
+        config = config_of("rotate, med", 9, tables, max_minutes=1000)
+        trainer = Trainer(config, folder / tables["tables"], dataset=graph(), progress=False)
+        with trainer.opened() as watched:
+            watched.train()
+            found.append({"steps": watched.state.step, "is_over": watched.is_over()})
+    return found
 
 
 def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:

@@ -57,6 +57,10 @@ MISTAKES = [
         {"train__table_folder": "t", "train__mode": "kvsall", "loss__name": "bce"},
         "train.table_folder: needs train.mode negative; kvsall uses every row",
     ),
+    (
+        {"train__max_total_minutes": 0},
+        "train.max_total_minutes must be greater than 0; got 0",
+    ),
     ({"distributed__timeout": 0}, "distributed.timeout must be greater than 0; got 0"),
     (
         {"distributed__tables": "split"},

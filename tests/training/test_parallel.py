@@ -19,6 +19,7 @@ from support.trained_together import (
     both_ways,
     config_of,
     crashing,
+    ended_by_time,
     fit_together,
     fitted,
     graph,
@@ -64,6 +65,11 @@ def test_two_processes_train_as_one_and_save_for_any_number(tmp_path):
     ]
     assert set(names) >= set(kept)
     assert len(names) == 6  # of best, last and previous
+
+
+def test_processes_end_together_when_the_time_of_the_first_is_up(tmp_path):
+    ends = values(run_together(2, partial(ended_by_time, tmp_path), timeout=120))
+    assert ends == [[{"steps": 3, "is_over": True}] * 2] * 2
 
 
 def test_what_is_wrong_in_one_process_is_told_in_all(tmp_path):

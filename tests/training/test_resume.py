@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer, checkpoint
 from kgfast.training.checkpoint import load
+from kgfast.training.deadline import Deadline
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
 from support.killed_runs import run_and_kill
@@ -171,6 +172,26 @@ def test_whatever_a_run_remembers_is_resumed(name, tmp_path, monkeypatch):
         result.test,
         "stopping" in name,
     )
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, "margin, sgd, plateau, bf16, stopping"])
+def test_ended_by_time_again_and_again_is_bit_equal(name, tmp_path, monkeypatch):
+    """Neither an evaluation at such an end nor one that is timed changes the steps to come."""
+    trainer_of(name, tmp_path / "straight").fit()
+    pick, ends, values = random.Random(0), [], values_of(name)
+    monkeypatch.setattr(Deadline, "is_up", lambda self, spent: pick.random() < 0.4)
+    values["train"] |= {"max_minutes": 1000, "max_total_minutes": 10_000}
+    while not ends or (ends[-1].steps < ends[-1].planned_steps and not ends[-1].stopped_early):
+        config, dataset = Config.from_dict(values), synthetic(*GRAPH)
+        run = Trainer(config, tmp_path / "ended", dataset=dataset, progress=False)
+        ends.append(run.fit(resume=True))
+        assert len(ends) == 1 or ends[-1].steps > ends[-2].steps
+    assert len(ends) > 1
+    states = [load(tmp_path / it / "last.safetensors") for it in ("straight", "ended")]
+    for key, tensor in states[0][0].items():
+        assert torch.equal(tensor, states[1][0][key]), key
+    for key in ("schedule", "scaler", "patience", "step"):
+        assert states[0][1][key] == states[1][1][key], key
 
 
 def test_a_disk_that_was_full_costs_nothing(tmp_path, monkeypatch):

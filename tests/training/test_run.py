@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from kgfast import RESCAL, ops
 from kgfast.training import Config, RunFolder, Trainer
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
+from kgfast.training.parallel.placement import Placement
 from kgfast.training.run import Run
 from support.small_runs import GRAPH, trainer_of
 
@@ -151,7 +153,7 @@ def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, monkeypatch, capsys)
     assert torch.equal(resumed.model.entity, straight.model.entity)
 
 
-def test_a_run_ends_when_its_time_is_up(tmp_path, monkeypatch):
+def test_a_run_ends_when_the_time_of_all_invocations_is_up(tmp_path, monkeypatch):
     straight = trainer_of(train={"steps": 20})
     straight.fit()
     timed_step = Run.make_step
@@ -161,7 +163,7 @@ def test_a_run_ends_when_its_time_is_up(tmp_path, monkeypatch):
         self.state.seconds_training += 10
 
     monkeypatch.setattr(Run, "make_step", slow)
-    train = {"steps": 20, "max_minutes": 1}
+    train = {"steps": 20, "max_total_minutes": 1}
     result = trainer_of(tmp_path, train=train).fit()
     assert (result.steps, result.planned_steps, result.best_step) == (6, 20, 6)
     assert not result.stopped_early
@@ -171,7 +173,7 @@ def test_a_run_ends_when_its_time_is_up(tmp_path, monkeypatch):
     assert trainer_of(tmp_path, train=train).fit(resume=True) == result  # its time is up still
     assert (tmp_path / "result.json").read_bytes() == before
     monkeypatch.undo()
-    longer = {"steps": 20, "max_minutes": 100}
+    longer = {"steps": 20, "max_total_minutes": 100}
 
     def killed(self, result):
         raise MemoryError
@@ -195,11 +197,96 @@ def test_an_evaluation_that_takes_the_rest_of_the_time_ends_the_run_saved(tmp_pa
         return evaluated(self, split)
 
     monkeypatch.setattr(Run, "evaluated", slow)
-    train = {"steps": 20, "eval_every": 4, "save_every": 10, "max_minutes": 1}
+    train = {"steps": 20, "eval_every": 4, "save_every": 10, "max_total_minutes": 1}
     result = trainer_of(tmp_path, train=train).fit()
     assert result.steps == 8
     assert RunFolder(tmp_path).load_last()[1]["step"] == 8
     assert trainer_of(tmp_path, train=train).fit(resume=True) == result
+
+
+class Clock:
+    """Seconds that pass as a test says: of a step, of an evaluated triple, of a checkpoint."""
+
+    def __init__(self, monkeypatch, step, triple, checkpoint=0.0):
+        self.seconds, self.asked = 0.0, []
+        own_step, ranks, save = Run._step, Placement.ranks, RunFolder.save_last
+
+        def slow_step(run, number):
+            self.seconds += step
+            return own_step(run, number)
+
+        def slow_ranks(placement, model, dataset, split, config, most=None):
+            found = ranks(placement, model, dataset, split, config, most)
+            self.seconds += triple * len(found)
+            self.asked.append((split, len(found)))
+            return found
+
+        def slow_save(folder, tensors, meta):
+            self.seconds += checkpoint
+            save(folder, tensors, meta)
+
+        monkeypatch.setattr(Run, "_step", slow_step)
+        monkeypatch.setattr(Placement, "ranks", slow_ranks)
+        monkeypatch.setattr(RunFolder, "save_last", slow_save)
+        monkeypatch.setattr("time.perf_counter", lambda: self.seconds)
+
+
+@pytest.mark.parametrize("eval_every", [0, 2])
+def test_each_invocation_has_minutes_of_its_own(tmp_path, monkeypatch, eval_every):
+    train = {"steps": 20, "eval_every": eval_every}
+    straight = trainer_of(train=train)
+    straight.fit()
+    clock = Clock(monkeypatch, step=10.0, triple=0.2, checkpoint=3.0)
+    made = [0]
+    while made[-1] < 20:
+        began = clock.seconds
+        result = trainer_of(tmp_path, train=train | {"max_minutes": 3}).fit(resume=True)
+        took = clock.seconds - began
+        assert took <= 180
+        assert result.steps == 20 or took > 120  # the time that is left is the margin of the end
+        assert result.test
+        made.append(result.steps)
+    assert len(made) > 2
+    last = load_file(tmp_path / "last.safetensors")
+    assert torch.equal(last["model.entity"], straight.model.entity)
+    assert [row["step"] for row in read_rows(tmp_path) if "loss" in row] == made[1:]
+
+
+def test_a_first_evaluation_is_estimated_from_64_queries(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch, step=10.0, triple=0.2)
+    result = trainer_of(tmp_path, train={"steps": 20, "max_minutes": 2}).fit()
+    # A first call makes what later ones find made; 32 triples have 64 queries.
+    assert clock.asked == [("valid", 32), ("valid", 32), ("valid", 60), ("test", 60)]
+    assert (result.steps, result.planned_steps) == (7, 20)
+    assert clock.seconds <= 120
+
+
+def test_one_step_is_made_where_the_end_alone_takes_longer(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch, step=1.0, triple=0.7)
+    train = {"steps": 20, "max_minutes": 0.7}
+    said = r"train\.max_minutes: evaluation, test and saving may take 1\.75 minutes of 0\.7"
+    for step in (1, 2):
+        with pytest.warns(UserWarning, match=said):
+            assert trainer_of(tmp_path, train=train).fit(resume=True).steps == step
+    assert clock.seconds > 2 * 42
+
+
+def test_a_run_of_no_triples_to_rank_ends_in_time(tmp_path, monkeypatch):
+    nothing = replace(GRAPH, valid=GRAPH.valid[:0], test=GRAPH.test[:0])
+    clock = Clock(monkeypatch, step=10.0, triple=0.2)
+    result = trainer_of(tmp_path, nothing, train={"steps": 20, "max_minutes": 1}).fit()
+    assert (result.steps, clock.asked) == (5, [])
+
+
+def test_a_trial_leaves_no_time_for_a_test(tmp_path, monkeypatch):
+    Clock(monkeypatch, step=10.0, triple=0.2)
+    made = []
+    for tests in (True, False):
+        trainer = trainer_of(tmp_path / str(tests), train={"steps": 20, "max_minutes": 2})
+        with trainer.opened(tests=tests) as run:
+            run.train()
+            made.append(run.state.step)
+    assert made[0] < made[1]
 
 
 def test_a_second_interrupt_stops_at_once(monkeypatch):

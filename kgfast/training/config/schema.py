@@ -16,7 +16,10 @@ from kgfast.training.config.search import SearchConfig, problems_of_ranges
 from kgfast.training.config.sections import Sections
 
 # What may change when a run is resumed.
-_FREE_OF_TRAIN = ("max_minutes", "eval_every", "save_every", "log_every", "out_dir", "table_folder")
+_FREE_OF_TRAIN = (
+    *("max_minutes", "max_total_minutes", "eval_every", "save_every", "log_every", "out_dir"),
+    "table_folder",
+)
 _KEPT = ("keep", "keep_every")
 _FREE = frozenset(
     ["device", "threads", "dataset.root", "dataset.test_on", "data.test_bs"]

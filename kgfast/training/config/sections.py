@@ -177,10 +177,16 @@ class TrainConfig(Section):
     Attributes
     ----------
     epochs, steps : int
-        How long: one of epochs and steps. An epoch is one step per batch and side.
+        How long: one of epochs and steps. An epoch is one step per batch and side. ``--set`` of one
+        replaces the other one of the file.
     max_minutes : float, optional
-        End the run once training and evaluations have taken this long, as if that step were its
-        last: it is evaluated, saved and tested. A larger one and ``--resume`` go on.
+        End this invocation within so many minutes of its start: the last step is the one after
+        which another step, the evaluation, the test and saving would not fit any more. One step is
+        made at least; ``--resume`` has as many minutes again. How long an evaluation takes is
+        known from the one before; until then it is estimated from 64 queries.
+    max_total_minutes : float, optional
+        End the run in the same way within so many minutes of training and evaluations of all
+        invocations together. A larger one and ``--resume`` go on.
     mode : {"negative", "1vsall", "kvsall"}
         What a positive is scored against: drawn negatives, or all entities, with one target each or
         with all known ones.
@@ -214,6 +220,7 @@ class TrainConfig(Section):
     epochs: Count | None = None
     steps: Count | None = None
     max_minutes: Positive | None = None
+    max_total_minutes: Positive | None = None
     mode: Mode = "negative"
     eval_every: CountOrZero = 0
     save_every: CountOrZero = 0

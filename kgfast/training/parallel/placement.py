@@ -107,9 +107,11 @@ class Placement:
 
     # Between steps.
 
-    def ranks(self, model: Model, dataset: Dataset, split: str, config: Config) -> RankResult:
-        """Filtered ranks of a split."""
-        return ranks_of(model, dataset, split, config)
+    def ranks(
+        self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
+    ) -> RankResult:
+        """Filtered ranks of a split, or of its first ``most`` triples."""
+        return ranks_of(model, dataset, split, config, most=most)
 
     def head(self, folder: RunFolder, kind: str, state: State, table: str) -> State:
         """What the head of a checkpoint holds, once the rows that are not in it are written.

@@ -84,10 +84,12 @@ class Replicated(Placement):
         """As :meth:`Placement.add_up`."""
         self._crew.add_up(parameters)
 
-    def ranks(self, model: Model, dataset: Dataset, split: str, config: Config) -> RankResult:
+    def ranks(
+        self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
+    ) -> RankResult:
         """As :meth:`Placement.ranks`, by all processes: each ranks a part of the triples."""
         check_split(split)
-        return self._ranks(model, getattr(dataset, split), dataset.known(), config)
+        return self._ranks(model, getattr(dataset, split)[:most], dataset.known(), config)
 
     def _ranks(self, model: Model, triples: Any, known: KnownTriples, config: Config) -> RankResult:
         def ranked(dim: int | None) -> Ranks:

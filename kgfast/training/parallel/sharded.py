@@ -90,7 +90,9 @@ class Sharded(Replicated):
 
         return float((self._crew.gather(square(table=True)).sum() + square(table=False)).sqrt())
 
-    def ranks(self, model: Model, dataset: Dataset, split: str, config: Config) -> RankResult:
+    def ranks(
+        self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
+    ) -> RankResult:
         """As :meth:`Placement.ranks`, of the shards where they are.
 
         Ranking takes ranges of rows. So entities are numbered anew for it, those of process 0
@@ -103,7 +105,7 @@ class Sharded(Replicated):
             )
         start = int(self._starts()[self.rank])
         shard = Shard(model.entity.detach(), start=start, total_rows=self._total)
-        hrt = getattr(dataset, split).hrt
+        hrt = getattr(dataset, split).hrt[:most]
         ranks = self._ranks(model.with_entity(shard), self._placed(hrt), self._known, config)
         if isinstance(ranks, Ranks):
             return _renamed(ranks, hrt, dataset)
