@@ -238,7 +238,7 @@ class TestEvaluate:
         caption, _, table = result.stdout.strip().partition("\n")
         assert table == repr(ranks).strip()
         step = checkpoint.load(trained[0] / "best.safetensors")[1]["step"]
-        assert caption == f"{trained[0]}: {split} triples by the best checkpoint (step {step})"
+        assert caption == f"{split} triples by the best checkpoint (step {step})"
 
     def test_the_test_metrics_of_the_result(self, trained):
         metrics = RunFolder(trained[0]).read_result()["test"]

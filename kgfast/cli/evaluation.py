@@ -66,13 +66,12 @@ def evaluate(
         sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
         limits = {"max_memory": max_memory, "partial": partial}
         if holds_tables(run):
-            typer.echo(f"{run}: {split.value} triples")
-            results = _of_tables(run, data, split, sides, limits)
+            which, results = "tables of the folder", _of_tables(run, data, split, sides, limits)
         else:
             check_limits(run, limits)
             loaded = load(run, checkpoint, data, set)
-            typer.echo(f"{run}: {split.value} triples by the {_which(run, checkpoint, loaded)}")
-            results = _of_run(loaded, split, sides)
+            which, results = _which(run, checkpoint, loaded), _of_run(loaded, split, sides)
+        typer.echo(f"{split.value} triples by the {which}")
         for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
             typer.echo("" if dim is None else f"dim {dim}", nl=dim is not None)
             shown = ranks.raw if raw else ranks
@@ -80,7 +79,7 @@ def evaluate(
 
 
 def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
-    """The checkpoint that was loaded: where there is no best one, the last."""
+    """Name the checkpoint that was loaded: where there is no best one, the last."""
     from kgfast.training import RunFolder
 
     name = checkpoint.value if RunFolder(run).best.exists() else Which.last.value

@@ -150,7 +150,7 @@ def _calibrate(folder: Path | None) -> None:
 
 
 def _rates_of_this_machine() -> Any:
-    """Those that were measured, if they can be read."""
+    """Return the rates that were measured, or the default ones where these cannot be read."""
     from kgfast.planning.defaults import default_rates
     from kgfast.planning.rates import load_rates
 
