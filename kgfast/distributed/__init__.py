@@ -1,8 +1,16 @@
 """Ranking and prediction by several processes: torch.distributed, or any scheduler of ranges."""
 
-from kgfast.distributed.meeting import LostProcessError
+from kgfast.distributed.meeting import LostProcessError, OtherProcessError
 from kgfast.distributed.prediction import topk
 from kgfast.distributed.ranges import RangeCounts, count_range, merge
 from kgfast.distributed.ranking import rank
 
-__all__ = ["LostProcessError", "RangeCounts", "count_range", "merge", "rank", "topk"]
+__all__ = [
+    "LostProcessError",
+    "OtherProcessError",
+    "RangeCounts",
+    "count_range",
+    "merge",
+    "rank",
+    "topk",
+]

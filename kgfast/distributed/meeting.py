@@ -5,20 +5,27 @@ and tells who it was; numbers go through collectives of a gloo group, whose fail
 (those of nccl end the process). Both are small: what is sent does not grow with the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import wraps
 from itertools import count
-from typing import TypeVar
+from numbers import Real
+from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
+from kgfast.graph import shown
+
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 _NOTE, _ERROR = "=", "!"  # how notes begin
-_CALLS = count()  # every process makes the same calls in the same order
+_LONGEST = 1e9  # seconds, 30 years: clocks of stores and groups count nanoseconds in 64 bits
 
 
 class LostProcessError(RuntimeError):
@@ -36,14 +43,20 @@ class LostProcessError(RuntimeError):
 
 
 class OtherProcessError(RuntimeError):
-    """Another process failed, and said why."""
+    """Another process failed in this call, and said why."""
 
 
 class Meeting:
     """All processes of one call.
 
+    Every call has a number, counted in the store for each process: a call meets only the calls of
+    its own number. As a context, the meeting tells the other processes of an error within, and
+    ends the groups that it made.
+
     Parameters
     ----------
+    call : str
+        The name of the call, which all processes must share.
     timeout : float
         Seconds that a process waits for the others at each step.
 
@@ -53,38 +66,52 @@ class Meeting:
         This process among how many.
     """
 
-    def __init__(self, timeout: float) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
+    begun = 0  # meetings of this process
+
+    def __init__(self, call: str, timeout: float) -> None:
+        given: Any = timeout
+        if not (isinstance(given, Real) and 0 < timeout <= _LONGEST):
+            raise ValueError(
+                f"timeout must be a positive number of seconds, at most {_LONGEST:g}; got "
+                f"{shown(timeout)}"
+            )
         _join()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.timeout = timeout
-        self._store = PrefixStore(f"kgfast/{next(_CALLS)}", _get_default_store())
+        self.timeout, self._call = timeout, call
+        store = _get_default_store()
+        number = store.add(f"kgfast/calls/{self.rank}", 1)
+        Meeting.begun += 1
+        self._store = PrefixStore(f"kgfast/{number}", store)
         self._steps = count()
         self._groups: list[dist.ProcessGroup] = []
         self._told: BaseException | None = None  # what all others know of already
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.leave()  # where others wait in a collective, that fails now
+        if error is not None:
+            self.tell(error)
+
     def together(self, work: Callable[[], Result]) -> Result:
-        """What this process makes of its work, once all have done theirs.
+        """Return what this process makes of its work, once all have done theirs.
 
         Raises
         ------
         Exception
-            The work's own; where that of another process failed, an OtherProcessError of its name.
+            The work's own, at once; where that of another process failed, an OtherProcessError of
+            its name.
         LostProcessError
             If a process did not come within the timeout.
         """
-        error, result = None, None
         try:
             result = work()
-        except Exception as raised:
-            error = raised
-        notes = self._meet("" if error is None else _failed(error))
-        if error is not None:
-            self._told = error
-            raise error
-        self._raise_noted(notes)
-        return result  # type: ignore[return-value]
+        except Exception as error:
+            self.tell(error)
+            raise
+        self._raise_noted(self._meet(""))
+        return result
 
     def _raise_noted(self, notes: dict[int, str]) -> None:
         """Raise the errors among the notes of other processes, if there are any."""
@@ -102,22 +129,43 @@ class Meeting:
         """
         try:
             yield
-        except (LostProcessError, OtherProcessError):
-            raise
         except BaseException as error:
-            if error is not self._told:
+            if not (isinstance(error, OtherProcessError) or error is self._told):
                 self.leave()  # where others wait in a collective, that fails now
-                self._tell(_failed(error))
+                self.tell(error)
             raise
 
-    def share(self, note: str) -> list[str]:
-        """The notes of all processes, by rank."""
-        notes = self._meet(_NOTE + note)
+    def tell(self, error: BaseException) -> None:
+        """Come to the next step with an error, and go; nobody is waited for."""
+        if isinstance(error, OtherProcessError) or error is self._told:
+            return
+        self._told = error
+        with suppress(RuntimeError):  # where nobody hears it, that is so
+            self._arrive(next(self._steps), f"{_ERROR}{type(error).__name__}: {error}")
+
+    def agree(self, facts: Mapping[str, str], own: Any = None) -> list[Any]:
+        """Return what each process has of its own, by rank, once all have the same facts.
+
+        Raises
+        ------
+        ValueError
+            In all processes, with the first fact that differs.
+        """
+        notes = self._meet(_NOTE + json.dumps([{"the call": self._call} | dict(facts), own]))
         self._raise_noted(notes)
-        return [notes[rank].removeprefix(_NOTE) for rank in range(self.size)]
+        said = [json.loads(notes[rank].removeprefix(_NOTE)) for rank in range(self.size)]
+        expected = said[0][0]
+        for rank, (values, _) in enumerate(said):
+            for name, value in expected.items():
+                if values.get(name) != value:
+                    raise ValueError(
+                        f"processes 0 and {rank} differ in {name}: {value} and {values.get(name)}"
+                    )
+        return [own for _, own in said]
 
     def group(self, members: Sequence[Sequence[int]], backend: str = "gloo") -> dist.ProcessGroup:
-        """The one of several groups that this process is in; each process is in one."""
+        """Make groups, of which each process is in one, and return that of this process."""
+        self.together(lambda: None)  # a group does not say who is missing
         own: dist.ProcessGroup | None = None
         for ranks in members:
             made = dist.new_group(
@@ -200,11 +248,6 @@ class Meeting:
         if self._store.add(f"{step}/arrived", 1) == self.size:
             self._store.set(f"{step}/go", str(self._store.add(f"{step}/notes", 0)))
 
-    def _tell(self, note: str) -> None:
-        """Come to the next step with a note, and go; where nobody hears it, that is so."""
-        with suppress(RuntimeError):
-            self._arrive(next(self._steps), note)
-
     def _wait(self, step: int, go: str) -> None:
         try:
             self._store.wait([go], timedelta(seconds=self.timeout))
@@ -222,9 +265,34 @@ class Meeting:
             ) from None
 
 
-def _failed(error: BaseException) -> str:
-    """The note about an error."""
-    return f"{_ERROR}{type(error).__name__}: {error}"
+def announced(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorate what all processes call: an error that it raises before it meets them is told, too.
+
+    That of arguments that the call does not take is one.
+    """
+
+    @wraps(call)
+    def told(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        if num_processes() > 1:
+            _join()
+        begun = Meeting.begun
+        try:
+            return call(*args, **options)
+        except BaseException as error:
+            if begun == Meeting.begun and num_processes() > 1:
+                Meeting(call.__qualname__, 1.0).tell(error)
+            raise
+
+    return told
+
+
+def num_processes() -> int:
+    """Return how many processes work together, by torch.distributed or by what torchrun says."""
+    if not dist.is_available():
+        return 1
+    if dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
 
 
 def _join() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kgfast.distributed.held import Held
-from kgfast.distributed.meeting import Meeting
+from kgfast.distributed.meeting import Meeting, announced
 from kgfast.distributed.ranges import ids_of, named_rows
 from kgfast.distributed.team import Team, digest, names_digest
 from kgfast.eval.asked import asked_for, check_full, query_in_words
@@ -33,6 +33,7 @@ from kgfast.ops.topk import check_k
 from kgfast.progress import progress_bar
 
 
+@announced
 def topk(
     model: Any,
     *,
@@ -76,22 +77,19 @@ def topk(
     Raises
     ------
     ValueError, TypeError
-        As :func:`kgfast.topk`. What is wrong in one process is an error in all: there a
-        RuntimeError that names it.
+        As :func:`kgfast.topk`.
+    OtherProcessError
+        In the other processes, if one fails: the message names that process.
     LostProcessError
         If a process ended or hangs; its ``ranks`` says which.
     """
-    meeting = Meeting(timeout)
-    try:
-        wanted = meeting.together(
-            lambda: _Wanted.of(
-                (model, heads, relations, tails), (k, candidate_ids, pad), known, vocabulary
-            )
+    with Meeting("kgfast.distributed.topk", timeout) as meeting:
+        wanted = _Wanted.of(
+            (model, heads, relations, tails), (k, candidate_ids, pad), known, vocabulary
         )
-        held, size = meeting.together(
-            lambda: (Held.of(model, dims), checked_batch_size(batch_size, model))
-        )
-        team = Team.of(meeting, held, wanted.facts() | {"batch_size": str(size)})
+        held, size = Held.of(model, dims), checked_batch_size(batch_size, model)
+        facts = {"pad": str(bool(pad)), "batch_size": str(size)}
+        team = Team.of(meeting, held, wanted.facts() | facts)
         count = len(wanted.anchors)
         scores = torch.zeros((count, k), dtype=torch.float64, device="cpu")
         best = torch.zeros((count, k), dtype=torch.int64, device="cpu")
@@ -105,10 +103,8 @@ def topk(
                 show(len(rows))
         team.tell_others(scores)
         team.tell_others(best)
-    finally:
-        meeting.leave()
-    if not pad:
-        check_full(best, wanted.query_in_words)
+        if not pad:
+            check_full(best, wanted.query_in_words)
     dtype = torch.float64 if held.dtype == torch.float64 else torch.float32
     device = held.device
     return Predictions(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kgfast.distributed.held import Held
-from kgfast.distributed.meeting import Meeting
+from kgfast.distributed.meeting import Meeting, announced
 from kgfast.distributed.ranges import Asked, Questions, count, roles
 from kgfast.distributed.team import Team, digest, names_digest
 from kgfast.eval.batches import check_names, check_rankable, evaluating
@@ -19,6 +19,7 @@ from kgfast.models.base import SIDES, Side
 from kgfast.progress import progress_bar
 
 
+@announced
 def rank(
     model: Any,
     triples: Any,
@@ -76,8 +77,9 @@ def rank(
     Raises
     ------
     ValueError, TypeError
-        As :func:`kgfast.rank`. What is wrong in one process is an error in all: there a
-        RuntimeError that names it.
+        As :func:`kgfast.rank`.
+    OtherProcessError
+        In the other processes, if one fails: the message names that process.
     LostProcessError
         If a process ended or hangs; its ``ranks`` says which.
 
@@ -88,12 +90,9 @@ def rank(
         part = kgfast.tables.Shard(rows, start=first, total_rows=40_943)
         ranks = kgfast.distributed.rank(kgfast.RotatE(part, relation), triples, known=known)
     """
-    meeting = Meeting(timeout)
-    try:
-        asked, held, names = meeting.together(
-            lambda: _checked(
-                (model, triples, vocabulary), (known, sides, candidate_ids), (dims, batch_size, nan)
-            )
+    with Meeting("kgfast.distributed.rank", timeout) as meeting:
+        asked, held, names = _checked(
+            (model, triples, vocabulary), (known, sides, candidate_ids), (dims, batch_size, nan)
         )
         team = Team.of(meeting, held, _facts(asked, held, names))
         shows = progress and meeting.rank == 0
@@ -105,8 +104,6 @@ def rank(
             meeting.together(lambda: None)
             meeting.sum(counts, team.everyone)
         return asked.ranks(counts, held.total, names)
-    finally:
-        meeting.leave()
 
 
 def _checked(

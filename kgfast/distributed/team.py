@@ -1,7 +1,6 @@
 """Who holds which rows, who shares which triples, and what they send each other."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,16 +52,8 @@ class Team:
         ValueError
             In all processes: if they differ, hold rows twice, or leave rows out.
         """
-        own = {"span": [held.start, held.stop], "facts": _facts_of(held) | facts}
-        notes = [json.loads(note) for note in meeting.share(json.dumps(own))]
-        for rank, note in enumerate(notes):
-            for name, value in notes[0]["facts"].items():
-                if note["facts"][name] != value:
-                    raise ValueError(
-                        f"processes 0 and {rank} differ in {name}: {value} and "
-                        f"{note['facts'][name]}"
-                    )
-        teams = teams_of([tuple(note["span"]) for note in notes], held.total)
+        spans = meeting.agree(_facts_of(held) | facts, [held.start, held.stop])
+        teams = teams_of([(start, stop) for start, stop in spans], held.total)
         share = next(i for i, ranks in enumerate(teams) if meeting.rank in ranks)
         everyone = meeting.group([range(meeting.size)])
         group = everyone if len(teams) == 1 else meeting.group(teams)
@@ -169,13 +160,13 @@ def names_digest(names: Names) -> str:
 def _facts_of(held: Held) -> dict[str, str]:
     """What must be the same of the models, in words."""
     model = held.model
-    values = {
-        name: value
+    others = [
+        value
         for module in modules_of(model)
-        for name, value in module.named_parameters(recurse=False)
+        for values in (module.named_parameters, module.named_buffers)
+        for name, value in sorted(values(recurse=False))
         if name != "entity"
-    }
-    others = [value for name, value in sorted(values.items())]
+    ]
     return {
         "the model": f"{type(model).__name__} of score {model.score}",
         "the shape of the entity table": f"[{held.total}, {held.width}]",

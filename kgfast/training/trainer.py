@@ -15,12 +15,12 @@ from kgfast.datasets import Dataset
 from kgfast.eval.index import Index
 from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranks import Ranks
-from kgfast.training.build import build_model, device_of, load_dataset
+from kgfast.training.build import build_model, load_dataset
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
 from kgfast.training.evaluation import ranks_of
 from kgfast.training.mapped import room_of
-from kgfast.training.parallel.launch import placement_of
+from kgfast.training.parallel.launch import placed
 from kgfast.training.provenance import provenance
 from kgfast.training.run import Job, Run
 from kgfast.training.run_folder import RunFolder
@@ -161,8 +161,8 @@ class Trainer:
     ) -> None:
         start = time.perf_counter()
         self.config = config
-        self.device = device_of(config)
-        self.placement = placement = placement_of(config, self.device)
+        self.device, self.placement = placed(config)
+        placement = self.placement
         self.progress = progress
         self.folder = None if run_dir is None else RunFolder(run_dir)
         fresh, room = placement.fresh, room_of(config)

@@ -7,13 +7,18 @@ import torch
 
 import kgfast
 from kgfast import distributed
+from kgfast.distributed import OtherProcessError
 from support.gloo import run_together, values
 from support.ranked_together import (
     CANDIDATES,
+    EARLY,
     bytes_sent,
+    early_failures,
     errors_of,
+    late,
     of_files,
     results_of,
+    shuffled,
     tables_with_nan,
     without_one,
 )
@@ -21,6 +26,7 @@ from support.shared_out import (
     assert_same,
     example,
     model_of,
+    tables_of,
 )
 
 
@@ -101,6 +107,11 @@ def test_what_is_wrong_in_one_process_is_an_error_in_all():
         "relations": (ValueError, "differ in the relations and other parameters"),
         "triples": (ValueError, "differ in triples: 40 triples"),
         "vocabulary": (ValueError, "differ in vocabularies: 97 names"),
+        "nan=": (ValueError, "processes 0 and 1 differ in nan: error and worst"),
+        "function": (ValueError, "the call: kgfast.distributed.rank and kgfast.distributed.topk"),
+        "pad": (ValueError, "processes 0 and 1 differ in pad: True and False"),
+        "convolution.weight": (ValueError, "differ in the relations and other parameters"),
+        "image_norm.running_mean": (ValueError, "differ in the relations and other parameters"),
         "overlap": (ValueError, "shards: rows 40 .. 49 of 97 are held twice"),
         "gap": (ValueError, "shards: nobody holds rows 50 .. 59 of 97"),
     }.items():
@@ -114,6 +125,29 @@ def test_what_is_wrong_in_one_process_is_an_error_in_all():
     assert str(bad_id[1]).startswith("process 0 of 2: ValueError: triples[0]")
     for case in cases:
         assert "has 1, k is 3 (pad=True" in str(case["full"])
+
+
+def test_a_call_that_fails_before_it_meets_the_others_is_an_error_of_that_call_in_all():
+    cases = values(run_together(2, early_failures))
+    for number, (name, (_, options)) in enumerate(EARLY.items()):
+        (told, found), (own, like) = (case[number] for case in cases)
+        assert not isinstance(own, OtherProcessError), (name, own)
+        assert isinstance(told, OtherProcessError), (name, told)
+        assert str(told).startswith(f"process 1 of 2: {type(own).__name__}: {own}"), name
+        assert next(iter(options)).split("_")[0] in str(own), (name, own)
+        graph, table = example(), shuffled(2 * number + 1)
+        expected = kgfast.rank(kgfast.DistMult(table, tables_of("DistMult")[1]), graph.hrt)
+        assert_same(found, expected)
+        assert_same(like, expected)
+
+
+def test_a_call_that_comes_too_late_is_told_so_and_the_next_one_meets():
+    (first, found), (late_one, like) = values(run_together(2, late))
+    assert isinstance(first, distributed.LostProcessError), first
+    assert isinstance(late_one, OtherProcessError), late_one
+    assert str(late_one).startswith("process 0 of 2: LostProcessError: process 1 of 2 did not come")
+    assert_same(found, kgfast.rank(model_of("DistMult"), example().hrt))
+    assert_same(like, found)
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ KINDS: dict[str, Kind] = {
         Kind("checkpoints: resumed", checkpoints.resume, "checkpoints", 10),
         Kind("checkpoints: partial folders", partials.folder, "checkpoints", 20),
         Kind("threads, forks, signals", processes.script, "processes", 0.6, 300.0),
+        Kind("calls of processes", processes.together, "processes", 0.6, 300.0, sanitized=()),
         # ThreadSanitizer and AddressSanitizer need more address space than any limit leaves.
         Kind("limits of memory", processes.memory, "processes", 0.3, 300.0, sanitized=()),
         Kind("runs: kills", runs.kill, "runs", 0.3, 900.0),

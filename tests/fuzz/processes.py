@@ -6,10 +6,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
+import torch
+
+import kgfast
 from fuzz.case import Case, expect
 from fuzz.surroundings import worker_environment
+from kgfast.distributed import OtherProcessError
+from support.gloo import run_together
+from support.ranked_together import planned, shuffled
+from support.shared_out import N, assert_same, example, tables_of
 
 PRELUDE = """
 import os, resource, signal, sys, threading, time
@@ -155,6 +164,54 @@ def script(case: Case) -> None:
 def memory(case: Case) -> None:
     """Limits of the address space."""
     _run(case, "memory")
+
+
+def together(case: Case) -> None:
+    """Calls of several processes, some of which fail in some of them: what all others are told.
+
+    No two calls differ in more than the rows of the table.
+    """
+    world = case.choice((2, 2, 3, 4))
+    cuts = sorted(case.pick.randrange(N + 1) for _ in range(world - 1))
+    spans = list(pairwise([0, *cuts, N]))
+    plan: list[dict[str, Any]] = []
+    for number in range(case.pick.randint(2, 6)):
+        fails: dict[int, str] = {}
+        if case.chance(0.6):
+            for rank in case.pick.sample(range(world), case.pick.randint(1, world)):
+                fails[rank] = case.choice(("misspelt", "timeout", "id", "NaN", "interrupt"))
+        what = case.choice(("rank", "rank", "topk"))
+        plan.append({"what": what, "seed": case.number * 10 + number, "fails": fails})
+    case.note(spans=spans, plan=plan)
+    results = run_together(world, partial(planned, spans, plan), timeout=120 * _patience())
+    for rank, result in enumerate(results):
+        expect(isinstance(result, list), f"process {rank} of {world}: {result!r}")
+    for number, call in enumerate(plan):
+        came = [result[number] for result in results]
+        # What stands in rows that nobody asks for, or that a process has none of, fails nowhere.
+        failed = [rank for rank, one in enumerate(came) if isinstance(one, BaseException)]
+        early = [rank for rank, why in call["fails"].items() if why not in ("NaN", "interrupt")]
+        expect(set(early) <= set(failed), f"call {number}: {came}")
+        if not failed:
+            _expect_found(call, came)
+            continue
+        own = [rank for rank in failed if not isinstance(came[rank], OtherProcessError)]
+        expect(len(failed) == world and set(own) <= set(call["fails"]), f"call {number}: {came}")
+        for rank in set(failed) - set(own):
+            expect(str(came[rank]).startswith(f"process {min(own)} of "), f"call {number}: {came}")
+
+
+def _expect_found(call: dict[str, Any], came: Sequence[Any]) -> None:
+    model = kgfast.DistMult(shuffled(call["seed"]), tables_of("DistMult")[1])
+    hrt = example().hrt
+    if call["what"] == "rank":
+        for ranks in came:
+            assert_same(ranks, kgfast.rank(model, hrt))
+        return
+    expected = kgfast.topk(model, heads=hrt[:, 0], relations=hrt[:, 1], k=5)
+    for best in came:
+        expect(torch.equal(best.ids, expected.ids), f"{best.ids} and {expected.ids}")
+        expect(torch.equal(best.scores, expected.scores), f"{best.scores} and {expected.scores}")
 
 
 def _run(case: Case, name: str) -> None:

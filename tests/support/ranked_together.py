@@ -11,6 +11,7 @@ from torch import Tensor
 import kgfast
 from kgfast import distributed
 from kgfast.tables import Shard
+from kgfast.training import Config, Trainer
 from support.shared_out import DIM, RELATIONS, FileTable, N, example, model_of, tables_of
 
 CANDIDATES = [3, 5, 50, 96, 20]
@@ -104,6 +105,7 @@ def errors_of(rank: int) -> dict[str, Exception]:
     attempt("relations", own=relation + rank)
     attempt("triples", hrt=graph.hrt[: 40 - rank])
     attempt("vocabulary", vocabulary=names)
+    attempt("nan=", nan="worst" if rank else "error")
     attempt("overlap", rows=entity[40:97] if rank else entity[:50], start=40 * rank)
     attempt("gap", rows=entity[60:97] if rank else entity[:50], start=60 * rank)
     broken = entity.clone()
@@ -117,6 +119,132 @@ def errors_of(rank: int) -> dict[str, Exception]:
         distributed.topk(model, heads=0, relations=0, k=3, known=many, timeout=20)
     except ValueError as error:
         found["full"] = error
+    try:  # another function
+        if rank:
+            distributed.topk(model, heads=0, relations=0, k=3, timeout=20)
+        else:
+            distributed.rank(model, graph.hrt, timeout=20)
+    except ValueError as error:
+        found["function"] = error
+    try:
+        distributed.topk(model, heads=0, relations=0, k=3, pad=rank == 0, timeout=20)
+    except ValueError as error:
+        found["pad"] = error
+    for part in ("convolution.weight", "image_norm.running_mean"):
+        network = model_of("ConvE")
+        network.state_dict()[part].add_(rank)
+        try:
+            distributed.rank(network, graph.hrt, timeout=20)
+        except ValueError as error:
+            found[part] = error
+    return found
+
+
+def shuffled(seed: int) -> Tensor:
+    """The entities of DistMult in another order."""
+    generator = torch.Generator().manual_seed(seed)
+    return tables_of("DistMult")[0][torch.randperm(N, generator=generator)]
+
+
+# Calls that fail in one process before it meets the others: function, and what is wrong with it.
+EARLY: dict[str, tuple[str, dict[str, Any]]] = {
+    "misspelt": ("rank", {"batchsize": 16}),
+    "no timeout": ("rank", {"timeout": 0}),
+    "a timeout of text": ("topk", {"timeout": "soon"}),
+    "a timeout past all bounds": ("rank", {"timeout": 1e300}),
+    "no model": ("rank", {"model": None}),
+    "misspelt, topk": ("topk", {"ks": 3}),
+    "k past the table": ("topk", {"k": 98}),
+    "a device that is not there": ("train", {"device": "cuda:99"}),
+}
+
+
+def early_failures(rank: int) -> list[tuple[Any, Any]]:
+    """What comes of calls that fail in process 1 alone, and of the call after each.
+
+    The calls differ in nothing but the rows of the table, which no digest compares.
+    """
+    graph, (first, last) = example(), ((0, 50), (50, 97))[rank]
+    seeds = iter(range(2 * len(EARLY)))
+
+    def call(what: str, options: dict[str, Any]) -> Any:
+        table = shuffled(next(seeds))[first:last]
+        own: dict[str, Any] = {
+            "model": kgfast.DistMult(
+                Shard(table, start=first, total_rows=N), tables_of("DistMult")[1]
+            ),
+            "timeout": 20,
+        }
+        if what == "rank":
+            return distributed.rank(**(own | {"triples": graph.hrt} | options))
+        if what == "topk":
+            asked = {"heads": [1, 2], "relations": 0, "k": 3}
+            return distributed.topk(**(own | asked | options))
+        values = {"dataset": {"name": "synthetic"}, "model": {"name": "rotate", "base_dim": 8}}
+        limits = {"train": {"steps": 1}, "optim": {"lr": 0.1}}
+        return Trainer(Config.from_dict(values | limits | options), progress=False)
+
+    found = []
+    for what, options in EARLY.values():
+        try:
+            came: Any = call(what, options if rank else {})
+        except Exception as error:
+            came = error
+        found.append((came, call("rank", {})))
+    return found
+
+
+def planned(spans: list[tuple[int, int]], plan: list[dict[str, Any]], rank: int) -> list[Any]:
+    """What comes of calls one after the other, each of other rows, some of which fail here.
+
+    A call of the plan says ``what`` is called, the ``seed`` of its rows, and why it ``fails`` in
+    which processes.
+    """
+    hrt, found = example().hrt, []
+    for call in plan:
+        why = call["fails"].get(rank)
+        table = shuffled(call["seed"])
+        if why == "NaN":
+            table[:] = torch.nan
+        if why == "id":
+            hrt = torch.tensor([[0, RELATIONS, 0]])
+        first, last = spans[rank]
+        shard = Shard(table[first:last], start=first, total_rows=N)
+        model = kgfast.DistMult(shard, tables_of("DistMult")[1])
+        if why == "interrupt":
+            model.queries = _interrupted
+        options: dict[str, Any] = {"timeout": 0 if why == "timeout" else 30}
+        if why == "misspelt":
+            options["batchsize"] = 3
+        try:
+            if call["what"] == "rank":
+                came: Any = distributed.rank(model, hrt, batch_size=16, **options)
+            else:
+                heads, relations, _ = hrt.T
+                asked = {"heads": heads, "relations": relations, "k": 5}
+                came = distributed.topk(model, batch_size=16, **asked, **options)
+        except (Exception, KeyboardInterrupt) as error:
+            came = error
+        hrt = example().hrt
+        found.append(came)
+    return found
+
+
+def _interrupted(*args: Any, **options: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def late(rank: int) -> list[Any]:
+    """What comes of a call that process 1 makes when process 0 has given up, and of the next."""
+    graph, found = example(), []
+    span = ((0, 50), (50, 97))[rank]
+    for seconds in (4 * rank, 0):
+        time.sleep(seconds)
+        try:
+            model = model_of("DistMult", span)
+            found.append(distributed.rank(model, graph.hrt, timeout=30 if seconds or found else 2))
+        except RuntimeError as error:
+            found.append(error)
     return found
 
 

@@ -1,7 +1,5 @@
 """That processes train the same run, and in a way that can be shared out."""
 
-import json
-
 import torch
 
 from kgfast.datasets import Dataset
@@ -33,21 +31,19 @@ def check_agreement(
 
 
 def check_same(meeting: Meeting, facts: dict[str, str]) -> None:
-    """That all processes have the same facts.
+    """Check that all processes have the same facts.
 
     Raises
     ------
     ValueError
         In all processes, with the first that differs.
     """
-    notes = [json.loads(note) for note in meeting.share(json.dumps(facts))]
-    for rank, note in enumerate(notes):
-        for name, value in notes[0].items():
-            if note.get(name) != value:
-                raise ValueError(
-                    f"processes 0 and {rank} differ in {name}: {value} and {note.get(name)}; all "
-                    "of a run must be started with the same command and the same data"
-                )
+    try:
+        meeting.agree(facts)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; all of a run must be started with the same command and the same data"
+        ) from None
 
 
 def _check_trainable(config: Config) -> None:

@@ -35,9 +35,9 @@ class Crew:
     """
 
     def __init__(self, timeout: float, device: torch.device) -> None:
-        self.meeting = Meeting(timeout)
+        self.meeting = Meeting("kgfast.training.Trainer", timeout)
         self.rank, self.size = self.meeting.rank, self.meeting.size
-        self.meeting.together(lambda: None)  # groups do not say who is missing
+        self.meeting.agree({})
         everyone = [range(self.size)]
         self._numbers = self.meeting.group(everyone)
         self._rows = self._numbers

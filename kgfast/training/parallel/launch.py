@@ -1,40 +1,40 @@
 """Which placement a run has: what started its processes, and what its config says."""
 
-import os
-
 import torch
 import torch.distributed as dist
 
+from kgfast.training.build import device_of
 from kgfast.training.config import Config
 from kgfast.training.parallel.placement import ALONE, Placement
 
 
-def placement_of(config: Config, device: torch.device) -> Placement:
-    """That of a config, where torchrun started several processes; else that of one.
+def placed(config: Config) -> tuple[torch.device, Placement]:
+    """Return the device and the placement of a config: of several processes, or of one.
+
+    What is wrong in one of several processes is told to the others.
 
     Raises
     ------
     RuntimeError
         Where processes cannot find each other.
     """
-    if _num_processes() == 1:
-        return ALONE
+    if dist.is_available():
+        from kgfast.distributed.meeting import announced, num_processes
+
+        if num_processes() > 1:
+            return announced(_placed_together)(config)
+    return device_of(config), ALONE
+
+
+def _placed_together(config: Config) -> tuple[torch.device, Placement]:
     from kgfast.training.parallel.crew import Crew
 
+    device = device_of(config)
     crew = Crew(config.distributed.timeout, device)
     if config.distributed.tables == "sharded":
         from kgfast.training.parallel.sharded import Sharded
 
-        return Sharded(crew)
+        return device, Sharded(crew)
     from kgfast.training.parallel.replicated import Replicated
 
-    return Replicated(crew)
-
-
-def _num_processes() -> int:
-    """How many train together, by torch.distributed or by what torchrun says."""
-    if not dist.is_available():
-        return 1
-    if dist.is_initialized():
-        return dist.get_world_size()
-    return int(os.environ.get("WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
+    return device, Replicated(crew)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kgfast import distributed
 from kgfast.datasets import Dataset
+from kgfast.distributed.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
 from kgfast.losses.croppable import WholeBatch
@@ -84,6 +85,7 @@ class Replicated(Placement):
         """As :meth:`Placement.add_up`."""
         self._crew.add_up(parameters)
 
+    @announced
     def ranks(
         self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
     ) -> RankResult:

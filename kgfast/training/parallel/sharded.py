@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
+from kgfast.distributed.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
 from kgfast.losses.sampled import distinct_ids
@@ -90,6 +91,7 @@ class Sharded(Replicated):
 
         return float((self._crew.gather(square(table=True)).sum() + square(table=False)).sqrt())
 
+    @announced
     def ranks(
         self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
     ) -> RankResult:
