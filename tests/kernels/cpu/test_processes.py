@@ -1,12 +1,16 @@
 """Threads, forks, signals, the end of the interpreter, and memory limits, of the CPU backend."""
 
+import os
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from kgfast.kernels import cpu
+from support.paths import TESTS
 from support.processes import finish, run_script
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -224,7 +228,38 @@ def test_memory_that_a_worker_does_not_get_is_an_error(rows, k, batch):
         """,
         PRELUDE,
     )
-    assert finish(process) == "['refused', 'served']\n"
+    assert finish(process, timeout=240) == "['refused', 'served']\n"
+
+
+@needs_linux
+def test_the_first_error_of_a_worker_needs_no_memory(tmp_path):
+    """No worker gets any memory, which a library in front of the system's sees to."""
+    compiler, library = shutil.which("cc"), tmp_path / "no_memory.so"
+    if compiler is None:
+        pytest.skip("no C compiler is installed")
+    source = TESTS / "support" / "no_memory.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", library], check=True)
+    process = run_script(
+        f"""
+        import ctypes
+
+        refuses = ctypes.c_int.in_dll(ctypes.CDLL({str(library)!r}), "refuses")
+        table = torch.zeros(20_000, 1)
+        greater()  # the pool is there, and none of its threads has thrown anything
+        refused = 0
+        while not refused:  # the caller may have done all of it before a worker wakes up
+            refuses.value = 1
+            try:
+                topk(table[:24], table, 20_000)
+            except MemoryError:
+                refused += 1
+            refuses.value = 0
+        print(refused, greater(), topk(table[:24], table, 20_000)[1][-1, -1].item())
+        """,
+        PRELUDE,
+        env=os.environ | {"LD_PRELOAD": str(library)},
+    )
+    assert finish(process, timeout=240) == "1 7 19999\n"
 
 
 @needs_linux

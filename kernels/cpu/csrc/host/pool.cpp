@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <new>
 #include <stdexcept>
 
 #include "host/fpmode.h"
@@ -111,6 +112,9 @@ void Pool::keep(int workers) {
 
 void Pool::loop(int index, uint64_t seen) {
   const FloatMode mode(FloatMode::kIeee);  // a thread begins with the mode of its maker
+  // The first exception of a thread takes memory for the C++ library's own thread-local data, and
+  // the process ends where there is none. So it is thrown here, and not when memory is short.
+  failure_of([](int) { throw std::bad_alloc(); }, index);
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] { return call_ != seen || index >= kept_; });
