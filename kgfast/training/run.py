@@ -143,6 +143,8 @@ class Run:
         self.state = State()
         self.resumed = self._resume() if resume else False
         self._placement.check_same(the_step_that_is_resumed=self.state.step)
+        if folder is not None and self.resumed and self._placement.leads:
+            folder.finish_save({"step": self.state.step}, train.keep)
         at_the_end = ("valid", config.dataset.test_on) if tests else ("valid",)
         count = sum(len(getattr(dataset, split)) for split in at_the_end)
         self._deadline = Deadline(train, time.perf_counter() if began is None else began, count)
@@ -391,14 +393,8 @@ class Run:
         if self._folder is None:
             return
         self._require_finite()
-        folder, step, keep = self._folder, self.state.step, self._config.train.keep
         start = time.perf_counter()
-
-        def write(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-            folder.save_last(tensors, meta)
-            if keep:
-                folder.save_step(step, tensors, meta, keep)
-
+        write = partial(self._folder.save_last, keep=self._config.train.keep)
         self._write_head(write, "state", self._kept.tensors())
         self._deadline.saving = time.perf_counter() - start
 

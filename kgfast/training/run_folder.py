@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ class RunFolder:
         self.graph = self.path / "graph.safetensors"
         self.result = self.path / "result.json"
         self._broken: set[Path] = set()
+        self._read: Path | None = None  # the newest state, when it was read
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the lock that a process needs to write the run; an error names who holds it."""
@@ -86,17 +88,45 @@ class RunFolder:
 
     @property
     def _states(self) -> tuple[Path, ...]:
-        """Where a state may be, the newest first; ``next`` only if a kill fell between renames."""
+        """Where a state may be, the newest first; ``next`` only if a kill fell into its save."""
         return self.next, self.last, self.previous
 
-    def save_last(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Write the newest state; the former one becomes ``previous``, unless it was broken."""
+    def save_last(
+        self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], keep: int = 0
+    ) -> None:
+        """Write the newest state; the former one becomes ``previous``, unless it was broken.
+
+        With ``keep``, ``step_<n>`` is a copy, and all but the newest ``keep`` copies are deleted.
+        """
         self._make()
         for path in self._states:
             if path.is_dir() or (path in self._broken and path.exists()):
                 set_aside(path)
         self._broken.clear()
         save(self.next, tensors, meta)
+        self._put_in_place(meta, keep)
+
+    def finish_save(self, meta: Mapping[str, Any], keep: int = 0) -> None:
+        """Finish the save that a kill left before its end, if the state that was read is of one.
+
+        Parameters
+        ----------
+        meta : mapping
+            Of the state that :meth:`load_last` read; the caller holds the lock since.
+        keep : int
+            As :meth:`save_last` takes it.
+        """
+        if self._read == self.next:
+            self._put_in_place(meta, keep)
+
+    def _put_in_place(self, meta: Mapping[str, Any], keep: int) -> None:
+        """Make ``next`` the last state, as the end of all that is to be done with it."""
+        if keep:
+            copy = self.path / f"step_{meta['step']}.safetensors"
+            write_beside(copy, partial(shutil.copyfile, self.next))
+            whole = self._numbered(_STEP)
+            for path in whole[: max(0, len(whole) - keep)]:
+                path.unlink()
         if self.last.exists():
             os.replace(self.last, self.previous)
         os.replace(self.next, self.last)
@@ -107,17 +137,6 @@ class RunFolder:
         """Write the best state."""
         self._make()
         save(self.best, tensors, meta)
-        self._drop_rows(meta)
-
-    def save_step(
-        self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], keep: int
-    ) -> None:
-        """Write ``step_<n>`` and delete all but the newest ``keep`` of them."""
-        self._make()
-        save(self.path / f"step_{step}.safetensors", tensors, meta)
-        whole = self._numbered(_STEP)
-        for path in whole[: max(0, len(whole) - keep)]:
-            path.unlink()
         self._drop_rows(meta)
 
     def save_model(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -205,6 +224,7 @@ class RunFolder:
                 continue
             if broken:
                 warnings.warn(f"{'; '.join(broken)}; resuming from {path}", stacklevel=2)
+            self._read = path
             return state
         if broken:
             raise ValueError("; ".join(broken))

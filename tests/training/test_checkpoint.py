@@ -411,8 +411,10 @@ class TestRunFolder:
         (tmp_path / "step_7.safetensors.tmp" / "half").touch()
         (tmp_path / "step_notes.txt").touch()
         for step in (9, 10, 100):
-            folder.save_step(step, *state(step), keep=2)
+            folder.save_last(*state(step), keep=2)
         assert sorted(os.listdir(tmp_path)) == [
+            "last.safetensors",
+            "previous.safetensors",
             "step_10.safetensors",
             "step_100.safetensors",
             "step_notes.txt",

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import random
 
 import pytest
@@ -213,6 +214,46 @@ def test_a_disk_that_was_full_costs_nothing(tmp_path, monkeypatch):
     resumed = trainer_of(name, tmp_path / "full")
     resumed.fit(resume=True)
     assert torch.equal(resumed.model.entity, straight.model.entity)
+
+
+@pytest.mark.parametrize("ends_at", [24, STEPS])
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_save_that_a_kill_cut_short_is_finished(renames, ends_at, tmp_path, monkeypatch):
+    """A kill when the state is written and so many of its files have their names."""
+    values = values_of("rotate, row_adam")
+    values["train"] |= {"keep": 2, "eval_every": 12}
+
+    def trainer(folder):
+        config = Config.from_dict(values)
+        return Trainer(config, tmp_path / folder, dataset=synthetic(*GRAPH), progress=False)
+
+    trainer("straight").fit()
+    replace, made = os.replace, []
+
+    def killed(source, path):
+        of_next = source.parent.name == "next.safetensors.tmp"
+        if made or (of_next and load(source)[1]["step"] == ends_at):
+            made.append(path)
+            if len(made) == renames + 2:
+                raise KeyboardInterrupt
+        replace(source, path)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trainer("killed").fit()
+    monkeypatch.undo()
+    assert (tmp_path / "killed" / "next.safetensors").exists()
+    trainer("killed").fit(resume=True)
+    straight, found = (content(tmp_path / folder) for folder in ("straight", "killed"))
+    assert straight.keys() == found.keys()
+    assert {f"step_{n}.safetensors" for n in (STEPS - 4, STEPS)} < found.keys()
+    for name in straight:
+        if name.endswith(".safetensors") and name != "graph.safetensors":
+            (tensors, meta), (others, other) = (
+                load(tmp_path / it / name) for it in ("straight", "killed")
+            )
+            assert meta["step"] == other["step"], name
+            assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items()), name
 
 
 def test_a_truncated_checkpoint_falls_back_to_the_one_before(tmp_path):
