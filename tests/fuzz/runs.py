@@ -36,6 +36,14 @@ def watched(self, number):
             limit_files(options["file_size"])
     return step(self, number)
 Run._step = watched
+replace, renames = os.replace, 0
+def renaming(source, path):
+    global renames
+    renames += 1
+    if renames == options.get("renames"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, path)
+os.replace = renaming
 dataset = synthetic(*graph)
 trainer = Trainer(Config.from_dict(config), folder, dataset=dataset, progress=False)
 print("ready", flush=True)
@@ -61,11 +69,13 @@ def kill(case: Case) -> None:
         given = _given(case)
         _train(given, path / "straight")
         for _ in range(case.pick.randint(1, 3)):
-            options = {
+            options: dict[str, Any] = {
                 "moment": case.pick.randrange(STEPS),
                 "seconds": round(case.pick.uniform(0, 0.05), 4),
                 "train": limit,
             }
+            if case.chance(0.5):  # or between two names, of which a run has about 60
+                options = {"renames": case.pick.randint(1, 70)}
             case.note(**options)
             _train(given, path / "other", options, codes=(-9, 0))
             if (path / "other" / "result.json").exists():
@@ -220,7 +230,8 @@ def _config(case: Case) -> dict[str, Any]:
         "data": {"train_bs": 32, "neg_size": 8, "negatives": negatives},
         "optim": {"name": optimizer, "lr": 0.02},
         "sched": {"name": schedule},
-        "train": {"steps": STEPS, "log_every": 1, "eval_every": 7, "save_every": 3},
+        "train": {"steps": STEPS, "log_every": 1, "eval_every": 7, "save_every": 3}
+        | ({"keep": 2} if case.chance(0.3) else {}),
     }
 
 
@@ -232,8 +243,10 @@ def _train(
 
 
 def _expect_equal(path: Path) -> None:
-    """Tensors, the result and the log of two runs, but for times."""
+    """Files, tensors, the result and the log of two runs, but for times."""
     straight, other = path / "straight", path / "other"
+    names = [sorted(it.name for it in folder.iterdir()) for folder in (straight, other)]
+    expect(names[0] == names[1], f"the files differ: {names}")
     wanted, found = (load_file(it / "last.safetensors") for it in (straight, other))
     expect(wanted.keys() == found.keys(), "the states hold other tensors")
     for name, tensor in wanted.items():
