@@ -329,9 +329,12 @@ class TestPredict:
     def test_known_answers_too(self, trained):
         words = [trained[0], "--head", "e3", "--relation", "next", "--k", 99]
         assert len(self.answers(*words)[0]) == 11
-        found = self.answers(*words, "--known")[0]
+        found = self.answers(*words, "--include-known")[0]
         assert len(found) == 12
         assert "e4" in [it["tail"] for it in found]
+        old = run("predict", *words, "--known")
+        assert old.exit_code == 2
+        assert "--include-known" in old.stderr
 
     def test_heads_and_several_queries(self, trained):
         words = ["--tail", "e1", "--tail", "e2", "--relation", "next", "--relation", "previous"]

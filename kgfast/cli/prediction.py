@@ -47,14 +47,16 @@ def predict(
     dim: Annotated[int | None, typer.Option(help="The sub-model of croppable embeddings.")] = None,
     checkpoint: Checkpoint = Which.best,
     data: Data = None,
-    known: Annotated[
-        bool, typer.Option("--known", help="Known triples are answers too, not only new ones.")
+    include_known: Annotated[
+        bool,
+        typer.Option("--include-known", help="Known triples are answers too, not only new ones."),
     ] = False,
     exclude: Annotated[Names, typer.Option(help="No answer to any query; may be repeated.")] = None,
     exclude_anchor: Annotated[
         bool,
         typer.Option("--exclude-anchor", help="The head, or tail, of a query is no answer to it."),
     ] = False,
+    known: Annotated[bool, typer.Option("--known", hidden=True)] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="An object a line instead of a table.")
     ] = False,
@@ -76,6 +78,8 @@ def predict(
     with errors_in_a_line(debug):
         from kgfast.eval.written import check_suffix, write_columns
 
+        if known:
+            raise ValueError("--known is called --include-known: known triples are answers too")
         if out is not None:
             check_suffix(out)
         if not every:
@@ -100,7 +104,7 @@ def predict(
             "heads": _ids("--head", head, entities) if head else None,
             "relations": _ids("--relation", relation, relations) if relation else None,
             "tails": _ids("--tail", tail, entities) if tail else None,
-            "known": None if known or loaded.dataset is None else loaded.dataset.known(),
+            "known": None if include_known or loaded.dataset is None else loaded.dataset.known(),
             "max_memory": max_memory,
         }
         if every:
@@ -116,7 +120,7 @@ def predict(
             elif exclude_anchor:
                 given["exclude"] = "anchor"
             columns = _answers(loaded, given, k, dim)
-        if loaded.dataset is None and not known:
+        if loaded.dataset is None and not include_known:
             typer.echo(
                 "no data were found: known triples are among the answers (--data DIR leaves them "
                 "out)",

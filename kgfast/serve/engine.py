@@ -69,7 +69,7 @@ class Engine:
         anchors = "tails" if side == "head" else "heads"
         others = "tails" if side == "relation" else "relations"
         asked: dict[str, Any] = {anchors: columns[0], others: columns[1]}
-        filtering = None if questions[0].known else self.known
+        filtering = None if questions[0].include_known else self.known
         found = topk(
             self.model,
             **asked,
@@ -82,7 +82,7 @@ class Engine:
         )
         scores, ids = found.scores.cpu(), found.ids.cpu()
         names = self.names[1 if side == "relation" else 0]
-        shared = {"predicted": side, "known": filtering is None}
+        shared = {"predicted": side, "filtered": filtering is not None}
         return [
             shared
             | {
@@ -108,7 +108,7 @@ class Engine:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def _rank(self, question: Question, triples: Tensor, parts: list[slice]) -> list[Answer]:
-        filtering = None if question.known else self.known
+        filtering = None if question.include_known else self.known
         ranks = rank(
             self.model,
             triples,
@@ -126,7 +126,7 @@ class Engine:
             }
             for row in rows
         ]
-        return [{"known": filtering is None, "ranks": listed[part]} for part in parts]
+        return [{"filtered": filtering is not None, "ranks": listed[part]} for part in parts]
 
     def _score(self, columns: list[Tensor], parts: list[slice]) -> list[Answer]:
         """Scores of tails, as `topk` has them: canonical, rounded once."""

@@ -101,6 +101,8 @@ class _Body(BaseModel):
         field, message = str(first["loc"][0]), first["msg"]
         if first["type"] == "extra_forbidden":
             message = f"unknown field{did_you_mean(field, cls.model_fields)}"
+            if field == "known" and "include_known" in cls.model_fields:
+                message = "unknown field; its name is 'include_known'"
             raise Refused(422, message, shown(field)[1:-1])
         raise Refused(422, message, field + first.get("ctx", {}).get("place", ""))
 
@@ -112,7 +114,7 @@ class TopkBody(_Body):
     relations: Entries | None = None
     tails: Entries | None = None
     k: int = Field(default=10, ge=1)
-    known: bool = False
+    include_known: bool = False
     exclude: Excluded = None
 
 
@@ -125,7 +127,7 @@ class RankBody(_Body):
     sides: list[Literal["head", "relation", "tail"]] = Field(
         default=list(SIDES), min_length=1, max_length=3
     )
-    known: bool = False
+    include_known: bool = False
 
 
 class ScoreBody(_Body):
@@ -148,7 +150,7 @@ class Question:
         the others heads, relations and tails.
     sides : tuple of str
         What is predicted, or ranked.
-    known : bool
+    include_known : bool
         Known triples are candidates too.
     k : int
         Answers to a query.
@@ -159,14 +161,14 @@ class Question:
     kind: Literal["topk", "rank", "score"]
     columns: tuple[list[int], ...]
     sides: tuple[Side, ...] = ()
-    known: bool = False
+    include_known: bool = False
     k: int = 0
     exclude: Sequence[list[int]] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Questions with the same one are answered by one call."""
-        return self.kind, self.sides, self.known
+        return self.kind, self.sides, self.include_known
 
     def __len__(self) -> int:
         """Queries, or triples."""
@@ -205,14 +207,14 @@ class Reader:
             )
         there = self.sizes[1 if side == "relation" else 0]
         exclude = self._excluded(asked.exclude, columns[0], side)
-        return Question("topk", columns, (side,), asked.known, min(asked.k, there), exclude)
+        return Question("topk", columns, (side,), asked.include_known, min(asked.k, there), exclude)
 
     def rank(self, body: bytes) -> Question:
         """The question of ``POST /rank``."""
         asked = RankBody.of(body, self.limits)
         if len(set(asked.sides)) != len(asked.sides):
             raise Refused(422, "must be distinct", "sides")
-        return Question("rank", self._triples(asked), tuple(asked.sides), asked.known)
+        return Question("rank", self._triples(asked), tuple(asked.sides), asked.include_known)
 
     def score(self, body: bytes) -> Question:
         """The question of ``POST /score``."""

@@ -113,7 +113,7 @@ def test_the_best_of_all_facts(trained):
     some = lines_of("predict", trained, "--all", "--head", "e1", "--head", "e2", "--k", 5)
     assert {it["head"] for it in some} <= {"e1", "e2"}
     assert len(lines_of("predict", trained, "--all", "--k", 999)) == 12 * 2 * 12 - 24
-    assert len(lines_of("predict", trained, "--all", "--known", "--k", 999)) == 12 * 2 * 12
+    assert len(lines_of("predict", trained, "--all", "--include-known", "--k", 999)) == 12 * 2 * 12
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])

@@ -32,18 +32,18 @@ def post(client, path, **body):
 
 class TestTopk:
     @pytest.mark.parametrize("asked", ["heads", "tails"])
-    @pytest.mark.parametrize("known", [False, True])
-    def test_answers_are_those_of_topk(self, client, engine, asked, known):
-        found = post(client, "/topk", **{asked: [3, 7]}, relations=2, k=4, known=known)
+    @pytest.mark.parametrize("include_known", [False, True])
+    def test_answers_are_those_of_topk(self, client, engine, asked, include_known):
+        given = {asked: [3, 7], "relations": 2, "k": 4}
+        found = post(client, "/topk", **given, include_known=include_known)
         top = kgfast.topk(
             engine.model,
-            **{asked: [3, 7]},
-            relations=2,
-            k=4,
-            known=None if known else engine.known,
+            **given,
+            known=None if include_known else engine.known,
         )
         assert found["predicted"] == ("tail" if asked == "heads" else "head")
-        assert found["known"] is known
+        assert found["filtered"] is not include_known
+        assert "known" not in found
         ids = [[it["id"] for it in row] for row in found["answers"]]
         scores = [[it["score"] for it in row] for row in found["answers"]]
         assert ids == top.ids.tolist()
@@ -118,12 +118,14 @@ def test_ranks_are_those_of_rank(client, engine):
     triples = [(3, 2, 7), (3, 2, 8), (9, 2, 8)]
     heads, relations, tails = (list(column) for column in zip(*triples, strict=True))
     asked = {"heads": heads, "relations": relations, "tails": tails}
-    for known in (False, True):
-        found = post(client, "/rank", **asked, known=known, sides=["tail", "relation"])
+    for include_known in (False, True):
+        options = {"include_known": include_known, "sides": ["tail", "relation"]}
+        found = post(client, "/rank", **asked, **options)
+        assert found["filtered"] is not include_known
         ranks = kgfast.rank(
             engine.model,
             triples,
-            known=None if known else engine.known,
+            known=None if include_known else engine.known,
             sides=("tail", "relation"),
         )
         for kind in ("optimistic", "realistic", "pessimistic", "num_candidates"):
@@ -166,7 +168,7 @@ def test_ids_alone_where_rows_have_no_names():
         found = post(client, "/topk", heads=3, relations=2, k=1)
         response = client.post("/topk", json={"heads": "entity_003", "relations": 2})
     assert found["answers"][0][0].keys() == {"id", "score"}
-    assert found["known"] is True
+    assert found["filtered"] is False
     assert response.status_code == 422
     assert "no names of heads, give ids" in response.json()["error"]
 
@@ -195,7 +197,6 @@ MISTAKES = [
     ("/topk", {**QUERY, "k": 2.5}, "k", "integer"),
     ("/topk", {**QUERY, "k": 1001}, "k", "must be in 1 .. 1000 for 1 queries; got 1001"),
     ("/topk", {**QUERY, "heads": [1] * 100, "k": 201}, "k", "1 .. 200 for 100 queries"),
-    ("/topk", {**QUERY, "known": 1}, "known", "boolean"),
     ("/topk", {**QUERY, "exclude": "anchors"}, "exclude", '"anchor", a list of names and ids'),
     ("/topk", {**QUERY, "exclude": 3}, "exclude", 'must be "anchor"'),
     ("/topk", {**QUERY, "exclude": [0, 300]}, "exclude[1]", "must be in 0 .. 299; got 300"),
@@ -209,6 +210,9 @@ MISTAKES = [
     ("/topk", {"heads": 3, "tails": 4, "exclude": "anchor"}, "exclude", "relations are predicted"),
     ("/topk", {"heads": 3, "tails": 4, "exclude": [6]}, "exclude[0]", "must be in 0 .. 5; got 6"),
     ("/rank", {**TRIPLE, "exclude": [1]}, "exclude", "unknown field"),
+    ("/topk", {**QUERY, "include_known": 1}, "include_known", "boolean"),
+    ("/topk", {**QUERY, "known": True}, "known", "its name is 'include_known'"),
+    ("/rank", {**TRIPLE, "known": False}, "known", "its name is 'include_known'"),
     ("/topk", {"head": 3, "relations": 2}, "head", "unknown field; did you mean 'heads'"),
     ("/topk", {**QUERY, "x" * 9999: 2}, "x" * 60, "unknown field"),
     ("/topk", [], "body", "JSON object"),

@@ -24,8 +24,8 @@ class Recorder:
         return [{"ids": question.columns[0]} for question in questions]
 
 
-def question(*ids, known=False):
-    return Question("topk", (list(ids), list(ids)), ("tail",), known, 1)
+def question(*ids, include_known=False):
+    return Question("topk", (list(ids), list(ids)), ("tail",), include_known, 1)
 
 
 def asked(questions, most=1000):
@@ -53,7 +53,8 @@ def test_what_waits_shares_a_call():
 
 
 def test_only_alike_questions_do_and_the_oldest_comes_first():
-    questions = [question(1), question(2, known=True), question(3), question(4, known=True)]
+    questions = [question(1), question(2, include_known=True), question(3)]
+    questions.append(question(4, include_known=True))
     found, calls, _ = asked(questions)
     assert found == [{"ids": [id]} for id in (1, 2, 3, 4)]
     assert calls == [[[1]], [[2], [4]], [[3]]]
