@@ -1,11 +1,14 @@
 """How results are shown: tables of text that fit a screen, tables of HTML for notebooks."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 
 WIDTH = 80  # columns of a table of text
 _GAP = 2
 _LABEL = 36  # what a long label keeps before columns are left out for it
+# C0, C1, separators of lines, marks that turn the direction of text, halves of surrogate pairs.
+_CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def text_table(
@@ -30,6 +33,8 @@ def text_table(
     head  0.5000  2.0
     tail  1.0000  1.0
     """
+    names = [escaped(name) for name in names]
+    rows = [(escaped(label), cells) for label, cells in rows]
     widths = {
         name: max(len(name), *(len(cells[place]) for _, cells in rows))
         for place, name in enumerate(names)
@@ -60,29 +65,58 @@ def _room(widths: dict[str, int]) -> int:
 def html_table(
     title: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], note: str = ""
 ) -> str:
-    """The same in full, for ``_repr_html_``; everything is escaped."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    """Return the table in full, for ``_repr_html_``; everything is escaped."""
+    head = "".join(f"<th>{_html(name)}</th>" for name in names)
     body = "".join(
-        f'<tr><th style="text-align: left">{escape(label)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        f'<tr><th style="text-align: left">{_html(label)}</th>'
+        + "".join(f"<td>{_html(cell)}</td>" for cell in cells)
         + "</tr>"
         for label, cells in rows
     )
-    below = f"<p>{escape(note)}</p>" if note else ""
+    below = f"<p>{_html(note)}</p>" if note else ""
     return (
-        f"<p>{escape(title)}</p><table><thead><tr><th></th>{head}</tr></thead>"
+        f"<p>{_html(title)}</p><table><thead><tr><th></th>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table>{below}"
     )
 
 
+def _html(text: str) -> str:
+    return escape(escaped(text))
+
+
+def escaped(text: str, kept: str = "") -> str:
+    r"""Return a text whose control characters are escaped as in JSON.
+
+    Names come from files that anybody may have written. A terminal obeys escape sequences in them,
+    which can hide text, or turn what is shown into something else.
+
+    Parameters
+    ----------
+    text : str
+    kept : str
+        Control characters that stay, such as the line feeds of a table.
+
+    Examples
+    --------
+    >>> print(escaped("\x1b[2Jann\n"))
+    \u001b[2Jann\u000a
+    """
+    return _CONTROLS.sub(
+        lambda found: found[0] if found[0] in kept else f"\\u{ord(found[0]):04x}", text
+    )
+
+
 def shortened(text: str, width: int) -> str:
-    """A text of at most ``width`` columns, its middle replaced by dots.
+    """Return a text without control characters, of at most ``width`` columns.
+
+    Dots replace the middle of a longer text.
 
     Examples
     --------
     >>> shortened("/people/person/place_of_birth", 15)
     '/people…f_birth'
     """
+    text = escaped(text)
     if len(text) <= width:
         return text
     start = width // 2

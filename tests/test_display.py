@@ -1,5 +1,6 @@
 """How results are shown: on a screen of 80 columns, in a notebook, and while one waits."""
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -8,7 +9,7 @@ import torch
 
 import kgfast
 from kgfast import Predictions, Triples, Vocabulary, progress, rank, topk
-from kgfast.display import WIDTH, html_table, shortened, text_table
+from kgfast.display import WIDTH, escaped, html_table, shortened, text_table
 from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranks import GroupedRanks
 
@@ -120,6 +121,37 @@ def test_names_are_whole_and_escaped_in_html():
     assert [row[0] for row in Cells(html).rows[1:]] == list(groups)
     assert "<name>" not in html
     assert "&lt;name&gt;" in html
+
+
+CONTROLS = ["\0", "\a", "\b", "\t", "\n", "\r", "\x1b", "\x7f", "\x85", "\x9b", "\u2028", "\u202e"]
+CONTROLS += ["\u2066", "\ud800"]
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_control_characters_of_names_are_shown_escaped(control):
+    """Reprs and HTML; what a result holds are the names as they are."""
+    evil = f"a{control}[2Jb"
+    names = [Vocabulary([f"{evil}{i}" for i in range(count)]) for count in (30, 3)]
+    triples = Triples(some(), entities=names[0], relations=names[1])
+    ranks = rank(model(), triples)
+    top = topk(model(), heads=range(3), relations=0, k=2, vocabulary=names)
+    facts = kgfast.top_facts(model(), k=3, heads=range(3), vocabulary=names)
+    same = kgfast.compare(ranks, ranks, names=(evil, "b"), samples=10)
+    for found in (ranks.by("relation"), top, facts, same):
+        for text in (repr(found), found._repr_html_()):
+            assert control not in text.replace("\n", "")
+            assert f"\\u{ord(control):04x}[2Jb" in text
+    assert all(len(line.splitlines()) == 1 for line in repr(top).split("\n"))
+    assert control not in repr(names[0])
+    assert control in top[0][0][0]
+    assert control in facts.columns()["head"][0]
+
+
+def test_escaped_text_is_that_of_json():
+    assert escaped("a b é 漢 👍🏽 \\") == "a b é 漢 👍🏽 \\"
+    assert escaped("a\n\x1b", kept="\n") == "a\n\\u001b"
+    for control in CONTROLS:
+        assert json.loads(f'"{escaped(control)}"') == control
 
 
 @pytest.mark.parametrize("k", [1, 3, 12])

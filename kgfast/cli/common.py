@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from kgfast import __version__
+from kgfast.display import escaped
 
 # The expected failures: bad input, files, missing packages, a loss that is not a number.
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError)
@@ -54,6 +55,10 @@ Data = Annotated[
 ]
 Checkpoint = Annotated[Which, typer.Option(help="Which state of the model.")]
 Names = list[str] | None
+SafeCells = Annotated[
+    bool,
+    typer.Option("--safe-cells", help="Of .csv and .tsv: no name is a formula to a spreadsheet."),
+]
 Memory = Annotated[
     str | None,
     typer.Option(
@@ -72,7 +77,7 @@ Partial = Annotated[
 
 def _show_version(is_set: bool) -> None:
     if is_set:
-        typer.echo(f"kgfast {__version__}")
+        say(f"kgfast {__version__}")
         raise typer.Exit
 
 
@@ -91,7 +96,12 @@ def info() -> None:
     """Show what kgfast runs on here: backend, threads, versions, devices."""
     from kgfast import info as found
 
-    typer.echo(repr(found()))
+    say(repr(found()))
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text; names in it that hold control characters do nothing to the terminal."""
+    typer.echo(escaped(text, kept="\n"), err=err, nl=nl)
 
 
 @contextmanager
@@ -99,7 +109,7 @@ def errors_in_a_line(debug: bool) -> Iterator[None]:
     """Turn expected failures into a line and exit code 2, and warnings into lines."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        typer.echo(f"warning: {message}", err=True)
+        say(f"warning: {message}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -108,7 +118,7 @@ def errors_in_a_line(debug: bool) -> Iterator[None]:
         except _EXPECTED as error:
             if debug or isinstance(error, NotImplementedError):  # that one is a bug of ours
                 raise
-            typer.echo(f"error: {_said_by(error)}", err=True)
+            say(f"error: {_said_by(error)}", err=True)
             raise typer.Exit(2) from None
 
 
@@ -175,7 +185,7 @@ def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTab
         if its is None and theirs is not None
     ]
     if unnamed:
-        typer.echo(
+        say(
             f"{folder} does not name its {' and '.join(unnamed)}: rows are taken to be numbered "
             f"as in {data}",
             err=True,

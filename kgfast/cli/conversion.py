@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli.common import Debug, app, errors_in_a_line
+from kgfast.cli.common import Debug, app, errors_in_a_line, say
 
 
 class Format(StrEnum):
@@ -41,4 +41,4 @@ def convert(
 
         chosen = None if format is None else format.value
         for path in converted(source, out, format=chosen, data=data, trust=trust):
-            typer.echo(str(path))
+            say(str(path))

@@ -22,6 +22,7 @@ from kgfast.cli.common import (
     holds_tables,
     load,
     load_folder,
+    say,
 )
 
 
@@ -71,11 +72,11 @@ def evaluate(
             check_limits(run, limits)
             loaded = load(run, checkpoint, data, set)
             which, results = _which(run, checkpoint, loaded), _of_run(loaded, split, sides)
-        typer.echo(f"{split.value} triples by the {which}")
+        say(f"{split.value} triples by the {which}")
         for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
-            typer.echo("" if dim is None else f"dim {dim}", nl=dim is not None)
+            say("" if dim is None else f"dim {dim}", nl=dim is not None)
             shown = ranks.raw if raw else ranks
-            typer.echo(repr(shown.by("relation") if per_relation else shown))
+            say(repr(shown.by("relation") if per_relation else shown))
 
 
 def _which(run: Path, checkpoint: Which, loaded: Any) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Debug, Run, app, errors_in_a_line
+from kgfast.cli.common import Debug, Run, SafeCells, app, errors_in_a_line, say
+from kgfast.display import escaped
 
 
 class Predicted(StrEnum):
@@ -48,6 +49,7 @@ def explain(
     out: Annotated[
         Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")
     ] = None,
+    safe_cells: SafeCells = False,
     debug: Debug = False,
 ) -> None:
     """Show the training triples that speak most for a triple and against it (TracIn)."""
@@ -59,7 +61,9 @@ def explain(
         from kgfast.training.loading import config_of
 
         if out is not None:
-            check_suffix(out)
+            check_suffix(out, safe_cells=safe_cells)
+        elif safe_cells:
+            raise ValueError("--safe-cells goes with --out")
         folder = RunFolder(run)
         device = device_of(config_of(folder))
         graph = folder.load_graph()
@@ -87,7 +91,7 @@ def explain(
         columns = found.columns((graph.entities, graph.relations))
         del columns["test"]
         if out is not None:
-            typer.echo(str(write_columns(columns, out)))
+            say(str(write_columns(columns, out, safe_cells=safe_cells)))
             return
         _print(columns, as_json)
 
@@ -97,7 +101,7 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
     rows = list(zip(*columns.values(), strict=True))
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
+            say(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
         return
     from rich.console import Console
     from rich.table import Table
@@ -108,7 +112,11 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
         is_number = name == "influence"
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for place, (kind, influence, *names) in enumerate(rows):
-        cells = [Text(kind), Text(f"{influence:.3e}"), *(Text(str(name)) for name in names)]
+        cells = [
+            Text(kind),
+            Text(f"{influence:.3e}"),
+            *(Text(escaped(str(name))) for name in names),
+        ]
         is_last = place + 1 == len(rows) or rows[place + 1][0] != kind
         table.add_row(*cells, end_section=is_last)
     Console(width=None if sys.stdout.isatty() else 116).print(table)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli.common import Debug, app, errors_in_a_line
+from kgfast.cli.common import Debug, app, errors_in_a_line, say
 
 
 @app.command()
@@ -44,4 +44,4 @@ def known(
             max_memory=max_memory,
             progress=True,
         )
-        typer.echo(f"{out}: {found!r}, checksum {found.checksum}")
+        say(f"{out}: {found!r}, checksum {found.checksum}")

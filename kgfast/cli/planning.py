@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Debug, app, errors_in_a_line
+from kgfast.cli.common import Debug, app, errors_in_a_line, say
 from kgfast.cli.evaluation import Sides
 
 
@@ -133,7 +133,7 @@ def plan(
             streamed=from_file,
         )
         if format is Format.json:
-            typer.echo(json.dumps(found.as_dict(), indent=1))
+            say(json.dumps(found.as_dict(), indent=1))
         else:
             _print(found, work)
 
@@ -143,10 +143,10 @@ def _calibrate(folder: Path | None) -> None:
     from kgfast.planning.calibration import calibrate
     from kgfast.planning.rates import save_rates
 
-    typer.echo("measuring kernels and disk: some minutes", err=True)
+    say("measuring kernels and disk: some minutes", err=True)
     start = time.perf_counter()
     path = save_rates(calibrate(folder))
-    typer.echo(f"measured in {_seconds(time.perf_counter() - start)}, kept in {path}", err=True)
+    say(f"measured in {_seconds(time.perf_counter() - start)}, kept in {path}", err=True)
 
 
 def _rates_of_this_machine() -> Any:
@@ -159,7 +159,7 @@ def _rates_of_this_machine() -> Any:
     except FileNotFoundError:
         return default_rates()
     except ValueError as error:
-        typer.echo(f"warning: {error}", err=True)
+        say(f"warning: {error}", err=True)
         return default_rates()
 
 
@@ -196,7 +196,7 @@ def _print(found: Any, work: Any) -> None:
         ("rates", f"{found.source}; trained tables can take half of the compute"),
     ]
     for name, text in lines:
-        typer.echo(f"{name:<9}{text}")
+        say(f"{name:<9}{text}")
 
 
 def _bytes(count: float) -> str:

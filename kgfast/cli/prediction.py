@@ -16,6 +16,7 @@ from kgfast.cli.common import (
     Memory,
     Names,
     Partial,
+    SafeCells,
     Set,
     Which,
     app,
@@ -24,7 +25,9 @@ from kgfast.cli.common import (
     holds_tables,
     load,
     load_folder,
+    say,
 )
+from kgfast.display import escaped
 
 
 @app.command()
@@ -63,6 +66,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="Write a file instead: .csv, .tsv or .parquet.")
     ] = None,
+    safe_cells: SafeCells = False,
     index: Annotated[
         Path | None,
         typer.Option(
@@ -81,7 +85,9 @@ def predict(
         if known:
             raise ValueError("--known is called --include-known: known triples are answers too")
         if out is not None:
-            check_suffix(out)
+            check_suffix(out, safe_cells=safe_cells)
+        elif safe_cells:
+            raise ValueError("--safe-cells goes with --out")
         if not every:
             _check_queries(head, relation, tail)
             if exclude and exclude_anchor:
@@ -121,13 +127,13 @@ def predict(
                 given["exclude"] = "anchor"
             columns = _answers(loaded, given, k, dim)
         if loaded.dataset is None and not include_known:
-            typer.echo(
+            say(
                 "no data were found: known triples are among the answers (--data DIR leaves them "
                 "out)",
                 err=True,
             )
         if out is not None:
-            typer.echo(str(write_columns(columns, out)))
+            say(str(write_columns(columns, out, safe_cells=safe_cells)))
         else:
             _print(columns, as_json)
 
@@ -200,7 +206,7 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
     values = [_plain(columns[name]) for name in names]
     if as_json:
         for row in zip(*values, strict=True):
-            typer.echo(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+            say(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
         return
     from rich.console import Console
     from rich.table import Table
@@ -212,7 +218,7 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
         is_number = name in ("score", "probability")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for place, (*triple, score) in enumerate(zip(*values[:4], strict=True)):
-        cells = [Text(str(name)) for name in triple] + [Text(f"{score + 0.0:.4f}")]
+        cells = [Text(escaped(str(name))) for name in triple] + [Text(f"{score + 0.0:.4f}")]
         cells += [Text(f"{column[place]:.4f}") for column in values[4:]]
         table.add_row(*cells, end_section=queries[place] != queries[place + 1])
     Console(width=None if sys.stdout.isatty() else 116).print(table)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kgfast.cli.common import Checkpoint, Data, Debug, Run, Set, Which, app, errors_in_a_line
+from kgfast.cli.common import Checkpoint, Data, Debug, Run, Set, Which, app, errors_in_a_line, say
 from kgfast.cli.evaluation import Split
 
 
@@ -35,4 +35,4 @@ def report(
             device=device_of(config_of(RunFolder(run), set)),
             overrides=set,
         )
-        typer.echo(str(path))
+        say(str(path))

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Debug, DefaultOf, Graph, Quiet, Set, app, errors_in_a_line
+from kgfast.cli.common import Debug, DefaultOf, Graph, Quiet, Set, app, errors_in_a_line, say
+from kgfast.display import escaped
 
 
 @app.command()
@@ -61,7 +62,7 @@ def _show(folder: Path) -> None:
     _print_trials(folder, found)
     if found.best is not None:
         for path in plot_trials(folder):
-            typer.echo(str(path))
+            say(str(path))
 
 
 def _print_trials(folder: Path, found: Any) -> None:
@@ -71,18 +72,18 @@ def _print_trials(folder: Path, found: Any) -> None:
 
     from kgfast.search.space import names_of
 
-    table = Table(title=f"{folder}: {found.summary()}", title_justify="left")
+    table = Table(title=escaped(f"{folder}: {found.summary()}"), title_justify="left")
     keys = [name for name, _ in names_of(found.all[0].values)] if found.all else []
     for name in ("trial", "MRR", found.unit, "min", *keys, "outcome"):
-        table.add_column(name, justify="right")
+        table.add_column(escaped(name), justify="right")
     for trial in found.by_merit():
         mrr = "" if trial.mrr is None else f"{trial.mrr:.4f}"
-        values = [text for _, text in names_of(trial.values)]
+        values = [escaped(text) for _, text in names_of(trial.values)]
         numbers = [str(trial.number), mrr, str(trial.reached), f"{trial.seconds / 60:.1f}"]
         table.add_row(*numbers, *values, trial.outcome.value)
     Console(width=None if sys.stdout.isatty() else 116, markup=False).print(table)
     best = found.best
     if best is not None:
         run = folder / "trials" / str(best.number)
-        typer.echo(f"the best: {folder / 'best.yaml'}; rank its test set with:")
-        typer.echo(f"kgfast train --config {folder / 'best.yaml'} --run {run} --resume")
+        say(f"the best: {folder / 'best.yaml'}; rank its test set with:")
+        say(f"kgfast train --config {folder / 'best.yaml'} --run {run} --resume")

@@ -18,6 +18,7 @@ from kgfast.cli.common import (
     holds_tables,
     load,
     load_folder,
+    say,
 )
 
 
@@ -59,14 +60,14 @@ def serve(
         if index and _is_on_the_cpu(engine.model):
             engine = replace(engine, index=Index(engine.model, croppable=dim is not None))
         if engine.known is None:
-            typer.echo(
+            say(
                 "no data were found: known triples are among the answers (--data DIR leaves them "
                 "out)",
                 err=True,
             )
 
         def ready(url: str) -> None:
-            typer.echo(f"serving {engine.model!r} on {url}")
+            say(f"serving {engine.model!r} on {url}")
 
         serve_until_told(engine, host, port, limits, ready)
 

@@ -20,7 +20,9 @@ from kgfast.cli.common import (
     app,
     errors_in_a_line,
     load,
+    say,
 )
+from kgfast.display import escaped
 
 
 class Target(StrEnum):
@@ -64,7 +66,7 @@ def train(
         folder = RunFolder(path)
         _check_folder(folder, resume)
         if model is not None and not quiet:
-            typer.echo(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
+            say(f"{chosen.path}:\n{chosen.path.read_text()}", err=True)
         trainer = Trainer(checked, path, progress=not quiet)
         trainer.fit(resume, trust_data=trust_data)
         if trainer.placement.leads:
@@ -88,7 +90,7 @@ def export(
 
         loaded = load(run, checkpoint, False, set)
         for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
-            typer.echo(str(path))
+            say(str(path))
 
 
 @app.command()
@@ -106,13 +108,13 @@ def plot(
         from kgfast.plots import plot as draw
 
         for path in draw(runs, out, log=log):
-            typer.echo(str(path))
+            say(str(path))
 
 
 def _check_folder(folder: Any, resume: bool) -> None:
     """Do not overwrite a run; say if there is none to go on with."""
     if resume and not folder.holds_a_run():
-        typer.echo(f"{folder.path} holds no run to resume: starting one", err=True)
+        say(f"{folder.path} holds no run to resume: starting one", err=True)
     if folder.holds_a_run() and not resume:
         raise ValueError(
             f"{folder.path} holds a run: go on with --resume, or name another folder with --run"
@@ -128,7 +130,7 @@ def _print_result(path: Path, result: Mapping[str, Any]) -> None:
 
     minutes = result["seconds_training"] / 60
     made = steps_made(result["steps"], result["planned_steps"], result["stopped_early"])
-    title = f"{path}: {made} in {minutes:.1f} min\n{what_was_tested(result)}"
+    title = escaped(f"{path}: {made} in {minutes:.1f} min") + f"\n{what_was_tested(result)}"
     table = Table(title=title, title_justify="left")
     submodels = result.get("test_of_submodels") or {}
     for name in [*(["dim"] if submodels else []), *result["test"]]:

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from kgfast.display import escaped
 from kgfast.graph import KnownTriples, Triples, Vocabulary
 
 
@@ -68,7 +69,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         sizes = f"{self.num_entities:,} entities, {self.num_relations:,} relations"
-        lines = [f"{type(self).__name__} {self.name}: {sizes}"]
+        lines = [f"{type(self).__name__} {escaped(self.name)}: {sizes}"]
         lines.append(f"{'split':<6}{'triples':>11}{'entities':>11}{'relations':>11}")
         for split, triples in (("train", self.train), ("valid", self.valid), ("test", self.test)):
             num_entities = len(np.unique(triples.hrt[:, ::2].cpu()))

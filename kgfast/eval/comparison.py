@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.display import html_table, text_table
+from kgfast.display import escaped, html_table, text_table
 from kgfast.eval.intervals import MEANS, cells_of, check_draws, draws, percentiles, statistics
 from kgfast.eval.ranks import Ranks, RankType
 
@@ -66,7 +66,7 @@ class Comparison(dict[str, Difference]):
         )
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n{text_table(*self._cells())}"
+        return f"{escaped(self._title())}\n{text_table(*self._cells())}"
 
     def _repr_html_(self) -> str:
         return html_table(self._title(), *self._cells())

@@ -17,6 +17,7 @@ import torch
 
 from kgfast import __version__
 from kgfast.datasets import Dataset
+from kgfast.display import escaped
 from kgfast.eval.intervals import Interval
 from kgfast.eval.ranks import GroupedRanks, Ranks
 from kgfast.frames import needed
@@ -90,7 +91,9 @@ def write_report(
         raise ValueError(f"{folder.path}: the {split} split holds no triples to report on")
     parts = _figures(folder.path, ranks, samples) | _examples(loaded, ranks, dim)
     script = _resource("sort.js")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, finalize=_without_controls
+    )
     page: str = environment.from_string(_resource("page.html.jinja")).render(
         title=folder.path.resolve().name,
         facts=_facts(folder, loaded, ranks, split, checkpoint),
@@ -197,6 +200,11 @@ def _number(metric: str, value: float) -> str:
     if metric == "count":
         return f"{int(value):,}"
     return f"{value:,.1f}" if metric in ("mr", "median_rank") else f"{value:.4f}"
+
+
+def _without_controls(value: Any) -> Any:
+    """Escape control characters of text; what is HTML already has none of a name."""
+    return escaped(value) if type(value) is str else value
 
 
 def _resource(name: str) -> str:

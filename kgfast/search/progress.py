@@ -3,6 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Self
 
+from kgfast.display import escaped
 from kgfast.search.space import names_of
 from kgfast.search.trials import Trial, Trials
 
@@ -66,4 +67,4 @@ class Shown:
     def say(self, line: str) -> None:
         """A line."""
         if self._enabled and self._console is not None:
-            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+            self._console.print(escaped(line), highlight=False, soft_wrap=True, markup=False)

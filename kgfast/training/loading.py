@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
+from kgfast.display import escaped
 from kgfast.graph import Vocabulary
 from kgfast.losses.formulas import smoothed_labels
 from kgfast.models import Model
@@ -79,7 +80,9 @@ class LoadedRun:
         return (((scores.double() + margin).sigmoid() - shift) / scale).clamp(0.0, 1.0)
 
     def __repr__(self) -> str:
-        data = "without data" if self.dataset is None else f"with dataset {self.dataset.name}"
+        data = (
+            "without data" if self.dataset is None else f"with dataset {escaped(self.dataset.name)}"
+        )
         return f"LoadedRun of {self.model!r}, {data}"
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from kgfast.cli import app
+from kgfast.cli import app, explanation
 from kgfast.datasets import synthetic
 from kgfast.influence import tracin
 from support.small_runs import trainer_of
@@ -65,6 +65,15 @@ def test_a_table_and_a_file(trained, tmp_path):
     best = tracin(trained / "best.safetensors", test=TRIPLE[None], k=2)
     assert [float(row["influence"]) for row in rows[:2]] == best.values[0].tolist()
     assert list(rows[0]) == ["kind", "influence", "head", "relation", "tail", "predicts"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_names_do_nothing_to_a_terminal(capsys, as_json):
+    columns = {"kind": ["proponent"], "influence": [0.5], "head": ["a\x1b[2J"], "tail": ["b\x9b"]}
+    explanation._print(columns, as_json)
+    shown = capsys.readouterr().out
+    assert "a\\u001b[2J" in shown
+    assert "b\\u009b" in shown
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import kgfast
 from kgfast.cli import app
 from kgfast.training.exported import load_tables
-from support.small_runs import ring_trainer, write_ring
+from support.small_runs import ring_trainer, ring_triples, write_ring
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,83 @@ def test_files(trained, tmp_path, suffix, words):
     scores = torch.tensor([float(row["score"]) for row in rows])
     assert scores.tolist() == [it["score"] for it in found]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def called(trained, tmp_path):
+    """The tables of the run, and the ring with other names."""
+
+    def folders(entities, relations=("next", "previous")):
+        old = [*(f"e{i}" for i in range(12)), "next", "previous"]
+        new = dict(zip(old, [*entities, *relations], strict=True))
+        splits = {
+            split: [tuple(new[name] for name in row) for row in rows]
+            for split, rows in ring_triples().items()
+        }
+        ring = write_ring(tmp_path / "ring", entities, splits)
+        lines = [f"{i}\t{name}\n" for i, name in enumerate(relations)]
+        (ring / "relations.dict").write_text("".join(lines))
+        tables = tmp_path / "tables"
+        assert run("export", trained, "--to", "npy", "--out", tables).exit_code == 0
+        for name in ("entities", "relations"):
+            (tables / f"{name}.json").unlink()
+        return tables, ring
+
+    return folders
+
+
+@pytest.mark.parametrize("control", ["\x1b", "\x7f", "\x9b", "\u202e"])
+def test_names_do_nothing_to_a_terminal(called, tmp_path, control):
+    """The table, JSON, ranks and errors; JSON and files still hold the names."""
+    evil = f"e{control}[2J"
+    tables, ring = called([f"{evil}{i}" for i in range(12)], ["next", f"previous{control}"])
+    asked = "predict", tables, "--data", ring, "--head", f"{evil}3"
+    asked += "--relation", f"previous{control}"
+    shown = f"e\\u{ord(control):04x}[2J"
+    for words in (
+        asked,
+        (*asked, "--json"),
+        ("predict", tables, "--data", ring, "--all", "--k", 3),
+        ("evaluate", tables, "--data", ring, "--per-relation"),
+        ("predict", tables, "--data", ring, "--head", f"{evil}99", *asked[6:]),
+        ("evaluate", tmp_path / f"none{control}", "--data", ring),
+    ):
+        result = run(*words)
+        assert control not in result.output
+        assert "\\" in result.output
+    assert shown in run(*asked).stdout
+    assert all(it["tail"].startswith(evil) for it in lines_of(*asked))
+    run(*asked, "--out", tmp_path / "a.csv")
+    assert evil in (tmp_path / "a.csv").read_text()
+
+
+def test_cells_that_a_spreadsheet_would_compute(called, tmp_path):
+    names = ["=1+1", "+a", "-b", "@c", " =d", "\x01=e", "\uff1df", 'g"', "h;=i", "1=", "'=j", "k"]
+    tables, ring = called(names)
+    asked = ("predict", tables, "--data", ring, "--tail", "k", "--relation", "next")
+    for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
+        plain, safe = tmp_path / f"plain.{suffix}", tmp_path / f"safe.{suffix}"
+        for path, words in ((plain, ()), (safe, ("--safe-cells",))):
+            done = run(*asked, "--include-known", "--k", 12, "--out", path, *words)
+            assert done.exit_code == 0, done.stderr
+        with plain.open(newline="") as file:
+            before = list(csv.DictReader(file, delimiter=delimiter))
+        assert {row["head"] for row in before} == set(names)
+        with safe.open(newline="") as file:
+            after = list(csv.DictReader(file, delimiter=delimiter))
+        marked = {"'" + name for name in names[:7]} | set(names[7:])
+        assert {row["head"] for row in after} == marked
+        assert [row["score"] for row in before] == [row["score"] for row in after]
+        assert '"h;=i"' in safe.read_text()
+        loaded = kgfast.datasets.load(ring)
+        model, _ = load_tables(tables)
+        top = kgfast.topk(model, tails="k", relations="next", k=12, vocabulary=loaded)
+        assert top.to_csv(tmp_path / f"own.{suffix}", safe_cells=True).read_text() == (
+            safe.read_text()
+        )
+    line = error_of(*asked, "--safe-cells", "--out", tmp_path / "a.parquet")
+    assert line.endswith("Parquet holds no formulas")
+    assert error_of(*asked, "--safe-cells") == "error: --safe-cells goes with --out"
 
 
 def test_tables_on_the_screen(trained):
