@@ -2,10 +2,13 @@
 
     python benchmarks/serve_speed.py            everything; writes results/cpu-serve-speed.json
     python benchmarks/serve_speed.py --quick    a smoke test: tiny tables, a few requests
+    python benchmarks/serve_speed.py --sections delay       these rows anew, beside the others
 
 `load`: a server in a process of its own, 1 to 64 clients on the loopback, each asking for the 10
 best tails of a RotatE query, one request after the other; latencies are the clients', who share the
-cores. `memory`: many requests to a small model; what the server holds after each tenth of them.
+cores. `delay`: what requests of one query wait beside clients that ask 1,000 at once, and after 256
+of these hung up; for batches of 64, which is the default, and as large as a request. `memory`: many
+requests to a small model, and a client that asks ahead; what the server holds meanwhile.
 `search`: the 10 best rows for 1 and for 64 queries, contenders in turns; faiss (IndexFlat) and
 usearch have dot products and L2 only. kgfast has an index, as faiss and the server do; `table` is
 kgfast without one. Ids are compared with kgfast's. Exit code 1 if a request failed or an answer is
@@ -23,20 +26,30 @@ import torch
 import kgfast
 from kgfast import ops
 from lib import options as known_options
-from lib.http_load import Served, ask, load, post, served
+from lib.http_load import (
+    Served,
+    ask,
+    ask_ahead,
+    load,
+    load_beside,
+    post,
+    seconds_after_hanging_up,
+    served,
+)
 from lib.indexed import Indexed
 from lib.machine import facts, machine_line
 from lib.measure import Stopwatch
 from lib.peers import Missing, nearest
 from lib.peers.topk import Search, eager
-from lib.results import write_json
+from lib.results import read_rows, write_json
 from lib.tables import console, human_bytes, human_seconds
 
 K = 10
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 BATCHES = (1, 64)
 RELATIONS = 11
-PACKAGES = "starlette", "uvicorn", "faiss-cpu", "usearch"
+LARGE = 1000  # queries of a large request
+PACKAGES = "starlette", "h11", "faiss-cpu", "usearch"
 LABELS = {
     "table": "kgfast, no index",
     "brute": "torch, all at once",
@@ -140,6 +153,29 @@ def wrong_answers(server: Served, entities: int, dim: int) -> int:
     return wrong
 
 
+def delay_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Latencies of small requests beside large ones, by the queries of a batch."""
+    entities, dim, rows = options.entities, options.dim, []
+    large_query = {"heads": [it % entities for it in range(LARGE)], "relations": 0, "k": K}
+    large = post("/topk", json.dumps(large_query).encode())
+    part = post("/topk", json.dumps(large_query | {"heads": list(range(64))}).encode())
+    small = requests_of(options.small_requests, entities)
+    for batch in (64, 1024):
+        with served(model_of, entities, dim, batch=batch) as server:
+            where = {"section": "delay", "entities": entities, "dim": dim, "batch": batch}
+            load(server.port, [*small[:8], large], 1)  # warms up
+            for what, requests in (("small", small), ("64", [part] * 9), ("large", [large] * 3)):
+                alone = load(server.port, requests, 1)
+                rows.append(where | {"asked": what, "beside": 0} | alone.as_row())
+            for clients in (1, 4):
+                found, others = load_beside(server.port, small, large, clients)
+                rows.append(where | {"asked": "small", "beside": clients} | found.as_row())
+                rows.append(where | {"asked": "large", "beside": clients} | others.as_row())
+            after = [seconds_after_hanging_up(server.port, large, 256, small[0]) for _ in range(3)]
+            rows.append(where | {"asked": "small", "after": 256, "seconds": after})
+    return rows
+
+
 def memory_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     """What the server holds, after a tenth of many requests and after all."""
     entities, dim = 1000, 16
@@ -150,6 +186,11 @@ def memory_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
             found = load(server.port, part, 64)
             errors, answered = errors + found.errors, answered + len(found.latencies)
             held.append(server.resident_bytes())
+        ahead, seconds = [server.resident_bytes()], options.memory_requests / 5000
+        answers = 0
+        for _ in range(2):
+            answers += ask_ahead(server.port, part[0], seconds / 2)
+            ahead.append(server.resident_bytes())
     return [
         {
             "section": "memory",
@@ -160,8 +201,27 @@ def memory_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
             "errors": errors,
             "resident_bytes": held,
             "growth_bytes": held[-1] - held[0],
-        }
+        },
+        {
+            "section": "ahead",
+            "entities": entities,
+            "dim": dim,
+            "clients": 1,
+            "requests": answers,
+            "errors": 0,
+            "seconds": seconds,
+            "resident_bytes": ahead,
+            "growth_bytes": ahead[-1] - ahead[0],
+        },
     ]
+
+
+SECTIONS = {
+    "load": load_rows,
+    "delay": delay_rows,
+    "memory": memory_rows,
+    "search": search_rows,
+}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -175,14 +235,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         ("threads", "of the searches"),
         ("requests", "for each number of clients"),
         ("memory-requests", "of the memory test"),
+        ("small-requests", "of the test of delays"),
     ):
         parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    parser.add_argument(
+        "--sections", nargs="+", choices=SECTIONS, help="only these; other rows of the file stay"
+    )
     known_options.add_outputs(parser, "serve-speed", plot=False)
     options = parser.parse_args(arguments)
     names = "rows", "entities", "dim", "rounds", "threads", "requests", "memory_requests"
+    names += ("small_requests",)
     threads = torch.get_num_threads()
-    whole = dict(zip(names, (1_000_000, 40_943, 256, 5, threads, 2_000, 100_000), strict=True))
-    quick = dict(zip(names, (2_000, 500, 16, 2, threads, 64, 640), strict=True))
+    whole = dict(zip(names, (1_000_000, 40_943, 256, 5, threads, 2_000, 100_000, 30), strict=True))
+    quick = dict(zip(names, (2_000, 500, 16, 2, threads, 64, 640, 16), strict=True))
     known_options.set_defaults(options, whole, quick)
     known_options.check_positive(parser, options, *names)
     known_options.set_outputs(options, "serve-speed")
@@ -206,6 +271,15 @@ def describe(row: dict[str, Any]) -> str:
             f"{row['requests_per_s']:.0f} requests/s  {row['queries_per_call']:.1f} a call  "
             f"{row['errors']} errors"
         )
+    if row["section"] == "delay":
+        if "after" in row:
+            worst = human_seconds(max(row["seconds"]))
+            return f"batch {row['batch']:>4}  {row['after']} hung up: {worst} until an answer"
+        p50, p90, p99 = (human_seconds(it) for it in row["latency_seconds"].values())
+        return (
+            f"batch {row['batch']:>4}  {row['asked']:<5} beside {row['beside']} large  "
+            f"p50 {p50}  p90 {p90}  p99 {p99}"
+        )
     held = human_bytes(row["resident_bytes"][-1])
     growth = row["growth_bytes"] / 2**20
     return f"{row['requests']:,} requests: {held}, {growth:+.1f} MiB since a tenth of them"
@@ -216,7 +290,12 @@ def main() -> int:
     options, out, about = parse(), console(), facts("cpu", *PACKAGES)
     out.print(machine_line(about), style="dim")
     rows: list[dict[str, Any]] = []
-    for section in (load_rows, memory_rows, search_rows):
+    if options.sections and options.json is not None and options.json.exists():
+        anew = {*options.sections, *(["ahead"] if "memory" in options.sections else [])}
+        rows = [row for row in read_rows(options.json) if row["section"] not in anew]
+    for name, section in SECTIONS.items():
+        if options.sections and name not in options.sections:
+            continue
         for row in section(options):
             out.print(describe(row))
             rows.append({"benchmark": "serve_speed"} | row | about)

@@ -78,7 +78,7 @@ def test_doctests(module):
     if module.startswith("kgfast.kernels.triton"):
         pytest.importorskip("triton")
     if module.startswith("kgfast.serve."):
-        pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+        pytest.importorskip("h11", reason="the extra serve is not installed")
     results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
     assert results.failed == 0
 

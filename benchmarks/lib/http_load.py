@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -52,7 +52,7 @@ class Load:
 
 def post(path: str, body: bytes) -> bytes:
     """A request."""
-    head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
@@ -74,7 +74,74 @@ def load(port: int, requests: Sequence[bytes], clients: int) -> Load:
     return asyncio.run(_load(port, requests, clients))
 
 
-async def _load(port: int, requests: Sequence[bytes], clients: int) -> Load:
+def load_beside(
+    port: int, requests: Sequence[bytes], other: bytes, clients: int
+) -> tuple[Load, Load]:
+    """Ask all requests with one client, while others ask ``other`` without a pause.
+
+    Returns
+    -------
+    tuple of Load
+        Of the requests, and of what the others asked meanwhile.
+    """
+
+    async def both() -> tuple[Load, Load]:
+        goes_on = True
+
+        def again() -> Iterator[bytes]:
+            while goes_on:
+                yield other
+
+        beside = asyncio.create_task(_load(port, again(), clients))
+        await asyncio.sleep(0.5)
+        found = await _load(port, requests, 1)
+        goes_on = False
+        return found, await beside
+
+    return asyncio.run(both())
+
+
+def seconds_after_hanging_up(port: int, left: bytes, clients: int, request: bytes) -> float:
+    """Have clients ask ``left`` and hang up; return the seconds until ``request`` is answered."""
+
+    async def run() -> float:
+        writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(clients)]
+        for writer in writers:
+            writer.write(left)
+            await writer.drain()
+        await asyncio.sleep(0.5)
+        start = time.perf_counter()
+        for writer in writers:
+            writer.close()
+        while (await _load(port, [request], 1)).errors:
+            await asyncio.sleep(0.001)
+        return time.perf_counter() - start
+
+    return asyncio.run(run())
+
+
+def ask_ahead(port: int, request: bytes, seconds: float) -> int:
+    """Send a request over and over on one connection, reading answers; return their number."""
+
+    async def run() -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+        async def send() -> None:
+            while True:
+                writer.write(request * (1 + (1 << 16) // len(request)))
+                await writer.drain()
+
+        sending, end, answered = asyncio.create_task(send()), time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            answered += (await _answer(reader))[0] == 200
+        sending.cancel()
+        writer.transport.abort()
+        return answered
+
+    return asyncio.run(run())
+
+
+async def _load(port: int, requests: Iterable[bytes], clients: int) -> Load:
     latencies: list[float] = []
     errors = 0
     todo = iter(requests)
@@ -115,17 +182,17 @@ class Served:
 
     def counted(self, name: str) -> int:
         """A number of its metrics."""
-        text = ask(self.port, b"GET /metrics HTTP/1.1\r\nhost: here\r\n\r\n")[1].decode()
+        text = ask(self.port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")[1].decode()
         return int(text.split(f"\nkgfast_{name} ")[1].split()[0])
 
 
 @contextmanager
-def served(make_model: Any, *arguments: Any) -> Iterator[Served]:
-    """A server of ``make_model(*arguments)`` on a free port; it has to end with exit code 0."""
+def served(make_model: Any, *arguments: Any, **limits: Any) -> Iterator[Served]:
+    """Serve ``make_model(*arguments)`` on a free port; the server has to end with exit code 0."""
     context = get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     threads = torch.get_num_threads()
-    process = context.Process(target=_serve, args=(sender, threads, make_model, arguments))
+    process = context.Process(target=_serve, args=(sender, threads, make_model, arguments, limits))
     process.start()
     try:
         sender.close()
@@ -142,10 +209,12 @@ def served(make_model: Any, *arguments: Any) -> Iterator[Served]:
         process.join()
 
 
-def _serve(sender: Connection, threads: int, make_model: Any, arguments: Any) -> None:
+def _serve(
+    sender: Connection, threads: int, make_model: Any, arguments: Any, limits: dict[str, Any]
+) -> None:
     from kgfast.serve.engine import Engine
     from kgfast.serve.limits import Limits
     from kgfast.serve.running import serve
 
     torch.set_num_threads(threads)
-    serve(Engine(make_model(*arguments)), "127.0.0.1", 0, Limits(), sender.send)
+    serve(Engine(make_model(*arguments)), "127.0.0.1", 0, Limits(**limits), sender.send)

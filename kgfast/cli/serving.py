@@ -11,6 +11,7 @@ from kgfast.cli.common import (
     Data,
     Debug,
     Folder,
+    Names,
     Set,
     Which,
     app,
@@ -29,6 +30,13 @@ def serve(
         str, typer.Option(help="The address to bind: whoever reaches it may ask.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
+    allowed_host: Annotated[
+        Names,
+        typer.Option(
+            help="A name by which clients call the server, besides its address; may be repeated. "
+            "* is any."
+        ),
+    ] = None,
     max_k: Annotated[int, typer.Option(min=1, help="Answers to a query.")] = 1000,
     max_queries: Annotated[int, typer.Option(min=1, help="Queries of a request.")] = 1000,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
@@ -69,14 +77,14 @@ def serve(
         def ready(url: str) -> None:
             say(f"serving {engine.model!r} on {url}")
 
-        serve_until_told(engine, host, port, limits, ready)
+        serve_until_told(engine, host, port, limits, ready, allowed_host or ())
 
 
 def _check_installed() -> None:
     """That what the extra brings is there."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("starlette", "h11") if find_spec(name) is None]
     if missing:
         raise ImportError(
             f'kgfast serve needs {" and ".join(missing)}: pip install "kgfast[serve]"'

@@ -1,7 +1,7 @@
 """``kgfast serve``: a trained model behind HTTP, which answers and never writes.
 
-Needs the extra ``serve`` (Starlette, uvicorn). Requests that come while a sweep runs share the next
+Needs the extra ``serve`` (Starlette, h11). Requests that come while a sweep runs share the next
 one: there is no delay to wait for company, and no sweep for each client.
 
-    protocol -> app -> questions -> batching -> engine
+    http -> hosts -> app -> questions -> batching -> engine
 """

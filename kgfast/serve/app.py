@@ -4,22 +4,27 @@ None writes. Errors are JSON: ``{"error": ..., "field": ...}``.
 """
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from kgfast import __version__
+from kgfast.display import escaped
 from kgfast.serve.batching import Batcher
 from kgfast.serve.engine import Answer, Engine
 from kgfast.serve.errors import Refused
+from kgfast.serve.hosts import OwnHosts, names_of
 from kgfast.serve.latency import Metrics
 from kgfast.serve.limits import Limits
 from kgfast.serve.questions import Question, Reader, UnknownName
@@ -27,28 +32,37 @@ from kgfast.serve.questions import Question, Reader, UnknownName
 logger = logging.getLogger("kgfast.serve")
 
 
-def make_app(engine: Engine, limits: Limits | None = None) -> Starlette:
-    """The application that serves a model, for any ASGI server.
+def make_app(
+    engine: Engine, limits: Limits | None = None, *, hosts: Sequence[str] = ()
+) -> Starlette:
+    """Return the application that serves a model, for any ASGI server.
 
     Parameters
     ----------
     engine : Engine
     limits : Limits, optional
-        Those of heads, stalls and connections are the server's (``protocol.py``).
+        Those of heads, stalls and connections are the server's (``http.py``).
+    hosts : sequence of str
+        Names by which the server may be called, besides the address that a request came to and,
+        where that is the machine's own, ``localhost``; ``"*"``: any. Others get 421.
+
+    Raises
+    ------
+    ValueError
+        For what is no name of a host.
     """
-    return _Service(engine, limits or Limits()).app
+    return _Service(engine, limits or Limits(), hosts).app
 
 
 class _Service:
     """What the endpoints share."""
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
+    def __init__(self, engine: Engine, limits: Limits, hosts: Sequence[str]) -> None:
         self.engine, self.limits = engine, limits
         self.metrics, self.running = Metrics(), 0
         self.batcher = Batcher(engine, limits.batch, self.metrics)
         model = engine.model
         reader = Reader((model.num_entities, model.num_relations), engine.names, limits)
-        self.suggesting = asyncio.Semaphore(1)
         questions = {"topk": reader.topk, "rank": reader.rank, "score": reader.score}
         routes = [
             Route(f"/{name}", self._endpoint(name, read), methods=["POST"])
@@ -56,13 +70,17 @@ class _Service:
         ]
         routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
         self.app = Starlette(
-            routes=routes, lifespan=self._lifespan, exception_handlers={HTTPException: _http_error}
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: _http_error},
+            middleware=[Middleware(OwnHosts, names=names_of(hosts))],
         )
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        async with self.batcher:
-            yield
+        with ThreadPoolExecutor(1, "kgfast-suggestions") as self.suggesting:
+            async with self.batcher:
+                yield
 
     def _endpoint(
         self, name: str, read: Callable[[bytes], Question]
@@ -80,16 +98,16 @@ class _Service:
     async def _response(self, request: Request, read: Callable[[bytes], Question]) -> Response:
         try:
             body = await self._body(request)
-            return JSONResponse(await self._answer(body, read))
+            return _Json(await _unless_gone(request, self._answer(body, read)))
         except Refused as error:
-            return JSONResponse(error.content(), error.status, error.headers)
+            return _Json(error.content(), error.status, error.headers)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it; so nginx counts them
         except Exception as error:
             logger.exception("a request failed")
             # What kgfast says of a model, such as a NaN in its tables, names the row.
             why = str(error) if isinstance(error, ValueError) else "internal error"
-            return JSONResponse({"error": why}, 500)
+            return _Json({"error": why}, 500)
 
     async def _body(self, request: Request) -> bytes:
         """All of it, within the limits; what says that it is larger is not read."""
@@ -132,8 +150,8 @@ class _Service:
         try:
             return read(body)
         except UnknownName as error:
-            async with self.suggesting:
-                raise await asyncio.to_thread(error.refused) from None
+            loop = asyncio.get_running_loop()
+            raise await loop.run_in_executor(self.suggesting, error.refused) from None
 
     async def _health(self, _: Request) -> Response:
         model, known = self.engine.model, self.engine.known
@@ -147,13 +165,42 @@ class _Service:
             "requests_now": self.running,
             "latency": self.metrics.summary(),
         }
-        return JSONResponse(content)
+        return _Json(content)
 
     async def _metrics(self, _: Request) -> Response:
         return PlainTextResponse(self.metrics.text(self.running))
 
 
+class _Json(JSONResponse):
+    """JSON whose control characters are escaped, also those that JSON allows."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return escaped(text).encode()
+
+
+async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer:
+    """Return an answer; end the work for it as soon as the client hangs up.
+
+    Raises
+    ------
+    ClientDisconnect
+        If it did.
+    """
+    answer = asyncio.create_task(answering)
+    gone = asyncio.create_task(request.receive())  # the body was read: nothing else can come
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
 async def _http_error(_: Request, error: Exception) -> Response:
     """Another path, another method."""
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    return _Json({"error": error.detail}, error.status_code, error.headers)

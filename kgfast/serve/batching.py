@@ -1,19 +1,29 @@
-"""Questions that wait while a sweep runs share the next one.
+"""Questions that wait while a sweep runs share the next one; large ones are answered in parts.
 
 One thread calls the engine, which has all cores. Nothing waits for company: an idle engine takes a
-question at once, a busy one finds all that came meanwhile.
+question at once, a busy one finds all that came meanwhile. After each part, what is left of a
+question goes to the end of the queue: it delays another one by a batch, however large it is.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from kgfast.serve.engine import Answer, Engine
 from kgfast.serve.latency import Metrics
 from kgfast.serve.questions import Question
 
-_Waiting = tuple[Question, asyncio.Future[Answer]]
+
+@dataclass
+class _Asked:
+    """A question, and the answers to the parts of it that are done."""
+
+    question: Question
+    future: asyncio.Future[Answer]
+    done: int = 0
+    answers: list[Answer] = field(default_factory=list)
 
 
 class Batcher:
@@ -23,13 +33,13 @@ class Batcher:
     ----------
     engine : Engine
     most : int
-        Queries after which no further question joins a batch.
+        Queries of a call; those of a question with several sides count for each.
     metrics : Metrics
     """
 
     def __init__(self, engine: Engine, most: int, metrics: Metrics) -> None:
         self._engine, self._most, self._metrics = engine, most, metrics
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_Asked] = deque()
         self._asked: set[asyncio.Future[Answer]] = set()
 
     async def __aenter__(self) -> "Batcher":
@@ -47,11 +57,14 @@ class Batcher:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def ask(self, question: Question) -> Answer:
-        """The answer to a question; what its call raised."""
+        """Return the answer to a question, or raise what its call raised.
+
+        Once this is cancelled, no further part of the question is computed.
+        """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked.add(future)
         future.add_done_callback(self._asked.discard)
-        self._waiting.append((question, future))
+        self._waiting.append(_Asked(question, future))
         self._has_work.set()
         return await future
 
@@ -63,32 +76,43 @@ class Batcher:
             if not batch:
                 self._has_work.clear()
                 continue
-            questions = [question for question, _ in batch]
-            found = await loop.run_in_executor(self._thread, self._answers, questions)
-            for (_, future), answer in zip(batch, found, strict=True):
-                if future.done():  # nobody waits any more
-                    continue
-                if isinstance(answer, BaseException):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
+            parts = [part for _, part in batch]
+            found = await loop.run_in_executor(self._thread, self._answers, parts)
+            for (asked, part), answer in zip(batch, found, strict=True):
+                self._take(asked, part, answer)
 
-    def _next(self) -> list[_Waiting]:
-        """The oldest question and those that one call answers with it, in their order."""
-        batch: list[_Waiting] = []
-        others: deque[_Waiting] = deque()
-        size = 0
-        while self._waiting and size < self._most:
-            entry = self._waiting.popleft()
-            if entry[1].done():
+    def _next(self) -> list[tuple[_Asked, Question]]:
+        """Return what one call answers: parts of the oldest question and of those like it."""
+        batch: list[tuple[_Asked, Question]] = []
+        others: deque[_Asked] = deque()
+        room = self._most
+        while self._waiting and room > 0:
+            asked = self._waiting.popleft()
+            if asked.future.done():  # nobody waits any more
                 continue
-            if batch and entry[0].key != batch[0][0].key:
-                others.append(entry)
+            if batch and asked.question.key != batch[0][0].question.key:
+                others.append(asked)
                 continue
-            batch.append(entry)
-            size += len(entry[0])
+            sides = max(1, len(asked.question.sides))
+            part = asked.question.part(asked.done, asked.done + max(1, room // sides))
+            batch.append((asked, part))
+            room -= len(part) * sides
         self._waiting.extendleft(reversed(others))
         return batch
+
+    def _take(self, asked: _Asked, part: Question, answer: Answer | BaseException) -> None:
+        """Pass an answer on, or wait for those of the other parts."""
+        if asked.future.done():
+            return
+        if isinstance(answer, BaseException):
+            asked.future.set_exception(answer)
+            return
+        asked.answers.append(answer)
+        asked.done += len(part)
+        if asked.done < len(asked.question):
+            self._waiting.append(asked)
+        else:
+            asked.future.set_result(_joined(asked.answers))
 
     def _answers(self, questions: Sequence[Question]) -> list[Answer | BaseException]:
         """An answer or an exception each: a question that fails does not fail others."""
@@ -100,3 +124,11 @@ class Batcher:
             if len(questions) == 1:
                 return [error]
         return [answer for question in questions for answer in self._answers([question])]
+
+
+def _joined(parts: list[Answer]) -> Answer:
+    """Return the answer of all parts, whose lists follow each other."""
+    return {
+        key: [it for part in parts for it in part[key]] if isinstance(value, list) else value
+        for key, value in parts[0].items()
+    }

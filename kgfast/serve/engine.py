@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kgfast.eval.index import Index
 from kgfast.eval.prediction import topk
@@ -16,6 +17,7 @@ from kgfast.graph.named import Names
 from kgfast.serve.questions import Question
 
 Answer = dict[str, Any]  # as JSON
+_VECTORS = 64  # numbers; no vector of torch holds more
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,11 @@ class Engine:
         return answers
 
     def _meaning(self, scores: Tensor) -> Tensor | None:
-        return None if self.probabilities is None else self.probabilities(scores)
+        if self.probabilities is None:
+            return None
+        # torch computes the numbers that do not fill its vectors by another formula.
+        found = self.probabilities(pad(scores, (0, -len(scores) % _VECTORS)))
+        return None if found is None else found[: len(scores)]
 
 
 def _excluded(questions: Sequence[Question]) -> tuple[Tensor, Tensor] | None:

@@ -22,10 +22,10 @@ class Limits:
     connections : int
         Connections held at the same time, idle ones included; further ones get 503.
     batch : int
-        Queries after which no further request joins a sweep.
+        Queries of a sweep. A request of more is answered in parts, and others between them.
     body_seconds, head_seconds, stall_seconds : float
-        How long a client may take to send a body, to send a head, and to read nothing of its
-        answer.
+        How long a client may take to send a body, to begin and send a head, and to read 64 KiB of
+        its answer.
     finish_seconds : int
         How long what runs may take to finish once the server is told to stop.
     """
@@ -36,7 +36,7 @@ class Limits:
     body: int = 1 << 20
     requests: int = 256
     connections: int = 512
-    batch: int = 1024
+    batch: int = 64
     body_seconds: float = 10.0
     head_seconds: float = 10.0
     stall_seconds: float = 10.0

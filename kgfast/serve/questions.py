@@ -1,7 +1,7 @@
 """What clients may ask, checked: JSON becomes ids, or an error that names the field."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, ValidationInfo
@@ -173,6 +173,11 @@ class Question:
     def __len__(self) -> int:
         """Queries, or triples."""
         return len(self.columns[0])
+
+    def part(self, start: int, stop: int) -> Self:
+        """Return the question for some of the queries."""
+        columns = tuple(column[start:stop] for column in self.columns)
+        return replace(self, columns=columns, exclude=self.exclude[start:stop])
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,16 @@
 """A server that runs until it is told to stop, and then finishes what it began."""
 
+import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
-
-import uvicorn
 
 from kgfast.serve.app import make_app
 from kgfast.serve.engine import Engine
+from kgfast.serve.http import BACKLOG, Connections
 from kgfast.serve.limits import Limits
-from kgfast.serve.protocol import ImpatientProtocol
 
 
 def serve(
@@ -21,6 +19,7 @@ def serve(
     port: int,
     limits: Limits,
     ready: Callable[[str], None],
+    hosts: Sequence[str] = (),
 ) -> NoReturn:
     """Serve a model until SIGTERM or SIGINT, then exit with code 0.
 
@@ -34,26 +33,49 @@ def serve(
     limits : Limits
     ready : callable
         Called with the URL once connections are accepted.
+    hosts : sequence of str
+        Names of the server besides ``host``, as :func:`kgfast.serve.app.make_app` takes them.
 
     Raises
     ------
     OSError
         If the address cannot be bound.
+    ValueError
+        For what is no name of a host.
     SystemExit
         At the end.
     """
-    listener = bound(host, port, limits.connections)
-    # uvicorn raises the signal that stopped it once more, when all is done.
+    app = make_app(engine, limits, hosts=(host, *hosts))
+    listener = bound(host, port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     shown = f"[{host}]" if ":" in host else host
     ready(f"http://{shown}:{listener.getsockname()[1]}")
-    uvicorn.Server(config_of(engine, limits)).run(sockets=[listener])
+    asyncio.run(_until_told(app, limits, listener))
     raise SystemExit(0)
 
 
-def bound(host: str, port: int, backlog: int) -> socket.socket:
-    """A socket that accepts connections to one address, of IPv4 or IPv6.
+async def _until_told(app: Any, limits: Limits, listener: socket.socket) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def told(*_: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _leave)  # who says so twice does not want to wait
+        loop.call_soon_threadsafe(stop.set)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told)
+    await answer(app, limits, listener, stop)
+
+
+async def answer(app: Any, limits: Limits, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Serve an application of :func:`make_app` on a socket until ``stop`` is set."""
+    async with app.router.lifespan_context(app):
+        await Connections(app, limits).serve(listener, stop)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that accepts connections to one address, of IPv4 or IPv6.
 
     It names TCP, which `socket.create_server` does not: else asyncio leaves Nagle's algorithm on,
     and an answer, whose head and body are written apart, waits 40 ms for the client to confirm.
@@ -64,27 +86,11 @@ def bound(host: str, port: int, backlog: int) -> socket.socket:
         if os.name == "posix":  # elsewhere it lets two servers have one address
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(backlog)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from None
     return listener
-
-
-def config_of(engine: Engine, limits: Limits) -> uvicorn.Config:
-    """Uvicorn's settings: plain HTTP/1.1, no log of requests, and the limits."""
-    protocol: Any = partial(ImpatientProtocol, limits)
-    return uvicorn.Config(
-        make_app(engine, limits),
-        http=protocol,
-        ws="none",
-        loop="asyncio",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=limits.connections,
-        timeout_graceful_shutdown=limits.finish_seconds,
-    )
 
 
 def _leave(*_: Any) -> NoReturn:

@@ -35,7 +35,7 @@ def test_bad_arguments_are_refused(load, capsys, name):
 @pytest.mark.slow
 def test_a_server_under_load(call, tmp_path):
     """No error, no wrong answer, requests that share a sweep, and no growth to speak of."""
-    pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+    pytest.importorskip("h11", reason="the extra serve is not installed")
     result = tmp_path / "serve.json"
     done = call("serve_speed.py", "--quick", "--memory-requests", 10_000, "--json", result)
     assert done.returncode == 0, done.stdout + done.stderr

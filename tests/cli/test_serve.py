@@ -18,7 +18,7 @@ from kgfast.datasets import load as load_data
 from support.serving import answer, ask, connect, head
 from support.small_runs import ring_trainer, write_ring
 
-pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+pytest.importorskip("h11", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
 from kgfast.serve import running
@@ -47,8 +47,8 @@ def served(monkeypatch):
     """What the command would serve, in place of serving it."""
     found = []
 
-    def keep(engine, host, port, limits, ready):
-        found.append((engine, host, port, limits))
+    def keep(engine, host, port, limits, ready, hosts):
+        found.append((engine, host, port, limits, hosts))
         ready("http://there")
 
     monkeypatch.setattr(running, "serve", keep)
@@ -62,9 +62,9 @@ def served(monkeypatch):
 
 
 def test_a_run(served, trained):
-    engine, host, port, limits, result = served(trained, "--max-k", 5, "--max-body", 99)
+    engine, host, port, limits, hosts, result = served(trained, "--max-k", 5, "--max-body", 99)
     loaded = kgfast.load_run(trained)
-    assert (host, port) == ("127.0.0.1", 8000)
+    assert (host, port, hosts) == ("127.0.0.1", 8000, ())
     assert (limits.k, limits.body, limits.queries) == (5, 99, 1000)
     assert torch.equal(engine.model.entity, loaded.model.entity)
     assert engine.names == tuple(loaded.vocabulary)
@@ -76,6 +76,8 @@ def test_a_run(served, trained):
     found = kgfast.topk(engine.model, **heads, index=engine.index)
     assert torch.equal(found.ids, kgfast.topk(loaded.model, **heads).ids)
     assert served(trained, "--no-index")[0].index is None
+    words = "--allowed-host", "kg.example", "--allowed-host", "*"
+    assert served(trained, *words)[4] == ["kg.example", "*"]
 
 
 def test_tables(served, trained, root, tmp_path):
@@ -120,8 +122,12 @@ class TestErrors:
     def test_limits(self, trained):
         assert "--max-k" in self.error_of(trained, "--max-k", 0)
 
+    def test_what_is_no_host(self, trained):
+        line = self.error_of(trained, "--allowed-host", "http://kg.example")
+        assert "an allowed host is a name, an address, or *; got 'http://kg.example'" in line
+
     def test_a_port_that_is_taken(self, trained):
-        with running.bound("127.0.0.1", 0, 1) as taken:
+        with running.bound("127.0.0.1", 0) as taken:
             port = taken.getsockname()[1]
             assert "in use" in self.error_of(trained, "--port", port)
 

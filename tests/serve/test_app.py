@@ -1,7 +1,10 @@
 """The endpoints: what they answer is what `topk` and `rank` say, and bad input names its field."""
 
+import asyncio
 import json
+import re
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -294,6 +297,130 @@ class TestLimits:
     def test_none_is_zero(self, name):
         with pytest.raises(ValueError, match=f"{name} must be positive; got 0"):
             Limits(**{name: 0})
+
+
+def test_requests_of_many_batches_have_the_answers_of_one(engine):
+    """Of each kind, whatever stands beside."""
+    heads = list(range(30))
+    bodies = {
+        "/topk": {"heads": heads, "relations": 2, "k": 3},
+        "/rank": {"heads": heads, "relations": 2, "tails": heads[::-1]},
+        "/score": {"heads": heads, "relations": 2, "tails": heads[::-1]},
+    }
+    certain = replace(engine, probabilities=lambda scores: scores.double().sigmoid())
+    with TestClient(make_app(certain, Limits(batch=1000))) as whole:
+        expected = {path: post(whole, path, **body) for path, body in bodies.items()}
+    with TestClient(make_app(certain, Limits(batch=7))) as parts:
+        assert {path: post(parts, path, **body) for path, body in bodies.items()} == expected
+        assert "kgfast_batches_total 20\n" in parts.get("/metrics").text  # 5 + 10 of 2 sides + 5
+
+
+class TestHosts:
+    """A page of another name, which was made to point here, is told nothing."""
+
+    def status(self, host, here="127.0.0.1", hosts=(), path="/health"):
+        app = make_app(engine_of(), hosts=hosts)
+        headers = [(b"host", it.encode("latin-1")) for it in host]
+        scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+        sent = []
+
+        async def run():
+            async def send(message):
+                sent.append(message)
+
+            await app(scope | {"server": (here, 8000), "query_string": b""}, None, send)
+
+        asyncio.run(run())
+        return sent[0]["status"]
+
+    @pytest.mark.parametrize(
+        ("here", "host"),
+        [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.0.1", "127.0.0.1:8000"),
+            ("127.0.0.1", "127.0.0.1:"),
+            ("127.0.0.1", "localhost"),
+            ("127.0.0.1", "LocalHost.:80"),
+            ("::1", "[::1]"),
+            ("::1", "[0:0::1]:8000"),
+            ("::1", "localhost:8000"),
+            ("::ffff:127.0.0.1", "127.0.0.1:8000"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("2001:db8::1", "[2001:DB8::1]:443"),
+            ("192.0.2.7", "192.0.2.7:8000"),
+        ],
+    )
+    def test_the_address_that_was_called(self, here, host):
+        assert self.status([host], here) == 200
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            "evil.example",
+            "evil.example:8000",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "127.0.0.1@evil.example",
+            "127.0.0.1, evil.example",
+            "127.0.0.1/evil.example",
+            "127.0.0.1:80x",
+            "127.0.0.2",
+            "[127.0.0.1]x",
+            "[::1",
+            "[evil.example]",
+            ":8000",
+            "",
+            "\xff",
+        ],
+    )
+    @pytest.mark.parametrize("path", ["/health", "/metrics", "/topk", "/none"])
+    def test_others(self, host, path):
+        assert self.status([host], path=path) == 421
+
+    def test_none_or_two(self):
+        assert self.status([]) == 421
+        assert self.status(["127.0.0.1", "127.0.0.1"]) == 421
+
+    def test_localhost_is_no_other_machine(self):
+        assert self.status(["localhost"], "192.0.2.7") == 421
+
+    @pytest.mark.parametrize(
+        ("allowed", "host", "status"),
+        [
+            ("kg.example", "KG.example.:8000", 200),
+            ("KG.Example:443", "kg.example", 200),
+            ("kg.example", "a.kg.example", 421),
+            ("kg.example", "127.0.0.1", 200),
+            ("[2001:db8::2]", "[2001:db8:0::2]:1", 200),
+            ("2001:db8::2", "[2001:db8:0::2]:1", 200),
+            ("*", "evil.example", 200),
+        ],
+    )
+    def test_what_is_allowed_besides(self, allowed, host, status):
+        assert self.status([host], hosts=[allowed]) == status
+
+    @pytest.mark.parametrize("wrong", ["", "a b", "http://kg.example", "[kg.example]"])
+    def test_what_is_no_name(self, wrong):
+        with pytest.raises(ValueError, match="a name, an address, or"):
+            make_app(engine_of(), hosts=["kg.example", wrong])
+
+    def test_the_answer_says_what_to_do(self, client):
+        response = client.post("/topk", json=QUERY, headers={"host": "evil.example"})
+        assert response.status_code == 421
+        assert response.json()["field"] == "Host"
+        assert "'evil.example' (kgfast serve --allowed-host" in response.json()["error"]
+
+
+def test_names_do_nothing_to_the_terminal_of_a_client():
+    """Answers are JSON that has no control characters."""
+    names = kgfast.Vocabulary([f"e\x1b\x7f\x9b[2J{i}" for i in range(300)])
+    with TestClient(make_app(engine_of(names=(names, None)))) as client:
+        good = client.post("/topk", json=QUERY)
+        wrong = client.post("/topk", json={**QUERY, "heads": "e\x9b[2J"})
+    assert good.json()["answers"][0][0]["name"].startswith("e\x1b\x7f\x9b[2J")
+    assert wrong.status_code == 422
+    for response in (good, wrong):
+        assert not re.search("[\0-\x1f\x7f-\x9f]", response.text)
 
 
 class TestFailures:

@@ -89,6 +89,86 @@ def test_who_went_away_is_not_answered():
     assert asyncio.run(run()) == {"ids": [3]}
 
 
+class Gate(Recorder):
+    """An engine whose every call waits to be let through."""
+
+    def __init__(self):
+        super().__init__()
+        self.through = threading.Semaphore(0)
+        self.may_answer.set()
+
+    def answers(self, questions):
+        found = super().answers(questions)
+        self.through.acquire()
+        return found
+
+
+def test_a_large_question_is_answered_in_parts_with_others_between_them():
+    engine, metrics = Gate(), Metrics()
+
+    async def run():
+        async with Batcher(engine, 4, metrics) as batcher:
+            large = asyncio.create_task(batcher.ask(question(*range(10))))
+            while len(engine.calls) < 1:
+                await asyncio.sleep(0.001)
+            small = asyncio.create_task(batcher.ask(question(50)))
+            other = asyncio.create_task(batcher.ask(question(60, include_known=True)))
+            await asyncio.sleep(0)
+            for _ in range(2):
+                engine.through.release()
+            assert await small == {"ids": [50]}
+            assert not large.done()
+            engine.through.release(9)
+            return await asyncio.gather(large, other)
+
+    assert asyncio.run(run()) == [{"ids": list(range(10))}, {"ids": [60]}]
+    # The small one joins the part after the one that ran, and the other kind comes next.
+    assert engine.calls[0] == [[0, 1, 2, 3]]
+    assert [50] in engine.calls[1]
+    assert [[60]] in engine.calls[1:3]
+    assert sum(sum(map(len, call)) for call in engine.calls) == 12
+    assert max(sum(map(len, call)) for call in engine.calls) <= 4
+
+
+def test_two_large_questions_take_turns():
+    _, calls, _ = asked([question(1), question(*range(10, 16)), question(*range(20, 26))], most=3)
+    assert calls[1:] == [[[10, 11, 12]], [[20, 21, 22]], [[13, 14, 15]], [[23, 24, 25]]]
+
+
+def test_the_sides_of_a_rank_count():
+    ids = list(range(6))
+    ranked = Question("rank", (ids, ids, ids), ("head", "tail"))
+    (found,), calls, _ = asked([ranked], most=4)
+    assert found == {"ids": ids}
+    assert calls == [[[0, 1]], [[2, 3]], [[4, 5]]]
+
+
+@pytest.mark.parametrize("ids", [(*range(3), 99), (99, *range(6))])
+def test_a_part_that_fails_fails_its_question(ids):
+    first, other = asked([question(*ids), question(7)], most=3)[0]
+    assert other == {"ids": [7]}
+    with pytest.raises(ValueError, match="99"):
+        raise first
+
+
+def test_who_goes_away_between_the_parts_costs_no_further_one():
+    engine = Gate()
+
+    async def run():
+        async with Batcher(engine, 4, Metrics()) as batcher:
+            large = asyncio.create_task(batcher.ask(question(*range(100))))
+            waiting = [asyncio.create_task(batcher.ask(question(it))) for it in range(200, 210)]
+            while not engine.calls:
+                await asyncio.sleep(0.001)
+            for task in (large, *waiting):
+                task.cancel()
+            engine.through.release(9)
+            return await batcher.ask(question(300))
+
+    assert asyncio.run(run()) == {"ids": [300]}
+    assert engine.calls == [[[0, 1, 2, 3]], [[300]]]
+
+
 def test_closing_answers_what_was_asked():
     engine = Recorder()
 

@@ -1,11 +1,12 @@
 """A served model: in this process without sockets, or on a port of the loopback."""
 
+import asyncio
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import kgfast
@@ -27,21 +28,24 @@ def engine_of(**options: Any) -> Any:
 
 
 @contextmanager
-def serving(engine: Any, limits: Any) -> Iterator[int]:
+def serving(engine: Any, limits: Any, host: str = "127.0.0.1") -> Iterator[int]:
     """A server in a thread; yields its port."""
-    import uvicorn
+    from kgfast.serve.app import make_app
+    from kgfast.serve.running import answer, bound
 
-    from kgfast.serve.running import bound, config_of
-
-    listener = bound("127.0.0.1", 0, 100)
-    server = uvicorn.Server(config_of(engine, limits))
-    thread = threading.Thread(target=server.run, args=([listener],))
+    listener = bound(host, 0)
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    app = make_app(engine, limits)
+    thread = threading.Thread(
+        target=loop.run_until_complete, args=(answer(app, limits, listener, stop),)
+    )
     thread.start()
     try:
         yield listener.getsockname()[1]
     finally:
-        server.should_exit = True
+        loop.call_soon_threadsafe(stop.set)
         thread.join()
+        loop.close()
 
 
 def connect(port: int) -> socket.socket:
@@ -51,13 +55,13 @@ def connect(port: int) -> socket.socket:
 
 def head(path: str, length: int, *lines: str) -> bytes:
     """The head of a request."""
-    first = f"POST {path} HTTP/1.1", "host: here", f"content-length: {length}", *lines
+    first = f"POST {path} HTTP/1.1", "host: 127.0.0.1", f"content-length: {length}", *lines
     return ("\r\n".join(first) + "\r\n\r\n").encode()
 
 
-def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
-    """Status and content of the answer that comes next."""
-    with connection.makefile("rb") as file:
+def answer(connection: socket.socket, ahead: Any = None) -> tuple[int, dict[str, Any]]:
+    """Status and content of the answer that comes next; ``ahead`` is a file of several."""
+    with nullcontext(ahead) if ahead else connection.makefile("rb") as file:
         status = int(file.readline().split()[1])
         headers = {}
         while (line := file.readline().strip()) != b"":
