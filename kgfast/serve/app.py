@@ -189,7 +189,7 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer])
         If it did.
     """
     answer = asyncio.create_task(answering)
-    gone = asyncio.create_task(request.receive())  # the body was read: nothing else can come
+    gone = asyncio.ensure_future(request.receive())  # the body was read: nothing else can come
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():

@@ -82,7 +82,7 @@ class Batcher:
                 self._take(asked, part, answer)
 
     def _next(self) -> list[tuple[_Asked, Question]]:
-        """Return what one call answers: parts of the oldest question and of those like it."""
+        """Return what one call answers: a part of the oldest question, and others that fit."""
         batch: list[tuple[_Asked, Question]] = []
         others: deque[_Asked] = deque()
         room = self._most
@@ -90,13 +90,15 @@ class Batcher:
             asked = self._waiting.popleft()
             if asked.future.done():  # nobody waits any more
                 continue
-            if batch and asked.question.key != batch[0][0].question.key:
+            sides = max(1, len(asked.question.sides))
+            part = asked.question.part(asked.done, asked.done + max(1, self._most // sides))
+            queries = len(part) * sides
+            # A part of a large question fills up no batch of others, who would wait for it too.
+            if batch and (asked.question.key != batch[0][1].key or queries > room):
                 others.append(asked)
                 continue
-            sides = max(1, len(asked.question.sides))
-            part = asked.question.part(asked.done, asked.done + max(1, room // sides))
             batch.append((asked, part))
-            room -= len(part) * sides
+            room -= queries
         self._waiting.extendleft(reversed(others))
         return batch
 

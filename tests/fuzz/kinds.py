@@ -13,6 +13,7 @@ from fuzz import (
     partials,
     processes,
     runs,
+    serving,
     sums_of_paths,
     sweeps,
     tiers,
@@ -55,6 +56,7 @@ KINDS: dict[str, Kind] = {
         Kind("checkpoints: partial folders", partials.folder, "checkpoints", 20),
         Kind("threads, forks, signals", processes.script, "processes", 0.6, 300.0),
         Kind("calls of processes", processes.together, "processes", 0.6, 300.0, sanitized=()),
+        Kind("clients of a server", serving.clients, "processes", 10, lacks=serving.lacks),
         # ThreadSanitizer and AddressSanitizer need more address space than any limit leaves.
         Kind("limits of memory", processes.memory, "processes", 0.3, 300.0, sanitized=()),
         Kind("runs: kills", runs.kill, "runs", 0.3, 900.0),

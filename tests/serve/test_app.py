@@ -112,6 +112,7 @@ class TestExclude:
                   for it in ("anchor", [18], [], [[1, 2], [3]])]  # fmt: skip
         questions = [reader.topk(json.dumps(body).encode()) for body in bodies]
         assert len({question.key for question in questions}) == 1
+        assert questions[3].part(1, 2).exclude == [[3]]
         together = engine.answers(questions)
         assert together == [engine.answers([question])[0] for question in questions]
         assert together == [post(client, "/topk", **body) for body in bodies]
