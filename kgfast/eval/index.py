@@ -13,6 +13,7 @@ from torch import Tensor
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.index_file import StoredIndex, TableFacts, read_index, write_index
 from kgfast.eval.streaming import entity_table
+from kgfast.eval.writes import TableState
 from kgfast.kernels.backend import Packing
 from kgfast.kernels.operands import Prepared
 from kgfast.kernels.panels import Panels
@@ -58,8 +59,10 @@ class Index:
     Notes
     -----
     A table that changes under an index is noticed by torch's version counter, its place in memory
-    and its shape: a call then raises, until :meth:`refresh`. Writes past the counter, as through
-    ``.data``, numpy or another process, are not noticed: call :meth:`refresh` after them.
+    and its shape: a call then raises, until :meth:`refresh`. The steps of all optimizers raise the
+    counter, fused ones too. Of an inference tensor, which has none, and of another tensor on the
+    same memory 4,096 rows are compared. Other writes past the counter, as through ``.data``, numpy
+    or another process, are not noticed: call :meth:`refresh` after them.
 
     Examples
     --------
@@ -95,10 +98,10 @@ class Index:
         start = perf_counter()
         self._held = ()
         sources = _sources(self._of)
-        # Versions of before: what is written meanwhile is a change.
-        versions = [_version_of(table) for table in sources.tables]
+        # States of before: what is written meanwhile is a change.
+        states = [TableState(table) for table in sources.tables]
         packed = [_packed(table, self.score, croppable=self.croppable) for table in sources.tables]
-        self._hold(sources, versions, packed)
+        self._hold(sources, states, packed)
         self.seconds = perf_counter() - start
 
     def panels(self, candidates: Candidates, score: str) -> Panels | None:
@@ -174,7 +177,7 @@ class Index:
         stored = read_index(path)
         index.croppable = stored.croppable
         sources = _sources(of)
-        versions = [_version_of(table) for table in sources.tables]
+        states = [TableState(table) for table in sources.tables]
         stored.check(path, index.score, sources.tables)
         packing = _packing()
         if all(it is None or (packing and packing.reads(it)) for it in stored.panels):
@@ -182,7 +185,7 @@ class Index:
                 own or _packed(table, index.score, croppable=index.croppable)
                 for own, table in zip(stored.panels, sources.tables, strict=True)
             ]
-            index._hold(sources, versions, packed)
+            index._hold(sources, states, packed)
             index.seconds = perf_counter() - start
         else:
             warnings.warn(
@@ -195,14 +198,14 @@ class Index:
         return index
 
     def _hold(
-        self, sources: "_Sources", versions: list[int | None], packed: Sequence[Panels | str]
+        self, sources: "_Sources", states: list[TableState], packed: Sequence[Panels | str]
     ) -> None:
         """Serve calls by what was packed, or say why it was not."""
         tables, reasons = sources
         self._not_packed = reasons + tuple(it for it in packed if isinstance(it, str))
         self._held = tuple(
-            _Held(table.detach(), version, None if isinstance(own, str) else own)
-            for table, version, own in zip(tables, versions, packed, strict=True)
+            _Held(table.detach(), state, None if isinstance(own, str) else own)
+            for table, state, own in zip(tables, states, packed, strict=True)
         )
 
     def __repr__(self) -> str:
@@ -267,14 +270,13 @@ class _Held:
     Attributes
     ----------
     table : Tensor
-        With the version counter of the model's.
-    version : int or None
-        Of the counter; an inference tensor has none.
+    state : TableState
+        Before it was packed.
     panels : Panels or None
     """
 
     table: Tensor
-    version: int | None
+    state: TableState
     panels: Panels | None
 
     def is_of(self, table: Tensor) -> bool:
@@ -283,16 +285,12 @@ class _Held:
 
     def is_changed(self, table: Tensor) -> bool:
         """Whether it was written to."""
-        return self.version != _version_of(table)
+        return self.state.is_changed(table)
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
     places = ((it.data_ptr(), it.shape, it.stride(), it.dtype) for it in (a, b))
     return next(places) == next(places)
-
-
-def _version_of(table: Tensor) -> int | None:
-    return None if table.is_inference() else table._version
 
 
 def _packed(table: Tensor, score: str | None, *, croppable: bool) -> Panels | str:

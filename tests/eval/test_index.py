@@ -120,12 +120,62 @@ class TestChanges:
             model.relation += 1
         assert_serves(model, index)
 
-    def test_inference_tensors_count_no_writes(self):
+    @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+    def test_a_step_of_a_fused_optimizer_is_noticed(self, name):
+        model = model_of("distmult")
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, fused=True)
+        index = Index(model)
+        kgfast.losses.nssa(model, TRIPLES, SUBSET).backward()
+        optimizer.step()
+        assert not index.is_current
+        with pytest.raises(ValueError, match=r"call index\.refresh"):
+            rank(model, TRIPLES, index=index)
+        index.refresh()
+        assert_serves(model, index)
+
+    def test_what_a_step_leaves_alone_stays_current(self):
+        model, other = model_of("transe"), torch.nn.Parameter(torch.ones(3))
+        index = Index(model)
+        other.grad = torch.ones(3)
+        torch.optim.SGD([model.entity, other], lr=0.1, fused=True).step()
+        assert index.is_current
+
+    def test_rows_of_inference_tensors_are_compared(self):
         with torch.inference_mode():
             model = TransE(torch.randn(ENTITIES, 4), torch.randn(RELATIONS, 4))
             index = Index(model)
+        assert model.entity.is_inference()
         rank(model, TRIPLES, index=index)
         assert index.is_current
+        with torch.inference_mode():
+            model.entity[ENTITIES - 1, 3] += 1
+        assert not index.is_current
+        with pytest.raises(ValueError, match=r"call index\.refresh"):
+            rank(model, TRIPLES, index=index)
+
+    def test_rows_of_another_parameter_on_the_same_memory_are_compared(self):
+        model = model_of()
+        index, version = Index(model), model.entity._version
+        model.entity = torch.nn.Parameter(model.entity.data)
+        torch.autograd.graph.increment_version([model.entity] * version)
+        assert_serves(model, index)
+        model.entity.data[ENTITIES - 1, 3] += 1
+        assert model.entity._version == version
+        with pytest.raises(ValueError, match=r"call index\.refresh"):
+            rank(model, TRIPLES, index=index)
+
+    def test_rows_that_are_compared_are_spread_over_the_table(self):
+        with torch.inference_mode():
+            model = TransE(torch.randn(3 * 4096, 2), torch.randn(1, 2))
+            for row, is_compared in ((0, True), (1, False), (3 * 4096 - 1, True)):
+                index = Index(model)
+                model.entity[row, 1] += 1
+                assert index.is_current != is_compared
+
+    def test_numbers_that_are_none_are_equal_to_themselves(self):
+        with torch.inference_mode():
+            model = TransE(torch.full((5, 2), torch.nan), torch.randn(1, 2))
+        assert Index(model).is_current
 
 
 class TestOtherModels:

@@ -27,8 +27,9 @@ def test_it_learns(name):
     assert result.test["mrr"] > least
 
 
-def test_an_index_is_packed_again_where_the_model_has_trained_on():
-    trainer = trainer_of()
+@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd", "row_adam", "row_adagrad"])
+def test_an_index_is_packed_again_where_the_model_has_trained_on(name):
+    trainer = trainer_of(optim={"name": name, "lr": 0.1})
     index = Index(trainer.model)
     for steps in (0, 1):
         if steps:
