@@ -8,6 +8,8 @@ import torch
 import kgfast
 from kgfast import distributed
 from kgfast.distributed import OtherProcessError
+from kgfast.distributed.held import Held
+from kgfast.distributed.team import _facts_of
 from support.gloo import run_together, values
 from support.ranked_together import (
     CANDIDATES,
@@ -158,6 +160,30 @@ def test_a_process_that_is_gone_is_named_by_all_others(how):
         error = results[rank]
         assert isinstance(error, distributed.LostProcessError), error
         assert error.args[0].startswith("process 1 of 3 did not come to step")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.convolution.weight.data.add_(1),
+        lambda model: model.projection.weight.data.add_(1),
+        lambda model: model.bias.data.add_(1),
+        lambda model: setattr(model, "relation", torch.nn.Parameter(model.relation + 1)),
+    ],
+)
+def test_any_parameter_that_differs_is_noticed(change):
+    model, other = (
+        kgfast.ConvE.init(9, 2, 16, embedding_height=4, channels=2, seed=0) for _ in range(2)
+    )
+    assert _facts_of(Held.of(model)) == _facts_of(Held.of(other))
+    change(other)
+    assert _facts_of(Held.of(model)) != _facts_of(Held.of(other))
+
+
+def test_computed_relations_that_differ_are_noticed():
+    model = kgfast.DistMult.init(9, 2, 4, seed=0)
+    facts = [_facts_of(Held.of(model.with_relation(model.relation * it))) for it in (1, 1, 2)]
+    assert facts[0] == facts[1] != facts[2]
 
 
 def test_without_processes():
