@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
-from kgfast.models.tables import Table, gathered, held_table
+from kgfast.models.tables import Table, gathered, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables import Table as TableOfRows
 
@@ -90,8 +90,8 @@ class Model(nn.Module):
     dim: int
     scores_relations: bool = False
     has_wide_relations: bool = False
-    entity: nn.Parameter
-    relation: nn.Parameter
+    entity: Tensor
+    relation: Tensor
 
     def __init__(self, entity: Table, relation: Table, *, takes_complex: bool = False) -> None:
         super().__init__()
@@ -99,11 +99,35 @@ class Model(nn.Module):
             raise TypeError(
                 "relation must be a tensor or an array: of tables, entity alone is read"
             )
-        self.entity = held_table("entity", entity, takes_complex)
-        self.relation = held_table("relation", relation, takes_complex)
+        self._hold("entity", held_table("entity", entity, takes_complex))
+        self._hold("relation", held_table("relation", relation, takes_complex))
         devices = self.entity.device, self.relation.device
         if devices[0] != devices[1]:
             raise ValueError(f"entity is on {devices[0]} but relation on {devices[1]}")
+
+    def _hold(self, name: str, table: Tensor | TableOfRows) -> None:
+        """Hold a table where torch's modules look for it.
+
+        A computed tensor can be no parameter: it is a buffer that a state dict leaves out.
+        """
+        for held in (self.__dict__, self._parameters, self._buffers):
+            held.pop(name, None)
+        if not isinstance(table, Tensor):
+            self.__dict__[name] = as_rows(table)
+        elif is_computed(table):
+            self._buffers[name] = table
+            self._non_persistent_buffers_set.add(name)
+        else:
+            self._parameters[name] = cast(nn.Parameter, table)
+
+    def _with(self, **tables: Tensor | TableOfRows) -> Self:
+        """The same model on other tables, which shares all else."""
+        local = copy.copy(self)
+        for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
+            local.__dict__[name] = local.__dict__[name].copy()
+        for name, table in tables.items():
+            local._hold(name, table)
+        return local
 
     @property
     def num_entities(self) -> int:
@@ -214,15 +238,7 @@ class Model(nn.Module):
         entity : Tensor or Table
             ``[M, G]``; gradients flow to a tensor.
         """
-        local = copy.copy(self)
-        local.__dict__.pop("entity", None)
-        local._parameters = {**self._parameters}
-        local._parameters.pop("entity", None)
-        if is_table(entity):
-            local.__dict__["entity"] = as_rows(entity)  # no parameter
-        else:
-            local._parameters["entity"] = cast(nn.Parameter, entity)
-        return local
+        return self._with(entity=entity)
 
     def with_relation(self, relation: Tensor) -> Self:
         """The same model on another relation table, as :meth:`with_entity`.
@@ -232,9 +248,7 @@ class Model(nn.Module):
         relation : Tensor
             ``[M, *]``; ids of relations then count its rows, and gradients flow to it.
         """
-        local = copy.copy(self)
-        local._parameters = {**self._parameters, "relation": cast(nn.Parameter, relation)}
-        return local
+        return self._with(relation=relation)
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
         """As of any module.
@@ -267,12 +281,10 @@ class Model(nn.Module):
         """
         check_dim(dim, self.dim)
         self._check_in_memory("first_columns()", "rows of a table are cut when they are read")
-        local = copy.copy(self)
-        cut = {
-            name: table[:, : dim * (table.shape[1] // self.dim)]
-            for name, table in (("entity", self.entity), ("relation", self.relation))
-        }
-        local._parameters = cast(dict[str, nn.Parameter | None], self._parameters | cut)
+        tables = {"entity": self.entity, "relation": self.relation}
+        local = self._with(
+            **{name: it[:, : dim * (it.shape[1] // self.dim)] for name, it in tables.items()}
+        )
         local.dim = dim
         return local
 

@@ -18,7 +18,9 @@ Table = Tensor | npt.NDArray[Any] | tables.Table
 def held_table(name: str, table: Any, takes_complex: bool) -> Any:
     """The same storage as a parameter: trainable only if the caller made it one.
 
-    A :class:`kgfast.tables.Table` stays one: its rows are read where they are asked for.
+    A tensor that requires a gradient and is no parameter stays as it is, so that gradients reach
+    what computed it. A :class:`kgfast.tables.Table` stays one: its rows are read where they are
+    asked for.
 
     Parameters
     ----------
@@ -48,10 +50,15 @@ def held_table(name: str, table: Any, takes_complex: bool) -> Any:
         raise TypeError(f"{name} must be floating point; got {values.dtype}")
     if values.ndim != 2:
         raise ValueError(f"{name} must have two axes; got shape {list(values.shape)}")
-    if isinstance(values, nn.Parameter):
+    if isinstance(values, nn.Parameter) or is_computed(table):
         return values
     trains = isinstance(table, nn.Parameter) and table.requires_grad
     return nn.Parameter(values.detach(), requires_grad=trains)
+
+
+def is_computed(table: Any) -> bool:
+    """Whether a table is a tensor that requires a gradient and is no parameter."""
+    return isinstance(table, Tensor) and table.requires_grad and not isinstance(table, nn.Parameter)
 
 
 def from_array(name: str, table: Any) -> Tensor:
@@ -96,7 +103,8 @@ def _parts(name: str, table: Tensor) -> Tensor:
     if table.ndim != 2:
         raise ValueError(f"{name} must have two axes; got shape {list(table.shape)}")
     try:
-        return torch.view_as_real(table.detach()).view(len(table), 2 * table.shape[1])
+        parts = torch.view_as_real(table if is_computed(table) else table.detach())
+        return parts.view(len(table), 2 * table.shape[1])
     except RuntimeError:
         raise ValueError(
             f"{name}: its real and imaginary parts cannot be read in place (strides "
