@@ -59,6 +59,9 @@ class Candidates:
 class Model(nn.Module):
     """Base of the models: holds the tensors that it is given, without copying.
 
+    A tensor that requires a gradient and is no parameter, as an encoder computes it, stays in its
+    graph: it is a buffer that a state dict leaves out (docs/encoders.md). Others are parameters.
+
     Subclasses set :attr:`score` and implement :meth:`queries`; :meth:`candidates` is the entity
     table on both sides unless they say otherwise.
 
@@ -106,10 +109,7 @@ class Model(nn.Module):
             raise ValueError(f"entity is on {devices[0]} but relation on {devices[1]}")
 
     def _hold(self, name: str, table: Tensor | TableOfRows) -> None:
-        """Hold a table where torch's modules look for it.
-
-        A computed tensor can be no parameter: it is a buffer that a state dict leaves out.
-        """
+        """Hold a table where torch's modules look for it."""
         for held in (self.__dict__, self._parameters, self._buffers):
             held.pop(name, None)
         if not isinstance(table, Tensor):

@@ -64,6 +64,10 @@ class Wrapper(Model):
         """As :meth:`Model.with_entity`."""
         return self._around(self.model.with_entity(entity))
 
+    def with_relation(self, relation: Tensor) -> Self:
+        """As :meth:`Model.with_relation`."""
+        return self._around(self.model.with_relation(relation))
+
     def _around(self, model: Model) -> Self:
         """The same wrapper around another model; parameters of its own are shared."""
         local = copy.copy(self)
