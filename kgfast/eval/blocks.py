@@ -169,7 +169,7 @@ class BlockPool:
                 size = scores.numel() * scores.element_size()
                 if pool is self and size <= room:
                     room -= size
-                    kept[number] = scores
+                    kept[number] = scores.clone()  # the function may write into its own again
         return threshold
 
     def _batch_topk(self, queries: Queries, k: int, known: Known | None) -> tuple[Tensor, Tensor]:

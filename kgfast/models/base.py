@@ -362,6 +362,8 @@ def queries_at(
 ) -> Tensor:
     """The queries of a crop, of any model; one whose crops are prefixes need not know of them.
 
+    The model gets copies of the ids, which it may change.
+
     Raises
     ------
     TypeError
@@ -369,6 +371,7 @@ def queries_at(
     ValueError
         If there is not one row per anchor.
     """
+    anchors, relations = anchors.clone(), relations.clone()
     if _takes_dims(model.queries):
         queries = model.queries(anchors, relations, side, dims=dim)
     elif dim is None or (is_nested(model) and operator_width(model, dim) is not None):

@@ -30,7 +30,7 @@ class BlockScorer:
         Anchors are heads for side ``"tail"`` and tails for ``"head"``. For side ``"relation"``,
         which only relation ranking asks for, they are heads, the second argument holds tails, and
         candidates are relations. It is called without gradients, and may be called twice with a
-        block.
+        block. The ids are copies, which it may change; it may return one tensor every time.
     num_entities, num_relations : int
     block : int
         Candidates a block.
@@ -124,8 +124,9 @@ class BlockScorer:
         shape = (len(anchors), len(block.ids))
         if not shape[0] * shape[1]:
             return torch.empty(shape, dtype=torch.float32, device=self.device)
+        given = (anchors.clone(), relations.clone(), block.side, block.ids.clone())
         try:
-            scores = self.fn(anchors, relations, block.side, block.ids)
+            scores = self.fn(*given)
         except Exception as error:
             error.add_note(f"raised by {_name(self.fn)} for {block} of {shape[0]} queries")
             raise

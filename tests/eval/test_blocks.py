@@ -151,6 +151,42 @@ def test_metrics_breakdowns_and_evaluation_mode_are_those_of_every_model():
     ).scores.requires_grad
 
 
+class Careless:
+    """A function that changes the ids that it gets and returns one tensor every time."""
+
+    def __init__(self, fn):
+        self.fn, self.results = fn, {}
+
+    def __call__(self, *asked):
+        scores = self.fn(*asked)
+        for ids in (asked[0], asked[1], asked[3]):
+            ids.fill_(-1)
+        return self.results.setdefault(scores.shape, torch.empty_like(scores)).copy_(scores)
+
+
+@pytest.mark.parametrize("ids", [None, [20, 3, 4, 11, 0, 7, 9, 1]])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_what_a_function_does_to_its_ids_and_scores_changes_nothing(ids, is_wrapped):
+    model, triples = MODELS["distmult"](N, 2 * R, 4, 0), random_triples(12, N, R)
+    known = KnownTriples(triples, random_triples(60, N, R, 1))
+    scorer = as_blocks(model, block=4, batch_size=5)
+    careless = BlockScorer(Careless(scorer.fn), N, 2 * R, block=4, batch_size=5)
+    if is_wrapped:
+        scorer, careless = kgfast.Reciprocal(scorer), kgfast.Reciprocal(careless)
+    before = triples.clone()
+    asked = {"known": known, "candidate_ids": ids}
+    assert_same_ranks(rank(careless, triples, **asked), rank(scorer, triples, **asked))
+    heads, relations = triples[:, 0].contiguous(), triples[:, 1].contiguous()
+    best = [topk(it, heads=heads, relations=relations, k=4, **asked) for it in (careless, scorer)]
+    assert torch.equal(best[0].ids, best[1].ids)
+    assert torch.equal(best[0].scores, best[1].scores)
+    facts = [kgfast.top_facts(it, k=9, known=known) for it in (careless, scorer)]
+    assert torch.equal(facts[0].triples, facts[1].triples)
+    assert torch.equal(triples, before)
+    assert torch.equal(heads, before[:, 0])
+    assert torch.equal(relations, before[:, 1])
+
+
 def test_nothing_to_rank():
     scorer = as_blocks(DistMult.init(N, R, 4, seed=0))
     assert len(rank(scorer, torch.empty(0, 3, dtype=torch.int64))) == 0

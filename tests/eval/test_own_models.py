@@ -65,6 +65,34 @@ def test_a_table_of_another_size_is_named(name, rows):
         CALLS[name](model)
 
 
+class Careless(Own):
+    """The same, with queries that change the ids that they get."""
+
+    def queries(self, anchors, relations, side):
+        queries = super().queries(anchors, relations, side)
+        anchors.fill_(-1)
+        relations.fill_(-1)
+        return queries
+
+
+def test_what_queries_do_to_their_ids_changes_nothing():
+    own, careless, before = Own(), Careless(), TRIPLES.clone()
+    known = kgfast.KnownTriples(TRIPLES)
+    one, other = (kgfast.rank(it, TRIPLES, known=known) for it in (own, careless))
+    assert torch.equal(one.realistic, other.realistic)
+    one, other = (kgfast.top_facts(it, k=5, known=known) for it in (own, careless))
+    assert torch.equal(one.triples, other.triples)
+    heads, relations, tails = TRIPLES.T.contiguous()
+    one, other = (kgfast.topk(it, heads=heads, relations=relations, k=3) for it in (own, careless))
+    assert torch.equal(one.ids, other.ids)
+    for loss in (losses.bce, losses.cross_entropy):
+        assert torch.equal(*(loss(it, heads, relations, tails) for it in (own, careless)))
+    for name in ("nssa", "shared"):
+        assert torch.equal(CALLS[name](own), CALLS[name](careless))
+    assert torch.equal(TRIPLES, before)
+    assert torch.equal(torch.stack([heads, relations, tails], 1), before)
+
+
 def test_a_bare_table_and_queries_without_dims_are_served():
     own, whole = Own(), Whole()
     one, other = (kgfast.rank(it, TRIPLES) for it in (own, whole))
