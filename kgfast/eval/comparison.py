@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from kgfast.display import escaped, html_table, text_table
-from kgfast.eval.intervals import MEANS, cells_of, check_draws, draws, percentiles, statistics
+from kgfast.eval.intervals import MEANS, cells_of, check_draws, drawn_means, percentiles, statistics
 from kgfast.eval.ranks import Ranks, RankType
 
-_SIGNS = 1 << 20  # signs that are drawn at once
+_SIGNS = 1 << 16  # signs that are drawn at once
 
 
 class Difference(NamedTuple):
@@ -128,9 +128,7 @@ def compare(
     check_draws(confidence, samples)
     shares = statistics(a, rank_type), statistics(b, rank_type)
     difference = shares[1] - shares[0]  # [T, M]
-    total = len(difference)
-    resampled = torch.cat([times @ difference for times in draws(total, samples, seed)]) / total
-    bounds = percentiles(resampled, confidence)
+    bounds = percentiles(drawn_means(difference, samples, seed), confidence)
     p_values = _randomisation(difference, samples, seed)
     columns = [*(share.mean(0) for share in shares), difference.mean(0), *bounds.T, p_values]
     found = {

@@ -3,11 +3,17 @@
 What is drawn again are triples with all their ranks, as the two sides of a triple are not
 independent (the bootstrap of clusters). Intervals are percentiles (Efron and Tibshirani 1993,
 chapter 13). Draws come from a seed alone, in parts that bound the memory.
+
+A metric of a sample follows from how often each distinct rank was drawn. Memory: 4 bytes for each
+rank, 8 for each triple and 12 for each distinct rank; while these are made, up to 18 for each rank.
+Results of samples are written into one tensor that is made before the first: small tensors between
+large ones that come and go would keep the C library from giving memory back.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from kgfast.eval.ranks import Ranks, RankType
 
 MEANS = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
-_DRAWN = 1 << 20  # triples that are drawn at once: 8 MiB an array of them
+_DRAWN = 1 << 16  # triples that are drawn at once: 512 KiB an array of them
 
 
 class Interval(NamedTuple):
@@ -66,13 +72,9 @@ def intervals_of(
     if not len(ranks):
         nan = float("nan")
         return Intervals(dict.fromkeys(values, Interval(nan, nan, nan)), confidence, samples)
-    drawn: dict[str, Tensor] = dict(
-        zip(MEANS, _means(ranks, rank_type, samples, seed).T, strict=True)
-    )
-    drawn["median_rank"] = _medians(ranks, rank_type, samples, seed)
-    expected = _drawn_means(expected_ranks(ranks)[:, None], samples, seed)[:, 0]
-    drawn["amr"] = drawn["mr"] / expected
-    drawn["amri"] = 1 - (drawn["mr"] - 1) / (expected - 1)
+    drawn = _metrics_of_draws(ranks, rank_type, samples, seed)
+    drawn["amr"] = drawn["mr"] / drawn["expected"]
+    drawn["amri"] = 1 - (drawn["mr"] - 1) / (drawn["expected"] - 1)
     bounds = percentiles(torch.stack([drawn[name] for name in values], 1), confidence).tolist()
     found = {
         name: Interval(value, low, high)
@@ -91,7 +93,7 @@ def check_draws(confidence: float, samples: int) -> None:
 
 def cells_of(ranks: "Ranks", rank_type: "RankType") -> Tensor:
     """The ranks that metrics are made of, float64 ``[T, S]``: those of relations are not pooled."""
-    return ranks.ranks(rank_type)[:, ranks.pooled_columns].cpu()
+    return ranks._cells(rank_type).cpu()
 
 
 def expected_ranks(ranks: "Ranks") -> Tensor:
@@ -106,42 +108,102 @@ def statistics(ranks: "Ranks", rank_type: "RankType") -> Tensor:
     return torch.stack([share.mean(1) for share in shares], 1)
 
 
-def _means(ranks: "Ranks", rank_type: "RankType", samples: int, seed: int) -> Tensor:
-    return _drawn_means(statistics(ranks, rank_type), samples, seed)
+def _metrics_of_draws(
+    ranks: "Ranks", rank_type: "RankType", samples: int, seed: int
+) -> dict[str, Tensor]:
+    """Return metrics of each sample, float64 ``[samples]``, with the mean of expected ranks."""
+    values, places = _distinct(ranks, rank_type)
+    expected = torch.empty(len(ranks), dtype=torch.float64, device="cpu")
+    for rows in _slices(len(ranks)):
+        expected[rows] = expected_ranks(ranks._part(rows))
+    names = (*MEANS, "median_rank", "expected")
+    found = torch.zeros(len(names), samples, dtype=torch.float64, device="cpu")
+    for part, pieces in _chosen(len(ranks), samples, seed):
+        drawn = dict(zip(names, found[:, part], strict=True))
+        size = part.stop - part.start
+        times = torch.zeros(size, len(values), dtype=places.dtype, device="cpu")
+        for ids in pieces:
+            drawn["expected"] += expected.index_select(0, ids.view(-1)).view(size, -1).sum(1)
+            cells = places.index_select(0, ids.view(-1)).long().view(size, -1)
+            times.scatter_add_(1, cells, torch.ones_like(cells, dtype=times.dtype))
+        _add_metrics(drawn, values, times, places.numel())
+    found[-1] /= len(ranks)
+    return dict(zip(names, found, strict=True))
 
 
-def _drawn_means(shares: Tensor, samples: int, seed: int) -> Tensor:
-    """Means of shares ``[T, M]`` over drawn triples, ``[samples, M]``."""
-    total = len(shares)
-    return torch.cat([times @ shares for times in draws(total, samples, seed)]) / total
+def _add_metrics(drawn: dict[str, Tensor], values: Tensor, times: Tensor, count: int) -> None:
+    """Add the metrics of samples, of how often each distinct rank was drawn, ``[part, V]``."""
+    for columns in _slices(len(values)):
+        own, often = values[columns], times[:, columns].double()
+        drawn["mr"] += often @ own / count
+        drawn["mrr"] += often @ own.reciprocal() / count
+    for k in (1, 3, 10):
+        stop = int(torch.searchsorted(values, k, right=True))
+        drawn[f"hits@{k}"] += times[:, :stop].sum(1).double() / count
+    middle = torch.tensor(
+        [[(count - 1) // 2, count // 2]] * len(times), dtype=times.dtype, device="cpu"
+    )
+    place = torch.searchsorted(times.cumsum_(1), middle, right=True)
+    drawn["median_rank"] += values[place].mean(1)
+
+
+def _count_dtype(count: int) -> torch.dtype:
+    """Return the smaller integers that count so far."""
+    return torch.int32 if count < 1 << 31 else torch.int64
+
+
+def drawn_means(shares: Tensor, samples: int, seed: int) -> Tensor:
+    """Return the means of shares ``[T, M]`` over drawn triples, ``[samples, M]``."""
+    found = torch.empty(samples, shares.shape[1], dtype=torch.float64, device="cpu")
+    first = 0
+    for times in draws(len(shares), samples, seed):
+        found[first : first + len(times)] = times @ shares
+        first += len(times)
+    return found / len(shares)
+
+
+def _distinct(ranks: "Ranks", rank_type: "RankType") -> tuple[Tensor, Tensor]:
+    """Return the distinct ranks, float64 ``[V]`` ascending, and the place of each, ``[T, S]``."""
+    ordered = cells_of(ranks, rank_type).numpy().ravel()
+    shape = len(ranks), ordered.size // len(ranks)
+    ordered.sort()  # in place, unlike np.unique
+    starts = np.append(True, ordered[1:] != ordered[:-1])
+    values = torch.from_numpy(ordered[starts])
+    places = torch.empty(shape, dtype=_count_dtype(ordered.size), device="cpu")
+    for rows in _slices(len(ranks)):
+        places[rows] = torch.searchsorted(values, cells_of(ranks._part(rows), rank_type))
+    return values, places
 
 
 def draws(total: int, samples: int, seed: int) -> Iterator[Tensor]:
     """How often each triple is drawn, float64 ``[part, T]``, in parts; a sample has T draws."""
+    for part, pieces in _chosen(total, samples, seed):
+        shape = part.stop - part.start, total
+        times = torch.zeros(shape, dtype=torch.float64, device="cpu")
+        for ids in pieces:
+            times.scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float64))
+        yield times
+
+
+def _chosen(total: int, samples: int, seed: int) -> Iterator[tuple[slice, Iterator[Tensor]]]:
+    """Yield the samples of a part, and the triples that each draws, ``[part, n]``, in pieces."""
     generator = torch.Generator("cpu").manual_seed(seed)
+
+    def pieces(size: int) -> Iterator[Tensor]:
+        for own in _slices(total):
+            shape = size, own.stop - own.start
+            yield torch.randint(total, shape, generator=generator, dtype=torch.int64, device="cpu")
+
     at_once = max(1, _DRAWN // total)
     for first in range(0, samples, at_once):
-        count = min(at_once, samples - first)
-        shape = count, total
-        chosen = torch.randint(total, shape, generator=generator, dtype=torch.int64, device="cpu")
-        chosen += torch.arange(count, dtype=torch.int64, device="cpu")[:, None] * total
-        times = torch.bincount(chosen.flatten(), minlength=count * total)
-        yield times.view(count, total).double()
+        part = slice(first, min(first + at_once, samples))
+        yield part, pieces(part.stop - part.start)
 
 
-def _medians(ranks: "Ranks", rank_type: "RankType", samples: int, seed: int) -> Tensor:
-    """Medians of the drawn triples' ranks, the mean of the two in the middle, ``[samples]``."""
-    cells = cells_of(ranks, rank_type)
-    ordered, order = cells.flatten().sort()
-    triple_of = order // cells.shape[1]
-    middle = (len(order) - 1) // 2, len(order) // 2
-    wanted = torch.tensor(middle, dtype=torch.float64, device="cpu")
-    found = []
-    for times in draws(len(cells), samples, seed):
-        ends = times[:, triple_of].cumsum(1)
-        place = torch.searchsorted(ends, wanted.expand(len(times), 2).contiguous(), right=True)
-        found.append(ordered[place].mean(1))
-    return torch.cat(found)
+def _slices(count: int) -> Iterator[slice]:
+    """Yield rows that are read at once."""
+    for first in range(0, count, _DRAWN):
+        yield slice(first, min(first + _DRAWN, count))
 
 
 def percentiles(values: Tensor, confidence: float) -> Tensor:

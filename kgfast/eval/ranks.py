@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 RankType = Literal["optimistic", "realistic", "pessimistic"]
 RANK_TYPES: tuple[RankType, ...] = ("optimistic", "realistic", "pessimistic")
 _HITS = (1, 3, 10)
+_ROWS = 1 << 14  # whose ranks are made at once
 _GROUPINGS = ("relation", "cardinality", "frequency")
 _CARDINALITIES = ("1-1", "1-N", "N-1", "N-N")
 
@@ -40,8 +42,6 @@ class Ranks:
         other: they are never pooled.
     triples : Tensor
         int64 ``[T, 3]``.
-    raw : Ranks
-        The unfiltered ranks; where there was nothing to filter by, these themselves.
 
     Examples
     --------
@@ -66,12 +66,17 @@ class Ranks:
     ) -> None:
         self.greater, self.equal, self.num_candidates = greater, equal, num_candidates
         self.sides, self.triples = tuple(sides), triples
-        self.raw = self if raw is None else raw
+        self._raw = raw  # not itself: memory would wait for the collector of cycles
         self._known, self._vocabularies = known, vocabularies
 
     def __len__(self) -> int:
         """Number of triples."""
         return len(self.greater)
+
+    @property
+    def raw(self) -> "Ranks":
+        """The unfiltered ranks; where there was nothing to filter by, these themselves."""
+        return self if self._raw is None else self._raw
 
     @property
     def optimistic(self) -> Tensor:
@@ -129,8 +134,7 @@ class Ranks:
         """Share of ranks of at most ``k``."""
         if k < 1:
             raise ValueError(f"k must be at least 1; got {k}")
-        ranks = self.ranks(rank_type)[:, self.pooled_columns]
-        return float((ranks <= k).double().mean()) if ranks.numel() else float("nan")
+        return _share_of(self._cells(rank_type), k)
 
     def metrics(self, rank_type: RankType = "realistic") -> dict[str, float]:
         """All metrics over the sides, head and tail if relations are ranked too.
@@ -144,21 +148,37 @@ class Ranks:
             rank over its expectation under random scores, ``amri``: ``1 - (MR - 1) / E[MR - 1]``
             (Berrendorf et al. 2020, eqs. 5 and 6).
         """
-        columns = self.pooled_columns
-        ranks = self.ranks(rank_type)[:, columns].flatten()
-        if not len(ranks):
+        ranks = self._cells(rank_type).flatten()
+        count = len(ranks)
+        if not count:
             names = ("mrr", "mr", "median_rank", *(f"hits@{k}" for k in _HITS), "amr", "amri")
             return dict.fromkeys(names, float("nan"))
         mean = float(ranks.mean())
-        expected = float((self.num_candidates[:, columns].double() + 1).mean()) / 2
+        candidates = sum(int(self.num_candidates[:, it].sum()) for it in self.pooled_columns)
+        expected = (candidates + count) / count / 2
+        hits = {f"hits@{k}": _share_of(ranks, k) for k in _HITS}
+        median = _median_of(ranks)
         return {
-            "mrr": float(ranks.reciprocal().mean()),
+            "mrr": float(ranks.reciprocal_().mean()),  # in place: nothing reads them again
             "mr": mean,
-            "median_rank": float(ranks.quantile(0.5) if len(ranks) < 1 << 24 else ranks.median()),
-            **{f"hits@{k}": self.hits(k, rank_type) for k in _HITS},
+            "median_rank": median,
+            **hits,
             "amr": mean / expected,
             "amri": 1 - (mean - 1) / (expected - 1) if expected > 1 else float("nan"),
         }
+
+    def _cells(self, rank_type: RankType) -> Tensor:
+        """The ranks that metrics are made of, float64 ``[T, len(pooled_columns)]``.
+
+        They are made of some rows at once, without temporaries of the size of all.
+        """
+        columns = self.pooled_columns
+        shape, device = (len(self), len(columns)), self.greater.device
+        cells = torch.empty(shape, dtype=torch.float64, device=device)
+        for first in range(0, max(1, len(self)), _ROWS):
+            rows = slice(first, first + _ROWS)
+            cells[rows] = self._part(rows, columns).ranks(rank_type)
+        return cells
 
     @property
     def pooled_columns(self) -> list[int]:
@@ -308,7 +328,7 @@ class Ranks:
             self.num_candidates[rows][:, columns],
             [self.sides[column] for column in columns],
             self.triples[rows],
-            raw=None if self.raw is self else self.raw._part(rows, columns),
+            raw=None if self._raw is None else self._raw._part(rows, columns),
             known=self._known,
             vocabularies=self._vocabularies,
         )
@@ -322,7 +342,7 @@ class Ranks:
             self.num_candidates[cells][:, None],
             self.sides if len(self.sides) == 1 else ("both",),  # type: ignore[arg-type]
             self.triples[rows],
-            raw=None if self.raw is self else self.raw._pooled(cells),
+            raw=None if self._raw is None else self._raw._pooled(cells),
             known=self._known,
             vocabularies=self._vocabularies,
         )
@@ -385,6 +405,17 @@ class Ranks:
 
     def _repr_html_(self) -> str:
         return html_of(self._title(), self._rows())
+
+
+def _share_of(ranks: Tensor, k: int) -> float:
+    """The share of ranks of at most ``k``."""
+    return int((ranks <= k).sum()) / ranks.numel() if ranks.numel() else float("nan")
+
+
+def _median_of(ranks: Tensor) -> float:
+    """The median of ranks ``[n]``: the mean of the two in the middle."""
+    middle = [(len(ranks) - 1) // 2, len(ranks) // 2]
+    return float(np.partition(ranks.cpu().numpy(), middle)[middle].mean())
 
 
 class GroupedRanks(dict[Any, Ranks]):

@@ -1,6 +1,7 @@
 """Intervals of metrics, against a bootstrap that draws one sample after the other."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from kgfast.eval import intervals
 from kgfast.eval.ranks import Ranks
+from support.processes import finish, run_script
 
 NAMES = ["mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri"]
 
@@ -67,6 +69,54 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says():
         interval = ranks.intervals(samples=200, confidence=0.9)["mrr"]
         covered += interval.low <= truth <= interval.high
     assert 0.78 <= covered / 100 <= 0.98
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the high-water mark of Linux")
+def test_memory_of_a_million_triples():
+    """In a process of its own; no rank is there twice."""
+    script = """
+        import torch
+        from kgfast.eval.ranks import Ranks
+        from support.memory import PeakMemory
+
+        torch.set_num_threads(1)
+        greater = torch.randperm(2_000_000).view(-1, 2)
+        none, candidates = greater * 0, torch.full_like(greater, 2_000_000)
+        triples = torch.zeros(1_000_000, 3, dtype=torch.int64)
+        ranks = Ranks(greater, none, candidates, ("head", "tail"), triples)
+        ranks._part(slice(50)).intervals(samples=5)  # libraries that it loads
+        with PeakMemory("cpu") as peak:
+            ranks.intervals(samples=12)
+        print(peak.bytes)
+    """
+    large = int(finish(run_script(script), timeout=300))
+    assert large <= 64 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the high-water mark of Linux")
+def test_memory_does_not_grow_with_the_samples():
+    script = """
+        import torch
+        import kgfast
+        from kgfast.eval.ranks import Ranks
+        from support.memory import PeakMemory
+
+        torch.set_num_threads(1)
+        greater = torch.randint(0, 1000, (100_000, 2))
+        none, candidates = torch.zeros_like(greater), torch.full_like(greater, 1000)
+        triples = torch.zeros(100_000, 3, dtype=torch.int64)
+        a, b = (Ranks(it, none, candidates, ("head", "tail"), triples) for it in (greater, none))
+        for call in (a.intervals, lambda samples: kgfast.compare(a, b, samples=samples)):
+            call(samples=40)
+            with PeakMemory("cpu") as few:
+                call(samples=40)
+            with PeakMemory("cpu") as many:
+                call(samples=400)
+            print(few.bytes, many.bytes)
+    """
+    for line in finish(run_script(script), timeout=300).splitlines():
+        few, many = map(int, line.split())
+        assert many <= few + (8 << 20)
 
 
 def test_it_prints_as_a_table():
