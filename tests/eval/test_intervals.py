@@ -47,6 +47,17 @@ def test_percentiles_of_the_metrics_of_drawn_triples(count, sides):
         assert interval.high == pytest.approx(high, rel=1e-12), name
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 30, 100])
+def test_pieces_change_nothing(monkeypatch, at_once):
+    ranks = ranks_of(30)
+    expected, metrics = ranks.intervals(samples=40), ranks.metrics()
+    monkeypatch.setattr(intervals, "_DRAWN", at_once)
+    monkeypatch.setattr("kgfast.eval.ranks._ROWS", at_once)
+    assert ranks.metrics() == metrics
+    for name, interval in ranks.intervals(samples=40).items():
+        assert interval == pytest.approx(expected[name], rel=1e-12), name
+
+
 def test_draws_are_of_all_triples_and_of_the_seed_alone(monkeypatch):
     whole = torch.cat(list(intervals.draws(50, 2000, 1)))
     assert whole.shape == (2000, 50)

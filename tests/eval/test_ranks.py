@@ -1,6 +1,7 @@
 """The result object: metrics by hand, groups, frames and tables."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -49,6 +50,15 @@ def test_sides():
     assert ranks.side("tail").mr == 7.5
     with pytest.raises(ValueError, match="side must be one of head, tail"):
         ranks.side("relation")
+
+
+def test_memory_goes_when_ranks_go():
+    """Without the collector of cycles."""
+    ranks = ranks_of([0, 1, 4, 9])
+    assert ranks.raw is ranks
+    counts = weakref.ref(ranks.greater)
+    del ranks
+    assert counts() is None
 
 
 def test_an_empty_result_is_all_nan():

@@ -23,6 +23,9 @@ class _Function:
         dtype, values = case.choice(_DTYPES), case.choice(("few", "normal", "infinite", "nan"))
         case.note(dtype=dtype, values=values)
         self.nan = "worst" if values == "nan" else "error"
+        self.changes_ids, self.result = case.chance(0.3), torch.empty(0)
+        self.reuses_result = case.chance(0.3)
+        case.note(changes_ids=self.changes_ids, reuses_result=self.reuses_result)
         sizes = {
             side: (entities, relations, entities) if side != "relation" else
             (entities, entities, relations)
@@ -40,7 +43,15 @@ class _Function:
             self.tables[side] = table.to(dtype)
 
     def __call__(self, anchors: Tensor, relations: Tensor, side: str, ids: Tensor) -> Tensor:
-        return self.tables[side][anchors[:, None], relations[:, None], ids]
+        scores = self.tables[side][anchors[:, None], relations[:, None], ids]
+        if self.changes_ids:
+            for changed in (anchors, relations, ids):
+                changed.fill_(-1)
+        if not self.reuses_result:
+            return scores
+        if self.result.shape != scores.shape:
+            self.result = torch.empty_like(scores)
+        return self.result.copy_(scores)
 
     def scores(self, triple: list[int], side: str) -> tuple[exact.Floats, int]:
         """The scores ``[1, C]`` of the query that a triple makes, and its target."""

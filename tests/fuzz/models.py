@@ -31,6 +31,7 @@ class Drawn:
     dims: list[int] | None = None  # of MED
     split: bool = False
     cancelling: dict[str, float] = field(default_factory=dict)  # in gradients: how large
+    leaves: dict[str, Tensor] = field(default_factory=dict)  # of tables that a graph computed
 
     @property
     def base(self) -> Any:
@@ -62,7 +63,10 @@ class Rescal:
 
 
 def draw(case: Case, *, trains: bool = False) -> Drawn:
-    """A random model; in training with parameters that require gradients, in float32 or float64."""
+    """A random model; in training with tables that require gradients, in float32 or float64.
+
+    Those are parameters, or computed from leaves, as the output of an encoder is.
+    """
     name = case.choice(NAMES if not trains else NAMES[:-1])
     entities, relations = case.pick.randint(2, 60), case.pick.randint(1, 5)
     dim = case.choice((2, 3, 4, 8, 17, 40, 64))
@@ -70,12 +74,19 @@ def draw(case: Case, *, trains: bool = False) -> Drawn:
     dtype, values = case.choice(dtypes), case.choice(_VALUES if not trains else _VALUES[:1])
     if name == "rescal":
         dtype = torch.float32
+    leaves: list[Tensor] = []
+    is_computed = trains and case.chance(0.3)
 
     def table(rows: int, width: int, scale: float = 1.0) -> Tensor:
         found = cast(scale * matrix(case, values, rows, width), dtype)
-        return nn.Parameter(found) if trains else found
+        if not trains:
+            return found
+        leaves.append(nn.Parameter(found))
+        return 1 * leaves[-1] if is_computed else leaves[-1]
 
     drawn = Drawn(_model(case, name, entities, relations, dim, table), name)
+    if is_computed:
+        drawn.leaves = dict(zip(("entity", "relation"), leaves, strict=True))
     if name in FILTERED and case.chance(0.35) and _may_be_filtered(drawn.model):
         transforms = name in ("rotate", "transe") and case.chance(0.7)
         drawn.model = RSCF(drawn.model, transforms, seed=case.pick.randrange(2**31))
@@ -83,7 +94,7 @@ def draw(case: Case, *, trains: bool = False) -> Drawn:
     if name not in ("conve", "rescal") and case.chance(0.35):
         _croppable(case, drawn, dim)
     case.note(model=name, dtype=dtype, values=values, entities=entities, relations=relations)
-    case.note(dim=dim, rscf=drawn.rscf, med=drawn.dims, split=drawn.split)
+    case.note(dim=dim, rscf=drawn.rscf, med=drawn.dims, split=drawn.split, computed=is_computed)
     for option in ("layout", "norm", "relation_format", "gamma"):
         if hasattr(drawn.base, option):
             case.note(**{option: getattr(drawn.base, option)})
@@ -243,8 +254,8 @@ def _filtered(
 
 
 def parameters_of(drawn: Drawn) -> dict[str, Tensor]:
-    """The model's own parameters by the last part of their names."""
-    found: dict[str, Tensor] = {}
+    """The model's own parameters by the last part of their names, and leaves of its tables."""
+    found: dict[str, Tensor] = {**drawn.leaves}
     for name, parameter in drawn.model.named_parameters():
         found.setdefault(name.rpartition(".")[2], parameter)  # a network's parts come last
     return found
