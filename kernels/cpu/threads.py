@@ -10,6 +10,7 @@ enough for threads (more than 32,768 numbers) waits for ever in the child. Child
 started by ``spawn`` or ``forkserver``, or call ``torch.set_num_threads(1)`` before anything else.
 """
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +18,11 @@ from contextvars import ContextVar
 import torch
 
 _own: ContextVar[int | None] = ContextVar("kgfast_own_threads", default=None)
+_libraries = ctypes.CDLL(torch._C.__file__)  # torch's, and those that it is linked to
+# Both set the number of the calling thread. That of MKL returns the one before.
+_set_openmp = getattr(_libraries, "omp_set_num_threads", None)
+_set_mkl = getattr(_libraries, "MKL_Set_Num_Threads_Local", lambda number: 0)
+HAS_OWN_NUMBERS = _set_openmp is not None and torch.backends.openmp.is_available()
 
 
 def count() -> int:
@@ -34,4 +40,27 @@ def alone() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+        _own.reset(token)
+
+
+@contextmanager
+def one_here() -> Iterator[None]:
+    """Leave operators of torch one thread in the calling thread, and in no other.
+
+    :func:`alone` changes the number of MKL for all threads of the process, and that of threads
+    that use torch for the first time. Where :data:`HAS_OWN_NUMBERS` is False, this is ``alone``.
+    """
+    if not HAS_OWN_NUMBERS:
+        with alone():
+            yield
+        return
+    threads, before = count(), torch.get_num_threads()
+    token = _own.set(threads)
+    _set_openmp(1)
+    mkl = _set_mkl(1)
+    try:
+        yield
+    finally:
+        _set_mkl(mkl)
+        _set_openmp(before)
         _own.reset(token)

@@ -8,7 +8,8 @@ from torch import Tensor
 from kgfast.eval.batches import evaluating
 from kgfast.graph import KnownTriples, as_triples_tensor
 from kgfast.models import BlockScorer
-from kgfast.models.base import SIDES, Side, candidates_at, queries_at
+from kgfast.models.base import SIDES, Side, candidates_at
+from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import pairwise_scores
 
 _BATCH, _BLOCK = 128, 4096
@@ -70,7 +71,7 @@ class _Batch:
             self.table = candidates_at(model, side, None)
             self.device = self.table.table.device
             anchors, relations = (it.to(self.device) for it in (self.anchors, self.relations))
-            self.queries = queries_at(model, anchors, relations, side, None)
+            self.queries = evaluated_queries(model, anchors, relations, side, None)
 
     def scores(self, first: int, last: int) -> Tensor:
         """float32 ``[B, C]``, a NaN the lowest."""

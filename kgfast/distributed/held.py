@@ -12,7 +12,8 @@ from kgfast.eval.passes import not_finite
 from kgfast.kernels.checks import NonFiniteError, nonfinite_error
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.models.base import Candidates, Side, candidates_at, operator_width, queries_at
+from kgfast.models.base import Candidates, Side, candidates_at, operator_width
+from kgfast.models.evaluated import evaluated_queries
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
@@ -109,7 +110,7 @@ class Held:
         if is_table(model.entity):
             model = self._with(model.entity.rows(anchors))
             anchors = torch.arange(len(anchors), dtype=torch.int64, device=anchors.device)
-        queries = queries_at(model, anchors, relations, side, self.dim)
+        queries = evaluated_queries(model, anchors, relations, side, self.dim)
         if not (self.allows_nan or bool(queries.isfinite().all())):
             row = int((~queries.isfinite().all(1)).nonzero()[0])
             raise ValueError(

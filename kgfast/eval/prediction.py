@@ -39,7 +39,8 @@ from kgfast.graph import KnownTriples, TypeConstraints, names_of
 from kgfast.graph.memory import memory_limit
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared
-from kgfast.models.base import Side, candidates_at, operator_width, queries_at
+from kgfast.models.base import Side, candidates_at, operator_width
+from kgfast.models.evaluated import evaluated_queries
 from kgfast.models.relations import blocks_at
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
@@ -326,7 +327,7 @@ class _Search:
         lists: Lists | None,
     ) -> tuple[Tensor, Tensor]:
         """Those of queries against a table."""
-        queries = full_precision(queries_at(self.model, *asked, self.side, self.dim))
+        queries = full_precision(evaluated_queries(self.model, *asked, self.side, self.dim))
         check_queries(queries, pool)
         operands = Operands(queries, pool, self.crop)
         checks = run.checks_for(self.device)

@@ -15,8 +15,9 @@ from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.graph.named import Names
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands
-from kgfast.models.base import Side, candidates_at, queries_at
+from kgfast.models.base import Side, candidates_at
 from kgfast.models.blocks import BlockScorer
+from kgfast.models.evaluated import evaluated_queries
 from kgfast.models.relations import blocks_at
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
@@ -137,7 +138,7 @@ class SideCounts:
                 counts[:4, crop] = torch.stack(own.counts(asked, targets, known))
             return
         prepared = self.prepared if ids is None else self.prepared.only(ids)
-        queries = queries_at(self.plan.model, anchors, relations, self.side, self.dim)
+        queries = evaluated_queries(self.plan.model, anchors, relations, self.side, self.dim)
         check_queries(queries, prepared)
         checks = run.checks_for(self.device, allows_nan=self.plan.nan_worst)
         dims = None if self.dims is None else tuple(self.dims)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from kgfast.eval.batches import prepared_candidates
 from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Known, Prepared
-from kgfast.models.base import Candidates, Side, candidates_at, is_nested, queries_at
+from kgfast.models.base import Candidates, Side, candidates_at, is_nested
 from kgfast.models.blocks import BlockScorer
+from kgfast.models.evaluated import evaluated_queries
 from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import blocks_at
 from kgfast.ops.checks import check_ids, check_index, check_unique
@@ -84,6 +85,7 @@ class LocalModel:
         self.model = model.with_entity(table.rows(few))
         self.num_entities, self.num_relations = model.num_entities, model.num_relations
         self.score, self.dim, self.nested = model.score, model.dim, is_nested(model)
+        self.query_maker = self.model
 
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
@@ -163,7 +165,7 @@ class Pool:
         """``[B, F]``, of the rows of the anchors."""
         local, device = local_model(self.model, self.table, anchors), self.device
         asked = anchors.to(device), relations.to(device)
-        return queries_at(local, *asked, self.side, self.dim)
+        return evaluated_queries(local, *asked, self.side, self.dim)
 
     def queries_in_parts(self, anchors: Tensor, relations: Tensor) -> Iterator[Tensor]:
         """Make all queries, some of them at a time."""

@@ -31,7 +31,7 @@ from kgfast.graph import KnownTriples, names_of
 from kgfast.graph.memory import memory_limit
 from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.operands import Known, Operands, Prepared
-from kgfast.models.base import queries_at
+from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries, check_unique
 from kgfast.ops.differentiable import full_precision
@@ -263,7 +263,7 @@ class _Search:
         assert isinstance(self.pool, Prepared)
         device = self.pool.table.device
         anchors, relations = asked.anchors.to(device), asked.others.to(device)
-        queries = full_precision(queries_at(self.model, anchors, relations, "tail", None))
+        queries = full_precision(evaluated_queries(self.model, anchors, relations, "tail", None))
         check_queries(queries, self.pool)
         self.dtype = queries.dtype
         return queries.double()

@@ -10,6 +10,7 @@ from torch.nn import functional
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.models.distmult import xavier_normal
 from kgfast.models.dropout import Dropout
+from kgfast.models.evaluated import QUERY_CHUNK
 from kgfast.models.tables import Table, gathered
 
 _EVALUATED = 1 << 20  # activations of a layer at once outside of training: 4 MiB
@@ -64,6 +65,8 @@ class ConvE(Model):
     """
 
     score = "dot"
+    query_chunk = QUERY_CHUNK
+    parallel_queries = True
 
     def __init__(
         self,

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from kgfast.kernels.reference.canonical import crop_scores
 from kgfast.kernels.scores import get_score
-from kgfast.models.base import Model, Side, candidates_at, operator_width, queries_at
+from kgfast.models.base import Model, Side, candidates_at, operator_width
 from kgfast.models.blocks import BlockScorer
+from kgfast.models.evaluated import evaluated_queries
 
 _BLOCK, _BATCH = 256, 256
 _FEATURES = 1 << 20  # of the queries made at once: 8 MiB in float64
@@ -72,7 +73,7 @@ def _triple_scores(model: Model, dim: int | None) -> BlockScorer:
     crop = score.num_features(table.shape[1]) if width is None else width
 
     def of_triples(heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        queries = queries_at(model, heads, relations, "tail", dim)
+        queries = evaluated_queries(model, heads, relations, "tail", dim)
         factor = None if candidates.factor is None else candidates.factor[tails]
         scores = crop_scores(queries, table[tails], score, [crop], factor)[0]
         if candidates.bias is None:

@@ -6,6 +6,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from kgfast.kernels.cpu import threads
 from kgfast.models.base import Model, Side, check_width, fresh_table, query_numbers, query_rows
 from kgfast.models.distmult import xavier_normal
 from kgfast.models.fresh import ALL_ROWS, Fresh
@@ -87,7 +88,8 @@ class RESCAL(Model):
 
 
 def _products(rows: Tensor, matrix: Tensor) -> Tensor:
-    """``rows @ matrix``; where ranks come of it a row at a time, so that no other changes it."""
+    """Return ``rows @ matrix``; for ranks of each row alone, on one thread."""
     if torch.is_grad_enabled():
         return rows @ matrix
-    return torch.bmm(rows[:, None], matrix.expand(len(rows), -1, -1))[:, 0]
+    with threads.one_here():
+        return torch.bmm(rows[:, None], matrix.expand(len(rows), -1, -1))[:, 0]

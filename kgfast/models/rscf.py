@@ -7,7 +7,6 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from kgfast.kernels.scores import get_score
 from kgfast.models.base import (
     SIDES,
     Candidates,
@@ -20,6 +19,7 @@ from kgfast.models.base import (
 )
 from kgfast.models.complex import ComplEx
 from kgfast.models.distmult import DistMult
+from kgfast.models.evaluated import QUERY_CHUNK, in_chunks, run_alone
 from kgfast.models.filters import SMALLEST_NORM, filters_of
 from kgfast.models.rotate import RotatE
 from kgfast.models.transe import TransE
@@ -28,9 +28,10 @@ from kgfast.ops.differentiable import no_autocast
 
 _SCORES = {"rotate": "rscf_rotate", "l1": "rscf_l1", "l2": "rscf_l2"}
 _GAIN = 0.5  # of the initial matrices
-# Numbers of rows that are filtered at once, without gradients.
-_CHUNK = {"cpu": 1 << 18}
-_CHUNK_ELSEWHERE = 1 << 22
+# Rows whose factor is made at once, without gradients: always as many, so that none depends on the
+# others.
+_CHUNK = {"cpu": 64}
+_CHUNK_ELSEWHERE = 1 << 12
 
 
 class RSCF(Wrapper):
@@ -130,15 +131,7 @@ class RSCF(Wrapper):
             filters = _Filters(self, side, self._checked(dims))
             if torch.is_grad_enabled():
                 return filters.queries(anchors, relations)
-            facts = get_score(self.score)
-            width = facts.query_width(self.entity.shape[1], self.relation_transform)
-            shape = (len(anchors), width)
-            result = torch.empty(shape, dtype=filters.dtype, device=self.entity.device)
-            step = _rows_at_once(self.entity.device, width)
-            for i in range(0, len(anchors), step):
-                rows = slice(i, i + step)
-                result[rows] = filters.queries(anchors[rows], relations[rows])
-            return result
+            return in_chunks(filters.queries, anchors, relations, QUERY_CHUNK, parallel=True)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """The entity table and, where relations are filtered, the factor ``[N, dims]``."""
@@ -212,7 +205,10 @@ class _Filters:
 
     def queries(self, anchors: Tensor, relations: Tensor) -> Tensor:
         rscf, model = self._rscf, self._model
-        distinct, place = distinct_relations(relations)
+        distinct: Tensor = relations
+        place: Tensor | None = None
+        if torch.is_grad_enabled():  # else the shape of a product depended on the relations
+            distinct, place = distinct_relations(relations)
         rows = query_rows(model.relation, distinct)
         scale = _at(place, self._scales(rows))  # [B, G]
         anchor = query_rows(model.entity, anchors)
@@ -239,9 +235,15 @@ class _Filters:
                 return _factors(self._rscf, self._side, [self._dim])[0]
             return self._normalised(_trained(table), name) + 1.0
         result = torch.empty(len(table), self._dim, dtype=self.dtype, device=table.device)
-        step = _rows_at_once(table.device, table.shape[1])
-        for i in range(0, len(table), step):
-            result[i : i + step] = self._normalised(table[i : i + step].double(), name) + 1.0
+        step = _CHUNK.get(table.device.type, _CHUNK_ELSEWHERE)
+
+        def work(number: int) -> None:
+            here = slice(number * step, (number + 1) * step)
+            rows = table[here].double()
+            whole = nn.functional.pad(rows, (0, 0, 0, step - len(rows)))
+            result[here] = (self._normalised(whole, name) + 1.0)[: len(rows)]
+
+        run_alone(work, -(-len(table) // step), table.device, parallel=True)
         return result
 
     @property
@@ -303,10 +305,6 @@ def _factor_matrix(side: Side) -> str:
 
 def _other(side: Side) -> Side:
     return "head" if side == "tail" else "tail"
-
-
-def _rows_at_once(device: torch.device, width: int) -> int:
-    return max(1, _CHUNK.get(device.type, _CHUNK_ELSEWHERE) // width)
 
 
 def _trained(table: Tensor) -> Tensor:

@@ -1,0 +1,173 @@
+"""Queries of models that are ranked: their bits depend neither on other queries nor on threads.
+
+Libraries choose the code of a matrix product by the number of rows and of threads, and with the
+code the order of its sums. So the queries of a network are made in chunks of one shape, the last
+one padded, and each chunk on one thread. The chunks of a model whose ``queries`` several threads
+may call at once go to several threads.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import count
+from threading import Event
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from kgfast.graph import shown
+from kgfast.kernels.cpu import threads
+from kgfast.kernels.ieee import ieee_arithmetic
+from kgfast.models.base import Side, queries_at
+from kgfast.models.wrapper import Wrapper
+
+# Rows of a chunk. More make a single query slower, fewer a ranking: benchmarks/results/.
+QUERY_CHUNK = 32
+_OF_KGFAST = "kgfast."  # modules whose arithmetic is a row at a time, or in chunks already
+
+Make = Callable[[Tensor, Tensor], Tensor]  # anchors and relations -> queries
+_pools: dict[int, ThreadPoolExecutor] = {}  # by the number of workers
+os.register_at_fork(after_in_child=_pools.clear)  # a child has none of the threads
+
+
+def evaluated_queries(
+    model: Any, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
+) -> Tensor:
+    """Make queries as :func:`queries_at` does, so that no query depends on the others.
+
+    Parameters
+    ----------
+    model : Model
+        Its attribute ``query_chunk`` says how many queries are made at once, and None that no
+        query depends on the others anyway. Where there is none, models of kgfast count as the
+        latter, and :data:`QUERY_CHUNK` queries of any other are made at once. Its attribute
+        ``parallel_queries`` says that several threads may call ``queries`` at once.
+    anchors, relations, side, dim
+        As of :func:`queries_at`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For another ``query_chunk``, and what :func:`queries_at` raises.
+    """
+    maker = getattr(model, "query_maker", model)
+    while (size := _chunk_of(maker)) is None and isinstance(maker, Wrapper):
+        maker = maker.model
+
+    def make(anchors: Tensor, relations: Tensor) -> Tensor:
+        return queries_at(model, anchors, relations, side, dim)
+
+    if size is None:
+        return make(anchors, relations)
+    parallel = bool(getattr(maker, "parallel_queries", False))
+    return in_chunks(make, anchors, relations, size, parallel=parallel)
+
+
+def in_chunks(
+    make: Make, anchors: Tensor, relations: Tensor, size: int, *, parallel: bool
+) -> Tensor:
+    """Make queries ``size`` at a time, each chunk on one thread; the last chunk is padded.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the queries of ``[size]`` anchors and relations.
+    anchors, relations : Tensor
+        int64 ``[B]``.
+    size : int
+    parallel : bool
+        Whether several threads may call ``make`` at once.
+    """
+    rows = len(anchors)
+    if not rows:
+        return make(anchors, relations)
+    chunks = -(-rows // size)
+    anchors, relations = (_padded(ids, chunks * size) for ids in (anchors, relations))
+    parts: list[Any] = [None] * chunks
+
+    def work(number: int) -> None:
+        here = slice(number * size, (number + 1) * size)
+        made = make(anchors[here], relations[here])
+        # Another model may return the same memory each time.
+        parts[number] = made if parallel or not isinstance(made, Tensor) else made.clone()
+
+    run_alone(work, chunks, anchors.device, parallel=parallel)
+    if not all(isinstance(part, Tensor) for part in parts):
+        return cast(Tensor, parts[0])  # the caller refuses what is no tensor
+    return torch.cat(parts)[:rows]
+
+
+def run_alone(
+    work: Callable[[int], None], chunks: int, device: torch.device, *, parallel: bool
+) -> None:
+    """Call ``work(0) ... work(chunks - 1)``, on the CPU with one thread of torch each.
+
+    Parameters
+    ----------
+    work : callable
+    chunks : int
+    device : torch.device
+        Where ``work`` computes.
+    parallel : bool
+        Whether several threads may call ``work`` at once.
+    """
+    if device.type != "cpu":
+        for number in range(chunks):
+            work(number)
+    elif parallel and chunks > 1 and torch.get_num_threads() > 1 and not _is_surrounded():
+        _share_out(work, chunks)
+    else:
+        with threads.one_here():
+            for number in range(chunks):
+                work(number)
+
+
+def _chunk_of(maker: Any) -> int | None:
+    """The number of queries that a model makes at once; None where that does not matter."""
+    if not hasattr(maker, "query_chunk"):
+        makers = (getattr(maker, name, None) for name in ("queries", "_queries"))
+        homes = [str(getattr(it, "__module__", "")) for it in makers if it is not None]
+        return None if all(home.startswith(_OF_KGFAST) for home in homes) else QUERY_CHUNK
+    size = maker.query_chunk
+    if size is None:
+        return None
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"model.query_chunk must be an int or None; got {shown(size)}")
+    if size < 1:
+        raise ValueError(f"model.query_chunk must be at least 1; got {size}")
+    return size
+
+
+def _padded(ids: Tensor, count: int) -> Tensor:
+    """As many ids, the first one again at the end."""
+    missing = count - len(ids)
+    return torch.cat([ids, ids[:1].expand(missing)]) if missing else ids
+
+
+def _is_surrounded() -> bool:
+    """Return whether the calling thread has settings that other threads would not have."""
+    is_plain = threads.HAS_OWN_NUMBERS and torch.get_default_device().type == "cpu"
+    return torch.is_autocast_enabled("cpu") or not is_plain
+
+
+def _share_out(work: Callable[[int], None], chunks: int) -> None:
+    """Call ``work`` on as many threads as torch has, each of which leaves torch one."""
+    numbers, workers, stopped = count(), torch.get_num_threads(), Event()
+
+    def works() -> None:
+        with torch.no_grad(), ieee_arithmetic(0), threads.one_here():
+            while not stopped.is_set() and (number := next(numbers)) < chunks:
+                work(number)
+
+    pool = _pools.get(workers)
+    if pool is None:
+        pool = _pools.setdefault(workers, ThreadPoolExecutor(workers, "kgfast-queries"))
+    futures: list[Future[None]] = []
+    try:
+        futures += [pool.submit(works) for _ in range(min(workers, chunks))]
+        for future in futures:
+            future.result()
+    finally:
+        stopped.set()
+        wait(futures)  # no worker is left in the model when a call is interrupted
