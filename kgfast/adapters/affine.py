@@ -63,6 +63,7 @@ class AffineModel:
     """
 
     score = "dot"
+    query_chunk = 128  # the score may be that of a network
 
     def __init__(
         self,

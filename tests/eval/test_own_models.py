@@ -129,7 +129,7 @@ def test_crops_that_are_in_the_queries_need_dims():
 def test_queries_of_another_shape_are_named():
     model = Own()
     model.queries = lambda anchors, relations, side: model.table[:1]
-    with pytest.raises(ValueError, match=r"model.queries must have shape \[3, F\].* got \[1, 4\]"):
+    with pytest.raises(ValueError, match=r"model.queries must have shape \[32, F\].* got \[1, 4\]"):
         kgfast.rank(model, TRIPLES)
 
 

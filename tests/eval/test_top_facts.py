@@ -157,8 +157,9 @@ def test_few_queries_are_asked_where_bounds_tell(monkeypatch):
 
 
 class Wobbling:
-    """A dot product whose queries depend on how many are asked for, as those of networks may."""
+    """A dot product whose queries depend on how many are asked for, which it denies."""
 
+    query_chunk = None
     score, dim, num_entities, num_relations = "dot", 4, N, R
 
     def __init__(self, wobble):

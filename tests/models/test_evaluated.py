@@ -1,0 +1,245 @@
+"""The bits of a query depend neither on the queries beside it nor on the number of threads."""
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import kgfast
+from kgfast.adapters.affine import AffineModel, Parts
+from kgfast.models import evaluated
+from kgfast.serve.engine import Engine
+from kgfast.serve.questions import Question
+from support.sampled import threads
+
+N, R, WIDTH = 400, 4, 1000  # products of such rows differ with their number, and with threads
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+
+
+def shaken(module: nn.Module) -> nn.Module:
+    """A network whose normalisations are not those of a fresh one."""
+    generator = torch.Generator().manual_seed(7)
+    for layer in module.modules():
+        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            layer.running_mean.normal_(generator=generator)
+            layer.running_var.uniform_(0.5, 2.0, generator=generator)
+    return module.requires_grad_(False)
+
+
+def conve() -> kgfast.ConvE:
+    return shaken(kgfast.ConvE.init(N, R, 200, embedding_height=20, seed=0))
+
+
+class Encoder(nn.Module):
+    """A module of the user's own."""
+
+    score, num_entities, num_relations, dim = "dot", N, R, 37
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.wide = numbers(N, self.dim), numbers(N + R, WIDTH, seed=1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(2)
+            self.net = nn.Sequential(
+                nn.Linear(WIDTH, self.dim), nn.BatchNorm1d(self.dim), nn.Dropout(0.5)
+            )
+        shaken(self)
+
+    def queries(self, anchors, relations, side):
+        rows = self.wide[anchors] * self.wide[N + relations]
+        self.held = self.net(rows if side == "tail" else -rows)  # as no two threads may
+        return self.held
+
+    def candidates(self, side):
+        return self.table
+
+
+class Plain:
+    """The same as an object that holds a module."""
+
+    score, num_entities, num_relations, dim = "dot", N, R, 37
+
+    def __init__(self) -> None:
+        self.encoder = Encoder()
+
+    def queries(self, anchors, relations, side):
+        return self.encoder.queries(anchors, relations, side)
+
+    def candidates(self, side):
+        return self.encoder.table
+
+
+class Derived(kgfast.DistMult):
+    """A subclass whose queries come from a network."""
+
+    def __init__(self) -> None:
+        super().__init__(numbers(N, WIDTH), numbers(R, WIDTH, seed=1))
+        self.net = shaken(nn.Linear(WIDTH, WIDTH))
+
+    def _queries(self, anchors, relations, side, dims):
+        return self.net(self.entity[anchors] * self.relation[relations])
+
+
+def affine() -> AffineModel:
+    tables = [numbers(N, 300, seed=seed).double() for seed in (0, 1)]
+    core = numbers(300, 300, seed=2).double()
+
+    def score(heads, relations, tails):
+        return ((heads[0] * relations[0]) @ core * tails[0]).sum(1)
+
+    return AffineModel(score, Parts([tables[0]], [tables[1][:R]], [tables[0]]), sides=("tail",))
+
+
+def double(model: kgfast.Model) -> kgfast.Model:
+    """Products in float64 show what rounding to float32 hides."""
+    return model.double()
+
+
+MODELS = {
+    "conve": conve,
+    "module": Encoder,
+    "object": Plain,
+    "subclass": Derived,
+    "inverses": lambda: kgfast.Reciprocal(Encoder()),
+    "affine": affine,
+    "rescal": lambda: double(kgfast.RESCAL.init(N, R, 64, seed=0)),
+    "rscf": lambda: double(kgfast.RSCF(kgfast.RotatE.init(N, R, 100, seed=0), seed=0)),
+    "rscf of products": lambda: double(
+        kgfast.RSCF(kgfast.ComplEx.init(N, R, 200, seed=0), False, seed=0)
+    ),
+    "med of rscf": lambda: double(
+        kgfast.MED(kgfast.RSCF(kgfast.TransE.init(N, R, 200, seed=0), seed=0), [100, 200])
+    ),
+}
+HEADS = torch.arange(90) % N
+RELATIONS = torch.arange(90) % 2
+
+
+def queries_of(model, anchors: Tensor, relations: Tensor, *sizes: int) -> Tensor:
+    parts, left = [], (anchors, relations)
+    with torch.no_grad():
+        model = model.eval() if isinstance(model, nn.Module) else model
+        for rows in zip(*(ids.split(list(sizes)) for ids in left), strict=True):
+            parts.append(evaluated.evaluated_queries(model, *rows, "tail", None))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_queries_depend_on_nobody_beside_them(name):
+    model, found = MODELS[name](), {}
+    if isinstance(model, Plain):
+        model.encoder.eval()
+    for count in (1, 2, 3):
+        with threads(count):
+            for sizes in ([90], [1] * 90, [3] * 30, [33, 57]):
+                found[count, sizes[0]] = queries_of(model, HEADS, RELATIONS, *sizes)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(1))
+    back = queries_of(model, HEADS[order], RELATIONS[order], 90)[order.argsort()]
+    for key, queries in found.items():
+        assert torch.equal(queries, back), key
+
+
+@pytest.mark.parametrize("name", ["conve", "module", "subclass"])
+def test_ranks_predictions_and_facts_depend_on_no_batch(name):
+    model = MODELS[name]()
+    triples = torch.stack([HEADS, RELATIONS, HEADS.flip(0)], 1)
+    found: dict[str, list] = {"ranks": [], "best": [], "facts": []}
+    for count, size in ((1, 90), (2, 3), (2, 90)):
+        with threads(count):
+            ranks = kgfast.rank(model, triples, batch_size=size, sides=("tail",))
+            best = kgfast.topk(model, heads=HEADS, relations=RELATIONS, k=3, batch_size=size)
+            facts = kgfast.top_facts(model, k=40, heads=HEADS[:50], batch_size=size)
+        found["ranks"].append(torch.stack([ranks.greater, ranks.equal]))
+        found["best"].append(best.scores)
+        found["facts"].append(facts.scores)
+    alone = kgfast.topk(model, heads=HEADS[7:8], relations=RELATIONS[7:8], k=3).scores
+    assert torch.equal(found["best"][0][7:8], alone)
+    for same in found.values():
+        assert all(torch.equal(it, same[0]) for it in same[1:])
+
+
+def test_answers_of_a_server_depend_on_no_other_question():
+    engine = Engine(conve())
+    asked = [Question("topk", ([head], [0]), ("tail",), k=3) for head in range(5)]
+    together = engine.answers(asked)
+    for question, answer in zip(asked, together, strict=True):
+        assert engine.answers([question]) == [answer]
+
+
+def test_a_table_in_a_file_is_asked_as_one_in_memory(tmp_path):
+    model = MODELS["subclass"]()
+    torch.save(model.entity.detach(), tmp_path / "entity.pt")
+    streamed = model.with_entity(kgfast.tables.open(tmp_path / "entity.pt"))
+    asked = {"heads": HEADS, "relations": RELATIONS, "k": 3}
+    assert torch.equal(kgfast.topk(streamed, **asked).scores, kgfast.topk(model, **asked).scores)
+
+
+def test_callers_in_several_threads_get_the_same_bits():
+    model, found = conve().eval(), {}
+    whole = queries_of(model, HEADS, RELATIONS, 90)
+
+    def run(place: int) -> None:
+        found[place] = queries_of(model, HEADS, RELATIONS, 90)
+
+    with threads(2):
+        callers = [threading.Thread(target=run, args=(place,)) for place in range(3)]
+        for caller in callers:
+            caller.start()
+        torch.set_num_threads(3)  # of MKL in all threads
+        for caller in callers:
+            caller.join()
+    assert all(torch.equal(found[place], whole) for place in range(3))
+
+
+def test_torch_has_its_threads_afterwards():
+    with threads(3):
+        queries_of(conve(), HEADS, RELATIONS, 90)
+        queries_of(Encoder(), HEADS, RELATIONS, 90)
+        assert torch.get_num_threads() == 3
+
+
+class Chunked(Encoder):
+    """What a model says of its chunks is what it gets."""
+
+    query_chunk: object = 7
+
+    def queries(self, anchors, relations, side):
+        self.sizes = [*getattr(self, "sizes", []), len(anchors)]
+        return super().queries(anchors, relations, side)
+
+
+def test_a_model_says_how_many_queries_it_makes_at_once():
+    model = Chunked()
+    queries_of(model, HEADS[:20], RELATIONS[:20], 20)
+    assert model.sizes == [7, 7, 7]
+    model.query_chunk, model.sizes = None, []
+    queries_of(model, HEADS[:20], RELATIONS[:20], 20)
+    assert model.sizes == [20]
+    for wrong, error in ((0, ValueError), (True, TypeError), ("x" * 99, TypeError)):
+        model.query_chunk = wrong
+        with pytest.raises(error, match=r"model.query_chunk must be (an int|at least 1).*; got"):
+            queries_of(model, HEADS, RELATIONS, 90)
+
+
+def test_an_error_of_a_worker_is_raised_and_ends_the_others():
+    model = conve()
+    broken = HEADS.clone()
+    broken[70] = N
+    with threads(2), pytest.raises(IndexError):
+        queries_of(model, broken, RELATIONS, 90)
+    assert queries_of(model, HEADS, RELATIONS, 90).shape == (90, 200)
+
+
+def test_memory_that_a_model_uses_again_is_copied():
+    class Reusing(Encoder):
+        def queries(self, anchors, relations, side):
+            made = super().queries(anchors, relations, side)
+            self.memory = getattr(self, "memory", torch.empty_like(made))
+            return self.memory.copy_(made)
+
+    wanted = queries_of(Encoder(), HEADS, RELATIONS, 90)
+    assert torch.equal(queries_of(Reusing(), HEADS, RELATIONS, 90), wanted)
