@@ -1,14 +1,16 @@
 """RESCAL (Nickel et al. 2011): a matrix for each relation."""
 
 import math
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kgfast.kernels.cpu import threads
 from kgfast.models.base import Model, Side, check_width, fresh_table, query_numbers, query_rows
 from kgfast.models.distmult import xavier_normal
+from kgfast.models.evaluated import run_alone
 from kgfast.models.fresh import ALL_ROWS, Fresh
 from kgfast.models.tables import Table
 
@@ -72,11 +74,8 @@ class RESCAL(Model):
             matrices = query_rows(self.relation, distinct)
         rows = query_rows(self.entity, anchors[order])
         matrices = matrices.view(-1, self.dim, self.dim).to(rows.dtype)  # if one of them is frozen
-        parts = [
-            _products(part, matrix if side == "tail" else matrix.mT)
-            for part, matrix in zip(rows.split(counts.tolist()), matrices, strict=True)
-        ]
-        return torch.cat([rows[:0], *parts])[order.argsort()]
+        products = _trained if torch.is_grad_enabled() else _ranked
+        return products(rows, matrices, counts.tolist(), side == "head")[order.argsort()]
 
     def crop_width(self, dim: int) -> NoReturn:
         """There are none."""
@@ -87,9 +86,63 @@ class RESCAL(Model):
         self.crop_width(dim)
 
 
-def _products(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return ``rows @ matrix``; for ranks of each row alone, on one thread."""
-    if torch.is_grad_enabled():
-        return rows @ matrix
+def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
+    """Multiply each row alone with the matrix of its relation, so that no other row changes it."""
+    parts = []
     with threads.one_here():
-        return torch.bmm(rows[:, None], matrix.expand(len(rows), -1, -1))[:, 0]
+        for part, matrix in zip(rows.split(counts), matrices, strict=True):
+            one = matrix.mT if turned else matrix
+            parts.append(torch.bmm(part[:, None], one.expand(len(part), -1, -1))[:, 0])
+    return torch.cat([rows[:0], *parts])
+
+
+def _trained(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
+    """Multiply the rows of each relation with its matrix, with gradients."""
+    if rows.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
+        product: Tensor = _Products.apply(rows, matrices, counts, turned)  # type: ignore[no-untyped-call]
+        return product
+    parts = zip(rows.split(counts), matrices.mT if turned else matrices, strict=True)
+    return torch.cat([rows[:0], *(part @ matrix for part, matrix in parts)])
+
+
+class _Products(torch.autograd.Function):
+    """The products of a step, each on one thread: no number of threads changes a gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, matrices: Tensor, counts: list[int], turned: bool
+    ) -> Tensor:
+        ctx.save_for_backward(rows, matrices)
+        ctx.counts, ctx.turned = counts, turned
+        return _by_relation(rows, matrices, counts, turned)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        rows, matrices = ctx.saved_tensors
+        of_rows = of_matrices = None
+        if ctx.needs_input_grad[0]:
+            of_rows = _by_relation(slopes, matrices, ctx.counts, not ctx.turned)
+        if ctx.needs_input_grad[1]:
+            of_matrices = torch.empty_like(matrices)
+            pair = (slopes, rows) if ctx.turned else (rows, slopes)
+            left, right = (it.split(ctx.counts) for it in pair)
+
+            def work(number: int) -> None:
+                torch.mm(left[number].T, right[number], out=of_matrices[number])
+
+            run_alone(work, len(matrices), rows.device, parallel=True)
+        return of_rows, of_matrices, None, None
+
+
+def _by_relation(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> Tensor:
+    """Multiply the rows of each relation with its matrix."""
+    result = torch.empty_like(rows)
+    given, made = rows.split(counts), result.split(counts)
+
+    def work(number: int) -> None:
+        matrix = matrices[number].T if turned else matrices[number]
+        torch.mm(given[number], matrix, out=made[number])
+
+    run_alone(work, len(counts), rows.device, parallel=True)
+    return result

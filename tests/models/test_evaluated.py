@@ -243,3 +243,42 @@ def test_memory_that_a_model_uses_again_is_copied():
 
     wanted = queries_of(Encoder(), HEADS, RELATIONS, 90)
     assert torch.equal(queries_of(Reusing(), HEADS, RELATIONS, 90), wanted)
+
+
+@pytest.mark.parametrize("side", ["head", "tail"])
+@pytest.mark.parametrize("frozen", [None, "entity", "relation"])
+def test_gradients_of_rescal_are_those_of_its_equation(side, frozen):
+    model = kgfast.RESCAL.init(7, 4, 3, seed=0).double()
+    if frozen is not None:
+        getattr(model, frozen).requires_grad_(False)
+    anchors, relations = torch.tensor([5, 0, 5, 2, 6]), torch.tensor([3, 1, 1, 1, 0])
+    slopes = numbers(5, 3).double()
+    got = model.queries(anchors, relations, side)
+    matrices = model.relation.view(4, 3, 3)[relations]
+    want = torch.einsum(
+        "bd,bde->be" if side == "tail" else "be,bde->bd", model.entity[anchors], matrices
+    )
+    assert torch.allclose(got, want, rtol=1e-12)
+    leaves = [it for it in model.parameters() if it.requires_grad]
+    pairs = (torch.autograd.grad((it * slopes).sum(), leaves) for it in (got, want))
+    for one, other in zip(*pairs, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("relations", [2, 64])
+def test_gradients_of_a_step_of_rescal_depend_on_no_number_of_threads(relations):
+    generator = torch.Generator().manual_seed(0)
+    highs = torch.tensor([N, relations, N])
+    triples = (torch.rand(256, 3, generator=generator) * highs).long()
+
+    def step(count: int) -> list[Tensor]:
+        model = kgfast.RESCAL.init(N, relations, 200, seed=0)
+        with threads(count):
+            loss = kgfast.losses.cross_entropy(model, *triples.T)
+            loss = loss + kgfast.losses.regularizers.dura(model, triples)
+            loss.backward()
+        return [loss.detach(), model.entity.grad, model.relation.grad]
+
+    alone = step(1)
+    for count in (2, 3):
+        assert all(torch.equal(*pair) for pair in zip(step(count), alone, strict=True))
