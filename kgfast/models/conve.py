@@ -1,7 +1,7 @@
 """ConvE (Dettmers et al. 2018, arXiv 1707.01476): a convolution over entity and relation."""
 
 import math
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,6 @@ class ConvE(Model):
             raise ValueError(f"initial_bias must be finite; got {initial_bias}")
         height, width = self._image
         self._hidden = channels * (2 * height - kernel_size + 1) * (width - kernel_size + 1)
-        self._dtype = torch.float64 if entity.dtype == torch.float64 else torch.float32
         like: dict[str, Any] = {"device": entity.device, "dtype": self._dtype}
         empty = like | {"device": "meta"}
         self.image_norm = nn.BatchNorm2d(1, **like)
@@ -128,6 +127,26 @@ class ConvE(Model):
         entity, relation = xavier_normal([(num_entities, dim), (2 * num_relations, dim)], seed)
         generator = None if seed is None else torch.Generator().manual_seed(seed + 1)
         return cls(entity, relation, generator=generator, **options).requires_grad_()
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """The dtype of the network and the bias: half-precision tables are read as float32."""
+        return torch.float64 if self.entity.dtype == torch.float64 else torch.float32
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move or cast as any module does; the network stays in the precision of queries."""
+        super()._apply(fn, recurse)
+
+        def widened(values: Tensor) -> Tensor:
+            return values.to(self._dtype) if values.is_floating_point() else values
+
+        for name, module in self.named_children():
+            if name != "parametrizations":  # of the tables
+                module._apply(widened)
+        self.bias.data = widened(self.bias.data)
+        if self.bias.grad is not None:
+            self.bias.grad = widened(self.bias.grad)
+        return self
 
     @property
     def num_relations(self) -> int:

@@ -1,12 +1,13 @@
 """Models against their equations, in plain complex arithmetic."""
 
 import cmath
+import copy
 import math
 
 import pytest
 import torch
 
-from kgfast import CP, RESCAL, ComplEx, ConvE, DistMult, RotatE, TransE, rank
+from kgfast import CP, RESCAL, ComplEx, ConvE, DistMult, RotatE, TransE, losses, rank, topk
 from support.flat import canonical_scores
 
 N, R, D = 7, 3, 5
@@ -269,6 +270,27 @@ def test_conve():
                 for n in range(N):
                     h, t = (a, n) if score.side == "tail" else (n, a)
                     assert scores[a, n].item() == pytest.approx(score(h, r, t), rel=1e-9)
+
+
+@pytest.mark.parametrize("cast", ["double", "half", "bfloat16", "float"])
+def test_conve_is_served_after_a_cast(cast):
+    """The tables are cast; the network stays in the precision of queries."""
+    model = conve(input_dropout=0.0, feature_dropout=0.0, hidden_dropout=0.0)
+    model.eval().requires_grad_()
+    losses.bce(model, *torch.tensor([[0], [1], [2]])).backward()
+    getattr(model, cast)()
+    dtype = torch.float64 if cast == "double" else torch.float32
+    assert model.entity.dtype == getattr(torch, cast)
+    exact = copy.deepcopy(model).double()
+    asked = torch.arange(N), torch.arange(N) % R, "head"
+    queries = model.queries(*asked)
+    assert queries.dtype == dtype
+    torch.testing.assert_close(queries.double(), exact.queries(*asked), rtol=1e-4, atol=1e-4)
+    assert rank(model, [(0, 0, 4), (4, 2, 1)]).greater.shape == (2, 2)
+    assert topk(model, heads=0, relations=0, k=2).scores.dtype == dtype
+    model.zero_grad()
+    losses.bce(model.train(), *torch.tensor([[0, 3], [1, 0], [2, 5]])).backward()
+    assert all(it.grad.dtype == it.dtype for it in model.parameters())
 
 
 def test_conve_normalises_over_the_batch_in_training_only(monkeypatch):
