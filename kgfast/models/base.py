@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from kgfast.models.tables import Table, gathered, held_table, is_computed
 from kgfast.tables import Rows, as_rows, is_table
@@ -25,6 +26,8 @@ SIDES: tuple[Side, Side] = (
     "tail",
 )  # of entities: what is asked for unless told
 SIDES_AND_RELATIONS: tuple[Side, Side, Side] = ("head", "relation", "tail")
+
+_AnyModel = TypeVar("_AnyModel", bound=nn.Module)
 
 # Features made at once. On the CPU so few that temporaries stay in the cache and below the size at
 # which torch starts its threads: their barriers cost more than the work, and far more on a machine
@@ -121,8 +124,8 @@ class Model(nn.Module):
             self._parameters[name] = cast(nn.Parameter, table)
 
     def _with(self, **tables: Tensor | TableOfRows) -> Self:
-        """The same model on other tables, which shares all else."""
-        local = copy.copy(self)
+        """Copy the model with other tables; the copy shares all else."""
+        local = shared_copy(self)
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set"):
             local.__dict__[name] = local.__dict__[name].copy()
         for name, table in tables.items():
@@ -300,6 +303,21 @@ class Model(nn.Module):
         return (
             f"num_entities={self.num_entities}, num_relations={self.num_relations}, dim={self.dim}"
         )
+
+
+def shared_copy(model: _AnyModel) -> _AnyModel:
+    """Copy a model, but for its tensors and modules.
+
+    Of ``torch.nn.utils.parametrize``, which refuses copies, the copy has the present values: tensors
+    through which gradients reach what they are made of.
+    """
+    if not parametrize.is_parametrized(model):
+        return copy.copy(model)
+    local = cast(_AnyModel, object.__new__(parametrize.type_before_parametrizations(model)))
+    made = {name: getattr(model, name) for name in cast(Any, model.parametrizations)}
+    modules = {name: it for name, it in model._modules.items() if name != "parametrizations"}
+    local.__dict__.update(model.__dict__, _modules=modules, _parameters=model._parameters | made)
+    return local
 
 
 def check_model(model: Any, *needed: str) -> None:

@@ -165,11 +165,11 @@ class RSCF(Wrapper):
         g, r = local.entity.shape[1], local.relation.shape[1]
         cut = {
             name: parameter[:g, :r]
-            for name, parameter in self._parameters.items()
+            for name, parameter in local._parameters.items()
             if parameter is not None
         }
-        cut["A1"] = self.A1[:r, :g]
-        local._parameters = cast(Any, self._parameters | cut)
+        cut["A1"] = local.A1[:r, :g]
+        local._parameters = cast(Any, local._parameters | cut)
         return local
 
     def _checked(self, dims: int | None) -> int:

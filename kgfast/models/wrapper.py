@@ -1,13 +1,12 @@
 """Models around a model: its tables, under the same names, and state dicts of other programs."""
 
-import copy
 import math
 from collections.abc import Mapping
 from typing import Any, Self
 
 from torch import Tensor, nn
 
-from kgfast.models.base import Model, Side
+from kgfast.models.base import Model, Side, shared_copy
 from kgfast.tables import Table
 
 # What other programs call the tables.
@@ -70,8 +69,8 @@ class Wrapper(Model):
 
     def _around(self, model: Model) -> Self:
         """The same wrapper around another model; parameters of its own are shared."""
-        local = copy.copy(self)
-        local._modules = self._modules | {"model": model}
+        local = shared_copy(self)
+        local._modules = local._modules | {"model": model}
         return local
 
     def load_state_dict(
