@@ -79,7 +79,7 @@ def med_loss(
     tensor(1.3863)
     """
     _check(positive, negative, fractions, mask, loss_weight, positive_weight)
-    w1, w2, w3 = scales
+    w1, w2, w3 = (scale.to(positive.dtype) for scale in scales)
     over = over or _WHOLE
     total = positive.new_zeros(())
     pairs = _with_smaller(positive, negative)

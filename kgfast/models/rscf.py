@@ -98,8 +98,9 @@ class RSCF(Wrapper):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         for name, shape in self._shapes().items():
             matrix = nn.init.xavier_uniform_(fresh_table(shape), _GAIN, generator)
-            trains = model.entity.requires_grad
-            setattr(self, name, nn.Parameter(matrix.to(model.entity.device), trains))
+            trains, device = model.entity.requires_grad, model.entity.device
+            dtype = torch.float64 if model.entity.dtype == torch.float64 else torch.float32
+            setattr(self, name, nn.Parameter(matrix.to(device, dtype), trains))
         self.score = _SCORES.get(model.score, model.score)
 
     @property

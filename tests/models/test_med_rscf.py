@@ -270,6 +270,38 @@ def test_med_loss(loss_weight, positive_weight):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("cast", ["double", "made"])
+def test_a_loss_of_float64_tables_is_precise(cast):
+    """The scales are numbers that float32 does not have, and so are their powers."""
+    tables = [it.detach() for it in RotatE.init(N, R, D, seed=0).parameters()]
+    if cast == "made":
+        tables = [it.double() for it in tables]
+    med = MED(RotatE(*tables), [2, D], scales=(0.7, 1.3, 0.4))
+    if cast == "double":
+        med.double()
+    ids = torch.randint(N, (len(TRIPLES), 6), generator=torch.Generator().manual_seed(0))
+    pairs = sampled_scores(med, TRIPLES, ids, dims=med.dims)
+    positive, negative = (torch.stack(it) if isinstance(it, (list, tuple)) else it for it in pairs)
+    w1, w2, w3 = (it.item() for it in (med.w1, med.w2, med.w3))
+    p = (-w1 * positive[0]).softmax(0)
+    q = (w2 * negative[0]).flatten().softmax(0)
+    parts = [
+        -(it.sigmoid().log() * chance).sum() - ((-other).sigmoid().log().flatten() * share).sum()
+        for it, other, chance, share in (
+            (positive[0], negative[0], 1 / len(TRIPLES), 1 / ids.numel()),
+            (positive[1], negative[1], p, q),
+        )
+    ]
+    wanted = math.exp(w3 * 2 / D) * parts[0] + math.exp(w3) * parts[1]
+    wanted = wanted + huber(positive[0] - positive[1]).mean()
+    wanted = wanted + huber(negative[0] - negative[1]).mean()
+    found = losses.med(med, TRIPLES, ids)
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-12)
+    if cast == "made":
+        assert (w1, w2, w3) == (0.7, 1.3, 0.4)
+
+
 def test_weights_of_the_smaller_model_carry_no_gradient():
     positive = torch.randn(2, 4, requires_grad=True)
     negative = torch.zeros(2, 4, 3)
