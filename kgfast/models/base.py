@@ -308,8 +308,8 @@ class Model(nn.Module):
 def shared_copy(model: _AnyModel) -> _AnyModel:
     """Copy a model, but for its tensors and modules.
 
-    Of ``torch.nn.utils.parametrize``, which refuses copies, the copy has the present values: tensors
-    through which gradients reach what they are made of.
+    ``torch.nn.utils.parametrize`` refuses copies. The copy of such a model holds the present values
+    of its parameters: tensors through which gradients reach the parametrizations.
     """
     if not parametrize.is_parametrized(model):
         return copy.copy(model)
