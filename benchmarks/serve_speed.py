@@ -247,7 +247,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     names += ("small_requests",)
     threads = torch.get_num_threads()
     whole = dict(zip(names, (1_000_000, 40_943, 256, 5, threads, 2_000, 100_000, 30), strict=True))
-    quick = dict(zip(names, (2_000, 500, 16, 2, threads, 64, 640, 16), strict=True))
+    quick = dict(zip(names, (2_000, 500, 16, 2, threads, 64, 640, 4), strict=True))
     known_options.set_defaults(options, whole, quick)
     known_options.check_positive(parser, options, *names)
     known_options.set_outputs(options, "serve-speed")

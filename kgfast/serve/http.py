@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from email.utils import formatdate
-from http import HTTPStatus
+from http.client import responses
 from typing import Any
 from urllib.parse import unquote
 
@@ -199,7 +199,9 @@ class _Connection:
         if self._among.end or self._http.their_state is h11.SEND_BODY:
             headers.append((b"connection", b"close"))
         status = message["status"]
-        return h11.Response(status_code=status, headers=headers, reason=_reason(status).encode())
+        return h11.Response(
+            status_code=status, headers=headers, reason=responses.get(status, "").encode()
+        )
 
     async def _write(self, event: Any) -> None:
         self._writer.write(self._http.send(event))
@@ -229,13 +231,9 @@ def _refusal(status: int, message: str, header: str = "") -> bytes:
     """Return an answer to what is no request, after which the connection is closed."""
     content = json.dumps({"error": message})
     return (
-        f"HTTP/1.1 {status} {_reason(status)}\r\ncontent-type: application/json\r\n"
+        f"HTTP/1.1 {status} {responses.get(status, '')}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(content)}\r\n{header}connection: close\r\n\r\n{content}"
     ).encode()
-
-
-def _reason(status: int) -> str:
-    return HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
 
 
 async def _part(read: Callable[[], Awaitable[bytes]], writer: asyncio.StreamWriter) -> None:

@@ -48,6 +48,18 @@ def test_a_server_under_load(call, tmp_path):
         assert quantiles == sorted(quantiles)
     assert loads[0]["queries_per_call"] == 1
     assert loads[-1]["queries_per_call"] > 2
+    delays = [row for row in rows if row["section"] == "delay"]
+    assert {row["batch"] for row in delays} == {64, 1024}
+    assert not any(row.get("errors") for row in delays)
+    (ahead,) = (row for row in rows if row["section"] == "ahead")
+    assert ahead["requests"] > 10
+    assert ahead["growth_bytes"] < 16 << 20
+    done = call("serve_speed.py", "--quick", "--sections", "memory", "--json", result)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = json.loads(result.read_text())["rows"]
+    assert [row for row in again if row["section"] in ("load", "delay", "search")] == [
+        row for row in rows if row["section"] in ("load", "delay", "search")
+    ]
     (memory,) = (row for row in rows if row["section"] == "memory")
     assert (memory["requests"], memory["errors"]) == (10_000, 0)
     assert memory["growth_bytes"] < 8 << 20

@@ -181,6 +181,17 @@ def topk(case: Case) -> None:
         best, _ = exact.best(values, k, [answers], subset)
         got = found.ids[row].tolist()
         expect(got == best[0], f"query {row}: ids {got!r:.300}, not {best[0]!r:.300}")
+    counts = drawn.model.num_entities, drawn.model.num_relations
+    shown = found.named([_any_names(case, count) for count in counts])
+    for text in (repr(shown), shown._repr_html_()):
+        expect(all(it.isprintable() or ord(it) > 159 for it in text.replace("\n", "")), text)
+
+
+def _any_names(case: Case, count: int) -> kgfast.Vocabulary:
+    """Names of any characters, control characters among them."""
+    most = case.choice((0x20, 0x100, 0x3000, 0x110000))
+    texts = ("".join(chr(case.pick.randrange(most)) for _ in range(5)) for _ in range(count))
+    return kgfast.Vocabulary([f"{text}{place}" for place, text in enumerate(texts)])
 
 
 def excluded(case: Case, anchors: Tensor, count: int) -> tuple[Any, list[list[int]]]:
