@@ -49,7 +49,7 @@ class Batcher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """What was asked is still answered."""
+        """Answer all questions that were asked, then stop."""
         if self._asked:
             await asyncio.wait(self._asked)
         self._worker.cancel()
@@ -117,7 +117,7 @@ class Batcher:
             asked.future.set_result(_joined(asked.answers))
 
     def _answers(self, questions: Sequence[Question]) -> list[Answer | BaseException]:
-        """An answer or an exception each: a question that fails does not fail others."""
+        """Return an answer or an exception each: a question that fails does not fail others."""
         self._metrics.batches += 1
         self._metrics.queries += sum(map(len, questions))
         try:

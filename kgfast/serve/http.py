@@ -105,7 +105,7 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits for its answer."""
+        """Tell whether no request waits for its answer."""
         return bool(self._http.our_state is h11.IDLE)
 
     async def serve(self) -> None:
