@@ -139,7 +139,8 @@ def _read(
     heads, relations, tails = hrt.to(table.device).T
     anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
     reader = Reader(sparse)
-    if is_nested(model) and not get_score(model.score).is_rscf:
+    is_read = is_nested(model) and not get_score(model.score).is_rscf
+    if is_read and not (sparse and has_table and _are_columns(model, side)):
         if negatives.ndim == 1:
             negatives = safe_ids("negatives", negatives, len(table))
         sample = Sample(anchors, relations, targets, negatives, side, dims)
@@ -239,6 +240,30 @@ def _embedded(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
     return torch.nn.functional.embedding(ids, table, sparse=sparse)
 
 
+def _of_one_gather(
+    candidates: Candidates, sample: Sample, reader: Reader
+) -> tuple[Candidates, Sample, Reader]:
+    """Gather the targets and the pool, where the table's gradient is row-sparse.
+
+    The gradient is then one sparse tensor: torch does not add two of float16.
+    """
+    if not reader.sparse:
+        return candidates, sample, reader
+    ids = torch.cat([sample.targets, sample.negatives])
+    places = torch.arange(len(ids), dtype=torch.int64, device=ids.device)
+    targets, negatives = places.split([len(sample.targets), len(sample.negatives)])
+    own = replace(sample, targets=targets, negatives=negatives)
+    return reader.some(candidates, ids), own, Reader()
+
+
+def _are_columns(model: Any, side: Side) -> bool:
+    """Return whether candidates are columns of the entity table: those take no sparse gradient."""
+    table, entity = candidates_at(model, side, None).table, model.entity
+    memory = table.untyped_storage().data_ptr()
+    is_narrower = hasattr(model, "with_entity") and table.shape[1] < entity.shape[1]
+    return is_narrower and memory == entity.untyped_storage().data_ptr()
+
+
 def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
     """The operator's widths of crops that come from one pass; None where each has its own."""
     crops = [operator_width(model, dim) for dim in dims]
@@ -328,10 +353,12 @@ def _pool_negatives(
     reader: Reader,
 ) -> ListRows:
     """As :func:`_pool_scores`, of the pool what it adds to the loss."""
-    own, index = reader.targets(candidates, sample.targets)
-    positive = reader.scores(queries, own, index, score, None).squeeze(-1)
-    pool = reader.some(candidates, sample.negatives)
-    with _named_by_id(candidates, sample):
+    gathered, places, reader = _of_one_gather(candidates, sample, reader)
+    own, index = reader.targets(gathered, places.targets)
+    with _named_by_id("table", candidates, sample.targets):
+        positive = reader.scores(queries, own, index, score, None).squeeze(-1)
+    pool = reader.some(gathered, places.negatives)
+    with _named_by_id("candidates", candidates, sample.negatives):
         return positive, *pool_rows(operands_of(queries, pool, score), positive, loss)
 
 
@@ -365,20 +392,22 @@ def _pool_scores(
     reader: Reader,
 ) -> Scores:
     """Each target with its own query, and the pool with all of them."""
-    own, index = reader.targets(candidates, sample.targets)
-    positive = reader.scores(queries, own, index, score, widths).squeeze(-1)
-    pool = reader.some(candidates, sample.negatives)
-    with _named_by_id(candidates, sample):
+    gathered, places, reader = _of_one_gather(candidates, sample, reader)
+    own, index = reader.targets(gathered, places.targets)
+    with _named_by_id("table", candidates, sample.targets):
+        positive = reader.scores(queries, own, index, score, widths).squeeze(-1)
+    pool = reader.some(gathered, places.negatives)
+    with _named_by_id("candidates", candidates, sample.negatives):
         return positive, ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
 
 
 @contextmanager
-def _named_by_id(candidates: Candidates, sample: Sample) -> Iterator[None]:
-    """Within, a row of the pool that is not finite is named by its id, not by its place."""
+def _named_by_id(name: str, candidates: Candidates, ids: Tensor) -> Iterator[None]:
+    """Name a row that is not finite by its id, not by its place among those that were gathered."""
     try:
         yield
     except NonFiniteError:
-        check_rows("candidates", candidates.table, sample.negatives)
+        check_rows(name, candidates.table, ids)
         raise
 
 

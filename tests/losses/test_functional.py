@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kgfast import Candidates, KnownTriples, RotatE, losses
+from kgfast import CP, MED, Candidates, DistMult, KnownTriples, Reciprocal, RotatE, losses
 from kgfast.losses import formulas
 from support import oracles
 from support.loss_models import MODELS, B, K, N, R, query_of, some_negatives, some_triples
@@ -143,6 +143,35 @@ def test_sparse_gradients_equal_dense_ones(pool):
         grads.append(table.grad)
         assert table.grad.is_sparse == sparse
     torch.testing.assert_close(grads[1].to_dense(), grads[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("model", [DistMult, CP, Reciprocal, MED])
+@pytest.mark.parametrize("pool", [False, True], ids=["own", "pool"])
+@SIDES
+def test_sparse_gradients_of_tables_of_every_dtype(dtype, model, pool, side):
+    triples, negatives = some_triples(), some_negatives(pool)
+    grads = []
+    for sparse in (False, True):
+        own = (CP if model is CP else DistMult).init(N, 2 * R, 6, seed=0).to(dtype)
+        if model is Reciprocal:
+            own = Reciprocal(own)
+        own = MED(own, [2, 6]) if model is MED else own
+        loss = losses.med if model is MED else losses.nssa
+        loss(own, triples, negatives, side=side, sparse=sparse).backward()
+        grads.append(own.entity.grad.to_dense())
+    largest = grads[0].abs().max().item()
+    torch.testing.assert_close(*grads, rtol=0, atol=8 * torch.finfo(dtype).eps * largest)
+
+
+@pytest.mark.parametrize("row", ["target", "pool"])
+def test_a_row_of_a_sparse_gradient_that_is_not_finite_is_named_by_its_id(row):
+    table = torch.ones(N, 4)
+    table[5 if row == "target" else 2] = torch.nan
+    model = DistMult(torch.nn.Parameter(table), torch.ones(R, 4))
+    name = "table: row 5" if row == "target" else "candidates: row 2"
+    with pytest.raises(ValueError, match=f"{name} holds a NaN"):
+        losses.nssa(model, [(0, 0, 1), (3, 0, 5)], torch.tensor([4, 2]), sparse=True)
 
 
 @pytest.mark.parametrize("name", ["nssa", "margin", "logistic"])
