@@ -154,9 +154,15 @@ def _is_surrounded() -> bool:
 def _share_out(work: Callable[[int], None], chunks: int) -> None:
     """Call ``work`` on as many threads as torch has, each of which leaves torch one."""
     numbers, workers, stopped = count(), torch.get_num_threads(), Event()
+    inference = torch.is_inference_mode_enabled()
 
     def works() -> None:
-        with torch.no_grad(), ieee_arithmetic(0), threads.one_here():
+        with (
+            torch.inference_mode(inference),
+            torch.no_grad(),
+            ieee_arithmetic(0),
+            threads.one_here(),
+        ):
             while not stopped.is_set() and (number := next(numbers)) < chunks:
                 work(number)
 

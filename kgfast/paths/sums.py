@@ -102,12 +102,14 @@ def path_sum(
     _check_inputs(inputs)
     paths = Paths(edge_index, num_nodes, order=order, backtracking=backtracking, by=to)
     job = _Job(message, paths, size, _Surroundings.of(edge_index.device))
-    sources = Sources(inputs)
+    # Inference mode records nothing, whatever the grad mode says.
+    records = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    sources = Sources(inputs) if records else None
     total = job.forward(sources)
-    tensors = sources.tensors.values()
-    if not (torch.is_grad_enabled() and tensors):
+    if sources is None or not sources.tensors:
         return total
-    result: Tensor = _Recomputed.apply(job, [total], *tensors)  # type: ignore[no-untyped-call]
+    arguments = job, [total], *sources.tensors.values()
+    result: Tensor = _Recomputed.apply(*arguments)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -196,14 +198,12 @@ class _Job:
     size: int
     surroundings: _Surroundings
 
-    def forward(self, sources: Sources) -> Tensor:
-        """The sums, without a graph; what they depend on is added to the sources."""
+    def forward(self, sources: Sources | None) -> Tensor:
+        """Add up, without a graph; what the sums depend on is added to the sources, if any."""
         total, kind = None, None
         for start, stop in self._ranges():
             path = self.paths[start:stop]
-            since = now()
-            with Cut(sources.tensors.values(), since) as cut:
-                value = self._value(path)
+            value = self._value(path) if sources is None else self._found(path, sources)
             if total is None:
                 kind = value.dtype
                 total = torch.zeros(
@@ -216,8 +216,6 @@ class _Job:
                     f"message returned {kind} of width {total.shape[1]} for the first paths and "
                     f"{value.dtype} of width {value.shape[1]} for those from {start} on"
                 )
-            if value.requires_grad:
-                sources.add_those_of(value, cut, since)
             self._add(total, value.detach(), start, stop)
             del value
         assert total is not None
@@ -257,6 +255,15 @@ class _Job:
     def _ranges(self) -> Iterator[tuple[int, int]]:
         """Chunks; where there is no path, one of none, which tells the width."""
         yield from self.paths.ranges(self.size) if len(self.paths) else [(0, 0)]
+
+    def _found(self, path: Tensor, sources: Sources) -> Tensor:
+        """Return the messages of some paths, and add what they depend on to the sources."""
+        since = now()
+        with Cut(sources.tensors.values(), since) as cut:
+            value = self._value(path)
+        if value.requires_grad:
+            sources.add_those_of(value, cut, since)
+        return value
 
     def _value(self, path: Tensor) -> Tensor:
         with self.surroundings.same_casts():

@@ -78,7 +78,8 @@ class Derived(kgfast.DistMult):
 
     def __init__(self) -> None:
         super().__init__(numbers(N, WIDTH), numbers(R, WIDTH, seed=1))
-        self.net = shaken(nn.Linear(WIDTH, WIDTH))
+        self.net = shaken(nn.Linear(WIDTH, WIDTH, bias=False))
+        self.net.weight.copy_(numbers(WIDTH, WIDTH, seed=2) / WIDTH)
 
     def _queries(self, anchors, relations, side, dims):
         return self.net(self.entity[anchors] * self.relation[relations])
@@ -193,6 +194,14 @@ def test_callers_in_several_threads_get_the_same_bits():
         for caller in callers:
             caller.join()
     assert all(torch.equal(found[place], whole) for place in range(3))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tensors_of_inference_mode_are_served(name):
+    expected = kgfast.topk(MODELS[name](), heads=HEADS, relations=RELATIONS, k=2)
+    with threads(2), torch.inference_mode():
+        found = kgfast.topk(MODELS[name](), heads=HEADS, relations=RELATIONS, k=2)
+    assert torch.equal(found.scores, expected.scores)
 
 
 def test_torch_has_its_threads_afterwards():

@@ -82,6 +82,22 @@ def test_orders(order):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("inference", [False, True])
+def test_sums_where_nothing_is_recorded(grad, named, inference):
+    if grad and not inference:
+        return  # all is recorded
+    message, sources = network()
+    expected = path_sum(message, graph(), NODES, chunk=7)
+    inputs = sources if named else ()
+    with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+        found = path_sum(message, graph(), NODES, chunk=7, inputs=inputs)
+        assert path_sum(message, graph(num_edges=0), NODES).shape == expected.shape
+    assert not found.requires_grad
+    assert torch.equal(found, expected)
+
+
 def test_gradcheck():
     edges = graph(num_edges=14)
 
