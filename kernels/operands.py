@@ -46,6 +46,9 @@ class Prepared:
     ids: Tensor | None = None
     panels: Panels | None = None
 
+    def __post_init__(self) -> None:
+        _resolve(self, "table", "bias", "factor")
+
     @property
     def num_rows(self) -> int:
         """Rows of the table."""
@@ -106,6 +109,14 @@ class Prepared:
         return Prepared(self.table[part], self.score, bias, factor)
 
 
+def _resolve(owner: "Prepared | Operands", *names: str) -> None:
+    """Replace tensors with torch's negative bit by their numbers: kernels read memory as it is."""
+    for name in names:
+        value = getattr(owner, name)
+        if isinstance(value, Tensor) and value.is_neg():
+            object.__setattr__(owner, name, value.resolve_neg())
+
+
 def largest_magnitude(values: Tensor) -> Tensor:
     """The largest magnitude, a float64 scalar, without a temporary."""
     low, high = torch.aminmax(values)
@@ -132,6 +143,9 @@ class Operands:
     candidates: Prepared
     dims: tuple[int, ...] | None = None
     precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        _resolve(self, "queries")
 
     @property
     def table(self) -> Tensor:

@@ -5,9 +5,21 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import ComplEx, DistMult, KnownTriples, RotatE, TransE, Triples, Vocabulary
+from kgfast import (
+    ComplEx,
+    DistMult,
+    KnownTriples,
+    RotatE,
+    TransE,
+    Triples,
+    Vocabulary,
+    kernels,
+    ops,
+)
 from kgfast.datasets import synthetic
 from kgfast.models import Model
+from kgfast.ops.collected import collected_scores
+from kgfast.ops.run import operands_of
 
 N, R, DIM = 5, 2, 3
 PEOPLE = Vocabulary(["Ann Smith", "Bob", "Cy", "Dee", "Eve"])
@@ -106,6 +118,61 @@ def test_ids_go_with_a_vocabulary_too():
     assert set(among.ids[0].tolist()) == {1, 2}
     ranks = kgfast.rank(model(), IDS, vocabulary=NAMES, candidate_ids=["Bob", "Cy"])
     assert torch.equal(ranks.greater, kgfast.rank(model(), IDS, candidate_ids=[1, 2]).greater)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_lists_of_names_are_a_vocabulary(kind):
+    lists = kind(list(PEOPLE)), kind(list(VERBS))
+    got = kgfast.rank(model(), ROWS, vocabulary=lists)
+    assert torch.equal(got.greater, kgfast.rank(model(), IDS).greater)
+    assert set(got.by("relation")) == {"knows", "likes"}
+    assert KnownTriples(ROWS, vocabulary=lists).contains(IDS).all()
+    top = kgfast.topk(model(), heads=["Bob"], relations="likes", k=2, vocabulary=lists)
+    assert top[0] == kgfast.topk(model(), heads=[1], relations=1, k=2, vocabulary=NAMES)[0]
+    assert kgfast.topk(model(), heads=[1], relations=1, k=2).named(list(lists))[0] == top[0]
+    facts = kgfast.top_facts(model(), heads=["Bob"], k=3, vocabulary=lists)
+    assert facts.columns()["head"] == facts.columns(NAMES)["head"]
+    allowed = kgfast.TypeConstraints.from_triples(ROWS, vocabulary=lists)
+    assert allowed.names == NAMES
+
+
+BROADCAST = {
+    "one relation": {"heads": [1, 4, 0], "relations": [1]},
+    "a tensor": {"tails": [1, 4, 0], "relations": torch.tensor([1])},
+    "one head": {"heads": [3], "relations": [1, 0, 1]},
+    "one tail": {"heads": [1, 4, 0], "tails": np.array([2])},
+    "a name": {"heads": ["Bob", "Eve", "Ann Smith"], "relations": ["likes"]},
+    "one of each": {"heads": [1], "relations": torch.tensor(1)},
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_one_id_in_a_list_goes_with_all_of_the_other(name):
+    asked, options = BROADCAST[name], {"k": 2, "vocabulary": NAMES}
+    got = kgfast.topk(model(), **asked, **options)
+    arrays = {key: np.asarray(ids) for key, ids in asked.items()}
+    count = max(ids.size for ids in arrays.values())
+    whole = {key: np.broadcast_to(ids, count).tolist() for key, ids in arrays.items()}
+    want = kgfast.topk(model(), **whole, **options)
+    assert got.ids.shape == (count, 2)
+    assert torch.equal(got.ids, want.ids)
+    assert torch.equal(got.scores, want.scores)
+
+
+def test_no_queries_go_with_one_id():
+    assert kgfast.topk(model(), heads=[], relations=[1], k=2).ids.shape == (0, 2)
+
+
+def test_ids_may_stand_in_reverse():
+    """Arrays of negative strides, which torch has not."""
+    rows = IDS.numpy()[::-1]
+    assert torch.equal(
+        kgfast.rank(model(), rows).greater, kgfast.rank(model(), IDS).greater.flip(0)
+    )
+    heads = np.arange(N)[::-1]
+    got = kgfast.topk(model(), heads=heads, relations=0, k=1)
+    assert torch.equal(got.ids, kgfast.topk(model(), heads=heads.copy(), relations=0, k=1).ids)
+    assert KnownTriples(rows).contains(IDS).all()
 
 
 WITHOUT = {
@@ -336,6 +403,127 @@ def test_tables_that_cannot_be_served_are_named(name):
     make, error, message = BAD_TABLES[name]
     with pytest.raises(error, match=message):
         make()
+
+
+# -- numbers that a bit of the tensor negates ----------------------------------------------------
+
+
+def lazily(values):
+    """The same numbers as torch hands them out of complex ones: negated in memory."""
+    found = torch.complex(torch.zeros_like(values), -values).conj().imag
+    assert found.is_neg()
+    return found
+
+
+HELD = {
+    "transe": lambda e, r: TransE(e, r),
+    "distmult": lambda e, r: DistMult(e, r),
+    "complex": lambda e, r: ComplEx(e, r),
+    "rotate": lambda e, r: RotatE(e, r[:, : e.shape[1] // 2]),
+}
+
+
+class Plain:
+    """A model of the user's own."""
+
+    score, num_entities, num_relations, dim = "dot", 40, 3, 8
+
+    def __init__(self, entity, relation) -> None:
+        self.entity, self.relation = entity, relation
+
+    def queries(self, anchors, relations, side, dims=None):
+        rows = self.entity[anchors] * self.relation[relations]
+        return lazily(rows) if self.entity.is_neg() else rows
+
+    def candidates(self, side):
+        return kgfast.Candidates(self.entity, bias=self.entity[:, 0])
+
+
+@pytest.mark.parametrize("name", [*HELD, "own"])
+def test_models_of_lazily_negated_tables_are_those_of_their_numbers(name):
+    entity, relation = random(40, 8), random(3, 8)
+    make = HELD.get(name, Plain)
+    expected, found = make(entity, relation), make(lazily(entity), lazily(relation))
+    hrt = torch.stack([torch.arange(40), torch.arange(40) % 3, torch.arange(40).flip(0)], 1)
+    known = KnownTriples(hrt[:20])
+    want, got = (kgfast.rank(it, hrt, known=known) for it in (expected, found))
+    assert torch.equal(got.greater, want.greater)
+    assert torch.equal(got.equal, want.equal)
+    calls = [
+        lambda it: kgfast.topk(it, heads=hrt[:, 0], relations=hrt[:, 1], k=5).scores,
+        lambda it: kgfast.top_facts(it, heads=[0, 1, 2], k=9).scores,
+        lambda it: kgfast.rank(it, hrt, index=kgfast.Index(it)).greater,
+    ]
+    if name != "own":
+        negatives = torch.arange(120).view(40, 3) % 40
+        calls += [
+            lambda it: kgfast.losses.bce(it, *hrt.T),
+            lambda it: kgfast.losses.cross_entropy(it, *hrt.T),
+            lambda it: kgfast.losses.nssa(it, hrt, negatives),
+        ]
+    for call in calls:
+        assert torch.equal(call(found), call(expected))
+
+
+def test_an_index_is_not_of_the_negatives_of_its_table():
+    entity, relation = random(40, 8), random(3, 8)
+    index = kgfast.Index(DistMult(entity, relation))
+    negated = DistMult(torch._neg_view(entity), relation)
+    if not index.nbytes:
+        pytest.skip("the extension is not built")
+    with pytest.raises(ValueError, match="index: it is of other tables"):
+        kgfast.topk(negated, heads=0, relations=0, k=1, index=index)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce", "scores", "negatives", "collected"])
+def test_gradients_that_come_lazily_negated_count_as_their_numbers(loss):
+    queries, table = random(6, 8), random(9, 8)
+    weights = random(6)
+
+    def gradients(is_lazy):
+        def collect(ids, gradient):
+            given[1].grad = torch.zeros_like(table).index_add_(0, ids, gradient)
+
+        given = [it.clone().requires_grad_() for it in (queries, table)]
+        if loss == "cross_entropy":
+            rows = ops.cross_entropy(*given, None, torch.arange(6), 0.1, "dot")
+        elif loss == "bce":
+            indptr, indices = torch.arange(7), torch.arange(6)
+            rows = ops.bce(*given, None, indptr, indices, 1.0, 0.0, "dot")
+        elif loss == "negatives":
+            rows = ops.adversarial_rows(ops.pairwise_scores(*given, score="dot"), 0.5)
+        else:
+            rows = ops.indexed_scores(*given, torch.arange(6)[:, None], score="dot").flatten()
+        if loss == "collected":
+            operands = operands_of(*given, "dot")
+            rows = collected_scores(operands, torch.arange(6)[:, None], collect).flatten()
+        if is_lazy:
+            rows.register_hook(lambda gradient: torch._neg_view(-gradient))
+        (rows * weights).sum().backward()
+        return [it.grad for it in given]
+
+    for found, expected in zip(gradients(True), gradients(False), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_optimizers_take_lazily_negated_gradients():
+    if not kernels.cpu.is_available():
+        pytest.skip("the extension is not built")
+    gradients, ids = random(3, 4), torch.tensor([1, 0, 6])
+    numbers = {"lr": 0.1, "eps": 1e-8, "weight_decay": 0.0}
+    adam = numbers | {"betas": (0.9, 0.99), "step": 1}
+    found = [[random(7, 4).abs() for _ in range(3)] for _ in range(2)]
+    for tables, own in zip(found, (gradients, lazily(gradients)), strict=True):
+        ops.row_adam(tables, ids, own, **adam)
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    rows = [random(3, 4) for _ in range(2)]
+    for table, own in zip(rows, (gradients, lazily(gradients)), strict=True):
+        ops.adagrad(table, torch.zeros(3, 4), own, **numbers)
+    assert torch.equal(*rows)
+    with pytest.raises(ValueError, match=r"tables\[0\] must be contiguous"):
+        ops.row_adam([torch._neg_view(random(7, 4)), *found[0][1:]], ids, gradients, **adam)
+    with pytest.raises(ValueError, match="parameter must be float32"):
+        ops.adagrad(torch._neg_view(random(3, 4)), torch.zeros(3, 4), gradients, **numbers)
 
 
 def test_defaults_of_real_tables_are_as_they_were():

@@ -48,7 +48,8 @@ def check_agreement(
     size, device = model.num_entities, table.device
     h, t = (sample_ids(size, shift, device) for shift in (0, size // 2))
     r = sample_ids(model.num_relations, 0, device)
-    expected = theirs(h, r, t).double().reshape(len(h))
+    scores = theirs(h, r, t)
+    expected = scores.double().reshape(len(h))
     finite = expected.isfinite()  # what is not is ranked or refused as the caller says
     h, r, t, expected = h[finite], r[finite], t[finite], expected[finite]
     queries = model.queries(h, r, "tail")
@@ -56,8 +57,14 @@ def check_agreement(
     wrong = (found - expected).abs() > _SLACK * (1 + expected.abs())
     if bool(wrong.any()):
         at = int(wrong.nonzero()[0])
+        why = "its tables mean something else here; rank it through kgfast.BlockScorer"
+        if scores.dtype in (torch.float16, torch.bfloat16):
+            why = (
+                f"it computes in {scores.dtype}, whose rounding is {name.split(' of ')[-1]}'s, and "
+                f"kgfast does not round so: convert model.float(), or rank it through "
+                f"kgfast.BlockScorer"
+            )
         raise ValueError(
             f"{name}: kgfast scores ({int(h[at])}, {int(r[at])}, {int(t[at])}) "
-            f"{float(found[at]):.6g}, not {float(expected[at]):.6g}: its tables mean something "
-            f"else here; rank it through kgfast.BlockScorer"
+            f"{float(found[at]):.6g}, not {float(expected[at]):.6g}: {why}"
         )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.datasets import load as load_data
 from kgfast.frames import needed
-from kgfast.graph import Vocabulary
+from kgfast.graph import Vocabulary, reading
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
 from kgfast.training.export import new_folder
 from kgfast.training.official import load_official
@@ -106,15 +105,14 @@ def _format_of(source: Path) -> str:
         return "pykeen" if source.name == _PYKEEN_MODEL else "libkge"
     if (source / _PYKEEN_MODEL).is_file():
         return "pykeen"
-    try:
-        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    path = source / "config.json"
+    if not path.is_file():
         raise FileNotFoundError(
             f"{source}: neither config.json (official code, DGL-KE) nor {_PYKEEN_MODEL} (PyKEEN) "
             f"is there; of LibKGE name the checkpoint file"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{source / 'config.json'}: not a JSON object: {error!s:.200}") from None
+        )
+    with reading(path, "not a JSON object"):
+        config = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(config, dict) and "score" in config:
         raise ValueError(f"{source} is a folder of tables already: kgfast evaluate reads it")
     return "dglke" if isinstance(config, dict) and "model_name" in config else "official"
@@ -146,12 +144,9 @@ def _from_pykeen(source: Path, trust: bool) -> _Converted:
     needed("pykeen", f"{path}: a model of PyKEEN")  # seconds to import
     from kgfast.adapters.pykeen import from_pykeen
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = torch.load(path, map_location="cpu", weights_only=False)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, AttributeError) as error:
-        raise ValueError(f"{path}: damaged: {error!s:.200}") from None
+    with reading(path, "damaged"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.load(path, map_location="cpu", weights_only=False)
     return _Converted(from_pykeen(model), _names_of_pykeen(path.parent / "training_triples"))
 
 
@@ -161,10 +156,11 @@ def _names_of_pykeen(folder: Path) -> Names:
 
     if not folder.is_dir():
         return None, None
-    try:
-        factory: CoreTriplesFactory = TriplesFactory.from_path_binary(folder)
-    except (KeyError, FileNotFoundError, TypeError):  # saved without labels
-        return None, None
+    with reading(folder, "damaged"):
+        try:
+            factory: CoreTriplesFactory = TriplesFactory.from_path_binary(folder)
+        except (KeyError, FileNotFoundError, TypeError):  # saved without labels
+            return None, None
     if not isinstance(factory, TriplesFactory):
         return None, None
     entities, relations = (

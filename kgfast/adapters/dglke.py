@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from kgfast import tables
-from kgfast.graph import shown
+from kgfast.graph import reading, shown
 from kgfast.models import RESCAL, ComplEx, DistMult, RotatE, TransE
 from kgfast.models.tables import from_array
 
@@ -49,7 +49,11 @@ def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any
         If config.json cannot be read or lacks a key (of RotatE also ``gamma``, without which its
         relations mean nothing), the model is TransR or SimplE, or a table has another shape.
     """
-    folder = Path(folder)
+    with reading(folder, "cannot be loaded"):
+        return _loaded(Path(folder), as_table)
+
+
+def _loaded(folder: Path, as_table: bool) -> Any:
     config = _config(folder / "config.json")
     name = config["model_name"]
     build = _MODELS.get(name)
@@ -79,10 +83,8 @@ def load_dglke(folder: str | os.PathLike[str], *, as_table: bool = False) -> Any
 def _config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; DGL-KE writes it beside its tables")
-    try:
-        config = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON object: {error!s:.200}") from None
+    with reading(path, "not a JSON object"):
+        config = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(config, dict):
         raise ValueError(f"{path}: not a JSON object")
     for key in _NEEDED:
@@ -113,11 +115,8 @@ def _table(folder: Path, config: dict[str, Any], what: str) -> Tensor:
     path = _path(folder, config, what)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file (dataset and model_name of config.json)")
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, TypeError, EOFError) as error:
-        raise ValueError(f"{path}: not a NumPy table: {error!s:.200}") from None
-    return from_array(str(path), array)
+    with reading(path, "not a NumPy table"):
+        return from_array(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def _gamma(path: Path, config: dict[str, Any]) -> float:

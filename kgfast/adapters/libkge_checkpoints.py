@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from kgfast.adapters.affine import AffineModel, Parts, Rows
-from kgfast.graph import Vocabulary, shown
+from kgfast.graph import Vocabulary, reading, shown
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.training.official import refused
 
@@ -69,13 +69,18 @@ def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
 def read_libkge(checkpoint: str | os.PathLike[str]) -> LibKGECheckpoint:
     """As :func:`load_libkge`, with the names that packaged models hold."""
     path = Path(checkpoint)
+    with reading(path, "damaged, or not what LibKGE writes"):
+        return _read(path)
+
+
+def _read(path: Path) -> LibKGECheckpoint:
     content = _content(path)
     options, state = content["config"].options, content["model"][0]
     kind = options.get("model")
     is_reciprocal = kind == _RECIPROCAL
-    own: Mapping[str, Any] = options.get(kind) or {}
+    own = _mapping(path, f"options of {shown(kind)}", options.get(kind))
     if is_reciprocal:
-        own = own.get("base_model") or {}
+        own = _mapping(path, "base_model", own.get("base_model"))
         kind = own.get("type")
     build = _MODELS.get(kind) if isinstance(kind, str) else None
     if build is None:
@@ -88,16 +93,26 @@ def read_libkge(checkpoint: str | os.PathLike[str]) -> LibKGECheckpoint:
         _table(path, state, f"{prefix}_{what}_embedder._embeddings.weight")
         for what in ("entity", "relation")
     )
-    defaults = options.get(kind) or {}
+    defaults = _mapping(path, f"options of {kind}", options.get(kind))
     model = build(path, {**defaults, **own}, entity, relation)
     if is_reciprocal:
         model = Reciprocal(model, order="appended")
-    names = (content.get("dataset") or {}).get("meta") or {}
+    dataset = _mapping(path, "dataset", content.get("dataset"))
+    names = _mapping(path, "meta of dataset", dataset.get("meta"))
     return LibKGECheckpoint(
         model,
         _names(path, names, "entity_ids", model.num_entities),
         _names(path, names, "relation_ids", model.num_relations),
     )
+
+
+def _mapping(path: Path, what: str, value: Any) -> Mapping[str, Any]:
+    """Return a part of a checkpoint that is a mapping; an empty one where there is none."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{path}: {what} must be a mapping; got {shown(value)}")
+    return value
 
 
 class _Config:
@@ -119,8 +134,8 @@ def _content(path: Path) -> dict[str, Any]:
             f"{path}: holds something else than tensors and a config, or is damaged; it was not "
             f"loaded: {refused(error)}"
         ) from None
-    except (RuntimeError, EOFError, OSError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: damaged: {error!s:.200}") from None
+    except Exception as error:
+        raise ValueError(f"{path}: damaged: {shown(str(error), 160)}") from None
     is_one = (
         isinstance(content, dict)
         and content.get("type") in ("train", "package")
@@ -148,9 +163,12 @@ def _names(path: Path, meta: Mapping[str, Any], key: str, count: int) -> Vocabul
     names = meta.get(key)
     if names is None:
         return None
+    if not (isinstance(names, list) and all(isinstance(it, str) for it in names)):
+        raise ValueError(f"{path}: {key} must be a list of names; got {shown(names)}")
     if len(names) != count:
         raise ValueError(f"{path}: {len(names)} names in {key}, but {count} rows in the model")
-    return Vocabulary(names)
+    with reading(path, key):
+        return Vocabulary(names)
 
 
 def _norm(path: Path, options: Mapping[str, Any]) -> int:
@@ -183,6 +201,12 @@ def _affine(score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> "_Build":
         def of_rows(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
             return score(heads[0], relations[0], tails[0])
 
+        width = entity.shape[1]
+        if width % 2 or relation.shape[1] != width:
+            raise ValueError(
+                f"{path}: entities and relations of SimplE must have as many columns, an even "
+                f"number; got {width} and {relation.shape[1]}"
+            )
         return AffineModel(of_rows, Parts([entity], [relation], [entity]))
 
     return build

@@ -14,7 +14,7 @@ from kgfast.adapters import ogb
 from kgfast.adapters.agreement import check_agreement
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import RankType
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, shown
 from kgfast.models import BlockScorer, ComplEx, DistMult, RotatE, TransE
 from kgfast.models.base import SIDES, Side
 from kgfast.models.rotate import EPSILON
@@ -71,6 +71,9 @@ def test_step(
         stated = getattr(args, name, None)
         if stated is not None and stated != getattr(model, name):
             raise ValueError(f"args.{name} is {stated}, but the model has {getattr(model, name)}")
+    for what, triples in (("test_triples", test_triples), ("all_true_triples", all_true_triples)):
+        if triples is None:
+            raise ValueError(f"{what} must be triples; got None")
     if not len(test_triples):
         raise ValueError("test_triples is empty")
     model.eval()
@@ -160,6 +163,8 @@ def _random_negatives(
     split: Mapping[str, Any], num_entities: int, num_nodes: Mapping[str, int] | None, args: Any
 ) -> dict[str, Tensor]:
     """``head_neg`` and ``tail_neg``, within the type where there are types."""
+    if not isinstance(split, Mapping) or "head" not in split:
+        raise ValueError(f"test_triples must be a split with a head; got {shown(split)}")
     shape = (len(split["head"]), int(args.neg_size_eval_train))
     negatives = {}
     for side in SIDES:

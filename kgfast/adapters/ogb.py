@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kgfast.adapters.ogb_splits import SIDES, Split
+from kgfast.eval.batches import check_rankable
 from kgfast.eval.prediction import topk
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import Ranks
@@ -98,7 +99,7 @@ def evaluate(
     ------
     KeyError, ValueError, TypeError
         For a split that lacks something, shapes that do not fit each other, and ids that the model
-        or the type does not have.
+        or the type does not have; for an empty split.
 
     Examples
     --------
@@ -110,7 +111,10 @@ def evaluate(
     >>> found.sampled.realistic.tolist(), found.full.realistic.tolist()
     ([[1.0, 1.5]], [[1.0, 1.5]])
     """
+    check_rankable(model)
     data = Split(split, num_nodes, model.num_entities)
+    if not len(data.hrt):
+        raise ValueError("head is empty: there is nothing to rank")
     total = len(data.hrt) * (2 if full else 1)
     parts = []
     with progress_bar(progress, "ranking", total) as advance:

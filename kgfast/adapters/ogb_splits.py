@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph import as_integers, shown
+from kgfast.graph import as_columns, as_integers, shown
 
 SIDES: tuple[Literal["head", "tail"], ...] = ("head", "tail")
 _PAIRS = 1 << 20  # of a block of negatives, both sides: 8 MiB as int64
@@ -17,8 +17,10 @@ class Split:
     """A split with the ids of a model's rows."""
 
     def __init__(self, split: Mapping[str, Any], num_nodes: Any, num_entities: int | None) -> None:
+        if not isinstance(split, Mapping):
+            raise ValueError(f"split must be a mapping of get_edge_split(); got {shown(split)}")
         self._split = split
-        self._num_nodes = None if num_nodes is None else dict(num_nodes)
+        self._num_nodes = None if num_nodes is None else _checked_counts(num_nodes)
         if self._num_nodes is not None and num_entities is not None:
             total = sum(self._num_nodes.values())
             if total != num_entities:
@@ -26,10 +28,8 @@ class Split:
                     f"num_nodes: {total:,} nodes of all types, but the model has "
                     f"{num_entities:,} entities"
                 )
-        columns = [as_integers(name, self._of(name)).cpu() for name in ("head", "relation", "tail")]
-        for name, column in zip(("head", "relation", "tail"), columns, strict=True):
-            if column.ndim != 1 or len(column) != len(columns[0]):
-                raise ValueError(f"{name} must have one id for each of {len(columns[0])} triples")
+        named = {name: self._of(name) for name in ("head", "relation", "tail")}
+        columns = [column.cpu() for column in as_columns(named)]
         self.types = [self._types_of(side, len(columns[0])) for side in SIDES]
         for side, column, types in zip(SIDES, (columns[0], columns[2]), self.types, strict=True):
             self._shift(side, column[:, None], types)
@@ -42,7 +42,10 @@ class Split:
         """Ranges of triples whose negatives are held together."""
         widths = []
         for name in ("head_neg", "tail_neg"):
-            shape = np.shape(self._of(name))
+            try:
+                shape = np.shape(self._of(name))
+            except ValueError:  # rows of unequal length
+                shape = ()
             if len(shape) != 2 or shape[0] != len(self.hrt):
                 raise ValueError(
                     f"{name} must have a row for each of {len(self.hrt)} triples; got shape "
@@ -59,7 +62,7 @@ class Split:
         part = self._of(name)[first:last]
         if isinstance(part, np.memmap):
             part = np.array(part)
-        rows = as_integers(name, part).cpu().reshape(last - first, -1)
+        rows = as_integers(name, part).cpu()
         types = self.types[column]
         return self._shift(name, rows, None if types is None else types[first:last], first)
 
@@ -101,10 +104,10 @@ class Split:
             return None
         numbers = {kind: number for number, kind in enumerate(self._num_nodes)}
         names = self._of(name)
-        if len(names) != count:
+        if not hasattr(names, "__len__") or len(names) != count:
             raise ValueError(f"{name} must name a type for each of {count} triples")
         for row, kind in enumerate(names):
-            if kind not in numbers:
+            if not isinstance(kind, str) or kind not in numbers:
                 known = ", ".join(map(str, numbers))
                 raise ValueError(f"{name}[{row}] must be one of {known}; got {shown(kind)}")
         return torch.tensor([numbers[kind] for kind in names], dtype=torch.int64, device="cpu")
@@ -127,3 +130,16 @@ class Split:
                 f"has; got {int(ids[row, column])}"
             )
         return ids + self._starts[types][:, None]
+
+
+def _checked_counts(num_nodes: Any) -> dict[str, int]:
+    """Return the number of nodes of each type."""
+    is_one = isinstance(num_nodes, Mapping) and all(
+        isinstance(kind, str) and hasattr(count, "__index__") and int(count) >= 0
+        for kind, count in num_nodes.items()
+    )
+    if not is_one:
+        raise ValueError(
+            f"num_nodes must map names of types to numbers of nodes; got {shown(num_nodes)}"
+        )
+    return {kind: int(count) for kind, count in num_nodes.items()}

@@ -12,7 +12,7 @@ from torch_geometric.nn import kge
 
 from kgfast.adapters.agreement import check_agreement
 from kgfast.eval.ranking import rank
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, as_columns
 from kgfast.models import BlockScorer, ComplEx, DistMult, Model, RotatE, TransE
 from kgfast.models.base import SIDES, Side
 
@@ -38,7 +38,7 @@ def test(
     model : torch_geometric.nn.kge.KGEModel
         In the mode that it is in, as PyG does; its models have no dropout.
     head_index, rel_type, tail_index : Tensor
-        int64 ``[T]``.
+        Integers ``[T]``.
     batch_size : int
         As of PyG's method; not needed.
     k : int
@@ -57,9 +57,11 @@ def test(
     Raises
     ------
     TypeError, ValueError
-        If the model is none of PyG's, or does not score as its name says; for no triples.
+        If the model is none of PyG's, or does not score as its name says; for no triples, and for
+        ids of another type or shape, unequal lengths, or out of range.
     """
-    triples = torch.stack([head_index, rel_type, tail_index], 1)
+    named = {"head_index": head_index, "rel_type": rel_type, "tail_index": tail_index}
+    triples = torch.stack(as_columns(named), 1)
     if not len(triples):
         raise ValueError("head_index is empty: there is nothing to rank")
     ranks = rank(from_pyg(model), triples, known=known, sides=("tail",), progress=log)

@@ -23,7 +23,7 @@ from torch import Tensor
 from kgfast.adapters.pykeen_models import UnknownModelError, from_pykeen
 from kgfast.eval.ranking import rank
 from kgfast.eval.ranks import RANK_TYPES, Ranks
-from kgfast.graph import KnownTriples
+from kgfast.graph import KnownTriples, as_integers
 from kgfast.models.base import Side
 
 __all__ = ["KgfastEvaluator", "KgfastMacroEvaluator", "UnknownModelError", "from_pykeen"]
@@ -71,6 +71,12 @@ class _Ranked(RankBasedEvaluator):
         What kgfast does not rank goes to PyKEEN, and a warning says so once: unknown models, a
         restriction of entities or relations, inductive modes, relations as targets.
         """
+        _check_triples("mapped_triples", mapped_triples)
+        extra = additional_filter_triples
+        for part in extra if isinstance(extra, list | tuple) else () if extra is None else [extra]:
+            _check_triples("additional_filter_triples", part)
+        if not len(mapped_triples):
+            raise ValueError("mapped_triples is empty: there is nothing to rank")
         restricted = restrict_entities_to is not None or restrict_relations_to is not None
         if device is not None:
             model = model.to(device)
@@ -182,6 +188,15 @@ class KgfastMacroEvaluator(_Ranked, MacroRankBasedEvaluator):
         super()._keep(ranks, num_entities)
         for side in ranks.sides:
             self.keys[side].append(ranks.triples[:, TARGET_TO_KEYS[side]].numpy())
+
+
+def _check_triples(name: str, triples: Any) -> None:
+    """Raise unless an argument is a tensor ``[T, 3]`` of ids."""
+    if not isinstance(triples, Tensor) or triples.ndim != 2 or triples.shape[1] != 3:
+        is_tensor = isinstance(triples, Tensor)
+        said = f"shape {list(triples.shape)}" if is_tensor else type(triples).__name__
+        raise ValueError(f"{name} must be a tensor [T, 3] of ids; got {said}")
+    as_integers(name, triples)
 
 
 def _version(tensor: Tensor) -> int:

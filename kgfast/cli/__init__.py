@@ -4,6 +4,9 @@ One file per kind of command, each of which adds its own to the app of ``common.
 torch before its command is called.
 """
 
+import io
+import sys
+
 from kgfast.cli import (
     common,
     conversion,
@@ -37,5 +40,8 @@ __all__ = [
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line. Characters that the output does not have are shown escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

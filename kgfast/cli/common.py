@@ -4,6 +4,8 @@ What a user can get wrong ends in a line on the error stream and exit code 2; ``
 traceback instead.
 """
 
+import json
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,6 +122,16 @@ def errors_in_a_line(debug: bool) -> Iterator[None]:
                 raise
             say(f"error: {_said_by(error)}", err=True)
             raise typer.Exit(2) from None
+
+
+def json_line(value: dict[str, Any]) -> str:
+    """Return an object as JSON, in ASCII where the output does not have all its characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
 
 
 def _said_by(error: Exception) -> str:

@@ -1,6 +1,5 @@
 """``kgfast explain``: the training triples that an answer is owed to."""
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Debug, Run, SafeCells, app, errors_in_a_line, say
+from kgfast.cli.common import Debug, Run, SafeCells, app, errors_in_a_line, json_line, say
 from kgfast.display import escaped
 
 
@@ -101,7 +100,7 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
     rows = list(zip(*columns.values(), strict=True))
     if as_json:
         for row in rows:
-            say(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
+            say(json_line(dict(zip(columns, row, strict=True))))
         return
     from rich.console import Console
     from rich.table import Table

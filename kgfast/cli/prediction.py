@@ -1,6 +1,5 @@
 """``kgfast predict``: the best answers to queries, or the best facts of all."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from kgfast.cli.common import (
     check_limits,
     errors_in_a_line,
     holds_tables,
+    json_line,
     load,
     load_folder,
     say,
@@ -206,7 +206,7 @@ def _print(columns: dict[str, Any], as_json: bool) -> None:
     values = [_plain(columns[name]) for name in names]
     if as_json:
         for row in zip(*values, strict=True):
-            say(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+            say(json_line(dict(zip(names, row, strict=True))))
         return
     from rich.console import Console
     from rich.table import Table

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kgfast.datasets.fields import ids_of_names
 from kgfast.datasets.files import DataFile, Folder
-from kgfast.graph import Vocabulary
+from kgfast.graph import Vocabulary, in_a_line
 
 _Columns = tuple[list[str], list[str], list[str]]
 
@@ -55,7 +55,7 @@ def _triples(file: DataFile) -> _Columns:
         number = min(error.lineno or 1, text.count("\n") + 1)
         line = text.split("\n")[number - 1]
         problem = str(error.msg).partition(": ")[2] or str(error.msg)
-        raise file.bad_line(number, problem, line) from None
+        raise file.bad_line(number, in_a_line(problem), line) from None
     if literals:
         warnings.warn(
             f"{file.path}: {literals:,} triples whose object is a literal are left out",

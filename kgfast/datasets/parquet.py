@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets.files import DataFile, Folder
-from kgfast.graph import TRIPLE_COLUMNS, Vocabulary, shown
+from kgfast.graph import TRIPLE_COLUMNS, Vocabulary, reading, shown
+
+_SPARSE, _ALWAYS = 64, 1 << 20  # unnamed ids: at most so many times their number, or so many
 
 _Triple = tuple[Any, Any, Any]
 
@@ -26,7 +28,7 @@ def read_parquet(folder: Folder, _: str | None) -> tuple[Vocabulary, Vocabulary,
     for name, places in (("entities", (0, 2)), ("relations", (1,))):
         columns = [split[place] for split in splits if split is not None for place in places]
         own = folder.find(f"{name}.parquet")
-        vocabularies.append(_vocabulary(columns) if own is None else _named(own))
+        vocabularies.append(_named(own) if own else _vocabulary(columns, folder, name))
     entities, relations = vocabularies
     rows = [
         _ids(file, split, entities, relations) for file, split in zip(files, splits, strict=True)
@@ -37,7 +39,6 @@ def read_parquet(folder: Folder, _: str | None) -> tuple[Vocabulary, Vocabulary,
 def _table(file: DataFile) -> Any:
     """What a file holds, as a table of pyarrow."""
     try:
-        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise ImportError(
@@ -45,20 +46,25 @@ def _table(file: DataFile) -> Any:
         ) from None
     if file.path.suffix == ".gz":
         raise ValueError(f"{file.path}: Parquet files compress themselves; unpack it")
-    try:
-        return parquet.read_table(file.path)
-    except (pyarrow.ArrowException, OSError) as error:
-        text = str(error).splitlines()[0]
-        raise ValueError(f"{file.path}: no valid Parquet file: {text}") from None
+    with reading(file.path, "no valid Parquet file"):
+        table = parquet.read_table(file.path)
+        _ = table.column_names  # must be UTF-8
+        return table
+
+
+def _said(table: Any) -> str:
+    names = (name if name.isprintable() else shown(name) for name in table.column_names)
+    return f"{', '.join(names):.200}"
 
 
 def _column(file: DataFile, table: Any, name: str) -> Any:
     """A column as an array of int64 or of strings."""
-    column = table.column(name)
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise ValueError(f"{file.path}: row {row} has no {name}")
-    values = column.to_numpy(zero_copy_only=False)
+    with reading(file.path, f"column {name}"):
+        column = table.column(name)
+        if column.null_count:
+            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise ValueError(f"{file.path}: row {row} has no {name}")
+        values = column.to_numpy(zero_copy_only=False)
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
     if len(values) and not all(isinstance(value, str) for value in values):
@@ -73,14 +79,21 @@ def _triples(file: DataFile) -> _Triple:
             head, relation, tail = (_column(file, table, name) for name in names)
             return head, relation, tail
     known = " or ".join(", ".join(names) for names in TRIPLE_COLUMNS)
-    raise ValueError(f"{file.path}: expected columns {known}; got {', '.join(table.column_names)}")
+    raise ValueError(f"{file.path}: expected columns {known}; got {_said(table)}")
 
 
-def _vocabulary(columns: list[Any]) -> Vocabulary:
+def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
     """The names that columns hold, sorted; of ids, all up to the largest."""
     filled = [column for column in columns if len(column)]
     if all(column.dtype.kind == "i" for column in filled):
         largest = max((int(column.max()) for column in filled), default=-1)
+        count = sum(map(len, filled))
+        if largest >= max(_ALWAYS, _SPARSE * count):
+            raise ValueError(
+                f"{folder.root}: the ids of {what} must be about as many as the largest, "
+                f"{largest:,}; the files hold {count:,}: number them from 0, or name them in "
+                f"{what}.parquet"
+            )
         return Vocabulary(map(str, range(largest + 1)))
     return Vocabulary(sorted({str(name) for column in filled for name in column}))
 
@@ -89,16 +102,13 @@ def _named(file: DataFile) -> Vocabulary:
     """The names of a file of ids and names."""
     table = _table(file)
     if not {"id", "name"} <= set(table.column_names):
-        said = ", ".join(table.column_names)
-        raise ValueError(f"{file.path}: expected columns id and name; got {said}")
+        raise ValueError(f"{file.path}: expected columns id and name; got {_said(table)}")
     ids, names = (_column(file, table, name) for name in ("id", "name"))
     order = np.argsort(ids, kind="stable")
     if ids.dtype.kind != "i" or not np.array_equal(ids[order], np.arange(len(ids))):
         raise ValueError(f"{file.path}: ids must be 0..{len(ids) - 1}, each once")
-    try:
+    with reading(file.path, "names"):
         return Vocabulary(map(str, names[order]))
-    except ValueError as error:
-        raise ValueError(f"{file.path}: {error}") from None
 
 
 def _ids(

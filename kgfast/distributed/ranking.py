@@ -62,7 +62,7 @@ def rank(
     batch_size : int, optional
         Queries between two meetings of the processes.
     nan : {"error", "worst"}
-    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
         The names of the rows; the same in all processes.
     timeout : float
         Seconds to wait for the slowest process at each batch.

@@ -58,17 +58,13 @@ def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None)
 
 
 def _broadcast(name: str, anchors: Tensor, relations: Tensor, other: str) -> tuple[Tensor, Tensor]:
-    """Both with one axis of the same length."""
-    if anchors.ndim and relations.ndim and len(anchors) != len(relations):
-        raise ValueError(
-            f"{name} and {other} must have one length; got {len(anchors)} and {len(relations)}"
-        )
-    if anchors.ndim and relations.ndim:
-        return anchors, relations.to(anchors.device)
-    length = max(anchors.numel(), relations.numel())
-    if 0 in (anchors.numel(), relations.numel()):
-        length = 0
-    return anchors.expand(length), relations.to(anchors.device).expand(length)
+    """Both with one axis of the same length; one id goes with all of the other."""
+    anchors, relations = anchors.reshape(-1), relations.to(anchors.device).reshape(-1)
+    sizes = len(anchors), len(relations)
+    if sizes[0] != sizes[1] and 1 not in sizes:
+        raise ValueError(f"{name} and {other} must have one length; got {sizes[0]} and {sizes[1]}")
+    length = sizes[1] if sizes[0] == 1 else sizes[0]
+    return anchors.expand(length), relations.expand(length)
 
 
 def query_in_words(side: Side, name: str, row: int, anchor: Tensor, other: Tensor) -> str:

@@ -53,7 +53,7 @@ class Facts(Written):
 
         Parameters
         ----------
-        vocabulary : pair of Vocabulary, Dataset or Triples
+        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples
             Names of entities and relations; each may be None.
         """
         return Facts(self.triples, self.scores, vocabulary=vocabulary)
@@ -63,7 +63,7 @@ class Facts(Written):
 
         Parameters
         ----------
-        vocabulary : pair of Vocabulary, Dataset or Triples, optional
+        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
             Names of entities and relations, instead of ids; those of :meth:`named` by default.
 
         Raises

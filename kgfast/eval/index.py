@@ -289,7 +289,7 @@ class _Held:
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
-    places = ((it.data_ptr(), it.shape, it.stride(), it.dtype) for it in (a, b))
+    places = ((it.data_ptr(), it.shape, it.stride(), it.dtype, it.is_neg()) for it in (a, b))
     return next(places) == next(places)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.partial import Fingerprint
-from kgfast.graph import shown
+from kgfast.graph import reading, shown
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
 
@@ -51,7 +51,7 @@ class TableFacts:
     @property
     def in_words(self) -> str:
         """Shape and dtype."""
-        return f"{self.shape} of {self.dtype}"
+        return f"{shown(self.shape)} of {self.dtype!s:.20}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class StoredIndex:
             If it is not.
         """
         if score != self.score:
-            raise ValueError(f"{path}: an index of the score {self.score!r}; this is {score!r}")
+            theirs = shown(self.score)
+            raise ValueError(f"{path}: an index of the score {theirs}; this is {score!r}")
         found = [(list(table.shape), str(table.dtype)) for table in tables]
         if found != [(own.shape, own.dtype) for own in self.tables]:
             theirs = " and ".join(own.in_words for own in self.tables)
@@ -171,52 +172,50 @@ def read_index(path: str | os.PathLike[str]) -> StoredIndex:
     ValueError
         If it is none of :func:`write_index`, damaged, or of another version or byte order.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file of an index")
-    try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            names = tuple(file.keys())
-            tensors = {name: file.get_tensor(name) for name in names}
-    except SafetensorError as error:
-        raise ValueError(f"{path}: truncated, or no file of an index: {error}") from None
+    with reading(path, "truncated, or no file of an index"), safe_open(path, "pt") as file:
+        text = (file.metadata() or {}).get(_KEY)
+        names = tuple(file.keys())
+        tensors = {name: file.get_tensor(name) for name in names}
     if text is None:
         raise ValueError(f"{path}: no file of kgfast.Index.save, but of something else")
-    try:
+    with reading(path, "damaged"):
         facts = json.loads(text)
         _check_origin(path, facts)
         if facts["checksums"] != {name: _checksum(tensor) for name, tensor in tensors.items()}:
             raise ValueError("its panels do not have the checksums that it names")
         panels = [
-            None if it is None else Panels(**it, tensors=_of_place(place, tensors))
+            None if it is None else _panels(it, _of_place(place, tensors))
             for place, it in enumerate(facts["panels"])
         ]
         tables = [TableFacts(**it) for it in facts["tables"]]
         return StoredIndex(facts["score"], facts["croppable"], tables, panels)
-    except _Foreign as error:
-        raise ValueError(str(error)) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: damaged: {error!s:.200}") from None
-
-
-class _Foreign(Exception):
-    """A file of another version or machine."""
 
 
 def _check_origin(path: Path, facts: Any) -> None:
     if facts["version"] != _VERSION:
-        raise _Foreign(
+        raise ValueError(
             f"{path}: an index of version {shown(facts['version'])}; this kgfast reads {_VERSION}: "
             f"make it again"
         )
     if facts["byte_order"] != sys.byteorder:
-        raise _Foreign(
+        raise ValueError(
             f"{path}: an index of a machine whose bytes are in {shown(facts['byte_order'])} order, "
             f"and this one's are {sys.byteorder}: make it again here"
         )
+
+
+def _panels(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Panels:
+    """Return panels of what a file says of them."""
+    for name, value in facts.items():
+        wanted = str if name in ("number_format", "score") else int
+        if type(value) is not wanted:
+            raise TypeError(f"{name} must be of {wanted.__name__}; got {shown(value)}")
+    return Panels(**facts, tensors=tensors)
 
 
 def _facts_of(panels: Panels) -> dict[str, Any]:

@@ -340,7 +340,7 @@ class Fingerprint:
         """Add tensors by their shape, dtype and bits, and anything else by its ``repr``."""
         for value in values:
             if isinstance(value, Tensor):
-                flat = value.detach().cpu().contiguous()
+                flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
                 self._hash.update(repr((tuple(flat.shape), flat.dtype)).encode())
                 self._hash.update(_bytes_of(flat).data)
             else:

@@ -80,8 +80,8 @@ def topk(
         As :func:`kgfast.rank` takes it. Evaluated under ``no_grad`` in eval mode, which is
         restored.
     heads, relations, tails : int, sequence of int or Tensor, or names
-        Exactly two of them: what is not given is predicted. Of the same length; a single one goes
-        with all of the other.
+        Exactly two of them: what is not given is predicted. Of the same length; one id or name,
+        alone or in a list, goes with all of the other.
     k : int
         How many answers, at most the number of candidates.
     known : KnownTriples, optional
@@ -99,7 +99,7 @@ def topk(
     pad : bool
         Give queries with fewer than ``k`` candidates the id -1 in the places that are left, instead
         of an error.
-    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
         The names of the model's rows: for queries by name, and for answers that show them.
     batch_size : int, optional
         Queries a batch. The default keeps a batch of queries within 8 MiB; results do not depend

@@ -113,7 +113,7 @@ class Predictions(Written):
 
         Parameters
         ----------
-        vocabulary : pair of Vocabulary, Dataset or Triples
+        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples
             Names of entities and relations; each may be None.
         """
         return Predictions(
@@ -125,7 +125,7 @@ class Predictions(Written):
 
         Parameters
         ----------
-        vocabulary : pair of Vocabulary, Dataset or Triples, optional
+        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
             Names of entities and relations, instead of ids; those of :meth:`named` by default.
 
         Raises

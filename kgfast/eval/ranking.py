@@ -115,7 +115,7 @@ def rank(
     nan : {"error", "worst"}
         What a NaN or an infinity in the embeddings gets: an error that names the row, or the worst
         rank.
-    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
         The names of the model's rows: for triples by name, and for groups that show them. Triples
         that have labels must have these.
     max_memory : int or str, optional

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.eval.metric_tables import html_of, table_of
 from kgfast.frames import needed, write_parquet
-from kgfast.graph import KnownTriples, Vocabulary
+from kgfast.graph import KnownTriples, Vocabulary, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -132,6 +132,8 @@ class Ranks:
 
     def hits(self, k: int, rank_type: RankType = "realistic") -> float:
         """Share of ranks of at most ``k``."""
+        if isinstance(k, bool) or not hasattr(k, "__index__"):
+            raise TypeError(f"k must be an int; got {shown(k)}")
         if k < 1:
             raise ValueError(f"k must be at least 1; got {k}")
         return _share_of(self._cells(rank_type), k)

@@ -80,7 +80,7 @@ def top_facts(
         Triples that are left out, so that what is found is new.
     relations, heads, tails : int, sequence of int or Tensor, or names, optional
         Unique ids: only triples of these.
-    vocabulary : pair of Vocabulary, Dataset or Triples, optional
+    vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
         The names of the model's rows: for slices by name, and for facts that show them.
     batch_size : int, optional
         Queries (h, r) a batch. The default keeps a batch within 8 MiB; results do not depend on it.

@@ -1,10 +1,10 @@
 """Knowledge graphs: vocabularies, triples, and the index of known triples for filtering."""
 
 from kgfast.graph.constraints import TypeConstraints
-from kgfast.graph.ids import as_integers
+from kgfast.graph.ids import as_columns, as_integers
 from kgfast.graph.known import Cardinality, KnownTriples, Side
 from kgfast.graph.named import check_same_names, ids_or_names, names_of, with_names
-from kgfast.graph.nearest import did_you_mean, nearest_names, shown
+from kgfast.graph.nearest import did_you_mean, in_a_line, nearest_names, reading, shown
 from kgfast.graph.stored.inputs import TRIPLE_COLUMNS
 from kgfast.graph.triples import Triples, Vocabulary, as_triples_tensor
 
@@ -16,13 +16,16 @@ __all__ = [
     "Triples",
     "TypeConstraints",
     "Vocabulary",
+    "as_columns",
     "as_integers",
     "as_triples_tensor",
     "check_same_names",
     "did_you_mean",
     "ids_or_names",
+    "in_a_line",
     "names_of",
     "nearest_names",
+    "reading",
     "shown",
     "with_names",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 from kgfast.graph.ids import as_integers
 from kgfast.graph.known import Side
 from kgfast.graph.named import Names, check_same_names, ids_or_names, names_of, with_names
-from kgfast.graph.nearest import shown
+from kgfast.graph.nearest import reading, shown
 from kgfast.graph.triples import Vocabulary, as_triples_tensor
 
 _SIDES: tuple[Side, Side] = ("head", "tail")
@@ -155,7 +155,8 @@ class TypeConstraints:
         """
         path = Path(path)
         path = path / "type_constrain.txt" if path.is_dir() else path
-        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        text = path.read_bytes().decode(errors="replace")
+        lines = [line.split() for line in text.split("\n")]
         numbered = [(number, line) for number, line in enumerate(lines, 1) if line]
         if not numbered:
             raise ValueError(f"{path}:1: expected the number of relations; the file is empty")
@@ -183,7 +184,12 @@ class TypeConstraints:
         for relation, sides in found.items():
             if len(sides) != 2:
                 raise ValueError(f"{path}: relation {relation} has one line, of its heads")
-        return cls.from_mapping(found, vocabulary=vocabulary)
+            if relation >= count[0]:
+                raise ValueError(
+                    f"{path}: relation {relation} must be below {count[0]}, their number"
+                )
+        with reading(path, "not the constraints of this graph"):
+            return cls.from_mapping(found, vocabulary=vocabulary)
 
     @classmethod
     def from_mapping(
@@ -268,23 +274,20 @@ class TypeConstraints:
         ValueError
             If it is no such file.
         """
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
         if not Path(path).is_file():
             raise FileNotFoundError(f"{path}: no such file of type constraints")
-        try:
-            with safe_open(path, "pt") as file:
-                is_ours = (file.metadata() or {}).get("format") == _FORMAT
-                stored = tuple(file.keys())
-                tensors = {name: file.get_tensor(name) for name in stored}
-        except SafetensorError as error:
-            raise ValueError(f"{path}: no file of TypeConstraints.save: {error}") from None
-        wanted = {f"{side}_{part}" for side in _SIDES for part in ("indptr", "ids")}
-        if not is_ours or wanted - set(tensors):
-            raise ValueError(f"{path}: no file of TypeConstraints.save, but of something else")
-        names = [_from_bytes(tensors.get(what)) for what in ("entities", "relations")]
-        pairs = [(tensors[f"{side}_indptr"], tensors[f"{side}_ids"]) for side in _SIDES]
-        return cls(pairs[0], pairs[1], vocabulary=names)
+        with reading(path, "no file of TypeConstraints.save"), safe_open(path, "pt") as file:
+            is_ours = (file.metadata() or {}).get("format") == _FORMAT
+            stored = tuple(file.keys())
+            tensors = {name: file.get_tensor(name) for name in stored}
+            wanted = {f"{side}_{part}" for side in _SIDES for part in ("indptr", "ids")}
+            if not is_ours or wanted - set(tensors):
+                raise ValueError(f"{path}: no file of TypeConstraints.save, but of something else")
+            names = [_from_bytes(tensors.get(what)) for what in ("entities", "relations")]
+            pairs = [(tensors[f"{side}_indptr"], tensors[f"{side}_ids"]) for side in _SIDES]
+            return cls(pairs[0], pairs[1], vocabulary=names)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TypeConstraints):

@@ -1,5 +1,6 @@
 """Ids as people have them, as int64 tensors."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,42 @@ def as_integers(name: str, values: Any) -> Tensor:
     if array.dtype.kind in "US" or _holds_names(array):
         raise TypeError(f"{name} must be integers, got names: names need vocabulary=")
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+        said = "None" if values is None else f"dtype {array.dtype}"
+        raise TypeError(f"{name} must be integers, got {said}")
     if array.dtype.kind == "u" and array.size and array.max() > INT64_MAX:
         raise ValueError(f"{name} hold an id beyond 2**63 - 1")
+    if any(step < 0 for step in array.strides):  # torch has none
+        array = array.copy()
     return torch.from_numpy(np.require(array.astype(np.int64, copy=False), requirements="W"))
+
+
+def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
+    """Return columns of ids, int64 ``[T]`` each, by the names of the arguments that they are.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`as_integers`; for None, another number of axes, and columns of unequal length.
+
+    Examples
+    --------
+    >>> as_columns({"head": [0, 1], "tail": range(2)})
+    [tensor([0, 1]), tensor([0, 1])]
+    """
+    found: list[Tensor] = []
+    for name, values in columns.items():
+        if values is None:
+            raise ValueError(f"{name} must be ids of one axis; got None")
+        ids = as_integers(name, values)
+        if ids.ndim != 1:
+            raise ValueError(f"{name} must have one axis; got shape {list(ids.shape)}")
+        if found and len(ids) != len(found[0]):
+            raise ValueError(
+                f"{name} must have one id for each of {len(found[0])} triples, as "
+                f"{next(iter(columns))} has; got {len(ids)}"
+            )
+        found.append(ids)
+    return found
 
 
 def read_id(field: str, size: int | None = None) -> int:

@@ -270,6 +270,7 @@ class KnownTriples:
         indices = index.indices[
             shift + torch.arange(len(shift), dtype=torch.int64, device=shift.device)
         ]
+        index.check_ids(indices, self._num_ids(side))
         return indptr.to(anchors.device), indices.to(anchors.device, torch.int64)
 
     def counts(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
@@ -399,6 +400,10 @@ class KnownTriples:
         if side not in ("head", "tail"):
             raise ValueError(f"side must be 'head', 'relation' or 'tail', got {side!r}")
         return self._tails if side == "tail" else self._heads
+
+    def _num_ids(self, side: Side) -> int:
+        """One past the largest answer."""
+        return self._tails.num_others if side == "relation" else self._num_entities
 
     def _of_pairs(self) -> "PairIndex":
         """The relations of each (h, t); made once, for all who ask."""

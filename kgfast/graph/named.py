@@ -19,17 +19,19 @@ def names_of(vocabulary: Any) -> Names:
 
     Parameters
     ----------
-    vocabulary : pair of Vocabulary, Dataset, Triples or None
+    vocabulary : pair of Vocabulary or lists of names, Dataset, Triples or None
         Each of a pair may be None.
 
     Raises
     ------
     TypeError
         For anything else.
+    ValueError
+        If a list repeats a name.
 
     Examples
     --------
-    >>> names_of((Vocabulary(["ann"]), None))
+    >>> names_of((["ann"], None))
     (Vocabulary(1 names: 'ann'), None)
     """
     if vocabulary is None:
@@ -38,10 +40,20 @@ def names_of(vocabulary: Any) -> Names:
         vocabulary = (vocabulary.entities, vocabulary.relations)
     if not isinstance(vocabulary, tuple | list) or len(vocabulary) != 2:
         raise TypeError("vocabulary must be a pair: names of entities and of relations")
-    for names in vocabulary:
-        if names is not None and not isinstance(names, Vocabulary):
-            raise TypeError(f"vocabulary must hold Vocabulary or None; got {type(names).__name__}")
-    return vocabulary[0], vocabulary[1]
+    return _names("entities", vocabulary[0]), _names("relations", vocabulary[1])
+
+
+def _names(what: str, names: Any) -> Vocabulary | None:
+    if names is None or isinstance(names, Vocabulary):
+        return names
+    if not isinstance(names, list | tuple | np.ndarray):
+        raise TypeError(
+            f"vocabulary must hold Vocabulary, lists of names or None; got {type(names).__name__}"
+        )
+    try:
+        return Vocabulary(names.tolist() if isinstance(names, np.ndarray) else names)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"vocabulary: {what}: {error}") from None
 
 
 def with_names(triples: Any, vocabulary: Any = None) -> tuple[Any, Names]:

@@ -4,8 +4,10 @@ Cost model of `nearest_names`: one pass over the bytes of the names, 0.3 s for 2
 characters, then difflib on the 64 most promising. difflib over all names takes a minute.
 """
 
+import os
 import reprlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import SequenceMatcher
 from itertools import islice
 from typing import Any
@@ -17,6 +19,7 @@ _MOST_NAMES = 2_000_000  # later ones are not looked at
 _BLOCK = 1 << 17  # names looked at together: their bytes stay in the cache
 _MOST_CHARACTERS = 64  # what follows in a name is not looked at
 _SHORTLIST = 64
+_MOST_SAID = 200  # characters of an error of a library
 _LEAST_RATIO = 0.6  # that of difflib.get_close_matches
 
 
@@ -69,6 +72,45 @@ def shown(value: Any, limit: int = 60) -> str:
         return _quoted(value, limit)
     text = _Shown(limit).repr(value)
     return text if len(text) <= limit + 20 else f"{text[:limit]}..."
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
+    """Raise whatever a file's content makes a library raise as a ValueError that names the file.
+
+    Parameters
+    ----------
+    path
+        The file. An error whose message begins with this path is left as it is.
+    problem
+        What was expected of the file, or that it is damaged.
+
+    Examples
+    --------
+    >>> with reading("a.json", "not a JSON object"):
+    ...     {}["size"]
+    Traceback (most recent call last):
+    ValueError: a.json: not a JSON object: KeyError: 'size'
+    """
+    try:
+        yield
+    except Exception as error:
+        if str(error).startswith(os.fspath(path)):
+            raise
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"{os.fspath(path)}: {problem}: {in_a_line(f'{kind}{error}')}") from None
+
+
+def in_a_line(text: str) -> str:
+    r"""Return what a library says as a line: cut, control characters escaped.
+
+    Examples
+    --------
+    >>> print(in_a_line("no\n  good \x1b"))
+    no good \x1b
+    """
+    words = " ".join(text[:_MOST_SAID].split())
+    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in words)
 
 
 def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ class PairIndex:
     indices: Tensor  # int32 or int64 [T], ascending within a pair
     num_anchors: int
     num_others: int
+    files: Path | None = None  # of an index that lies in files: `files.indptr.npy`
 
     def slices(
         self, anchors: Tensor, relations: Tensor, within: tuple[int, int] | None = None
@@ -44,6 +46,8 @@ class PairIndex:
         ends_at = torch.searchsorted(self.pairs, packed, right=True)
         starts = self.indptr[starts_at].to(torch.int64)
         ends = self.indptr[ends_at].to(torch.int64)
+        if self.files is not None:
+            self._check_slices(starts, ends)
         for place, id in enumerate(within or ()):
             bound = lower_bound(self.indices, torch.full_like(starts, id), starts, ends)
             starts, ends = (starts, bound) if place else (bound, ends)
@@ -51,6 +55,7 @@ class PairIndex:
 
     def triples(self) -> IntArray:
         """Return the rows (anchor, relation, id), int64 `[T, 3]`, sorted."""
+        self._check_all()
         pairs = np.repeat(self.pairs.numpy(), np.diff(self.indptr.numpy()))
         rows = np.empty((len(pairs), 3), np.int64)
         if len(pairs):
@@ -79,12 +84,16 @@ class PairIndex:
 
     def to(self, device: torch.device | str) -> "PairIndex":
         """Return the same index held on a device."""
+        moves = torch.device(device).type != self.pairs.device.type
+        if moves:
+            self._check_all()
         return PairIndex(
             self.pairs.to(device),
             self.indptr.to(device),
             self.indices.to(device),
             self.num_anchors,
             self.num_others,
+            None if moves else self.files,
         )
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -92,7 +101,31 @@ class PairIndex:
         for first in range(0, len(self.pairs), _CHUNK):
             pairs = self.pairs[first : first + _CHUNK]
             indptr = self.indptr[first : first + len(pairs) + 1]
+            if self.files is not None:
+                self._check_slices(indptr[:-1], indptr[1:])
+                self._refuse((pairs < 0) | (pairs >= self.num_anchors * self.num_others), "pairs")
             yield pairs, indptr.diff().to(torch.int64)
+
+    def check_ids(self, ids: Tensor, limit: int) -> None:
+        """Check that ids which were read of a file are below a limit."""
+        if self.files is not None:
+            self._refuse((ids < 0) | (ids >= limit), "indices")
+
+    def _check_all(self) -> None:
+        """Check what is read of files as a whole."""
+        for _ in self._chunks() if self.files is not None else ():
+            pass
+
+    def _check_slices(self, starts: Tensor, ends: Tensor) -> None:
+        """Check that slices lie within the ids: a file may be damaged."""
+        self._refuse((starts < 0) | (starts > ends) | (ends > len(self.indices)), "indptr")
+
+    def _refuse(self, bad: Tensor, part: str) -> None:
+        if bool(bad.any()):
+            raise ValueError(
+                f"{self.files}.{part}.npy: damaged: its values do not ascend within their range; "
+                f"KnownTriples.open(folder, verify=True) says which files are damaged"
+            )
 
 
 def build_index(

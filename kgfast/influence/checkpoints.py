@@ -185,7 +185,7 @@ def _logged_rate(folder: Path, step: int) -> float | None:
 def _digest(state: dict[str, Tensor]) -> int:
     value = 0
     for name in sorted(state):
-        rows = state[name].detach().cpu().contiguous()
+        rows = state[name].detach().cpu().resolve_neg().contiguous()
         value = zlib.crc32(name.encode(), value)
         if rows.numel():
             value = zlib.crc32(rows.reshape(-1).view(torch.uint8).numpy().data, value)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kgfast.frames import needed
+from kgfast.graph import names_of
 from kgfast.influence.examples import Examples
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Influences:
 
         Parameters
         ----------
-        vocabulary : pair of Vocabulary, optional
+        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
             Entities and relations: names instead of ids.
 
         Returns
@@ -112,9 +113,9 @@ class Influences:
         joined = {name: [it for part in parts for it in part[name]] for name in parts[0]}
         order = sorted(range(len(joined["test"])), key=lambda row: joined["test"][row])
         columns = {name: [values[row] for row in order] for name, values in joined.items()}
-        if vocabulary is not None:
-            entities, relations = vocabulary
-            for name, names in (("head", entities), ("relation", relations), ("tail", entities)):
+        entities, relations = names_of(vocabulary)
+        for name, names in (("head", entities), ("relation", relations), ("tail", entities)):
+            if names is not None:
                 columns[name] = [names.name(id) if id >= 0 else "?" for id in columns[name]]
         return columns
 

@@ -67,6 +67,8 @@ def from_array(name: str, table: Any) -> Tensor:
         return table
     if not isinstance(table, np.ndarray):
         raise TypeError(f"{name} must be a tensor or an array; got {type(table).__name__}")
+    if any(step < 0 for step in table.strides):
+        raise ValueError(f"{name} must have no negative strides, as torch has none: pass a copy")
     with warnings.catch_warnings():  # an array that cannot be written to is only read here
         warnings.filterwarnings("ignore", message=".*not writable.*")
         try:

@@ -15,6 +15,7 @@ from kgfast.ops.dispatch import get_backend
 def serves_adagrad(parameter: Tensor) -> bool:
     """Whether :func:`adagrad` takes this parameter: contiguous float32, served by the extension."""
     fits = parameter.dtype == torch.float32 and parameter.is_contiguous()
+    fits = fits and not parameter.is_neg()
     return fits and common.offers(parameter.device, "adagrad")
 
 
@@ -70,6 +71,6 @@ def adagrad(
     if parameter.numel():
         update = get_backend(common.chosen_backend(parameter)).adagrad
         assert update is not None
-        update(parameter, sums, gradient, AdagradStep(lr, eps, weight_decay))
+        update(parameter, sums, gradient.resolve_neg(), AdagradStep(lr, eps, weight_decay))
         # Written through pointers: autograd, and an index, know of writes by torch alone.
         torch.autograd.graph.increment_version((parameter, sums))

@@ -128,7 +128,7 @@ class _Total(Function):
         if torch.is_grad_enabled():  # create_graph: this operator refuses a second derivative
             gradients = torch.ops.kgfast.bce_total_backward(grad_total, *gradients, *tensors)
         elif type(grad_total) is Tensor:
-            get_backend(ctx.options[_BACKEND]).losses.scale(gradients, grad_total)
+            get_backend(ctx.options[_BACKEND]).losses.scale(gradients, grad_total.resolve_neg())
         else:  # of a transform of torch
             for gradient in gradients:
                 gradient.mul_(grad_total)

@@ -20,6 +20,7 @@ _TABLES = ("the table", "first moments", "second moments")
 def serves_row_adam(table: Tensor) -> bool:
     """Whether :func:`row_adam` takes this table: contiguous float32 where the extension serves."""
     fits = table.dtype == torch.float32 and table.ndim == 2 and table.is_contiguous()
+    fits = fits and not table.is_neg()
     return fits and common.offers(table.device, "row_adam")
 
 
@@ -75,6 +76,7 @@ def row_adam(
     if gradients.numel():
         update = get_backend(common.chosen_backend(table)).row_adam
         assert update is not None
+        gradients = gradients.resolve_neg()
         update(tables, ids.contiguous(), gradients, AdamStep(lr, betas, eps, weight_decay, step))
         # Written through pointers: autograd, and an index, know of writes by torch alone.
         torch.autograd.graph.increment_version(tables)

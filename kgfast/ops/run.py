@@ -198,7 +198,7 @@ def backward(
     if not any(need):
         return Gradients()
     with _serving(operands, backend) as chosen:
-        grad = grad.contiguous()
+        grad = grad.resolve_neg().contiguous()
         return chosen.backward(operands, grad, index, need=need, rows_only=rows_only)
 
 
@@ -260,6 +260,7 @@ def negative_gradients(
     with _serving(operands, backend) as chosen:
         assert chosen.negatives is not None
         options = {"bias": bias, "rows_only": rows_only}
+        grads = (grads[0].resolve_neg(), grads[1].resolve_neg())
         return chosen.negatives.gradients(operands, loss, made, grads, need, **options)
 
 
@@ -325,6 +326,7 @@ def cross_entropy_gradients(
     operands: Operands, made_of: CrossEntropyBackward, need: LossNeed, *, backend: str | None = None
 ) -> LossGradients:
     """Those of :func:`cross_entropy`, whose arguments were checked."""
+    made_of = made_of._replace(grad_rows=made_of.grad_rows.resolve_neg())
     with _serving(operands, backend) as chosen:
         return _losses(chosen, operands).cross_entropy_gradients(operands, made_of, need)
 

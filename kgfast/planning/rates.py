@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ class Rates:
         """
         try:
             if values["format"] != _FORMAT:
-                raise ValueError(f"format {values['format']}")
+                raise ValueError(f"format {values['format']!r:.60}")
             own = {name: values[name] for name in cls.__dataclass_fields__}
             own["costs"] = {
                 consumer: {
@@ -110,9 +111,20 @@ class Rates:
                 }
                 for consumer, of_scores in own["costs"].items()
             }
+            of_costs = [
+                asdict(cost).values()
+                for scores in own["costs"].values()
+                for dtypes in scores.values()
+                for cost in dtypes.values()
+            ]
+            alone = [own[name] for name in own if name not in ("source", "costs", "disk")]
+            for value in (*alone, own["disk"] or 0, *(it for part in of_costs for it in part)):
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                if not (is_number and abs(value) <= sys.float_info.max):
+                    raise ValueError(f"{value!r:.60} is not a finite number")
             return cls(**own)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"not measured rates of this version: {error!s:.120}") from None
+            raise ValueError(f"not measured rates of this version: {error!r:.120}") from None
 
 
 def rates_file() -> Path:
@@ -154,10 +166,10 @@ def load_rates() -> Rates:
     path = rates_file()
     again = "measure this machine with `kgfast plan --calibrate`, or name a --device"
     try:
-        return Rates.from_dict(json.loads(path.read_text()))
+        return Rates.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is not there: {again}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}: {again}") from None
 
 

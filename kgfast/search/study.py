@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from kgfast.frames import needed
+from kgfast.graph import reading
 from kgfast.search.trials import Outcome, Trial, Trials
 
 _NAME = "kgfast"
+_DAMAGED = "damaged: not the journal of a search"
 _REDRAWS = 100  # of values that a trial had, before all are taken to have been tried
 _VALUES, _OUTCOME, _SECONDS, _MESSAGE = "values", "outcome", "seconds", "message"
 
@@ -37,7 +39,7 @@ class Study:
         pruner = self._optuna.pruners.SuccessiveHalvingPruner(
             min_resource=first_rung, reduction_factor=reduction
         )
-        with _quiet(self._optuna):
+        with reading(path, _DAMAGED), _quiet(self._optuna):
             self._study = self._optuna.create_study(
                 storage=_storage(self._optuna, path),
                 study_name=_NAME,
@@ -118,12 +120,12 @@ def read(path: Path, unit: str) -> Trials:
     optuna = needed("optuna", "kgfast search")
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: {path.parent} holds no search")
-    with _quiet(optuna):
+    with reading(path, _DAMAGED), _quiet(optuna):
         try:
             study = optuna.load_study(study_name=_NAME, storage=_storage(optuna, path))
         except KeyError:  # killed before its first line
             return Trials((), unit)
-    return Trials(_trials(study), unit)
+        return Trials(_trials(study), unit)
 
 
 def _trials(study: Any) -> tuple[Trial, ...]:

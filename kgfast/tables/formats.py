@@ -7,6 +7,7 @@ plain records), HDF5 as PBG and GraphStorm write it, and rows with no header at 
 import json
 import math
 import struct
+import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph import did_you_mean, shown
+from kgfast.graph import did_you_mean, reading, shown
 from kgfast.tables.files import FileTable, Place
 from kgfast.tables.hdf5 import open_hdf5
 from kgfast.tables.protocol import Rows
@@ -51,7 +52,11 @@ def place_of(
         For another number of axes, and numbers that are not floating point.
     """
     if len(shape) != 2:
-        raise ValueError(f"{path}: {name} must have two axes; got shape {list(shape)}")
+        raise ValueError(f"{path}: {name} must have two axes; got shape {shown(list(shape))}")
+    if not all(0 <= length < 1 << 63 for length in shape) or (shape[0] and not shape[1]):
+        raise ValueError(
+            f"{path}: {name} must have rows of at least one number; got shape {shown(list(shape))}"
+        )
     real = _REALS.get(dtype, dtype)
     if real not in TABLE_DTYPES:
         raise TypeError(f"{path}: {name} must be floating point; got {dtype}")
@@ -63,15 +68,13 @@ def npy(path: Path, name: str | None) -> Place:
     """An array of numpy, of format 1, 2 or 3."""
     _no_name(path, name)
     with path.open("rb") as file:
-        try:
+        with reading(path, "not an array of numpy"):
             version = np.lib.format.read_magic(file)
             reader = {
                 (1, 0): np.lib.format.read_array_header_1_0,
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
             shape, by_columns, dtype = reader(file)
-        except (ValueError, KeyError, EOFError) as error:
-            raise ValueError(f"{path}: not an array of numpy: {error!s:.120}") from None
         if not dtype.isnative:
             raise TypeError(f"{path}: the order of its bytes is not this machine's: {dtype}")
         if by_columns and len(shape) == 2 and min(shape) > 1:
@@ -86,64 +89,112 @@ def npy(path: Path, name: str | None) -> Place:
 
 def safetensors(path: Path, name: str | None) -> Place:
     """One tensor of a file of safetensors."""
-    with path.open("rb") as file:
-        try:
-            (size,) = struct.unpack("<Q", file.read(8))
-            if size > _LARGEST_HEADER:
-                raise ValueError(f"a header of {size} bytes")
-            header = json.loads(file.read(size))
-            tensors = {key: dict(value) for key, value in header.items() if key != "__metadata__"}
-        except (struct.error, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{path}: not a file of safetensors: {error!s:.120}") from None
-    tensor = tensors[_chosen(path, name, tensors)]
-    try:
-        kind, shape, (first, last) = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
-        shape = [int(length) for length in shape]
-    except (KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{path}: a header of another kind: {error!s:.120}") from None
-    if kind not in _OF_SAFETENSORS:
-        raise TypeError(f"{path}: it must be floating point; got {shown(kind)}")
+    with path.open("rb") as file, reading(path, "not a file of safetensors"):
+        (size,) = struct.unpack("<Q", file.read(8))
+        if size > _LARGEST_HEADER:
+            raise ValueError(f"a header of {size} bytes")
+        header = json.loads(file.read(size))
+        tensors = {key: dict(value) for key, value in header.items() if key != "__metadata__"}
+    chosen = _chosen(path, name, tensors)
+    kind, shape, places = (tensors[chosen].get(it) for it in ("dtype", "shape", "data_offsets"))
+    for field, value in (("shape", shape), ("data_offsets", places)):
+        if not (isinstance(value, list) and all(type(it) is int for it in value)):
+            raise ValueError(
+                f"{path}: {shown(chosen)}: {field} must be a list of integers; got {shown(value)}"
+            )
+    if len(places) != 2:
+        raise ValueError(f"{path}: {shown(chosen)}: data_offsets must be two; got {shown(places)}")
+    first, last = places
+    if not (isinstance(kind, str) and kind in _OF_SAFETENSORS):
+        raise TypeError(f"{path}: {shown(chosen)}: it must be floating point; got {shown(kind)}")
     dtype = _OF_SAFETENSORS[kind]
     if last - first != math.prod(shape) * dtype.itemsize or first < 0 or min(shape, default=0) < 0:
-        raise ValueError(f"{path}: its header contradicts itself: {shape} in {last - first} bytes")
+        raise ValueError(
+            f"{path}: {shown(chosen)}: its header contradicts itself: {shown(shape)} in bytes "
+            f"{shown(places)}"
+        )
     return place_of(path, 8 + size + first, shape, dtype)
 
 
 def torch_file(path: Path, name: str | None) -> Place:
-    """A tensor of a file that ``torch.save`` wrote: alone, or in dicts; ``a.b`` is ``["a"]["b"]``.
+    """Find a tensor that ``torch.save`` wrote: alone, or in dicts; ``a.b`` is ``["a"]["b"]``.
 
     The file is read without its tensors' values, by torch's loader of plain weights.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    try:
+    with path.open("rb") as file:
+        is_archive = file.read(4) == b"PK\3\4"  # as torch tells
+    if not is_archive:
+        raise ValueError(
+            f"{path}: torch.load of plain weights cannot read it, or torch before 1.6 wrote it, "
+            f"and it cannot be read in place: save it as .npy or .safetensors"
+        )
+    with reading(path, "torch.load of plain weights cannot read it"):
+        if _byte_order(path) != sys.byteorder.encode():  # the loader would swap values: none are
+            raise ValueError(f"{path}: the order of its bytes is not this machine's")
         with FakeTensorMode():
             held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ValueError(
-            f"{path}: torch.load of plain weights cannot read it: {error!s:.160}"
-        ) from None
-    tensors = dict(_tensors(held))
-    tensor = tensors[_chosen(path, name, tensors)]
+        tensors, records = dict(_tensors(held)), _records(path)
+    chosen = _chosen(path, name, tensors)
+    tensor = tensors[chosen]
+    _check_plain(f"{path}: {shown(chosen) if chosen else 'it'}", tensor)
     offset = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
-    if offset is None or not _is_plain_archive(path):
+    if offset not in records:
         raise ValueError(
-            f"{path}: it cannot be read in place: its archive is compressed, or was written by "
-            f"torch before 1.6; save it as .npy or .safetensors"
+            f"{path}: it cannot be read in place: its archive is compressed, or its records do "
+            f"not lie as torch.save writes them; save it as .npy or .safetensors"
+        )
+    start = int(tensor.storage_offset()) * tensor.dtype.itemsize
+    if not 0 <= start <= records[offset] - tensor.numel() * tensor.dtype.itemsize:
+        raise ValueError(
+            f"{path}: it contradicts itself: {list(tensor.shape)} of {tensor.dtype} from byte "
+            f"{start} on in a record of {records[offset]} bytes"
+        )
+    return place_of(path, offset + start, tuple(tensor.shape), tensor.dtype)
+
+
+def _byte_order(path: Path) -> bytes:
+    """Return the order of bytes that an archive of torch names, read as the loader reads it."""
+    reader = torch._C.PyTorchFileReader(str(path))
+    return reader.get_record("byteorder") if reader.has_record("byteorder") else b"little"
+
+
+def _check_plain(what: str, tensor: Tensor) -> None:
+    """Check that a tensor's numbers lie in its memory as they are, row after row."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{what} must be dense; got {tensor.layout}: save its .to_dense()")
+    if tensor.is_conj() or tensor.is_neg():
+        how, mend = ("conjugated", "conj") if tensor.is_conj() else ("negated", "neg")
+        raise ValueError(
+            f"{what} must hold its numbers as they are; got a tensor that is {how} lazily, by a "
+            f"bit beside numbers that are not: save its .resolve_{mend}()"
         )
     if tensor.ndim == 2 and tensor.numel() and tensor.stride() != (tensor.shape[1], 1):
         raise ValueError(
-            f"{path}: its rows do not lie one after the other (strides {list(tensor.stride())}): "
+            f"{what}: its rows do not lie one after the other (strides {list(tensor.stride())}): "
             f"save its .contiguous()"
         )
-    start = int(offset) + int(tensor.storage_offset()) * tensor.dtype.itemsize
-    return place_of(path, start, tuple(tensor.shape), tensor.dtype)
 
 
-def _is_plain_archive(path: Path) -> bool:
-    """Whether the records of an archive lie in it as they are."""
-    with zipfile.ZipFile(path) as archive:
-        return all(it.compress_type == zipfile.ZIP_STORED for it in archive.infolist())
+def _records(path: Path) -> dict[int, int]:
+    """Return the bytes of an archive's records by where they begin.
+
+    There are none where some are compressed, or where tensors do not lie in the order of their
+    numbers: torch takes that they do.
+    """
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        found, numbers = {}, []
+        for it in sorted(archive.infolist(), key=lambda it: it.header_offset):
+            if it.compress_type != zipfile.ZIP_STORED:
+                return {}
+            file.seek(it.header_offset + 26)  # what follows differs from the directory's
+            name, extra = struct.unpack("<HH", file.read(4))
+            found[it.header_offset + 30 + name + extra] = it.file_size
+            folder, _, last = it.filename.rpartition("/")
+            if folder.endswith("/data") and last.isdecimal():
+                numbers.append(int(last))
+    return found if numbers == sorted(numbers) else {}
 
 
 def _tensors(held: Any, prefix: str = "") -> list[tuple[str, Tensor]]:
@@ -188,8 +239,8 @@ READERS: dict[str, Callable[[Path, str | None], Place]] = {
 _HDF5 = (".h5", ".hdf5")
 
 
-def open_file(path: Path, name: str | None, *, writable: bool) -> Rows:
-    """The table of one file, by the ending of its name.
+def open_file(path: Path, name: str | None, *, writable: bool, trust: bool) -> Rows:
+    """Open the table of one file, by the ending of its name.
 
     Raises
     ------
@@ -202,7 +253,7 @@ def open_file(path: Path, name: str | None, *, writable: bool) -> Rows:
         raise FileNotFoundError(f"{path}: no such file")
     ending = path.suffix.lower()
     if ending in _HDF5:
-        return open_hdf5(path, name, place_of, writable=writable)
+        return open_hdf5(path, name, place_of, writable=writable, trust=trust)
     if ending not in READERS and zipfile.is_zipfile(path):  # torch.save, whatever it is called
         return FileTable(torch_file(path, name), writable=writable)
     if ending not in READERS:

@@ -6,68 +6,106 @@ be compressed, through h5py.
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.graph import shown
+from kgfast.graph import reading, shown
 from kgfast.tables.files import FileTable, Place
 from kgfast.tables.protocol import Rows, checked_range, checked_row_ids
 
 _DATASET = "embeddings"  # what both call it
+_DAMAGED = "not a file of HDF5, damaged or truncated"
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
 
 def open_hdf5(
-    path: Path, name: str | None, place_of: Callable[..., Place], *, writable: bool
+    path: Path, name: str | None, place_of: Callable[..., Place], *, writable: bool, trust: bool
 ) -> Rows:
-    """The table of a dataset, by default that of ``embeddings``, or of the only one.
+    """Open a dataset as a table, by default ``embeddings``, or the only one.
+
+    ``trust``: rows may lie in other files that the file names.
 
     Raises
     ------
     ImportError
         Without h5py.
     ValueError, TypeError
-        For another kind of file or dataset.
+        For another kind of file or dataset, a damaged one, and rows in other files.
     """
     try:
         import h5py
     except ImportError:
         raise ImportError(f"{path}: HDF5 needs h5py: pip install h5py") from None
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise ValueError(f"{path}: not a file of HDF5, or truncated: {error!s:.120}") from None
-    names = _datasets(file, h5py)
-    chosen = name if name is not None else _DATASET if _DATASET in names else None
-    if chosen is None and len(names) == 1:
-        chosen = names[0]
-    if chosen not in names:
-        file.close()
-        what = "name a dataset after a colon" if chosen is None else f"no dataset {shown(chosen)}"
-        raise ValueError(f"{path}: {what}: it has {shown(sorted(names))}")
-    dataset = file[chosen]
-    if dataset.dtype.name not in _DTYPES or not dataset.dtype.isnative:
-        file.close()
-        raise TypeError(f"{path}: {chosen} must be floating point; got {dataset.dtype}")
-    dtype, shape = _DTYPES[dataset.dtype.name], tuple(dataset.shape)
-    offset = dataset.id.get_offset()
-    place = place_of(path, offset or 0, shape, dtype, chosen)
-    if offset is not None:
-        file.close()
-        return FileTable(place, writable=writable)
-    if writable:
-        file.close()
-        raise ValueError(f"{path}: {chosen} lies in chunks, which are only read")
-    return Hdf5Table(place, dataset)
+    with ExitStack() as stack:
+        with reading(path, _DAMAGED):
+            file = stack.enter_context(h5py.File(path, "r"))
+            names = _datasets(file, h5py)
+            if trust and isinstance(file.get(name or _DATASET), h5py.Dataset):
+                names.append(name or _DATASET)
+            other = _linked_file(file, h5py, name or _DATASET)
+        chosen = name if name is not None else _DATASET if _DATASET in names else None
+        if chosen not in names and other is not None:
+            raise _elsewhere(path, shown(name or _DATASET), "an external link to", [other])
+        if chosen is None and len(names) == 1:
+            chosen = names[0]
+        if chosen not in names:
+            what = (
+                "name a dataset after a colon" if chosen is None else f"no dataset {shown(chosen)}"
+            )
+            raise ValueError(f"{path}: {what}: it has {shown(sorted(names))}")
+        label = chosen if chosen.isprintable() and len(chosen) <= 60 else shown(chosen)
+        with reading(path, _DAMAGED):
+            dataset = file[chosen]
+            kind, shape, offset = dataset.dtype, tuple(dataset.shape or ()), dataset.id.get_offset()
+            external = [it[0] for it in dataset.external or ()]
+            virtual = (
+                [it.file_name for it in dataset.virtual_sources()] if dataset.is_virtual else []
+            )
+            lies_in = Path(dataset.file.filename)
+        if external and not trust:
+            raise _elsewhere(path, label, "external storage in", external)
+        if virtual and not trust:
+            raise _elsewhere(path, label, "a virtual dataset of", virtual)
+        if kind.name not in _DTYPES or not kind.isnative:
+            raise TypeError(f"{path}: {label} must be floating point; got {kind}")
+        place = place_of(lies_in, offset or 0, shape, _DTYPES[kind.name], label)
+        if offset is not None:
+            return FileTable(place, writable=writable)
+        if writable:
+            raise ValueError(f"{path}: {label} lies in chunks, which are only read")
+        stack.pop_all()  # the dataset keeps the file open
+        return Hdf5Table(place, dataset)
 
 
 def _datasets(file: Any, h5py: Any) -> list[str]:
+    """Return the names of the datasets in the file itself; links are not followed."""
     found: list[str] = []
     file.visititems(lambda at, it: found.append(at) if isinstance(it, h5py.Dataset) else None)
-    return found
+    return [name for name in found if isinstance(name, str)]  # else no UTF-8
+
+
+def _linked_file(file: Any, h5py: Any, name: str) -> str | None:
+    """Return the other file that a name leads to, if it does, without opening that file."""
+    at = file
+    for part in filter(None, name.split("/")):
+        link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            return str(link.filename)
+        if not isinstance(link, h5py.HardLink):
+            return None
+        at = at[part]
+    return None
+
+
+def _elsewhere(path: Path, name: str, what: str, files: list[str]) -> ValueError:
+    return ValueError(
+        f"{path}: {name} must hold its rows itself; it is {what} {shown(files)}, which any file "
+        f"can say of any other: trust=True reads them"
+    )
 
 
 class Hdf5Table(Rows):
@@ -103,7 +141,7 @@ class Hdf5Table(Rows):
         checked_range(start, stop, self.shape[0])
         out = torch.empty((stop - start, self.shape[1]), dtype=self.dtype, device="cpu")
         if len(out) and self.shape[1]:
-            with self._lock:
+            with self._lock, reading(self.path, _DAMAGED):
                 self._dataset.read_direct(out.numpy(), source_sel=slice(start, stop))
         if self._stat() != self._facts:
             raise ValueError(f"{self.path} changed while it was read; open it again")

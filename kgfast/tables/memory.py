@@ -25,6 +25,11 @@ class TensorTable(Rows):
             raise ValueError(f"rows must have two axes; got shape {list(values.shape)}")
         if not values.dtype.is_floating_point:
             raise TypeError(f"rows must be floating point; got {values.dtype}")
+        if values.is_neg():
+            raise ValueError(
+                "rows must hold their numbers as they are; got a tensor that is negated lazily, by "
+                "a bit beside numbers that are not: pass its .resolve_neg()"
+            )
         self.values = values.detach()
         self.shape, self.dtype = (len(values), int(values.shape[1])), values.dtype
 

@@ -25,6 +25,7 @@ def open_table(
     dtype: torch.dtype | None = None,
     offset: int = 0,
     writable: bool = False,
+    trust: bool = False,
     device: torch.device | str | None = None,
 ) -> Rows:
     """Open a table that may be larger than memory. Nothing but headers is read.
@@ -42,6 +43,10 @@ def open_table(
         Of rows without a header, one after the other from byte ``offset`` on.
     writable : bool
         Whether rows may be replaced in the files (:class:`WritableTable`).
+    trust : bool
+        Whether a file of HDF5 may name other files that its rows lie in: by external links,
+        external storage or a virtual dataset. Whoever made the file chose those files, among all
+        that you can read.
     device : torch.device or str, optional
         Where rows are handed out, as the model's other tensors are there: on a GPU, blocks are
         copied from pinned memory while others are worked on. The CPU unless it is given.
@@ -58,7 +63,8 @@ def open_table(
     ImportError
         For HDF5 without h5py.
     ValueError, TypeError
-        For a file that is truncated or holds no such table, and for shards that overlap, miss rows
+        For a file that is truncated or damaged, holds no such table or leads to other files without
+        ``trust``, and for shards that overlap, miss rows
         or differ in dtype or columns.
 
     Examples
@@ -71,14 +77,17 @@ def open_table(
     """
     raw = (columns, dtype, offset)
     if isinstance(source, Sequence) and not isinstance(source, str):
-        table: Rows = Shards([_opened(it, raw, writable) for it in source])
+        table: Rows = Shards([_opened(it, raw, writable, trust) for it in source])
     else:
-        table = _opened(source, raw, writable)
+        table = _opened(source, raw, writable, trust)
     return table if device is None else OnDevice(table, device)
 
 
 def _opened(
-    source: Source, raw: tuple[int | None, torch.dtype | None, int], writable: bool
+    source: Source,
+    raw: tuple[int | None, torch.dtype | None, int],
+    writable: bool,
+    trust: bool,
 ) -> Rows:
     """A table of one source."""
     if isinstance(source, Tensor):
@@ -92,7 +101,7 @@ def _opened(
     columns, dtype, offset = raw
     if columns is None and dtype is None:
         path, name = _path_and_name(os.fspath(source))
-        return open_file(path, name, writable=writable)
+        return open_file(path, name, writable=writable, trust=trust)
     if columns is None or dtype not in TABLE_DTYPES:
         raise TypeError(
             f"rows without a header need columns and dtype, a floating-point one; got "

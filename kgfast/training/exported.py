@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from kgfast import tables
-from kgfast.graph import Vocabulary, shown
+from kgfast.graph import Vocabulary, reading, shown
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.models.tables import from_array
 from kgfast.training.official import load_official
@@ -50,19 +50,22 @@ def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> Ta
         (MED, RSCF), whose run has to be loaded; names the file.
     """
     folder = Path(folder)
+    with reading(folder, "cannot be loaded"):
+        return _loaded(folder, as_table)
+
+
+def _loaded(folder: Path, as_table: bool) -> Tables:
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder} is neither a run nor a folder of tables: it has no config.json"
         )
-    try:
+    with reading(path, "not a JSON object"):
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a JSON object: {error!s:.200}") from None
     if not isinstance(config, dict) or "score" not in config:
         return Tables(load_official(folder, as_table=as_table), (None, None))
     name = config.get("model")
-    if name not in _CLASSES or config.get("wrappers"):
+    if not isinstance(name, str) or name not in _CLASSES or config.get("wrappers"):
         around = f" within {shown(config['wrappers'])}" if config.get("wrappers") else ""
         raise ValueError(
             f"{path}: tables of {shown(name)}{around} are no model by themselves, its run is; "
@@ -80,10 +83,8 @@ def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> Ta
             )
     model.eval()
     if "reciprocal" in config:
-        try:
+        with reading(path, "reciprocal"):
             model = Reciprocal(model, config["reciprocal"])
-        except ValueError as error:
-            raise ValueError(f"{path}: reciprocal: {error}") from None
     return Tables(model, (_names(folder, "entities"), _names(folder, "relations")))
 
 
@@ -97,34 +98,25 @@ def _tables(folder: Path, as_table: bool) -> tuple[Any, Tensor]:
 
 
 def _of_safetensors(path: Path, as_table: bool) -> tuple[Any, Tensor]:
-    try:
-        with safe_open(path, "pt") as file:
-            names = set(file.keys())
-            if names != {"entity", "relation"}:
-                raise ValueError(
-                    f"{path}: must hold entity and relation; got {shown(sorted(names))}"
-                )
-            relation = file.get_tensor("relation")
-            entity = None if as_table else file.get_tensor("entity")
-    except SafetensorError as error:
-        raise ValueError(f"{path}: cannot be read: {error!s:.200}") from None
+    with reading(path, "cannot be read"), safe_open(path, "pt") as file:
+        names = set(file.keys())
+        if names != {"entity", "relation"}:
+            raise ValueError(f"{path}: must hold entity and relation; got {shown(sorted(names))}")
+        relation = file.get_tensor("relation")
+        entity = None if as_table else file.get_tensor("entity")
     return (tables.open(f"{path}:entity") if as_table else entity), relation
 
 
 def _array(path: Path) -> Tensor:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file, and no model.safetensors beside it")
-    try:
+    with reading(path, "cannot be read"):
         return from_array(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path}: cannot be read: {error!s:.200}") from None
 
 
 def _names(folder: Path, what: str) -> Vocabulary | None:
     path = folder / f"{what}.json"
     if not path.is_file():
         return None
-    try:
+    with reading(path, "not a list of names"):
         return Vocabulary(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a list of names: {error!s:.200}") from None

@@ -10,12 +10,17 @@ import io
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TextIO
 
+from kgfast.graph import reading, shown
+
 COLUMNS = ("step", "epoch", "time", "split", "dim", "loss", "lr")
 METRICS = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri")
+
+_NUMBERS = [name for name in (*COLUMNS, *METRICS) if name != "split"]
 
 Row = dict[str, Any]
 
@@ -105,19 +110,25 @@ def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
     path = Path(folder) / "metrics.jsonl"
     if not path.is_file():
         return []
-    lines = path.read_text().split("\n")
+    lines = path.read_bytes().split(b"\n")
     return list(_parsed(path, lines[:-1]))
 
 
-def _parsed(path: Path, lines: list[str]) -> Iterator[Row]:
+def _parsed(path: Path, lines: list[bytes]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             row = None
-        if not isinstance(row, dict) or type(row.get("step")) is not int:
-            raise ValueError(f"{path}:{number}: not a row of a log: {line[:80]!r}")
+        is_row = isinstance(row, dict) and type(row.get("step")) is int
+        if not (is_row and all(is_number(row.get(name)) for name in _NUMBERS)):
+            raise ValueError(f"{path}:{number}: not a row of a log: {shown(line, 80)}")
         yield row
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value of a log is a number that floats hold, or null."""
+    return value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
 
 
 def _up_to(rows: list[Row], step: int) -> list[Row]:
@@ -127,7 +138,7 @@ def _up_to(rows: list[Row], step: int) -> list[Row]:
 def _columns_of(table: Path) -> list[str]:
     if not table.is_file():
         return []
-    with table.open(newline="") as file:
+    with reading(table, "not the table of a log"), table.open(newline="", encoding="utf-8") as file:
         return next(csv.reader(file), [])
 
 
@@ -148,7 +159,7 @@ def _csv_line(values: list[Any]) -> str:
 def _rewrite(path: Path, text: str) -> None:
     """Replace a file as a whole, so that a kill leaves the old one."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 

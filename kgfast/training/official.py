@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast import tables
-from kgfast.graph import shown
+from kgfast.graph import reading, shown
 from kgfast.models import BlockScorer, ComplEx, DistMult, Model, RotatE, TransE
 from kgfast.models.base import SIDES, Side
 from kgfast.models.rotate import EPSILON
@@ -68,12 +68,17 @@ def load_official(folder: str | os.PathLike[str], *, as_table: bool = False) -> 
     ...     load_official(folder)
     TransE(num_entities=3, num_relations=1, dim=2)
     """
-    folder = Path(folder)
+    with reading(folder, "cannot be loaded"):
+        return _loaded(Path(folder), as_table)
+
+
+def _loaded(folder: Path, as_table: bool) -> Model | BlockScorer:
     path = folder / "config.json"
     config = _config(path)
     name, dim = config["model"], _count(path, config, "hidden_dim")
     if name not in _MODELS:
-        raise ValueError(f"{path}: model {name:.60} is not available; known: {', '.join(_MODELS)}")
+        said = name if name.isalnum() else shown(name)
+        raise ValueError(f"{path}: model {said:.80} is not available; known: {', '.join(_MODELS)}")
     if as_table and name == "pRotatE":
         raise ValueError(
             f"{path}: pRotatE is scored by a function of its tensors: load it without as_table"
@@ -137,7 +142,7 @@ def _config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; a run of the official code has it")
     try:
-        config: dict[str, Any] = dict(json.loads(path.read_text()))
+        config: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not a JSON object: {error.msg}") from None
     except (TypeError, ValueError) as error:
@@ -209,15 +214,14 @@ def refused(error: pickle.UnpicklingError) -> str:
 
 
 def _from_checkpoint(path: Path, *, mapped: bool) -> dict[str, Any]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path}: holds something else than tensors, or is damaged; it was not loaded: "
-            f"{refused(error)}"
-        ) from None
-    except (RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"{path}: damaged: {error}") from None
+    with reading(path, "damaged"):
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        except pickle.UnpicklingError as error:
+            raise ValueError(
+                f"{path}: holds something else than tensors, or is damaged; it was not loaded: "
+                f"{refused(error)}"
+            ) from None
     state = content.get("model_state_dict") if isinstance(content, Mapping) else None
     if not isinstance(state, Mapping):
         raise ValueError(f"{path}: key model_state_dict is missing")
@@ -228,10 +232,8 @@ def _from_checkpoint(path: Path, *, mapped: bool) -> dict[str, Any]:
 
 
 def _from_npy(path: Path) -> Tensor:
-    try:
+    with reading(path, "not a NumPy table"):
         return torch.from_numpy(np.load(path, allow_pickle=False))
-    except (ValueError, TypeError, EOFError) as error:
-        raise ValueError(f"{path}: not a NumPy table: {error}") from None
 
 
 def _check_shape(

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from kgfast.graph import reading, shown
 from kgfast.locks import locked
 from kgfast.training.checkpoint import (
     Room,
@@ -24,6 +25,7 @@ from kgfast.training.checkpoint import (
     sync,
     write_beside,
 )
+from kgfast.training.logs import is_number
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.shard_files import FOLDER, Shards, drop_unused, read_rows, table_of
 
@@ -290,10 +292,14 @@ class RunFolder:
         """
         if not self.result.is_file():
             raise FileNotFoundError(f"{self.result}: the run has not ended")
-        try:
-            return dict(json.loads(self.result.read_text()))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{self.result}: not the result of a run: {error}") from None
+        with reading(self.result, "not the result of a run"):
+            result: dict[str, Any] = dict(json.loads(self.result.read_text(encoding="utf-8")))
+            test = result.get("test") or {}
+            numbers = {it: result.get(it) for it in ("steps", "best_step", "seconds_training")}
+            for name, value in {**numbers, "mrr of test": dict(test).get("mrr")}.items():
+                if not is_number(value):
+                    raise ValueError(f"{name} must be a finite number; got {shown(value)}")
+            return result
 
     def _make(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 import kgfast
 from kgfast.adapters.convert import convert
+from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import load_libkge, read_libkge
 from kgfast.cli import app
 from kgfast.training.exported import load_tables
+from kgfast.training.official import load_official
 from support import libkge_files
 
 ENTITIES, RELATIONS, DIM = 20, 3, 4
@@ -174,6 +176,73 @@ def test_a_damaged_checkpoint(tmp_path, content):
     (tmp_path / "model.pt").write_bytes(content)
     with pytest.raises(ValueError, match=r"model.pt: .*damaged"):
         load_libkge(tmp_path / "model.pt")
+
+
+ODD = {
+    "a list": ({"dataset": {"meta": ["x"]}}, r"meta of dataset must be a mapping; got \['x'\]"),
+    "a text": ({"dataset": "x"}, "dataset must be a mapping; got 'x'"),
+    "a name": ({"dataset": {"meta": {"entity_ids": 3}}}, "entity_ids must be a list .*; got 3"),
+    "names": ({"dataset": {"meta": {"entity_ids": [3] * 20}}}, "entity_ids must be a list of"),
+    "one twice": (
+        {"dataset": {"meta": {"entity_ids": ["a"] * 20}}},
+        r"entity_ids: names\[1\] = 'a' is a duplicate",
+    ),
+    "options": ({"config": libkge_files._config({"model": ["rotate"]})}, "TypeError: unhashable"),
+    "a list of options": (
+        {"config": libkge_files._config({"model": "rotate", "rotate": [1]})},
+        r"options of 'rotate' must be a mapping; got \[1\]",
+    ),
+    "another base": (
+        {"config": libkge_files._config({"model": "reciprocal_relations_model",
+                                         "reciprocal_relations_model": {"base_model": 3}})},
+        "base_model must be a mapping; got 3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_checkpoints_with_something_odd_in_them_are_named(tmp_path, name):
+    also, message = ODD[name]
+    with pytest.raises(ValueError, match=rf"model\.pt: .*{message}"):
+        read_libkge(libkge(tmp_path, names=None, also=also))
+
+
+@pytest.mark.parametrize(("width", "of_relations"), [(7, 7), (8, 6), (8, 7)])
+def test_simple_of_odd_columns(tmp_path, width, of_relations):
+    path = libkge_files.write(tmp_path / "model.pt", "simple", arrays(width, of_relations), None)
+    said = f"as many columns, an even number; got {width} and {of_relations}"
+    with pytest.raises(ValueError, match=rf"model\.pt: entities and relations of SimplE .*{said}"):
+        load_libkge(path)
+
+
+def test_tables_of_another_kind_are_named(tmp_path):
+    """What a model refuses of its tables is said of the folder."""
+    made = dglke(tmp_path / "dglke"), official(tmp_path / "official")
+    for folder, file, load in zip(
+        made,
+        ("g_TransE_l2_entity.npy", "entity_embedding.npy"),
+        (load_dglke, load_official),
+        strict=True,
+    ):
+        table = np.load(folder / file)
+        np.save(folder / file, table.astype(np.int64))
+        with pytest.raises(ValueError, match=rf"{folder}.*must be floating point"):
+            load(folder)
+        np.save(folder / file, table.astype(">f4"))
+        with pytest.raises(ValueError, match=rf"{folder}"):
+            load(folder)
+        (folder / file).write_bytes(b"PK\3\4" + b"x" * 100)  # to numpy an archive
+        with pytest.raises(ValueError, match=rf"{folder / file}: not a NumPy table"):
+            load(folder)
+        np.save(folder / file, table)
+        convert(folder, folder / "ours")
+    for changes in ({"gamma": "x"}, {"norm": 3, "layout": []}, {"model": ["TransE"]}, {"dim": "x"}):
+        ours = made[1] / "ours"
+        config = json.loads((ours / "config.json").read_text())
+        (ours / "config.json").write_text(json.dumps(config | changes))
+        with pytest.raises(ValueError, match=str(ours)):
+            load_tables(ours)
+        (ours / "config.json").write_text(json.dumps(config))
 
 
 def test_a_checkpoint_runs_nothing(tmp_path):

@@ -85,6 +85,23 @@ def test_parquet_and_vocabularies_that_do_not_match(tmp_path):
             load(tmp_path)
 
 
+def test_an_id_that_would_name_more_than_memory_holds_is_refused(tmp_path):
+    write(tmp_path / "train.parquet", head=[0, 2**60], relation=[0, 0], tail=[1, 2])
+    with pytest.raises(ValueError, match=r"the ids of entities .* 1,152,921,504,606,846,976; .* 4"):
+        load(tmp_path)
+    write(tmp_path / "train.parquet", head=[0, 999_999], relation=[0, 0], tail=[1, 2])
+    assert load(tmp_path).num_entities == 1_000_000
+
+
+def test_text_of_parquet_that_is_no_utf8(tmp_path):
+    write(tmp_path / "train.parquet", head=["abc"], relation=["r"], tail=["xyz"])
+    raw = (tmp_path / "train.parquet").read_bytes()
+    for old, new in ((b"abc", b"a\xffc"), (b"relation", b"relatio\xff")):
+        (tmp_path / "train.parquet").write_bytes(raw.replace(old, new))
+        with pytest.raises(ValueError, match=r"train\.parquet: "):
+            load(tmp_path)
+
+
 def test_files_that_are_no_parquet(tmp_path):
     (tmp_path / "train.parquet").write_bytes(b"PAR1, no more")
     with pytest.raises(ValueError, match=r"train\.parquet: no valid Parquet file"):

@@ -22,6 +22,9 @@ KNOWN = KnownTriples(random_triples(600, ENTITIES, RELATIONS, seed=1))
 SUBSET = torch.arange(0, ENTITIES, 3)
 
 
+PANEL = {"number_format": "float32", "score": "l1", "lanes": 8, "num_rows": 2, "num_features": 2}
+
+
 def model_of(name: str = "rotate", seed: int = 0):
     return MODELS[name](ENTITIES, RELATIONS, 8, seed)
 
@@ -347,6 +350,10 @@ class TestFiles:
             ({"byte_order": "big"}, "bytes are in 'big' order"),
             ({"tables": 3}, "damaged"),
             ({"panels": [{"lanes": 2}]}, "damaged"),
+            ({"panels": [PANEL | {"number_format": 3}]}, "number_format must be of str; got 3"),
+            ({"panels": [PANEL | {"lanes": "x"}]}, "lanes must be of int; got 'x'"),
+            ({"tables": [{"shape": {}, "dtype": [3], "checksum": 1}]}, "an index of other tables"),
+            ({"score": "x" * 10_000}, r"an index of the score 'x+'\.\.\."),
         ],
     )
     def test_other_versions_and_machines_are_refused(self, tmp_path, changed, message):

@@ -265,9 +265,14 @@ BAD = {
     "float subset": (ask(heads=0, candidate_ids=[0.5]), TypeError, "candidate_ids"),
     "vocabulary": (lambda: ask(heads=0)().named(PEOPLE), TypeError, "must be a pair"),
     "vocabulary kind": (
-        lambda: ask(heads=0)().to_frame((["ann"], None)),
+        lambda: ask(heads=0)().to_frame(("ann", None)),
         TypeError,
-        "must hold Vocabulary",
+        "must hold Vocabulary, lists of names or None; got str",
+    ),
+    "vocabulary twice": (
+        lambda: ask(heads=0)().to_frame((["ann", "ann"], None)),
+        ValueError,
+        r"vocabulary: entities: names\[1\] = 'ann' is a duplicate",
     ),
 }
 

@@ -160,14 +160,18 @@ def topk(case: Case) -> None:
     anchors, relations = hrt[:, 0 if side == "tail" else 2], hrt[:, 1]
     dim = None if drawn.dims is None else case.choice((None, *drawn.dims))
     ids, k = _subset(case, drawn), case.pick.randint(1, drawn.base.num_entities)
-    case.note(queries=len(hrt), side=side, dim=dim, subset=_length(ids), k=k)
+    asked_of: Any = relations
+    if len(hrt) and case.chance(0.2):  # one for all
+        relations = relations[:1].expand(len(hrt))
+        asked_of = case.choice((relations[:1], relations[:1].tolist(), int(relations[0])))
+    case.note(queries=len(hrt), side=side, dim=dim, subset=_length(ids), k=k, relations=asked_of)
     given: dict[str, Any] = {"tails" if side == "head" else "heads": anchors}
     given["exclude"], left_out = excluded(case, anchors, drawn.model.num_entities)
     recorded = Recorded(drawn)
     try:
         with anywhere(case):
             found = kgfast.topk(
-                drawn.model, **given, relations=relations, k=k, known=known,
+                drawn.model, **given, relations=asked_of, k=k, known=known,
                 candidate_ids=ids, dims=dim, pad=True, batch_size=case.choice((None, 2)),
                 index=_index(case, drawn),
             )  # fmt: skip

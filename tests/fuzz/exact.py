@@ -30,7 +30,7 @@ _COSINE = (0.0416666666666666, -1.388888888887411e-03, 2.480158728947673e-05,
 
 def numbers(values: Tensor) -> Floats:
     """The stored values, exactly, as float64."""
-    return values.detach().double().contiguous().numpy().copy()
+    return values.detach().double().resolve_neg().contiguous().numpy().copy()
 
 
 def stacked(columns: Sequence[Floats]) -> Floats:

@@ -1,6 +1,7 @@
 """Invalid arguments: one argument of a valid call is spoilt; the call must say so in one line."""
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import kgfast
 from fuzz.case import Case, refused
 from fuzz.surroundings import anywhere
 from kgfast import ops
+from kgfast.adapters import ogb
 
 ROWS, BATCH, WIDTH = 7, 3, 8
 Arguments = dict[str, Any]
@@ -115,6 +117,9 @@ def _arguments(case: Case, name: str) -> Arguments:
         given |= {"side": "tail", "label_smoothing": 0.1, "reduction": "mean"}
     elif name == "KnownTriples":
         given = {"triples": hrt}
+    elif name in ("ogb", "pyg"):
+        given = {"head": hrt[:, 0], "relation": hrt[:, 1], "tail": hrt[:, 2]}
+        given |= {"head_neg": torch.randint(ROWS, (3, 4))} if name == "ogb" else {}
     else:
         given |= {"triples": hrt, "negatives": torch.randint(ROWS, (3, 4)), "side": "head"}
         given |= {"mask": torch.ones(3, 4, dtype=torch.bool), "reduction": "mean"}
@@ -157,9 +162,25 @@ def _sampled(name: str) -> Callable[..., Any]:
     return call
 
 
+def _ogb(head: Any, relation: Any, tail: Any, head_neg: Any) -> Any:
+    model = kgfast.DistMult(torch.ones(ROWS, WIDTH), torch.ones(2, WIDTH))
+    split = {"head": head, "relation": relation, "tail": tail, "head_neg": head_neg}
+    return ogb.evaluate(model, split | {"tail_neg": torch.zeros(3, 1, dtype=torch.int64)})
+
+
+def _pyg(head: Any, relation: Any, tail: Any) -> Any:
+    from torch_geometric.nn import kge
+
+    from kgfast.adapters import pyg
+
+    return pyg.test(kge.DistMult(ROWS, 2, WIDTH), head, relation, tail, 20, log=False)
+
+
 _CALLS: dict[str, Callable[..., Any]] = {
     "rank": _rank,
     "topk": _topk,
+    "ogb": _ogb,
+    **({"pyg": _pyg} if find_spec("torch_geometric") else {}),
     "KnownTriples": lambda triples: kgfast.KnownTriples(triples),
     **{name: _whole(name) for name in ("bce", "cross_entropy")},
     **{name: _sampled(name) for name in ("nssa", "margin", "logistic")},
@@ -248,6 +269,20 @@ _TRIPLES: list[Spoiler] = [
     lambda it: it[:, :2],
     lambda it: it[0],
     _with((1, 0), -1),
+]
+_COLUMN: list[Spoiler] = [
+    *_always(None, 3, "x", object(), [0.5, 1.0, 2.0], ["a", "b", "c"], [[0], [1, 2], [3]]),
+    lambda it: it.double(),
+    lambda it: it.bool(),
+    lambda it: it[None],
+    lambda it: it[:, None],
+    lambda it: it[0],
+    lambda it: it[:0],
+    lambda it: it.numpy()[::-2],
+    _with((0,), -1),
+    _with((0,), ROWS),
+    _with((0,), 2**62),
+    *_LIST,
 ]
 _MODELS = [
     *_always(None, 3, object(), torch.randn(3, 3)),
@@ -339,6 +374,18 @@ _BAD: dict[str, Sequence[Spoiler]] = {
     "known": _always(3, [(0, 0, 1)], "x", torch.zeros(1, 3, dtype=torch.int64)),
     "heads": _always([0.5], [-1], [ROWS], [[0, 1]], "x", [True], object(), [2**64], None),
     "relations": _always([0.5], [-1], [2], [[0, 1]], "x", [True], [0, 0, 0], None),
+    "head": _COLUMN,
+    "relation": _COLUMN,
+    "tail": _COLUMN,
+    "head_neg": [
+        *_always(None, 3, "x", object(), [[0], [1, 2], [3]]),
+        lambda it: it.double(),
+        lambda it: it[:-1],
+        lambda it: it[0],
+        lambda it: it[None],
+        _with((0, 1), -1),
+        _with((0, 1), ROWS),
+    ],
     "anchors": [*_IDS, *_LIST],
     "relation_ids": [*_IDS, *_LIST, _with((0,), 2)],
     "side": _always("left", None, 3, "TAIL"),

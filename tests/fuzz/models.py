@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fuzz import dense
 from fuzz.case import Case
-from fuzz.operands import cast, matrix
+from fuzz.operands import cast, matrix, strided
 from kgfast import MED, RSCF, Candidates, ComplEx, ConvE, DistMult, RotatE, TransE
 
 NAMES = ("rotate", "rotate l2", "transe", "distmult", "complex", "conve", "rescal")
@@ -80,7 +80,7 @@ def draw(case: Case, *, trains: bool = False) -> Drawn:
     def table(rows: int, width: int, scale: float = 1.0) -> Tensor:
         found = cast(scale * matrix(case, values, rows, width), dtype)
         if not trains:
-            return found
+            return strided(found, case.choice(("plain", "negated")))
         leaves.append(nn.Parameter(found))
         return 1 * leaves[-1] if is_computed else leaves[-1]
 

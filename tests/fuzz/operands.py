@@ -130,15 +130,17 @@ def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.clamp(-limit, limit).to(dtype)
 
 
-STRIDES = ("rows", "columns", "offset", "every third")
+STRIDES = ("rows", "columns", "offset", "every third", "negated")
 
 
 def strided(rows: Tensor, kind: str) -> Tensor:
-    """The same values under other strides."""
+    """The same values under other strides, or negated twice."""
     if kind == "columns":
         return rows.t().contiguous().t()
     if kind == "plain":
         return rows
+    if kind == "negated":  # lazily, by a bit of the tensor
+        return torch._neg_view(-rows)
     count, width = rows.shape
     step = 3 if kind == "every third" else 1
     room = torch.full((2 * count + 1, step * width + 3), 7.0, dtype=rows.dtype)

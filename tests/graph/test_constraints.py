@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from kgfast import Triples, TypeConstraints, Vocabulary
 
+PEOPLE = Vocabulary(["a", "b"]), Vocabulary(["r"])
 HRT = [(0, 0, 2), (1, 0, 2), (0, 0, 2), (3, 2, 0)]
 
 
@@ -54,12 +56,15 @@ def test_openke(tmp_path):
         ("1\n0\n0 0\n", ":2: .* after no number"),
         ("2\n0 0\n0 0\n0 0\n1 0\n", ":4: relation 0 has lines of its own before"),
         ("1\n0 2 3 3\n0 0\n", "heads of relation 0 must not repeat an id; got 3"),
+        (b"1\n0 1 \xff\n0 0\n", ":2: '\ufffd' is not an id"),
+        (b"\xff\xfe1\n", ":1: .* is not an id"),
+        ("1\n9999999999 0\n9999999999 0\n", "relation 9999999999 must be below 1, their number"),
     ],
 )
 def test_openke_files_that_are_refused(tmp_path, text, message):
     path = tmp_path / "type_constrain.txt"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=rf"type_constrain\.txt.*{message}"):
         TypeConstraints.from_openke(path)
     with pytest.raises(FileNotFoundError):
         TypeConstraints.from_openke(tmp_path / "other.txt")
@@ -106,7 +111,21 @@ def test_files_that_are_no_constraints(tmp_path):
         TypeConstraints.load(path)
 
 
-PEOPLE = Vocabulary(["a", "b"]), Vocabulary(["r"])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("head_ids", torch.tensor([1.5])),
+        ("head_indptr", torch.tensor([[0, 1]])),
+        ("entities", torch.tensor([0xFF, 0xFE, 10], dtype=torch.uint8)),
+        ("entities", torch.tensor([1.5, 3.0])),
+    ],
+)
+def test_saved_constraints_that_are_damaged_are_named(tmp_path, name, values):
+    path = tmp_path / "types.safetensors"
+    TypeConstraints.from_mapping({0: ([1], [0])}, vocabulary=PEOPLE).save(path)
+    save_file(load_file(path) | {name: values}, path, {"format": "kgfast type constraints 1"})
+    with pytest.raises(ValueError, match=r"types\.safetensors: no file of TypeConstraints\.save: "):
+        TypeConstraints.load(path)
 
 
 @pytest.mark.parametrize(

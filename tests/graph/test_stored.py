@@ -434,13 +434,96 @@ def test_damaged_folders_are_refused(folder):
         ({"num_entities": -1}, "contradict each other"),
         ({"sides": {}}, "contradict each other"),
         ({"sides": {"tail": 3}}, "damaged"),
+        ({"num_entities": 10**30}, r"known\.json: damaged: ids are too large"),
+        ({"num_entities": True}, "contradict each other"),
+        ({"checksum": 3}, "contradict each other"),
+        (of_array("tail", "pairs", blake2b=3), "contradict each other"),
+        (of_array("tail", "pairs", blake2b=None), r"known\.json: damaged: KeyError: 'blake2b'"),
+        (of_array("tail", "pairs", dtype="int32"), "contradict each other"),
+        (of_array("tail", "indptr", count=3), "contradict each other"),
+        (of_array("head", "indices", count=3), "contradict each other"),
     ):
+        changed = changed(facts) if callable(changed) else changed
         manifest.write_text(json.dumps(facts | changed))
+        refused(said, verify=True)
         refused(said)
-    manifest.write_text("[")
-    refused("not what kgfast writes")
+    for text in ("[", "[" * 100_000, '{"format": "\\ud800"', "null", '"x"'):
+        manifest.write_text(text)
+        refused(r"known\.json: not what kgfast writes")
+    manifest.write_bytes(b"\xff")
+    refused(r"known\.json: not what kgfast writes")
     manifest.unlink()
     refused("no folder that KnownTriples.build wrote", FileNotFoundError)
+
+
+def of_array(side, part, **changed):
+    """A manifest that says other things of an array; None: nothing."""
+
+    def change(facts):
+        own = facts["sides"][side][part] | changed
+        own = {key: value for key, value in own.items() if value is not None}
+        return {"sides": facts["sides"] | {side: facts["sides"][side] | {part: own}}}
+
+    return change
+
+
+DAMAGES = {
+    "beyond": ("tail.indptr", lambda values: values.__setitem__(2, 10**6)),
+    "negative": ("tail.indptr", lambda values: values.__setitem__(2, -5)),
+    "falling": ("head.indptr", lambda values: values.__setitem__(slice(None), values[::-1].copy())),
+    "ids": ("tail.indices", lambda values: values.__setitem__(slice(None), 2**30)),
+    "negative ids": ("head.indices", lambda values: values.__setitem__(slice(None), -1)),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_values_that_would_be_read_out_of_bounds_are_named(folder, graph, name):
+    file, damage = DAMAGES[name]
+    values = np.load(folder / f"{file}.npy", mmap_mode="r+")
+    damage(values)
+    values.flush()
+    known = KnownTriples.open(folder)
+    side, hrt = file.split(".")[0], torch.from_numpy(graph)
+    anchors = hrt[:, 0 if side == "tail" else 2]
+    calls = [lambda: known.exclude(anchors, hrt[:, 1], side)]
+    if "indptr" in file:
+        calls += [
+            lambda: known.counts(anchors, hrt[:, 1], side),
+            lambda: known.exclude(anchors, hrt[:, 1], side, within=(1, 9)),
+            lambda: known.to("meta"),
+            known.relation_cardinalities,
+            known.entity_frequency,
+        ]
+    for call in calls:
+        with pytest.raises(ValueError, match=rf"{file}\.npy: damaged: .*verify=True"):
+            call()
+
+
+def test_pairs_that_are_none_are_named(folder):
+    values = np.load(folder / "tail.pairs.npy", mmap_mode="r+")
+    values[-1] = 2**60
+    values.flush()
+    with pytest.raises(ValueError, match=r"tail\.pairs\.npy: damaged"):
+        KnownTriples.open(folder).entity_frequency()
+
+
+def test_what_a_build_left_may_be_damaged(files, tmp_path, monkeypatch):
+    """Runs and markers of a build that was killed, and that a disk has lost."""
+    with monkeypatch.context() as patch:
+        patch.setattr(building._Builder, "_side", None)
+        with pytest.raises(TypeError):
+            KnownTriples.build(files, tmp_path / "known")
+    work = tmp_path / "known.building"
+    said = rf"damaged: delete {work}, and build again"
+    run = next(work.glob("run-*.npy"))
+    run.write_bytes(run.read_bytes()[:100])
+    with pytest.raises(ValueError, match=said):
+        KnownTriples.build(files, tmp_path / "known")
+    marker = next(work.glob("file-*.json"))
+    for text in ("{", "[3]", json.dumps({**json.loads(marker.read_text()), "steps": None})):
+        marker.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            KnownTriples.build(files, tmp_path / "known")
 
 
 def test_numpy_reads_the_arrays(folder, graph):

@@ -10,6 +10,10 @@ from kgfast.planning.rates import Rates, load_rates, rates_file, save_rates
 SMALL = {"rounds": 1, "block_bytes": 1 << 14, "file_bytes": 1 << 20}
 
 
+COST = {"row": 1e-9, "row_dim": 0.0, "pair": 1e-9, "pair_dim": -1e-12}
+RATES = Rates("here", {}, 1e-5, 10**8, None, 1e-9, 2, 10**9).as_dict()
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KGFAST_DATA", str(tmp_path / "cache"))
@@ -46,10 +50,17 @@ def test_rates_that_are_missing_or_another_version_say_what_to_do(cache):
     with pytest.raises(FileNotFoundError, match=r"rates.json is not there: .*--calibrate"):
         load_rates()
     cache.parent.mkdir()
-    for text in ("{}", '{"format": 0}', "[1]", "no json", json.dumps({"format": 1, "costs": {}})):
-        cache.write_text(text)
+    for text in (
+        *("{}", '{"format": 0}', "[1]", "no json", json.dumps({"format": 1, "costs": {}})),
+        *("[" * 100_000, b"\xff", {"threads": "x"}, {"disk": [1]}, {"memory": float("nan")}),
+        {"costs": {"rank": {"dot": {"float32": COST | {"row": None}}}}},
+    ):
+        text = json.dumps(RATES | text) if isinstance(text, dict) else text
+        cache.write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises(ValueError, match=r"rates.json: .*kgfast plan --calibrate"):
             load_rates()
+    cache.write_text(json.dumps(RATES | {"costs": {"rank": {"dot": {"float32": COST}}}}))
+    assert load_rates().source == "here"
 
 
 def test_the_cache_without_a_variable(monkeypatch, tmp_path):

@@ -114,6 +114,21 @@ def test_labels_are_escaped(text, reader):
     assert any(EVIL in it for it in reader.texts["td"])
 
 
+def test_logs_that_are_damaged_are_named(run, graph, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    damages = {
+        "metrics.jsonl": b'{"step": 1, "loss": 0.5}\n\xff\xfe\n',
+        "result.json": b'{"steps": "x"}',
+    }
+    for name, content in damages.items():
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        with pytest.raises(ValueError, match=rf"run/{name}:"):
+            write_report(folder, data=graph, samples=50)
+        (folder / name).write_bytes(whole)
+
+
 def test_it_needs_nothing_else(text, reader):
     assert all(address.startswith("#") for address in reader.addresses)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]

@@ -125,6 +125,18 @@ def test_a_line_that_a_kill_cut_short_costs_nothing(searched, tmp_path):
     assert without_times(found) == without_times(searched[1])[:2]
 
 
+@pytest.mark.parametrize("line", [b"no json\n", b"\xff\n", b"[3]\n", b'{"op_code": 99}\n'])
+def test_a_journal_that_is_none_is_named(tmp_path, line):
+    config = search_config(search={"trials": 1})
+    found_by(tmp_path / "a", config)
+    journal = tmp_path / "a" / "trials.log"
+    journal.write_bytes(line + journal.read_bytes())
+    with pytest.raises(ValueError, match=r"trials\.log: damaged: not the journal of a search"):
+        read_trials(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"trials\.log: damaged: not the journal of a search"):
+        found_by(tmp_path / "a", config, resume=True)
+
+
 def test_a_search_goes_on_only_as_it_began(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no search"):
         read_trials(tmp_path / "a")

@@ -1,6 +1,8 @@
 import io
+import json
 import os
 import pickle
+import random
 import zipfile
 
 import numpy as np
@@ -376,3 +378,213 @@ def test_compressed_archives_are_not_read_in_place(tmp_path):
             new.writestr(item.filename, old.read(item))
     with pytest.raises(ValueError, match="cannot be read in place: its archive is compressed"):
         tables.open(tmp_path / "z.pt")
+
+
+COMPLEX = torch.view_as_complex(made(7, 4).view(7, 2, 2))
+LAZY = {
+    "conjugated": (lambda: COMPLEX.conj(), r"conjugated lazily.* save its \.resolve_conj\(\)"),
+    "negated": (lambda: torch._neg_view(made()), r"negated lazily.* save its \.resolve_neg\(\)"),
+    "part of conjugates": (lambda: COMPLEX.conj().imag, "negated lazily"),
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_numbers_that_a_bit_of_the_tensor_changes_are_not_read_without_it(tmp_path, name):
+    make, words = LAZY[name]
+    torch.save({"entity": make()}, tmp_path / "e.pt")
+    with pytest.raises(ValueError, match=rf"e\.pt: 'entity' must hold its numbers as .*{words}"):
+        tables.open(tmp_path / "e.pt")
+    rows = make().resolve_conj().resolve_neg().contiguous()
+    torch.save({"entity": rows}, tmp_path / "e.pt")
+    own = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+    agree(tables.open(tmp_path / "e.pt"), own)
+
+
+def test_a_negated_tensor_is_no_table():
+    with pytest.raises(ValueError, match="negated lazily"):
+        tables.open(torch._neg_view(made()))
+
+
+def packed_again(path, *, order=slice(None), changed=None):
+    """The same records by another program, as zip -0 does, some of them changed."""
+    with zipfile.ZipFile(path) as old:
+        records = {it.filename: old.read(it) for it in old.infolist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for name in list(records)[order]:
+            new.writestr(name, (changed or {}).get(name.rpartition("/")[2], records[name]))
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_an_archive_that_was_packed_again_is_read_right_or_not_at_all(tmp_path, is_turned):
+    """Torch computes where records lie by the rules of its own writer."""
+    first, second = made(5), made(7)
+    torch.save({"first": first, "second": second}, tmp_path / "e.pt")
+    packed_again(tmp_path / "e.pt", order=slice(None, None, -1 if is_turned else None))
+    assert torch.equal(torch.load(tmp_path / "e.pt")["second"], second)
+    for name, rows, is_refused in (("first", first, is_turned), ("second", second, True)):
+        source = f"{tmp_path / 'e.pt'}:{name}"
+        if is_refused:
+            with pytest.raises(ValueError, match="its records do not lie as torch"):
+                tables.open(source)
+        else:
+            assert torch.equal(tables.open(source).block(0, len(rows)), rows)
+
+
+def test_an_archive_of_the_other_byte_order_is_refused(tmp_path):
+    torch.save(made(), tmp_path / "e.pt")
+    packed_again(tmp_path / "e.pt", changed={"byteorder": b"big"})
+    with pytest.raises(ValueError, match="the order of its bytes is not this machine's"):
+        tables.open(tmp_path / "e.pt")
+
+
+def test_a_tensor_beyond_its_record_is_refused(tmp_path):
+    torch.save(made(), tmp_path / "e.pt")
+    packed_again(tmp_path / "e.pt", changed={"0": b"\0" * 40})
+    with pytest.raises(ValueError, match=r"contradicts itself: \[7, 3\] .* a record of 40 bytes"):
+        tables.open(tmp_path / "e.pt")
+
+
+def nested(path):
+    found = {"entity": made()}
+    found["itself"] = found
+    torch.save(found, path)
+
+
+def without_end(path):
+    torch.save(made(), path)
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def no_directory(path):
+    """What torch reads and Python's zipfile does not."""
+    torch.save(made(), path)
+    raw = path.read_bytes()
+    entry = raw.index(b"PK\1\2")
+    path.write_bytes(raw[: entry + 6] + b"\xff" + raw[entry + 7 :])  # of a later version
+
+
+def npy_of(shape):
+    def write(path):
+        facts = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, facts)
+            file.write(b"\0" * 1600)
+
+    return write
+
+
+def npy_header(text):
+    def write(path):
+        header = text.ljust(118).encode()
+        path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
+
+    return write
+
+
+def safetensors_of(**changed):
+    def write(path):
+        facts = {"dtype": "F32", "shape": [7, 3], "data_offsets": [0, 84]} | changed
+        header = json.dumps({"entity": facts}).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 84)
+
+    return write
+
+
+DAMAGED = {
+    "e.pt sparse": (
+        lambda path: torch.save(made().to_sparse(), path),
+        "must be dense; got torch.sp",
+    ),
+    "e.pt meta": (lambda path: torch.save(made().to("meta"), path), "cannot be read in place"),
+    "e.pt nested": (nested, "cannot read it: RecursionError"),
+    "e.pt cut": (without_end, "torch.load of plain weights cannot read it"),
+    "e.pt directory": (no_directory, "torch.load of plain weights cannot read it"),
+    "e.npy negative": (npy_of((-50, 8)), r"rows of at least one number; got shape \[-50, 8\]"),
+    "e.npy both": (npy_of((-50, -8)), "rows of at least one number"),
+    "e.npy empty": (npy_of((50, 0)), "rows of at least one number"),
+    "e.npy huge": (npy_of((10**30, 1)), "rows of at least one number"),
+    "e.npy deep": (npy_header("(" * 5000), "not an array of numpy"),
+    "e.npy list": (npy_header("{'descr': [], 'fortran_order': False, 'shape': 3}"), "not an array"),
+    "e.safetensors infinite": (
+        safetensors_of(shape=[float("inf"), 3]),
+        r"'entity': shape must be a list of integers; got \[inf, 3\]",
+    ),
+    "e.safetensors fraction": (safetensors_of(shape=[7.9, 3]), "shape must be a list of integers"),
+    "e.safetensors text": (
+        safetensors_of(shape="73"),
+        "must be a list of integers; got '73'",
+    ),
+    "e.safetensors one": (safetensors_of(data_offsets=[0]), "data_offsets must be two"),
+    "e.safetensors float": (
+        safetensors_of(data_offsets=[0.0, 84.0]),
+        "data_offsets must be a",
+    ),
+    "e.safetensors kind": (safetensors_of(dtype=["F32"]), r"floating point; got \['F32'\]"),
+    "e.safetensors none": (
+        safetensors_of(shape=None),
+        "must be a list of integers; got None",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files_are_an_error_of_one_line_with_the_file(tmp_path, name):
+    write, words = DAMAGED[name]
+    path = tmp_path / name.split(" ")[0]
+    write(path)
+    with pytest.raises((ValueError, TypeError), match=words) as error:
+        tables.open(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("write", [as_hdf5, as_chunked_hdf5])
+def test_damaged_hdf5_is_an_error_of_one_line_with_the_file(tmp_path, write):
+    raw, picked, said = write(tmp_path, made()).read_bytes(), random.Random(0), []
+    for number in range(200):
+        at = picked.randrange(len(raw))
+        path = tmp_path / f"{number}.h5"  # HDF5 goes on with a file of that name that is open
+        path.write_bytes(raw[:at] + picked.randbytes(4) + raw[at + 4 :])
+        try:
+            table = tables.open(path)
+            table.block(0, min(len(table), 200))
+        except (ValueError, TypeError) as error:
+            said.append(str(error))
+    assert len(said) > 20
+    assert all(it.startswith(f"{tmp_path}") and it.isprintable() for it in said)
+
+
+def elsewhere(path, kind):
+    """A file whose rows lie in another."""
+    h5py = pytest.importorskip("h5py")
+    rows, other = made().numpy(), path.with_name("other.h5")
+    with h5py.File(other, "w") as file:
+        file["rows"] = rows
+        offset = file["rows"].id.get_offset()
+    with h5py.File(path, "w") as file:
+        if kind == "external storage":
+            layout = [(str(other), offset, rows.nbytes)]
+            file.create_dataset("embeddings", rows.shape, "f4", external=layout)
+        elif kind == "a virtual dataset":
+            virtual = h5py.VirtualLayout(rows.shape, "f4")
+            virtual[:] = h5py.VirtualSource(str(other), "rows", rows.shape)
+            file.create_virtual_dataset("embeddings", virtual)
+        elif kind == "an external link":
+            file["embeddings"] = h5py.ExternalLink(str(other), "rows")
+        else:
+            file["group"] = h5py.ExternalLink("other.h5", "/")
+    return f"{path}:group/rows" if kind == "a linked group" else path
+
+
+@pytest.mark.parametrize(
+    "kind", ["external storage", "a virtual dataset", "an external link", "a linked group"]
+)
+def test_hdf5_leads_to_no_other_file_unless_it_is_trusted(tmp_path, kind):
+    source = elsewhere(tmp_path / "e.h5", kind)
+    words = "an external link" if kind == "a linked group" else kind
+    with pytest.raises(ValueError, match=rf"e\.h5: .* must hold .*{words} .*other.*trust=True"):
+        tables.open(source)
+    with pytest.raises(ValueError, match="trust=True reads them"):
+        tables.open([source, made()])
+    agree(tables.open(source, trust=True), made())
+    assert torch.equal(tables.open([made(), source], trust=True).block(7, 14), made())

@@ -15,6 +15,7 @@ from rich.console import Console
 from kgfast.plots import plot
 from kgfast.training.logs import COLUMNS, METRICS, Logs, read_rows
 from kgfast.training.progress import Progress
+from kgfast.training.run_folder import RunFolder
 
 
 def training_row(step):
@@ -56,11 +57,18 @@ def test_both_files_hold_the_rows(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 5000, "{", "[]", "{}"], ids=len)
+NO_ROWS = [
+    *("[" * 100_000, "9" * 5000, "{", "[]", "{}", '{"step": 3, "loss": "x"}'),
+    *('{"step": 3, "loss": NaN}', '{"step": 3, "dim": [1]}', f'{{"step": 3, "lr": 1{"0" * 400}}}'),
+    *(b'{"step": 3, "split": "\xff"}', b"\xff\xfe"),
+]
+
+
+@pytest.mark.parametrize("line", NO_ROWS, ids=range(len(NO_ROWS)))
 def test_a_line_that_is_no_row_is_named(tmp_path, line):
     write(tmp_path, rows_until(2))
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write(line + "\n")
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
     with pytest.raises(ValueError, match=r"metrics\.jsonl:3: not a row of a log") as error:
         read_rows(tmp_path)
     assert len(str(error.value)) < 300 + len(str(tmp_path))
@@ -260,3 +268,24 @@ class TestPlot:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(ImportError, match="kgfast plot needs matplotlib: pip install"):
             plot(tmp_path)
+
+
+def test_a_table_that_is_none_is_named(tmp_path):
+    write(tmp_path, rows_until(2))
+    for text in (b"\xff\xfe", b'"' + b"x" * 200_000):
+        (tmp_path / "metrics.csv").write_bytes(text)
+        with pytest.raises(ValueError, match=r"metrics\.csv: not the table of a log"):
+            Logs(tmp_path, resume_step=1, tensorboard=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[", "3", '{"steps": "x"}', '{"seconds_training": NaN}', '{"test": {"mrr": [1]}}'),
+        *('{"test": 3}', '{"best_step": {}}', b"\xff"),
+    ],
+)
+def test_a_result_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "result.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=r"result\.json: not the result of a run: "):
+        RunFolder(tmp_path).read_result()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from kgfast.graph.nearest import shown
+from kgfast.graph.nearest import reading, shown
 from kgfast.graph.pair_index import check_sizes, differs_from_previous, narrow_dtype
 from kgfast.graph.stored.folder import PARTS, GrowingArray, write_manifest
 from kgfast.graph.stored.inputs import ORDERS, Asked, Column, Columns, IdFile, open_files
@@ -188,10 +188,11 @@ class _Builder:
         path = self.work / name
         made_of = json.loads(json.dumps(made_of))  # as it is read again
         if path.exists():
-            found: dict[str, Any] = json.loads(path.read_text())
-            if {key: found.get(key) for key in made_of} == made_of:
-                self.advance(found["steps"])
-                return found
+            with reading(path, f"damaged: delete {self.work}, and build again"):
+                found: dict[str, Any] = dict(json.loads(path.read_text()))
+                if {key: found.get(key) for key in made_of} == made_of:
+                    self.advance(int(found["steps"]))
+                    return found
             path.unlink()
         facts = {**made_of, **make()}
         beside = path.with_suffix(".tmp")
@@ -221,7 +222,8 @@ class _Builder:
             steps += len(head)
             sizes[0] = max(sizes[0], int(head.max()) + 1, int(tail.max()) + 1)
             sizes[1] = max(sizes[1], int(relation.max()) + 1)
-            check_sizes(*sizes)
+            with reading(file.path, "its ids"):
+                check_sizes(*sizes)
             runs.append(f"run-{number}-{len(runs)}")
             save_run(self._path(runs[-1], "tail"), sorted_columns(columns))
             self.advance(len(head))

@@ -12,7 +12,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph.nearest import shown
-from kgfast.graph.pair_index import PairIndex
+from kgfast.graph.nearest import reading, shown
+from kgfast.graph.pair_index import PairIndex, check_sizes
 
 MANIFEST = "known.json"
 FORMAT, VERSION = "kgfast known triples", 1
@@ -132,7 +132,7 @@ def open_folder(path: str | os.PathLike[str], *, verify: bool) -> Stored:
     for side, arrays in facts["sides"].items():
         parts = [_mapped(folder / f"{side}.{name}.npy", arrays[name], verify) for name in PARTS]
         pairs, indptr, answers = parts
-        indices[side] = PairIndex(pairs, indptr, answers, *sizes[side])
+        indices[side] = PairIndex(pairs, indptr, answers, *sizes[side], folder / side)
     return Stored(facts["num_entities"], facts["checksum"], indices)
 
 
@@ -142,11 +142,9 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path}: no such file: {folder} is no folder that KnownTriples.build wrote"
         )
-    try:
-        facts = json.loads(path.read_text())
+    with reading(path, "not what kgfast writes"):
+        facts = json.loads(path.read_text(encoding="utf-8"))
         is_ours, version = facts["format"] == FORMAT, facts["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not what kgfast writes: {error!s:.120}") from None
     if not is_ours:
         raise ValueError(f"{path}: not what kgfast writes: format {shown(facts['format'])}")
     if version != VERSION:
@@ -154,19 +152,27 @@ def _manifest(folder: Path) -> dict[str, Any]:
             f"{path}: of version {shown(version)}; this kgfast reads version {VERSION}: build the "
             f"folder again"
         )
-    try:
+    with reading(path, "damaged"):
         numbers = [facts["num_entities"], facts["num_relations"]]
-        arrays = [facts["sides"][side][name] for side in facts["sides"] for name in PARTS]
+        sides = {side: [facts["sides"][side][name] for name in PARTS] for side in facts["sides"]}
+        arrays = [it for parts in sides.values() for it in parts]
         numbers += [it["count"] for it in arrays]
-        is_whole = all(isinstance(it, int) and it >= 0 for it in numbers)
-        is_whole &= {"tail", "head"} <= set(facts["sides"]) <= {"tail", "head", "relation"}
+        is_whole = all(type(it) is int and it >= 0 for it in numbers)
+        is_whole &= {"tail", "head"} <= set(sides) <= {"tail", "head", "relation"}
         is_whole &= all(it["dtype"] in ("int32", "int64") for it in arrays)
-        is_whole &= isinstance(facts["checksum"], str)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged: {error!r:.120}") from None
-    if not is_whole:
-        raise ValueError(f"{path}: damaged: its numbers contradict each other")
+        is_whole &= all(isinstance(it, str) for it in _texts(facts, arrays))
+        is_whole &= len({ids["count"] for _, _, ids in sides.values()}) == 1
+        for pairs, indptr, _ in sides.values():
+            is_whole &= pairs["dtype"] == "int64" and indptr["count"] == pairs["count"] + 1
+        if not is_whole:
+            raise ValueError("its numbers contradict each other")
+        check_sizes(*numbers[:2], has_relations="relation" in sides)
     return dict(facts)
+
+
+def _texts(facts: Mapping[str, Any], arrays: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the checksums of a manifest, which are text."""
+    return [facts["checksum"], *(it["blake2b"] for it in arrays)]
 
 
 def _mapped(path: Path, facts: Mapping[str, Any], verify: bool) -> Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kgfast.graph.ids import INT64_MAX, read_id
-from kgfast.graph.nearest import shown
+from kgfast.graph.nearest import reading, shown
 from kgfast.graph.pair_index import narrow_dtype
 
 Column = npt.NDArray[Any]
@@ -127,12 +127,8 @@ def _open(path: Path, asked: Asked) -> IdFile:
 
 
 def _npy(path: Path, asked: Asked) -> IdFile:
-    try:
+    with reading(path, "no array of numpy that can be read, or truncated"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(
-            f"{path}: no array of numpy that can be read, or truncated: {error!s:.160}"
-        ) from None
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] != 3:
         shape = list(array.shape) if isinstance(array, np.ndarray) else "several arrays"
         raise ValueError(f"{path}: triples must have shape [T, 3]; got {shape}")
@@ -168,40 +164,37 @@ def _numbers(path: Path, file: BinaryIO, dtype: Any, offset: int, count: int) ->
 
 def _parquet(path: Path, asked: Asked) -> IdFile:
     try:
-        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise ImportError(
             f'{path}: reading Parquet needs pyarrow: pip install "kgfast[data]"'
         ) from None
-    try:
-        file = parquet.ParquetFile(path, buffer_size=_PIECE, pre_buffer=False)
-    except (pyarrow.ArrowException, OSError) as error:
-        text = str(error).splitlines()[0]
-        raise ValueError(f"{path}: no valid Parquet file, or truncated: {text}") from None
-    with file:
+    with (
+        reading(path, "no valid Parquet file, or truncated"),
+        parquet.ParquetFile(path, buffer_size=_PIECE, pre_buffer=False) as file,
+    ):
         columns, rows = file.schema_arrow.names, file.metadata.num_rows
     for names in TRIPLE_COLUMNS:
         if set(names) <= set(columns):
             return IdFile(path, rows, partial(_parquet_pieces, path, names, asked))
     known = " or ".join(", ".join(names) for names in TRIPLE_COLUMNS)
-    raise ValueError(f"{path}: expected columns {known}; got {', '.join(columns)}")
+    raise ValueError(f"{path}: expected columns {known}; got {shown(columns)}")
 
 
 def _parquet_pieces(path: Path, names: tuple[str, ...], asked: Asked) -> Iterator[Columns]:
-    import pyarrow
     from pyarrow import parquet
 
     first = 0
-    try:
-        with parquet.ParquetFile(path, buffer_size=_PIECE, pre_buffer=False) as file:
-            for batch in file.iter_batches(batch_size=_PIECE, columns=list(names)):
-                found = [batch.column(name) for name in names]
-                yield _checked(path, [_of_arrow(path, it, first) for it in found], first, asked)
-                first += len(batch)
-    except (pyarrow.ArrowException, OSError) as error:
-        text = str(error).splitlines()[0]
-        raise ValueError(f"{path}: cannot be read from row {first} on: {text}") from None
+    with parquet.ParquetFile(path, buffer_size=_PIECE, pre_buffer=False) as file:
+        batches = file.iter_batches(batch_size=_PIECE, columns=list(names))
+        while True:
+            with reading(path, f"cannot be read from row {first} on"):
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                columns = [_of_arrow(path, batch.column(name), first) for name in names]
+            yield _checked(path, columns, first, asked)
+            first += len(batch)
 
 
 def _of_arrow(path: Path, column: Any, first: int) -> Column:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kgfast.graph.nearest import reading
 from kgfast.graph.pair_index import IntArray, narrow_dtype, sorted_unique
 from kgfast.graph.stored.inputs import Column, Columns
 
@@ -45,7 +46,8 @@ def save_run(path: Path, columns: Columns) -> None:
 
 def load_run(path: Path) -> Columns:
     """The columns of a run, in its file."""
-    first, second, third = np.load(path, mmap_mode="r")
+    with reading(path, f"damaged: delete {path.parent}, and build again"):
+        first, second, third = np.load(path, mmap_mode="r", allow_pickle=False)
     return first, second, third
 
 
