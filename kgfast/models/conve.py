@@ -10,7 +10,6 @@ from torch.nn import functional
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.models.distmult import xavier_normal
 from kgfast.models.dropout import Dropout
-from kgfast.models.evaluated import QUERY_CHUNK
 from kgfast.models.tables import Table, gathered
 
 _EVALUATED = 1 << 20  # activations of a layer at once outside of training: 4 MiB
@@ -23,8 +22,9 @@ class ConvE(Model):
     dropout are where the authors' code has them. A head query asks for the tails of (t, r^-1): the
     inverse relations are the second half of the relation table.
 
-    Queries come from a network in float32, whose last bits depend on library and batch; ranks are
-    exact given them. There are no crops.
+    Queries come from a network in float32 (float64 of float64 tables), and ranks are exact given
+    them. Ranking makes them in chunks of one shape, so that no query depends on the others; what
+    :meth:`queries` itself returns may depend on the batch in its last bits. There are no crops.
 
     Parameters
     ----------
@@ -65,7 +65,6 @@ class ConvE(Model):
     """
 
     score = "dot"
-    query_chunk = QUERY_CHUNK
     parallel_queries = True
 
     def __init__(

@@ -22,8 +22,9 @@ from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.models.base import Side, queries_at
 from kgfast.models.wrapper import Wrapper
 
-# Rows of a chunk. More make a single query slower, fewer a ranking: benchmarks/results/.
-QUERY_CHUNK = 32
+# Queries of a chunk: with more of them a single query takes longer, with fewer a ranking does.
+_CHUNK = {"cpu": 32}
+_CHUNK_ELSEWHERE = 1024
 _OF_KGFAST = "kgfast."  # modules whose arithmetic is a row at a time, or in chunks already
 
 Make = Callable[[Tensor, Tensor], Tensor]  # anchors and relations -> queries
@@ -39,10 +40,11 @@ def evaluated_queries(
     Parameters
     ----------
     model : Model
-        Its attribute ``query_chunk`` says how many queries are made at once, and None that no
-        query depends on the others anyway. Where there is none, models of kgfast count as the
-        latter, and :data:`QUERY_CHUNK` queries of any other are made at once. Its attribute
-        ``parallel_queries`` says that several threads may call ``queries`` at once.
+        Its attribute ``query_chunk`` is the number of queries that are made at once, or None: no
+        query depends on the others anyway. Without the attribute :func:`query_chunk` of them are
+        made at once, unless kgfast has the arithmetic of the model. Its attribute
+        ``parallel_queries``, of its own class, says that several threads may call ``queries`` at
+        once.
     anchors, relations, side, dim
         As of :func:`queries_at`.
 
@@ -52,7 +54,7 @@ def evaluated_queries(
         For another ``query_chunk``, and what :func:`queries_at` raises.
     """
     maker = getattr(model, "query_maker", model)
-    while (size := _chunk_of(maker)) is None and isinstance(maker, Wrapper):
+    while (size := _chunk_of(maker, anchors.device)) is None and isinstance(maker, Wrapper):
         maker = maker.model
 
     def make(anchors: Tensor, relations: Tensor) -> Tensor:
@@ -60,8 +62,14 @@ def evaluated_queries(
 
     if size is None:
         return make(anchors, relations)
-    parallel = bool(getattr(maker, "parallel_queries", False))
+    # A class that inherits the attribute may have changed what it says.
+    parallel = bool(vars(type(maker)).get("parallel_queries", False))
     return in_chunks(make, anchors, relations, size, parallel=parallel)
+
+
+def query_chunk(device: torch.device) -> int:
+    """Return the number of queries that are made at once on a device."""
+    return _CHUNK.get(device.type, _CHUNK_ELSEWHERE)
 
 
 def in_chunks(
@@ -123,12 +131,14 @@ def run_alone(
                 work(number)
 
 
-def _chunk_of(maker: Any) -> int | None:
-    """The number of queries that a model makes at once; None where that does not matter."""
+def _chunk_of(maker: Any, device: torch.device) -> int | None:
+    """Return the number of queries that a model makes at once; None where it does not matter."""
     if not hasattr(maker, "query_chunk"):
         makers = (getattr(maker, name, None) for name in ("queries", "_queries"))
         homes = [str(getattr(it, "__module__", "")) for it in makers if it is not None]
-        return None if all(home.startswith(_OF_KGFAST) for home in homes) else QUERY_CHUNK
+        is_known = all(home.startswith(_OF_KGFAST) for home in homes)
+        is_network = hasattr(maker, "parallel_queries") or not is_known
+        return query_chunk(device) if is_network else None
     size = maker.query_chunk
     if size is None:
         return None
@@ -140,7 +150,7 @@ def _chunk_of(maker: Any) -> int | None:
 
 
 def _padded(ids: Tensor, count: int) -> Tensor:
-    """As many ids, the first one again at the end."""
+    """Append the first id until there are ``count``."""
     missing = count - len(ids)
     return torch.cat([ids, ids[:1].expand(missing)]) if missing else ids
 

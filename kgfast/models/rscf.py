@@ -19,7 +19,7 @@ from kgfast.models.base import (
 )
 from kgfast.models.complex import ComplEx
 from kgfast.models.distmult import DistMult
-from kgfast.models.evaluated import QUERY_CHUNK, in_chunks, run_alone
+from kgfast.models.evaluated import in_chunks, query_chunk, run_alone
 from kgfast.models.filters import SMALLEST_NORM, filters_of
 from kgfast.models.rotate import RotatE
 from kgfast.models.transe import TransE
@@ -132,7 +132,8 @@ class RSCF(Wrapper):
             filters = _Filters(self, side, self._checked(dims))
             if torch.is_grad_enabled():
                 return filters.queries(anchors, relations)
-            return in_chunks(filters.queries, anchors, relations, QUERY_CHUNK, parallel=True)
+            size = query_chunk(self.entity.device)
+            return in_chunks(filters.queries, anchors, relations, size, parallel=True)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """The entity table and, where relations are filtered, the factor ``[N, dims]``."""

@@ -189,7 +189,8 @@ class Trainer:
         ----------
         resume : bool
             Go on from the newest checkpoint of the run folder, if there is one. What comes out is
-            bit-equal to an uninterrupted run with as many threads. The data must be the graph that
+            bit-equal to an uninterrupted run with as many threads (most models: with any number;
+            see ``threads`` of :class:`kgfast.training.Config`). The data must be the graph that
             the run began with; the order of its names and of its lines does not matter. A run that
             has nothing left to do stays as it is, and what its result says is returned.
         trust_data : bool

@@ -234,6 +234,22 @@ def test_a_model_says_how_many_queries_it_makes_at_once():
             queries_of(model, HEADS, RELATIONS, 90)
 
 
+def test_only_a_class_that_says_so_is_asked_by_several_threads():
+    class Watched(kgfast.ConvE):
+        def queries(self, *asked, **options):
+            found.add(threading.get_ident())
+            return super().queries(*asked, **options)
+
+    class Parallel(Watched):
+        parallel_queries = True
+
+    for kind, own in ((Watched, True), (Parallel, False)):
+        found: set[int] = set()
+        with threads(2):
+            queries_of(kind.init(N, R, 8, embedding_height=2, seed=0), HEADS, RELATIONS, 90)
+        assert (found == {threading.get_ident()}) == own
+
+
 def test_an_error_of_a_worker_is_raised_and_ends_the_others():
     model = conve()
     broken = HEADS.clone()

@@ -38,7 +38,9 @@ class Config(Sections):
     device : str
         ``auto``: the GPU if there is one.
     threads : int, optional
-        Of torch and the kernels; as many as torch has by default.
+        Of torch and the kernels; as many as torch has by default. A run that goes on with another
+        number stays the same to the bit, but for conve and for MED around RSCF: their gradients
+        hold matrix products of torch, whose last bits depend on it.
 
     Examples
     --------
