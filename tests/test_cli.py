@@ -1,12 +1,14 @@
 """The command line: what it prints, where it stops, and with what exit code."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -448,6 +450,30 @@ def test_python_m_kgfast():
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: none.yaml: no such config file, nor one of the package")
     assert result.stderr.count("\n") == 1
+
+
+def test_an_output_that_has_not_all_characters(tmp_path):
+    """Names are escaped there; JSON stays JSON."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for name, count in (("entity", 3), ("relation", 1)):
+        np.save(folder / name, np.arange(2.0 * count, dtype=np.float32).reshape(count, 2))
+    config = {"model": "TransE", "score": "l1", "dim": 2, "num_entities": 3, "num_relations": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "entities.json").write_text(json.dumps(["Zürich", "東京", "x"]))
+    (folder / "relations.json").write_text(json.dumps(["größer"]))
+    words = ["predict", str(folder), "--head", "Zürich", "--relation", "größer", "--k", "3"]
+    command = [sys.executable, "-m", "kgfast", *words]
+    for encoding in ("ascii", "utf-8", "latin-1"):
+        own = os.environ | {"PYTHONIOENCODING": encoding}
+        shown = subprocess.run(command, capture_output=True, env=own)
+        assert shown.returncode == 0, shown.stderr
+        said = shown.stdout.decode(encoding)
+        assert ("東京" if encoding == "utf-8" else r"\u6771\u4eac") in said
+        assert (r"Z\xfcrich" if encoding == "ascii" else "Zürich") in said
+        lines = subprocess.run([*command, "--json"], capture_output=True, env=own, check=True)
+        found = [json.loads(line) for line in lines.stdout.decode(encoding).splitlines()]
+        assert {it["tail"] for it in found} == {"Zürich", "東京", "x"}
 
 
 def test_the_entry_point():

@@ -141,6 +141,8 @@ def _among_negatives(
     random_sampling: bool,
 ) -> dict[str, float]:
     converted = from_official(model)
+    if not isinstance(split, Mapping) or "head" not in split:
+        raise ValueError(f"test_triples must be a split with a head; got {shown(split)}")
     num_nodes = None if entity_dict is None else _num_nodes(entity_dict)
     if random_sampling:
         split = {**split, **_random_negatives(split, converted.num_entities, num_nodes, args)}
@@ -163,8 +165,6 @@ def _random_negatives(
     split: Mapping[str, Any], num_entities: int, num_nodes: Mapping[str, int] | None, args: Any
 ) -> dict[str, Tensor]:
     """``head_neg`` and ``tail_neg``, within the type where there are types."""
-    if not isinstance(split, Mapping) or "head" not in split:
-        raise ValueError(f"test_triples must be a split with a head; got {shown(split)}")
     shape = (len(split["head"]), int(args.neg_size_eval_train))
     negatives = {}
     for side in SIDES:

@@ -223,6 +223,13 @@ def test_what_does_not_fit_is_named(model, args, error, message):
 def test_bad_triples():
     with pytest.raises(ValueError, match="test_triples is empty"):
         test_step(Official("TransE"), [], TRUE, ARGS)
+    with pytest.raises(ValueError, match="test_triples must be triples; got None"):
+        test_step(Official("TransE"), None, TRUE, ARGS)
+    with pytest.raises(ValueError, match="all_true_triples must be triples; got None"):
+        test_step(Official("TransE"), TEST, None, ARGS)
+    for split in (None, {}):
+        with pytest.raises(ValueError, match="test_triples must be a split with a head"):
+            ogb_test_step(Official("TransE"), split, ARGS, random_sampling=True)
     with pytest.raises(ValueError, match=r"tail 40 must be in 0..39"):
         test_step(Official("TransE"), [(0, 0, 40)], TRUE, ARGS)
 

@@ -183,6 +183,10 @@ def test_top10_of_wikikg90m(tmp_path):
         ({"tail": np.zeros(3, int)}, ValueError, "tail must have one id for each of 30"),
         ({"tail": np.full(T, N)}, ValueError, "must be in 0..23"),
         ({"head_type": ["drug"] * T}, ValueError, "the split has head_type.*num_nodes="),
+        ({"head": np.zeros((1, T), int)}, ValueError, r"head must have one axis; .*\[1, 30\]"),
+        ({"relation": np.array(0)}, ValueError, r"relation must have one axis; got shape \[\]"),
+        ({"head_neg": [[1], [2, 3]] * 15}, ValueError, "head_neg must have a row for each of 30"),
+        ({"head_neg": np.zeros(T, int)}, ValueError, "head_neg must have a row for each of 30"),
     ],
 )
 def test_splits_that_are_refused(change, error, message):
@@ -206,6 +210,45 @@ def test_types_that_are_refused(change, message):
     split["head_type"][0] = "disease"
     with pytest.raises(ValueError, match=message):
         ogb.evaluate(model(), split | change, num_nodes=NUM_NODES)
+
+
+@pytest.mark.parametrize("name", ["head", "relation", "tail"])
+def test_ids_that_are_none_are_named(name):
+    with pytest.raises(ValueError, match=f"{name} must be ids of one axis; got None"):
+        ogb.evaluate(model(), wikikg2() | {name: None})
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_an_empty_split_is_named(full):
+    empty = {name: ids[:0] for name, ids in wikikg2().items()}
+    with pytest.raises(ValueError, match="head is empty: there is nothing to rank"):
+        ogb.evaluate(model(), empty, full=full)
+    assert len(ogb.known_triples(empty)) == 0
+
+
+def test_no_splits_are_named():
+    for split in (None, [1, 2], "x"):
+        for call in (lambda it: ogb.evaluate(model(), it), ogb.known_triples):
+            with pytest.raises(ValueError, match="split must be a mapping"):
+                call(split)
+    for counts in (3, {"drug": "x"}, {"drug": -1}, ["drug"]):
+        with pytest.raises(ValueError, match="num_nodes must map names of types to numbers"):
+            ogb.evaluate(model(), biokg()[0], num_nodes=counts)
+    for types in (None, 3, [["drug"]] * T):
+        with pytest.raises(ValueError, match="head_type"):
+            ogb.evaluate(model(), biokg()[0] | {"head_type": types}, num_nodes=NUM_NODES)
+
+
+def test_arrays_of_negative_strides():
+    split = wikikg2()
+    turned = {name: np.asarray(ids)[::-1] for name, ids in split.items()}
+    expected, found = (ogb.evaluate(model(), it).sampled for it in (split, turned))
+    assert torch.equal(found.greater, expected.greater.flip(0))
+    hr = np.stack([np.arange(9), np.zeros(9, int)], 1)
+    first = ogb.predict_top10(model(), hr)
+    assert np.array_equal(ogb.predict_top10(model(), hr[::-1]), first[::-1])
+    tails = np.arange(9)
+    assert ogb.top10_mrr(tails[::-1], first[::-1]) == ogb.top10_mrr(tails, first)
 
 
 def test_nodes_of_another_graph_are_refused():

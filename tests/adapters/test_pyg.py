@@ -94,3 +94,47 @@ def test_what_does_not_fit_is_named(monkeypatch):
     monkeypatch.setattr(kge.RotatE, "forward", lambda self, *hrt: kge.DistMult.forward(self, *hrt))
     with pytest.raises(ValueError, match="RotatE of PyG: kgfast scores"):
         from_pyg(made("rotate"))
+
+
+HEAD, RELATION, TAIL = triples().T
+BAD = {
+    "short": (
+        {"rel_type": RELATION[:3]},
+        "rel_type must have one id for each of 25 triples, as",
+    ),
+    "two axes": ({"head_index": HEAD[None]}, r"head_index must have one axis; got shape \[1, 25\]"),
+    "a column": ({"tail_index": TAIL[:, None]}, r"tail_index must have one axis; .* \[25, 1\]"),
+    "no axis": ({"head_index": HEAD[0]}, r"head_index must have one axis; got shape \[\]"),
+    "None": ({"tail_index": None}, "tail_index must be ids of one axis; got None"),
+    "floats": ({"rel_type": RELATION.double()}, "rel_type must be integers, got dtype torch.float"),
+    "names": ({"head_index": ["a"] * 25}, "head_index must be integers, got names"),
+    "one empty": ({"head_index": HEAD[:0]}, "rel_type must have one id for each of 0 triples"),
+    "out of range": ({"head_index": HEAD + NODES}, "head .* must be in 0..59"),
+    "k": ({"k": "3"}, "k must be an int; got '3'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_ids_that_do_not_fit_are_named(name):
+    change, message = BAD[name]
+    given = {"head_index": HEAD, "rel_type": RELATION, "tail_index": TAIL} | change
+    with pytest.raises((ValueError, TypeError), match=message):
+        tested(made("transe"), **given, batch_size=20, log=False)
+
+
+def test_ids_may_be_arrays_in_any_order():
+    model = made("transe")
+    expected = tested(model, *triples().T, 20, log=False)
+    assert tested(model, *triples().numpy()[::-1].T, 20, log=False) == pytest.approx(expected)
+    assert tested(model, *triples().T.int(), 20, log=False) == expected
+    assert tested(model, *triples().T.tolist(), 20, log=False) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_rounded_by_pyg(dtype):
+    model = made("rotate").to(dtype)
+    with pytest.raises(
+        ValueError, match=rf"computes in {dtype}, whose rounding is PyG's, .* convert model.float"
+    ):
+        from_pyg(model)
+    assert type(from_pyg(model.float())) is kgfast.RotatE

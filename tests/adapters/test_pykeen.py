@@ -357,6 +357,34 @@ def test_triples_of_another_graph():
         KgfastEvaluator().evaluate(trained("complex"), **other)
 
 
+BAD = {
+    "None": ({"mapped_triples": None}, "mapped_triples must be a tensor .* got NoneType"),
+    "an array": (
+        {"mapped_triples": np.zeros((3, 3), int)},
+        "mapped_triples must .* ndarray",
+    ),
+    "two columns": ({"mapped_triples": torch.zeros(3, 2).long()}, r"mapped_triples .* \[3, 2\]"),
+    "one triple": ({"mapped_triples": torch.zeros(3).long()}, r"mapped_triples must be .* \[3\]"),
+    "floats": ({"mapped_triples": torch.zeros(3, 3)}, "mapped_triples must be integers, got dtype"),
+    "none": ({"mapped_triples": torch.zeros(0, 3).long()}, "mapped_triples is empty"),
+    "a filter": ({"additional_filter_triples": 3}, "additional_filter_triples must be .* got int"),
+    "filters": ({"additional_filter_triples": [None]}, "additional_filter_triples .* got NoneType"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_triples_that_do_not_fit_are_named(name):
+    change, message = BAD[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        KgfastEvaluator().evaluate(trained("complex"), **arguments() | change)
+
+
+def test_half_precision_is_rounded_by_pykeen():
+    model = trained("transe l1").bfloat16()
+    with pytest.raises(ValueError, match=r"computes in torch.bfloat16, whose rounding is PyKEEN's"):
+        from_pykeen(model)
+
+
 def test_nan_is_an_error_unless_it_is_asked_to_be_the_worst():
     model = trained("distmult")
     with torch.no_grad():
