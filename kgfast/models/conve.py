@@ -186,7 +186,7 @@ class ConvE(Model):
             for table, ids in ((self.entity, anchors), (self.relation, relations))
         ]
         image = self.image_dropout(self.image_norm(torch.cat(rows, 2)))  # [B, 1, 2H, W]
-        features = self.feature_norm(self.convolution(image)).relu()
+        features = _relu(self.feature_norm(self.convolution(image)))
         features = self.feature_dropout(features).flatten(1)  # [B, hidden]
         hidden = self._normalised(self.hidden_dropout(self.projection(features)))
         return hidden.relu().to(self._dtype)
@@ -204,6 +204,11 @@ class ConvE(Model):
     def crop_width(self, dim: int) -> int | None:
         """A network has no crops."""
         raise ValueError("dims: ConvE cannot be cropped")
+
+
+def _relu(values: Tensor) -> Tensor:
+    """Return ``values.relu()``, in place where no gradient needs them: they are large."""
+    return values.relu() if torch.is_grad_enabled() else values.relu_()
 
 
 _Layer = TypeVar("_Layer", nn.Conv2d, nn.Linear)

@@ -162,7 +162,7 @@ def _is_surrounded() -> bool:
 
 
 def _share_out(work: Callable[[int], None], chunks: int) -> None:
-    """Call ``work`` on as many threads as torch has, each of which leaves torch one."""
+    """Call ``work`` on as many threads as torch has, the caller too; each leaves torch one."""
     numbers, workers, stopped = count(), torch.get_num_threads(), Event()
     inference = torch.is_inference_mode_enabled()
 
@@ -176,12 +176,15 @@ def _share_out(work: Callable[[int], None], chunks: int) -> None:
             while not stopped.is_set() and (number := next(numbers)) < chunks:
                 work(number)
 
-    pool = _pools.get(workers)
+    others = workers - 1
+    pool = _pools.get(others)
     if pool is None:
-        pool = _pools.setdefault(workers, ThreadPoolExecutor(workers, "kgfast-queries"))
+        pool = _pools.setdefault(others, ThreadPoolExecutor(others, "kgfast-queries"))
     futures: list[Future[None]] = []
     try:
-        futures += [pool.submit(works) for _ in range(min(workers, chunks))]
+        for _ in range(min(others, chunks - 1)):
+            futures.append(pool.submit(works))
+        works()
         for future in futures:
             future.result()
     finally:
