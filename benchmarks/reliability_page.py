@@ -25,7 +25,7 @@ GROUPS = {
     "valid": "valid calls, against the oracles",
     "state": "the same under another global state",
     "invalid": "invalid arguments",
-    "files": "mutated data folders and configs",
+    "files": "mutated data folders, configs and files of other readers",
     "checkpoints": "mutated checkpoints",
     "processes": "threads, forks, signals, memory",
     "runs": "kills, full disks, two writers, other graphs",

@@ -96,24 +96,28 @@ def safetensors(path: Path, name: str | None) -> Place:
         header = json.loads(file.read(size))
         tensors = {key: dict(value) for key, value in header.items() if key != "__metadata__"}
     chosen = _chosen(path, name, tensors)
-    kind, shape, places = (tensors[chosen].get(it) for it in ("dtype", "shape", "data_offsets"))
-    for field, value in (("shape", shape), ("data_offsets", places)):
-        if not (isinstance(value, list) and all(type(it) is int for it in value)):
-            raise ValueError(
-                f"{path}: {shown(chosen)}: {field} must be a list of integers; got {shown(value)}"
-            )
+    kind, what = tensors[chosen].get("dtype"), f"{path}: {shown(chosen)}"
+    shape = _integers(what, tensors[chosen], "shape")
+    places = _integers(what, tensors[chosen], "data_offsets")
     if len(places) != 2:
-        raise ValueError(f"{path}: {shown(chosen)}: data_offsets must be two; got {shown(places)}")
+        raise ValueError(f"{what}: data_offsets must be two; got {shown(places)}")
     first, last = places
     if not (isinstance(kind, str) and kind in _OF_SAFETENSORS):
-        raise TypeError(f"{path}: {shown(chosen)}: it must be floating point; got {shown(kind)}")
+        raise TypeError(f"{what}: it must be floating point; got {shown(kind)}")
     dtype = _OF_SAFETENSORS[kind]
     if last - first != math.prod(shape) * dtype.itemsize or first < 0 or min(shape, default=0) < 0:
         raise ValueError(
-            f"{path}: {shown(chosen)}: its header contradicts itself: {shown(shape)} in bytes "
-            f"{shown(places)}"
+            f"{what}: its header contradicts itself: {shown(shape)} in bytes {shown(places)}"
         )
     return place_of(path, 8 + size + first, shape, dtype)
+
+
+def _integers(what: str, facts: Mapping[str, Any], field: str) -> list[int]:
+    """Return a field of a header that must be a list of integers."""
+    value = facts.get(field)
+    if not (isinstance(value, list) and all(type(it) is int for it in value)):
+        raise ValueError(f"{what}: {field} must be a list of integers; got {shown(value)}")
+    return value
 
 
 def torch_file(path: Path, name: str | None) -> Place:
@@ -156,8 +160,9 @@ def torch_file(path: Path, name: str | None) -> Place:
 
 def _byte_order(path: Path) -> bytes:
     """Return the order of bytes that an archive of torch names, read as the loader reads it."""
-    reader = torch._C.PyTorchFileReader(str(path))
-    return reader.get_record("byteorder") if reader.has_record("byteorder") else b"little"
+    reader: Any = torch._C.PyTorchFileReader(str(path))
+    order: bytes = reader.get_record("byteorder") if reader.has_record("byteorder") else b"little"
+    return order
 
 
 def _check_plain(what: str, tensor: Tensor) -> None:
