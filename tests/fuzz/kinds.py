@@ -2,6 +2,7 @@
 
 from fuzz import (
     bf16_losses,
+    changed_models,
     checkpoints,
     doors,
     evaluations,
@@ -42,6 +43,8 @@ KINDS: dict[str, Kind] = {
         Kind("topk", evaluations.topk, "valid", 40),
         Kind("indices and writes", indices.writes, "valid", 20),
         Kind("queries of models", evaluations.queries, "valid", 20),
+        Kind("batches of queries", changed_models.batches, "valid", 10),
+        Kind("forms of models", changed_models.forms, "valid", 15),
         Kind("functions of blocks", doors.blocks, "valid", 20),
         Kind("ranks of relations", doors.relations, "valid", 20),
         Kind("best facts", doors.facts, "valid", 20),
