@@ -110,7 +110,12 @@ class Prepared:
 
 
 def _resolve(owner: "Prepared | Operands", *names: str) -> None:
-    """Replace tensors with torch's negative bit by their numbers: kernels read memory as it is."""
+    """Replace tensors with torch's negative bit by their numbers: kernels read memory as it is.
+
+    Graphs of torch.compile cannot ask for the bit. Their operators do, with the tensors of a call.
+    """
+    if torch.compiler.is_compiling():
+        return
     for name in names:
         value = getattr(owner, name)
         if isinstance(value, Tensor) and value.is_neg():

@@ -14,13 +14,14 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 
 _own: ContextVar[int | None] = ContextVar("kgfast_own_threads", default=None)
 _libraries = ctypes.CDLL(torch._C.__file__)  # torch's, and those that it is linked to
 # Both set the number of the calling thread. That of MKL returns the number before.
-_set_openmp = getattr(_libraries, "omp_set_num_threads", None)
+_set_openmp: Any = getattr(_libraries, "omp_set_num_threads", None)
 _set_mkl = getattr(_libraries, "MKL_Set_Num_Threads_Local", lambda number: 0)
 HAS_OWN_NUMBERS = _set_openmp is not None and torch.backends.openmp.is_available()
 

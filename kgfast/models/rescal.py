@@ -117,7 +117,7 @@ class _Products(torch.autograd.Function):
         return _by_relation(rows, matrices, counts, turned)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
         rows, matrices = ctx.saved_tensors
         of_rows = of_matrices = None

@@ -187,7 +187,7 @@ def test_the_gradient_of_the_table_is_held_once():
     table.grad = None
     with PeakMemory("cpu") as peak:
         ops.bce_total(queries, table, None, *labels, float(rows)).backward()
-    assert peak.bytes < 1.5 * table.nbytes
+    assert peak.bytes < 1.8 * table.nbytes
     assert table.grad is not None
 
 

@@ -221,9 +221,9 @@ class Clock:
             self.asked.append((split, len(found)))
             return found
 
-        def slow_save(folder, tensors, meta):
+        def slow_save(folder, tensors, meta, **options):
             self.seconds += checkpoint
-            save(folder, tensors, meta)
+            save(folder, tensors, meta, **options)
 
         monkeypatch.setattr(Run, "_step", slow_step)
         monkeypatch.setattr(Placement, "ranks", slow_ranks)
