@@ -89,7 +89,7 @@ class Doubled(nn.Module):
 
 def forms(case: Case) -> None:
     """A model that was cast, or whose tables are parametrized, is one of the tables' values."""
-    drawn = models.draw(case, trains=True)
+    drawn = models.draw(case, trains=True, computes=False)  # it is copied
     plain, cast, side = drawn.model, case.choice(_CASTS), case.choice(SIDES)
     if cast:
         getattr(plain, cast)()

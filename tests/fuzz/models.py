@@ -62,7 +62,7 @@ class Rescal:
         return Candidates(self.entity)
 
 
-def draw(case: Case, *, trains: bool = False) -> Drawn:
+def draw(case: Case, *, trains: bool = False, computes: bool = True) -> Drawn:
     """A random model; in training with tables that require gradients, in float32 or float64.
 
     Those are parameters, or computed from leaves, as the output of an encoder is.
@@ -75,7 +75,7 @@ def draw(case: Case, *, trains: bool = False) -> Drawn:
     if name == "rescal":
         dtype = torch.float32
     leaves: list[Tensor] = []
-    is_computed = trains and case.chance(0.3)
+    is_computed = trains and computes and case.chance(0.3)
 
     def table(rows: int, width: int, scale: float = 1.0) -> Tensor:
         found = cast(scale * matrix(case, values, rows, width), dtype)
