@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import kgfast
 from kgfast.datasets import load, synthetic
-from kgfast.influence import tracin
+from kgfast.extras.influence import tracin
 from lib import options as known_options
 from lib.machine import facts, machine_line
 from lib.measure import PeakMemory, Timing, in_child

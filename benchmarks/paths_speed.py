@@ -1,4 +1,4 @@
-"""Messages of third-order paths: time and peak memory of kgfast.paths beside holding all paths.
+"""Messages of third-order paths: time and peak memory beside holding all paths.
 
     python benchmarks/paths_speed.py            10^6 paths, and what a batch of graphs has
     python benchmarks/paths_speed.py --quick    a smoke test
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "sgmp"
 from graphs import batch_of, grow
 from sgmp import SGMP
 
-from kgfast.paths import Paths
+from kgfast.extras.paths import Paths
 from lib import options as known_options
 from lib.machine import available_memory, facts, machine_line
 from lib.measure import ChildDied, PeakMemory, Stopwatch, Timing, in_child

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kgfast.planning import Plan, Work, planned
-from kgfast.planning.devices import rates_of
-from kgfast.planning.plan import MEETING_SECONDS, NETWORK
-from kgfast.planning.rates import Rates
+from kgfast.extras.planning import Plan, Work, planned
+from kgfast.extras.planning.devices import rates_of
+from kgfast.extras.planning.plan import MEETING_SECONDS, NETWORK
+from kgfast.extras.planning.rates import Rates
 from lib import pages
 from lib.pages import ROOT
 from lib.results import Rows, read_rows

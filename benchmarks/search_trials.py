@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from kgfast.datasets import Dataset, load, synthetic
-from kgfast.search import read_trials, search
+from kgfast.extras.search import read_trials, search
 from kgfast.training import Config, Trainer
 from kgfast.training.build import load_dataset
 from lib import options as known_options

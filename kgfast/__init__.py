@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 if TYPE_CHECKING:
-    from kgfast import datasets, distributed, heads, losses, paths, tables
+    from kgfast import datasets, distributed, losses, tables
     from kgfast.environment import info
-    from kgfast.eval.comparison import compare
-    from kgfast.eval.facts import Facts
-    from kgfast.eval.index import Index
-    from kgfast.eval.prediction import topk
-    from kgfast.eval.predictions import Predictions
-    from kgfast.eval.ranking import rank
-    from kgfast.eval.ranks import Ranks
-    from kgfast.eval.top_facts import top_facts
+    from kgfast.eval import Facts, Index, Predictions, Ranks, compare, rank, top_facts, topk
     from kgfast.graph import KnownTriples, Triples, TypeConstraints, Vocabulary
     from kgfast.models import (
         CP,
@@ -38,8 +31,7 @@ if TYPE_CHECKING:
         TransE,
     )
     from kgfast.ops import unchecked, use_backend
-    from kgfast.training.loading import load_run
-    from kgfast.training.official import load_official
+    from kgfast.training import load_official, load_run
 
 __version__ = "0.1.0"
 
@@ -68,12 +60,10 @@ __all__ = [
     "compare",
     "datasets",
     "distributed",
-    "heads",
     "info",
     "load_official",
     "load_run",
     "losses",
-    "paths",
     "rank",
     "tables",
     "top_facts",
@@ -84,22 +74,14 @@ __all__ = [
 
 _HOMES = {
     "environment": ("info",),
-    "eval.comparison": ("compare",),
-    "eval.facts": ("Facts",),
-    "eval.index": ("Index",),
-    "eval.prediction": ("topk",),
-    "eval.predictions": ("Predictions",),
-    "eval.ranking": ("rank",),
-    "eval.ranks": ("Ranks",),
-    "eval.top_facts": ("top_facts",),
+    "eval": ("Facts", "Index", "Predictions", "Ranks", "compare", "rank", "top_facts", "topk"),
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
     "models": (
         *("CP", "MED", "RESCAL", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE"),
         *("DistMult", "Model", "Reciprocal", "RotatE", "TransE"),
     ),
     "ops": ("unchecked", "use_backend"),
-    "training.loading": ("load_run",),
-    "training.official": ("load_official",),
+    "training": ("load_official", "load_run"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 import kgfast
 from kgfast import losses, ops
-from kgfast.heads import StreamedHead
-from kgfast.influence import tracin
+from kgfast.extras.heads import StreamedHead
+from kgfast.extras.influence import tracin
 
 N, R, D, K = 40_000, 3, 2, 8
 BATCH = {"cpu": 512, "reference": 32}  # scores of so many queries fill no scratch of a backend

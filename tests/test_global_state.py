@@ -12,6 +12,7 @@ from torch import Tensor
 
 import kgfast
 from kgfast import ComplEx, KnownTriples, RotatE, TransE, losses, ops
+from kgfast.extras.heads import StreamedHead
 from kgfast.kernels import cpu
 from kgfast.losses import formulas
 from support.interpreted import run_interpreted
@@ -183,7 +184,7 @@ def rankings() -> list[Tensor]:
 def heads() -> list[Tensor]:
     """Losses, draws and the best of an output layer, of all outputs and of some."""
     weight = torch.nn.Parameter(make(N, WIDTH, seed=4))
-    head = kgfast.heads.StreamedHead(N, WIDTH, weight=weight, sparse=True)
+    head = StreamedHead(N, WIDTH, weight=weight, sparse=True)
     hidden, found = make(B, WIDTH), []
     for ids in (None, torch.cat([TARGETS, INDICES]).unique()):
         found += [head.sample(hidden, 0.5, seed=3, candidate_ids=ids)]

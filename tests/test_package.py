@@ -38,7 +38,6 @@ ROOMS = [
     "ops",
     "environment",
     "graph",
-    "paths",
     "tables",
     "safe_yaml",
     "datasets",
@@ -46,15 +45,10 @@ ROOMS = [
     "losses",
     "eval",
     "distributed",
-    "planning",
     "training",
-    "heads",
-    "influence",
-    "adapters",
     "plots",
-    "search",
-    "report",
-    "serve",
+    "adapters",
+    "extras",
     "cli",
     "__main__",
 ]
@@ -77,7 +71,7 @@ def imports_of(path: Path) -> list[str]:
 def test_doctests(module):
     if module.startswith("kgfast.kernels.triton"):
         pytest.importorskip("triton")
-    if module.startswith("kgfast.serve."):
+    if module.startswith("kgfast.extras.serve."):
         pytest.importorskip("h11", reason="the extra serve is not installed")
     results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
     assert results.failed == 0
@@ -127,13 +121,42 @@ def test_arrows_point_one_way():
     )
 
 
-@pytest.mark.parametrize("door", ["adapters", "influence", "serve"])
-def test_only_the_command_line_and_the_server_import_what_they_alone_show(door):
+@pytest.mark.parametrize("room", ["adapters", "extras"])
+def test_only_the_command_line_imports_extras_and_adapters(room):
     for path in ROOT.glob("kgfast/**/*.py"):
-        room = path.relative_to(ROOT / "kgfast").parts[0].removesuffix(".py")
-        if room not in (door, "cli", "serve"):
-            late = [it for it in imports_of(path) if it.startswith(f"kgfast.{door}")]
+        if path.relative_to(ROOT / "kgfast").parts[0] not in (room, "cli"):
+            late = [it for it in imports_of(path) if it.startswith(f"kgfast.{room}")]
             assert late == [], f"{path} imports {late}"
+
+
+def test_extras_and_adapters_import_what_rooms_show():
+    """Names in the ``__all__`` of a room's ``__init__``, those of ops.run, and single files."""
+    wrong = []
+    for path in [*ROOT.glob("kgfast/extras/*/*.py"), *ROOT.glob("kgfast/adapters/*.py")]:
+        parts = path.relative_to(ROOT).parts
+        own = ".".join(parts[: 3 if parts[1] == "extras" else 2])
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                wrong += [f"{path}: {it.name}" for it in node.names if "kgfast" in it.name]
+            elif isinstance(node, ast.ImportFrom) and not f"{node.module}.".startswith(f"{own}."):
+                wrong += [
+                    f"{path}: {node.module}.{it.name}"
+                    for it in node.names
+                    if str(node.module).startswith("kgfast") and it.name not in _shown(node.module)
+                ]
+    assert wrong == []
+
+
+def _shown(module: str) -> set[str]:
+    """Return the names that a room, the engine or a file of the package shows to extras."""
+    if module == "kgfast":
+        return {*kgfast.__all__, "__version__", "ops"}
+    home = ROOT.joinpath(*module.split("."))
+    is_face = home.joinpath("__init__.py").exists() or module == "kgfast.ops.run"
+    if is_face:
+        return {*importlib.import_module(module).__all__, "run"}
+    is_file_of_the_package = module.count(".") == 1
+    return set(vars(importlib.import_module(module))) if is_file_of_the_package else set()
 
 
 def test_what_an_import_leaves_alone():

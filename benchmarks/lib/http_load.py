@@ -212,9 +212,9 @@ def served(make_model: Any, *arguments: Any, **limits: Any) -> Iterator[Served]:
 def _serve(
     sender: Connection, threads: int, make_model: Any, arguments: Any, limits: dict[str, Any]
 ) -> None:
-    from kgfast.serve.engine import Engine
-    from kgfast.serve.limits import Limits
-    from kgfast.serve.running import serve
+    from kgfast.extras.serve.engine import Engine
+    from kgfast.extras.serve.limits import Limits
+    from kgfast.extras.serve.running import serve
 
     torch.set_num_threads(threads)
     serve(Engine(make_model(*arguments)), "127.0.0.1", 0, Limits(**limits), sender.send)

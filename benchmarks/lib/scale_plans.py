@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import kgfast
-from kgfast.planning import Plan, Work, planned
-from kgfast.planning.calibration import calibrate
+from kgfast.extras.planning import Plan, Work, planned
+from kgfast.extras.planning.calibration import calibrate
 from lib import scale_runs as runs
 from lib.measure import in_child
 from lib.planted import Planted

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import kgfast
 from kgfast import distributed
-from kgfast.planning import calibration
+from kgfast.extras.planning import calibration
 from lib.measure import AnonymousMemory
 from lib.planted import Planted
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.heads import RowWiseAdam, StreamedHead
+from kgfast.extras.heads import RowWiseAdam, StreamedHead
 
 from .gpt import GPT
 from .train import CONFIG, Config, loss_of, read_config

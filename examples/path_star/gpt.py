@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kgfast.heads import StreamedHead
+from kgfast.extras.heads import StreamedHead
 
 _ROWS = 4096  # sequences that the trunk holds at once where nothing is learned
 

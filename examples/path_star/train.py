@@ -17,7 +17,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from kgfast.heads import RowWiseAdam, StreamedHead
+from kgfast.extras.heads import RowWiseAdam, StreamedHead
 
 from .gpt import GPT, Shape
 from .star import Star

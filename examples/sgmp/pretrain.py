@@ -20,7 +20,7 @@ from graphs import SpatialGraph, batch_of, grow
 from sgmp import SGMP, RadialBasis
 from torch import Tensor, nn
 
-from kgfast.paths import Paths, angle, distance
+from kgfast.extras.paths import Paths, angle, distance
 
 LONGEST = 4.0  # of a step, in the units of positions
 

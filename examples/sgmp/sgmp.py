@@ -1,4 +1,4 @@
-"""SGMP, a network whose messages pass along paths of three edges, over ``kgfast.paths``.
+"""SGMP, a network whose messages pass along paths of three edges, over ``kgfast.extras.paths``.
 
 Zhang and Zhao, Representation Learning on Spatial Networks, NeurIPS 2021. A path i -> j -> k -> p
 tells its first node what its four nodes hold and how they lie: three distances, two angles and a
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kgfast.paths import Paths, angle, distance, path_sum, take, torsion
+from kgfast.extras.paths import Paths, angle, distance, path_sum, take, torsion
 
 
 class RadialBasis(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.adapters.agreement import sample_ids
-from kgfast.models.base import SIDES, Candidates, Side
+from kgfast.models import SIDES, Candidates, Side
 
 Rows = list[Tensor]
 Score = Callable[[Rows, Rows, Rows], Tensor]  # heads, relations, tails, each [B, ...] -> [B]

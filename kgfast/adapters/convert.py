@@ -16,8 +16,7 @@ from kgfast.datasets import load as load_data
 from kgfast.frames import needed
 from kgfast.graph import Vocabulary, reading
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
-from kgfast.training.export import new_folder
-from kgfast.training.official import load_official
+from kgfast.training import load_official, new_folder
 
 __all__ = ["FORMATS", "convert"]
 

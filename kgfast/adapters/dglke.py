@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kgfast import tables
 from kgfast.graph import reading, shown
-from kgfast.models import RESCAL, ComplEx, DistMult, RotatE, TransE
-from kgfast.models.tables import from_array
+from kgfast.models import RESCAL, ComplEx, DistMult, RotatE, TransE, from_array
 
 __all__ = ["load_dglke"]
 

@@ -5,11 +5,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.eval.batches import evaluating
+from kgfast.eval import evaluating
 from kgfast.graph import KnownTriples, as_triples_tensor
-from kgfast.models import BlockScorer
-from kgfast.models.base import SIDES, Side, candidates_at
-from kgfast.models.evaluated import evaluated_queries
+from kgfast.models import SIDES, BlockScorer, Side, candidates_at, evaluated_queries
 from kgfast.ops import pairwise_scores
 
 _BATCH, _BLOCK = 128, 4096

@@ -28,9 +28,9 @@ except ModuleNotFoundError as error:
 from kgfast.adapters.fuzzy import Band, fuzzy_counts
 from kgfast.adapters.libkge_checkpoints import load_libkge
 from kgfast.adapters.libkge_models import from_libkge
-from kgfast.eval.ranking import rank
+from kgfast.eval import rank
 from kgfast.graph import KnownTriples
-from kgfast.models.base import SIDES
+from kgfast.models import SIDES
 
 __all__ = ["KgfastEntityRankingJob", "from_libkge", "load_libkge"]
 

@@ -17,7 +17,7 @@ from torch.torch_version import TorchVersion
 from kgfast.adapters.affine import AffineModel, Parts, Rows
 from kgfast.graph import Vocabulary, reading, shown
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
-from kgfast.training.official import refused
+from kgfast.training import refused
 
 __all__ = ["LibKGECheckpoint", "load_libkge", "read_libkge"]
 

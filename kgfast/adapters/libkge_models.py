@@ -10,8 +10,18 @@ from torch import Tensor, nn
 from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
 from kgfast.adapters.agreement import check_agreement
 from kgfast.adapters.libkge_checkpoints import rotate_of_phases
-from kgfast.models import CP, RESCAL, BlockScorer, ComplEx, DistMult, Model, Reciprocal, TransE
-from kgfast.models.base import SIDES, Side
+from kgfast.models import (
+    CP,
+    RESCAL,
+    SIDES,
+    BlockScorer,
+    ComplEx,
+    DistMult,
+    Model,
+    Reciprocal,
+    Side,
+    TransE,
+)
 
 _OF_PRODUCTS: dict[str, Any] = {
     "DistMultScorer": DistMult,

@@ -12,13 +12,10 @@ from torch import Tensor, nn
 
 from kgfast.adapters import ogb
 from kgfast.adapters.agreement import check_agreement
-from kgfast.eval.ranking import rank
-from kgfast.eval.ranks import RankType
+from kgfast.eval import RankType, rank
 from kgfast.graph import KnownTriples, shown
-from kgfast.models import BlockScorer, ComplEx, DistMult, RotatE, TransE
-from kgfast.models.base import SIDES, Side
-from kgfast.models.rotate import EPSILON
-from kgfast.training.official import load_official, protate
+from kgfast.models import EPSILON, SIDES, BlockScorer, ComplEx, DistMult, RotatE, Side, TransE
+from kgfast.training import load_official, protate
 
 __all__ = ["biokg_test_step", "from_official", "load_official", "ogb_test_step", "test_step"]
 

@@ -18,10 +18,7 @@ import torch
 from torch import Tensor
 
 from kgfast.adapters.ogb_splits import SIDES, Split
-from kgfast.eval.batches import check_rankable
-from kgfast.eval.prediction import topk
-from kgfast.eval.ranking import rank
-from kgfast.eval.ranks import Ranks
+from kgfast.eval import Ranks, check_rankable, rank, topk
 from kgfast.graph import KnownTriples, as_integers, shown
 from kgfast.progress import progress_bar
 

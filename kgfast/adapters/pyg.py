@@ -11,10 +11,9 @@ from torch.nn import functional
 from torch_geometric.nn import kge
 
 from kgfast.adapters.agreement import check_agreement
-from kgfast.eval.ranking import rank
+from kgfast.eval import rank
 from kgfast.graph import KnownTriples, as_columns
-from kgfast.models import BlockScorer, ComplEx, DistMult, Model, RotatE, TransE
-from kgfast.models.base import SIDES, Side
+from kgfast.models import SIDES, BlockScorer, ComplEx, DistMult, Model, RotatE, Side, TransE
 
 __all__ = ["from_pyg", "test"]
 

@@ -21,10 +21,9 @@ from pykeen.evaluation import (
 from torch import Tensor
 
 from kgfast.adapters.pykeen_models import UnknownModelError, from_pykeen
-from kgfast.eval.ranking import rank
-from kgfast.eval.ranks import RANK_TYPES, Ranks
+from kgfast.eval import RANK_TYPES, Ranks, rank
 from kgfast.graph import KnownTriples, as_integers
-from kgfast.models.base import Side
+from kgfast.models import Side
 
 __all__ = ["KgfastEvaluator", "KgfastMacroEvaluator", "UnknownModelError", "from_pykeen"]
 

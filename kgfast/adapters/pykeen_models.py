@@ -12,8 +12,18 @@ from torch import Tensor, nn
 
 from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
 from kgfast.adapters.agreement import check_agreement
-from kgfast.models import RESCAL, BlockScorer, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
-from kgfast.models.base import SIDES, Side
+from kgfast.models import (
+    RESCAL,
+    SIDES,
+    BlockScorer,
+    ComplEx,
+    DistMult,
+    Model,
+    Reciprocal,
+    RotatE,
+    Side,
+    TransE,
+)
 
 # Linear in the candidate, as their equations say; each model is checked to be so.
 _AFFINE = (

@@ -54,7 +54,7 @@ def explain(
     """Show the training triples that speak most for a triple and against it (TracIn)."""
     with errors_in_a_line(debug):
         from kgfast.eval.written import check_suffix, write_columns
-        from kgfast.influence import tracin
+        from kgfast.extras.influence import tracin
         from kgfast.training import RunFolder
         from kgfast.training.build import device_of
         from kgfast.training.loading import config_of

@@ -92,9 +92,9 @@ def plan(
 ) -> None:
     """Tell memory, time, bytes moved and what binds, before a table is ranked."""
     with errors_in_a_line(debug):
-        from kgfast.planning.devices import rates_of
-        from kgfast.planning.plan import planned
-        from kgfast.planning.work import Work, bytes_per_second, count_of
+        from kgfast.extras.planning.devices import rates_of
+        from kgfast.extras.planning.plan import planned
+        from kgfast.extras.planning.work import Work, bytes_per_second, count_of
 
         if calibrate:
             _calibrate(folder)
@@ -140,8 +140,8 @@ def plan(
 
 def _calibrate(folder: Path | None) -> None:
     """Measure this machine, and say how long that took."""
-    from kgfast.planning.calibration import calibrate
-    from kgfast.planning.rates import save_rates
+    from kgfast.extras.planning.calibration import calibrate
+    from kgfast.extras.planning.rates import save_rates
 
     say("measuring kernels and disk: some minutes", err=True)
     start = time.perf_counter()
@@ -151,8 +151,8 @@ def _calibrate(folder: Path | None) -> None:
 
 def _rates_of_this_machine() -> Any:
     """Return the rates that were measured, or the default ones where these cannot be read."""
-    from kgfast.planning.defaults import default_rates
-    from kgfast.planning.rates import load_rates
+    from kgfast.extras.planning.defaults import default_rates
+    from kgfast.extras.planning.rates import load_rates
 
     try:
         return load_rates()

@@ -174,7 +174,7 @@ def _index_at(path: Path, model: Any) -> Any:
 
 def _facts(loaded: Any, given: dict[str, Any], k: int) -> dict[str, Any]:
     """The columns of the best facts."""
-    from kgfast.eval.top_facts import top_facts
+    from kgfast.eval.fact_search import top_facts
 
     found = top_facts(loaded.model, **given, k=k, progress=sys.stdout.isatty())
     return _with_probabilities(loaded, found.columns(loaded.vocabulary))

@@ -21,7 +21,7 @@ def report(
 ) -> None:
     """Write what came of a run on one page of HTML that needs no other file."""
     with errors_in_a_line(debug):
-        from kgfast.report import write_report
+        from kgfast.extras.report import write_report
         from kgfast.training import RunFolder
         from kgfast.training.build import device_of
         from kgfast.training.loading import config_of

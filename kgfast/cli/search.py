@@ -40,7 +40,7 @@ def search(
         if show is not None:
             _show(show)
             return
-        from kgfast.search import search as find
+        from kgfast.extras.search import search as find
         from kgfast.training import Config
         from kgfast.training.config.names import choose
 
@@ -56,7 +56,7 @@ def search(
 
 def _show(folder: Path) -> None:
     """The table, and the files of the picture where there is something to draw."""
-    from kgfast.search import plot_trials, read_trials
+    from kgfast.extras.search import plot_trials, read_trials
 
     found = read_trials(folder)
     _print_trials(folder, found)
@@ -70,7 +70,7 @@ def _print_trials(folder: Path, found: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kgfast.search.space import names_of
+    from kgfast.extras.search.space import names_of
 
     table = Table(title=escaped(f"{folder}: {found.summary()}"), title_justify="left")
     keys = [name for name, _ in names_of(found.all[0].values)] if found.all else []

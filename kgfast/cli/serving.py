@@ -60,8 +60,8 @@ def serve(
     with errors_in_a_line(debug):
         _check_installed()
         from kgfast.eval.index import Index
-        from kgfast.serve.limits import Limits
-        from kgfast.serve.running import serve as serve_until_told
+        from kgfast.extras.serve.limits import Limits
+        from kgfast.extras.serve.running import serve as serve_until_told
 
         limits = Limits(k=max_k, queries=max_queries, body=max_body, requests=max_requests)
         engine = _engine(run, checkpoint, data, set, dim)
@@ -98,8 +98,8 @@ def _is_on_the_cpu(model: Any) -> bool:
 def _engine(run: Path, checkpoint: Which, data: Path | None, set: Set, dim: int | None) -> Any:
     """The model of a run, or of tables, with its names and known triples."""
     from kgfast.eval.batches import check_names
+    from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
-    from kgfast.serve.engine import Engine
 
     if holds_tables(run):
         loaded: Any = load_folder(run, data, as_table=False)

@@ -1,1 +1,29 @@
-"""Ranking and prediction: ``rank()`` and ``topk()``, and what they return."""
+"""Ranking and prediction: ``rank()``, ``topk()`` and ``top_facts()``, and what they return."""
+
+from kgfast.eval.batches import check_rankable, evaluating
+from kgfast.eval.comparison import compare
+from kgfast.eval.fact_search import top_facts
+from kgfast.eval.facts import Facts
+from kgfast.eval.index import Index
+from kgfast.eval.intervals import Interval
+from kgfast.eval.prediction import topk
+from kgfast.eval.predictions import Predictions
+from kgfast.eval.ranking import rank
+from kgfast.eval.ranks import RANK_TYPES, GroupedRanks, Ranks, RankType
+
+__all__ = [
+    "RANK_TYPES",
+    "Facts",
+    "GroupedRanks",
+    "Index",
+    "Interval",
+    "Predictions",
+    "RankType",
+    "Ranks",
+    "check_rankable",
+    "compare",
+    "evaluating",
+    "rank",
+    "top_facts",
+    "topk",
+]

@@ -10,7 +10,7 @@ from kgfast.losses.formulas import smoothed_labels, subsampling_weights
 from kgfast.losses.functional import bce, cross_entropy, logistic, margin, med, nssa
 from kgfast.losses.modules import BCELoss, CrossEntropyLoss, LogisticLoss, MarginLoss, NSSALoss
 from kgfast.losses.relations import relation_logits, relation_prediction
-from kgfast.losses.sampled import sampled_scores
+from kgfast.losses.sampled import sampled_scores, with_gamma
 
 __all__ = [
     "BCELoss",
@@ -33,4 +33,5 @@ __all__ = [
     "sampled_scores",
     "smoothed_labels",
     "subsampling_weights",
+    "with_gamma",
 ]

@@ -1,23 +1,35 @@
 """Models: ways to make queries. A score and a table do the rest."""
 
-from kgfast.models.base import Candidates, Model
+from kgfast.models.base import (
+    SIDES,
+    Candidates,
+    Model,
+    Side,
+    candidates_at,
+    check_model,
+    queries_at,
+)
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.complex import ComplEx
 from kgfast.models.conve import ConvE
 from kgfast.models.cp import CP
 from kgfast.models.distmult import DistMult
+from kgfast.models.evaluated import evaluated_queries
 from kgfast.models.med import MED
 from kgfast.models.reciprocal import Reciprocal
 from kgfast.models.rescal import RESCAL
-from kgfast.models.rotate import RotatE
+from kgfast.models.rotate import EPSILON, RotatE
 from kgfast.models.rscf import RSCF
+from kgfast.models.tables import from_array
 from kgfast.models.transe import TransE
 
 __all__ = [
     "CP",
+    "EPSILON",
     "MED",
     "RESCAL",
     "RSCF",
+    "SIDES",
     "BlockScorer",
     "Candidates",
     "ComplEx",
@@ -26,5 +38,11 @@ __all__ = [
     "Model",
     "Reciprocal",
     "RotatE",
+    "Side",
     "TransE",
+    "candidates_at",
+    "check_model",
+    "evaluated_queries",
+    "from_array",
+    "queries_at",
 ]

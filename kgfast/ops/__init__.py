@@ -8,8 +8,16 @@ registered with ``torch.library``, so that it works under ``torch.compile``.
 from kgfast.ops.adagrad import adagrad, serves_adagrad
 from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
 from kgfast.ops.bce_total import bce_total
-from kgfast.ops.checks import TABLE_DTYPES
-from kgfast.ops.dispatch import BACKENDS, backend_for, use_backend
+from kgfast.ops.checks import (
+    TABLE_DTYPES,
+    check_device,
+    check_ids,
+    check_index,
+    check_tensor,
+    check_unique,
+)
+from kgfast.ops.differentiable import no_autocast, result_dtype
+from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_backend
 from kgfast.ops.losses import bce, cross_entropy
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_adam import row_adam, serves_row_adam
@@ -25,10 +33,18 @@ __all__ = [
     "backend_for",
     "bce",
     "bce_total",
+    "check_device",
+    "check_ids",
+    "check_index",
+    "check_tensor",
+    "check_unique",
+    "cores_for_kernels",
     "cross_entropy",
     "indexed_scores",
+    "no_autocast",
     "pairwise_scores",
     "rank_counts",
+    "result_dtype",
     "row_adam",
     "serves_adagrad",
     "serves_adversarial",

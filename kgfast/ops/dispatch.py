@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kgfast.kernels.backend import Backend
+from kgfast.kernels.cpu import threads
 
 BACKENDS = ("reference", "cpu", "triton")
 # Devices without kernels, whose tensors are copied to the CPU, and results back: MPS has no float64
@@ -56,6 +57,26 @@ def use_backend(name: str) -> Iterator[None]:
         yield
     finally:
         _forced_backend.reset(token)
+
+
+def cores_for_kernels(device: torch.device) -> AbstractContextManager[None]:
+    """Leave torch one thread inside a ``with`` block, so that kernels have the cores of a CPU.
+
+    Torch's threads spin for milliseconds after an operator that was spread over them, on the cores
+    that the next kernel needs. Use this around steps whose operators of torch are all small.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where the block computes; the setting changes nothing on other devices than a CPU.
+
+    Examples
+    --------
+    >>> with cores_for_kernels(torch.device("cpu")):
+    ...     torch.get_num_threads()
+    1
+    """
+    return threads.alone() if device.type == "cpu" else nullcontext()
 
 
 def backend_for(device: torch.device) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from kgfast.kernels.backend import Backend, Losses
+from kgfast.kernels.backend import Backend, Losses, Passes
 from kgfast.kernels.checks import Checks, checks_values
 from kgfast.kernels.labels import (
     Ahead,
@@ -36,6 +36,7 @@ from kgfast.kernels.operands import (
 )
 from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
 from kgfast.kernels.scores import get_score
+from kgfast.kernels.torch_passes import TORCH_PASSES
 from kgfast.ops.checks import (
     check_ids,
     check_indptr,
@@ -51,6 +52,28 @@ from kgfast.ops.differentiable import chosen_backend, no_autocast, result_dtype
 from kgfast.ops.dispatch import COPIED, backend_for, get_backend
 from kgfast.ops.finite import check_mask, check_scores, name_not_finite
 from kgfast.ops.unchecked import refuse_unchecked
+
+__all__ = [
+    "Operands",
+    "Passes",
+    "Prepared",
+    "backward",
+    "bce",
+    "bce_gradients",
+    "bce_total",
+    "checks_for",
+    "cross_entropy",
+    "cross_entropy_gradients",
+    "negative_gradients",
+    "negative_rows",
+    "operands_of",
+    "passes_of",
+    "prepare",
+    "rank_counts",
+    "scores",
+    "target_scores",
+    "topk",
+]
 
 
 @contextmanager
@@ -103,6 +126,12 @@ def operands_of(
     """Operands of the flat arguments of an operator."""
     prepared = Prepared(table, get_score(score), bias, factor)
     return Operands(queries, prepared, None if dims is None else tuple(dims), precision)
+
+
+def passes_of(queries: Tensor) -> Passes:
+    """Return what the losses of the backend that serves ``queries`` do to a scratch of scores."""
+    # A backend that fuses its losses has no passes of its own.
+    return getattr(get_backend(chosen_backend(queries)), "passes", TORCH_PASSES)
 
 
 def rank_counts(

@@ -7,37 +7,95 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kgfast.training import checkpoint
+    from kgfast.training.build import load_dataset
     from kgfast.training.config import Config
-    from kgfast.training.export import export_run
-    from kgfast.training.loading import LoadedRun, load_run
-    from kgfast.training.official import load_official
+    from kgfast.training.divergence import first_bad_row
+    from kgfast.training.evaluation import ranks_of
+    from kgfast.training.export import export_run, new_folder
+    from kgfast.training.loading import LoadedRun, Vocabularies, find_dataset, load_run, model_of
+    from kgfast.training.logs import read_rows
+    from kgfast.training.negatives import Batch, Negatives, asked_of, mix
+    from kgfast.training.official import load_official, protate, refused
+    from kgfast.training.row_optim import RowAdam
+    from kgfast.training.run import Run
     from kgfast.training.run_folder import RunFolder
+    from kgfast.training.run_graph import RunGraph
+    from kgfast.training.steps import NegativeSampling
     from kgfast.training.trainer import Result, Trainer
 
 _HOMES = {
-    "Config": "config",
-    "Result": "trainer",
-    "LoadedRun": "loading",
-    "RunFolder": "run_folder",
-    "Trainer": "trainer",
-    "export_run": "export",
-    "load_official": "official",
-    "load_run": "loading",
+    "build": ("load_dataset",),
+    "config": ("Config",),
+    "divergence": ("first_bad_row",),
+    "evaluation": ("ranks_of",),
+    "export": (
+        "export_run",
+        "new_folder",
+    ),
+    "loading": (
+        "LoadedRun",
+        "Vocabularies",
+        "find_dataset",
+        "load_run",
+        "model_of",
+    ),
+    "logs": ("read_rows",),
+    "negatives": (
+        "Batch",
+        "Negatives",
+        "asked_of",
+        "mix",
+    ),
+    "official": (
+        "load_official",
+        "protate",
+        "refused",
+    ),
+    "row_optim": ("RowAdam",),
+    "run": ("Run",),
+    "run_folder": ("RunFolder",),
+    "run_graph": ("RunGraph",),
+    "steps": ("NegativeSampling",),
+    "trainer": (
+        "Result",
+        "Trainer",
+    ),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Batch",
     "Config",
     "LoadedRun",
+    "NegativeSampling",
+    "Negatives",
     "Result",
+    "RowAdam",
+    "Run",
     "RunFolder",
+    "RunGraph",
     "Trainer",
+    "Vocabularies",
+    "asked_of",
+    "checkpoint",
     "export_run",
+    "find_dataset",
+    "first_bad_row",
+    "load_dataset",
     "load_official",
     "load_run",
+    "mix",
+    "model_of",
+    "new_folder",
+    "protate",
+    "ranks_of",
+    "read_rows",
+    "refused",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from kgfast.cli import app, explanation
 from kgfast.datasets import synthetic
-from kgfast.influence import tracin
+from kgfast.extras.influence import tracin
 from support.small_runs import trainer_of
 
 GRAPH = synthetic(60, 3, 90, 10, 10)

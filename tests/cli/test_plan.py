@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kgfast.cli import app
-from kgfast.planning.devices import rates_of
-from kgfast.planning.rates import save_rates
+from kgfast.extras.planning.devices import rates_of
+from kgfast.extras.planning.rates import save_rates
 from support.paths import ROOT
 
 RUN = CliRunner()
@@ -101,7 +101,7 @@ def test_what_is_missing_or_wrong():
 
 
 def test_measured_rates_serve_the_next_call(monkeypatch):
-    from kgfast.planning import calibration
+    from kgfast.extras.planning import calibration
 
     monkeypatch.setattr(calibration, "calibrate", lambda folder: rates_of("h200"))
     said = plan("--calibrate").stderr

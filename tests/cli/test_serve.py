@@ -21,7 +21,7 @@ from support.small_runs import ring_trainer, write_ring
 pytest.importorskip("h11", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
-from kgfast.serve import running
+from kgfast.extras.serve import running
 
 
 @pytest.fixture(scope="module")

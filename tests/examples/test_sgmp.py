@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from kgfast.paths import Paths
+from kgfast.extras.paths import Paths
 from support.paths import ROOT
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from fuzz import dense
 from fuzz.case import Case, expect
 from fuzz.surroundings import anywhere
-from kgfast.heads import StreamedHead
+from kgfast.extras.heads import StreamedHead
 
 
 def head(case: Case) -> None:

@@ -27,8 +27,8 @@ from kgfast import KnownTriples, TypeConstraints, tables
 from kgfast.adapters.convert import convert
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import read_libkge
+from kgfast.extras.planning.rates import Rates
 from kgfast.graph import Vocabulary
-from kgfast.planning.rates import Rates
 from kgfast.plots import plot
 from kgfast.training.exported import load_tables
 from kgfast.training.logs import read_rows
@@ -384,7 +384,7 @@ def _rates(case: Case, folder: Path) -> None:
 
 def _read_rates(folder: Path) -> Any:
     from fuzz.surroundings import variable
-    from kgfast.planning.rates import FOLDER_VARIABLE, load_rates
+    from kgfast.extras.planning.rates import FOLDER_VARIABLE, load_rates
 
     with variable(FOLDER_VARIABLE, str(folder)):
         return load_rates().memory

@@ -58,8 +58,8 @@ def clients(case: Case) -> None:
 @cache
 def _served() -> tuple[int, Any, Any]:
     """The port, the engine, and the reader of its questions."""
-    from kgfast.serve.limits import Limits
-    from kgfast.serve.questions import Reader
+    from kgfast.extras.serve.limits import Limits
+    from kgfast.extras.serve.questions import Reader
 
     engine, limits = engine_of(), Limits(**_LIMITS)
     ready: list[int] = []

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fuzz.case import Case, expect
 from fuzz.surroundings import anywhere
-from kgfast.paths import path_sum, take
+from kgfast.extras.paths import path_sum, take
 
 
 def sums(case: Case) -> None:

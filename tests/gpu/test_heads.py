@@ -4,7 +4,7 @@ import copy
 
 import torch
 
-from kgfast.heads import RowWiseAdam, StreamedHead
+from kgfast.extras.heads import RowWiseAdam, StreamedHead
 
 
 def test_it_answers_as_on_the_cpu():

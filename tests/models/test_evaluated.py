@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import kgfast
 from kgfast.adapters.affine import AffineModel, Parts
+from kgfast.extras.serve.engine import Engine
+from kgfast.extras.serve.questions import Question
 from kgfast.models import evaluated
-from kgfast.serve.engine import Engine
-from kgfast.serve.questions import Question
 from support.sampled import threads
 
 N, R, WIDTH = 400, 4, 1000  # products of such rows differ with their number, and with threads

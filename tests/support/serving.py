@@ -19,7 +19,7 @@ def graph() -> Any:
 
 def engine_of(**options: Any) -> Any:
     """The model of docs/serve.md."""
-    from kgfast.serve.engine import Engine
+    from kgfast.extras.serve.engine import Engine
 
     data = graph()
     model = kgfast.RotatE(*data.planted(16), relation_format="phase")
@@ -30,8 +30,8 @@ def engine_of(**options: Any) -> Any:
 @contextmanager
 def serving(engine: Any, limits: Any, host: str = "127.0.0.1") -> Iterator[int]:
     """A server in a thread; yields its port."""
-    from kgfast.serve.app import make_app
-    from kgfast.serve.running import answer, bound
+    from kgfast.extras.serve.app import make_app
+    from kgfast.extras.serve.running import answer, bound
 
     listener = bound(host, 0)
     loop, stop = asyncio.new_event_loop(), asyncio.Event()

@@ -9,6 +9,17 @@ hours later.
 :mod:`errors` are the way there.
 """
 
+from kgfast.training.config.files import IGNORED, assigned
 from kgfast.training.config.schema import Config, may_change
+from kgfast.training.config.search import RangeConfig, SearchConfig
+from kgfast.training.config.sections import LossConfig
 
-__all__ = ["Config", "may_change"]
+__all__ = [
+    "IGNORED",
+    "Config",
+    "LossConfig",
+    "RangeConfig",
+    "SearchConfig",
+    "assigned",
+    "may_change",
+]

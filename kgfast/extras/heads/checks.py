@@ -1,0 +1,112 @@
+"""The checks of what a head takes, before an operator sees it."""
+
+import torch
+from torch import Tensor
+
+from kgfast.ops import check_device, check_ids, check_index, check_tensor, check_unique
+
+_COLDEST = 1e-20  # temperatures: a score over it is finite in float32
+
+
+def check_hidden(hidden: Tensor, weight: Tensor) -> None:
+    """That hidden states are ``[..., D]`` of floating point, where the weight is."""
+    check_tensor("hidden", hidden)
+    if not hidden.is_floating_point():
+        raise TypeError(f"hidden must be a floating-point tensor; got {hidden.dtype}")
+    if hidden.ndim < 1 or hidden.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"hidden must have shape [..., {weight.shape[1]}], the width of the head; got "
+            f"{list(hidden.shape)}"
+        )
+    check_device("hidden", hidden, weight, "the weight of the head")
+
+
+def check_ids_of(name: str, ids: Tensor, weight: Tensor) -> None:
+    """That ids of any shape are outputs, int64."""
+    check_tensor(name, ids)
+    if ids.dtype != torch.int64:
+        raise TypeError(f"{name} must be int64; got {ids.dtype}")
+    check_device(name, ids, weight, "the weight of the head")
+    wrong = (ids < 0) | (ids >= len(weight))
+    if bool(wrong.any()):
+        raise _no_output(name, ids, wrong, f"0 .. {len(weight) - 1}", None)
+
+
+def check_targets(
+    targets: Tensor, hidden: Tensor, num_outputs: int, ignore_index: int | None
+) -> None:
+    """That targets are int64, one for each hidden state, outputs or ``ignore_index``."""
+    check_tensor("targets", targets)
+    if targets.dtype != torch.int64:
+        raise TypeError(f"targets must be int64; got {targets.dtype}")
+    if targets.shape != hidden.shape[:-1]:
+        raise ValueError(
+            f"targets must have shape {list(hidden.shape[:-1])}, one for each hidden state; got "
+            f"{list(targets.shape)}"
+        )
+    check_device("targets", targets, hidden, "hidden states")
+    wrong = (targets < 0) | (targets >= num_outputs)
+    if ignore_index is not None:
+        wrong &= targets != ignore_index
+    if bool(wrong.any()):
+        raise _no_output("targets", targets, wrong, f"0 .. {num_outputs - 1}", ignore_index)
+
+
+def check_candidates(candidate_ids: Tensor, weight: Tensor) -> None:
+    """That candidates are distinct outputs, at least one."""
+    check_index("candidate_ids", candidate_ids, (None,), weight, "the rows of the head")
+    if not len(candidate_ids):
+        raise ValueError("candidate_ids must name at least one output; it is empty")
+    check_ids("candidate_ids", candidate_ids, len(weight))
+    check_unique("candidate_ids", candidate_ids)
+
+
+def places_of(targets: Tensor, ids: Tensor, is_counted: Tensor) -> Tensor:
+    """Where targets stand among ascending ids; anywhere for those that do not count.
+
+    Raises
+    ------
+    ValueError
+        For the first target that counts and is not among them.
+    """
+    places = torch.searchsorted(ids, targets.contiguous()).clamp_(max=len(ids) - 1)
+    wrong = (ids[places] != targets) & is_counted
+    if bool(wrong.any()):
+        raise _no_output("targets", targets, wrong, "candidate_ids", None)
+    return places
+
+
+def check_positive_int(name: str, value: int, most: int | None = None) -> None:
+    """That it is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int; got {type(value).__name__}")
+    if value < 1 or (most is not None and value > most):
+        allowed = "at least 1" if most is None else f"in 1 .. {most}"
+        raise ValueError(f"{name} must be {allowed}; got {value}")
+
+
+def check_temperature(temperature: float) -> None:
+    """That it is a number by which scores can be divided."""
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+        raise TypeError(f"temperature must be a number; got {type(temperature).__name__}")
+    if not _COLDEST <= temperature <= 1 / _COLDEST:
+        raise ValueError(
+            f"temperature must be in {_COLDEST} .. {1 / _COLDEST}; got {temperature} (greedy() "
+            f"takes the best)"
+        )
+
+
+def check_seed(seed: int) -> None:
+    """That it is an int."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an int; got {type(seed).__name__}")
+
+
+def _no_output(
+    name: str, values: Tensor, wrong: Tensor, allowed: str, ignore_index: int | None
+) -> ValueError:
+    """The error of the first value that is wrong."""
+    place = wrong.nonzero()[0].tolist()
+    at = f"[{', '.join(map(str, place))}]" if place else ""
+    spared = "" if ignore_index is None else f" or ignore_index ({ignore_index})"
+    return ValueError(f"{name}{at} must be in {allowed}{spared}; got {int(values[tuple(place)])}")

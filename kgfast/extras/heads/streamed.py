@@ -1,0 +1,387 @@
+"""An output layer and its softmax, whose scores of all outputs are never held."""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kgfast import ops
+from kgfast.extras.heads import checks
+from kgfast.extras.heads.drawn import drawn_outputs
+from kgfast.extras.heads.sampling import Outputs, draw, draw_of
+from kgfast.ops import TABLE_DTYPES
+
+Reduction = Literal["mean", "sum", "none"]
+IGNORED = -100  # torch's default of ignore_index
+_TOP = 1 << 20  # best scores that top_k holds at once
+
+
+class StreamedHead(nn.Module):
+    """What replaces ``nn.Linear(dim, num_outputs)`` and the softmax after it.
+
+    Scores are ``hidden @ weight.T + bias``; they are made chunk by chunk and reduced where they
+    arise, forward and backward, so that memory does not grow with hidden states times outputs
+    (docs/heads.md). Every method takes hidden states ``[..., D]`` of any leading axes, and
+    ``candidate_ids``: int64 ``[M]``, distinct, in any order; the outputs that there are, for this
+    call. Ids stay ids of all outputs. Numbers must be finite (:mod:`kgfast.ops.finite`).
+
+    Parameters
+    ----------
+    num_outputs, dim : int
+        ``V`` and ``D``.
+    bias : bool
+        Learn a number for each output.
+    weight : nn.Parameter, optional
+        ``[V, D]`` floating point, used as it is: an embedding's, to tie both. A new one is uniform
+        in ``+-D**-0.5``, as of :class:`torch.nn.Linear`.
+    sparse : bool
+        Give the weight ``torch.sparse_coo`` gradients where a method touches few rows: ``embed``,
+        ``sampled_loss``, and ``loss`` and ``log_prob`` of ``candidate_ids``. :class:`RowWiseAdam`
+        takes them. A bias has a dense one.
+    device, dtype
+        Of new parameters.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For sizes below 1, or a weight that is no parameter ``[V, D]`` of floating point.
+
+    Examples
+    --------
+    >>> head = StreamedHead(1000, 8)
+    >>> hidden = torch.randn(2, 3, 8)
+    >>> targets = torch.randint(1000, (2, 3))
+    >>> loss = head.loss(hidden, targets)
+    >>> loss.backward()
+    >>> head.greedy(hidden).shape, head.sample(hidden, temperature=0.7, top_k=50, seed=1).shape
+    (torch.Size([2, 3]), torch.Size([2, 3]))
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        num_outputs: int,
+        dim: int,
+        *,
+        bias: bool = False,
+        weight: nn.Parameter | None = None,
+        sparse: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        checks.check_positive_int("num_outputs", num_outputs)
+        checks.check_positive_int("dim", dim)
+        self.num_outputs, self.dim, self.sparse = num_outputs, dim, sparse
+        if weight is None:
+            room = torch.empty(num_outputs, dim, dtype=dtype, device=device)
+            weight = nn.Parameter(room.uniform_(-(dim**-0.5), dim**-0.5))
+        self.weight = _checked_weight(weight, num_outputs, dim)
+        of_bias = None
+        if bias:
+            of_bias = nn.Parameter(
+                torch.zeros(num_outputs, dtype=weight.dtype, device=weight.device)
+            )
+        self.register_parameter("bias", of_bias)
+
+    def forward(self, hidden: Tensor, targets: Tensor, **options: Any) -> Tensor:
+        """:meth:`loss`, for wrappers that call modules."""
+        return self.loss(hidden, targets, **options)
+
+    def loss(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = IGNORED,
+        reduction: Reduction = "mean",
+        candidate_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Softmax cross entropy, as :func:`torch.nn.functional.cross_entropy` of all scores.
+
+        Differentiable in hidden states, weight and bias; exact, and two runs give equal bits. There
+        is no second derivative.
+
+        Parameters
+        ----------
+        hidden : Tensor
+            ``[..., D]`` float32, float64 (computed in float64) or half precision.
+        targets : Tensor
+            int64 ``[...]``: outputs, or ``ignore_index``.
+        label_smoothing : float
+            In ``[0, 1)``: this share of a label is spread over all outputs, or all candidates.
+        ignore_index : int
+            Targets that do not count.
+        reduction : {"mean", "sum", "none"}
+            ``mean`` is over the targets that count, 0 where none does.
+        candidate_ids : Tensor, optional
+            The softmax is over these, whose rows are copied: ``[M, D]``. Every target that counts
+            is among them.
+
+        Returns
+        -------
+        Tensor
+            A scalar, or ``[...]`` with 0 where a target does not count; float32, float64 for
+            float64 hidden states.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For a shape, dtype, device or number that does not fit, and a target that is no output;
+            the message names the argument and the first place.
+        """
+        if reduction not in ("mean", "sum", "none"):
+            raise ValueError(f"reduction must be mean, sum or none; got {reduction!r}")
+        checks.check_hidden(hidden, self.weight)
+        checks.check_targets(targets, hidden, self.num_outputs, ignore_index)
+        is_counted = targets != ignore_index
+        pool = self._pool(candidate_ids)
+        losses, where = self._losses(hidden, targets, is_counted, pool, label_smoothing)
+        if reduction == "none":
+            return _spread(losses, where, targets)
+        total = losses.sum()
+        return total / max(1, len(losses)) if reduction == "mean" else total
+
+    def sampled_loss(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        num_negatives: int,
+        *,
+        seed: int,
+        ignore_index: int = IGNORED,
+    ) -> Tensor:
+        """An estimate of :meth:`loss` that touches few rows: of targets, and of a uniform draw.
+
+        The softmax is over the distinct targets of the call and ``num_negatives`` uniform draws
+        without those; each draw counts for the outputs that it stands for, so that the estimate of
+        the sum of exponentials is unbiased, given that a draw is left (sampled softmax, Bengio &
+        Senécal 2008, with the part that is known taken exactly). With ``num_negatives`` of at least
+        ``V`` it is :meth:`loss`.
+
+        Parameters
+        ----------
+        hidden, targets, ignore_index
+            As of :meth:`loss`.
+        num_negatives : int
+            At least 1.
+        seed : int
+            Of the draw: another one in each step.
+
+        Returns
+        -------
+        Tensor
+            The mean over targets that count, 0 where none does.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As :meth:`loss`.
+        """
+        checks.check_hidden(hidden, self.weight)
+        checks.check_targets(targets, hidden, self.num_outputs, ignore_index)
+        checks.check_positive_int("num_negatives", num_negatives)
+        checks.check_seed(seed)
+        is_counted = targets != ignore_index
+        drawn = drawn_outputs(targets[is_counted], self.num_outputs, num_negatives, seed)
+        pool = self._rows(drawn.ids)
+        bias = drawn.shift if pool.bias is None else pool.bias + drawn.shift.to(pool.bias.dtype)
+        losses, _ = self._losses(hidden, targets, is_counted, pool._replace(bias=bias), 0.0)
+        return losses.sum() / max(1, len(losses))
+
+    def log_prob(
+        self, hidden: Tensor, targets: Tensor, *, candidate_ids: Tensor | None = None
+    ) -> Tensor:
+        """Log-probabilities of targets under the softmax; differentiable as :meth:`loss`.
+
+        Parameters
+        ----------
+        hidden : Tensor
+            ``[..., D]``.
+        targets : Tensor
+            int64 ``[...]``.
+        candidate_ids : Tensor, optional
+            As of :meth:`loss`.
+
+        Returns
+        -------
+        Tensor
+            ``[...]``, float32, float64 for float64 hidden states.
+        """
+        checks.check_hidden(hidden, self.weight)
+        checks.check_targets(targets, hidden, self.num_outputs, None)
+        everywhere = torch.ones_like(targets, dtype=torch.bool)
+        losses, _ = self._losses(hidden, targets, everywhere, self._pool(candidate_ids), 0.0)
+        return -losses.view(targets.shape)
+
+    def greedy(self, hidden: Tensor, *, candidate_ids: Tensor | None = None) -> Tensor:
+        """The best output, int64 ``[...]``: the lowest id among equals; exact as :meth:`topk`."""
+        return self.topk(hidden, 1, candidate_ids=candidate_ids)[1][..., 0]
+
+    def topk(
+        self, hidden: Tensor, k: int, *, candidate_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The best ``k`` outputs, exactly: by canonical float64 scores (docs/exactness.md).
+
+        Parameters
+        ----------
+        hidden : Tensor
+            ``[..., D]``.
+        k : int
+            From 1 to the number of candidates.
+        candidate_ids : Tensor, optional
+
+        Returns
+        -------
+        scores, ids : Tensor
+            ``[..., k]``, from best to worst, the lowest id first among equals. Not differentiable.
+        """
+        flat = self._flat(hidden)
+        count = self._check_pool(candidate_ids)
+        checks.check_positive_int("k", k, count)
+        scores, ids = self._best(flat, k, candidate_ids)
+        shape = *hidden.shape[:-1], k
+        return scores.view(shape), ids.view(shape)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        hidden: Tensor,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        *,
+        seed: int,
+        candidate_ids: Tensor | None = None,
+    ) -> Tensor:
+        """A draw of each row from ``softmax(scores / temperature)``, exactly (:mod:`sampling`).
+
+        A function of its arguments: the noise is of the seed, the number of the row and the id, so
+        that equal calls give equal draws. Another call needs another seed.
+
+        Parameters
+        ----------
+        hidden : Tensor
+            ``[..., D]``.
+        temperature : float
+            In ``1e-20 .. 1e20``.
+        top_k : int, optional
+            Draw from the best ``top_k`` alone, as :meth:`topk` finds them.
+        seed : int
+        candidate_ids : Tensor, optional
+
+        Returns
+        -------
+        Tensor
+            int64 ``[...]``.
+        """
+        flat = self._flat(hidden)
+        count = self._check_pool(candidate_ids)
+        checks.check_temperature(temperature)
+        checks.check_seed(seed)
+        if top_k is not None:
+            checks.check_positive_int("top_k", top_k, count)
+            drawn = self._sample_of_best(flat, top_k, temperature, seed, candidate_ids)
+        else:
+            ids = None if candidate_ids is None else candidate_ids.sort().values
+            bias = None if self.bias is None else self.bias.detach()
+            drawn = draw(flat, Outputs(self.weight.detach(), bias, ids), temperature, seed)
+        return drawn.view(hidden.shape[:-1])
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Rows of the weight, for input tokens where it is tied: ``[..., D]`` of ids ``[...]``.
+
+        With ``sparse`` the gradient holds those rows alone.
+        """
+        checks.check_ids_of("ids", ids, self.weight)
+        return functional.embedding(ids, self.weight, sparse=self.sparse)
+
+    def extra_repr(self) -> str:
+        """Sizes and options."""
+        has_bias = self.bias is not None
+        return f"{self.num_outputs}, {self.dim}, bias={has_bias}, sparse={self.sparse}"
+
+    def _flat(self, hidden: Tensor) -> Tensor:
+        checks.check_hidden(hidden, self.weight)
+        return hidden.detach().reshape(-1, self.dim)
+
+    def _check_pool(self, candidate_ids: Tensor | None) -> int:
+        """How many candidates there are."""
+        if candidate_ids is None:
+            return self.num_outputs
+        checks.check_candidates(candidate_ids, self.weight)
+        return len(candidate_ids)
+
+    def _pool(self, candidate_ids: Tensor | None) -> "_Pool":
+        """What the softmax is over."""
+        if candidate_ids is None:
+            return _Pool(self.weight, self.bias, None)
+        checks.check_candidates(candidate_ids, self.weight)
+        return self._rows(candidate_ids.sort().values)
+
+    def _rows(self, ids: Tensor) -> "_Pool":
+        rows = functional.embedding(ids, self.weight, sparse=self.sparse)
+        return _Pool(rows, None if self.bias is None else self.bias[ids], ids)
+
+    def _losses(
+        self, hidden: Tensor, targets: Tensor, is_counted: Tensor, pool: "_Pool", smoothing: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """Cross entropy of the targets that count, and where they are, unless all do."""
+        if pool.ids is not None:
+            targets = checks.places_of(targets, pool.ids, is_counted)
+        flat, targets = hidden.reshape(-1, self.dim), targets.reshape(-1)
+        where = None
+        if not bool(is_counted.all()):
+            where = is_counted.reshape(-1).nonzero()[:, 0]
+            flat, targets = flat.index_select(0, where), targets[where]
+        rows = ops.cross_entropy(flat, pool.rows, pool.bias, targets, smoothing, "dot")
+        return rows, where
+
+    def _best(self, flat: Tensor, k: int, candidate_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+        return ops.topk(flat, self.weight, k, bias=self.bias, candidate_ids=candidate_ids)
+
+    def _sample_of_best(
+        self,
+        flat: Tensor,
+        top_k: int,
+        temperature: float,
+        seed: int,
+        candidate_ids: Tensor | None,
+    ) -> Tensor:
+        """A draw of the best ``top_k`` of each row, some rows at a time where they are many."""
+        drawn = torch.empty(len(flat), dtype=torch.int64, device=flat.device)
+        step = math.ceil(_TOP / top_k)
+        for first in range(0, len(flat), step):
+            part = slice(first, first + step)
+            best = self._best(flat[part], top_k, candidate_ids)
+            drawn[part] = draw_of(*best, temperature, seed, first)
+        return drawn
+
+
+class _Pool(NamedTuple):
+    """What a softmax is over."""
+
+    rows: Tensor  # [M, D]
+    bias: Tensor | None  # [M]
+    ids: Tensor | None  # [M], ascending; None: all outputs
+
+
+def _spread(losses: Tensor, where: Tensor | None, targets: Tensor) -> Tensor:
+    """Losses in the shape of targets, 0 where one does not count."""
+    if where is not None:
+        losses = losses.new_zeros(targets.numel()).index_copy(0, where, losses)
+    return losses.view(targets.shape)
+
+
+def _checked_weight(weight: nn.Parameter, num_outputs: int, dim: int) -> nn.Parameter:
+    if not isinstance(weight, nn.Parameter):
+        raise TypeError(f"weight must be a parameter, as tying is; got {type(weight).__name__}")
+    if weight.shape != (num_outputs, dim):
+        raise ValueError(f"weight must have shape [{num_outputs}, {dim}]; got {list(weight.shape)}")
+    if weight.dtype not in TABLE_DTYPES:
+        raise TypeError(f"weight must be of floating point; got {weight.dtype}")
+    return weight

@@ -1,0 +1,265 @@
+"""The states of a model along its training, with the learning rate at each."""
+
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.extras.influence.examples import Mode
+from kgfast.graph import shown
+from kgfast.models import Model, check_model
+from kgfast.training import Config, RunFolder, RunGraph, Vocabularies, model_of, read_rows
+from kgfast.training.config import LossConfig
+
+_BCE_OR_SOFTMAX = ("bce", "cross_entropy")
+_LOSSES: dict[str, tuple[str, ...]] = {
+    "negative": ("nssa", "margin", "logistic"),
+    "1vsall": _BCE_OR_SOFTMAX,
+    "kvsall": ("bce",),
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run that a checkpoint is of.
+
+    Attributes
+    ----------
+    config : Config
+    graph : RunGraph
+    step : int
+        That it was written after.
+    """
+
+    config: Config
+    graph: RunGraph
+    step: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state of a model.
+
+    Attributes
+    ----------
+    name : str
+        In messages.
+    open : callable
+        Returns the model, in eval mode.
+    digest : int
+        Of its tensors.
+    sizes : tuple of int
+        Entities and relations.
+    rate : float or None
+        The learning rate; None if nobody knows it.
+    origin : Origin or None
+        None of a model that is in memory.
+    """
+
+    name: str
+    open: Callable[[], Any]
+    digest: int
+    sizes: tuple[int, int]
+    rate: float | None
+    origin: Origin | None
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Checkpoints that belong together, and the loss that they were trained with.
+
+    Attributes
+    ----------
+    checkpoints : list of Checkpoint
+    rates : list of float
+    loss : LossConfig
+    mode : str
+    """
+
+    checkpoints: list[Checkpoint]
+    rates: list[float]
+    loss: LossConfig
+    mode: Mode
+
+    @property
+    def origin(self) -> Origin | None:
+        """The run of the first."""
+        return self.checkpoints[0].origin
+
+
+def stages_of(
+    checkpoints: Any,
+    loss: str | LossConfig | None,
+    mode: Mode | None,
+    rates: Sequence[float] | None,
+    device: torch.device | str,
+) -> Stages:
+    """The checkpoints of :func:`kgfast.extras.influence.tracin`, checked against each other.
+
+    Raises
+    ------
+    ValueError, TypeError, FileNotFoundError
+        As there.
+    """
+    found = list(_each(checkpoints, device))
+    if not found:
+        raise ValueError("checkpoints: there are none")
+    for other in found[1:]:
+        _check_pair(found[0], other)
+    chosen, of_mode = _loss_of(found[0], loss, mode)
+    return Stages(found, _rates_of(found, rates), chosen, of_mode)
+
+
+def _each(checkpoints: Any, device: torch.device | str) -> Iterable[Checkpoint]:
+    if isinstance(checkpoints, str | os.PathLike):
+        path = Path(checkpoints)
+        if not path.is_dir():
+            yield _of_file(path, device)
+            return
+        for file in _files_of(RunFolder(path)):
+            yield _of_file(file, device)
+    elif isinstance(checkpoints, list | tuple):
+        for one in checkpoints:
+            yield from _each(one, device)
+    else:
+        check_model(checkpoints, "dim")
+        sizes = int(checkpoints.num_entities), int(checkpoints.num_relations)
+        state = checkpoints.state_dict() if isinstance(checkpoints, torch.nn.Module) else {}
+        name = f"the {type(checkpoints).__name__}"
+        yield Checkpoint(name, lambda: checkpoints, _digest(state), sizes, None, None)
+
+
+def _files_of(folder: RunFolder) -> list[Path]:
+    """The models that a run kept; else its best state, or the last."""
+    kept = folder.models()
+    if kept:
+        return kept
+    for path in (folder.best, folder.last):
+        if path.exists():
+            return [path]
+    raise FileNotFoundError(f"{folder.path} holds no checkpoint")
+
+
+def _of_file(path: Path, device: torch.device | str) -> Checkpoint:
+    folder = RunFolder(path.parent)
+    tensors, meta = folder.load(path)
+    graph = folder.load_graph()
+    if graph is None or not isinstance(meta.get("config"), dict):
+        raise ValueError(
+            f"{path}: {folder.graph} is missing, as in runs of an earlier kgfast: nobody knows "
+            "which triples it was trained with"
+        )
+    if meta.get("graph", graph.rows) != graph.rows:
+        raise ValueError(f"{path}: its rows belong to other names than those of {folder.graph}")
+    config, step = Config.from_dict(meta["config"]), int(meta["step"])
+    names = Vocabularies(graph.entities, graph.relations)
+    state = {name: it for name, it in tensors.items() if name.startswith("model.")}
+
+    def opened() -> Model:
+        return model_of(folder, config, folder.load(path)[0], names).to(device)
+
+    model_of(folder, config, state, names)  # whether it fits
+    sizes = len(names.entities), len(names.relations)
+    rate = _logged_rate(path.parent, step)
+    return Checkpoint(str(path), opened, _digest(state), sizes, rate, Origin(config, graph, step))
+
+
+def _logged_rate(folder: Path, step: int) -> float | None:
+    """The rate of the last row of a log up to a step; of the first after it where none is."""
+    rows = [row for row in read_rows(folder) if isinstance(row.get("lr"), int | float)]
+    before = [row for row in rows if row["step"] <= step]
+    chosen = before[-1:] or rows[:1]
+    return float(chosen[0]["lr"]) if chosen else None
+
+
+def _digest(state: dict[str, Tensor]) -> int:
+    value = 0
+    for name in sorted(state):
+        rows = state[name].detach().cpu().resolve_neg().contiguous()
+        value = zlib.crc32(name.encode(), value)
+        if rows.numel():
+            value = zlib.crc32(rows.reshape(-1).view(torch.uint8).numpy().data, value)
+    return value
+
+
+def _check_pair(first: Checkpoint, other: Checkpoint) -> None:
+    """That two checkpoints are states of one training."""
+    both = f"checkpoints: {first.name} and {other.name}"
+    if first.sizes != other.sizes:
+        raise ValueError(
+            f"{both} are of different graphs: {first.sizes[0]:,} entities and "
+            f"{first.sizes[1]:,} relations, {other.sizes[0]:,} and {other.sizes[1]:,}"
+        )
+    one, two = first.origin, other.origin
+    if one is None or two is None:
+        return
+    if one.graph.rows != two.graph.rows or one.graph.fingerprint != two.graph.fingerprint:
+        raise ValueError(f"{both} are of different graphs")
+    if (one.config.loss, one.config.train.mode) != (two.config.loss, two.config.train.mode):
+        raise ValueError(
+            f"{both} were trained with different losses: {_named(one.config)} and "
+            f"{_named(two.config)}"
+        )
+
+
+def _named(config: Config) -> str:
+    options = config.loss.model_dump(exclude_defaults=True, exclude={"name"})
+    said = [config.train.mode, *(f"{key} {value}" for key, value in options.items())]
+    return f"{config.loss.name} ({', '.join(said)})"
+
+
+def _loss_of(
+    first: Checkpoint, loss: str | LossConfig | None, mode: Mode | None
+) -> tuple[LossConfig, Mode]:
+    """The loss and the mode, by the run where there is one."""
+    name = loss.name if isinstance(loss, LossConfig) else loss
+    known = sorted({name for names in _LOSSES.values() for name in names})
+    if name is not None and name not in known:
+        raise ValueError(f"loss must be one of {', '.join(known)}; got {shown(name)}")
+    if mode is not None and mode not in _LOSSES:
+        raise ValueError(f"mode must be one of {', '.join(_LOSSES)}; got {shown(mode)}")
+    if first.origin is not None:
+        config = first.origin.config
+        own, of_run = config.loss, config.train.mode
+        differs = loss != own if isinstance(loss, LossConfig) else name not in (None, own.name)
+        if differs or mode not in (None, of_run):
+            raise ValueError(f"{first.name} was trained with {_named(config)}; leave loss and mode")
+        return own, of_run
+    if name is None:
+        raise ValueError("loss: models do not say what they were trained with; name it")
+    chosen = loss if isinstance(loss, LossConfig) else LossConfig.model_validate({"name": name})
+    of_mode: Mode = mode or ("1vsall" if name in _BCE_OR_SOFTMAX else "negative")
+    if chosen.name not in _LOSSES[of_mode]:
+        raise ValueError(f"loss {chosen.name} does not go with mode {of_mode}")
+    if of_mode == "negative":
+        raise ValueError(
+            f"loss {chosen.name} needs the negatives of the run: give its folder or its "
+            "checkpoints, not a model"
+        )
+    return chosen, of_mode
+
+
+def _rates_of(found: list[Checkpoint], rates: Sequence[float] | None) -> list[float]:
+    """The rates given, else those of the logs."""
+    if rates is not None:
+        values = [float(rate) for rate in rates]
+        if len(values) != len(found):
+            raise ValueError(f"rates must have one per checkpoint, {len(found)}; got {len(values)}")
+        bad = [rate for rate in values if not (math.isfinite(rate) and rate > 0)]
+        if bad:
+            raise ValueError(f"rates must be finite and above 0; got {bad[0]}")
+        return values
+    for checkpoint in found:
+        if checkpoint.rate is None:
+            raise ValueError(
+                f"{checkpoint.name} has no learning rate"
+                + ("" if checkpoint.origin is None else ": the run's log has none")
+                + "; give rates"
+            )
+    return [checkpoint.rate for checkpoint in found if checkpoint.rate is not None]

@@ -1,0 +1,331 @@
+"""Influences by losses over all entities: binary cross entropy and softmax, of dot scores.
+
+With scores ``x = E q + b`` and slopes ``s = dloss / dx``, an example's gradient of the table is
+``s q^T`` and that of the biases ``s``. So the inner product of two is ``(s . s') (q . q' + 1)``
+(without biases ``(s . s') (q . q')``), and the sum over entities is streamed: a chunk of slopes
+``[B, n]`` is made by one product and used up by another.
+
+With all parameters an entity's row also makes the queries that it anchors. With ``g`` the gradient
+of the anchor ``a``, products gain ``s_{a'} (q . g')``, ``s'_a (q' . g)`` and ``[a = a'] g . g'``;
+``g`` follows from ``s E``, a third product.
+
+Examples of one query differ in their target alone: the slopes of a query are made once, as if it
+had no answer, and ``label e_t`` is taken from what they came to. Where a query has one example, the
+label is taken from the slope itself: a slope near 0 would be lost in a difference of sums. (One
+with several answers is never sure of any.)
+
+Cost model: U N (2 F + 2 M) operations for U queries and M of the others; with all parameters
+2 U N F more. Memory: ``BLOCK x _ENTITIES`` slopes of queries, and as many of the others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.extras.influence.examples import Queries
+from kgfast.extras.influence.query_side import Asker, QuerySide
+from kgfast.losses import smoothed_labels, with_gamma
+from kgfast.models import candidates_at, queries_at
+from kgfast.ops import check_ids, run
+from kgfast.ops.run import Operands, Passes
+from kgfast.training.config import LossConfig
+
+BLOCK = 2048  # whose slopes are made together
+_ENTITIES = 1024  # of a chunk: narrower products take longer
+_ASKED = 256  # queries that are made together: 10 MB of ConvE's features
+
+
+@dataclass
+class _Slopes:
+    """The slopes of some queries, a chunk of entities at a time."""
+
+    passes: Passes
+    operands: Operands
+    rows: Tensor  # of the positives, by rising entity
+    ids: Tensor
+    labels: tuple[float, float]  # positives have the sum, all others the second
+    logsumexp: Tensor | None  # of softmax
+
+    @property
+    def label(self) -> float:
+        """What a positive takes from its slope."""
+        is_mean = self.logsumexp is None
+        return self.labels[0] / self.operands.candidates.num_rows if is_mean else self.labels[0]
+
+    def of(self, chunk: slice, scratch: Tensor) -> Tensor:
+        """``[U, n]``, in the scratch."""
+        count = chunk.stop - chunk.start
+        slopes = scratch[: self.operands.num_queries * count].view(-1, count)
+        rows, bias = self.operands.queries, self.operands.bias
+        torch.mm(rows, self.operands.table[chunk].to(rows.dtype).T, out=slopes)
+        if bias is not None:
+            slopes += bias[chunk] if len(bias) > 1 else bias
+        rest = self.labels[1]
+        if self.logsumexp is None:
+            scale = slopes.new_full((len(slopes),), 1 / self.operands.candidates.num_rows)
+            self.passes.bce_slopes(slopes, rest, scale)
+        else:
+            # exp(x - logsumexp) in two factors: a difference of large numbers is exact in few bits.
+            near = self.logsumexp.to(slopes.dtype)
+            scale = (near.double() - self.logsumexp).exp_().to(slopes.dtype)
+            share = slopes.new_full((len(slopes),), rest)
+            self.passes.softmax_slopes(slopes, near, scale, share)
+        first, last = torch.searchsorted(
+            self.ids, self.ids.new_tensor([chunk.start, chunk.stop])
+        ).tolist()
+        places = self.rows[first:last], self.ids[first:last] - chunk.start
+        slopes[places] -= self.label
+        return slopes
+
+
+@dataclass
+class _Side:
+    """Examples, their queries, and what follows from the slopes of those.
+
+    Attributes
+    ----------
+    examples : Queries
+        ``[B]``.
+    place : Tensor
+        int64 ``[B]``: the query of each.
+    late : Tensor
+        int64: the examples whose label their query's slopes are without.
+    slopes : _Slopes
+    anchors : Tensor
+        int64 ``[U]``, of the queries.
+    rows : Tensor
+        ``[U, F]``: the queries.
+    """
+
+    examples: Queries
+    place: Tensor
+    late: Tensor
+    slopes: _Slopes
+    anchors: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def late_targets(self) -> Tensor:
+        """What their labels are on."""
+        targets = self.examples.targets
+        return self.late if targets is None else targets[self.late]
+
+    def of_queries(self, sums: Tensor) -> Tensor:
+        """The gradients of each example's query ``[B, F]``, of sums ``[U, F]`` over entities."""
+        found = sums.index_select(0, self.place)
+        rows = self.slopes.operands.table[self.late_targets].to(found.dtype)
+        found[self.late] -= self.slopes.label * rows
+        return found
+
+
+class DenseInfluence:
+    """Inner products of gradients at one state of a model.
+
+    It is fastest where examples of equal queries stand together.
+
+    Parameters
+    ----------
+    model : Model
+        In eval mode.
+    loss : LossConfig
+        ``bce`` or ``cross_entropy``.
+    parameters : {"entity", "all"}
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the model's score is no dot product, its candidates have factors, or its gradients are
+        not served.
+    """
+
+    def __init__(self, model: Any, loss: LossConfig, parameters: str) -> None:
+        if model.score != "dot":
+            raise ValueError(
+                f"influences of {loss.name} over all entities need a model with score 'dot'; "
+                f"{type(model).__name__} has {model.score!r}"
+            )
+        self._model, self._loss = model, loss
+        self._asker = Asker(model) if parameters == "all" else None
+        self._num_entities = int(model.num_entities)
+
+    def products(self, examples: Queries, others: Queries) -> Tensor:
+        """Those of examples with all others, ``[M, B]`` for M others."""
+        parts = [self._products(part, others) for part in self._parts(examples)]
+        return torch.cat(parts, 1)
+
+    def squares(self, examples: Queries) -> Tensor:
+        """Those of each example with itself, ``[B]``."""
+        return torch.cat([self._squares(part) for part in self._parts(examples)])
+
+    def _parts(self, examples: Queries) -> Iterator[Queries]:
+        """Examples of a few queries at a time; with all parameters each holds more than those."""
+        if self._asker is not None or examples.targets is None or not len(examples):
+            yield from _blocks(examples)
+            return
+        runs = examples.runs()
+        firsts = runs.new_tensor(range(0, int(runs[-1]) + 1, BLOCK))
+        edges = [*torch.searchsorted(runs, firsts).tolist(), len(runs)]
+        for start, stop in pairwise(edges):
+            yield examples.part(slice(start, stop))
+
+    def _products(self, examples: Queries, others: Queries) -> Tensor:
+        side = self._side(examples)
+        return torch.cat([self._block(side, it) for it in _blocks(others)])
+
+    def _block(self, side: _Side, others: Queries) -> Tensor:
+        other = self._side(others, merged=False)
+        found, place = self._swept(side, other), side.place
+        total = found.dots.index_select(1, place)
+        total[:, side.late] -= side.slopes.label * found.at_late
+        total *= (other.rows @ side.rows.T + self._with_bias(side)).index_select(1, place)
+        if found.own is None or found.others is None:
+            return total
+        own, theirs = found.own, found.others
+        at_others = found.at_others.index_select(1, place)
+        is_label = theirs.anchors[:, None] == side.late_targets
+        at_others[:, side.late] -= side.slopes.label * is_label.to(total.dtype)
+        total += at_others * (theirs.of_anchors @ side.rows.T).index_select(1, place)
+        total += found.at_own.index_select(1, place) * (other.rows @ own.of_anchors.T)
+        same = theirs.anchors[:, None] == own.anchors
+        total += torch.where(same, theirs.of_anchors @ own.of_anchors.T, 0.0)
+        return total + theirs.products(own)
+
+    def _swept(self, side: _Side, other: _Side) -> "_Swept":
+        """What is summed over entities, and slopes at some of them."""
+        size, rows, asker = len(side), side.rows, self._asker
+        dots, at_late = rows.new_zeros(len(other), size), rows.new_zeros(len(other), len(side.late))
+        held = dots.shape if asker is not None else (0, 0)
+        at_others, at_own = dots.new_zeros(held), dots.new_zeros(held)
+        of_queries, of_others = torch.zeros_like(rows), torch.zeros_like(other.rows)
+        operands, late = side.slopes.operands, side.late_targets
+        for chunk, scratch in self._chunks(size + len(other), rows):
+            own = side.slopes.of(chunk, scratch)
+            theirs = other.slopes.of(chunk, scratch[own.numel() :])
+            dots.addmm_(theirs, own.T)
+            _pick(at_late, theirs, late, chunk)
+            if asker is None:
+                continue
+            table = operands.table[chunk].to(rows.dtype)
+            of_queries.addmm_(own, table)
+            of_others.addmm_(theirs, table)
+            _pick(at_own, theirs, side.anchors, chunk)
+            _pick(at_others.T, own, other.anchors, chunk)
+        found = _Swept(dots, at_late, at_own, at_others)
+        if asker is not None:
+            found.own = asker.gradients(side.examples, side.of_queries(of_queries))
+            found.others = asker.gradients(other.examples, of_others)
+        return found
+
+    def _squares(self, examples: Queries) -> Tensor:
+        side = self._side(examples)
+        rows, late, late_targets = side.rows, side.late, side.late_targets
+        lengths, at_own = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
+        at_late, of_queries = rows.new_zeros(len(late)), torch.zeros_like(rows)
+        whose = torch.arange(len(rows), dtype=torch.int64, device=rows.device), side.place[late]
+        for chunk, scratch in self._chunks(len(rows), rows):
+            slopes = side.slopes.of(chunk, scratch)
+            lengths += torch.linalg.vecdot(slopes, slopes)
+            _pick_own(at_late, slopes, (whose[1], late_targets), chunk)
+            if self._asker is not None:
+                of_queries.addmm_(slopes, side.slopes.operands.table[chunk].to(rows.dtype))
+                _pick_own(at_own, slopes, (whose[0], side.anchors), chunk)
+        label, place = side.slopes.label, side.place
+        total = lengths.index_select(0, place)
+        total[late] += label * (label - 2 * at_late)
+        total *= (rows.square().sum(1) + self._with_bias(side)).index_select(0, place)
+        if self._asker is None:
+            return total
+        own = self._asker.gradients(examples, side.of_queries(of_queries))
+        at_anchors = at_own.index_select(0, place)
+        is_label = examples.anchors[late] == late_targets
+        at_anchors[late] -= label * is_label.to(total.dtype)
+        total += 2 * at_anchors * torch.linalg.vecdot(rows.index_select(0, place), own.of_anchors)
+        return total + own.of_anchors.square().sum(1) + own.squares()
+
+    @staticmethod
+    def _with_bias(side: _Side) -> float:
+        """1 if each entity has a bias of its own, whose gradient is the slope."""
+        bias = side.slopes.operands.bias
+        return 0.0 if bias is None or len(bias) == 1 else 1.0
+
+    def _side(self, examples: Queries, *, merged: bool = True) -> _Side:
+        """Examples and their queries, equal neighbours as one if merged."""
+        device, count = examples.anchors.device, len(examples)
+        place = torch.arange(count, dtype=torch.int64, device=device)
+        if merged and examples.targets is not None:
+            place = examples.runs()
+        firsts = torch.searchsorted(place, place.unique_consecutive())
+        queries, indptr, ids = examples.part(firsts), *examples.positives()
+        check_ids("targets", ids, self._num_entities)
+        of_rows, late = place.repeat_interleave(indptr.diff()), place[:0]
+        if len(firsts) < count:
+            is_alone = place.bincount()[place] == 1
+            of_rows, ids, late = place[is_alone], ids[is_alone], (~is_alone).nonzero()[:, 0]
+        order = ids.argsort(stable=True)
+        slopes = self._slopes(queries, of_rows[order], ids[order])
+        return _Side(examples, place, late, slopes, queries.anchors, slopes.operands.queries)
+
+    def _slopes(self, queries: Queries, of_rows: Tensor, ids: Tensor) -> _Slopes:
+        """What makes the slopes of queries, whose positives are those pairs."""
+        model, loss = self._model, self._loss
+        candidates = candidates_at(model, queries.side, None)
+        if candidates.factor is not None:
+            raise ValueError(f"{type(model).__name__}: candidates with factors are not served")
+        asked = zip(queries.anchors.split(_ASKED), queries.relations.split(_ASKED), strict=True)
+        rows = torch.cat([queries_at(model, *part, queries.side, None) for part in asked])
+        candidates = with_gamma(candidates, model, rows.dtype)
+        operands = run.operands_of(rows, candidates.table, model.score, candidates.bias)
+        logsumexp = None
+        if loss.name == "cross_entropy":
+            assert queries.targets is not None
+            logsumexp = run.cross_entropy(operands, queries.targets, 0.0).logsumexp
+            label, rest = 1 - loss.label_smoothing, loss.label_smoothing / self._num_entities
+        else:
+            label, rest = smoothed_labels(
+                loss.label_smoothing, loss.smoothing_style, self._num_entities
+            )
+        return _Slopes(run.passes_of(rows), operands, of_rows, ids, (label, rest), logsumexp)
+
+    def _chunks(self, count: int, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Ranges of entities, with room for the slopes of so many examples."""
+        scratch = like.new_empty(count * min(_ENTITIES, self._num_entities))
+        for first in range(0, self._num_entities, _ENTITIES):
+            yield slice(first, min(first + _ENTITIES, self._num_entities)), scratch
+
+
+@dataclass
+class _Swept:
+    """Sums over entities of queries (own) and others; with all parameters the rest too."""
+
+    dots: Tensor  # [M, U]
+    at_late: Tensor  # slopes of others at the labels that are taken late, [M, L]
+    at_own: Tensor  # slopes of others at the anchors of queries, [M, U]
+    at_others: Tensor  # slopes of queries at the anchors of others, [M, U]
+    own: QuerySide | None = None  # of examples
+    others: QuerySide | None = None
+
+
+def _pick(into: Tensor, slopes: Tensor, ids: Tensor, chunk: slice) -> None:
+    """Slopes ``[B, n]`` of a chunk at entities ``[A]`` that are in it, as columns ``[B, A]``."""
+    which = ((ids >= chunk.start) & (ids < chunk.stop)).nonzero()[:, 0]
+    into[:, which] = slopes[:, ids[which] - chunk.start]
+
+
+def _pick_own(into: Tensor, slopes: Tensor, places: tuple[Tensor, Tensor], chunk: slice) -> None:
+    """The same at places, each a row and an entity, ``[A]``."""
+    rows, ids = places
+    which = ((ids >= chunk.start) & (ids < chunk.stop)).nonzero()[:, 0]
+    into[which] = slopes[rows[which], ids[which] - chunk.start]
+
+
+def _blocks(queries: Queries) -> Iterator[Queries]:
+    """Examples a few at a time; one empty part of none."""
+    for first in range(0, max(1, len(queries)), BLOCK):
+        yield queries.part(slice(first, first + BLOCK))

@@ -1,0 +1,139 @@
+"""Training examples: what a step averages its loss over."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kgfast.graph import KnownTriples
+from kgfast.models import Side
+
+Mode = Literal["negative", "1vsall", "kvsall"]
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Examples of one side, int64 ``[B]`` each, and the known answers of each."""
+
+    side: Side
+    anchors: Tensor
+    relations: Tensor
+    targets: Tensor | None  # None where a query has all its answers
+    known: KnownTriples | None
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    def part(self, rows: slice | Tensor) -> "Queries":
+        """Some of them, by a slice or by ids."""
+        targets = None if self.targets is None else self.targets[rows]
+        return replace(
+            self, anchors=self.anchors[rows], relations=self.relations[rows], targets=targets
+        )
+
+    def by_query(self) -> Tensor:
+        """Their rows by anchor and relation, equal ones as they stand, int64 ``[B]``."""
+        rows = self.relations.argsort(stable=True)
+        return rows[self.anchors[rows].argsort(stable=True)]
+
+    def runs(self) -> Tensor:
+        """Which run of equal queries each stands in, int64 ``[B]``: 0 for the first."""
+        if not len(self):
+            return self.anchors
+        is_other = self.anchors.diff().bool() | self.relations.diff().bool()
+        return functional.pad(is_other.cumsum(0), (1, 0))
+
+    def positives(self) -> tuple[Tensor, Tensor]:
+        """CSR of the answers that the loss calls true."""
+        if self.targets is not None:
+            count = len(self.targets)
+            return torch.arange(count + 1, dtype=torch.int64, device=self.targets.device), (
+                self.targets
+            )
+        assert self.known is not None
+        return self.known.exclude(self.anchors, self.relations, self.side)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Training examples: those that predict tails first, then those that predict heads.
+
+    A triple and a side each, or (``kvsall``) each distinct query with all its answers, in
+    ascending order.
+
+    Attributes
+    ----------
+    tails, heads : Queries
+    """
+
+    tails: Queries
+    heads: Queries
+
+    @classmethod
+    def of(cls, hrt: Tensor, mode: Mode) -> "Examples":
+        """Those of training triples, int64 ``[T, 3]``."""
+        if mode == "kvsall":
+            known = KnownTriples(hrt).to(hrt.device)
+            pairs = hrt[:, :2].unique(dim=0), hrt[:, [2, 1]].unique(dim=0)
+            tails, heads = (pair.t().contiguous() for pair in pairs)
+            return cls(
+                Queries("tail", tails[0], tails[1], None, known),
+                Queries("head", heads[0], heads[1], None, known),
+            )
+        h, r, t = hrt.t().contiguous()
+        return cls(Queries("tail", h, r, t, None), Queries("head", t, r, h, None))
+
+    def __len__(self) -> int:
+        return len(self.tails) + len(self.heads)
+
+    def chunks(self, size: int) -> Iterator[tuple[Tensor, Queries]]:
+        """Ids of some examples of one side, and the examples: equal queries stand together."""
+        first = 0
+        for queries in (self.tails, self.heads):
+            for rows in queries.by_query().split(size):
+                if len(rows):
+                    yield rows + first, queries.part(rows)
+            first += len(queries)
+
+    def columns(self, ids: Tensor) -> dict[str, Tensor]:
+        """What examples are, by name.
+
+        Parameters
+        ----------
+        ids : Tensor
+            int64 of any shape.
+
+        Returns
+        -------
+        dict of str to Tensor
+            int64 ``head``, ``relation`` and ``tail`` of that shape, -1 where all answers of a query
+            are meant; bool ``predicts_head``.
+        """
+        flat = ids.flatten().to(self.tails.anchors.device)
+        is_head = flat >= len(self.tails)
+        both = {}
+        for name in ("anchors", "relations", "targets"):
+            parts = [self._column(queries, name) for queries in (self.tails, self.heads)]
+            both[name] = torch.cat(parts).index_select(0, flat)
+        found = {
+            "head": torch.where(is_head, both["targets"], both["anchors"]),
+            "relation": both["relations"],
+            "tail": torch.where(is_head, both["anchors"], both["targets"]),
+            "predicts_head": is_head,
+        }
+        return {name: column.view(ids.shape).cpu() for name, column in found.items()}
+
+    @staticmethod
+    def _column(queries: Queries, name: str) -> Tensor:
+        found: Any = getattr(queries, name)
+        return torch.full_like(queries.anchors, -1) if found is None else found
+
+
+def asked(hrt: Tensor, side: Side) -> Queries:
+    """Triples ``[M, 3]`` as examples that predict a side, each with its own answer alone."""
+    h, r, t = hrt.t().contiguous()
+    anchors, targets = (h, t) if side == "tail" else (t, h)
+    return Queries(side, anchors, r, targets, None)

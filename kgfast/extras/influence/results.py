@@ -1,0 +1,146 @@
+"""What came of it: the strongest examples of each test triple."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kgfast.extras.influence.examples import Examples
+from kgfast.frames import needed
+from kgfast.graph import names_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """The k strongest examples of each test triple, the strongest first; ties by the lowest id.
+
+    Attributes
+    ----------
+    ids : Tensor
+        int64 ``[M, k]``, of examples.
+    values : Tensor
+        ``[M, k]``.
+    """
+
+    ids: Tensor
+    values: Tensor
+
+    @classmethod
+    def none(cls, count: int, dtype: torch.dtype, device: torch.device) -> "Strongest":
+        """Nothing yet, for so many test triples."""
+        ids = torch.empty(count, 0, dtype=torch.int64, device=device)
+        return cls(ids, torch.empty(count, 0, dtype=dtype, device=device))
+
+    def taking(self, ids: Tensor, values: Tensor, k: int, *, descending: bool) -> "Strongest":
+        """With other examples, int64 ``[B]`` and ``values [M, B]``."""
+        both = torch.cat([self.values, values], 1)
+        rows, k = len(both), min(k, both.shape[1])
+        worst = torch.topk(both, k, largest=descending, sorted=False).values
+        worst = worst.amin(1, keepdim=True) if descending else worst.amax(1, keepdim=True)
+        row, place = (both >= worst if descending else both <= worst).nonzero(as_tuple=True)
+        found, earlier = both[row, place], self.ids.shape[1]
+        of_found, is_earlier = ids[(place - earlier).clamp_min(0)], place < earlier
+        of_found[is_earlier] = self.ids[row[is_earlier], place[is_earlier]]
+        order = of_found.argsort(stable=True)
+        order = order[found[order].argsort(stable=True, descending=descending)]
+        order = order[row[order].argsort(stable=True)]
+        row, found, of_found = row[order], found[order], of_found[order]
+        first = torch.searchsorted(row, torch.arange(rows, dtype=torch.int64, device=row.device))
+        best = first[:, None] + torch.arange(k, dtype=torch.int64, device=row.device)
+        return Strongest(of_found[best], found[best])
+
+
+@dataclass(frozen=True, repr=False)
+class Influences:
+    """Influences of training examples on test triples.
+
+    Attributes
+    ----------
+    proponents, opponents : Strongest
+        Those whose gradients agree most with that of the test triple, and those that disagree
+        most: the k highest and the k lowest influences.
+    examples : Examples
+        What ids mean.
+    test : Tensor
+        int64 ``[M, 3]``.
+    checkpoints : list of str
+    rates : list of float
+    matrix : Tensor or None
+        ``[M, T]``, mapped from the file that was asked for.
+    """
+
+    proponents: Strongest
+    opponents: Strongest
+    examples: Examples
+    test: Tensor
+    checkpoints: list[str]
+    rates: list[float]
+    matrix: Tensor | None = None
+
+    @property
+    def ids(self) -> Tensor:
+        """Those of the proponents, int64 ``[M, k]``."""
+        return self.proponents.ids
+
+    @property
+    def values(self) -> Tensor:
+        """Those of the proponents, ``[M, k]``, the strongest first."""
+        return self.proponents.values
+
+    def columns(self, vocabulary: Any = None) -> dict[str, Any]:
+        """A row for each test triple and example, as NumPy columns or lists.
+
+        Parameters
+        ----------
+        vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
+            Entities and relations: names instead of ids.
+
+        Returns
+        -------
+        dict
+            ``test`` (row of the test triple), ``kind``, ``influence``, ``head``, ``relation``,
+            ``tail`` of the example, and what it ``predicts``. Where an example is a query with all
+            its answers, these are ``?`` (-1 without names).
+        """
+        parts = [
+            self._columns_of(kind, found)
+            for kind, found in (("proponent", self.proponents), ("opponent", self.opponents))
+        ]
+        joined = {name: [it for part in parts for it in part[name]] for name in parts[0]}
+        order = sorted(range(len(joined["test"])), key=lambda row: joined["test"][row])
+        columns = {name: [values[row] for row in order] for name, values in joined.items()}
+        entities, relations = names_of(vocabulary)
+        for name, names in (("head", entities), ("relation", relations), ("tail", entities)):
+            if names is not None:
+                columns[name] = [names.name(id) if id >= 0 else "?" for id in columns[name]]
+        return columns
+
+    def _columns_of(self, kind: str, found: Strongest) -> dict[str, list[Any]]:
+        rows, k = found.ids.shape
+        of = self.examples.columns(found.ids)
+        return {
+            "test": [row for row in range(rows) for _ in range(k)],
+            "kind": [kind] * (rows * k),
+            "influence": found.values.flatten().tolist(),
+            **{name: of[name].flatten().tolist() for name in ("head", "relation", "tail")},
+            "predicts": ["head" if it else "tail" for it in of["predicts_head"].flatten().tolist()],
+        }
+
+    def to_frame(self, vocabulary: Any = None) -> "DataFrame":
+        """:meth:`columns` as a pandas table."""
+        frame: DataFrame = needed("pandas", "Influences.to_frame()").DataFrame(
+            self.columns(vocabulary)
+        )
+        return frame
+
+    def __repr__(self) -> str:
+        tests, k = self.ids.shape
+        return (
+            f"Influences of {len(self.examples):,} training examples on {tests:,} test triples at "
+            f"{len(self.checkpoints)} checkpoint{'' if len(self.checkpoints) == 1 else 's'}, "
+            f"{k} proponents and opponents each"
+        )

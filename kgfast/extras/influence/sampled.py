@@ -1,0 +1,381 @@
+"""Influences by losses of sampled negatives: gradients of few rows each, joined by their ids.
+
+An example's gradient of the entity table is zero but for its target and its negatives, so the
+inner product of two is a sum over the entities that both have. Those of the others are kept, sorted
+by entity; of an example only the rows whose entity occurs among them are made.
+
+The negatives of a training triple are those that the run drew for it in the epoch in which the
+checkpoint was written: samplers have no state, so they are drawn again. Those of other triples come
+from the same sampler, seeded apart from the run's.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgfast import ops
+from kgfast.extras.influence.checkpoints import Origin
+from kgfast.extras.influence.examples import Queries
+from kgfast.extras.influence.query_side import Asker
+from kgfast.graph import KnownTriples, shown
+from kgfast.losses import formulas, with_gamma
+from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
+from kgfast.training import Batch, Negatives, NegativeSampling, asked_of, mix
+from kgfast.training.config import LossConfig
+
+_NUMBERS = 1 << 21  # of gradients of rows held at once
+_SCORES = 1 << 20  # held at once
+_OTHERS = 5  # of mix(), beside those of a run (0 to 4)
+
+
+class Drawn(NamedTuple):
+    """Examples with their negatives.
+
+    Attributes
+    ----------
+    queries : Queries
+        ``[B]``.
+    negatives : Tensor
+        int64 ``[B, K]``.
+    mask : Tensor or None
+        bool ``[B, K]``, False where one takes no part.
+    factor : Tensor
+        ``[B]``: what the row of an example is multiplied by in B times the loss of its batch.
+    """
+
+    queries: Queries
+    negatives: Tensor
+    mask: Tensor | None
+    factor: Tensor
+
+    def part(self, rows: Any) -> "Drawn":
+        """Some of them, by a slice or by ids."""
+        queries = self.queries
+        assert queries.targets is not None
+        some = replace(
+            queries,
+            anchors=queries.anchors[rows],
+            relations=queries.relations[rows],
+            targets=queries.targets[rows],
+        )
+        mask = None if self.mask is None else self.mask[rows]
+        return Drawn(some, self.negatives[rows], mask, self.factor[rows])
+
+
+class Replay:
+    """Draws what a run drew.
+
+    Parameters
+    ----------
+    origin : Origin
+    device
+        Of the results.
+    """
+
+    def __init__(self, origin: Origin, device: torch.device) -> None:
+        config, graph = origin.config, origin.graph
+        self._config, self._device = config, device
+        self._num_entities, self._num_relations = len(graph.entities), len(graph.relations)
+        self._has_inverses = config.model.has_inverses
+        self._hrt, sides = asked_of(
+            graph.splits["train"].to(device), self._num_relations, self._has_inverses
+        )
+        self._objective = NegativeSampling(config, self._hrt, self._num_entities, sides)
+
+    def training(self, queries: Queries, step: int) -> Drawn:
+        """Training triples, with the negatives of the epoch that a step ended in.
+
+        Raises
+        ------
+        ValueError
+            If one is not among the run's.
+        """
+        ids, its_side = self._rows_of(queries), self._as_trained(queries).side
+        batches, count = self._objective.batches, len(ids)
+        place = torch.full((len(self._hrt),), -1, dtype=torch.int64, device=self._device)
+        place[ids] = torch.arange(count, dtype=torch.int64, device=self._device)
+        epoch = batches.epoch(max(0, step * self._config.train.accumulate - 1))
+        size = self._config.data.neg_size
+        negatives = torch.empty(count, size, dtype=torch.int64, device=self._device)
+        mask = torch.ones(count, size, dtype=torch.bool, device=self._device)
+        factor = torch.ones(count, dtype=torch.float32, device=self._device)
+        for number in range(epoch * batches.per_epoch, (epoch + 1) * batches.per_epoch):
+            side, rows = batches.rows_of(number)
+            at = place[rows]
+            own = (at >= 0).nonzero()[:, 0]
+            if side != its_side or not len(own):
+                continue
+            batch = batches.batch(number)
+            drawn, taking_part = self._objective.negatives.draw(batch)
+            drawn = drawn.expand(len(rows), -1)
+            negatives[at[own]] = drawn[own]
+            if taking_part is not None:
+                mask[at[own]] = taking_part[own]
+            factor[at[own]] = self._factor(batch, drawn, taking_part)[own]
+        # A triple that stands twice in the training set counts as its last occurrence.
+        return Drawn(queries, negatives, mask, factor).part(place[ids])
+
+    def others(self, queries: Queries) -> Drawn:
+        """Any triples, each as a batch of its own, with negatives that no step had."""
+        data, count = self._config.data, len(queries)
+        known = KnownTriples(self._hrt) if data.filter_negatives else None
+        negatives = Negatives(
+            self._num_entities,
+            data.neg_size,
+            mix(self._config.seed, _OTHERS),
+            shared=data.negatives == "shared",
+            known=known,
+            device=self._device,
+        )
+        number, own = SIDES.index(queries.side), self._as_trained(queries)
+        batch = Batch(number, own.side, own.anchors, own.relations, None, None)
+        drawn, mask = negatives.draw(batch)
+        drawn = drawn.expand(count, -1)
+        name = self._config.loss.name
+        factor = torch.ones(count, dtype=torch.float32, device=self._device)
+        if name != "nssa":
+            pairs = factor * data.neg_size if mask is None else mask.sum(1).float()
+            factor = 1 / (pairs.clamp_min(1) if name == "margin" else pairs + 1)
+        return Drawn(queries, drawn, mask, factor)
+
+    def _factor(self, batch: Batch, negatives: Tensor, mask: Tensor | None) -> Tensor:
+        """By what a row is multiplied in B times the loss of a batch, ``[B]``."""
+        count, name = len(negatives), self._config.loss.name
+        ones = torch.ones(count, dtype=torch.float32, device=self._device)
+        if name == "nssa":
+            weights = batch.weights
+            return ones if weights is None else weights * (count / weights.sum())
+        pairs = float(negatives.numel() if mask is None else mask.sum())
+        return ones * (count / (max(pairs, 1.0) if name == "margin" else pairs + count))
+
+    def _rows_of(self, queries: Queries) -> Tensor:
+        """Where training triples stand in the run's training set."""
+        own = self._as_trained(queries)
+        wanted = self._keys(*_triples_of(own))
+        keys, order = self._keys(*self._hrt.t()).sort(stable=True)
+        at = torch.searchsorted(keys, wanted).clamp_(max=max(0, len(keys) - 1))
+        missing = (keys[at] != wanted).nonzero()
+        if len(missing):
+            row = int(missing[0])
+            triple = [int(it[row]) for it in _triples_of(queries)]
+            raise ValueError(
+                f"train: {shown(triple)} is not among the run's training triples, which alone have "
+                f"drawn negatives (row {row} of the {queries.side} side)"
+            )
+        return order[at]
+
+    def _as_trained(self, queries: Queries) -> Queries:
+        """Queries as steps ask them: of a model with inverse relations, all for tails."""
+        if not self._has_inverses or queries.side == "tail":
+            return queries
+        return replace(queries, side="tail", relations=queries.relations + self._num_relations)
+
+    def _keys(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        count = self._num_relations * (1 + self._has_inverses)
+        return (heads * count + relations) * self._num_entities + tails
+
+
+def _triples_of(queries: Queries) -> tuple[Tensor, Tensor, Tensor]:
+    """Heads, relations and tails."""
+    assert queries.targets is not None
+    if queries.side == "head":
+        return queries.targets, queries.relations, queries.anchors
+    return queries.anchors, queries.relations, queries.targets
+
+
+@dataclass
+class _Entries:
+    """Rows of gradients: of which example, of which row of a table, sorted by that."""
+
+    of: Tensor  # [P]
+    ids: Tensor  # [P], ascending
+    rows: Tensor  # [P, G]
+
+    @classmethod
+    def sorted(cls, of: Tensor, ids: Tensor, rows: Tensor) -> "_Entries":
+        order = ids.argsort(stable=True)
+        return cls(of[order], ids[order], rows[order])
+
+    def add_products(self, others: "_Entries", into: Tensor) -> None:
+        """Add inner products to ``into [M, B]``; the others are the M."""
+        first = torch.searchsorted(others.ids, self.ids)
+        counts = torch.searchsorted(others.ids, self.ids, right=True) - first
+        own = torch.repeat_interleave(counts)
+        starts = first - (counts.cumsum(0) - counts)
+        theirs = torch.arange(len(own), dtype=torch.int64, device=own.device) + starts[own]
+        step = max(1, _NUMBERS // max(1, self.rows.shape[1]))
+        for mine, their in zip(own.split(step), theirs.split(step), strict=True):
+            products = torch.linalg.vecdot(self.rows[mine], others.rows[their])
+            into.index_put_((others.of[their], self.of[mine]), products, accumulate=True)
+
+    def add_squares(self, into: Tensor) -> None:
+        """Add the squared length of each example's gradient to ``into [B]``."""
+        keys = self.of * (int(self.ids.max()) + 1 if len(self.ids) else 1) + self.ids
+        distinct, place = keys.unique(return_inverse=True)
+        total = self.rows.new_zeros(len(distinct), self.rows.shape[1])
+        total.index_put_((place,), self.rows, accumulate=True)
+        of = into.new_zeros(len(distinct), dtype=torch.int64).index_put_((place,), self.of)
+        into.index_put_((of,), total.square().sum(1), accumulate=True)
+
+
+@dataclass
+class _Part:
+    """Some examples with the slopes of their scores, and the gradients of their query side."""
+
+    drawn: Drawn
+    queries: Tensor  # [B, F]
+    index: Tensor  # [B, 1 + K]
+    slopes: Tensor  # [B, 1 + K]
+    relations: _Entries | None
+    of_anchors: Tensor | None
+
+
+class SampledInfluence:
+    """Inner products of gradients at one state of a model.
+
+    Parameters
+    ----------
+    model : Model
+        In eval mode.
+    loss : LossConfig
+        ``nssa``, ``margin`` or ``logistic``.
+    parameters : {"entity", "all"}
+    origin : Origin
+        Of the state.
+
+    Raises
+    ------
+    TypeError
+        For MED, and with all parameters for a model whose queries are not made of rows of its
+        tables and an encoder's weights.
+    """
+
+    def __init__(self, model: Any, loss: LossConfig, parameters: str, origin: Origin) -> None:
+        if isinstance(model, MED):
+            raise TypeError(
+                "influences of MED are not served: its loss weighs an example by the others of its "
+                "batch"
+            )
+        self._asker = Asker(model) if parameters == "all" else None
+        self._model, self._loss, self._step = model, loss, origin.step
+        self._made: dict[Side, Candidates] = {}
+        self._replay = Replay(origin, model.entity.device)
+
+    def products(self, examples: Queries, others: Queries) -> Tensor:
+        """Those of examples with all others, ``[M, B]`` for M others."""
+        dtype = torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
+        device = self._model.entity.device
+        total = torch.zeros(len(others), len(examples), dtype=dtype, device=device)
+        mine, theirs = self._replay.training(examples, self._step), self._replay.others(others)
+        width = self._model.entity.shape[1] * (theirs.negatives.shape[1] + 2)
+        for rows in _slices(len(others), max(1, _NUMBERS // width)):
+            entities, relations = self._entries(self._part(theirs.part(rows)), None)
+            wanted = entities.ids.unique_consecutive()
+            for columns in _slices(len(examples), max(1, _SCORES // mine.negatives.shape[1])):
+                part = self._part(mine.part(columns))
+                block = total[rows, columns]
+                own, own_relations = self._entries(part, wanted)
+                own.add_products(entities, block)
+                if relations is not None and own_relations is not None:
+                    own_relations.add_products(relations, block)
+        return total
+
+    def squares(self, examples: Queries) -> Tensor:
+        """Those of each example with itself, ``[B]``."""
+        dtype = torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
+        total = torch.zeros(len(examples), dtype=dtype, device=self._model.entity.device)
+        drawn = self._replay.training(examples, self._step)
+        width = self._model.entity.shape[1] * (drawn.negatives.shape[1] + 2)
+        for rows in _slices(len(examples), max(1, _NUMBERS // width)):
+            for entries in self._entries(self._part(drawn.part(rows)), None):
+                if entries is not None:
+                    entries.add_squares(total[rows])
+        return total
+
+    def _part(self, drawn: Drawn) -> _Part:
+        """The slopes of scores, and with all parameters the gradients of anchors and relations."""
+        queries, model = drawn.queries, self._model
+        assert queries.targets is not None
+        index = torch.cat([queries.targets[:, None], drawn.negatives], 1)
+        candidates = self._candidates(queries.side)
+        with torch.no_grad():
+            made = queries_at(model, queries.anchors, queries.relations, queries.side, None)
+        candidates = with_gamma(candidates, model, made.dtype)
+        with torch.enable_grad():
+            leaf = made.detach().requires_grad_()
+            scores = ops.indexed_scores(
+                leaf,
+                candidates.table.detach(),
+                index,
+                model.score,
+                bias=candidates.bias,
+                factor=candidates.factor,
+            )
+            seen = scores.detach().requires_grad_()
+            rows = self._rows_of_loss(seen, drawn.mask)
+            (slopes,) = torch.autograd.grad(rows, seen, drawn.factor.to(rows.dtype))
+            if self._asker is None:
+                return _Part(drawn, made, index, slopes, None, None)
+            (of_queries,) = torch.autograd.grad(scores, leaf, slopes)
+        found = self._asker.gradients(queries, of_queries)
+        number = torch.arange(len(index), dtype=torch.int64, device=index.device)
+        relations = _Entries.sorted(number, found.relations, found.of_relations)
+        return _Part(drawn, made, index, slopes, relations, found.of_anchors)
+
+    def _candidates(self, side: Side) -> Candidates:
+        """Those of a side: what RSCF makes of all of them is made once."""
+        if side not in self._made:
+            with torch.no_grad():
+                self._made[side] = candidates_at(self._model, side, None)
+        return self._made[side]
+
+    def _rows_of_loss(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        loss, positive, negative = self._loss, scores[:, 0], scores[:, 1:]
+        if loss.name == "nssa":
+            return formulas.nssa(positive, negative, alpha=loss.alpha, mask=mask, reduction="none")
+        if loss.name == "margin":
+            margin = loss.margin
+            return formulas.margin(positive, negative, margin=margin, mask=mask, reduction="none")
+        return formulas.logistic(positive, negative, mask=mask, reduction="none")
+
+    def _entries(self, part: _Part, wanted: Tensor | None) -> tuple[_Entries, _Entries | None]:
+        """The gradients of rows of the entity table, of some entities alone, and of relations."""
+        takes_part = part.slopes != 0
+        if wanted is not None:
+            takes_part &= torch.isin(part.index, wanted)
+        of, place = takes_part.nonzero(as_tuple=True)
+        ids = part.index[of, place]
+        rows = self._candidate_rows(part, of, ids, part.slopes[of, place])
+        if part.of_anchors is not None:
+            anchors = part.drawn.queries.anchors
+            chosen = torch.ones_like(anchors, dtype=torch.bool)
+            if wanted is not None:
+                chosen = torch.isin(anchors, wanted)
+            which = chosen.nonzero()[:, 0]
+            of, ids = torch.cat([of, which]), torch.cat([ids, anchors[which]])
+            rows = torch.cat([rows, part.of_anchors[which].to(rows.dtype)])
+        return _Entries.sorted(of, ids, rows), part.relations
+
+    def _candidate_rows(self, part: _Part, of: Tensor, ids: Tensor, slopes: Tensor) -> Tensor:
+        """``slope dscore / drow`` of pairs, ``[P, G]``."""
+        table, side = self._model.entity.detach(), part.drawn.queries.side
+        step = max(1, _NUMBERS // table.shape[1])
+        whole = part.queries.new_empty(len(ids), table.shape[1])
+        for some in _slices(len(ids), step):
+            with torch.enable_grad():
+                rows = table[ids[some]].to(whole.dtype).requires_grad_()
+                index = torch.arange(len(rows), dtype=torch.int64, device=rows.device)[:, None]
+                factor = candidates_at(self._model.with_entity(rows), side, None).factor
+                scores = ops.indexed_scores(
+                    part.queries[of[some]], rows, index, self._model.score, factor=factor
+                )
+                (whole[some],) = torch.autograd.grad(scores, rows, slopes[some, None])
+        return whole
+
+
+def _slices(count: int, size: int) -> Iterator[slice]:
+    for first in range(0, count, size):
+        yield slice(first, min(first + size, count))

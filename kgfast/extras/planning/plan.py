@@ -1,0 +1,209 @@
+"""From sizes and rates to memory, time, bytes and the resource that binds."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kgfast.extras.planning.rates import Rates
+from kgfast.extras.planning.work import Work
+
+# As rank() and topk() read a table in files (docs/tables.md): a test compares these with a call.
+_BLOCK_BYTES, _BUFFERS = 32 << 20, 2
+_QUERY_BYTES, _MOST = 8 << 20, 4096  # of a batch
+_KERNEL_BYTES = 8 << 20  # of one call: measured; at most 64 MiB
+_KNOWN_BYTES = 2 * 20  # at most, of a triple: an id and, at worst, a pair of its own, both ways
+_SHARE = 0.5  # of the memory of a machine that a table may take before it is read from its file
+# Between processes: counts and all else of a query, and how often they meet for a batch.
+_SENT_BYTES = 48
+_MEETINGS = 5
+MEETING_SECONDS = 1e-4  # of each process at each of them: assumed
+NETWORK = 1.25e9  # bytes a second: assumed where it is not said
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a ranking should take, of the slowest worker.
+
+    Attributes
+    ----------
+    streamed : bool
+        Whether the table is read in blocks instead of being held.
+    passes : int
+        How often its file is read.
+    table_bytes, memory_bytes, process_bytes : int
+        Of all rows; of a worker, at its peak; what the process of a worker holds of these before
+        any table: Python and torch.
+    read_bytes, sent_bytes : int
+        Of a worker: from its disk, and to the others.
+    compute_seconds, disk_seconds, network_seconds : float
+        What each would take alone; disk: None where no rate is known.
+    load_seconds, seconds : float
+        Of reading a table into memory first; of the ranking after that.
+    binding : str
+        ``compute``, ``disk``, ``network``, or ``memory`` where there is not enough of it.
+    source : str
+        Where the rates come from.
+    """
+
+    streamed: bool
+    passes: int
+    table_bytes: int
+    memory_bytes: int
+    process_bytes: int
+    read_bytes: int
+    sent_bytes: int
+    compute_seconds: float
+    disk_seconds: float | None
+    network_seconds: float
+    load_seconds: float
+    seconds: float
+    binding: str
+    source: str
+
+    @property
+    def total_seconds(self) -> float:
+        """With reading the table."""
+        return self.load_seconds + self.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"total_seconds": self.total_seconds}
+
+
+def planned(
+    work: Work,
+    rates: Rates,
+    *,
+    disk: float | None = None,
+    network: float | None = None,
+    max_memory: int | None = None,
+    streamed: bool | None = None,
+) -> Plan:
+    """What a work should take at these rates, if nothing is left out early.
+
+    Tables of trained models let queries stop early: they take as little as half of it.
+
+    Parameters
+    ----------
+    work : Work
+    rates : Rates
+        Of each worker.
+    disk, network : float, optional
+        Bytes a second of each worker, instead of what was measured or assumed.
+    max_memory : int, optional
+        Bytes for blocks and queries; by default a quarter of the memory.
+    streamed : bool, optional
+        Whether the table is read in blocks; by default where it takes more than half the memory.
+
+    Raises
+    ------
+    ValueError
+        If the rates say nothing of such a work, or nothing of a disk that it needs.
+
+    Examples
+    --------
+    >>> from kgfast.extras.planning.devices import rates_of
+    >>> plan = planned(Work(91_000_000, 128, 15_000, "float16"), rates_of("h200"))
+    >>> plan.binding, round(plan.seconds)
+    ('compute', 88)
+    """
+    disk = rates.disk if disk is None else disk
+    part = work.rows * work.row_bytes
+    if streamed is None:
+        streamed = part > _SHARE * rates.memory
+    if streamed and disk is None:
+        raise ValueError(
+            f"{part / 1e9:,.1f} GB of rows do not fit in memory, so they are read from a disk: say "
+            f"how fast it is (--disk 2GB/s)"
+        )
+    cut = Cut.of(work, max_memory or rates.memory // 4)
+    batches = work.sides * math.ceil(work.queries / batch_size(work))
+    passes, calls = _passes_and_calls(work, cut, batches) if streamed else (1, batches)
+    compute = rates.cost(work).seconds(work.rows, work.features, work.asked, calls)
+    compute += calls * rates.call_seconds * (cut.blocks(work) if streamed else 1)
+    read = part * passes
+    reading = None if disk is None else read / disk
+    sent, talking = _network(work, network or NETWORK, batches)
+    memory = _memory(work, rates, cut, streamed)
+    seconds = compute
+    if streamed and disk is not None:  # reading takes cores; the first block is waited for
+        first = passes * cut.block_rows * work.row_bytes / disk
+        seconds = first + max(read / disk, compute + read * rates.read_seconds / rates.threads)
+    each = {"compute": compute, "disk": reading or 0.0, "network": talking}
+    binding = max(each, key=lambda name: each[name])
+    return Plan(
+        streamed,
+        passes,
+        work.entities * work.row_bytes,
+        memory,
+        rates.base_bytes,
+        read,
+        sent,
+        compute,
+        reading,
+        talking,
+        0.0 if streamed or reading is None else reading,
+        seconds + talking,
+        "memory" if memory > rates.memory else binding,
+        rates.source,
+    )
+
+
+def _passes_and_calls(work: Work, cut: "Cut", batches: int) -> tuple[int, int]:
+    """Of a table in a file: alone, all that finds room share a pass; together, a batch does."""
+    if work.workers > 1:
+        return batches, batches
+    passes = math.ceil(work.asked / cut.per_pass)
+    return passes, max(passes, work.sides)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a table in a file is read: rows of a block, and queries that a pass serves."""
+
+    block_rows: int
+    per_pass: int
+
+    @classmethod
+    def of(cls, work: Work, limit: int) -> "Cut":
+        """Within so many bytes."""
+        row = _BUFFERS * work.row_bytes + 8 + 8 * work.dim
+        query = query_bytes(work)
+        rows = max(1, min(_BLOCK_BYTES // work.row_bytes, limit // 4 // row, work.rows))
+        return cls(rows, max(1, (limit - rows * row) // query))
+
+    def blocks(self, work: Work) -> int:
+        """Of a worker's rows."""
+        return math.ceil(work.rows / self.block_rows)
+
+
+def query_bytes(work: Work) -> int:
+    """What a query holds during a pass: itself, its target's score, its counts and an answer."""
+    return 3 * 8 * work.columns + 104 + 32 + 64
+
+
+def batch_size(work: Work) -> int:
+    """Queries that are made and swept together."""
+    wide = 8 if work.dtype == "float64" else 4
+    return max(64, min(_MOST, _QUERY_BYTES // (wide * 2 * work.dim)))
+
+
+def _network(work: Work, network: float, batches: int) -> tuple[int, float]:
+    """Bytes that a worker sends, and the seconds of sending and meeting."""
+    if work.workers == 1:
+        return 0, 0.0
+    wide = 8 if work.dtype == "float64" else 4
+    summed = work.asked * (wide * work.columns + _SENT_BYTES)
+    sent = 2 * summed * (work.workers - 1) // work.workers  # of a sum over all processes
+    return sent, sent / network + batches * _MEETINGS * work.workers * MEETING_SECONDS
+
+
+def _memory(work: Work, rates: Rates, cut: Cut, streamed: bool) -> int:
+    """The peak of a worker."""
+    result = 48 * work.asked if work.top is None else 16 * work.top * work.asked
+    held = rates.base_bytes + _KERNEL_BYTES + result + _KNOWN_BYTES * work.known
+    if not streamed:
+        batch = min(work.queries, batch_size(work))
+        return held + work.rows * work.row_bytes + batch * query_bytes(work)
+    queries = min(work.asked, cut.per_pass)
+    return held + _BUFFERS * cut.block_rows * work.row_bytes + queries * query_bytes(work)

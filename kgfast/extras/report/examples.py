@@ -1,0 +1,114 @@
+"""The worst and the best predictions of a ranking, with labels."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.eval import Ranks, topk
+from kgfast.graph import KnownTriples, Vocabulary
+
+_ANSWERS = 3  # what is shown of what a model says instead
+
+
+@dataclass(frozen=True)
+class Example:
+    """A triple and how well one side of it was predicted.
+
+    Attributes
+    ----------
+    head, relation, tail : str
+    side : str
+        What was predicted.
+    rank : float
+    candidates : int
+    frequency : int
+        Known triples that the target takes part in.
+    instead : list of str
+        New answers that the model prefers; of the worst only.
+    """
+
+    head: str
+    relation: str
+    tail: str
+    side: str
+    rank: float
+    candidates: int
+    frequency: int
+    instead: list[str]
+
+
+def examples(
+    model: Any,
+    ranks: Ranks,
+    known: KnownTriples,
+    names: tuple[Vocabulary | None, Vocabulary | None],
+    count: int,
+    dims: int | None = None,
+) -> tuple[list[Example], list[Example]]:
+    """The ``count`` worst predictions and the best ones.
+
+    Of equal ranks, the worst come first whose target is in the most known triples, and the best
+    whose target is in the fewest: those that surprise.
+    """
+    columns = [2 if side == "tail" else 0 for side in ranks.sides]
+    targets = ranks.triples[:, columns]
+    frequency = _frequency(known, targets)
+    cells = ranks.realistic.flatten(), frequency.flatten()
+    worst = _first(-cells[0], -cells[1], count)
+    best = _first(*cells, count)
+    worst = worst[cells[0][worst] > 1]  # where all are first, none is bad
+    return (
+        [_example(model, ranks, frequency, names, cell, (known, dims)) for cell in worst.tolist()],
+        [_example(model, ranks, frequency, names, cell, None) for cell in best.tolist()],
+    )
+
+
+def _first(key: Tensor, then: Tensor, count: int) -> Tensor:
+    """Places of the lowest keys, among equals of the lowest second ones, then in order."""
+    order = then.argsort(stable=True)
+    return order[key[order].argsort(stable=True)][:count]
+
+
+def _frequency(known: KnownTriples, targets: Tensor) -> Tensor:
+    counts = known.entity_frequency().to(targets.device)
+    found = torch.zeros_like(targets)
+    seen = targets < len(counts)
+    found[seen] = counts[targets[seen]]
+    return found
+
+
+def _example(
+    model: Any,
+    ranks: Ranks,
+    frequency: Tensor,
+    names: tuple[Vocabulary | None, Vocabulary | None],
+    cell: int,
+    asked: tuple[KnownTriples, int | None] | None,
+) -> Example:
+    row, column = divmod(cell, len(ranks.sides))
+    side = ranks.sides[column]
+    head, relation, tail = ranks.triples[row].tolist()
+    instead = []
+    if asked is not None:
+        known, dims = asked
+        anchor: Any = {"heads": head} if side == "tail" else {"tails": tail}
+        top = topk(
+            model, **anchor, relations=relation, k=_ANSWERS, known=known, dims=dims, pad=True
+        )
+        instead = [_name(names[0], entity) for entity, _ in top[0]]
+    return Example(
+        _name(names[0], head),
+        _name(names[1], relation),
+        _name(names[0], tail),
+        side,
+        float(ranks.realistic[row, column]),
+        int(ranks.num_candidates[row, column]),
+        int(frequency[row, column]),
+        instead,
+    )
+
+
+def _name(names: Vocabulary | None, number: int) -> str:
+    return str(number) if names is None else names.name(number)

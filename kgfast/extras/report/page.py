@@ -1,0 +1,208 @@
+"""One self-contained page of HTML about a run.
+
+Everything is escaped, and the page forbids whatever it does not hold itself: a policy in its head
+allows the one script by its hash, and no address at all.
+"""
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from kgfast import __version__
+from kgfast.datasets import Dataset
+from kgfast.display import escaped
+from kgfast.eval import GroupedRanks, Interval, Ranks
+from kgfast.extras.report import figures
+from kgfast.extras.report.examples import examples
+from kgfast.frames import needed
+from kgfast.training import LoadedRun, RunFolder, find_dataset, load_run, ranks_of
+
+RELATIONS = 500  # rows of the table of relations
+EXAMPLES = 10
+_SHOWN = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amri")
+_CARDS = ("mrr", "hits@1", "hits@10", "amri")
+
+
+def write_report(
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    split: Literal["test", "valid"] = "test",
+    data: str | os.PathLike[str] | Dataset | None = None,
+    checkpoint: Literal["best", "last"] = "best",
+    device: torch.device | str = "cpu",
+    overrides: Sequence[str] | None = None,
+    samples: int = 1000,
+) -> Path:
+    """Rank a split with a trained model and write what came of it on one page.
+
+    Curves of training, metrics with intervals, breakdowns by relation, cardinality and frequency, a
+    histogram of ranks, the worst and the best predictions with labels. The page needs no other file
+    and no network.
+
+    Parameters
+    ----------
+    run
+        The folder of the run.
+    out
+        Where to write; ``<run>/report.html`` by default.
+    split : {"test", "valid"}
+        What is ranked.
+    data, checkpoint, device, overrides
+        As of :func:`kgfast.load_run`. The data must be there.
+    samples : int
+        Of the bootstrap that makes the intervals.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If the folder is not that of a run, or its data are not found: as :func:`kgfast.load_run`.
+        If the split is empty.
+    ImportError
+        If matplotlib or jinja2 is not installed.
+    """
+    jinja2 = needed("jinja2", "kgfast report")
+    needed("matplotlib", "kgfast report")
+    folder = RunFolder(run)
+    loaded = load_run(run, data, checkpoint=checkpoint, device=device, overrides=overrides)
+    if loaded.dataset is None:
+        find_dataset(loaded.config)  # says where it was looked for
+    dataset = loaded.dataset
+    assert dataset is not None
+    results = ranks_of(loaded.model, dataset, split, loaded.config)
+    dim, ranks = (None, results) if isinstance(results, Ranks) else max(results.items())
+    widths = {} if isinstance(results, Ranks) else results
+    if not len(ranks):
+        raise ValueError(f"{folder.path}: the {split} split holds no triples to report on")
+    parts = _figures(folder.path, ranks, samples) | _examples(loaded, ranks, dim)
+    script = _resource("sort.js")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, finalize=_without_controls
+    )
+    page: str = environment.from_string(_resource("page.html.jinja")).render(
+        title=folder.path.resolve().name,
+        facts=_facts(folder, loaded, ranks, split, checkpoint),
+        metrics=_SHOWN,
+        cards=[(name, parts["intervals"][ranks_name(ranks)][name]) for name in _CARDS],
+        widths=[(width, it.metrics()) for width, it in widths.items()],
+        config=folder.config.read_text(encoding="utf-8"),
+        samples=samples,
+        style=_resource("page.css"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        show=_number,
+        **parts,
+    )
+    path = folder.path / "report.html" if out is None else Path(out)
+    beside = path.with_name(f"{path.name}.tmp")
+    try:
+        beside.write_text(page, encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def ranks_name(ranks: Ranks) -> str:
+    """What the pooled ranks are called among those of the sides."""
+    return "both" if len(ranks.sides) > 1 else ranks.sides[0]
+
+
+def _figures(run: Path, ranks: Ranks, samples: int) -> dict[str, Any]:
+    """Pictures, already SVG, and the numbers of the tables."""
+    sides = {side: ranks.side(side) for side in ranks.sides} | {ranks_name(ranks): ranks}
+    cardinality, frequency = ranks.by("cardinality"), ranks.by("frequency")
+    of_cardinality = {
+        name: {str(side): _mrr(part.side(side), samples) for side in part.sides}
+        for name, part in cardinality.items()
+    }
+    of_frequency = {name: {"target": _mrr(part, samples)} for name, part in frequency.items()}
+    pictures = {
+        "curves": figures.curves(run),
+        "histogram": figures.rank_histogram(ranks),
+        "cardinalities": figures.mrr_of_groups(
+            "cardinality", "MRR by cardinality of the relation", of_cardinality
+        ),
+        "frequencies": figures.mrr_of_groups(
+            "frequency", "MRR by frequency of the target", of_frequency
+        ),
+    }
+    relations = ranks.by("relation")
+    shown = sorted(relations, key=lambda name: -len(relations[name]))[:RELATIONS]
+    return {
+        **pictures,
+        "intervals": {side: part.intervals(samples=samples) for side, part in sides.items()},
+        "macro": relations.macro(),
+        "tied": float((ranks.width > 0).double().mean()),
+        "breakdowns": [
+            ("Cardinality of the relation", cardinality.metrics(), 0),
+            ("Known triples of the target", frequency.metrics(), 0),
+            (
+                "Relation",
+                GroupedRanks("relation", {name: relations[name] for name in shown}).metrics(),
+                len(relations) - len(shown),
+            ),
+        ],
+    }
+
+
+def _mrr(ranks: Ranks, samples: int) -> Interval:
+    return ranks.intervals(samples=samples)["mrr"]
+
+
+def _examples(loaded: LoadedRun, ranks: Ranks, dim: int | None) -> dict[str, Any]:
+    assert loaded.dataset is not None
+    names = loaded.vocabulary or (None, None)
+    worst, best = examples(
+        loaded.model, ranks, loaded.dataset.known(), (names[0], names[1]), EXAMPLES, dim
+    )
+    return {"worst": worst, "best": best}
+
+
+def _facts(
+    folder: RunFolder, loaded: LoadedRun, ranks: Ranks, split: str, checkpoint: str
+) -> list[tuple[str, str]]:
+    """What a reader asks first."""
+    model, dataset = loaded.model, loaded.dataset
+    assert dataset is not None
+    try:
+        result = folder.read_result()
+    except FileNotFoundError:  # it still runs
+        result = {}
+    seconds = result.get("seconds_training")
+    return [
+        ("Model", f"{type(model).__name__}, {model.dim} features"),
+        ("Dataset", f"{dataset.name}: {model.num_entities:,} entities"),
+        ("Ranked", f"{len(ranks):,} triples of {split}, filtered, realistic"),
+        ("Checkpoint", checkpoint + ("" if loaded.step is None else f", step {loaded.step:,}")),
+        ("Steps", f"{result['steps']:,}" if "steps" in result else "still training"),
+        ("Training", str(timedelta(seconds=round(seconds))) if seconds is not None else "-"),
+        ("kgfast", __version__),
+    ]
+
+
+def _number(metric: str, value: float) -> str:
+    if metric == "count":
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if metric in ("mr", "median_rank") else f"{value:.4f}"
+
+
+def _without_controls(value: Any) -> Any:
+    """Escape control characters of text; what is HTML already has none of a name."""
+    return escaped(value) if type(value) is str else value
+
+
+def _resource(name: str) -> str:
+    return files("kgfast.extras.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,206 @@
+"""The endpoints: ``POST /topk``, ``/rank``, ``/score``; ``GET /health``, ``/metrics``.
+
+None writes. Errors are JSON: ``{"error": ..., "field": ...}``.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from kgfast import __version__
+from kgfast.display import escaped
+from kgfast.extras.serve.batching import Batcher
+from kgfast.extras.serve.engine import Answer, Engine
+from kgfast.extras.serve.errors import Refused
+from kgfast.extras.serve.hosts import OwnHosts, names_of
+from kgfast.extras.serve.latency import Metrics
+from kgfast.extras.serve.limits import Limits
+from kgfast.extras.serve.questions import Question, Reader, UnknownName
+
+logger = logging.getLogger("kgfast.extras.serve")
+
+
+def make_app(
+    engine: Engine, limits: Limits | None = None, *, hosts: Sequence[str] = ()
+) -> Starlette:
+    """Return the application that serves a model, for any ASGI server.
+
+    Parameters
+    ----------
+    engine : Engine
+    limits : Limits, optional
+        Those of heads, stalls and connections are the server's (``http.py``).
+    hosts : sequence of str
+        Names by which the server may be called, besides the address that a request came to and,
+        where that is the machine's own, ``localhost``; ``"*"``: any. Others get 421.
+
+    Raises
+    ------
+    ValueError
+        For what is no name of a host.
+    """
+    return _Service(engine, limits or Limits(), hosts).app
+
+
+class _Service:
+    """What the endpoints share."""
+
+    def __init__(self, engine: Engine, limits: Limits, hosts: Sequence[str]) -> None:
+        self.engine, self.limits = engine, limits
+        self.metrics, self.running = Metrics(), 0
+        self.batcher = Batcher(engine, limits.batch, self.metrics)
+        model = engine.model
+        reader = Reader((model.num_entities, model.num_relations), engine.names, limits)
+        questions = {"topk": reader.topk, "rank": reader.rank, "score": reader.score}
+        routes = [
+            Route(f"/{name}", self._endpoint(name, read), methods=["POST"])
+            for name, read in questions.items()
+        ]
+        routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
+        self.app = Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: _http_error},
+            middleware=[Middleware(OwnHosts, names=names_of(hosts))],
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        with ThreadPoolExecutor(1, "kgfast-suggestions") as self.suggesting:
+            async with self.batcher:
+                yield
+
+    def _endpoint(
+        self, name: str, read: Callable[[bytes], Question]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """A handler of questions: every outcome is an answer, and is counted."""
+
+        async def answer(request: Request) -> Response:
+            start = time.perf_counter()
+            response = await self._response(request, read)
+            self.metrics.add(name, response.status_code, time.perf_counter() - start)
+            return response
+
+        return answer
+
+    async def _response(self, request: Request, read: Callable[[bytes], Question]) -> Response:
+        try:
+            body = await self._body(request)
+            return _Json(await _unless_gone(request, self._answer(body, read)))
+        except Refused as error:
+            return _Json(error.content(), error.status, error.headers)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it; so nginx counts them
+        except Exception as error:
+            logger.exception("a request failed")
+            # What kgfast says of a model, such as a NaN in its tables, names the row.
+            why = str(error) if isinstance(error, ValueError) else "internal error"
+            return _Json({"error": why}, 500)
+
+    async def _body(self, request: Request) -> bytes:
+        """All of it, within the limits; what says that it is larger is not read."""
+        most = self.limits.body
+        too_large = Refused(413, f"must hold at most {most:,} bytes", "body")
+        said = request.headers.get("content-length", "0")
+        if not said.isdecimal() or len(said) > 18 or int(said) > most:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
+                        raise too_large
+        except TimeoutError:
+            seconds = self.limits.body_seconds
+            raise Refused(
+                408, f"did not come within {seconds:g} s", "body", {"connection": "close"}
+            ) from None
+        return bytes(body)
+
+    async def _answer(self, body: bytes, read: Callable[[bytes], Question]) -> Answer:
+        """The answer, or a refusal while too many others are answered."""
+        if self.running >= self.limits.requests:
+            raise Refused(
+                503,
+                f"{self.running:,} requests are being answered: try again",
+                headers={"retry-after": "1"},
+            )
+        self.running += 1
+        try:
+            return await self.batcher.ask(await self._question(body, read))
+        except NotImplementedError as error:  # relations, of a model that has no scores for them
+            raise Refused(422, str(error), "relations") from None
+        finally:
+            self.running -= 1
+
+    async def _question(self, body: bytes, read: Callable[[bytes], Question]) -> Question:
+        try:
+            return read(body)
+        except UnknownName as error:
+            loop = asyncio.get_running_loop()
+            raise await loop.run_in_executor(self.suggesting, error.refused) from None
+
+    async def _health(self, _: Request) -> Response:
+        model, known = self.engine.model, self.engine.known
+        content: dict[str, Any] = {
+            "status": "ok",
+            "version": __version__,
+            "model": type(model).__name__,
+            "entities": model.num_entities,
+            "relations": model.num_relations,
+            "known_triples": None if known is None else len(known),
+            "requests_now": self.running,
+            "latency": self.metrics.summary(),
+        }
+        return _Json(content)
+
+    async def _metrics(self, _: Request) -> Response:
+        return PlainTextResponse(self.metrics.text(self.running))
+
+
+class _Json(JSONResponse):
+    """JSON whose control characters are escaped, also those that JSON allows."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return escaped(text).encode()
+
+
+async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer:
+    """Return an answer; end the work for it as soon as the client hangs up.
+
+    Raises
+    ------
+    ClientDisconnect
+        If it did.
+    """
+    answer = asyncio.create_task(answering)
+    gone = asyncio.ensure_future(request.receive())  # the body was read: nothing else can come
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    """Another path, another method."""
+    assert isinstance(error, HTTPException)
+    return _Json({"error": error.detail}, error.status_code, error.headers)

@@ -1,0 +1,136 @@
+"""Questions that wait while a sweep runs share the next one; large ones are answered in parts.
+
+One thread calls the engine, which has all cores. Nothing waits for company: an idle engine takes a
+question at once, a busy one finds all that came meanwhile. After each part, what is left of a
+question goes to the end of the queue: it delays another one by a batch, however large it is.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from kgfast.extras.serve.engine import Answer, Engine
+from kgfast.extras.serve.latency import Metrics
+from kgfast.extras.serve.questions import Question
+
+
+@dataclass
+class _Asked:
+    """A question, and the answers to the parts of it that are done."""
+
+    question: Question
+    future: asyncio.Future[Answer]
+    done: int = 0
+    answers: list[Answer] = field(default_factory=list)
+
+
+class Batcher:
+    """The queue before an engine; a context in which it works.
+
+    Parameters
+    ----------
+    engine : Engine
+    most : int
+        Queries of a call; those of a question with several sides count for each.
+    metrics : Metrics
+    """
+
+    def __init__(self, engine: Engine, most: int, metrics: Metrics) -> None:
+        self._engine, self._most, self._metrics = engine, most, metrics
+        self._waiting: deque[_Asked] = deque()
+        self._asked: set[asyncio.Future[Answer]] = set()
+
+    async def __aenter__(self) -> "Batcher":
+        self._thread = ThreadPoolExecutor(1, "kgfast-engine")
+        self._has_work = asyncio.Event()
+        self._worker = asyncio.create_task(self._work())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Answer all questions that were asked, then stop."""
+        if self._asked:
+            await asyncio.wait(self._asked)
+        self._worker.cancel()
+        await asyncio.wait([self._worker])
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def ask(self, question: Question) -> Answer:
+        """Return the answer to a question, or raise what its call raised.
+
+        Once this is cancelled, no further part of the question is computed.
+        """
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked.add(future)
+        future.add_done_callback(self._asked.discard)
+        self._waiting.append(_Asked(question, future))
+        self._has_work.set()
+        return await future
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._has_work.wait()
+            batch = self._next()
+            if not batch:
+                self._has_work.clear()
+                continue
+            parts = [part for _, part in batch]
+            found = await loop.run_in_executor(self._thread, self._answers, parts)
+            for (asked, part), answer in zip(batch, found, strict=True):
+                self._take(asked, part, answer)
+
+    def _next(self) -> list[tuple[_Asked, Question]]:
+        """Return what one call answers: a part of the oldest question, and others that fit."""
+        batch: list[tuple[_Asked, Question]] = []
+        others: deque[_Asked] = deque()
+        room = self._most
+        while self._waiting and room > 0:
+            asked = self._waiting.popleft()
+            if asked.future.done():  # nobody waits any more
+                continue
+            sides = max(1, len(asked.question.sides))
+            part = asked.question.part(asked.done, asked.done + max(1, self._most // sides))
+            queries = len(part) * sides
+            # A part of a large question fills up no batch of others, who would wait for it too.
+            if batch and (asked.question.key != batch[0][1].key or queries > room):
+                others.append(asked)
+                continue
+            batch.append((asked, part))
+            room -= queries
+        self._waiting.extendleft(reversed(others))
+        return batch
+
+    def _take(self, asked: _Asked, part: Question, answer: Answer | BaseException) -> None:
+        """Pass an answer on, or wait for those of the other parts."""
+        if asked.future.done():
+            return
+        if isinstance(answer, BaseException):
+            asked.future.set_exception(answer)
+            return
+        asked.answers.append(answer)
+        asked.done += len(part)
+        if asked.done < len(asked.question):
+            self._waiting.append(asked)
+        else:
+            asked.future.set_result(_joined(asked.answers))
+
+    def _answers(self, questions: Sequence[Question]) -> list[Answer | BaseException]:
+        """Return an answer or an exception each: a question that fails does not fail others."""
+        self._metrics.batches += 1
+        self._metrics.queries += sum(map(len, questions))
+        try:
+            return list(self._engine.answers(questions))
+        except Exception as error:
+            if len(questions) == 1:
+                return [error]
+        return [answer for question in questions for answer in self._answers([question])]
+
+
+def _joined(parts: list[Answer]) -> Answer:
+    """Return the answer of all parts, whose lists follow each other."""
+    return {
+        key: [it for part in parts for it in part[key]] if isinstance(value, list) else value
+        for key, value in parts[0].items()
+    }

@@ -1,0 +1,163 @@
+"""A model that answers: many questions of one kind by one call of `topk` or `rank`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kgfast.eval import Index, rank, topk
+from kgfast.extras.serve.questions import Question
+from kgfast.graph import KnownTriples, Names
+
+Answer = dict[str, Any]  # as JSON
+_VECTORS = 64  # numbers; no vector of torch holds more
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model, and what is known of it.
+
+    Attributes
+    ----------
+    model : Model
+        As :func:`kgfast.rank` takes it. Nothing changes it while it is served.
+    names : pair of Vocabulary or None
+        Of entities and relations.
+    known : KnownTriples, optional
+        Left out of candidates unless a question wants them in.
+    dim : int, optional
+        The sub-model of croppable embeddings that answers.
+    probabilities : callable, optional
+        What scores mean, as :meth:`kgfast.training.loading.LoadedRun.probabilities` has it: a
+        tensor of the same shape, or None.
+    index : Index, optional
+        Of the model; with a ``dim`` a croppable one.
+    """
+
+    model: Any
+    names: Names = (None, None)
+    known: KnownTriples | None = None
+    dim: int | None = None
+    probabilities: Callable[[Tensor], Tensor | None] | None = None
+    index: Index | None = None
+
+    def answers(self, questions: Sequence[Question]) -> list[Answer]:
+        """The answers to questions of one key, by one call."""
+        first = questions[0]
+        columns = [
+            torch.tensor([id for ids in parts for id in ids], dtype=torch.int64, device="cpu")
+            for parts in zip(*(question.columns for question in questions), strict=True)
+        ]
+        ends = accumulate((len(question) for question in questions), initial=0)
+        parts = [slice(*pair) for pair in pairwise(ends)]
+        if first.kind == "topk":
+            return self._topk(questions, columns, parts)
+        if first.kind == "rank":
+            return self._rank(first, torch.stack(columns, 1), parts)
+        return self._score(columns, parts)
+
+    def _topk(
+        self, questions: Sequence[Question], columns: list[Tensor], parts: list[slice]
+    ) -> list[Answer]:
+        """The best of the largest k begin with those of a smaller one."""
+        (side,) = questions[0].sides
+        anchors = "tails" if side == "head" else "heads"
+        others = "tails" if side == "relation" else "relations"
+        asked: dict[str, Any] = {anchors: columns[0], others: columns[1]}
+        filtering = None if questions[0].include_known else self.known
+        found = topk(
+            self.model,
+            **asked,
+            k=max(question.k for question in questions),
+            known=filtering,
+            exclude=_excluded(questions),
+            dims=self.dim,
+            pad=True,
+            index=self.index,
+        )
+        scores, ids = found.scores.cpu(), found.ids.cpu()
+        names = self.names[1 if side == "relation" else 0]
+        shared = {"predicted": side, "filtered": filtering is not None}
+        return [
+            shared
+            | {
+                "answers": [
+                    self._listed(names, row_ids, row_scores)
+                    for row_ids, row_scores in zip(
+                        ids[part, : question.k], scores[part, : question.k], strict=True
+                    )
+                ]
+            }
+            for question, part in zip(questions, parts, strict=True)
+        ]
+
+    def _listed(self, names: Any, ids: Tensor, scores: Tensor) -> list[Answer]:
+        """The answers to a query, best first."""
+        count = int((ids >= 0).sum())
+        columns: dict[str, list[Any]] = {"id": ids[:count].tolist()}
+        if names is not None:
+            columns["name"] = names.names_of(columns["id"])
+        columns["score"] = (scores[:count] + 0.0).tolist()  # a zero without its sign
+        if (found := self._meaning(scores[:count])) is not None:
+            columns["probability"] = found.tolist()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def _rank(self, question: Question, triples: Tensor, parts: list[slice]) -> list[Answer]:
+        filtering = None if question.include_known else self.known
+        ranks = rank(
+            self.model,
+            triples,
+            known=filtering,
+            sides=question.sides,
+            dims=self.dim,
+            index=self.index,
+        )
+        kinds = ("optimistic", "realistic", "pessimistic", "num_candidates")
+        rows = zip(*(getattr(ranks, kind).tolist() for kind in kinds), strict=True)
+        listed = [
+            {
+                side: dict(zip(kinds, values, strict=True))
+                for side, values in zip(question.sides, zip(*row, strict=True), strict=True)
+            }
+            for row in rows
+        ]
+        return [{"filtered": filtering is not None, "ranks": listed[part]} for part in parts]
+
+    def _score(self, columns: list[Tensor], parts: list[slice]) -> list[Answer]:
+        """Scores of tails, as `topk` has them: canonical, rounded once."""
+        heads, relations, tails = columns
+        scores = topk(
+            self.model,
+            heads=heads,
+            relations=relations,
+            k=1,
+            candidate_ids=tails[:, None],
+            dims=self.dim,
+        ).scores[:, 0]
+        meaning = self._meaning(scores)
+        answers: list[Answer] = [{"scores": (scores[part] + 0.0).tolist()} for part in parts]
+        if meaning is not None:
+            for answer, part in zip(answers, parts, strict=True):
+                answer["probabilities"] = meaning[part].tolist()
+        return answers
+
+    def _meaning(self, scores: Tensor) -> Tensor | None:
+        if self.probabilities is None:
+            return None
+        # torch computes the numbers that do not fill its vectors by another formula.
+        found = self.probabilities(pad(scores, (0, -len(scores) % _VECTORS)))
+        return None if found is None else found[: len(scores)]
+
+
+def _excluded(questions: Sequence[Question]) -> tuple[Tensor, Tensor] | None:
+    """Return the ids that each query leaves out, as CSR; None where no query does."""
+    if not any(question.exclude for question in questions):
+        return None
+    lists = [ids for it in questions for ids in it.exclude or [[]] * len(it)]
+    indptr = torch.tensor([0, *map(len, lists)], dtype=torch.int64, device="cpu").cumsum(0)
+    every = [id for ids in lists for id in ids]
+    return indptr, torch.tensor(every, dtype=torch.int64, device="cpu")

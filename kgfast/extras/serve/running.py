@@ -1,0 +1,97 @@
+"""A server that runs until it is told to stop, and then finishes what it began."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from kgfast.extras.serve.app import make_app
+from kgfast.extras.serve.engine import Engine
+from kgfast.extras.serve.http import BACKLOG, Connections
+from kgfast.extras.serve.limits import Limits
+
+
+def serve(
+    engine: Engine,
+    host: str,
+    port: int,
+    limits: Limits,
+    ready: Callable[[str], None],
+    hosts: Sequence[str] = (),
+) -> NoReturn:
+    """Serve a model until SIGTERM or SIGINT, then exit with code 0.
+
+    Parameters
+    ----------
+    engine : Engine
+    host : str
+        The address to bind; nothing is bound besides.
+    port : int
+        0 for a free one.
+    limits : Limits
+    ready : callable
+        Called with the URL once connections are accepted.
+    hosts : sequence of str
+        Names of the server besides ``host``, as :func:`~kgfast.extras.serve.app.make_app` has them.
+
+    Raises
+    ------
+    OSError
+        If the address cannot be bound.
+    ValueError
+        For what is no name of a host.
+    SystemExit
+        At the end.
+    """
+    app = make_app(engine, limits, hosts=(host, *hosts))
+    listener = bound(host, port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    shown = f"[{host}]" if ":" in host else host
+    ready(f"http://{shown}:{listener.getsockname()[1]}")
+    asyncio.run(_until_told(app, limits, listener))
+    raise SystemExit(0)
+
+
+async def _until_told(app: Any, limits: Limits, listener: socket.socket) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def told(*_: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _leave)  # who says so twice does not want to wait
+        loop.call_soon_threadsafe(stop.set)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told)
+    await answer(app, limits, listener, stop)
+
+
+async def answer(app: Any, limits: Limits, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Serve an application of :func:`make_app` on a socket until ``stop`` is set."""
+    async with app.router.lifespan_context(app):
+        await Connections(app, limits).serve(listener, stop)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that accepts connections to one address, of IPv4 or IPv6.
+
+    It names TCP, which `socket.create_server` does not: else asyncio leaves Nagle's algorithm on,
+    and an answer, whose head and body are written apart, waits 40 ms for the client to confirm.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if os.name == "posix":  # elsewhere it lets two servers have one address
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from None
+    return listener
+
+
+def _leave(*_: Any) -> NoReturn:
+    raise SystemExit(0)

@@ -1,0 +1,188 @@
+"""Influences by losses over all entities, against autograd of each example."""
+
+import pytest
+import torch
+
+from kgfast import CP, RESCAL, ComplEx, ConvE, DistMult, Reciprocal, RotatE
+from kgfast.extras.influence import dense as module
+from kgfast.extras.influence import self_influence, tracin
+from kgfast.training.config.sections import LossConfig
+from support.influences import dense_influences
+
+ENTITIES, RELATIONS, TRIPLES = 23, 3, 30
+
+
+def triples(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    columns = [
+        torch.randint(high, (count,), generator=generator)
+        for high in (ENTITIES, RELATIONS, ENTITIES)
+    ]
+    return torch.stack(columns, 1)
+
+
+TRAIN, TEST = triples(TRIPLES), torch.cat([triples(TRIPLES)[:3], triples(2, seed=1)])
+# Queries of several examples, one of them there twice; a query that is its own answer.
+TRAIN[1::4, :2], TRAIN[2::5, 1:], TRAIN[9] = TRAIN[0, :2], TRAIN[3, 1:], TRAIN[5]
+TRAIN[13, 2] = TRAIN[0, 0]
+TEST[1, :2], TEST[4, 1:] = TEST[0, :2], TEST[3, 1:]
+
+
+def conve(dtype=torch.float32):
+    drawn = ConvE.init(ENTITIES, RELATIONS, 12, embedding_height=3, channels=2, seed=0)
+    model = ConvE(
+        drawn.entity.detach().to(dtype) * 3,
+        drawn.relation.detach().to(dtype) * 3,
+        embedding_height=3,
+        channels=2,
+        generator=torch.Generator().manual_seed(1),
+    )
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name or name == "bias":
+                weight.add_(torch.randn(weight.shape, generator=generator) / 2)
+        for norm in (model.image_norm, model.feature_norm, model.hidden_norm):
+            norm.running_mean.normal_(generator=generator).mul_(0.1)
+            norm.running_var.uniform_(0.5, 2, generator=generator)
+    return model.eval()
+
+
+MODELS = {
+    "distmult": lambda: DistMult.init(ENTITIES, RELATIONS, 8, seed=0),
+    "complex": lambda: ComplEx.init(ENTITIES, RELATIONS, 6, seed=0),
+    "conve": conve,
+    "rescal": lambda: RESCAL.init(ENTITIES, RELATIONS, 6, seed=0),
+    "complex with inverses": lambda: Reciprocal(
+        ComplEx.init(ENTITIES, 2 * RELATIONS, 5, seed=0), "appended"
+    ),
+}
+LOSSES = {
+    "bce": LossConfig(name="bce"),
+    "bce, smoothed": LossConfig(name="bce", label_smoothing=0.1, smoothing_style="conve"),
+    "cross_entropy": LossConfig(name="cross_entropy", label_smoothing=0.1),
+}
+
+
+def whole(model, path, **options):
+    options = {"rates": [1.0], "out": path / "all.npy"} | options
+    return tracin(model, TRAIN, TEST, **options).matrix.double()
+
+
+def assert_close(found, expected, tolerance=1e-4):
+    assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("parameters", ["entity", "all"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", MODELS)
+def test_values_are_those_of_autograd(tmp_path, name, loss, parameters, monkeypatch):
+    monkeypatch.setattr(module, "_ENTITIES", 7)
+    monkeypatch.setattr(module, "BLOCK", 9)
+    model = MODELS[name]().eval()
+    expected = dense_influences(model, TRAIN, TEST, LOSSES[loss], parameters)
+    assert_close(whole(model, tmp_path, loss=LOSSES[loss], parameters=parameters), expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_queries_with_all_their_answers(tmp_path, name):
+    model, loss = MODELS[name]().eval(), LossConfig(name="bce", label_smoothing=0.2)
+    expected = dense_influences(model, TRAIN, TEST, loss, "all", "kvsall", side="head")
+    options = {"mode": "kvsall", "side": "head", "parameters": "all"}
+    assert_close(whole(model, tmp_path, loss=loss, **options), expected)
+
+
+@pytest.mark.parametrize("parameters", ["entity", "all"])
+@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
+def test_an_example_with_itself(loss, parameters):
+    model = conve()
+    chosen = LossConfig(name=loss)
+    tails = dense_influences(model, TRAIN, TRAIN, chosen, parameters).diagonal()
+    heads = dense_influences(model, TRAIN, TRAIN, chosen, parameters, side="head")
+    found = self_influence(model, TRAIN, loss=loss, rates=[2.0], parameters=parameters)
+    expected = torch.cat([tails, heads[:, TRIPLES:].diagonal()]) * 2
+    assert_close(found.double(), expected)
+
+
+@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
+def test_a_query_is_made_once_for_all_its_examples(monkeypatch, loss):
+    made = []
+    queries_at = module.queries_at
+    monkeypatch.setattr(
+        module, "queries_at", lambda *given: made.append(len(given[1])) or queries_at(*given)
+    )
+    model = DistMult.init(ENTITIES, RELATIONS, 8, seed=0)
+    distinct = len(TRAIN[:, :2].unique(dim=0)) + len(TRAIN[:, 1:].unique(dim=0))
+    assert distinct < 2 * TRIPLES - 12
+    self_influence(model, TRAIN, loss=loss, rates=[1.0])
+    assert sum(made) == distinct
+    made.clear()
+    tracin(model, TRAIN, TEST, loss=loss, rates=[1.0])
+    assert sum(made) == distinct + 2 * len(TEST)  # with those of each side
+
+
+def test_float64_is_kept(tmp_path):
+    model, loss = conve(torch.float64), LossConfig(name="bce")
+    expected = dense_influences(model, TRAIN, TEST, loss, "all")
+    found = tracin(model, TRAIN, TEST, loss="bce", rates=[1.0], parameters="all", k=2 * TRIPLES)
+    values = torch.sort(expected, dim=1, descending=True).values
+    assert found.values.dtype == torch.float64
+    assert_close(found.values, values, 1e-12)
+    assert_close(expected.gather(1, found.ids), values, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("parameters", ["entity", "all"])
+def test_tables_of_half_precision_are_read_as_they_are(tmp_path, dtype, parameters):
+    wide = DistMult.init(ENTITIES, RELATIONS, 8, seed=0).requires_grad_(False)
+    half = DistMult(wide.entity.to(dtype), wide.relation.to(dtype))
+    same = DistMult(half.entity.float(), half.relation.float())
+    found, expected = (
+        whole(model, tmp_path, loss="bce", parameters=parameters) for model in (half, same)
+    )
+    assert_close(found, expected, 1e-5)
+
+
+def test_autocast_and_training_mode_change_nothing(tmp_path):
+    model = conve()
+    expected = whole(model, tmp_path, loss="bce").clone()
+    model.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = whole(model, tmp_path, loss="bce")
+    assert model.training
+    assert torch.equal(found, expected)
+
+
+def test_every_backend_has_the_same(tmp_path, backend):
+    model, loss = DistMult.init(ENTITIES, RELATIONS, 8, seed=0), LOSSES["bce, smoothed"]
+    expected = dense_influences(model, TRAIN, TEST, loss, "all")
+    assert_close(whole(model, tmp_path, loss=loss, parameters="all"), expected)
+
+
+@pytest.mark.parametrize("inverses", [False, True])
+def test_rows_of_which_a_candidate_is_half_are_refused(inverses):
+    model = CP.init(ENTITIES, 2 * RELATIONS, 4, seed=0)
+    with pytest.raises(TypeError, match="influences of CP are not served"):
+        tracin(Reciprocal(model) if inverses else model, TRAIN, TEST, loss="bce", rates=[1.0])
+
+
+def test_other_scores_are_refused():
+    with pytest.raises(ValueError, match="score 'dot'; RotatE has 'rotate'"):
+        tracin(RotatE.init(ENTITIES, RELATIONS, 4), TRAIN, TEST, loss="bce", rates=[1.0])
+
+
+def test_a_model_whose_queries_are_not_made_of_rows_has_its_last_layer(tmp_path):
+    class Own:
+        score, dim, num_entities, num_relations = "dot", 8, ENTITIES, RELATIONS
+        inner = DistMult.init(ENTITIES, RELATIONS, 8, seed=0)
+
+        def queries(self, anchors, relations, side):
+            return self.inner.queries(anchors, relations, side)
+
+        def candidates(self, side):
+            return self.inner.candidates(side)
+
+    expected = dense_influences(Own.inner, TRAIN, TEST, LOSSES["bce"], "entity")
+    assert_close(whole(Own(), tmp_path, loss="bce"), expected)
+    with pytest.raises(TypeError, match="Own are not served"):
+        whole(Own(), tmp_path, loss="bce", parameters="all")

@@ -1,0 +1,288 @@
+"""What is traced: checkpoints of runs, sums over them, restarts, and what is refused."""
+
+import re
+
+import pytest
+import torch
+
+from kgfast import DistMult
+from kgfast.datasets import synthetic
+from kgfast.extras.influence import self_influence, tracin, tracing
+from kgfast.extras.influence.results import Strongest
+from kgfast.training import Config
+from kgfast.training.checkpoint import load, save
+from support.influences import dense_influences
+from support.small_runs import trainer_of
+
+GRAPH = synthetic(60, 3, 60, 10, 10)
+DOT = {"model": {"name": "distmult", "gamma": 12.0}, "loss": {"name": "bce"}}
+RATES = {5: 0.02 * (1 - 4 / 12), 10: 0.02 * (1 - 9 / 12)}
+
+
+def fit(folder, mode="1vsall", graph=GRAPH, **sections):
+    sections = DOT | {"optim": {"name": "adam", "lr": 0.02}} | sections
+    train = {"steps": 12, "mode": mode, "keep_every": 5}
+    trainer_of(folder, graph, train=train, sched={"name": "linear"}, **sections).fit()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return fit(tmp_path_factory.mktemp("run"))
+
+
+def model_of(path):
+    tensors, _ = load(path)
+    return DistMult(tensors["model.entity"], tensors["model.relation"])
+
+
+def loss_of(run):
+    return Config.from_yaml(run / "config.yaml").loss
+
+
+def expected_of(run, test, **options):
+    """By autograd, with the rates of a linear schedule."""
+    return sum(
+        rate
+        * dense_influences(
+            model_of(run / f"model_{step}.safetensors"),
+            GRAPH.train.hrt,
+            test,
+            loss_of(run),
+            "entity",
+            **options,
+        )
+        for step, rate in RATES.items()
+    )
+
+
+def test_a_run_is_summed_over_what_it_kept(run, tmp_path):
+    test = GRAPH.test.hrt[:4]
+    found = tracin(run, test=test, k=3, out=tmp_path / "all.npy")
+    expected = expected_of(run, test)
+    assert found.rates == pytest.approx(list(RATES.values()))
+    assert [name.rpartition("/")[2] for name in found.checkpoints] == [
+        "model_5.safetensors",
+        "model_10.safetensors",
+    ]
+    assert torch.allclose(found.matrix.double(), expected, rtol=1e-4, atol=1e-9)
+    for kind, descending in ((found.proponents, True), (found.opponents, False)):
+        values, ids = torch.sort(found.matrix, stable=True, dim=1, descending=descending)
+        assert torch.equal(kind.ids, ids[:, :3])
+        assert torch.equal(kind.values, values[:, :3])
+    assert torch.equal(found.ids, found.proponents.ids)
+
+
+def test_files_and_rates_may_be_chosen(run):
+    test, path = GRAPH.test.hrt[:2], run / "best.safetensors"
+    by_file = tracin([path], test=test, rates=[0.5])
+    by_model = tracin([model_of(path)], GRAPH.train, test, loss="bce", rates=[0.5])
+    assert torch.equal(by_file.ids, by_model.ids)
+    assert torch.equal(by_file.values, by_model.values)
+    last = tracin(run / "last.safetensors", test=test)
+    assert last.rates == pytest.approx([0.02 / 12])
+
+
+def test_a_run_that_kept_no_models_has_its_best(tmp_path):
+    trainer_of(tmp_path, GRAPH, train={"steps": 4, "mode": "1vsall"}, **DOT).fit()
+    found = tracin(tmp_path, test=GRAPH.test.hrt[:1])
+    assert found.checkpoints == [str(tmp_path / "best.safetensors")]
+
+
+def test_runs_of_queries_with_all_their_answers(tmp_path):
+    run = fit(tmp_path / "run", mode="kvsall", loss={"name": "bce", "label_smoothing": 0.1})
+    test = GRAPH.test.hrt[:3]
+    found = tracin(run, test=test, k=2, out=tmp_path / "all.npy")
+    assert torch.allclose(
+        found.matrix.double(), expected_of(run, test, mode="kvsall"), rtol=1e-4, atol=1e-9
+    )
+    columns = found.columns((GRAPH.entities, GRAPH.relations))
+    assert len(columns["test"]) == 3 * 2 * 2
+    answer = [
+        tail if predicts == "tail" else head
+        for head, tail, predicts in zip(
+            columns["head"], columns["tail"], columns["predicts"], strict=True
+        )
+    ]
+    assert set(answer) == {"?"}
+
+
+def test_columns_name_the_examples(run):
+    found = tracin(run, test=GRAPH.test.hrt[:2], k=40)
+    columns = found.columns()
+    train = {tuple(triple) for triple in GRAPH.train.hrt.tolist()}
+    triples = list(zip(columns["head"], columns["relation"], columns["tail"], strict=True))
+    assert set(triples) <= train
+    assert set(columns["predicts"]) == {"head", "tail"}
+    assert columns["test"] == [0] * 80 + [1] * 80
+    assert columns["kind"][:80] == ["proponent"] * 40 + ["opponent"] * 40
+    assert columns["influence"][:40] == found.values[0].tolist()
+    first = int(found.ids[0, 0]) % len(GRAPH.train)
+    assert triples[0] == tuple(GRAPH.train.hrt[first].tolist())
+    assert list(found.to_frame().columns) == list(columns)
+    assert "2 test triples at 2 checkpoints, 40 proponents" in repr(found)
+
+
+def test_equal_influences_stand_by_their_ids():
+    found = Strongest.none(2, torch.float32, torch.device("cpu"))
+    chunks = [([7, 2, 9], [[1, 3, 1], [0, 0, 0]]), ([1, 8], [[1, 2], [0, 0]]), ([0], [[1], [-1]])]
+    for ids, values in chunks:
+        found = found.taking(torch.tensor(ids), torch.tensor(values).float(), 4, descending=True)
+    assert found.ids.tolist() == [[2, 8, 0, 1], [1, 2, 7, 8]]
+    assert found.values.tolist() == [[3, 2, 1, 1], [0, 0, 0, 0]]
+    lowest = Strongest.none(1, torch.float32, torch.device("cpu"))
+    lowest = lowest.taking(
+        torch.tensor([5, 3, 4]), torch.tensor([[2.0, 2, 1]]), 2, descending=False
+    )
+    assert lowest.ids.tolist() == [[4, 3]]
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "at", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)]
+)
+def test_a_call_that_was_killed_goes_on(run, tmp_path, monkeypatch, at):
+    test, made = GRAPH.test.hrt[:3], []
+    monkeypatch.setattr(tracing, "_EXAMPLES", 25)
+    whole = tracin(run, test=test, k=4, out=tmp_path / "whole.npy")
+    products = tracing.DenseInfluence.products
+
+    def counted(self, *arguments):
+        made.append(1)
+        if len(made) == at:
+            raise Killed
+        return products(self, *arguments)
+
+    monkeypatch.setattr(tracing.DenseInfluence, "products", counted)
+    options = {"k": 4, "out": tmp_path / "all.npy", "restart": tmp_path / "state"}
+    with pytest.raises(Killed):
+        tracin(run, test=test, **options)
+    found = tracin(run, test=test, **options)
+    assert len(made) == 12 + 1  # 6 chunks at 2 checkpoints, and the one that was killed
+    assert not (tmp_path / "state").exists()
+    for kind, other in ((found.proponents, whole.proponents), (found.opponents, whole.opponents)):
+        assert torch.equal(kind.ids, other.ids)
+        assert torch.equal(kind.values, other.values)
+    assert torch.equal(found.matrix, whole.matrix)
+
+
+def test_the_state_of_another_call_is_refused(run, tmp_path, monkeypatch):
+    def killed(*_):
+        raise Killed
+
+    path, test = tmp_path / "state", GRAPH.test.hrt[:3]
+    products = tracing.DenseInfluence.products
+    monkeypatch.setattr(tracing._Restart, "delete", killed)
+    with pytest.raises(Killed):
+        tracin(run, test=test, restart=path)
+    assert tracing.DenseInfluence.products is products
+    for options in ({"k": 3}, {"parameters": "all"}, {"rates": [1.0, 1.0]}, {"side": "head"}):
+        with pytest.raises(ValueError, match="is the state of another call"):
+            tracin(run, test=test, restart=path, **options)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"truncated|damaged"):
+        tracin(run, test=test, restart=path)
+
+
+def test_nothing_has_no_influence(run, tmp_path):
+    none = torch.empty(0, 3, dtype=torch.int64)
+    found = tracin(run, test=none, out=tmp_path / "a.npy")
+    assert (found.ids.shape, found.matrix.shape) == ((0, 10), (0, 2 * len(GRAPH.train)))
+    found = tracin(run, none, GRAPH.test.hrt[:2], out=tmp_path / "b.npy")
+    assert (found.ids.shape, found.matrix.shape) == ((2, 0), (2, 0))
+    assert self_influence(run, none).shape == (0,)
+
+
+def test_a_bar_counts_examples(run, capsys):
+    tracin(run, test=GRAPH.test.hrt[:1], progress=True)
+    count = 2 * 2 * len(GRAPH.train)
+    assert f"{count}/{count}" in capsys.readouterr().out
+
+
+TEST = GRAPH.test.hrt[:1]
+MISTAKES = [
+    ({"loss": "nssa"}, "was trained with bce (1vsall); leave loss and mode"),
+    ({"loss": "hinge"}, "loss must be one of bce, cross_entropy, logistic, margin, nssa; got"),
+    ({"mode": "kvsall"}, "was trained with bce (1vsall); leave loss and mode"),
+    ({"mode": "all"}, "mode must be one of negative, 1vsall, kvsall; got 'all'"),
+    ({"rates": [0.1]}, "rates must have one per checkpoint, 2; got 1"),
+    ({"rates": [0.1, 0.0]}, "rates must be finite and above 0; got 0.0"),
+    ({"rates": [0.1, float("nan")]}, "rates must be finite and above 0; got nan"),
+    ({"parameters": "last"}, "parameters must be 'entity' or 'all'; got 'last'"),
+    ({"side": "relation"}, "side must be 'head' or 'tail'; got 'relation'"),
+    ({"k": 0}, "k must be a whole number of at least 1; got 0"),
+    ({"k": True}, "k must be a whole number of at least 1; got True"),
+    ({"test": torch.tensor([[0, 0, 60]])}, "test: "),
+    ({"train": torch.tensor([[0, 3, 0]])}, "train: "),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES)
+def test_mistakes_are_said(run, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tracin(run, **({"test": TEST} | options))
+
+
+def test_checkpoints_that_do_not_belong_together(run, tmp_path):
+    best = "best.safetensors"
+    other = fit(tmp_path / "graph", graph=synthetic(60, 3, 60, 10, 10, seed=1))
+    with pytest.raises(ValueError, match=r"best.* are of different graphs"):
+        tracin([run / best, other / best], test=TEST)
+    smoothed = fit(tmp_path / "loss", loss={"name": "bce", "label_smoothing": 0.1})
+    with pytest.raises(ValueError, match=r"different losses: bce \(1vsall\) and bce \(1vsall, lab"):
+        tracin([run / best, smoothed / best], test=TEST)
+    models = [DistMult.init(count, 3, 4, seed=0) for count in (60, 61)]
+    with pytest.raises(ValueError, match=r"different graphs: 60 entities and 3 rel.*, 61 and 3"):
+        tracin(models, GRAPH.train, TEST, loss="bce", rates=[1.0, 1.0])
+
+
+def test_a_checkpoint_without_a_rate(run, tmp_path):
+    for name in ("best.safetensors", "graph.safetensors", "config.yaml"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    with pytest.raises(ValueError, match=r"best.safetensors has no learning rate: .*; give rates"):
+        tracin(tmp_path, test=TEST)
+    assert tracin(tmp_path, test=TEST, rates=[1.0]).rates == [1.0]
+    (tmp_path / "graph.safetensors").unlink()
+    with pytest.raises(ValueError, match="nobody knows which triples"):
+        tracin(tmp_path, test=TEST, rates=[1.0])
+
+
+def test_models_need_to_be_told(run, tmp_path):
+    model = DistMult.init(60, 3, 4, seed=0)
+    train = GRAPH.train
+    for options, message in (
+        ({"rates": [1.0]}, "models do not say what they were trained with"),
+        ({"loss": "bce"}, "the DistMult has no learning rate; give rates"),
+        ({"loss": "nssa", "rates": [1.0]}, "nssa needs the negatives of the run"),
+        ({"loss": "nssa", "mode": "1vsall", "rates": [1.0]}, "nssa does not go with mode 1vsall"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tracin(model, train, TEST, **options)
+    with pytest.raises(TypeError, match="train: a model does not say"):
+        tracin(model, None, TEST, loss="bce", rates=[1.0])
+    with pytest.raises(TypeError, match="needs test triples"):
+        tracin(model, train, loss="bce", rates=[1.0])
+    with pytest.raises(TypeError, match="model must have"):
+        tracin(3, train, TEST)
+    with pytest.raises(ValueError, match="there are none"):
+        tracin([], train, TEST)
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        tracin(tmp_path, test=TEST)
+
+
+def test_what_is_not_finite_is_named():
+    model = DistMult.init(60, 3, 4, seed=0).requires_grad_(False)
+    model.entity[int(GRAPH.train.hrt[0, 0])] = torch.nan
+    with pytest.raises(ValueError, match=r"the influence of training example .* is nan"):
+        tracin(model, GRAPH.train, TEST, loss="bce", rates=[1.0])
+
+
+def test_rows_of_other_names_are_refused(run, tmp_path):
+    tensors, meta = load(run / "best.safetensors")
+    (tmp_path / "graph.safetensors").write_bytes((run / "graph.safetensors").read_bytes())
+    save(tmp_path / "best.safetensors", tensors, meta | {"graph": "another"})
+    with pytest.raises(ValueError, match="its rows belong to other names"):
+        tracin(tmp_path, test=TEST)

@@ -1,0 +1,371 @@
+"""Sums over paths and their gradients, against all paths at once."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from kgfast.extras.paths import Paths, angle, distance, path_sum, take, torsion
+
+NODES, WIDTH = 7, 3
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def graph(seed=0, num_edges=20):
+    ends = torch.randint(NODES, (2, num_edges), generator=torch.Generator().manual_seed(seed))
+    return ends[:, ends[0] != ends[1]]
+
+
+def randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator, requires_grad=True)
+
+
+def held(message, edges, num_nodes=NODES, order=3, to="last", backtracking=False):
+    """All paths at once."""
+    path = Paths(edges, num_nodes, order=order, backtracking=backtracking)[:]
+    value = message(path)
+    total = torch.zeros(num_nodes, value.shape[1], dtype=value.dtype)
+    return total.index_add(0, path[:, 0 if to == "first" else -1], value)
+
+
+def network():
+    """States, positions, and a layer: a message of all that a path is."""
+    states, positions = randn(NODES, WIDTH), randn(NODES, 3, seed=1)
+    torch.manual_seed(2)
+    layer = nn.Linear(4 * WIDTH + 3, WIDTH, dtype=torch.float64)
+
+    def message(path):
+        i, j, k, p = (take(positions, ids) for ids in path.unbind(1))
+        lies = torch.stack([distance(i, p), angle(i, j, k), torsion(i, j, k, p)], dim=1)
+        return torch.tanh(layer(torch.cat([take(states, path).flatten(1), lies], dim=1)))
+
+    return message, [states, positions, *layer.parameters()]
+
+
+@pytest.mark.parametrize("to", ["last", "first"])
+@pytest.mark.parametrize("backtracking", [False, True])
+def test_sums_and_gradients_are_those_of_all_at_once(to, backtracking):
+    """Chunks end anywhere; what the message closes over is found without its name."""
+    message, sources = network()
+    options = {"to": to, "backtracking": backtracking}
+    expected = held(message, graph(), **options)
+    weight = torch.randn_like(expected)
+    gradients = torch.autograd.grad(expected, sources, weight)
+    for chunk in (7, None):
+        found = path_sum(message, graph(), NODES, chunk=chunk, **options)
+        torch.testing.assert_close(found, expected)
+        for ours, theirs in zip(
+            torch.autograd.grad(found, sources, weight), gradients, strict=True
+        ):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_orders(order):
+    states = randn(NODES, WIDTH)
+    edges = graph(num_edges=12)
+
+    def message(path):
+        return states[path].prod(1)
+
+    expected = held(message, edges, order=order)
+    found = path_sum(message, edges, NODES, order=order, chunk=4)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("inference", [False, True])
+def test_sums_where_nothing_is_recorded(grad, named, inference):
+    if grad and not inference:
+        return  # all is recorded
+    message, sources = network()
+    expected = path_sum(message, graph(), NODES, chunk=7)
+    inputs = sources if named else ()
+    with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+        found = path_sum(message, graph(), NODES, chunk=7, inputs=inputs)
+        assert path_sum(message, graph(num_edges=0), NODES).shape == expected.shape
+    assert not found.requires_grad
+    assert torch.equal(found, expected)
+
+
+def test_gradcheck():
+    edges = graph(num_edges=14)
+
+    def total(states, positions, weight):
+        def message(path):
+            a, b, c, d = (take(positions, ids) for ids in path.unbind(1))
+            lies = torch.stack([torsion(a, b, c, d), distance(b, d), angle(b, c, d)], dim=1)
+            return torch.sin(take(states, path).sum(1) * lies @ weight)
+
+        return path_sum(message, edges, NODES, inputs=[states], chunk=3)
+
+    given = (randn(NODES, 3), randn(NODES, 3, seed=1), randn(3, 3, seed=2))
+    assert torch.autograd.gradcheck(total, given)
+
+
+class TestWhatAMessageClosesOver:
+    @pytest.mark.parametrize("named", [True, False])
+    def test_results_of_others_are_found(self, named):
+        """Beside what they are made of: their graph is the backward of the whole's to walk."""
+        leaf, edges = randn(NODES, WIDTH), graph()
+
+        def total(sum_of):
+            hidden = leaf.exp()
+
+            def message(path):
+                return torch.stack([hidden[path[:, 0]], leaf[path[:, 1]]]).prod(0)
+
+            return (sum_of(message, hidden) + hidden).sum()
+
+        expected = total(lambda message, hidden: held(message, edges))
+        found = total(
+            lambda message, hidden: path_sum(
+                message, edges, NODES, inputs=[hidden] if named else (), chunk=8
+            )
+        )
+        for it in (found, expected):
+            it.backward()
+        torch.testing.assert_close(found, expected)
+        (gradient,) = torch.autograd.grad(total(lambda m, _: held(m, edges)), leaf)
+        torch.testing.assert_close(leaf.grad, 2 * gradient)
+
+    def test_a_chain_of_sums(self):
+        """What one returns is what the next closes over."""
+        states, edges = randn(NODES, WIDTH), graph(num_edges=12)
+
+        def twice(sum_of):
+            once = sum_of(lambda path: states[path[:, 0]], edges)
+            return sum_of(lambda path: once[path[:, 1]] * states[path[:, 2]], edges)
+
+        expected = twice(held)
+        found = twice(lambda message, edges: path_sum(message, edges, NODES, chunk=3))
+        torch.testing.assert_close(found, expected)
+        (ours,), (theirs,) = (torch.autograd.grad(it.sum(), states) for it in (found, expected))
+        torch.testing.assert_close(ours, theirs)
+
+    def test_what_only_some_chunks_need_is_found(self):
+        first, second = randn(NODES, WIDTH), randn(NODES, WIDTH, seed=1)
+        turn = []
+
+        def message(path):
+            turn.append(1)
+            return (first if len(turn) == 1 else second)[path[:, 0]]
+
+        found = path_sum(message, graph(), NODES, chunk=20)
+        turn.clear()
+        found.sum().backward()
+        assert float(first.grad.sum()) == 20 * WIDTH
+        assert float(second.grad.sum()) == (len(Paths(graph(), NODES)) - 20) * WIDTH
+
+    def test_one_that_cannot_be_cut_off_is_an_error(self):
+        class Pick(torch.autograd.Function):
+            """Takes its tensor past torch's functions."""
+
+            @staticmethod
+            def forward(ctx, values, ids):
+                ctx.ids = ids
+                return values[ids]
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad.new_zeros(NODES, WIDTH).index_add(0, ctx.ids, grad), None
+
+        leaf = randn(NODES, WIDTH)
+        states = leaf.exp()
+        with pytest.raises(ValueError, match=r"ExpBackward0 made .* hand it tensor\.view_as"):
+            path_sum(lambda path: Pick.apply(states, path[:, 0]), graph(), NODES)
+        seen = path_sum(lambda path: Pick.apply(states.view_as(states), path[:, 0]), graph(), NODES)
+        plain = path_sum(lambda path: states[path[:, 0]], graph(), NODES)
+        (ours,), (theirs,) = (
+            torch.autograd.grad(it.sum(), leaf, retain_graph=True) for it in (seen, plain)
+        )
+        torch.testing.assert_close(ours, theirs)
+        of_leaf = path_sum(lambda path: Pick.apply(leaf, path[:, 0]), graph(), NODES)
+        assert of_leaf.requires_grad
+
+    def test_constants_make_no_graph(self):
+        states = torch.ones(NODES, WIDTH)
+        assert not path_sum(lambda path: states[path[:, 0]], graph(), NODES).requires_grad
+
+    def test_a_message_that_is_a_tensor_of_its_own(self):
+        edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+        value = randn(1, WIDTH)
+        path_sum(lambda path: value, edges, 4).sum().backward()
+        assert torch.equal(value.grad, torch.ones_like(value))
+
+
+class TestAutograd:
+    def test_no_grad_and_hooks_and_twice(self):
+        message, sources = network()
+        with torch.no_grad():
+            assert not path_sum(message, graph(), NODES).requires_grad
+        seen = []
+        handle = sources[2].register_hook(lambda grad: seen.append(grad.clone()))
+        total = path_sum(message, graph(), NODES, chunk=9)
+        total.sum().backward(retain_graph=True)
+        first = [it.grad.clone() for it in sources]
+        total.sum().backward()
+        handle.remove()
+        assert len(seen) == 2, "a hook sees a call's gradient once, not once a chunk"
+        for source, grad in zip(sources, first, strict=True):
+            assert torch.equal(source.grad, 2 * grad)
+
+    def test_only_what_is_asked_for(self):
+        message, (states, positions, *_) = network()
+        total = path_sum(message, graph(), NODES).sum()
+        (grad,) = torch.autograd.grad(total, positions)
+        assert grad.shape == positions.shape
+        assert states.grad is None
+
+    def test_equal_calls_give_equal_bits(self, two_threads):
+        """Of ``take``; ``states[path]`` is large enough here that threads share its gradient."""
+        states = torch.randn(20, 64, requires_grad=True)
+        edges = torch.randint(20, (2, 200), generator=torch.Generator().manual_seed(0))
+        runs = []
+        for _ in range(3):
+            total = path_sum(lambda path: take(states, path).prod(1), edges, 20)
+            runs.append((total, *torch.autograd.grad(total.sum(), states)))
+        for run in runs[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(runs[0], run, strict=True))
+
+    def test_the_same_random_numbers(self):
+        """Dropout of the backward is that of the forward, and the stream goes on as it would."""
+        states = torch.ones(NODES, WIDTH, requires_grad=True)
+        torch.manual_seed(0)
+        total = path_sum(
+            lambda path: nn.functional.dropout(states[path[:, 0]]), graph(), NODES, chunk=6
+        )
+        after = torch.get_rng_state()
+        total.sum().backward()
+        assert torch.equal(torch.get_rng_state(), after)
+        torch.testing.assert_close(states.grad.sum(), total.detach().sum())
+
+    def test_the_same_autocast(self):
+        weight = torch.randn(WIDTH, WIDTH, requires_grad=True)
+        states = torch.randn(NODES, WIDTH)
+        kinds = []
+
+        def message(path):
+            kinds.append((states[path[:, 0]] @ weight).dtype)
+            return states[path[:, 0]] @ weight
+
+        with torch.autocast("cpu", torch.bfloat16):
+            total = path_sum(message, graph(), NODES, chunk=16)
+        total.sum().backward()
+        assert total.dtype == torch.bfloat16
+        assert weight.grad.dtype == torch.float32
+        assert set(kinds) == {torch.bfloat16}
+
+    def test_half_precision_is_added_up_in_float32(self):
+        ones = torch.ones(2, 1, dtype=torch.bfloat16, requires_grad=True)
+        edges = torch.tensor([[0] * 1000, [1] * 1000])
+        total = path_sum(lambda path: ones[path[:, 0]], edges, 2, order=1, chunk=10)
+        assert float(total[1].detach()) == 1000  # bfloat16 counts to 256
+        total.sum().backward()
+        assert float(ones.grad[0]) == 1000
+
+    def test_what_was_changed_since_is_an_error(self):
+        states = randn(NODES, WIDTH)
+        total = path_sum(lambda path: states[path[:, 0]] ** 2, graph(), NODES)
+        with torch.no_grad():
+            states += 1
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.sum().backward()
+
+    def test_gradients_of_gradients_are_refused(self):
+        states = randn(NODES, WIDTH)
+        total = path_sum(lambda path: states[path[:, 0]] ** 2, graph(), NODES)
+        with pytest.raises(NotImplementedError, match="create_graph must be False"):
+            torch.autograd.grad(total.sum(), states, create_graph=True)
+
+    def test_forward_mode_is_refused(self):
+        with (
+            torch.autograd.forward_ad.dual_level(),
+            pytest.raises(NotImplementedError, match="path_sum has no forward-mode derivative"),
+        ):
+            path_sum(lambda path: path[:, :1].float(), graph(), NODES)
+
+
+def test_a_chunk_is_gone_when_the_next_begins():
+    """Activations of one chunk at most are held, in the forward and in the backward."""
+    states, alive, sizes = randn(NODES, WIDTH), [], []
+
+    def message(path):
+        assert [ref for ref in alive if ref() is not None] == []
+        activation = states[path].sin()
+        alive.append(weakref.ref(activation))
+        sizes.append(len(path))
+        return activation.prod(1)
+
+    path_sum(message, graph(), NODES, inputs=[states], chunk=11).sum().backward()
+    count = len(Paths(graph(), NODES))
+    assert max(sizes) == 11
+    assert sum(sizes) == 2 * count
+
+
+class TestNothing:
+    @pytest.mark.parametrize("num_nodes", [0, 4])
+    def test_no_path_is_zeros(self, num_nodes):
+        weight = randn(4, WIDTH)
+        none = torch.empty(2, 0, dtype=torch.int64)
+        total = path_sum(lambda path: path.double() @ weight, none, num_nodes)
+        assert torch.equal(total, torch.zeros(num_nodes, WIDTH, dtype=torch.float64))
+        total.sum().backward()
+        assert torch.equal(weight.grad, torch.zeros_like(weight))
+
+    def test_nodes_in_which_no_path_ends_have_zeros(self):
+        edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+        states = randn(6, WIDTH)
+        total = path_sum(lambda path: states[path].sum(1), edges, 6)
+        assert torch.equal(total[:3], torch.zeros(3, WIDTH, dtype=torch.float64))
+        assert torch.equal(total[4:], torch.zeros(2, WIDTH, dtype=torch.float64))
+        torch.testing.assert_close(total[3], states[:4].sum(0))
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "words"),
+    [
+        (lambda path: 1.0, TypeError, "message must return a tensor; got float"),
+        (lambda path: path[:, 0].double(), ValueError, r"\[P, H\], \[5, H\] .* got \[5\]"),
+        (lambda path: path[1:].double(), ValueError, r"\[5, H\] for these paths; got \[4, 4\]"),
+        (lambda path: path, TypeError, "message must return floats; got torch.int64"),
+    ],
+)
+def test_messages_of_another_shape_are_errors(message, error, words):
+    with pytest.raises(error, match=words):
+        path_sum(message, graph(), NODES, chunk=5)
+
+
+def test_a_width_that_changes_is_an_error():
+    widths = iter((1, 2))
+    words = "torch.float32 of width 1 for the first paths and torch.float32 of width 2 for those"
+    with pytest.raises(ValueError, match=words):
+        path_sum(lambda path: torch.ones(len(path), next(widths)), graph(), NODES, chunk=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"to": "middle"}, ValueError, 'to must be "last" or "first"; got \'middle\''),
+        ({"chunk": 0}, ValueError, "chunk must be at least 1; got 0"),
+        ({"chunk": 2.5}, TypeError, r"chunk must be an int; got 2\.5"),
+        ({"inputs": torch.ones(2)}, TypeError, "inputs must be a sequence of tensors"),
+        ({"inputs": [3]}, TypeError, "inputs must be tensors; got 3"),
+        ({"num_nodes": 2}, ValueError, r"edge_index: edge \d+ is \[\d, \d\]; nodes are 0 to"),
+        ({"order": 0}, ValueError, "order must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_errors(options, error, words):
+    arguments = {"num_nodes": NODES} | options
+    with pytest.raises(error, match=words):
+        path_sum(lambda path: path.double(), graph(), **arguments)

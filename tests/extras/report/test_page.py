@@ -1,0 +1,298 @@
+"""The page of a run: what it says, that nothing of it is code, and how a browser shows it."""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from kgfast import Vocabulary
+from kgfast.datasets import Dataset, synthetic
+from kgfast.display import escaped
+from kgfast.eval.ranks import Ranks
+from kgfast.extras.report import figures, page, write_report
+from kgfast.extras.report.examples import examples
+from kgfast.graph import KnownTriples, Triples
+from kgfast.training import load_run
+from kgfast.training.evaluation import ranks_of
+from support.small_runs import trainer_of
+
+pytest.importorskip("matplotlib")
+EVIL = '<script>alert("x")</script>'
+SECTIONS = ["Training", "Metrics", "Ranks", "Where it is good", "Worst predictions"]
+SECTIONS += ["Best predictions", "Config"]
+
+
+class Reader(HTMLParser):
+    """What a page holds: tags, addresses, texts by tag."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.addresses, self.ids, self.inside, self.texts = [], [], [], [], {}
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.inside.append(tag)
+        attrs = dict(attrs)
+        self.addresses += [attrs[name] for name in ("src", "href", "action") if name in attrs]
+        self.ids += [attrs["id"]] if "id" in attrs else []
+
+    def handle_endtag(self, tag):
+        while self.inside and self.inside.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        self.texts.setdefault(self.inside[-1] if self.inside else "", []).append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """A graph whose every name is an attack."""
+    plain = synthetic(60, 3, 240, 20, 20)
+    names = [
+        Vocabulary([f"{EVIL}&{{{{ 7*7 }}}}\x1b[2J{name}" for name in own.names_of(range(len(own)))])
+        for own in (plain.entities, plain.relations)
+    ]
+    splits = [
+        Triples(it.hrt, entities=names[0], relations=names[1])
+        for it in (plain.train, plain.valid, plain.test)
+    ]
+    return Dataset(plain.name, *splits, *names)
+
+
+@pytest.fixture(scope="module")
+def run(graph, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "a <b> run"
+    trainer_of(folder, graph, train={"steps": 20, "eval_every": 10, "log_every": 2}).fit()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(run, graph):
+    path = write_report(run, data=graph, samples=50)
+    assert path == run / "report.html"
+    return path.read_text()
+
+
+@pytest.fixture(scope="module")
+def reader(text):
+    reader = Reader()
+    reader.feed(text)
+    return reader
+
+
+def test_all_parts_are_there(reader, run, graph):
+    assert reader.texts["h2"] == SECTIONS
+    assert reader.texts["h1"] == ["a <b> run"]
+    assert reader.tags.count("svg") == 4
+    assert reader.tags.count("table") == 6
+    loaded = load_run(run, graph)
+    ranks = ranks_of(loaded.model, graph, "test", loaded.config)
+    shown = reader.texts["td"]
+    assert f"{ranks.mrr:.4f}" in shown
+    assert f"{ranks.side('head').metrics()['hits@10']:.4f}" in shown
+    interval = ranks.intervals(samples=50)["mrr"]
+    assert f"{interval.low:.4f} to {interval.high:.4f}" in reader.texts["small"]
+    for groups in (ranks.by(it) for it in ("relation", "cardinality", "frequency")):
+        assert {escaped(str(it)) for it in groups} <= set(reader.texts["th"])
+
+
+def test_labels_are_escaped(text, reader):
+    assert EVIL not in text
+    assert "<b> run" not in text
+    assert "{{ 7*7 }}" in text
+    assert "\x1b" not in text
+    assert "\\u001b[2J" in text
+    assert reader.tags.count("script") == 1
+    assert any(EVIL in it for it in reader.texts["td"])
+
+
+def test_logs_that_are_damaged_are_named(run, graph, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    damages = {
+        "metrics.jsonl": b'{"step": 1, "loss": 0.5}\n\xff\xfe\n',
+        "result.json": b'{"steps": "x"}',
+    }
+    for name, content in damages.items():
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        with pytest.raises(ValueError, match=rf"run/{name}:"):
+            write_report(folder, data=graph, samples=50)
+        (folder / name).write_bytes(whole)
+
+
+def test_it_needs_nothing_else(text, reader):
+    assert all(address.startswith("#") for address in reader.addresses)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    script = re.search(r"<script>(.*)</script>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
+    assert len(reader.ids) == len(set(reader.ids))
+    assert set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", text)) <= set(reader.ids)
+
+
+def test_pictures_take_their_colours_from_the_page(text):
+    for variable in ("--ink", "--line", "--accent", "--other"):
+        assert f"var({variable})" in text
+    assert not re.search("|".join(figures._VARIABLES), text)
+
+
+@pytest.mark.slow
+def test_the_same_run_makes_the_same_page(run, graph, text, tmp_path):
+    assert write_report(run, tmp_path / "again.html", data=graph, samples=50).read_text() == text
+
+
+@pytest.fixture
+def unpainted(monkeypatch):
+    for name in ("curves", "rank_histogram", "mrr_of_groups"):
+        monkeypatch.setattr(figures, name, lambda *_: "<svg></svg>")
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_a_page_that_fails_leaves_what_was_there(run, graph, tmp_path, monkeypatch):
+    out = tmp_path / "page.html"
+    out.write_text("before")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+    with pytest.raises(OSError, match="no space left"):
+        write_report(run, out, data=graph, samples=5)
+    assert out.read_text() == "before"
+    assert [it.name for it in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_many_relations_are_cut(run, graph, tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "RELATIONS", 1)
+    text = write_report(run, tmp_path / "page.html", data=graph, samples=5).read_text()
+    assert "The 1 relations with the most triples; 2 more are not shown." in text
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_croppable_embeddings_have_a_table_of_their_widths(graph, tmp_path):
+    trainer_of(
+        tmp_path,
+        graph,
+        med={"dims": [4, 8]},
+        model={"name": "rotate", "base_dim": 8, "gamma": 6.0},
+        train={"steps": 3, "eval_every": 3},
+    ).fit()
+    reader = Reader()
+    reader.feed(write_report(tmp_path, data=graph, samples=5).read_text())
+    assert "Sub-models" in reader.texts["h3"]
+    loaded = load_run(tmp_path, graph)
+    for ranks in ranks_of(loaded.model, graph, "test", loaded.config).values():
+        assert f"{ranks.mrr:.4f}" in reader.texts["td"]
+
+
+def test_errors(run, graph):
+    with pytest.raises(FileNotFoundError, match="gone: no such folder"):
+        write_report(run / "gone")
+    with pytest.raises(FileNotFoundError, match="no dataset synthetic"):
+        write_report(run)
+    with pytest.raises(ValueError, match="split must be train, valid or test; got 'all'"):
+        write_report(run, data=graph, split="all")
+
+
+def test_an_empty_split(graph, tmp_path):
+    empty = replace(graph, test=graph.test[:0])
+    trainer_of(tmp_path / "run", empty, train={"steps": 2, "eval_every": 2}).fit()
+    with pytest.raises(ValueError, match="the test split holds no triples to report on"):
+        write_report(tmp_path / "run", data=empty)
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_what_is_missing_is_named(run, graph, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=f"kgfast report needs {package}: pip install {package}"):
+        write_report(run, data=graph)
+
+
+def test_the_worst_and_the_best_surprise(monkeypatch):
+    """Of equal ranks, the worst that are known best, and the best that are known least."""
+    known = KnownTriples([(0, 0, 1), (0, 0, 2), (0, 0, 3), (1, 0, 2)])
+    triples = torch.tensor([[0, 0, 1], [0, 0, 2], [0, 0, 3], [1, 0, 3]])
+    greater = torch.tensor([[0], [7], [7], [0]])
+    none = torch.zeros_like(greater)
+    ranks = Ranks(greater, none, none + 9, ("tail",), triples)
+
+    found = []
+
+    def answers(*args, **keywords):
+        found.append(keywords)
+        return [[(4, 1.0), (5, 0.5)]]
+
+    monkeypatch.setattr("kgfast.extras.report.examples.topk", answers)
+    worst, best = examples(None, ranks, known, (None, None), 3)
+    assert [(it.tail, it.rank, it.frequency) for it in worst] == [("2", 8.0, 2), ("3", 8.0, 1)]
+    assert [(it.tail, it.rank) for it in best] == [("3", 1.0), ("1", 1.0), ("3", 8.0)]
+    assert worst[0].instead == ["4", "5"]
+    assert best[0].instead == []
+    assert [it["heads"] for it in found] == [0, 0]
+
+
+def test_bins():
+    assert figures._bins(5) == [1, 2, 3, 4, 6]
+    assert figures._bins(14541)[-4:] == [2001, 5001, 10001, 14542]
+    assert figures._bin_name(1, 2) == "1"
+    assert figures._bin_name(1001, 2001) == "1001-2k"
+    ranks = torch.tensor([1.0, 1.5, 2.0, 5.0, 5.5])
+    assert figures._shares(ranks, [1, 2, 3, 6]) == pytest.approx([0.4, 0.2, 0.4])
+
+
+def browse(tmp_path, address, *what):
+    """What a browser says of a page: its output, its errors, and what the page asks the network."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    log = tmp_path / "net.json"
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    command += ["--v=0", f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}"]
+    shown = subprocess.run(
+        [*command, *what, address], capture_output=True, text=True, timeout=120, check=True
+    )
+    events = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
+    asked = {it["url"] for it in events if it.get("initiator", "not an origin") != "not an origin"}
+    return shown.stdout, shown.stderr, {url for url in asked if url != address}
+
+
+@pytest.mark.slow
+def test_in_a_browser(run, text, tmp_path):
+    address = (run / "report.html").as_uri()
+    shown, said, asked = browse(tmp_path, address, "--dump-dom")
+    assert "CONSOLE" not in said, said
+    assert asked == set()
+    dom = Reader()
+    dom.feed(shown)
+    assert dom.tags.count("button") > 20, "the script did not run"
+    assert dom.tags.count("svg") == 4
+    assert dom.tags.count("script") == 1
+    picture = tmp_path / "page.png"
+    browse(tmp_path, address, "--window-size=1100,3000", f"--screenshot={picture}")
+    assert len(_colors(picture)) > 50, "the page is empty"
+
+
+@pytest.mark.slow
+def test_the_browser_tells(tmp_path):
+    """The control of the test above: what a worse page would show."""
+    page = tmp_path / "worse.html"
+    page.write_text('<img src="http://127.0.0.1:9/x.png"><script>throw Error("oh")</script>')
+    _, said, asked = browse(tmp_path, page.as_uri(), "--dump-dom")
+    assert "CONSOLE" in said
+    assert asked == {"http://127.0.0.1:9/x.png"}
+
+
+def _colors(picture):
+    from matplotlib.image import imread
+
+    pixels = torch.from_numpy(imread(picture))[::3, ::3, :3].reshape(-1, 3)
+    return (pixels * 31).int().unique(dim=0)

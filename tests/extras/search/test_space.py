@@ -1,0 +1,86 @@
+"""What ranges may say: every mistake is named with its key before anything is trained."""
+
+import pytest
+
+from kgfast.extras.search.space import Space
+from support.searches import search_config
+
+
+def space_of(ranges, **sections):
+    return Space(search_config(ranges, **sections))
+
+
+def test_distributions_have_the_types_of_their_keys():
+    space = space_of(
+        {
+            "optim.lr": {"low": "1e-4", "high": "1e-1", "log": True},
+            "data": {"neg_size": {"low": 4.0, "high": 16}},
+            "loss.alpha": {"choices": ["5e-1", 1]},
+            "model.use_rscf": {"choices": [True, False]},
+            "optim.betas": {"choices": [[0.9, 0.99], [0.8, 0.9]]},
+            "model.init_range": {"choices": [None, 0.1]},
+        },
+        data={"negatives": "per_row"},
+    )
+    of = space.distributions
+    lr, negatives, alpha = of["optim.lr"], of["data.neg_size"], of["loss.alpha"]
+    assert (lr.low, lr.high, lr.log) == (1e-4, 1e-1, True)
+    assert (negatives.low, negatives.high, type(negatives.low)) == (4, 16, int)
+    assert alpha.choices == (0.5, 1.0)
+    assert of["model.use_rscf"].choices == (True, False)
+    assert of["model.init_range"].choices == (None, 0.1)
+    values = space.values_of({"optim.betas": of["optim.betas"].choices[1], "optim.lr": 0.01})
+    assert values == {"optim.betas": [0.8, 0.9], "optim.lr": 0.01}
+    config = space.config_of(values)
+    assert (config.optim.betas, config.optim.lr, config.search) == ([0.8, 0.9], 0.01, None)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "message"),
+    [
+        ({"model.dim": {"choices": [8]}}, "model.dim: 8 cannot be: unknown key model.dim"),
+        ({"optimm.lr": {"low": 1, "high": 2}}, "unknown key optimm; did you mean optim?"),
+        ({"model.base_dim": {"low": 4.5, "high": 8}}, "model.base_dim must be a whole number"),
+        ({"optim.lr": {"low": 0, "high": 1}}, "0.0 cannot be: optim.lr must be greater than 0"),
+        ({"model.name": {"choices": ["rotat"]}}, "model.name must be one of rotate, "),
+        ({"model.name": {"low": 1, "high": 2}}, "model.name: 1.0 cannot be: model.name must be"),
+        ({"model": {"choices": [1]}}, "search.ranges.model: 1 cannot be: model must be a section"),
+        ({"optim.lr": {"choices": [0.1, "1e-1"]}}, "optim.lr: has the same choice twice"),
+        ({"data.num_workers": {"choices": [1]}}, "data.num_workers: changes nothing: batches"),
+        ({"train.max_minutes": {"low": 1, "high": 2}}, "max_minutes: must be the same for all"),
+        ({"dataset.name": {"choices": ["a", "b"]}}, "dataset.name: must be the same for all"),
+        ({"search.reduction": {"low": 2, "high": 3}}, "search.reduction: must be the same for all"),
+        (
+            {"loss.margin": {"low": 2, "high": 3}},
+            "loss.margin: 2.0 cannot be: loss.margin: only margin has it; loss.name is nssa",
+        ),
+        (
+            {"sched.warmup_steps": {"low": 0, "high": 9}},
+            "sched.warmup_steps: 9.0 cannot be: sched.warmup_steps: must be at most train.steps",
+        ),
+    ],
+    ids=lambda it: next(iter(it)) if isinstance(it, dict) else "",
+)
+def test_a_range_that_cannot_be_is_named(ranges, message):
+    with pytest.raises(ValueError, match=r"^search\.ranges\.") as caught:
+        space_of(ranges, train={"epochs": None, "steps": 5})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_range_that_cannot_be_has_a_line():
+    with pytest.raises(ValueError, match=r"a_key.*\n.*gamma") as caught:
+        space_of({"model.a_key": {"choices": [1]}, "model.gamma": {"choices": ["x"]}})
+    assert str(caught.value).count("\n") == 1
+
+
+def test_what_contradicts_the_base_may_fit_other_ranges():
+    space = space_of(
+        {
+            "loss.name": {"choices": ["nssa", "margin"]},
+            "loss.margin": {"choices": [1.0, 2.0]},
+        }
+    )
+    with pytest.raises(ValueError, match=r"loss\.margin: only margin has it"):
+        space.config_of({"loss.name": "nssa", "loss.margin": 2.0})
+    assert space.config_of({"loss.name": "margin", "loss.margin": 2.0}).loss.margin == 2.0

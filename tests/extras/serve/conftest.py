@@ -1,0 +1,12 @@
+"""A small model that is served."""
+
+import pytest
+
+from kgfast.extras.serve.engine import Engine
+from support.serving import engine_of
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """RotatE on the graph of docs/serve.md."""
+    return engine_of()
