@@ -1,9 +1,11 @@
 """Queries of models that are ranked: their bits depend neither on other queries nor on threads.
 
 Libraries choose the code of a matrix product by the number of rows and of threads, and with the
-code the order of its sums. So the queries of a network are made in chunks of one shape, the last
-one padded, and each chunk on one thread. The chunks of a model whose ``queries`` several threads
-may call at once go to several threads.
+code the order of its sums; MKL also chooses by where a row lies in memory, so that equal rows of a
+product may differ. So a network of the user's own makes its queries one at a time, on one thread.
+Models of kgfast make theirs in chunks of one shape, the last one padded, by products whose rows are
+alike (:func:`product`). The chunks of a model whose ``queries`` several threads may call at once go
+to several threads.
 """
 
 import os
@@ -25,6 +27,7 @@ from kgfast.models.wrapper import Wrapper
 # Queries of a chunk: with more of them a single query takes longer, with fewer a ranking does.
 _CHUNK = {"cpu": 32}
 _CHUNK_ELSEWHERE = 1024
+_CHUNK_OF_OWN_NETWORKS = {"cpu": 1}
 _OF_KGFAST = "kgfast."  # modules whose arithmetic is a row at a time, or in chunks already
 
 Make = Callable[[Tensor, Tensor], Tensor]  # anchors and relations -> queries
@@ -42,7 +45,7 @@ def evaluated_queries(
     model : Model
         Its attribute ``query_chunk`` is the number of queries that are made at once, or None: no
         query depends on the others anyway. Without the attribute :func:`query_chunk` of them are
-        made at once, unless kgfast has the arithmetic of the model. Its attribute
+        made at once, one on a CPU unless kgfast has the arithmetic of the model. Its attribute
         ``parallel_queries``, of its own class, says that several threads may call ``queries`` at
         once.
     anchors, relations, side, dim
@@ -70,6 +73,25 @@ def evaluated_queries(
 def query_chunk(device: torch.device) -> int:
     """Return the number of queries that are made at once on a device."""
     return _CHUNK.get(device.type, _CHUNK_ELSEWHERE)
+
+
+def product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Multiply rows by a matrix so that equal rows have equal products, where no gradient is made.
+
+    Parameters
+    ----------
+    rows, matrix : Tensor
+        ``[B, K]`` and ``[K, N]``.
+
+    Returns
+    -------
+    Tensor
+        ``[B, N]``.
+    """
+    if rows.device.type != "cpu" or torch.is_grad_enabled():
+        return rows @ matrix
+    # Column by column: in other layouts MKL has shapes whose equal rows differ on an AMD EPYC.
+    return rows.mT.contiguous().mT @ matrix.mT.contiguous().mT
 
 
 def in_chunks(
@@ -137,8 +159,9 @@ def _chunk_of(maker: Any, device: torch.device) -> int | None:
         makers = (getattr(maker, name, None) for name in ("queries", "_queries"))
         homes = [str(getattr(it, "__module__", "")) for it in makers if it is not None]
         is_known = all(home.startswith(_OF_KGFAST) for home in homes)
-        is_network = hasattr(maker, "parallel_queries") or not is_known
-        return query_chunk(device) if is_network else None
+        if not is_known:
+            return _CHUNK_OF_OWN_NETWORKS.get(device.type, _CHUNK_ELSEWHERE)
+        return query_chunk(device) if hasattr(maker, "parallel_queries") else None
     size = maker.query_chunk
     if size is None:
         return None

@@ -91,8 +91,9 @@ def _ranked(rows: Tensor, matrices: Tensor, counts: list[int], turned: bool) -> 
     parts = []
     with threads.one_here():
         for part, matrix in zip(rows.split(counts), matrices, strict=True):
-            one = matrix.mT if turned else matrix
-            parts.append(torch.bmm(part[:, None], one.expand(len(part), -1, -1))[:, 0])
+            # Of a row before a matrix, MKL's sums depend on how the row lies in memory.
+            one = (matrix if turned else matrix.mT).expand(len(part), -1, -1)
+            parts.append(torch.bmm(one, part[:, :, None])[:, :, 0])
     return torch.cat([rows[:0], *parts])
 
 

@@ -19,7 +19,7 @@ from kgfast.models.base import (
 )
 from kgfast.models.complex import ComplEx
 from kgfast.models.distmult import DistMult
-from kgfast.models.evaluated import in_chunks, query_chunk, run_alone
+from kgfast.models.evaluated import in_chunks, product, query_chunk, run_alone
 from kgfast.models.filters import SMALLEST_NORM, filters_of
 from kgfast.models.rotate import RotatE
 from kgfast.models.transe import TransE
@@ -255,7 +255,7 @@ class _Filters:
 
     def _scales(self, relations: Tensor) -> Tensor:
         """``N(r A1) + 1`` in the features of the crop, 0 in the others: ``[R, G]``."""
-        change = self._cropped(relations) @ self._matrix("A1", relations.dtype)
+        change = product(self._cropped(relations), self._matrix("A1", relations.dtype))
         scale = _normalised(change, self._rscf.p) + 1.0
         if self._is_whole:
             return scale
@@ -265,7 +265,7 @@ class _Filters:
     def _normalised(self, rows: Tensor, name: str) -> Tensor:
         """``N(e A)`` in the features of the crop, ``[*, dim]``."""
         rows = rows if self._is_whole else rows.index_select(1, self._columns)
-        return _normalised(rows @ self._matrix(name, rows.dtype), self._rscf.p)
+        return _normalised(product(rows, self._matrix(name, rows.dtype)), self._rscf.p)
 
     def _matrix(self, name: str, dtype: torch.dtype) -> Tensor:
         """What a crop takes of a matrix; made once, for all chunks."""

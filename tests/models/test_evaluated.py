@@ -1,5 +1,6 @@
 """The bits of a query depend neither on the queries beside it nor on the number of threads."""
 
+import itertools
 import threading
 
 import pytest
@@ -85,6 +86,18 @@ class Derived(kgfast.DistMult):
         return self.net(self.entity[anchors] * self.relation[relations])
 
 
+class Odd(Encoder):
+    """A network whose rows begin at odd places of memory, which MKL may add up differently."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = self.wide[:, :101].double().contiguous()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            self.net = shaken(nn.Linear(101, self.dim, dtype=torch.float64))
+        self.table = self.table.double()
+
+
 def affine() -> AffineModel:
     tables = [numbers(N, 300, seed=seed).double() for seed in (0, 1)]
     core = numbers(300, 300, seed=2).double()
@@ -103,11 +116,17 @@ def double(model: kgfast.Model) -> kgfast.Model:
 MODELS = {
     "conve": conve,
     "module": Encoder,
+    "odd module": Odd,
     "object": Plain,
     "subclass": Derived,
     "inverses": lambda: kgfast.Reciprocal(Encoder()),
     "affine": affine,
     "rescal": lambda: double(kgfast.RESCAL.init(N, R, 64, seed=0)),
+    "odd rescal": lambda: double(kgfast.RESCAL.init(N, R, 75, seed=0)),
+    "odd rscf": lambda: double(kgfast.RSCF(kgfast.TransE.init(N, R, 101, seed=0), seed=0)),
+    "odd conve": lambda: shaken(
+        kgfast.ConvE.init(N, R, 75, embedding_height=5, channels=3, seed=0).double()
+    ),
     "rscf": lambda: double(kgfast.RSCF(kgfast.RotatE.init(N, R, 100, seed=0), seed=0)),
     "rscf of products": lambda: double(
         kgfast.RSCF(kgfast.ComplEx.init(N, R, 200, seed=0), False, seed=0)
@@ -142,6 +161,20 @@ def test_queries_depend_on_nobody_beside_them(name):
     back = queries_of(model, HEADS[order], RELATIONS[order], 90)[order.argsort()]
     for key, queries in found.items():
         assert torch.equal(queries, back), key
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rows_have_equal_products(dtype):
+    with torch.no_grad(), threads(1):
+        for width, columns in itertools.product((5, 9, 16, 31, 75, 101, 200), (1, 5, 7, 9, 44, 64)):
+            rows = numbers(1, width).to(dtype).expand(32, width).contiguous()
+            for matrix in (
+                numbers(width, columns, seed=1).to(dtype),
+                numbers(columns, width, seed=1).to(dtype).T,
+            ):
+                found = evaluated.product(rows, matrix)
+                assert torch.equal(found, found[:1].expand_as(found)), (width, columns)
+                torch.testing.assert_close(found, rows @ matrix)
 
 
 @pytest.mark.parametrize("name", ["conve", "module", "subclass"])
