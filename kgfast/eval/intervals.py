@@ -4,12 +4,13 @@ What is drawn again are triples with all their ranks, as the two sides of a trip
 independent (the bootstrap of clusters). Intervals are percentiles (Efron and Tibshirani 1993,
 chapter 13). Draws come from a seed alone, in parts that bound the memory.
 
-A metric of a sample follows from how often each distinct rank was drawn. Memory: 4 bytes for each
-rank, 8 for each triple and 12 for each distinct rank; while these are made, up to 18 for each rank.
+A metric of a sample follows from how often each distinct rank was drawn. Memory: 12 bytes for each
+rank and 4 for each distinct one; metrics of the ranks themselves take 17 for each rank before.
 Results of samples are written into one tensor that is made before the first: small tensors between
 large ones that come and go would keep the C library from giving memory back.
 """
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,9 +97,12 @@ def cells_of(ranks: "Ranks", rank_type: "RankType") -> Tensor:
     return ranks._cells(rank_type).cpu()
 
 
-def expected_ranks(ranks: "Ranks") -> Tensor:
-    """The mean rank of a triple under random scores, float64 ``[T]``."""
-    return (ranks.num_candidates[:, ranks.pooled_columns].cpu().double() + 1).mean(1) / 2
+def expected_ranks(ranks: "Ranks", ids: Tensor | None = None) -> Tensor:
+    """Return the mean rank of a triple under random scores, of all or some, float64 ``[T]``."""
+    counts = ranks.num_candidates
+    if ids is not None:
+        counts = counts.index_select(0, ids.to(counts.device))
+    return (counts[:, ranks.pooled_columns].cpu().double() + 1).mean(1) / 2
 
 
 def statistics(ranks: "Ranks", rank_type: "RankType") -> Tensor:
@@ -113,9 +117,6 @@ def _metrics_of_draws(
 ) -> dict[str, Tensor]:
     """Return metrics of each sample, float64 ``[samples]``, with the mean of expected ranks."""
     values, places = _distinct(ranks, rank_type)
-    expected = torch.empty(len(ranks), dtype=torch.float64, device="cpu")
-    for rows in _slices(len(ranks)):
-        expected[rows] = expected_ranks(ranks._part(rows))
     names = (*MEANS, "median_rank", "expected")
     found = torch.zeros(len(names), samples, dtype=torch.float64, device="cpu")
     for part, pieces in _chosen(len(ranks), samples, seed):
@@ -123,10 +124,11 @@ def _metrics_of_draws(
         size = part.stop - part.start
         times = torch.zeros(size, len(values), dtype=places.dtype, device="cpu")
         for ids in pieces:
-            drawn["expected"] += expected.index_select(0, ids.view(-1)).view(size, -1).sum(1)
+            drawn["expected"] += expected_ranks(ranks, ids.view(-1)).view(size, -1).sum(1)
             cells = places.index_select(0, ids.view(-1)).long().view(size, -1)
             times.scatter_add_(1, cells, torch.ones_like(cells, dtype=times.dtype))
         _add_metrics(drawn, values, times, places.numel())
+        del times  # before the next are made
     found[-1] /= len(ranks)
     return dict(zip(names, found, strict=True))
 
@@ -165,11 +167,16 @@ def drawn_means(shares: Tensor, samples: int, seed: int) -> Tensor:
 def _distinct(ranks: "Ranks", rank_type: "RankType") -> tuple[Tensor, Tensor]:
     """Return the distinct ranks, float64 ``[V]`` ascending, and the place of each, ``[T, S]``."""
     ordered = cells_of(ranks, rank_type).numpy().ravel()
-    shape = len(ranks), ordered.size // len(ranks)
     ordered.sort()  # in place, unlike np.unique
-    starts = np.append(True, ordered[1:] != ordered[:-1])
-    values = torch.from_numpy(ordered[starts])
-    places = torch.empty(shape, dtype=_count_dtype(ordered.size), device="cpu")
+    distinct, last = 0, math.nan
+    for part in _slices(ordered.size):  # in place too: what was read is written over
+        own = ordered[part]
+        own = own[np.append(own[:1] != last, own[1:] != own[:-1])]
+        last, end = ordered[part][-1], distinct + own.size
+        ordered[distinct:end], distinct = own, end
+    values = torch.from_numpy(ordered[:distinct])
+    shape, dtype = (len(ranks), ordered.size // len(ranks)), _count_dtype(ordered.size)
+    places = torch.empty(shape, dtype=dtype, device="cpu")
     for rows in _slices(len(ranks)):
         places[rows] = torch.searchsorted(values, cells_of(ranks._part(rows), rank_type))
     return values, places

@@ -101,7 +101,7 @@ def test_memory_of_a_million_triples():
         print(peak.bytes)
     """
     large = int(finish(run_script(script), timeout=300))
-    assert large <= 80 << 20  # 52 to 71 MiB, as the heap gives back what it can
+    assert large <= 64 << 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the high-water mark of Linux")
