@@ -25,7 +25,7 @@ from kgfast.kernels.checks import Checks
 from kgfast.kernels.negatives import NegativeLoss, Sampled
 from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.triton.backend import BACKEND
+from kgfast.kernels.triton import backend
 from kgfast.kernels.triton.negatives import NEGATIVES
 from kgfast.ops.run import operands_of
 from lib.machine import facts
@@ -81,7 +81,7 @@ def best(score: str) -> Callable[[int], Launches]:
         queries, table = tables(score, 1000)
         with aot.recorded(arch) as recorded:
             operands = Operands(queries, Prepared(table, get_score(score)))
-            BACKEND.topk(operands, 5, None, Checks(deferred=True))
+            backend.topk(operands, 5, None, Checks(deferred=True))
         return recorded
 
     return record
@@ -95,8 +95,8 @@ def pairs(score: str, per_row: int | None) -> Callable[[int], Launches]:
         index = None if per_row is None else torch.zeros(1000, per_row, dtype=torch.int64)
         with aot.recorded(arch) as recorded:
             operands = Operands(queries, Prepared(table, get_score(score)))
-            grad = torch.zeros_like(BACKEND.scores(operands, index))
-            BACKEND.backward(operands, grad, index, need=Need(True, True, False))
+            grad = torch.zeros_like(backend.scores(operands, index))
+            backend.backward(operands, grad, index, need=Need(True, True, False))
         return recorded
 
     return record
@@ -111,8 +111,8 @@ def adversarial(arch: int) -> Launches:
     """The adversarial loss of scores ``[512, 1024]``, and its gradients."""
     scores = torch.zeros(512, 1024)
     with aot.recorded(arch) as recorded:
-        rows, peaks, masses = BACKEND.adversarial.rows(scores, 0.5)
-        BACKEND.adversarial.backward(rows, scores, peaks, masses, 0.5)
+        rows, peaks, masses = backend.adversarial.rows(scores, 0.5)
+        backend.adversarial.backward(rows, scores, peaks, masses, 0.5)
     return recorded
 
 

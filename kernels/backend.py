@@ -1,4 +1,4 @@
-"""The protocol of a backend: one object that scores, ranks, and carries gradients back."""
+"""The protocol of a backend: a module that scores, ranks, and carries gradients back."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -57,6 +57,12 @@ class AdagradStep(NamedTuple):
     lr: float
     eps: float
     weight_decay: float
+
+
+RowAdam = Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None]
+"""``row_adam(tables, ids, gradients, step)``, the contract of :func:`kgfast.ops.row_adam`."""
+Adagrad = Callable[[Tensor, Tensor, Tensor, AdagradStep], None]
+"""``adagrad(parameter, sums, gradient, step)``, the contract of :func:`kgfast.ops.adagrad`."""
 
 
 class LossPlan(NamedTuple):
@@ -271,18 +277,12 @@ class Backend(Protocol):
         Whether it waits for its device anyway, so that checks of values are best read then.
     losses : Losses
         Its losses over all candidates.
-    bf16_losses : Losses or None
-        Those of ``dot`` with operands of precision ``bf16``, where it has them.
     adversarial : Adversarial or None
         Where it fuses the adversarial loss of scores, how.
     negatives : Negatives or None
         Where it fuses losses of sampled negatives, how.
-    row_adam : callable or None
-        ``row_adam(tables, ids, gradients, step)``, the contract of :func:`kgfast.ops.row_adam`,
-        where it has it.
-    adagrad : callable or None
-        ``adagrad(parameter, sums, gradient, step)``, the contract of :func:`kgfast.ops.adagrad`,
-        where it has it.
+    row_adam : RowAdam or None
+    adagrad : Adagrad or None
     packing : Packing or None
         Where it reads candidates that were packed before, how they are packed.
     """
@@ -290,16 +290,23 @@ class Backend(Protocol):
     name: str
     defers_checks: bool
     losses: Losses
-    adversarial: Adversarial | None = None
-    negatives: Negatives | None = None
-    row_adam: Callable[[Sequence[Tensor], Tensor, Tensor, AdamStep], None] | None = None
-    adagrad: Callable[[Tensor, Tensor, Tensor, AdagradStep], None] | None = None
-    packing: Packing | None = None
+    adversarial: Adversarial | None
+    negatives: Negatives | None
+    packing: Packing | None
 
     @property
-    def bf16_losses(self) -> Losses | None:
+    def row_adam(self) -> RowAdam | None:
         """See the class."""
-        return None
+        ...
+
+    @property
+    def adagrad(self) -> Adagrad | None:
+        """See the class."""
+        ...
+
+    def bf16_losses(self) -> Losses | None:
+        """Return the losses of ``dot`` with operands of precision ``bf16``, where it has them."""
+        ...
 
     def rank_counts(
         self,

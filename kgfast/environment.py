@@ -118,7 +118,7 @@ def info() -> Info:
             isa = cpu.isa()
             used = tuple(name for name in tiers.wanted() if name in tiers.available(isa))
             remarks += _lacking(isa)
-        if dispatch.get_backend(backend).bf16_losses is not None:
+        if dispatch.get_backend(backend).bf16_losses() is not None:
             precisions = PRECISIONS
     except ValueError as error:  # of a variable of the environment
         backend, isa = "none", None

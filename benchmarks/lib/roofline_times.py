@@ -12,7 +12,7 @@ from kgfast.kernels.checks import Checks
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.triton.backend import BACKEND
+from kgfast.kernels.triton import backend
 
 from .roofline import (
     GPUS,
@@ -70,7 +70,7 @@ def launches(
         candidates = Prepared(torch.empty(entities, dim * facts_of.planes), facts_of, None, factor)
         rows = torch.empty(queries, dim * facts_of.query_planes(has_factor))
         targets = torch.zeros(queries, dtype=torch.int64)
-        BACKEND.rank_counts(
+        backend.rank_counts(
             Operands(rows, candidates, dims),
             targets,
             Known(torch.arange(queries + 1), targets),
@@ -208,7 +208,7 @@ def loss_of_distances(gpu: Gpu, name: str) -> dict[str, Any]:
 
 def loss_launches(name: str, score: str, arch: int, batch: int, dim: int) -> list[Any]:
     """What ``bce`` or ``cross entropy`` and its gradients would launch, of a small table."""
-    facts_of, losses = get_score(score), BACKEND.losses
+    facts_of, losses = get_score(score), backend.losses
     queries, table = (torch.zeros(rows, dim * facts_of.planes) for rows in (batch, SMALL_TABLE))
     operands, need = Operands(queries, Prepared(table, facts_of)), LossNeed(True, True, False)
     targets, grad = torch.zeros(batch, dtype=torch.int64), torch.ones(batch)

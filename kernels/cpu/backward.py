@@ -103,7 +103,7 @@ def _over_lengths(operands: Operands, grad: Tensor, index: Tensor | None) -> Ten
     """The gradient of scores, over the length where a root follows the sum; 0 where it is 0."""
     if not operands.score.root:
         return grad
-    values = scores(operands, index, None).view(grad.shape)
+    values = scores(operands, index).view(grad.shape)
     return torch.where(values == 0, 0.0, -grad / values)
 
 

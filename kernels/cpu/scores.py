@@ -16,7 +16,7 @@ from .crops import Crops
 from .views import address, machine, pointers_of
 
 
-def scores(operands: Operands, index: Tensor | None, out: Tensor | None) -> Tensor:
+def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
     """The contract of :meth:`kgfast.kernels.backend.Backend.scores`."""
     crops = Crops.of(operands)
     if out is None:

@@ -1,84 +1,93 @@
-"""The reference backend: plain PyTorch in float64, the specification of all others."""
+"""The reference backend: plain PyTorch in float64, the specification of all others.
+
+This module is what :class:`kgfast.kernels.backend.Backend` says.
+"""
+
+import sys
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..backend import Backend, ChunkedBackend, Into, Losses, LossPlan
-from ..checks import Checks
+from ..backend import (
+    Adagrad,
+    Adversarial,
+    ChunkedBackend,
+    Into,
+    Losses,
+    LossPlan,
+    Negatives,
+    Packing,
+    Passes,
+    RowAdam,
+)
 from ..chunked_losses import ChunkedLosses
-from ..operands import Counts, Gradients, Known, Lists, Need, Operands
+from ..operands import Gradients, Need, Operands
 from ..torch_passes import TORCH_PASSES
 from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores
 from .topk import topk
 
+__all__ = [
+    "adagrad",
+    "adversarial",
+    "backward",
+    "bf16_losses",
+    "defers_checks",
+    "list_counts",
+    "list_topk",
+    "loss_plan",
+    "losses",
+    "name",
+    "negatives",
+    "packing",
+    "passes",
+    "rank_counts",
+    "row_adam",
+    "scores",
+    "topk",
+]
+
 _LOSS_SCRATCH = 1 << 16  # scores: 512 KiB
 
-
-class _Reference(ChunkedBackend):
-    """See :class:`kgfast.kernels.backend.Backend`."""
-
-    name = "reference"
-    defers_checks = False
-    passes = TORCH_PASSES
-
-    def __init__(self) -> None:
-        self.losses = ChunkedLosses(self)
-
-    @property
-    def bf16_losses(self) -> Losses:
-        return self.losses  # scores and gradients round what operands ask for
-
-    def rank_counts(
-        self,
-        operands: Operands,
-        targets: Tensor,
-        known: Known,
-        checks: Checks,
-        target_scores: Tensor | None = None,
-    ) -> Counts:
-        return rank_counts(operands, targets, known, checks, target_scores)
-
-    def topk(
-        self, operands: Operands, k: int, known: Known | None, checks: Checks
-    ) -> tuple[Tensor, Tensor]:
-        return topk(operands, k, known, checks)
-
-    def list_counts(
-        self, operands: Operands, lists: Lists, targets: Tensor, known: Known, checks: Checks
-    ) -> Counts:
-        return list_counts(operands, lists, targets, known, checks)
-
-    def list_topk(
-        self, operands: Operands, lists: Lists, k: int, known: Known | None, checks: Checks
-    ) -> tuple[Tensor, Tensor]:
-        return list_topk(operands, lists, k, known, checks)
-
-    def scores(
-        self, operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None
-    ) -> Tensor:
-        if index is None:
-            return all_scores(operands, out)
-        return indexed_scores(operands, index)
-
-    def backward(
-        self,
-        operands: Operands,
-        grad: Tensor,
-        index: Tensor | None = None,
-        *,
-        need: Need,
-        rows_only: bool = False,
-        into: Into | None = None,
-    ) -> Gradients:
-        if index is None:
-            return all_gradients(operands, grad, need, into)
-        gradients = indexed_gradients(operands, grad, index, need)
-        return gradients if rows_only else gradients.spread(operands, need)
-
-    def loss_plan(self, operands: Operands) -> LossPlan:
-        return LossPlan(_LOSS_SCRATCH, torch.float64)
+name = "reference"
+defers_checks = False
+losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
+passes: Passes = TORCH_PASSES
+adversarial: Adversarial | None = None
+negatives: Negatives | None = None
+row_adam: RowAdam | None = None
+adagrad: Adagrad | None = None
+packing: Packing | None = None
 
 
-BACKEND: Backend = _Reference()
+def bf16_losses() -> Losses:
+    """Return its losses: scores and gradients round what operands ask for."""
+    return losses
+
+
+def scores(operands: Operands, index: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    """Return the scores of all pairs, or of those of an index."""
+    return all_scores(operands, out) if index is None else indexed_scores(operands, index)
+
+
+def backward(
+    operands: Operands,
+    grad: Tensor,
+    index: Tensor | None = None,
+    *,
+    need: Need,
+    rows_only: bool = False,
+    into: Into | None = None,
+) -> Gradients:
+    """Return the gradients of all pairs, or of those of an index."""
+    if index is None:
+        return all_gradients(operands, grad, need, into)
+    gradients = indexed_gradients(operands, grad, index, need)
+    return gradients if rows_only else gradients.spread(operands, need)
+
+
+def loss_plan(operands: Operands) -> LossPlan:
+    """Return how losses over all candidates are cut."""
+    return LossPlan(_LOSS_SCRATCH, torch.float64)

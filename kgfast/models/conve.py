@@ -196,7 +196,8 @@ class ConvE(Model):
         """Return the projection of features; equal rows stay equal where no gradient is made."""
         # Rows of whole cache lines are alike to MKL already.
         if torch.is_grad_enabled() or self._hidden % 16 == 0:
-            return self.projection(features)
+            projected: Tensor = self.projection(features)
+            return projected
         return product(features, self.projection.weight.mT) + self.projection.bias
 
     def _normalised(self, hidden: Tensor) -> Tensor:

@@ -7,12 +7,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.cpu import threads
+
+if TYPE_CHECKING:  # each module is held to the protocol
+    from kgfast.kernels.cpu import backend as cpu
+    from kgfast.kernels.reference import backend as reference
+    from kgfast.kernels.triton import backend as triton
+
+    _reference: Backend = reference
+    _cpu: Backend = cpu
+    _triton: Backend = triton
 
 BACKENDS = ("reference", "cpu", "triton")
 # Devices without kernels, whose tensors are copied to the CPU, and results back: MPS has no float64
@@ -161,5 +170,5 @@ def _warn_once(message: str) -> None:
 
 def get_backend(name: str) -> Backend:
     """The backend of a name, which is loaded where it is not yet."""
-    backend: Backend = _module(f"{name}.backend").BACKEND
+    backend: Backend = _module(f"{name}.backend")
     return backend

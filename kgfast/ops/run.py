@@ -364,7 +364,7 @@ def _losses(backend: Backend, operands: Operands) -> Losses:
     """The losses of a backend whose products have the precision that is asked for."""
     if operands.precision == "float32":
         return backend.losses
-    found = backend.bf16_losses
+    found = backend.bf16_losses()
     if found is None:
         raise ValueError(
             f"precision: the {backend.name} backend has no bf16 products on this machine; "

@@ -15,7 +15,7 @@ from kgfast.losses.functional import Precision
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.models.wrapper import unwrapped
-from kgfast.ops.differentiable import offers
+from kgfast.ops.differentiable import has_bf16_losses
 from kgfast.training.config import Config
 from kgfast.training.leaves import Leaves, sample_negatives, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
@@ -173,7 +173,7 @@ class _AllEntities(Objective):
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config)
         self._precision: Precision = config.loss.precision
-        if self._precision == "bf16" and not offers(device, "bf16_losses"):
+        if self._precision == "bf16" and not has_bf16_losses(device):
             warnings.warn(
                 f"loss.precision: no bf16 products for tensors on {device} here; training goes on "
                 f"in float32",

@@ -10,7 +10,7 @@ import kgfast
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import PRECISIONS
-from kgfast.ops.differentiable import offers
+from kgfast.ops.differentiable import has_bf16_losses
 from support.problems import DTYPES, cast, strided
 from support.rounded import Asked, excess, expected
 from support.tiers import lacks
@@ -23,7 +23,7 @@ SHAPES = [(1, 1, 1), (1, 5, 3), (17, 15, 31), (33, 300, 64), (70, 1000, 100), (4
 def _serves(request):
     if "backend" in request.fixturenames:
         request.getfixturevalue("backend")
-        if not offers(CPU, "bf16_losses"):
+        if not has_bf16_losses(CPU):
             pytest.skip(lacks("bf16 losses"))
 
 
@@ -192,7 +192,7 @@ def test_what_it_is_not_for_is_refused(loss, change, message):
 @EACH_LOSS
 @pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 def test_a_machine_without_such_products_says_so(loss, monkeypatch):
-    monkeypatch.setattr(type(ops.dispatch.get_backend("cpu")), "bf16_losses", None)
+    monkeypatch.setattr(ops.dispatch.get_backend("cpu"), "bf16_losses", lambda: None)
     queries, table, bias, targets, _ = problem(3, 9, 4)
     with ops.use_backend("cpu"):
         with pytest.raises(ValueError, match="precision: the cpu backend has no bf16 products"):
@@ -201,7 +201,7 @@ def test_a_machine_without_such_products_says_so(loss, monkeypatch):
 
 
 def test_info_names_the_precisions():
-    assert kgfast.info().precisions == (PRECISIONS if offers(CPU, "bf16_losses") else ("float32",))
+    assert kgfast.info().precisions == (PRECISIONS if has_bf16_losses(CPU) else ("float32",))
 
 
 @EACH_LOSS

@@ -370,13 +370,13 @@ def test_kept_scores_serve_one_backward_and_change_no_bit(monkeypatch):
     table = torch.randn(300, 8, generator=generator).requires_grad_()
     targets = torch.randint(300, (9,), generator=generator)
     scored: list[int] = []
-    scores = type(backend).scores
+    scores = backend.scores
 
-    def counting(self, operands, *args, **kwargs):
+    def counting(operands, *args, **kwargs):
         scored.append(operands.num_queries * operands.candidates.num_rows)
-        return scores(self, operands, *args, **kwargs)
+        return scores(operands, *args, **kwargs)
 
-    monkeypatch.setattr(type(backend), "scores", counting)
+    monkeypatch.setattr(backend, "scores", counting)
     total = ops.cross_entropy(queries, table, None, targets, 0.1, "dot").sum()
     first = torch.autograd.grad(total, (queries, table), retain_graph=True)
     assert sum(scored) == 9 * 300

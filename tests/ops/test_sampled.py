@@ -209,14 +209,14 @@ def test_float64_queries_are_served_in_float64_whatever_the_backend(backend):
 @pytest.mark.parametrize("wanted", [0, 1, 2])
 def test_only_gradients_that_are_needed_are_computed(index, wanted, monkeypatch):
     asked = []
-    kind = type(get_backend("reference"))
-    inner = kind.backward
+    backend = get_backend("reference")
+    inner = backend.backward
 
     def record(*args, **kwargs):
         asked.append(kwargs["need"])
         return inner(*args, **kwargs)
 
-    monkeypatch.setattr(kind, "backward", record)
+    monkeypatch.setattr(backend, "backward", record)
     tensors = [it.detach() for it in operands("l2")]
     tensors[wanted].requires_grad_()
     with ops.use_backend("reference"):

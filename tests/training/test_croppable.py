@@ -122,16 +122,16 @@ def test_interrupted_and_resumed_is_bit_equal(model, tmp_path, monkeypatch):
 
 
 def test_plain_sub_models_come_from_one_pass(monkeypatch):
-    asked, kind = [], type(get_backend("cpu"))
+    asked, backend = [], get_backend("cpu")
     for name in ("scores", "rank_counts"):
-        inner = getattr(kind, name)
+        inner = getattr(backend, name)
 
-        def watched(backend, operands, *args, inner=inner, name=name, **kwargs):
+        def watched(operands, *args, inner=inner, name=name, **kwargs):
             is_indexed = name == "scores" and args[:1] not in ((), (None,))
             asked.append((name, is_indexed, operands.dims))
-            return inner(backend, operands, *args, **kwargs)
+            return inner(operands, *args, **kwargs)
 
-        monkeypatch.setattr(kind, name, watched)
+        monkeypatch.setattr(backend, name, watched)
     trainer_of(config_of(steps=1, med={"submodels_per_step": 3})).fit()
     dims = tuple(DIMS)
     swept = [call for call in asked if call[0] == "scores"]

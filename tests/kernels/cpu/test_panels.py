@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.cpu import tiers
-from kgfast.kernels.cpu.backend import BACKEND
+from kgfast.kernels.cpu import backend, tiers
 from kgfast.kernels.cpu.panels import PACKING
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.panels import Panels
@@ -45,7 +44,7 @@ def test_counts_equal_the_reference(isa, problem):
         assert "panels would be larger" in panels
         return
     own = replace(operands, candidates=replace(operands.candidates, panels=panels))
-    found = BACKEND.rank_counts(own, targets, Known(indptr, indices), checks)
+    found = backend.rank_counts(own, targets, Known(indptr, indices), checks)
     expected = reference.rank_counts(*problem.args, **problem.kwargs)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 

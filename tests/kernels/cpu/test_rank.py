@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.cpu.backend import BACKEND
+from kgfast.kernels.cpu import backend
 from kgfast.kernels.operands import Known, Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
 from support import flat
@@ -282,11 +282,11 @@ def test_a_score_without_kernels_is_an_error(isa):
     operands = Operands(torch.ones(1, 2), Prepared(torch.ones(3, 2), score))
     known, checks = Known(*no_known(1)), Checks(deferred=False)
     calls = (
-        lambda: BACKEND.rank_counts(operands, torch.tensor([0]), known, checks),
-        lambda: BACKEND.topk(operands, 1, None, checks),
-        lambda: BACKEND.scores(operands),
-        lambda: BACKEND.scores(operands, torch.tensor([[0]])),
-        lambda: BACKEND.backward(operands, torch.ones(1, 3), need=Need(True, True)),
+        lambda: backend.rank_counts(operands, torch.tensor([0]), known, checks),
+        lambda: backend.topk(operands, 1, None, checks),
+        lambda: backend.scores(operands),
+        lambda: backend.scores(operands, torch.tensor([[0]])),
+        lambda: backend.backward(operands, torch.ones(1, 3), need=Need(True, True)),
     )
     for call in calls:
         with pytest.raises(ValueError, match="the cpu backend has no kernels for 'l2'"):
