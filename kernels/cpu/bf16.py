@@ -75,7 +75,7 @@ class Bf16Losses(ChunkedLosses):
             factors = _NO_FACTORS
             if grad_rows is not None:
                 scale = grad_rows[part].float()
-                factors = _Factors(scale=scale, hit=labels.a * scale)
+                factors = _LossFactors(scale=scale, hit=labels.a * scale)
             sums = _sweep(walk, queries, positives, factors, labels.c, (gradients, part))
             rows[part] = sums.terms - labels.a * positives.sum_by_query(sums.picked)
             if labels.c:
@@ -112,13 +112,13 @@ class Bf16Losses(ChunkedLosses):
         for part in _blocks(operands):
             positives = Positives.of_targets(made_of.targets[part])
             of_rows = made_of.logsumexp[part], made_of.grad_rows[part]
-            factors = _Factors(*SoftmaxFactors.of(*of_rows, smoothing, share, torch.float32))
+            factors = _LossFactors(*SoftmaxFactors.of(*of_rows, smoothing, share, torch.float32))
             queries = operands.of_queries(part)
             _sweep(LossPass.SOFTMAX_SLOPES, queries, positives, factors, 0.0, (gradients, part))
         return gradients.finished()
 
 
-class _Factors(NamedTuple):
+class _LossFactors(NamedTuple):
     """Float32 numbers of each row: of slopes, and what a positive's is less."""
 
     near: Tensor | None = None
@@ -136,7 +136,7 @@ class _Sums(NamedTuple):
     picked: Tensor  # [P]
 
 
-_NO_FACTORS = _Factors()
+_NO_FACTORS = _LossFactors()
 
 
 def _blocks(operands: Operands) -> Iterator[slice]:
@@ -151,7 +151,7 @@ def _sweep(
     walk: LossPass,
     operands: Operands,
     positives: Positives,
-    factors: _Factors = _NO_FACTORS,
+    factors: _LossFactors = _NO_FACTORS,
     constant: float = 0.0,
     gradients: tuple[GradientSums, slice] | None = None,
 ) -> _Sums:

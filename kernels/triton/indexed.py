@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ..operands import Gradients, Need, Operands
-from .device.arguments import Out, Tile
+from .device.arguments import Out, TileShape
 from .device.gather import gather_scores
 from .host import configs
 from .host import launch as launcher
 from .host.gradients import ListGradients
-from .host.pull import Slopes
+from .host.pull import SlopeFactors
 from .host.views import form_of, plane_of, views_of
 from .host.widths import crop_order, over_norms, segments
 
@@ -49,7 +49,7 @@ def fill_indexed(out: Tensor, operands: Operands, index: Tensor) -> None:
                 "num_candidates": part.shape[1],
                 "num_crops": len(operands.crops),
                 "FORM": form,
-                "TILE": Tile(GATHER_PAIRS, GATHER_FEATURES),
+                "TILE": TileShape(GATHER_PAIRS, GATHER_FEATURES),
             },
             num_warps=2,
         )
@@ -85,7 +85,7 @@ def indexed_gradients(
             by_row = ListGradients(operands, index, needs, of_queries=False, waits=waits)
         both = [lists for lists in (by_query, by_row) if lists is not None]
         for low, high, coefficient in segments(grad, operands.crops):
-            slopes = Slopes(low, high, coefficient.contiguous())
+            slopes = SlopeFactors(low, high, coefficient.contiguous())
             for lists in both:
                 lists.write(slopes)
         for lists in both:

@@ -12,7 +12,7 @@ from ..checks import Checks
 from ..operands import Counts, Known, Lists, Operands
 from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
 from .host import launch as launcher
-from .host.batch import Batch
+from .host.batch import SharedOperands
 from .host.status import Status
 from .host.views import form_of, views_of
 
@@ -47,7 +47,7 @@ class _Pairs:
 
     def __init__(self, operands: Operands, arch: int, checks: Checks) -> None:
         none = torch.empty(0, dtype=torch.int64, device=operands.table.device)
-        self.batch = Batch.of(operands, none, arch, allows_nan=checks.allows_nan)
+        self.batch = SharedOperands.of(operands, none, arch, allows_nan=checks.allows_nan)
         self.status = Status(1, self.batch.device)
         self.order = torch.arange(operands.num_queries, dtype=torch.int64, device=none.device)
         self.limits = torch.full(

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from ..labels import LossNeed
 from ..operands import Operands
-from .device.arguments import SweepTile, Tile
+from .device.arguments import SweepTile, TileShape
 from .device.finish import STRIPE_COLUMNS, SUMMED, Splits
-from .device.losses import Labels, Loss, Result, distance_losses
-from .device.negatives import Given, distance_negatives
+from .device.losses import Loss, RowLabels, TileResults, distance_losses
+from .device.negatives import RowInputs, distance_negatives
 from .device.products import Factors, Product, Weighted, multiply_slopes, product_losses
 from .device.pull import Striped, Stripes
-from .device.score_tiles import Panels
+from .device.score_tiles import ScorePanels
 from .host import configs
 from .host import launch as launcher
 from .host.gradients import TOTAL_BYTES
 from .host.layout import Selection, pack_candidates, pack_stored_queries
-from .host.pull import QuerySums, RowSums, Slopes, blocks_of, pull
+from .host.pull import QuerySums, RowSums, SlopeFactors, blocks_of, pull
 from .host.views import form_of, packed_planes, plane_of, vector_of
 
 CHUNK_BYTES = 40 << 20  # of slopes, and of packed candidates that have no room elsewhere
@@ -37,7 +37,7 @@ PRODUCT_REGISTERS, GRAD_REGISTERS = 240, 168  # uncapped, ptxas spills scalars
 MASKED_REGISTERS = 255  # of negatives with masks, roots, factors: as many warps as with 168
 UNEVEN_REGISTERS = 200  # of a sum over rows that are not read in fours, before Hopper
 DEPTH = 32  # features, or rows of gradients, that are multiplied at a time
-GRAD_TILE = Tile(64, 64)
+GRAD_TILE = TileShape(64, 64)
 
 
 class Owed(NamedTuple):
@@ -50,24 +50,26 @@ class Owed(NamedTuple):
     striped: Striped | None = None
 
 
-class Tiles(Protocol):
+class LossTiles(Protocol):
     """The candidates, chunk by chunk, and what their slopes become.
 
     Attributes
     ----------
-    tile : Tile or SweepTile
+    tile : TileShape or SweepTile
     width : int
         Candidates of a chunk.
     of_queries, of_table : Tensor or None
         The gradients that are asked for.
     """
 
-    tile: Tile | SweepTile
+    tile: TileShape | SweepTile
     width: int
     of_queries: Tensor | None
     of_table: Tensor | None
 
-    def score(self, chunk: slice, labels: Labels | Given, result: Result, loss: Loss) -> None:
+    def score(
+        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
+    ) -> None:
         """Row sums and slopes of all queries with a chunk."""
         ...
 
@@ -84,7 +86,7 @@ class Tiles(Protocol):
         ...
 
 
-def tiles_of(operands: Operands, arch: int, need: LossNeed) -> Tiles:
+def tiles_of(operands: Operands, arch: int, need: LossNeed) -> LossTiles:
     """How a loss goes over the candidates, whose gradients are needed."""
     return (Distances if operands.score.monotone else Products)(operands, arch, need)
 
@@ -105,7 +107,7 @@ class Distances:
         if swept.candidates * of_row > PANEL_BYTES:  # rows of tens of thousands of features
             swept = configs.tile_for(operands.score, 1, arch)
         self._swept = swept
-        self.tile: Tile | SweepTile = swept.shape
+        self.tile: TileShape | SweepTile = swept.shape
         queries, table = operands.queries, operands.table
         self._pulled, self._parts, self._arch = operands.without_bias(), blocks_of(operands), arch
         self.of_table: Tensor | None = None
@@ -135,7 +137,9 @@ class Distances:
             make = queries.new_empty if len(self._parts) == 1 else queries.new_zeros
             self.of_queries = make(queries.shape, dtype=torch.float32)
 
-    def score(self, chunk: slice, labels: Labels | Given, result: Result, loss: Loss) -> None:
+    def score(
+        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
+    ) -> None:
         """Pack the chunk, and the queries once if they fit the scratch; sweep."""
         part, swept = self._operands.of_rows(chunk), self._swept
         dim, count = part.num_features, len(part.table)
@@ -143,7 +147,7 @@ class Distances:
         panels = pack_candidates(part, Selection(count), dim, swept.candidates, out=room)
         bias, options = part.candidates.whole_bias, self._options
         has_more = part.score.root or part.has_factor
-        if options and isinstance(labels, Given) and (has_more or labels.mask is not None):
+        if options and isinstance(labels, RowInputs) and (has_more or labels.mask is not None):
             options = {"maxnreg": MASKED_REGISTERS}
         for rows in self._blocks:
             if self._packed is None or len(self._blocks) > 1:
@@ -153,7 +157,7 @@ class Distances:
                 distance_negatives if loss.formula else distance_losses,
                 (-(-(rows.stop - rows.start) // swept.queries), -(-count // swept.candidates)),
                 {
-                    "packed": Panels(
+                    "packed": ScorePanels(
                         self._packed, panels, None if bias is None else vector_of(bias)
                     ),
                     "labels": labels._replace(row=rows.start),
@@ -177,7 +181,7 @@ class Distances:
             of_rows = RowSums(self.of_table[chunk], is_single=is_single)
         for rows in self._parts:
             block, sums = part.of_queries(rows), None
-            whole = Slopes(0, block.num_features, slopes[rows])
+            whole = SlopeFactors(0, block.num_features, slopes[rows])
             if self.of_queries is not None:
                 sums = self._sums or QuerySums(block, whole.low, whole.high, self._arch)
                 self._sums = sums if is_single else None
@@ -216,7 +220,9 @@ class Products:
         multiple = 4 if is_even and operands.num_features % 4 == 0 else 1
         self._product = Product(DEPTH, precision_of(table.dtype, arch), multiple)
         has_room = arch >= 90 and multiple > 1
-        self.tile: Tile | SweepTile = Tile(16 if count <= 16 else 64, 128 if has_room else 64)
+        self.tile: TileShape | SweepTile = TileShape(
+            16 if count <= 16 else 64, 128 if has_room else 64
+        )
         self._has_cores, is_uneven = arch > 0, arch < 90 and multiple == 1
         self._grad_registers = UNEVEN_REGISTERS if is_uneven else GRAD_REGISTERS
         self._num_warps = 8 if has_room and count > 16 else 4
@@ -237,7 +243,9 @@ class Products:
                 self._partial = queries.new_empty(splits, count, dim, dtype=torch.float32)
                 self._splits = Splits(self._partial, self.of_queries)
 
-    def score(self, chunk: slice, labels: Labels | Given, result: Result, loss: Loss) -> None:
+    def score(
+        self, chunk: slice, labels: RowLabels | RowInputs, result: TileResults, loss: Loss
+    ) -> None:
         """Multiply, reading both in place."""
         part = self._operands.of_rows(chunk)
         bias, count = part.candidates.whole_bias, len(part.table)

@@ -35,7 +35,7 @@ from ..operands import Operands
 from .device import finish as finishing
 from .device import losses as device
 from .device.finish import FINISHED_ROWS, SCALED, Totals
-from .device.losses import FACTS, LABELS, Loss, Result
+from .device.losses import FACTS, LABELS, Loss, TileResults
 from .host import launch as launcher
 from .host.views import vector_of
 from .loss_tiles import tiles_of
@@ -229,8 +229,8 @@ def make_keys(operands: Operands, labels: Labels, num_finished: int) -> _Status:
 
 def _device_labels(
     operands: Operands, labels: Labels, status: _Status, weight: float
-) -> device.Labels:
-    return device.Labels(
+) -> device.RowLabels:
+    return device.RowLabels(
         status.keys,
         labels.indptr,
         status.words,
@@ -244,9 +244,11 @@ def _device_labels(
     )
 
 
-def _targets(operands: Operands, targets: Tensor, smoothing: float) -> device.Labels:
+def _targets(operands: Operands, targets: Tensor, smoothing: float) -> device.RowLabels:
     every = smoothing / operands.candidates.num_rows
-    return device.Labels(targets, None, None, 1 - smoothing, every, 1.0, None, None, first=0, row=0)
+    return device.RowLabels(
+        targets, None, None, 1 - smoothing, every, 1.0, None, None, first=0, row=0
+    )
 
 
 class _Sweep:
@@ -255,7 +257,7 @@ class _Sweep:
     def __init__(
         self,
         operands: Operands,
-        labels: device.Labels,
+        labels: device.RowLabels,
         loss: Loss,
         need: LossNeed,
         arch: int,
@@ -275,7 +277,7 @@ class _Sweep:
         if need.bias:
             sums = queries.new_empty(-(-count // tile.rows), row, dtype=torch.float32)
         self.picked = queries.new_empty(count, dtype=torch.float32) if loss.is_softmax else None
-        self.result = Result(None, self.picked, slopes, row, sums)
+        self.result = TileResults(None, self.picked, slopes, row, sums)
 
     def run(self) -> tuple[Totals, LossGradients]:
         """Sweep; the totals are void where sums are not asked for."""

@@ -19,18 +19,18 @@ from ..labels import LossNeed
 from ..negatives import NegativeLoss, NegativeRows, Sampled
 from ..operands import Gradients, Need, Operands
 from .device import negatives as device
-from .device.arguments import Rows, Tile
-from .device.losses import Loss, Result
-from .device.negatives import PARTS, Given, Kept
+from .device.arguments import RowView, TileShape
+from .device.losses import Loss, TileResults
+from .device.negatives import PARTS, ForwardState, RowInputs
 from .host import launch as launcher
 from .host.views import form_of, plane_of, vector_of, views_of
 from .indexed import GATHER_FEATURES, GATHER_PAIRS, indexed_gradients
-from .loss_tiles import Products, Tiles, tiles_of
+from .loss_tiles import LossTiles, Products, tiles_of
 from .pairwise import all_gradients
 
 STRIPE_PAIRS = 64  # of a list: of one program
 FINISHED_ROWS = 32
-SLOPE_TILE = Tile(8, 128)
+SLOPE_TILE = TileShape(8, 128)
 
 _FORWARD = LossNeed(queries=False, table=False, bias=False)
 
@@ -118,17 +118,17 @@ def _room(operands: Operands, sampled: Sampled, *, keeps: bool) -> NegativeRows:
     return NegativeRows(rows, positive, masses, peaks, raw, index)
 
 
-def _given(loss: NegativeLoss, made: NegativeRows) -> Given:
-    mask: Rows | None = None
+def _given(loss: NegativeLoss, made: NegativeRows) -> RowInputs:
+    mask: RowView | None = None
     if loss.mask is not None:
         mask = plane_of(loss.mask.view(torch.uint8))
     positive = made.positive if loss.formula == "margin" else None
-    return Given(positive, mask, float(loss.parameter), first=0, row=0)
+    return RowInputs(positive, mask, float(loss.parameter), first=0, row=0)
 
 
-def _kept(made: NegativeRows) -> Kept:
+def _kept(made: NegativeRows) -> ForwardState:
     has_raw, has_positive = made.raw.numel(), made.positive.numel()
-    return Kept(
+    return ForwardState(
         made.raw if has_raw else None,
         made.raw.shape[1],
         made.positive if has_positive else None,
@@ -137,13 +137,13 @@ def _kept(made: NegativeRows) -> Kept:
     )
 
 
-def _chunks(operands: Operands, tiles: Tiles) -> Iterator[slice]:
+def _chunks(operands: Operands, tiles: LossTiles) -> Iterator[slice]:
     for first in range(0, len(operands.table), tiles.width):
         yield slice(first, min(first + tiles.width, len(operands.table)))
 
 
 def _sweep_pool(
-    operands: Operands, given: Given, loss: NegativeLoss, raw: Tensor | None, arch: int
+    operands: Operands, given: RowInputs, loss: NegativeLoss, raw: Tensor | None, arch: int
 ) -> Tensor:
     """What the tiles of a pool leave of every row, ``[tiles, PARTS, B]``."""
     tiles = tiles_of(operands, arch, _FORWARD)
@@ -155,14 +155,14 @@ def _sweep_pool(
     for chunk, count in zip(chunks, counts, strict=True):
         part = None if raw is None else raw[:, chunk]
         row = 0 if raw is None else raw.stride(0)
-        result = Result(sums[first:], None, part, row, None)
+        result = TileResults(sums[first:], None, part, row, None)
         tiles.score(chunk, given._replace(first=chunk.start), result, made)
         first += count
     return sums
 
 
 def _gather_lists(
-    operands: Operands, sampled: Sampled, given: Given, loss: NegativeLoss, made: NegativeRows
+    operands: Operands, sampled: Sampled, given: RowInputs, loss: NegativeLoss, made: NegativeRows
 ) -> Tensor:
     """What the stripes of lists leave of every row; scores of positives, and the whole index."""
     assert sampled.targets is not None
@@ -175,7 +175,7 @@ def _gather_lists(
         (count, stripes),
         {
             "views": views_of(operands),
-            "lists": device.Lists(
+            "lists": device.RowLists(
                 vector_of(sampled.targets),
                 plane_of(sampled.negatives),
                 made.ids,
@@ -188,7 +188,7 @@ def _gather_lists(
             "num_features": operands.num_features,
             "pairs": STRIPE_PAIRS,
             "FORM": form_of(operands),
-            "TILE": Tile(GATHER_PAIRS, GATHER_FEATURES),
+            "TILE": TileShape(GATHER_PAIRS, GATHER_FEATURES),
             "FORMULA": loss.formula,
         },
         num_warps=4,
@@ -219,7 +219,7 @@ def _slopes(
             "given": _given(loss, made),
             "bias": None if whole_bias is None else vector_of(whole_bias),
             "p_index": made.ids if is_listed else None,
-            "slopes": device.Slopes(
+            "slopes": device.ScoreGradients(
                 slopes, row, sums, vector_of(grads[0]), vector_of(grads[1]) if is_listed else None
             ),
             "num_queries": count,

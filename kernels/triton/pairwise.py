@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..operands import Gradients, Need, Operands
 from .device.arguments import Out
-from .device.score_tiles import Panels, score_tiles
+from .device.score_tiles import ScorePanels, score_tiles
 from .host import configs
 from .host import launch as launcher
 from .host.gradients import (
@@ -27,7 +27,7 @@ from .host.gradients import (
     row_cap,
 )
 from .host.layout import Selection, pack_candidates, pack_stored_queries
-from .host.pull import RowSums, Slopes, blocks_of
+from .host.pull import RowSums, SlopeFactors, blocks_of
 from .host.views import form_of, packed_planes, vector_of
 from .host.widths import crop_order, over_norms, segments
 from .indexed import fill_indexed
@@ -73,7 +73,9 @@ def fill_scores(out: Tensor, operands: Operands, arch: int) -> None:
                 score_tiles,
                 (-(-len(part.queries) // tile.queries), -(-len(part.table) // tile.candidates)),
                 {
-                    "packed": Panels(packed, panels, None if bias is None else vector_of(bias)),
+                    "packed": ScorePanels(
+                        packed, panels, None if bias is None else vector_of(bias)
+                    ),
                     "out": Out(out[:, i:, j:], out.stride(1), order, len(crops)),
                     "num_queries": len(part.queries),
                     "num_candidates": len(part.table),
@@ -192,4 +194,4 @@ def _block_backward(
     From the widest range of features down: each crop adds to the coefficients of those it has.
     """
     for part in segments(grad, operands.crops):
-        add_gradients(operands, Slopes(*part), into, arch, is_first=is_first)
+        add_gradients(operands, SlopeFactors(*part), into, arch, is_first=is_first)

@@ -18,8 +18,8 @@ from ..checks import Checks
 from ..operands import Counts, Known, Operands
 from .host import configs
 from .host import launch as launcher
-from .host.batch import Batch, sorted_rows
-from .host.crop import Block, Crop, Scratch
+from .host.batch import SharedOperands, sorted_rows
+from .host.crop import Crop, PairBlock, Scratch
 from .host.few import Few, FewCrop, few_plan
 from .host.nest import Nest, band_of_each
 from .host.split_crop import crop_of
@@ -42,7 +42,7 @@ def rank_counts(
     counts = targets.new_zeros(len(crops), 4, padded)[:, :, :count]
     with launcher.serving(operands.table.device) as arch:
         if count:
-            batch = Batch.of(operands, targets, arch, allows_nan=checks.allows_nan)
+            batch = SharedOperands.of(operands, targets, arch, allows_nan=checks.allows_nan)
             batch = replace(batch, target_scores=target_scores)
             contiguous = Known(*(part.contiguous() for part in known))
             _count(batch, contiguous, crops, counts, checks)
@@ -53,16 +53,18 @@ def rank_counts(
 
 
 @dataclass(frozen=True)
-class _Job:
+class _RankJob:
     """A crop, and where the sizes of its bands stand: passes, then pieces, then everything."""
 
     crop: Crop
-    passes: list[list[Block]]  # of each the open pairs fit a band, as a rule
+    passes: list[list[PairBlock]]  # of each the open pairs fit a band, as a rule
     first_band: int
     capacity: int  # of the band of a pass
 
 
-def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, checks: Checks) -> None:
+def _count(
+    batch: SharedOperands, known: Known, dims: Sequence[int], counts: Tensor, checks: Checks
+) -> None:
     """All crops: enqueue everything, wait once, raise or repair what did not fit."""
     dims, order = zip(*sorted(zip(dims, range(len(dims)), strict=True)), strict=True)
     few = few_plan(batch, len(dims))
@@ -80,7 +82,7 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
         make(batch, dim, counts[place], plan, scratch, ends)
         for dim, place, plan in zip(dims, order, plans, strict=True)
     ]
-    jobs = [_Job(*parts, capacity) for parts in zip(crops, passes, starts, strict=True)]
+    jobs = [_RankJob(*parts, capacity) for parts in zip(crops, passes, starts, strict=True)]
     if shared:
         _enqueue_together((Few if few else Nest)(crops, shared, capacity), jobs, status)
     for job in jobs:
@@ -93,7 +95,7 @@ def _count(batch: Batch, known: Known, dims: Sequence[int], counts: Tensor, chec
         _repair(job, known, pieces, status, report)
 
 
-def _nested_plan(batch: Batch, dims: Sequence[int]) -> configs.Plan | None:
+def _nested_plan(batch: SharedOperands, dims: Sequence[int]) -> configs.CropPlan | None:
     """How crops of rising widths are cut that one sweep serves; None if each has its own.
 
     Rscf scores have operands that differ between crops, tensor cores bounds that do, so that none
@@ -106,13 +108,13 @@ def _nested_plan(batch: Batch, dims: Sequence[int]) -> configs.Plan | None:
     return _plan(batch, dims[-1], len(dims))
 
 
-def _plan(batch: Batch, dim: int, num_crops: int = 1) -> configs.Plan | None:
+def _plan(batch: SharedOperands, dim: int, num_crops: int = 1) -> configs.CropPlan | None:
     shape = batch.num_queries, batch.num_candidates, dim
     facts, has_factor = batch.operands.score, batch.operands.has_factor
     return configs.plan(facts, *shape, batch.arch, num_crops, has_factor)
 
 
-def _enqueue_together(together: Nest, jobs: list[_Job], status: Status) -> None:
+def _enqueue_together(together: Nest, jobs: list[_RankJob], status: Status) -> None:
     """The sweep of all crops."""
     together.score_targets()
     for number, blocks in enumerate(jobs[0].passes):
@@ -121,7 +123,7 @@ def _enqueue_together(together: Nest, jobs: list[_Job], status: Status) -> None:
 
 
 def _enqueue(
-    job: _Job, known: Known, pieces: list[tuple[int, int]], status: Status, *, is_swept: bool
+    job: _RankJob, known: Known, pieces: list[tuple[int, int]], status: Status, *, is_swept: bool
 ) -> None:
     """Everything that a crop needs, unless a band overflows or the index is unsorted."""
     crop, band = job.crop, job.first_band
@@ -138,7 +140,7 @@ def _enqueue(
 
 
 def _repair(
-    job: _Job, known: Known, pieces: list[tuple[int, int]], status: Status, report: Report
+    job: _RankJob, known: Known, pieces: list[tuple[int, int]], status: Status, report: Report
 ) -> None:
     """What the report says is missing; ``known`` is sorted by now."""
     crop, cursor = job.crop, status.cursor(0)
@@ -154,14 +156,16 @@ def _repair(
     crop.place_unscored()
 
 
-def _passes(batch: Batch, plan: configs.Plan, capacity: int) -> Iterator[list[Block]]:
+def _passes(
+    batch: SharedOperands, plan: configs.CropPlan, capacity: int
+) -> Iterator[list[PairBlock]]:
     """The score matrix in blocks that the scratch holds; queries stay packed the longest.
 
     Blocks of one pass share their queries, and a band for a share of their pairs.
     """
     for q in range(0, batch.num_queries, plan.queries_per_pass):
         num_queries = min(plan.queries_per_pass, batch.num_queries - q)
-        blocks: list[Block] = []
+        blocks: list[PairBlock] = []
         pairs = 0
         for c in range(0, batch.num_candidates, plan.candidates_per_chunk):
             num_candidates = min(plan.candidates_per_chunk, batch.num_candidates - c)
@@ -169,7 +173,7 @@ def _passes(batch: Batch, plan: configs.Plan, capacity: int) -> Iterator[list[Bl
             if blocks and pairs > _PAIRS_PER_OPEN * capacity:
                 yield blocks
                 blocks, pairs = [], num_queries * num_candidates
-            blocks.append(Block(q, num_queries, c, num_candidates))
+            blocks.append(PairBlock(q, num_queries, c, num_candidates))
         if blocks:
             yield blocks
 
@@ -180,14 +184,14 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + configs.BAND_PAIRS, count)
 
 
-def _sweep_in_pieces(crop: Crop, block: Block, cursor: Tensor) -> None:
+def _sweep_in_pieces(crop: Crop, block: PairBlock, cursor: Tensor) -> None:
     """Decide the open pairs of a block whose band overflowed; what was certain is counted."""
     assert crop.plan is not None
     tile, (first_q, num_q, first_c, num_c) = crop.plan.tile, block
     width = crop.capacity // tile.queries // tile.candidates * tile.candidates
     for c in range(first_c, first_c + num_c, width):
         for q in range(first_q, first_q + num_q, tile.queries):
-            piece = Block(
+            piece = PairBlock(
                 q,
                 min(tile.queries, first_q + num_q - q),
                 c,

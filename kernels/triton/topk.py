@@ -24,10 +24,10 @@ from ..checks import Checks
 from ..operands import Known, Operands, Prepared
 from .device.canonical import CANONICAL_LANES, Survivors, score_survivors
 from .device.in_place import Decider
-from .device.sweep import Packed, Tally, collect
+from .device.sweep import SweepPanels, Tally, collect
 from .host import bounds, configs, few, layout, split
 from .host import launch as launcher
-from .host.batch import Batch
+from .host.batch import SharedOperands
 from .host.best import LANE, Best
 from .host.layout import Described, Selection
 from .host.status import Report, Status
@@ -51,7 +51,7 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
     ids = queries.new_full(shape, -1, dtype=torch.int64)
     with launcher.serving(operands.table.device) as arch:
         targets = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
-        batch = Batch.of(operands, targets, arch, allows_nan=checks.allows_nan)
+        batch = SharedOperands.of(operands, targets, arch, allows_nan=checks.allows_nan)
         if scores.numel() and batch.num_candidates:
             _find(batch, known, checks, scores, ids)
         else:
@@ -59,13 +59,15 @@ def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tup
     return (scores[0], ids[0]) if operands.dims is None else (scores, ids)
 
 
-def _find(batch: Batch, known: Known | None, checks: Checks, scores: Tensor, ids: Tensor) -> None:
+def _find(
+    batch: SharedOperands, known: Known | None, checks: Checks, scores: Tensor, ids: Tensor
+) -> None:
     """All crops: enqueue everything, wait once, raise or repeat what did not fit."""
     excluded, k = _excluded_keys(batch, known), scores.shape[2]
     band = torch.empty(BAND_PAIRS, dtype=torch.int64, device=batch.device)
     passes, num_bands = [], 1
     for dim, crop_scores, crop_ids in zip(batch.operands.crops, scores, ids, strict=True):
-        job = _Job(batch, dim, k, excluded, band)
+        job = _TopkJob(batch, dim, k, excluded, band)
         for first in range(0, batch.num_queries, job.height):
             part = slice(first, min(first + job.height, batch.num_queries))
             one = _Pass(job, part, num_bands, (crop_scores[part], crop_ids[part]))
@@ -81,7 +83,7 @@ def _find(batch: Batch, known: Known | None, checks: Checks, scores: Tensor, ids
             one.find_again(status, checks)
 
 
-def _excluded_keys(batch: Batch, known: Known | None) -> Tensor | None:
+def _excluded_keys(batch: SharedOperands, known: Known | None) -> Tensor | None:
     """The known answers as ``query << 32 | lane``, rising; a lane is a place in the rising ids."""
     if known is None or not len(known.indices):
         return None
@@ -93,11 +95,11 @@ def _excluded_keys(batch: Batch, known: Known | None) -> Tensor | None:
     return ((rows << 32) | lanes).sort().values
 
 
-class _Job:
+class _TopkJob:
     """One crop of a batch: what its passes share."""
 
     def __init__(
-        self, batch: Batch, dim: int, k: int, excluded: Tensor | None, band: Tensor
+        self, batch: SharedOperands, dim: int, k: int, excluded: Tensor | None, band: Tensor
     ) -> None:
         self.batch, self.dim, self.k = batch, dim, k
         self.excluded, self.band = excluded, band
@@ -152,7 +154,7 @@ class _Pass:
     """The best of a block of queries."""
 
     def __init__(
-        self, job: _Job, queries: slice, first_band: int, out: tuple[Tensor, Tensor]
+        self, job: _TopkJob, queries: slice, first_band: int, out: tuple[Tensor, Tensor]
     ) -> None:
         """``out``: where scores and ids go, ``[b, k]`` each."""
         self.job, self.queries, self.first_band, self.out = job, queries, first_band, out
@@ -349,7 +351,7 @@ class _Pass:
             collect,
             (-(-self.count // tile.queries), -(-selection.size // tile.candidates)),
             {
-                "packed": Packed(self.packed, panels, of_position, lanes, rel),
+                "packed": SweepPanels(self.packed, panels, of_position, lanes, rel),
                 "tally": tally,
                 "num_candidates": selection.size,
                 "num_features": job.dim,

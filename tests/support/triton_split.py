@@ -16,7 +16,7 @@ from kgfast.kernels.triton.host import configs, split
 from kgfast.kernels.triton.host.layout import Selection
 from support.tensor_cores import tensor_cores
 
-SMALL = configs.Tile(16, 16, 1, stages=1)
+SMALL = configs.CropTile(16, 16, 1, stages=1)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def packed_parts(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @triton.jit
 def store_products(queries, candidates, p_out, num_steps, stride, TILE: tl.constexpr):
     """What a sweep multiplies, one tile."""
-    both = split.Split(queries, candidates, p_out, p_out, 0.0)
+    both = split.SplitPanels(queries, candidates, p_out, p_out, 0.0)
     total = multiply_tile(both, num_steps, 1, TILE)
     o_query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
     o_lane = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)

@@ -13,9 +13,9 @@ from support.triton_ranks import CAN_RUN, DEVICE
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):
     """What the sweep computes, ``[B, N]``, and what it may be wrong by, as a function."""
     from kgfast.kernels.triton.device.arguments import Norm
-    from kgfast.kernels.triton.host.batch import Batch
+    from kgfast.kernels.triton.host.batch import SharedOperands
     from kgfast.kernels.triton.host.configs import plan
-    from kgfast.kernels.triton.host.crop import Block, Crop, Scratch
+    from kgfast.kernels.triton.host.crop import Crop, PairBlock, Scratch
     from kgfast.kernels.triton.host.launch import architecture
     from kgfast.kernels.triton.host.layout import query_sizes
     from kgfast.kernels.triton.host.status import Status
@@ -26,7 +26,7 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     arch = architecture(queries.device)
     targets = torch.zeros(len(queries), dtype=torch.int64, device=DEVICE)
     operands = Operands(queries, Prepared(candidates, facts, None, factor))
-    batch = Batch.of(operands, targets, arch, allows_nan=True)
+    batch = SharedOperands.of(operands, targets, arch, allows_nan=True)
     has_factor = factor is not None
     cut = plan(facts, len(queries), len(candidates), dim, arch, has_factor=has_factor)
     status = Status(1, candidates.device)
@@ -34,8 +34,8 @@ def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Ten
     crop = Crop(batch, dim, counts, cut, Scratch(batch, [cut], [dim], status))
     crop.score_targets()
     crop.order = torch.arange(len(queries), device=DEVICE)
-    crop.pack_queries(Block(0, len(queries), 0, len(candidates)), cut.tile)
-    crop.pack_candidates(Block(0, len(queries), 0, len(candidates)), cut.tile)
+    crop.pack_queries(PairBlock(0, len(queries), 0, len(candidates)), cut.tile)
+    crop.pack_candidates(PairBlock(0, len(queries), 0, len(candidates)), cut.tile)
     tiles = -(-len(queries) // cut.tile.queries)
     panels = -(-len(candidates) // cut.tile.candidates)
     out = torch.empty(tiles * cut.tile.queries, panels * cut.tile.candidates, device=DEVICE)

@@ -26,7 +26,7 @@ EUCLIDEAN_NORM: tl.constexpr = tl.constexpr(Norm.EUCLIDEAN.value)
 FACTOR_NORM: tl.constexpr = tl.constexpr(Norm.FACTOR.value)
 
 
-class Rows(NamedTuple):
+class RowView(NamedTuple):
     """Feature ``k`` of plane ``p`` of row ``r`` lies at ``ptr + r row + p plane + k step``."""
 
     ptr: Any
@@ -45,16 +45,16 @@ class Vector(NamedTuple):
 class Views(NamedTuple):
     """What pairs are scored from, in place."""
 
-    queries: Rows
-    table: Rows
-    factor: Any  # Rows of one plane; None: there is none
+    queries: RowView
+    table: RowView
+    factor: Any  # RowView of one plane; None: there is none
     bias: Vector | None
 
 
 class Lanes(NamedTuple):
     """The rows that lanes stand for: ``ids``, or else ``first ..``."""
 
-    rows: Rows
+    rows: RowView
     ids: Any
     first: int
 
@@ -80,7 +80,7 @@ class Form(NamedTuple):
     norm: int = 0  # of Norm: that the bound needs
 
 
-class Tile(NamedTuple):
+class TileShape(NamedTuple):
     """Rows and lanes, or rows and features, of one program."""
 
     rows: int

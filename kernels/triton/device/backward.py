@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Rows, Views, plane_at
+from .arguments import RowView, Views, plane_at
 from .pull import narrow
 from .sweep import SUM_BLOCK
 from .terms import load_candidate, load_query, minus_slopes
@@ -30,7 +30,7 @@ class Side(NamedTuple):
     features: int
 
 
-class Lists(NamedTuple):
+class IndexLists(NamedTuple):
     """Pairs in lists that share a row, and lists in pieces."""
 
     order: Any  # [places] pair of each place of the lists; None: its own number
@@ -44,7 +44,7 @@ class Lists(NamedTuple):
 class Sums(NamedTuple):
     """A gradient that lists are summed into; None: not needed."""
 
-    grad: Rows | None
+    grad: RowView | None
     extra: Any  # float32, with the strides of the gradient
 
 
@@ -184,7 +184,7 @@ def backward_lists(
 
 @triton.jit(do_not_specialize=["width"])
 def add_pieces(
-    grad,  # Rows [lists, width]
+    grad,  # RowView [lists, width]
     p_extra,  # [extras, width], with the strides of the gradient
     p_first,  # [lists + 1] first extra row of each list
     width,

@@ -32,7 +32,7 @@ class Targets(NamedTuple):
     equal: Any  # [B]
 
 
-class Band(NamedTuple):
+class BandPairs(NamedTuple):
     """Open pairs, and what their positions and lanes stand for."""
 
     pairs: Any  # [capacity] position << 32 | lane

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from .sweep import (
     SUM_BLOCK,
-    Packed,
+    SweepPanels,
     Tally,
     add_packed,
     all_past,
@@ -34,7 +34,7 @@ from .terms import PRODUCT, stored_move
 THRESHOLDS: tl.constexpr = tl.constexpr(6)  # numbers a query and crop
 
 
-class Crops(NamedTuple):
+class CropWidths(NamedTuple):
     """The crops of a sweep, and how far apart lie what each has of its own."""
 
     widths: Any  # [number], none below the one before; the last is the number of features
@@ -88,7 +88,7 @@ def sweep_crops(
         if feature == width:
             rel = of_rows(tl.load(p_threshold + 3 * M + row_of_pair(TILE)))
             p_crop_lanes = p_lanes + i_crop * crops.lanes
-            of_crop = Packed(packed.queries, packed.panels, p_threshold, p_crop_lanes, rel)
+            of_crop = SweepPanels(packed.queries, packed.panels, p_threshold, p_crop_lanes, rel)
             beats, loses, valid = judge(total, of_crop, num_candidates, FORM, TILE)
             p_greater = tally.greater + i_crop * (tl.num_programs(0) * M)
             count_certain(p_greater, beats, TILE)

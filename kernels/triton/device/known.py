@@ -22,7 +22,7 @@ _PAIRS: tl.constexpr = tl.constexpr(KNOWN_PAIRS)
 _FEATURES: tl.constexpr = tl.constexpr(KNOWN_FEATURES)
 
 
-class Index(NamedTuple):
+class KnownRows(NamedTuple):
     """The known answers, and what decides their pairs."""
 
     indptr: Any  # [num_queries + 1]

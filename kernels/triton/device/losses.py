@@ -47,7 +47,7 @@ class Loss(NamedTuple):
     formula: str = ""  # of sampled negatives, see negatives.py; then slopes are scores
 
 
-class Labels(NamedTuple):
+class RowLabels(NamedTuple):
     """What a loss knows of rows. A label is ``every``, and ``positive`` more of positives."""
 
     keys: Any  # [positives] int64 ascending ``row N + id``; softmax: [B] the targets
@@ -62,7 +62,7 @@ class Labels(NamedTuple):
     row: int  # that the launch begins at
 
 
-class Result(NamedTuple):
+class TileResults(NamedTuple):
     """Where a tile's results go."""
 
     sums: Any  # [tiles][2, or 3 of a softmax][B] loss, linear; peak, mass, linear

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from .adversarial import LOWEST, softplus_of, weight_of
-from .arguments import Rows, Vector, Views, load_as
+from .arguments import RowView, Vector, Views, load_as
 from .gather import as_row
 from .losses import (
     by_lane,
@@ -33,30 +33,30 @@ from .score_tiles import sum_packed
 from .sweep import SUM_BLOCK
 from .terms import add_term, load_candidate, load_query, score_of, stored_move
 
-PARTS = 4  # of a row: those of Parts, and the sum of scores
+PARTS = 4  # of a row: those of RowState, and the sum of scores
 _PARTS: tl.constexpr = tl.constexpr(PARTS)
 
 
-class Given(NamedTuple):
+class RowInputs(NamedTuple):
     """What a loss is told beside scores; ``first`` and ``row`` as of ``losses.Labels``."""
 
     positive: Any  # [B] scores of the positives; None: the formula asks for none
-    mask: Rows | None  # [B, K] bool: which negatives take part
+    mask: RowView | None  # [B, K] bool: which negatives take part
     parameter: float  # alpha, or the margin
     first: int
     row: int
 
 
-class Lists(NamedTuple):
+class RowLists(NamedTuple):
     """The candidates of each row."""
 
     targets: Vector  # [B]
-    negatives: Rows  # [B, K]
+    negatives: RowView  # [B, K]
     index: Any  # [B, 1 + K]: both, forced to be rows of the table
     num_rows: int  # of the table
 
 
-class Kept(NamedTuple):
+class ForwardState(NamedTuple):
     """What a backward needs."""
 
     raw: Any  # [B][row] scores before the bias
@@ -66,7 +66,7 @@ class Kept(NamedTuple):
     masses: Any
 
 
-class Slopes(NamedTuple):
+class ScoreGradients(NamedTuple):
     """The gradient of scores, and what it is made of."""
 
     ptr: Any  # [B][row]
@@ -76,7 +76,7 @@ class Slopes(NamedTuple):
     grad_positive: Vector | None  # of lists, whose first column the positives are
 
 
-class Parts(NamedTuple):
+class RowState(NamedTuple):
     """What is known of rows so far."""
 
     peak: Any
@@ -86,7 +86,7 @@ class Parts(NamedTuple):
 
 @triton.jit
 def weights_and_terms(x, positive, peak, parameter, FORMULA: tl.constexpr):
-    """What negatives ``x`` add to sums of weights and to ``Parts.total``; 0 where they are -inf."""
+    """Return the weights of negatives ``x`` and their part of ``RowState.total``; 0 at -inf."""
     if FORMULA == "nssa":
         weight = tl.where(x == float("-inf"), 0.0, weight_of(x, peak, parameter))
         term = weight * softplus_of(x)
@@ -127,7 +127,7 @@ def reduce_negatives(
     TILE: tl.constexpr,
     LOSS: tl.constexpr,
 ):
-    """Parts of the rows of a tile of scores before the bias, of a pool; see losses.reduce_tile."""
+    """Return the states of a tile's rows of scores before the bias, of a pool; see reduce_tile."""
     num_queries, num_candidates = sizes
     row = rows_of_tile(given, TILE)
     lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
@@ -165,14 +165,14 @@ def reduce_negatives(
     weight, term = weights_and_terms(x, positive, by_row(peak, TILE), parameter, LOSS.formula)
     if LOSS.formula == "nssa":
         mass = sum_rows(weight, TILE)
-    parts = Parts(peak, mass, sum_rows(term, TILE))
+    parts = RowState(peak, mass, sum_rows(term, TILE))
     store_parts(result.sums, tl.program_id(1), row, num_queries, parts, linear, m_row)
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_candidates", "num_features"])
 def distance_negatives(
     packed,  # Panels
-    labels,  # Given
+    labels,  # RowInputs
     result,
     num_queries,
     num_candidates,
@@ -305,7 +305,7 @@ def gather_negatives(
             weight = part.to(tl.float32)
         mass += tl.sum(weight, 0)
         total += tl.sum(term, 0)
-    parts = Parts(peak, mass, total)
+    parts = RowState(peak, mass, total)
     store_parts(p_sums, stripe, query, tl.num_programs(0), parts, linear, stripe >= 0)
 
 

@@ -53,7 +53,7 @@ def rows_of(lanes, count):
     return rows
 
 
-class Facts(NamedTuple):
+class LaneFacts(NamedTuple):
     """Where what is known of lanes goes: ``[panels][2][lanes of a panel]`` bias, norm; a crop."""
 
     ptr: Any
@@ -99,7 +99,7 @@ def pack(
     num_features,
     p_out,  # [panels][num_features][planes][lanes of a panel]
     p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
-    facts,  # Facts; None: none are asked for
+    facts,  # LaneFacts; None: none are asked for
     NORM: tl.constexpr,  # of Norm; a program then takes all features, else FEATURES of them
     PANEL: tl.constexpr,
 ):

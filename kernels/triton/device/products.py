@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Rows, Vector, load_as, widen
+from .arguments import RowView, Vector, load_as, widen
 from .losses import reduce_tile
 from .negatives import reduce_negatives
 from .pull import narrow
@@ -35,8 +35,8 @@ class Product(NamedTuple):
 class Factors(NamedTuple):
     """What is multiplied, in place, and the biases of the candidates."""
 
-    queries: Rows
-    table: Rows
+    queries: RowView
+    table: RowView
     bias: Vector | None
 
 
@@ -45,8 +45,8 @@ class Weighted(NamedTuple):
 
     slopes: Any
     row: int
-    others: Rows
-    grad: Rows  # of queries: ``num_rows`` rows of a split after those of the last
+    others: RowView
+    grad: RowView  # of queries: ``num_rows`` rows of a split after those of the last
 
 
 @triton.jit

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .arguments import Rows, Views, plane_at, query_planes
+from .arguments import RowView, Views, plane_at, query_planes
 from .moves import PLAIN, move_cos_sin
 from .sweep import SUM_BLOCK
 from .terms import PRODUCT, load_candidate, load_query, weighted_direction
@@ -35,7 +35,7 @@ class PullTile(NamedTuple):
     adds: bool  # to the gradients of rows; else they are written
 
 
-class Slopes(NamedTuple):
+class SlopeMatrix(NamedTuple):
     """Coefficients ``[num_queries, num_rows]`` of column stride 1."""
 
     ptr: Any
@@ -45,8 +45,8 @@ class Pulled(NamedTuple):
     """Where gradients go."""
 
     partial: Any  # float32 [stripes][tiles of features][num_queries][planes][FEATURES]; or None
-    grad: Rows | None  # ``num_rows`` rows of a split of the queries after those of the last
-    grad_factor: Rows | None
+    grad: RowView | None  # ``num_rows`` rows of a split of the queries after those of the last
+    grad_factor: RowView | None
 
 
 class OfQuery(NamedTuple):
@@ -256,7 +256,7 @@ class Stripes(NamedTuple):
     """The sums of programs, and where their gradient of queries goes."""
 
     partial: Any  # as of Pulled
-    grad: Rows  # float32
+    grad: RowView  # float32
 
 
 class Striped(NamedTuple):

@@ -17,7 +17,7 @@ from .sweep import SUM_BLOCK, add_packed, flat, new_sums, tile_of
 from .terms import score_of, stored_move
 
 
-class Panels(NamedTuple):
+class ScorePanels(NamedTuple):
     """Packed queries and candidates, as of a sweep, and the biases of the candidates."""
 
     queries: Any

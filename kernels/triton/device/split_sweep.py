@@ -27,18 +27,18 @@ TERMS: tl.constexpr = tl.constexpr(1 + SPLIT_NORMS)
 THRESHOLDS: tl.constexpr = tl.constexpr(2 + SPLIT_NORMS)
 
 
-class Parts(NamedTuple):
+class PackedParts(NamedTuple):
     """Rows as a tile takes them, each ``[rows][steps][STEP]`` in bfloat16, padded with zeros."""
 
     high: Any
     low: Any  # None: zeros, as of a table in bfloat16
 
 
-class Split(NamedTuple):
+class SplitPanels(NamedTuple):
     """What a sweep reads: both sides, and what decides their pairs."""
 
-    queries: Parts
-    candidates: Parts
+    queries: PackedParts
+    candidates: PackedParts
     thresholds: Any  # [tiles][5][rows of a tile], see split.thresholds
     lanes: Any  # [panels][4][lanes of a tile] bias, norms
     rel: float
@@ -66,7 +66,7 @@ def number_or_infinity(norm):
 def pack_parts(
     lanes: Lanes,
     bias,
-    parts: Parts,
+    parts: PackedParts,
     p_terms,  # [panels][4][lanes of a panel] bias, norms
     p_status,  # [1] the least row with a number that is not finite; None: nothing is checked
     count,
@@ -191,7 +191,7 @@ def sweep_split(
     TILE: tl.constexpr,
 ):
     """As sweep.sweep: count what beats its target for certain; append what is open to the band."""
-    split = Split(split.queries, split.candidates, split.thresholds, split.lanes, split.rel)
+    split = SplitPanels(split.queries, split.candidates, split.thresholds, split.lanes, split.rel)
     total = multiply_tile(split, num_steps, STAGES, TILE)
     beats, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
     position = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
@@ -211,7 +211,7 @@ def collect_split(
     TILE: tl.constexpr,
 ):
     """As sweep.collect: append what is not certain to be worse than its query's limit."""
-    split = Split(split.queries, split.candidates, split.thresholds, split.lanes, split.rel)
+    split = SplitPanels(split.queries, split.candidates, split.thresholds, split.lanes, split.rel)
     total = multiply_tile(split, num_steps, STAGES, TILE)
     _, loses, valid = judge_tile(total, split, num_candidates, FORM, TILE)
     append_each(tally, valid & (loses == 0), TILE)

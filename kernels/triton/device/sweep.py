@@ -36,7 +36,7 @@ SUM_BLOCK: tl.constexpr = tl.constexpr(64)  # features per short accumulator; bo
 HUGE: tl.constexpr = tl.constexpr(3.4028234663852886e38)  # the largest finite float32
 
 
-class Packed(NamedTuple):
+class SweepPanels(NamedTuple):
     """What a sweep reads: rows, and what decides their pairs."""
 
     queries: Any  # [tiles][num_features][planes][rows of a tile]
@@ -287,7 +287,7 @@ def append(tally, is_open, TILE: tl.constexpr):
 @triton.jit
 def of_tile(packed, FORM: tl.constexpr, TILE: tl.constexpr):
     """Packed thresholds and lanes of this program's tile, of one crop; rows as they are."""
-    return Packed(
+    return SweepPanels(
         packed.queries,
         packed.panels,
         packed.thresholds + tl.program_id(0) * (threshold_rows(FORM) * TILE.rows),

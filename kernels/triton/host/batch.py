@@ -9,7 +9,7 @@ from ...operands import Known, Operands
 
 
 @dataclass(frozen=True)
-class Batch:
+class SharedOperands:
     """The operands that all crops share, as the kernels serve them."""
 
     operands: Operands
@@ -45,7 +45,7 @@ class Batch:
         return self.operands.candidates.bias_magnitude
 
     @staticmethod
-    def of(operands: Operands, targets: Tensor, arch: int, *, allows_nan: bool) -> "Batch":
+    def of(operands: Operands, targets: Tensor, arch: int, *, allows_nan: bool) -> "SharedOperands":
         """A batch of checked arguments.
 
         Raises
@@ -59,7 +59,7 @@ class Batch:
                 raise ValueError(f"{name}: the triton backend takes fewer than 2**{limit} rows")
         ids = operands.candidates.ids
         ids = None if ids is None else ids.contiguous()
-        return Batch(operands, targets.contiguous(), ids, allows_nan, arch)
+        return SharedOperands(operands, targets.contiguous(), ids, allows_nan, arch)
 
 
 def sorted_rows(known: Known) -> Known:

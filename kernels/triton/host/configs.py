@@ -31,7 +31,7 @@ SPLIT_REGISTERS = 240  # as above
 
 
 @dataclass(frozen=True)
-class Tile:
+class CropTile:
     """The tile of a sweep."""
 
     queries: int
@@ -49,13 +49,13 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CropPlan:
     """How one crop is cut: a chunk of panels is packed, then swept by a pass of queries.
 
     ``is_split``: by tensor cores, of rows in two parts; else in float32.
     """
 
-    tile: Tile
+    tile: CropTile
     queries_per_pass: int
     candidates_per_chunk: int
     is_split: bool = False
@@ -70,19 +70,19 @@ class Plan:
         return self.queries_per_pass * query_floats, chunk * row_floats, lanes
 
 
-def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> Tile:
+def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> CropTile:
     """The tile for a batch; ``arch`` is 80, 90, 100 for NVIDIA, 0 for AMD.
 
     Crops that are swept at once keep their totals while one is classified: fewer queries.
     """
     lanes = 32 if arch else 64
     if num_queries <= FEW_QUERIES:
-        return Tile(FEW_QUERIES, lanes, 1)
+        return CropTile(FEW_QUERIES, lanes, 1)
     is_tight = not arch and score.is_rscf and score.planes == 2  # a larger one spills on gfx942
     if num_queries < 256 or num_crops > 1 or is_tight:
-        return Tile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 4, 2)
+        return CropTile(32, 2 * lanes, 4, MIDDLE_REGISTERS if arch else None, 4, 2)
     is_wide = arch >= 100 and score.is_rscf and score.planes == 2  # pairs that a factor moves
-    return Tile(64, 4 * lanes, 8, RSCF_REGISTERS if is_wide else None, 8, 4)
+    return CropTile(64, 4 * lanes, 8, RSCF_REGISTERS if is_wide else None, 8, 4)
 
 
 def splits(score: Score, num_queries: int, arch: int) -> bool:
@@ -90,13 +90,13 @@ def splits(score: Score, num_queries: int, arch: int) -> bool:
     return not score.monotone and arch >= 80 and num_queries > FEW_QUERIES
 
 
-def split_tile(num_queries: int, arch: int) -> Tile:
+def split_tile(num_queries: int, arch: int) -> CropTile:
     """The tile of a split sweep: 32 KiB of shared memory a stage, 24 KiB of the smaller.
 
     Only data centres' GPUs have the memory for four stages.
     """
     stages = 4 if arch in (90, 100, 103) else 3
-    return Tile(64 if num_queries <= 64 else 128, 128, 8, SPLIT_REGISTERS, stages=stages)
+    return CropTile(64 if num_queries <= 64 else 128, 128, 8, SPLIT_REGISTERS, stages=stages)
 
 
 def plan(
@@ -107,7 +107,7 @@ def plan(
     arch: int,
     num_crops: int = 1,
     has_factor: bool = False,
-) -> Plan | None:
+) -> CropPlan | None:
     """Cut a crop into passes and chunks that fit the scratch; None if not even one tile does.
 
     With ``num_crops`` the widest of so many, which are swept at once.
@@ -124,7 +124,9 @@ def plan(
     return _cut(tile, sizes, query_bytes, row_bytes)
 
 
-def _cut(tile: Tile, sizes: tuple[int, int], query_bytes: int, row_bytes: int) -> Plan | None:
+def _cut(
+    tile: CropTile, sizes: tuple[int, int], query_bytes: int, row_bytes: int
+) -> CropPlan | None:
     """The plan for so many queries and candidates of so many bytes."""
     num_queries, num_candidates = sizes
     most_tiles = min(QUERY_BYTES // query_bytes, QUERIES_PER_PASS) // tile.queries
@@ -136,7 +138,7 @@ def _cut(tile: Tile, sizes: tuple[int, int], query_bytes: int, row_bytes: int) -
     if most_panels == 0:
         return None
     panels = _even_share(-(-num_candidates // tile.candidates), most_panels)
-    return Plan(tile, tiles * tile.queries, panels * tile.candidates)
+    return CropPlan(tile, tiles * tile.queries, panels * tile.candidates)
 
 
 def _even_share(count: int, limit: int) -> int:

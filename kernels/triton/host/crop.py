@@ -8,12 +8,12 @@ from torch import Tensor
 
 from ...operands import Known
 from ...reference.canonical import crop as crop_of_rows
-from ..device.canonical import CANONICAL_LANES, Band, Targets, rescore, score_targets
-from ..device.known import KNOWN_PAIRS, Index, count_known
-from ..device.sweep import Packed, Tally, sweep
+from ..device.canonical import CANONICAL_LANES, BandPairs, Targets, rescore, score_targets
+from ..device.known import KNOWN_PAIRS, KnownRows, count_known
+from ..device.sweep import SweepPanels, Tally, sweep
 from . import bounds, configs, layout, split
 from . import launch as launcher
-from .batch import Batch
+from .batch import SharedOperands
 from .layout import Described, Selection
 from .status import Status
 from .views import are_rounded, form_of, packed_planes, views_of
@@ -21,7 +21,7 @@ from .views import are_rounded, form_of, packed_planes, views_of
 EXACT = {"enable_fp_fusion": False}  # of every kernel of canonical.py
 
 
-class Block(NamedTuple):
+class PairBlock(NamedTuple):
     """Positions ``first_query ..`` against lanes ``first_candidate ..``.
 
     A pair is named by its position less the first, and by its lane.
@@ -33,7 +33,7 @@ class Block(NamedTuple):
     num_candidates: int
 
 
-def _row_floats(batch: Batch, dim: int, plan: configs.Plan) -> tuple[int, int]:
+def _row_floats(batch: SharedOperands, dim: int, plan: configs.CropPlan) -> tuple[int, int]:
     """Floats of a packed query and of a packed candidate."""
     if plan.is_split:
         return split.row_floats(dim), split.row_floats(dim)
@@ -49,8 +49,8 @@ class Scratch:
 
     def __init__(
         self,
-        batch: Batch,
-        plans: Sequence[configs.Plan | None],
+        batch: SharedOperands,
+        plans: Sequence[configs.CropPlan | None],
         dims: Sequence[int],
         status: Status,
     ) -> None:
@@ -72,10 +72,10 @@ class Crop:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: SharedOperands,
         dim: int,
         counts: Tensor,
-        plan: configs.Plan | None,
+        plan: configs.CropPlan | None,
         scratch: Scratch,
         ends: Sequence[int] = (),
     ) -> None:
@@ -101,7 +101,7 @@ class Crop:
 
     def forget_packed(self) -> None:
         """To be called where another crop has used the scratch."""
-        self._packed = Block(0, 0, 0, 0)
+        self._packed = PairBlock(0, 0, 0, 0)
 
     def score_targets(self) -> None:
         """Canonical scores of the targets, then the thresholds and the order that they give."""
@@ -154,11 +154,11 @@ class Crop:
         """An option for NVIDIA: ptxas, left to itself, sometimes spills a scalar to save more."""
         return {"maxnreg": registers} if registers and self.batch.arch else {}
 
-    def pack_queries(self, block: Block, tile: configs.Tile) -> bool:
+    def pack_queries(self, block: PairBlock, tile: configs.CropTile) -> bool:
         """Pack the queries of a block and their thresholds; False if they are."""
         if self._packed[:2] == block[:2]:
             return False
-        self._packed = Block(*block[:2], *self._packed[2:])
+        self._packed = PairBlock(*block[:2], *self._packed[2:])
         first, count = block[:2]
         positions = self.order[first : first + count]
         selection, width = Selection(count, positions), tile.queries
@@ -172,12 +172,12 @@ class Crop:
         return True
 
     def pack_candidates(
-        self, block: Block, tile: configs.Tile, described: Described | None = None
+        self, block: PairBlock, tile: configs.CropTile, described: Described | None = None
     ) -> None:
         """Pack the candidates of a block and describe them, unless they are."""
         if self._packed[2:] == block[2:]:
             return
-        self._packed = Block(*self._packed[:2], *block[2:])
+        self._packed = PairBlock(*self._packed[:2], *block[2:])
         layout.pack_candidates(
             self.batch.operands,
             self._selection(block),
@@ -193,14 +193,14 @@ class Crop:
         bias = self.batch.operands.candidates.whole_bias
         return Described(lanes, self.bound.norm, widths, bias)
 
-    def _selection(self, block: Block) -> Selection:
+    def _selection(self, block: PairBlock) -> Selection:
         """The table's rows of the lanes of a block."""
         first, count = block[2:]
         if self.batch.ids is None:
             return Selection(count, None, first)
         return Selection(count, self.batch.ids[first:])
 
-    def count_pass(self, blocks: Sequence[Block], cursor: Tensor) -> None:
+    def count_pass(self, blocks: Sequence[PairBlock], cursor: Tensor) -> None:
         """Count all candidates of blocks that share their queries, and decide what is open."""
         greater = self.positions(blocks[0])
         for block in blocks:
@@ -208,14 +208,14 @@ class Crop:
         self.count_certain(blocks[0], greater)
         self.rescore(blocks[0], cursor)
 
-    def positions(self, block: Block) -> Tensor:
+    def positions(self, block: PairBlock) -> Tensor:
         """Zeros for the positions of a block."""
         assert self.plan is not None
         width = self.plan.tile.queries
         size = -(-block.num_queries // width) * width
         return torch.zeros(size, dtype=torch.int32, device=self.batch.device)
 
-    def sweep(self, block: Block, cursor: Tensor, greater: Tensor) -> None:
+    def sweep(self, block: PairBlock, cursor: Tensor, greater: Tensor) -> None:
         """Count what beats its target for certain; append the open pairs to the band."""
         assert self.plan is not None
         tile = self.plan.tile
@@ -225,11 +225,11 @@ class Crop:
         tally = Tally(greater, self.band, cursor, self.capacity, block.first_candidate)
         self.launch_sweep(sweep, block, packed=packed, tally=tally)
 
-    def packed(self, thresholds: Tensor, lanes: Tensor) -> Packed:
+    def packed(self, thresholds: Tensor, lanes: Tensor) -> SweepPanels:
         """What a sweep reads."""
-        return Packed(self.packed_queries, self.packed_panels, thresholds, lanes, self.rel)
+        return SweepPanels(self.packed_queries, self.packed_panels, thresholds, lanes, self.rel)
 
-    def launch_sweep(self, kernel: Any, block: Block, **args: Any) -> None:
+    def launch_sweep(self, kernel: Any, block: PairBlock, **args: Any) -> None:
         """Launch a sweep of what is packed."""
         assert self.plan is not None
         tile = self.plan.tile
@@ -250,16 +250,16 @@ class Crop:
             **self.register_cap(tile.max_registers),
         )
 
-    def count_certain(self, block: Block, greater: Tensor) -> None:
+    def count_certain(self, block: PairBlock, greater: Tensor) -> None:
         """Add what a sweep counted for each position."""
         queries = self.order[block.first_query : block.first_query + block.num_queries]
         self.counts[0].index_add_(0, queries, greater[: block.num_queries].long())
 
-    def rescore(self, block: Block, cursor: Tensor, pairs: Tensor | None = None) -> None:
+    def rescore(self, block: PairBlock, cursor: Tensor, pairs: Tensor | None = None) -> None:
         """Decide the band of sweeps of a block's queries, unless it overflowed."""
         pairs = self.band if pairs is None else pairs
         order = self.order[block.first_query :]
-        band = Band(pairs, cursor, len(pairs), order, self.batch.ids)
+        band = BandPairs(pairs, cursor, len(pairs), order, self.batch.ids)
         self._rescore(band, self.counts[:2])
 
     def rescore_all(self, first: int, count: int, cursor: Tensor) -> None:
@@ -270,10 +270,10 @@ class Crop:
         lanes = pairs - queries * self.batch.num_candidates
         torch.add(queries << 32, lanes, out=self.band[:count])
         cursor.fill_(count)
-        band = Band(self.band, cursor, len(self.band), None, self.batch.ids)
+        band = BandPairs(self.band, cursor, len(self.band), None, self.batch.ids)
         self._rescore(band, self.counts[:2], check=not self.batch.allows_nan)
 
-    def _rescore(self, band: Band, counts: Tensor, *, check: bool = False) -> None:
+    def _rescore(self, band: BandPairs, counts: Tensor, *, check: bool = False) -> None:
         batch = self.batch
         most = -(-len(band.pairs) // CANONICAL_LANES)
         launcher.launch(
@@ -299,7 +299,7 @@ class Crop:
             (-(-(stop - start) // KNOWN_PAIRS),),
             {
                 "views": views_of(batch.operands),
-                "index": Index(
+                "index": KnownRows(
                     known.indptr,
                     known.indices,
                     start,
@@ -319,7 +319,7 @@ class Crop:
             num_warps=4,
             **self.register_cap(configs.RSCF_REGISTERS if self.form.is_rscf else 128),
         )
-        band = Band(self.band, cursor, len(self.band), None, None)
+        band = BandPairs(self.band, cursor, len(self.band), None, None)
         self._rescore(band, self.counts[2:])
 
     def place_unscored(self) -> None:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from ...scores import Score
-from ..device.arguments import Form, Tile, Views
+from ..device.arguments import Form, TileShape, Views
 from ..device.in_place import Decider, sweep_in_place
 from ..device.sweep import Tally
 from . import configs
 from . import launch as launcher
-from .batch import Batch
-from .crop import Block, Crop, Scratch
+from .batch import SharedOperands
+from .crop import Crop, PairBlock, Scratch
 from .layout import Selection
 from .nest import Nest
 from .views import views_of
@@ -21,15 +21,15 @@ from .widths import filled
 _REGISTERS = 255  # all there are; without a cap ptxas spills scalars to save registers
 
 
-def few_plan(batch: Batch, num_crops: int = 1) -> configs.Plan | None:
+def few_plan(batch: SharedOperands, num_crops: int = 1) -> configs.CropPlan | None:
     """How few queries are cut, which need no scratch; None if they are many."""
     if batch.num_queries > configs.FEW_QUERIES:
         return None
     tile = tile_for(batch.operands.score, batch.num_queries, batch.arch, num_crops)
-    return configs.Plan(tile, configs.FEW_QUERIES, configs.MAX_GRID * tile.candidates)
+    return configs.CropPlan(tile, configs.FEW_QUERIES, configs.MAX_GRID * tile.candidates)
 
 
-def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> configs.Tile:
+def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> configs.CropTile:
     """So many queries and candidates that sums stay in registers: 8 to 64 a thread.
 
     Queries of rscf scores, which are limited by arithmetic, share a tile four by four, with crops
@@ -40,7 +40,7 @@ def tile_for(score: Score, num_queries: int, arch: int, num_crops: int = 1) -> c
     most = 4 if score.is_rscf else 8 if num_crops > 1 else configs.FEW_QUERIES
     queries = min(1 << (num_queries - 1).bit_length(), most)
     few = 2 if num_crops > 1 or (arch >= 100 and score.planes == 2) else 4
-    return configs.Tile(queries, 16 if queries <= few else 8, 4, _REGISTERS if arch else None)
+    return configs.CropTile(queries, 16 if queries <= few else 8, 4, _REGISTERS if arch else None)
 
 
 class FewCrop(Crop):
@@ -55,7 +55,7 @@ class FewCrop(Crop):
         count = self.batch.num_queries
         self.order = torch.arange(count, dtype=torch.int64, device=self.batch.device)
 
-    def sweep(self, block: Block, cursor: Tensor, greater: Tensor) -> None:
+    def sweep(self, block: PairBlock, cursor: Tensor, greater: Tensor) -> None:
         """Count what beats its target for certain; append the open pairs to the band."""
         tally = Tally(greater, self.band, cursor, self.capacity, block.first_candidate)
         _sweep([self], block, tally, 0)
@@ -72,12 +72,12 @@ class Few(Nest):
         for crop in self.crops:
             crop.score_targets()
 
-    def sweep(self, block: Block, tally: Tally, apart: int) -> None:
+    def sweep(self, block: PairBlock, tally: Tally, apart: int) -> None:
         """Count what is certain; the cursors of two crops lie ``apart`` words from each other."""
         _sweep(self.crops, block, tally, apart)
 
 
-def _sweep(crops: Sequence[Crop], block: Block, tally: Tally, apart: int) -> None:
+def _sweep(crops: Sequence[Crop], block: PairBlock, tally: Tally, apart: int) -> None:
     """One launch for all crops."""
     widest = crops[-1]
     batch, device = widest.batch, widest.batch.device
@@ -103,7 +103,7 @@ def launch_in_place(
     decider: Decider,
     tally: Tally,
     status: Tensor | None,
-    tile: configs.Tile,
+    tile: configs.CropTile,
 ) -> None:
     """Sweep the rows of a selection, at most ``MAX_GRID`` tiles of them."""
     launcher.launch(
@@ -117,7 +117,7 @@ def launch_in_place(
             "p_status": status,
             "num_candidates": selection.size,
             "FORM": form,
-            "TILE": Tile(tile.queries, tile.candidates),
+            "TILE": TileShape(tile.queries, tile.candidates),
         },
         num_warps=tile.num_warps,
         **({"maxnreg": tile.max_registers} if tile.max_registers else {}),

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ...operands import Operands
 from ..device import backward as kernels
-from ..device.arguments import Rows
-from ..device.backward import Lists, Sums
+from ..device.arguments import RowView
+from ..device.backward import IndexLists, Sums
 from . import launch as launcher
 from .lists import PairLists, lists_of_ids, lists_of_queries
-from .pull import QuerySums, RowSums, Slopes, pull
+from .pull import QuerySums, RowSums, SlopeFactors, pull
 from .views import form_of, plane_of, queries_of, rows_of, views_of
 
 TOTAL_BYTES = 8 << 20  # of float32 sums of rows that are stored in half precision
@@ -42,7 +42,7 @@ def row_cap(operands: Operands) -> int:
 
 
 def add_gradients(
-    operands: Operands, slopes: Slopes, into: Accumulators, arch: int, *, is_first: bool
+    operands: Operands, slopes: SlopeFactors, into: Accumulators, arch: int, *, is_first: bool
 ) -> None:
     """Add the gradients of a block, all pairs of its queries and candidates, without a bias.
 
@@ -59,14 +59,14 @@ def add_gradients(
         sums.finish(into.queries)
 
 
-def _grad_rows(operands: Operands, grad: Tensor, *, of_queries: bool) -> Rows:
+def _grad_rows(operands: Operands, grad: Tensor, *, of_queries: bool) -> RowView:
     if of_queries:
         return queries_of(operands, grad)
     return rows_of(grad, operands.score)
 
 
 def _add_by_matmul(
-    operands: Operands, slopes: Slopes, into: Accumulators, *, is_first: bool
+    operands: Operands, slopes: SlopeFactors, into: Accumulators, *, is_first: bool
 ) -> None:
     low, high, coefficient = slopes
     if into.queries is not None:
@@ -134,7 +134,7 @@ class ListGradients:
         self._extra = _extra_rows(self.grad, extras)
         self._extra_factor = _extra_rows(self.grad_factor, extras)
 
-    def write(self, slopes: Slopes) -> None:
+    def write(self, slopes: SlopeFactors) -> None:
         """Write a range of features of the gradients, or of their pieces."""
         operands, lists = self.operands, self.lists
         features = RSCF_LIST_FEATURES if operands.score.is_rscf else LIST_FEATURES
@@ -145,7 +145,7 @@ class ListGradients:
             (len(lists.target), -(-(slopes.high - slopes.low) // features)),
             {
                 "views": views_of(operands),
-                "lists": Lists(
+                "lists": IndexLists(
                     lists.order,
                     lists.others,
                     slopes.coefficient,

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ...operands import Operands
-from ..device.arguments import Lanes, Norm, Rows
+from ..device.arguments import Lanes, Norm, RowView
 from ..device.moved_queries import describe_moves, pack_moved
-from ..device.pack import PACK_FEATURES, PACK_ROWS, Facts, Panel, pack
+from ..device.pack import PACK_FEATURES, PACK_ROWS, LaneFacts, Panel, pack
 from . import launch as launcher
 from .views import form_of, packed_planes, plane_of, queries_of, rows_of, vector_of
 
@@ -25,7 +25,7 @@ class Selection(NamedTuple):
         """All rows, or those of ``ids``."""
         return Selection(len(rows) if ids is None else len(ids), ids)
 
-    def of(self, rows: Rows) -> Lanes:
+    def of(self, rows: RowView) -> Lanes:
         """These of ``rows``."""
         return Lanes(rows, self.ids, self.first)
 
@@ -86,11 +86,11 @@ class Described(NamedTuple):
     bias: Tensor | None = None  # [rows]
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> LaneFacts:
         """As the kernel takes it."""
         if self.widths is None:
-            return Facts(self.out, None, 1, 0)
-        return Facts(self.out, self.widths, len(self.widths), self.out.stride(0))
+            return LaneFacts(self.out, None, 1, 0)
+        return LaneFacts(self.out, self.widths, len(self.widths), self.out.stride(0))
 
 
 def pack_candidates(

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..device.crop_sweep import Crops, sweep_crops
+from ..device.crop_sweep import CropWidths, sweep_crops
 from ..device.sweep import Tally
 from . import configs
-from .crop import Block, Crop
+from .crop import Crop, PairBlock
 from .widths import filled
 
 
-def band_of_each(plan: configs.Plan, num_crops: int) -> int:
+def band_of_each(plan: configs.CropPlan, num_crops: int) -> int:
     """Pairs that the band of one crop holds: of two bands' room its share, at least a tile."""
     share = 2 * configs.BAND_PAIRS // num_crops
     return max(share // 16 * 16, plan.tile.queries * plan.tile.candidates)
@@ -24,7 +24,7 @@ class Nest:
     Positions are queries in the order of the widest crop's targets, for all crops.
     """
 
-    def __init__(self, crops: Sequence[Crop], plan: configs.Plan, capacity: int) -> None:
+    def __init__(self, crops: Sequence[Crop], plan: configs.CropPlan, capacity: int) -> None:
         self.crops, self.plan, self.widest = crops, plan, crops[-1]
         self.capacity = capacity
         device = self.widest.batch.device
@@ -45,7 +45,7 @@ class Nest:
         for crop in self.crops:
             crop.order = self.widest.order
 
-    def count_pass(self, blocks: Sequence[Block], cursors: Sequence[Tensor]) -> None:
+    def count_pass(self, blocks: Sequence[PairBlock], cursors: Sequence[Tensor]) -> None:
         """As ``Crop.count_pass``, of every crop; ``cursors`` lie evenly apart."""
         greater = torch.stack([crop.positions(blocks[0]) for crop in self.crops])
         for block in blocks:
@@ -57,7 +57,7 @@ class Nest:
             crop.count_certain(blocks[0], of_crop)
             crop.rescore(blocks[0], cursor, band)
 
-    def sweep(self, block: Block, tally: Tally, apart: int) -> None:
+    def sweep(self, block: PairBlock, tally: Tally, apart: int) -> None:
         """Count what is certain; the cursors of two crops lie ``apart`` words from each other."""
         widest, tile = self.widest, self.plan.tile
         if widest.pack_queries(block, tile):
@@ -70,11 +70,11 @@ class Nest:
             sweep_crops,
             block,
             packed=widest.packed(self.thresholds, self.lanes),
-            crops=Crops(self.widths, len(self.crops), self.lanes.stride(0), apart),
+            crops=CropWidths(self.widths, len(self.crops), self.lanes.stride(0), apart),
             tally=tally,
         )
 
-    def _pack_thresholds(self, block: Block) -> None:
+    def _pack_thresholds(self, block: PairBlock) -> None:
         tile, (first, count, *_) = self.plan.tile, block
         positions = self.widest.order[first : first + count]
         tiles = -(-count // tile.queries)

@@ -21,7 +21,7 @@ ADD_COLUMNS = 128
 _LEAST_SPLIT = 64  # queries of a split
 
 
-class Slopes(NamedTuple):
+class SlopeFactors(NamedTuple):
     """A range of features, and what the slopes of a block's pairs are multiplied by there."""
 
     low: int
@@ -136,7 +136,7 @@ def blocks_of(operands: Operands) -> list[slice]:
 
 def pull(
     operands: Operands,
-    slopes: Slopes,
+    slopes: SlopeFactors,
     sums: QuerySums | None,
     rows: tuple[RowSums | None, RowSums | None],
     arch: int,
@@ -164,7 +164,7 @@ def pull(
         (-(-(slopes.high - slopes.low) // tile.features), stripes, splits),
         {
             "views": views_of(operands),
-            "slopes": kernels.Slopes(slopes.coefficient),
+            "slopes": kernels.SlopeMatrix(slopes.coefficient),
             "row_of_slopes": slopes.coefficient.stride(0),
             "pulled": Pulled(
                 None if sums is None else sums.partial,

@@ -18,8 +18,8 @@ from ..device.pack import PACK_ROWS
 from ..device.split_sweep import (
     SPLIT_FEATURES,
     SPLIT_NORMS,
-    Parts,
-    Split,
+    PackedParts,
+    SplitPanels,
     collect_split,
     pack_parts,
     sweep_split,
@@ -104,7 +104,7 @@ def has_low(rows: Tensor) -> bool:
 class SplitRows:
     """Packed rows of one side."""
 
-    parts: Parts
+    parts: PackedParts
     terms: Tensor  # [panels, 4, lanes of a panel] bias, norms
 
     def norms(self, count: int) -> Tensor:
@@ -166,7 +166,7 @@ def _pack(
     halves = out[:numbers].view(torch.bfloat16)
     high, low = halves[:numbers], halves[numbers:]
     packed = SplitRows(
-        Parts(high, low if has_low(rows) else None),
+        PackedParts(high, low if has_low(rows) else None),
         rows.new_empty(panels, _TERMS, width, dtype=torch.float32),
     )
     launcher.launch(
@@ -200,7 +200,7 @@ def launch_sweep(
         collect_split if tally.greater is None else sweep_split,
         (len(queries.terms), len(candidates.terms)),
         {
-            "split": Split(
+            "split": SplitPanels(
                 queries.parts,
                 candidates.parts,
                 decisive,
@@ -225,5 +225,5 @@ class SweepFacts:
 
     operands: Operands
     dim: int
-    tile: configs.Tile
+    tile: configs.CropTile
     bound: SplitBound

@@ -6,19 +6,19 @@ from torch import Tensor
 
 from ..device.sweep import Tally
 from . import configs, split
-from .batch import Batch
-from .crop import Block, Crop, Scratch
+from .batch import SharedOperands
+from .crop import Crop, PairBlock, Scratch
 from .layout import Described, Selection
 
 
 class SplitCrop(Crop):
     """As :class:`Crop`, of dot products of rows that are split in two."""
 
-    def pack_queries(self, block: Block, tile: configs.Tile) -> bool:
+    def pack_queries(self, block: PairBlock, tile: configs.CropTile) -> bool:
         """Split the queries of a block and make their thresholds; False if they are."""
         if self._packed[:2] == block[:2]:
             return False
-        self._packed = Block(*block[:2], *self._packed[2:])
+        self._packed = PairBlock(*block[:2], *self._packed[2:])
         first, count = block[:2]
         positions = self.order[first : first + count]
         self._queries = split.pack_queries(
@@ -37,13 +37,13 @@ class SplitCrop(Crop):
         return True
 
     def pack_candidates(
-        self, block: Block, tile: configs.Tile, described: Described | None = None
+        self, block: PairBlock, tile: configs.CropTile, described: Described | None = None
     ) -> None:
         """Split the candidates of a block, unless they are; their norms are always made."""
         assert described is None, "crops of split rows do not share a sweep"
         if self._packed[2:] == block[2:]:
             return
-        self._packed = Block(*self._packed[:2], *block[2:])
+        self._packed = PairBlock(*self._packed[:2], *block[2:])
         self._candidates = split.pack_candidates(
             self.batch.operands,
             self._selection(block),
@@ -53,7 +53,7 @@ class SplitCrop(Crop):
             status=None if self.batch.allows_nan else self.status.rows[1:2],
         )
 
-    def sweep(self, block: Block, cursor: Tensor, greater: Tensor) -> None:
+    def sweep(self, block: PairBlock, cursor: Tensor, greater: Tensor) -> None:
         """Count what beats its target for certain; append the open pairs to the band."""
         assert self.plan is not None
         tile = self.plan.tile
@@ -68,15 +68,15 @@ class SplitCrop(Crop):
             self._facts(tile),
         )
 
-    def _facts(self, tile: configs.Tile) -> split.SweepFacts:
+    def _facts(self, tile: configs.CropTile) -> split.SweepFacts:
         return split.SweepFacts(self.batch.operands, self.dim, tile, split.split_bound(self.dim))
 
 
 def crop_of(
-    batch: Batch,
+    batch: SharedOperands,
     dim: int,
     counts: Tensor,
-    plan: configs.Plan | None,
+    plan: configs.CropPlan | None,
     scratch: Scratch,
     ends: Sequence[int] = (),
 ) -> Crop:

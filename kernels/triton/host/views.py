@@ -6,7 +6,7 @@ from torch import Tensor
 from ...operands import Operands
 from ...scores import Score, Term
 from ..device import terms
-from ..device.arguments import Form, Norm, Rows, Vector, Views
+from ..device.arguments import Form, Norm, RowView, Vector, Views
 
 
 def term_of(score: Score) -> Term:
@@ -44,23 +44,23 @@ def views_of(operands: Operands) -> Views:
     )
 
 
-def queries_of(operands: Operands, grad: Tensor | None = None) -> Rows:
+def queries_of(operands: Operands, grad: Tensor | None = None) -> RowView:
     """The queries, or a gradient of them."""
     rows = operands.queries if grad is None else grad
     return rows_of(rows, operands.score, operands.query_planes)
 
 
-def rows_of(rows: Tensor, score: Score, planes: int | None = None) -> Rows:
+def rows_of(rows: Tensor, score: Score, planes: int | None = None) -> RowView:
     """``rows [R, G]``, candidates or gradients of them; ``planes``: of other rows."""
     starts, step = score.columns(rows.shape[1], planes)
     row, column = rows.stride()
-    return Rows(rows, row, starts[min(1, len(starts) - 1)] * column, step * column)
+    return RowView(rows, row, starts[min(1, len(starts) - 1)] * column, step * column)
 
 
-def plane_of(rows: Tensor) -> Rows:
+def plane_of(rows: Tensor) -> RowView:
     """``[R, D]`` as rows of one plane: the factor, or coefficients."""
     row, step = rows.stride()
-    return Rows(rows, row, 0, step)
+    return RowView(rows, row, 0, step)
 
 
 def vector_of(values: Tensor) -> Vector:

@@ -27,7 +27,7 @@ from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
 from support.triton_scores import assert_close, exact, narrow_bits, operands, rows
 
 if CAN_RUN:
-    from kgfast.kernels.triton.device.arguments import Rows, plane_at
+    from kgfast.kernels.triton.device.arguments import RowView, plane_at
 
     @jit
     def store_plane_at(rows, p_out):
@@ -117,7 +117,7 @@ class TestPairwise:
 
     def test_sums_of_queries_wait_for_the_last_chunk(self) -> None:
         from kgfast.kernels.triton.host.launch import architecture
-        from kgfast.kernels.triton.host.pull import QuerySums, RowSums, Slopes, pull
+        from kgfast.kernels.triton.host.pull import QuerySums, RowSums, SlopeFactors, pull
 
         q, c = operands("rotate", 3, 70, 4)
         grad, arch = rows("l1", 3, 70, 2), architecture(q.device)
@@ -129,7 +129,14 @@ class TestPairwise:
             block = problem.of_rows(chunk)
             sums = sums or QuerySums(block, 0, 4, arch)
             of_rows = RowSums(made[chunk], is_single=True)
-            pull(block, Slopes(0, 4, grad[:, chunk]), sums, (of_rows, None), arch, is_first=True)
+            pull(
+                block,
+                SlopeFactors(0, 4, grad[:, chunk]),
+                sums,
+                (of_rows, None),
+                arch,
+                is_first=True,
+            )
             of_rows.finish()
         sums.finish(part, adds=False)
         assert_close(part, of_queries)
@@ -203,7 +210,7 @@ class TestPairwise:
     def test_planes_begin_beyond_32_bits(self, plane) -> None:
         """Of transposed queries of five planes, from D B = 2**29 on."""
         found = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-        store_plane_at[(1,)](Rows(found, 1, plane, 1), found)
+        store_plane_at[(1,)](RowView(found, 1, plane, 1), found)
         assert found.tolist() == [4 * plane]
 
     def test_rows_too_long_for_the_scratch(self, monkeypatch) -> None:
