@@ -25,8 +25,7 @@ from lib.bare_run import bare_run
 from lib.machine import facts, machine_line
 from lib.measure import PeakMemory, Stopwatch, resident_bytes, return_free_memory
 from lib.options import QUICK_SIZES
-from lib.pages import ROOT
-from lib.results import write_json
+from lib.results import ROOT, write_json
 from lib.tables import console, human_bytes, human_seconds
 
 CONFIG = ROOT / "configs" / "wn18rr" / "rotate_med_rscf.yaml"

@@ -240,7 +240,7 @@ def draw_training(rows: Rows, path: Path) -> None:
 
 
 def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], path: Path) -> None:
-    """Memory and time of what users reported: a group of bars per system, by ``report_bar``."""
+    """Memory and time of what users reported: a group of bars per system."""
     words = Words(
         "What users ran out of memory for, as they meant it",
         "TracIn: ConvE, 100 tests x WN18RR's training set. Path-star: 40,000 samples, 10,000,000 "
@@ -263,10 +263,9 @@ def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], pat
     draw_panels(path, 4.6, words, (memory, seconds), left_width=1)
 
 
-def report_bar(name: str, value: float, text: str, *, guessed: bool = False) -> Bar:
-    """A bar of :func:`draw_reports`."""
-    said = f"~{text}" if guessed else text
-    return Bar(name, value, said, _colour(name), hatched=guessed)
+def named_bar(name: str, value: float, text: str) -> Bar:
+    """Make a bar whose text begins with ``~`` where its value is a guess."""
+    return Bar(name, value, text, _colour(name), hatched=text.startswith("~"))
 
 
 def _step_bars(rows: Rows, values: Sequence[float], text: Any) -> list[Bar]:

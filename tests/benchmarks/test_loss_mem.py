@@ -77,29 +77,3 @@ def test_loss_mem_refuses_bad_arguments(load, capsys, arguments, message):
         load("loss_mem").parse(arguments)
     assert exit_info.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_page_is_made_of_the_results(call, tmp_path):
-    seconds = {"min": 0.5, "median": 1.0, "max": 1.5}
-    about = {
-        "machine": {"device": "cpu", "name": "a machine", "threads": 3},
-        "versions": {"torch": "9.9"},
-        "date": "2026-01-02T03:04:05",
-        "command": "a command",
-    }
-    bce = {"section": "bce", "score": "dot", "batch": 256, "entities": 9_000, "dim": 20}
-    bce |= {"contender": "kgfast", "seconds": seconds, "extrapolated": False, "bytes": 3 << 20}
-    race = bce | {"section": "indexed", "candidates": 64, "extrapolated": True, "times_kgfast": 4.5}
-    (tmp_path / "cpu-loss-mem.json").write_text(json.dumps({"rows": [bce | about, race | about]}))
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- results:begin -->\n<!-- results:end -->\nafter\n")
-    arguments = ("losses_page.py", "--results", tmp_path, "--page", page)
-    assert call(*arguments, "--check").returncode == 1
-    assert call(*arguments).returncode == 0
-    assert call(*arguments, "--check").returncode == 0
-    lines = page.read_text().splitlines()
-    assert lines[0] == "before"
-    assert lines[-1] == "after"
-    assert "| bce, dot | 256 x 9,000 x 20 | **kgfast** | 1.0 s |  | 3.15 MB |" in lines
-    shape = "256 x 64 (of 9,000) x 20"
-    assert f"| indexed_scores, dot | {shape} | **kgfast** | ~1.0 s | 4.50x | (3.15 MB) |" in lines

@@ -1,4 +1,4 @@
-"""benchmarks/scale.py and scale_page.py in their smoke-test sizes."""
+"""benchmarks/scale.py in its smoke-test size."""
 
 import json
 
@@ -72,18 +72,3 @@ def test_all_sections(call, tmp_path):
     of = {row["section"]: row for row in rows}
     assert of["killed"]["equal"]
     assert len({row["bytes_per_query"] for row in rows if row["section"] == "sent"}) == 1
-
-
-def test_the_page_is_up_to_date(load):
-    script = load("scale_page")
-    page = script.PAGE.read_text()
-    assert script.pages.insert(page, script.markdown(script.pages.RESULTS)) == page
-
-
-def test_the_results_hold_what_is_promised(load):
-    script = load("scale_page")
-    rows = script.read_rows(script.pages.RESULTS / script.RESULT)
-    assert not any(row.get("wrong") for row in rows)
-    assert all(row["equal"] for row in rows if row["section"] == "killed")
-    sent = {row["bytes_per_query"] for row in rows if row["section"] == "sent"}
-    assert len(sent) == 1
