@@ -77,12 +77,10 @@ lint: $(VENV)/.complete
 bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \
 	    --plot benchmarks/results/cpu-eval-mem.png
-	$(PY) benchmarks/eval_speed.py --json benchmarks/results/cpu-eval-speed.json \
-	    --plot benchmarks/results/cpu-eval-speed.png
+	$(PY) benchmarks/eval_speed.py
 	$(PY) benchmarks/loss_mem.py --json benchmarks/results/cpu-loss-mem.json \
 	    --plot benchmarks/results/cpu-loss-mem.png
-	$(PY) benchmarks/topk_speed.py --json benchmarks/results/cpu-topk-speed.json \
-	    --plot benchmarks/results/cpu-topk-speed.png
+	$(PY) benchmarks/topk_speed.py
 	$(PY) benchmarks/lists_speed.py
 	$(PY) benchmarks/index_speed.py
 	$(PY) benchmarks/train_speed.py

@@ -3,8 +3,30 @@
 from typing import Any
 
 from lib.results import Row
-from lib.tables import Columns, cell_of
+from lib.tables import LABELS, Columns, cell_of, median
 
+NAMES = LABELS | {
+    "counts": "kgfast.rank_counts, the same queries",
+    "pykeen": "PyKEEN",
+    "linear": "linear_cross_entropy",
+    "products": "the three matrix products",
+    "kgfast_bf16": "kgfast, bf16",
+    "eager_bf16": "torch, bf16",
+}
+RACE: Columns = (
+    (" ", lambda row: NAMES.get(row["contender"], row["contender"])),
+    ("median:", median),
+    ("min .. max:", "{seconds:spread}"),
+    ("x kgfast:", "{times_kgfast:.2f}"),
+)
+RACE_WORK: Columns = (
+    *RACE[:1],
+    ("table", "{table}"),
+    ("dim:", "{dim}"),
+    *RACE[1:3],
+    ("elements/s:", "{elements_per_s:billions}"),
+    *RACE[3:],
+)
 CROPS = {
     "med": "RotatE + MED, one nested sweep",
     "med separate": "RotatE + MED, a sweep each",

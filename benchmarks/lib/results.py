@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -44,15 +42,3 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def finite(value: float) -> float | None:
     """Replace NaN, which JSON does not have, by None."""
     return value if math.isfinite(value) else None
-
-
-def draw(name: str, rows: Rows, path: Path | None, out: Console) -> None:
-    """Draw a picture of `lib.pictures`; without a path none, without matplotlib a word."""
-    if path is None:
-        return
-    try:
-        from lib import pictures
-    except ImportError:
-        out.print('no picture: matplotlib is not installed (pip install "kgfast[bench]")')
-        return
-    getattr(pictures, name)(rows, path)

@@ -7,7 +7,7 @@ formats a template has those of `FORMATS` (``"{seconds[median]:time}"``).
 
 import string
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -132,54 +132,6 @@ def median(row: Row) -> str:
 def shape_of(row: Row) -> str:
     """Write batch, entities and features."""
     return cell_of(row, "{batch:,} x {entities:,} x {dim}")
-
-
-def new_table(title: str, *columns: str) -> Table:
-    """A table whose first column is text and whose others are numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left")
-    return table
-
-
-def spread(seconds: Mapping[str, float]) -> str:
-    """The range of the rounds."""
-    return f"{human_seconds(seconds['min'])} .. {human_seconds(seconds['max'])}"
-
-
-def billions(row: Mapping[str, Any]) -> str:
-    """Elements per second."""
-    return f"{row['elements_per_s'] / 1e9:.3g} G"
-
-
-def race_table(
-    title: str, rows: Rows, labels: Mapping[str, str], difference: str, differs: Callable[..., str]
-) -> Table:
-    """One line per contender, grouped by work; the last column is how its answers differ."""
-    columns = ("table", "dim", "median", "min .. max", "elements/s", "x kgfast", difference)
-    table = new_table(title, "", *columns)
-    before = None
-    for row in rows:
-        work = row["dim"], row["table"]
-        if before not in (None, work):
-            table.add_section()
-        before = work
-        cells = [labels.get(row["contender"], row["contender"]), row["table"], str(row["dim"])]
-        if row["seconds"] is None:
-            cells.append(row["note"])
-        else:
-            times = f"{row['times_kgfast']:.2f}"
-            cells += [median(row), spread(row["seconds"]), billions(row), times, differs(row)]
-        table.add_row(*cells, style=style_of(row))
-    return table
-
-
-def print_ratios(out: Console, ratios: list[dict[str, str]]) -> None:
-    """What a benchmark is for, beside the goals."""
-    table = new_table("Ratios of medians", "", "measured", "goal")
-    for line in ratios:
-        table.add_row(*line.values())
-    out.print(table)
 
 
 RATIOS: Columns = ((" ", "{what}"), ("measured:", "{measured}"), ("goal:", "{goal}"))

@@ -35,4 +35,4 @@ def test_a_row_says_whether_facts_are_right(load, monkeypatch):
 def test_it_asks_for_data(call):
     done = call("facts_speed.py")
     assert done.returncode == 2
-    assert "--data names the folder" in done.stderr
+    assert "--data names the folder of FB15k-237" in done.stderr

@@ -1,6 +1,7 @@
 """benchmarks/pages.py: every page says what the results files say; these hold their promises."""
 
 import json
+import re
 
 import pytest
 
@@ -60,6 +61,27 @@ def test_every_page_with_markers_is_in_the_table(load):
     for folder in ("", "docs/", "examples/*/"):
         for path in ROOT.glob(f"{folder}*.md"):
             assert ("<!-- results:begin -->" in path.read_text()) == (path in paths), path
+
+
+def test_every_results_file_has_one_command_that_writes_it():
+    text, makefile = (RESULTS / "README.md").read_text(), (ROOT / "Makefile").read_text()
+    lines = re.findall(r"^\| (`.*`) \| (`.*) \|$", text, flags=re.MULTILINE)
+    named = [name for names, _ in lines for name in re.findall(r"`([^`]+)`", names)]
+    files = [path for name in named for path in RESULTS.glob(name) if path.is_file()]
+    assert sorted(files) == sorted(
+        it for it in RESULTS.rglob("*") if it.is_file() and it.name != "README.md"
+    )
+    for name, command in lines:
+        for word in re.findall(r"(?:benchmarks|tools)/\w+\.py", command):
+            assert (ROOT / word).is_file(), command
+        for module in re.findall(r"-m ([\w.]+)", command):
+            assert ROOT.joinpath(*module.split(".")).with_suffix(".py").is_file(), command
+        for target in re.findall(r"make ([\w-]+)", command):
+            recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE)
+            assert recipe is not None, command
+            script = re.sub(r"^`cpu-(.*?)(?:-20)?\.json`.*", r"\1", name).replace("-", "_")
+            if target.startswith("bench"):
+                assert f"benchmarks/{script}.py" in recipe[1], name
 
 
 def test_a_page_is_updated_and_checked(call, load, tmp_path, page):

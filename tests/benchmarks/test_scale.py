@@ -36,10 +36,11 @@ def test_a_table_needs_room(planted, tmp_path, load, monkeypatch):
 
 
 def test_rows_of_the_same_work_are_replaced(load, tmp_path):
-    script, path = load("scale"), tmp_path / "scale.json"
+    benchmark, path = load("scale").BENCHMARK, tmp_path / "scale.json"
+    options = benchmark.parse(["--quick", "--json", str(path)])
     row = {"section": "stream", "entities": 10, "dim": 4, "queries": 8, "value": 1}
-    script._merge(path, [row, row | {"entities": 5}])
-    script._merge(path, [row | {"value": 2}, row | {"section": "sent"}])
+    benchmark._write(options, [row, row | {"entities": 5}])
+    benchmark._write(options, [row | {"value": 2}, row | {"section": "sent"}])
     found = json.loads(path.read_text())["rows"]
     assert [(it["section"], it["entities"], it["value"]) for it in found] == [
         ("stream", 5, 1),
