@@ -63,7 +63,8 @@ class Option:
             keywords = {"nargs": "+", "type": type(self.whole[0])} | keywords
         elif self.whole is not None:
             keywords = {"type": type(self.whole)} | keywords
-        said = "" if self.whole in (None, False) else f"; {self.whole} unless given"
+        values = self.whole if isinstance(self.whole, list) else [self.whole]
+        said = f"; {' '.join(map(str, values))} unless given" * (self.whole not in (None, False))
         parser.add_argument(flag, help=f"{self.help}{said}".replace("%", "%%"), **keywords)
 
     @property
