@@ -1,6 +1,7 @@
 """The driver of a benchmark: its options, rows with facts of the machine, tables, file, picture."""
 
 import argparse
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -193,8 +194,8 @@ class Benchmark:
                     for row in self.sections[name](options):
                         rows.append({"benchmark": self.name} | about | row)
                         self._write(options, rows)  # a run that is stopped keeps what there is
-            except RuntimeError as error:  # also of a process of its own; the others go on
-                out.print(f"{name}: {error}", style="red")
+            except RuntimeError:  # also of a process of its own; other sections go on
+                traceback.print_exc()
                 failed = True
             self._show(out, rows[first:])
         if self.ratios is not None:
