@@ -24,10 +24,11 @@ import kgfast
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
 from lib.bench import embeddings, environment, equals_reference, kgfast_counts
-from lib.benchmark import Benchmark, Option, Options, Parser, graph_of
+from lib.benchmark import Benchmark, Option, Options, graph_of
 from lib.columns import TIERS
 from lib.measure import Timing, take_turns
 from lib.peers.ranks import Work
+from lib.results import Rows
 
 REFERENCE_QUERIES = 2  # checked against the specification
 NORMAL = ("l1", "l2")  # scores of normal numbers
@@ -88,7 +89,9 @@ def pairs_so_far() -> Tensor:
 
 
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
-    """Yield a row for each table, side and set of tiers."""
+    """Yield a row for each table, side and set of tiers, if there are tiers."""
+    if not cpu.is_available() or not sets_of("rotate"):
+        return
     for told, work in works(options):
         for row in measured(work, told["score"], options.rounds):
             yield {"extrapolated": False} | told | row
@@ -133,10 +136,10 @@ def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def check(parser: Parser, options: Options) -> None:
-    """Check that there are tiers to compare."""
-    if not cpu.is_available() or not sets_of("rotate"):
-        parser.error("this machine or build has no tiers of distances: nothing to compare")
+def notes(rows: Rows) -> Iterator[str]:
+    """Say so where there is nothing to compare."""
+    if not rows:
+        yield "this machine or build has no tiers of distances: nothing to compare"
 
 
 BENCHMARK = Benchmark(
@@ -150,7 +153,7 @@ BENCHMARK = Benchmark(
         "run": Option("the folder of a run", keywords={"type": Path, "action": "append"}),
     },
     tables=TIERS,
-    check=check,
+    notes=notes,
     threads=1,
 )
 

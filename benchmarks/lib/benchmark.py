@@ -214,6 +214,8 @@ class Benchmark:
 
     def _show(self, out: Console, rows: Sequence[Row]) -> None:
         if not isinstance(self.tables, Mapping):
+            if not rows:
+                return
             out.print(console_table((self.doc or "").split("\n")[0], self.tables, rows))
             return
         for section, given in self.tables.items():
