@@ -72,31 +72,15 @@ lint: $(VENV)/.complete
 	$(PY) tools/check_allocations.py
 	@rm -rf build/typed && $(PY) setup.py --quiet build_py --build-lib build/typed
 	MYPYPATH=build/typed $(VENV)/bin/mypy -p kgfast
-	$(PY) benchmarks/readme_table.py --check
-	$(PY) benchmarks/losses_page.py --check
-	$(PY) benchmarks/med_page.py --check
-	$(PY) benchmarks/pykeen_page.py --check
-	$(PY) benchmarks/options_page.py --check
-	$(PY) benchmarks/results_table.py --check
-	$(PY) tools/config_page.py --check
-	$(PY) benchmarks/reliability_page.py --check
-	$(PY) benchmarks/facts_page.py --check
-	$(PY) benchmarks/graphs_page.py --check
-	$(PY) benchmarks/path_star_page.py --check
-	$(PY) benchmarks/search_page.py --check
-	$(PY) benchmarks/reports_page.py --check
-	$(PY) benchmarks/scale_page.py --check
-	$(PY) benchmarks/tiers_page.py --check
+	$(PY) benchmarks/pages.py --check
 
 bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \
 	    --plot benchmarks/results/cpu-eval-mem.png
-	$(PY) benchmarks/eval_speed.py --json benchmarks/results/cpu-eval-speed.json \
-	    --plot benchmarks/results/cpu-eval-speed.png
+	$(PY) benchmarks/eval_speed.py
 	$(PY) benchmarks/loss_mem.py --json benchmarks/results/cpu-loss-mem.json \
 	    --plot benchmarks/results/cpu-loss-mem.png
-	$(PY) benchmarks/topk_speed.py --json benchmarks/results/cpu-topk-speed.json \
-	    --plot benchmarks/results/cpu-topk-speed.png
+	$(PY) benchmarks/topk_speed.py
 	$(PY) benchmarks/lists_speed.py
 	$(PY) benchmarks/index_speed.py
 	$(PY) benchmarks/train_speed.py
@@ -104,13 +88,8 @@ bench: $(VENV)/.complete
 	$(PY) benchmarks/serve_speed.py
 	$(PY) benchmarks/tiers_speed.py
 	@test -z "$(DATA)" || $(MAKE) --no-print-directory bench-data
-	$(PY) benchmarks/readme_table.py
-	$(PY) benchmarks/losses_page.py
-	$(PY) benchmarks/med_page.py
-	$(PY) benchmarks/tiers_page.py
-	$(PY) benchmarks/pykeen_page.py
 	$(PY) benchmarks/conversions.py
-	$(PY) benchmarks/options_page.py
+	$(PY) benchmarks/pages.py
 
 # What needs a graph: `make bench DATA=DIR` with a folder of WN18RR.
 bench-data: $(VENV)/.complete
@@ -123,7 +102,7 @@ bench-data: $(VENV)/.complete
 # Tables of up to 23 GB in FOLDER: `make bench-scale FOLDER=DIR`.
 bench-scale: $(VENV)/.complete
 	$(PY) benchmarks/scale.py --folder $(FOLDER)
-	$(PY) benchmarks/scale_page.py
+	$(PY) benchmarks/pages.py scale
 
 # On a machine with a GPU and no network: uses the python3 at hand, installs nothing.
 gpu:

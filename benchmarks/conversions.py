@@ -11,7 +11,7 @@ right one ranks otherwise than the library's own scores do.
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,10 +29,8 @@ from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.pyg import from_pyg
 from kgfast.adapters.pykeen import from_pykeen
 from kgfast.models.rotate import EPSILON
-from lib.machine import facts as about_machine
-from lib.options import new_parser
-from lib.results import RESULTS, write_json
-from lib.tables import console
+from lib.benchmark import Benchmark, Options
+from lib.columns import CONVERSIONS
 
 DIM, EPOCHS, BATCH, GAMMA = 32, 30, 512, 6.0
 Scores = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -50,32 +48,18 @@ class Conversion(NamedTuple):
     refused: Callable[[], Any]
 
 
-def main() -> int:
-    """Train, rank, print, write."""
-    parser = new_parser(__doc__, "Nations, an epoch")
-    parser.add_argument("--json", type=Path, help="default: results/cpu-conversions.json")
-    options = parser.parse_args()
-    data = Nations() if options.quick else UMLS()
-    epochs = 1 if options.quick else EPOCHS
-    rows = []
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Train, and yield a row for each library."""
+    data, epochs = (Nations(), 1) if options.quick else (UMLS(), EPOCHS)
     with tempfile.TemporaryDirectory() as folder:
         for make in (of_pykeen, of_pyg, of_dglke):
             torch.manual_seed(0)
-            row = row_of(make(data, epochs, Path(folder)), data, epochs)
-            rows.append(about_machine("cpu") | {"dataset": type(data).__name__} | row)
-            console().print(
-                f"{row['library']:>7} {row['model']}, {row['forgotten']}: MRR {row['wrong']:.4f} "
-                f"instead of {row['right']:.4f} (its own {row['own']:.4f}); {row['refused']}"
-            )
-    path = options.json or (None if options.quick else RESULTS / "cpu-conversions.json")
-    if path is not None:
-        write_json(path, {"rows": rows})
-    is_right = all(abs(row["own"] - row["right"]) < 1e-3 for row in rows)
-    return 0 if is_right and all(row["refused"] for row in rows) else 1
+            row = row_of(make(data, epochs, Path(folder)), data)
+            yield {"dataset": type(data).__name__, "epochs": epochs} | row
 
 
-def row_of(made: Conversion, data: Any, epochs: int) -> dict[str, Any]:
-    """The MRR of all three, and what the door says to the wrong one."""
+def row_of(made: Conversion, data: Any) -> dict[str, Any]:
+    """Return the MRR of all three, and what the adapter says to the wrong one."""
     splits = [it.mapped_triples for it in (data.training, data.validation, data.testing)]
     known, test = kgfast.KnownTriples(*splits), splits[-1]
 
@@ -92,7 +76,6 @@ def row_of(made: Conversion, data: Any, epochs: int) -> dict[str, Any]:
         "library": made.library,
         "model": made.model,
         "forgotten": made.forgotten,
-        "epochs": epochs,
         "right": mrr(made.right),
         "wrong": mrr(made.wrong),
         "own": mrr(in_blocks(made.own, data)),
@@ -203,5 +186,13 @@ def of_dglke(data: Any, epochs: int, folder: Path) -> Conversion:
     return Conversion("DGL-KE", "RotatE", "`gamma`", right, wrong, model, without_gamma)
 
 
+BENCHMARK = Benchmark(
+    "conversions",
+    __doc__,
+    {"conversions": rows_of},
+    tables=CONVERSIONS,
+    is_right=lambda row: abs(row["own"] - row["right"]) < 1e-3 and bool(row["refused"]),
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -7,17 +7,12 @@ Each call runs with `KGFAST_TIERS=none` and with `int8`, on a random table and o
 tails (Student's t with 3 degrees of freedom), of whose rows bytes keep less. Times are CPU seconds
 of the calling thread, medians of the rounds; of ranks, `pairs` are the shares of pairs that the
 tier swept, that it left to float32, and that this left to canonical scores. `index`: the best k
-with an index, as faiss has one. Exit code 1 if an integer differs, or on a machine without the
-tier.
+with an index, as faiss has one. Exit code 1 if an integer differs; 2 on a machine without the tier.
 """
 
-import argparse
-import os
 import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,13 +21,14 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
+from lib.bench import environment
+from lib.benchmark import Benchmark, Option, Options, Parser
+from lib.columns import DOT_TIERS
 from lib.indexed import Indexed
-from lib.machine import facts
+from lib.measure import take_turns
 from lib.peers import Missing
 from lib.peers.nearest import faiss_flat
 from lib.peers.topk import Search
-from lib.results import RESULTS, write_json
-from lib.tables import console
 
 K = 10
 TIERS = ("none", "int8")
@@ -44,33 +40,18 @@ QUICK_RANKS, QUICK_BEST = ((500, 64, 64),), ((800, 64, 64),)
 Result = Sequence[Tensor]
 
 
-def main() -> int:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="default: results/cpu-dot-tiers-speed.json")
-    options = parser.parse_args()
-    if "int8" not in tiers.available(cpu.isa()):
-        console().print("this machine or build has no int8 tier")
-        return 1
-    torch.set_num_threads(1)
-    about, rows = facts("cpu"), []
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each work, shape and table."""
     ranks, best = (QUICK_RANKS, QUICK_BEST) if options.quick else (RANKS, BEST)
     for shape in ranks:
-        rows += [about | rank_row(*shape, table, options.rounds) for table in TABLES]
-        show(rows[-2:])
+        for table in TABLES:
+            yield where("ranks", *shape, table) | rank_row(*shape, table, options.rounds)
     for shape in best:
-        rows.append(about | best_row(*shape, options.rounds))
-        show(rows[-1:])
-    path = options.json or (None if options.quick else RESULTS / "cpu-dot-tiers-speed.json")
-    if path is not None:
-        write_json(path, {"rows": rows})
-    return 0 if all(row["equal"] for row in rows) else 1
+        yield where("best", *shape, "normal") | best_row(*shape, options.rounds)
 
 
 def rank_row(entities: int, dim: int, batch: int, table: str, rounds: int) -> dict[str, Any]:
-    """Ranks of random targets."""
+    """Count ranks of random targets."""
     generator = torch.Generator().manual_seed(0)
     rows, queries = (random_rows(count, dim, table, generator) for count in (entities, batch))
     targets = torch.randint(entities, (batch,), generator=generator)
@@ -80,34 +61,35 @@ def rank_row(entities: int, dim: int, batch: int, table: str, rounds: int) -> di
         return ops.rank_counts(queries, rows, targets, *no_known, "dot")
 
     before = torch.tensor(cpu.extension.tier_pairs())
-    found = race(counts, rounds)
+    found = race(counts, rounds, {})
     shares = (torch.tensor(cpu.extension.tier_pairs()) - before) / (rounds * batch * entities)
     pairs = dict(zip(("swept", "float32", "canonical"), shares.tolist(), strict=True))
-    return where("ranks", entities, dim, batch, table) | found | {"pairs": pairs}
+    return found | {"pairs": pairs}
 
 
 def best_row(entities: int, dim: int, batch: int, rounds: int) -> dict[str, Any]:
-    """The best k, and faiss where it is installed."""
+    """Find the best k, also by faiss where it is installed."""
     generator = torch.Generator().manual_seed(0)
     rows, queries = (random_rows(count, dim, "normal", generator) for count in (entities, batch))
     search = Search(queries, rows, K)
     indexed = Indexed(search, "dot")
     others: dict[str, Callable[[], Any]] = {"index": indexed}
+    note = {}
     try:
         others["faiss"] = faiss_flat(search, "dot")
     except (ImportError, Missing) as error:
-        console().print(f"without faiss: {error}")
+        note["note"] = f"without faiss: {error}"
 
     def best() -> Result:
         return ops.topk(queries, rows, K, score="dot")
 
-    found = race(best, rounds, others)
+    found = race(best, rounds, others) | note
     found["equal"] = found["equal"] and torch.equal(indexed(), best()[1])
-    return where("best", entities, dim, batch, "normal") | found
+    return found
 
 
 def random_rows(count: int, dim: int, table: str, generator: torch.Generator) -> Tensor:
-    """Normal rows; of heavy tails, each number over the root of a chi-square of its own."""
+    """Draw normal rows; of heavy tails, each number over the root of a chi-square of its own."""
     rows = torch.randn(count, dim, generator=generator)
     if table == "heavy tails":
         squares = sum(torch.randn(count, dim, generator=generator).square() for _ in range(3))
@@ -116,35 +98,25 @@ def random_rows(count: int, dim: int, table: str, generator: torch.Generator) ->
 
 
 def where(work: str, entities: int, dim: int, batch: int, table: str) -> dict[str, Any]:
-    """The columns that tell rows apart."""
-    return {
-        "benchmark": "dot_tiers_speed",
-        "work": work,
-        "entities": entities,
-        "dim": dim,
-        "batch": batch,
-        "table": table,
-        "threads": 1,
-    }
+    """Return the columns that tell rows apart."""
+    shape = {"entities": entities, "dim": dim, "batch": batch}
+    return {"work": work, **shape, "table": table, "threads": 1}
 
 
 def race(
-    call: Callable[[], Result], rounds: int, others: dict[str, Callable[[], Any]] | None = None
+    call: Callable[[], Result], rounds: int, others: dict[str, Callable[[], Any]]
 ) -> dict[str, Any]:
-    """Both settings, and the others, in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in (*TIERS, *(others or {}))}
+    """Let both settings, and the others, take turns."""
     results: dict[str, Result] = {}
-    for _ in range(rounds):
-        for name in TIERS:
-            os.environ["KGFAST_TIERS"] = name
-            start = time.thread_time()
-            results[name] = call()
-            seconds[name].append(time.thread_time() - start)
-        for name, other in (others or {}).items():
-            start = time.thread_time()
-            other()
-            seconds[name].append(time.thread_time() - start)
-    os.environ.pop("KGFAST_TIERS")
+
+    def with_tiers(name: str) -> Callable[[], None]:
+        def work() -> None:
+            with environment("KGFAST_TIERS", name):
+                results[name] = call()
+
+        return work
+
+    seconds = take_turns({name: with_tiers(name) for name in TIERS} | others, rounds)
     median = {name: statistics.median(found) for name, found in seconds.items()}
     return {
         "rounds": rounds,
@@ -155,14 +127,21 @@ def race(
     }
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """A line for each."""
-    for row in rows:
-        times = ", ".join(f"{name} {it * 1e3:.1f} ms" for name, it in row["seconds"].items())
-        shape = f"{row['work']} N {row['entities']} d {row['dim']} B {row['batch']}"
-        left = f"; {row['pairs']['float32']:.3%} to float32" if "pairs" in row else ""
-        console().print(f"{shape} {row['table']}: {times}; {row['speedup']:.2f}x{left}")
+def check(parser: Parser, options: Options) -> None:
+    """Check that there is a tier to compare."""
+    if "int8" not in tiers.available(cpu.isa()):
+        parser.error("this machine or build has no int8 tier")
 
+
+BENCHMARK = Benchmark(
+    "dot_tiers_speed",
+    __doc__,
+    {"dot": rows_of},
+    options={"rounds": Option("turns of each contender", 7)},
+    tables=DOT_TIERS,
+    check=check,
+    threads=1,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -10,7 +10,8 @@ few heads are compared with all scores of these, sorted (exit code 1 if they dif
 """
 
 import sys
-import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,61 +21,36 @@ from torch import Tensor
 import kgfast
 from kgfast.kernels.reference.canonical import canonical_scores
 from kgfast.kernels.scores import get_score
-from lib.machine import facts as about_machine
-from lib.measure import PeakMemory
-from lib.options import QUICK_SIZES, new_parser
-from lib.results import RESULTS, write_json
-from lib.tables import console
+from lib.benchmark import Benchmark, Option, Options, needs_data
+from lib.columns import FACTS
+from lib.measure import PeakMemory, timed
+from lib.options import QUICK_SIZES
 
 MODELS = ("DistMult", "ComplEx", "TransE", "RotatE")
 DIM, QUICK_DIM, K = 128, 8, 100
 CHECKED = 2  # heads whose facts are compared with all their scores
 
 
-def main() -> int:
-    """Measure, print, write."""
-    parser = new_parser(__doc__)
-    parser.add_argument("--data", type=Path, help="the folder of FB15k-237")
-    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS)
-    parser.add_argument("--run", type=Path, nargs="*", default=[], help="folders of trained models")
-    parser.add_argument("--json", type=Path, help="default: results/cpu-facts-speed.json")
-    options = parser.parse_args()
-    if options.data is None and not options.quick:
-        parser.error("--data names the folder of FB15k-237, or --quick")
-    graph = (
-        kgfast.datasets.synthetic(*QUICK_SIZES)
-        if options.quick
-        else kgfast.datasets.load(options.data)
-    )
-    dim = QUICK_DIM if options.quick else DIM
-    sizes = graph.num_entities, graph.num_relations
-    models = [(getattr(kgfast, name).init(*sizes, dim, seed=0), "fresh") for name in options.models]
-    models += [(kgfast.load_run(run, False).model, "trained") for run in options.run]
-    known = graph.known()
-    rows = []
-    for model, table in models:
-        row = about_machine("cpu") | row_of(model, table, known)
-        rows.append(row)
-        console().print(
-            f"{row['model']:>9} {row['dim']:>4} {table:>8}: {row['seconds']:8.1f} s, "
-            f"{row['cpu_seconds']:8.1f} CPU s, {row['peak_mib']:6.1f} MiB, "
-            f"{'= all scores' if row['equal'] else 'NOT the best of all scores'}"
-        )
-    path = options.json or (None if options.quick else RESULTS / "cpu-facts-speed.json")
-    if path is not None:
-        write_json(path, {"rows": rows})
-    return 0 if all(row["equal"] for row in rows) else 1
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model."""
+    if options.quick:
+        graph = kgfast.datasets.synthetic(*QUICK_SIZES)
+    else:
+        graph = kgfast.datasets.load(options.data)
+    known, sizes = graph.known(), (graph.num_entities, graph.num_relations)
+    for name in options.models:
+        model = getattr(kgfast, name).init(*sizes, QUICK_DIM if options.quick else DIM, seed=0)
+        yield row_of(model, "fresh", known)
+    for run in options.run or ():
+        yield row_of(kgfast.load_run(run, False).model, "trained", known)
 
 
 def row_of(model: Any, table: str, known: kgfast.KnownTriples) -> dict[str, Any]:
-    """One search, timed once: it takes minutes."""
+    """Search once, since it takes minutes."""
     kgfast.top_facts(model, k=K, known=known, heads=[0])  # warms up
     with PeakMemory("cpu") as peak:
-        wall, cpu = time.perf_counter(), time.process_time()
-        found = kgfast.top_facts(model, k=K, known=known)
-        seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+        found, taken = timed(partial(kgfast.top_facts, model, k=K, known=known))
     return {
-        "benchmark": "facts_speed",
         "model": type(model).__name__,
         "table": table,
         "dim": model.dim,
@@ -83,8 +59,7 @@ def row_of(model: Any, table: str, known: kgfast.KnownTriples) -> dict[str, Any]
         "triples": model.num_entities**2 * model.num_relations,
         "known": len(known),
         "k": len(found),
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
+        **taken,
         "peak_mib": peak.bytes / 2**20,
         "memory_method": peak.method,
         "equal": all(equals_all_scores(model, known, it) for it in found.triples[:CHECKED, 0]),
@@ -92,32 +67,34 @@ def row_of(model: Any, table: str, known: kgfast.KnownTriples) -> dict[str, Any]
 
 
 def equals_all_scores(model: Any, known: kgfast.KnownTriples, head: Tensor) -> bool:
-    """Whether the facts of a head are the first of all its scores."""
-    sizes = model.num_relations, model.num_entities
+    """Return whether the facts of a head are the first of all its scores."""
     found = kgfast.top_facts(model, k=K, known=known, heads=head)
-    relations = torch.arange(sizes[0], dtype=torch.int64, device="cpu")
+    relations = torch.arange(model.num_relations, dtype=torch.int64, device="cpu")
+    tails = torch.arange(model.num_entities, dtype=torch.int64, device="cpu")
     candidates = model.candidates("tail")
     with torch.no_grad():
-        queries = model.queries(head.expand(sizes[0]), relations, "tail")
-        scores = torch.stack(
-            [
-                canonical_scores(query, candidates.table, get_score(model.score), candidates.bias)
-                for query in queries
-            ]
-        ).flatten()
-    tails = torch.arange(sizes[1], dtype=torch.int64, device="cpu")
-    triples = torch.stack(
-        [
-            head.expand(len(scores)),
-            relations.repeat_interleave(sizes[1]),
-            tails.repeat(sizes[0]),
-        ],
-        1,
-    )
+        queries = model.queries(head.expand(len(relations)), relations, "tail")
+        given = candidates.table, get_score(model.score), candidates.bias
+        scores = torch.cat([canonical_scores(query, *given) for query in queries])
+    pairs = torch.cartesian_prod(relations, tails)
+    triples = torch.cat([head.expand(len(pairs), 1), pairs], 1)
     new = ~known.contains(triples)
     order = scores[new].argsort(stable=True, descending=True)[:K]
     return bool(torch.equal(found.triples, triples[new][order]))
 
 
+BENCHMARK = Benchmark(
+    "facts_speed",
+    __doc__,
+    {"facts": rows_of},
+    options={
+        "data": Option("the folder of FB15k-237", keywords={"type": Path}),
+        "models": Option("fresh models", [*MODELS], keywords={"nargs": "*", "choices": MODELS}),
+        "run": Option("folders of trained models", keywords={"type": Path, "nargs": "*"}),
+    },
+    tables=FACTS,
+    check=needs_data("FB15k-237"),
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

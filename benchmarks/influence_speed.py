@@ -14,12 +14,12 @@ extrapolated, as it takes as long for each. Seconds are those of cores, which a 
 disturbs less. Exit code 1 if values differ by more than 1e-4 of the largest.
 """
 
-import argparse
 import sys
-import time
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -28,11 +28,10 @@ from torch import Tensor, nn
 import kgfast
 from kgfast.datasets import load, synthetic
 from kgfast.extras.influence import tracin
-from lib import options as known_options
-from lib.machine import facts, machine_line
-from lib.measure import PeakMemory, Timing, in_child
-from lib.results import write_json
-from lib.tables import console
+from lib.benchmark import Benchmark, Option, Options, needs_data
+from lib.columns import INFLUENCES
+from lib.measure import PeakMemory, in_child, timed
+from lib.options import QUICK_SIZES
 
 TOLERANCE = 1e-4
 BATCHES = (64, 128, 256, 512, 1024)  # of captum's
@@ -123,15 +122,15 @@ def of_kgfast(model: kgfast.ConvE, train: Tensor, test: Tensor, matrix: Path) ->
     return found
 
 
-def timed(work: Callable[[], Tensor]) -> tuple[Tensor, float, float]:
-    """What comes of it, seconds, and seconds of cores."""
-    start, began = time.perf_counter(), time.process_time()
-    found = work()
-    return found, time.perf_counter() - start, time.process_time() - began
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield all rows of each graph."""
+    for data in [None] if options.quick else options.data:
+        yield in_child(whole, data, options.dim, options.tests)
+        yield from race(data, options)
 
 
-def race(data: Path | None, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Kgfast and captum: in turns on a part of a training set, then on all of it."""
+def race(data: Path | None, options: Options) -> list[dict[str, Any]]:
+    """Compare kgfast and captum: in turns on a part of a training set, then on all of it."""
     graph = graph_of(data)
     model, test = conve(graph.num_entities, graph.num_relations, options.dim), graph.test.hrt
     test, matrix = test[: options.tests], Path(options.scratch) / "influences.npy"
@@ -143,64 +142,56 @@ def race(data: Path | None, options: argparse.Namespace) -> list[dict[str, Any]]
             return partial(of_kgfast, model, train, test, matrix)
         return partial(of_captum, model, train, test, batch)
 
+    def row_of(section: str, batch: int | None, taken: dict[str, float]) -> dict[str, Any]:
+        contender = "kgfast" if batch is None else "captum"
+        row = {"section": section, "contender": contender, "batch": batch}
+        return row | {"examples": 2 * len(train)} | taken | about
+
     rows, train = [], graph.train.hrt[:SOME]
     contenders: tuple[int | None, ...] = (None, *BATCHES)
     for batch in contenders:
         by(train[:64], batch)()  # libraries make their buffers
-    turns = [[timed(by(train, batch)) for batch in contenders] for _ in range(options.rounds)]
-    for place, batch in enumerate(contenders):
-        own = [turn[place] for turn in turns]
-        wall, cores = (Timing.of([it[at] for it in own]) for at in (1, 2))
-        rows.append(row_of("part", batch, (2 * len(train), wall.median, cores.median), about))
+    turns = [[timed(by(train, it))[1] for it in contenders] for _ in range(options.rounds)]
+    for batch, own in zip(contenders, zip(*turns, strict=True), strict=True):
+        middle = {name: median(turn[name] for turn in own) for name in own[0]}
+        rows.append(row_of("part", batch, middle))
     best = min(rows[1:], key=lambda row: row["cpu_seconds"])["batch"]
     train = graph.train.hrt
-    found, *seconds = timed(by(train, None))
-    rows.append(row_of("captum", None, (2 * len(train), *seconds), about))
+    found, taken = timed(by(train, None))
+    rows.append(row_of("captum", None, taken))
     count = min(options.captum or len(train), len(train))
-    expected, *seconds = timed(by(train[:count], best))
+    expected, taken = timed(by(train[:count], best))
     share = count / len(train)
-    rows.append(row_of("captum", best, (2 * len(train), *(it / share for it in seconds)), about))
+    rows.append(row_of("captum", best, {name: it / share for name, it in taken.items()}))
     rows[-1]["extrapolated_from"] = None if share == 1 else 2 * count
     same = torch.cat([found[:, :count], found[:, len(train) :][:, :count]], 1)
     rows[-1]["relative_difference"] = float((same - expected).abs().max() / expected.abs().max())
     matrix.unlink()
     for row in rows:
         ours = next(it for it in rows if it["section"] == row["section"])
-        for name in ("seconds", "cpu_seconds"):
+        for name in taken:
             row[f"{name}_ratio"] = row[name] / ours[name]
     return rows
 
 
-def row_of(
-    section: str, batch: int | None, measured: tuple[int, float, float], about: dict[str, Any]
-) -> dict[str, Any]:
-    """A row of a contender, of whom captum has batches."""
-    examples, seconds, cores = measured
-    contender = "kgfast" if batch is None else "captum"
-    row = {"section": section, "contender": contender, "batch": batch, "examples": examples}
-    return row | {"seconds": seconds, "cpu_seconds": cores} | about
-
-
 def name_of(data: Path | None, graph: Any) -> str:
-    """What a graph is called."""
+    """Name a graph."""
     return "synthetic" if data is None else str(graph.name)
 
 
 def graph_of(data: Path | None) -> Any:
-    """The graph of a folder; without one a tiny one."""
-    return synthetic(*known_options.QUICK_SIZES) if data is None else load(data)
+    """Return the graph of a folder; without one a tiny one."""
+    return synthetic(*QUICK_SIZES) if data is None else load(data)
 
 
 def whole(data: Path | None, dim: int, tests: int) -> dict[str, Any]:
-    """All training examples of a graph, timed once, with the peak beyond tables."""
+    """Take all training examples of a graph, timed once, with the peak beyond tables."""
     graph = graph_of(data)
     model = conve(graph.num_entities, graph.num_relations, dim)
     train, test = graph.train.hrt, graph.test.hrt[:tests]
     tracin(model, train[:64], test, loss="bce", rates=[1.0])  # libraries make their buffers
     with PeakMemory("cpu") as peak:
-        start, began = time.perf_counter(), time.process_time()
-        found = tracin(model, train, test, loss="bce", rates=[1.0])
-        seconds, of_cores = time.perf_counter() - start, time.process_time() - began
+        found, taken = timed(lambda: tracin(model, train, test, loss="bce", rates=[1.0]))
     examples, entities = len(found.examples), graph.num_entities
     return {
         "section": "whole",
@@ -210,8 +201,7 @@ def whole(data: Path | None, dim: int, tests: int) -> dict[str, Any]:
         "examples": examples,
         "tests": len(test),
         "dim": dim,
-        "seconds": seconds,
-        "cpu_seconds": of_cores,
+        **taken,
         "peak_bytes": peak.bytes,
         "memory_method": peak.method,
         "naive_bytes": 4 * examples * entities * dim,
@@ -219,64 +209,27 @@ def whole(data: Path | None, dim: int, tests: int) -> dict[str, Any]:
     }
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line, checked."""
-    parser = known_options.new_parser(__doc__)
-    parser.add_argument("--data", type=Path, nargs="+", metavar="DIR", help="the graphs")
-    parser.add_argument("--scratch", default="/tmp", metavar="DIR", help="for a file of influences")
-    for name, what in (
-        ("dim", "of the model"),
-        ("tests", "test triples"),
-        ("rounds", "turns of each contender"),
-        ("captum", "training triples of captum's; all unless given"),
-    ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
-    known_options.add_outputs(parser, "influence-speed", plot=False)
-    options = parser.parse_args(arguments)
-    sizes = {"dim": 200, "tests": 100, "rounds": 3}, {"dim": 16, "tests": 5, "rounds": 1}
-    known_options.set_defaults(options, *sizes)
-    known_options.check_positive(parser, options, "dim", "tests", "rounds", "captum")
-    if not options.quick and options.data is None:
-        parser.error("--data is needed without --quick")
-    known_options.set_outputs(options, "influence-speed")
-    return options
-
-
-def main() -> int:
-    """Measure, print, write; 1 if captum's values are others."""
-    options, out, about = parse(), console(), facts("cpu")
-    out.print(machine_line(about), style="dim")
-    rows: list[dict[str, Any]] = []
-    for data in [None] if options.quick else options.data:
-        rows += of_graph(data, options, out)
-        if options.json is not None:
-            named = [{"benchmark": "influence_speed"} | row | about for row in rows]
-            write_json(options.json, {"goal": {"captum": 5}, "rows": named})
-    differences = [row["relative_difference"] for row in rows if "relative_difference" in row]
-    return 0 if max(differences) <= TOLERANCE else 1
-
-
-def of_graph(data: Path | None, options: argparse.Namespace, out: Any) -> list[dict[str, Any]]:
-    """All rows of a graph, printed."""
-    first = in_child(whole, data, options.dim, options.tests)
-    out.print(
-        f"{first['dataset']}: {first['tests']} tests x {first['examples']:,} examples in "
-        f"{first['seconds']:.1f} s ({first['cpu_seconds']:.1f} s of cores), "
-        f"{first['peak_bytes'] / 2**20:.1f} MiB "
-        f"(naive, by formula: {first['naive_bytes'] / 1e12:.2f} TB)"
-    )
-    raced = race(data, options)
-    for row in raced:
-        batch = "" if row["batch"] is None else f", batch {row['batch']}"
-        batch += "" if row.get("extrapolated_from") is None else " ~"
-        out.print(
-            f"{row['examples']:9,} examples  {row['contender'] + batch:<22} "
-            f"{row['seconds']:8.2f} s  {row['cpu_seconds']:8.2f} s of cores "
-            f"{row['cpu_seconds_ratio']:6.1f}x"
-        )
-    out.print(f"values differ by {raced[-1]['relative_difference']:.1e} of the largest")
-    return [first, *raced]
-
+BENCHMARK = Benchmark(
+    "influence_speed",
+    __doc__,
+    {"influence": rows_of},
+    options={
+        "data": Option("folders of graphs", keywords={"type": Path, "nargs": "+"}),
+        "scratch": Option("a folder for a file of influences", tempfile.gettempdir()),
+        "dim": Option("of the model", 200, 16),
+        "tests": Option("test triples", 100, 5),
+        "rounds": Option("turns of each contender", 3, 1),
+        "captum": Option("training triples of captum's; all unless given", keywords={"type": int}),
+    },
+    tables=(
+        *INFLUENCES,
+        ("times kgfast's:", "{cpu_seconds_ratio:.1f}"),
+        ("values differ by:", "{relative_difference:.0e}"),
+    ),
+    head={"goal": {"captum": 5}},
+    check=needs_data("each graph"),
+    is_right=lambda row: row.get("relative_difference", 0) <= TOLERANCE,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

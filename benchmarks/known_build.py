@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,9 @@ import numpy.typing as npt
 import torch
 
 import kgfast
-from lib.machine import facts as about_machine
-from lib.measure import AnonymousMemory, anonymous_bytes, in_child
-from lib.options import add_outputs, check_positive, new_parser, set_defaults, set_outputs
-from lib.results import write_json
-from lib.tables import console, human_bytes
+from lib.benchmark import Benchmark, Option, Options
+from lib.columns import BUILDS
+from lib.measure import AnonymousMemory, anonymous_bytes, in_child, timed
 
 IntArray = npt.NDArray[np.int64]
 Columns = npt.NDArray[np.int32]
@@ -35,44 +33,25 @@ Columns = npt.NDArray[np.int32]
 FORMATS = ("npy", "parquet", "tsv")
 PARTS, BLOCK, SEED = 4, 1_000_000, 18
 QUERIES, BATCH = 8192, 128
-WHOLE = {"triples": 100_000_000, "entities": 10_000_000, "relations": 1000}
-QUICK = {"triples": 20_000, "entities": 2000, "relations": 10}
+SIZES = {  # in earnest, in a smoke test
+    "triples": (100_000_000, 20_000),
+    "entities": (10_000_000, 2000),
+    "relations": (1000, 10),
+}
 GOALS = {"triples": 100_000_000, "seconds": 300, "anonymous_bytes": 2 << 30}
 
 
-def main() -> int:
-    """Draw, build, compare, print, write."""
-    parser = new_parser(__doc__, "20,000 triples: a second")
-    for name in WHOLE:
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--formats", nargs="*", choices=FORMATS, default=FORMATS)
-    parser.add_argument("--max-memory", default="1GiB")
-    parser.add_argument("--folder", type=Path, help="for the files; a temporary one by default")
-    add_outputs(parser, "known-build", plot=False)
-    options = parser.parse_args()
-    set_defaults(options, WHOLE, QUICK)
-    set_outputs(options, "known-build")
-    check_positive(parser, options, *WHOLE)
-    graph = {name: getattr(options, name) for name in WHOLE}
-    rows = []
-    triples = drawn(graph)
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Draw triples, build an index of each format, and compare it."""
+    graph = {name: getattr(options, name) for name in SIZES}
+    triples, first = drawn(graph), None
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for kind in options.formats:
-            row = about_machine("cpu") | {"benchmark": "known_build", "format": kind, **graph}
-            row |= measured(triples, graph, kind, Path(folder), options.max_memory)
-            index, first = (Path(folder) / f"{it}-known" for it in (kind, options.formats[0]))
-            row["equal"] = (
-                are_those_of_one_sort(index, triples) if index == first else are_same(index, first)
-            )
-            rows.append(row)
-            console().print(
-                f"{kind:>8}: {row['seconds']:6.1f} s, {row['cpu_seconds']:6.1f} CPU s, "
-                f"{human_bytes(row['anonymous_bytes'])} held, {human_bytes(row['bytes'])} on disk, "
-                f"{'= one sort' if row['equal'] else 'NOT the arrays of one sort'}"
-            )
-            if options.json is not None:
-                write_json(options.json, {"goals": GOALS, "rows": rows})
-    return 0 if all(row["equal"] for row in rows) else 1
+            row = measured(triples, graph, kind, Path(folder), options.max_memory)
+            index = Path(folder) / f"{kind}-known"
+            is_equal = are_same(index, first) if first else are_those_of_one_sort(index, triples)
+            first = first or index
+            yield {"format": kind, **graph, **row, "equal": is_equal}
 
 
 def drawn(graph: dict[str, int]) -> Columns:
@@ -156,15 +135,8 @@ def built(files: list[Path], index: Path, max_memory: str) -> dict[str, Any]:
     """What building takes, once: it is minutes."""
     before = anonymous_bytes()
     with AnonymousMemory() as memory:
-        wall, cpu = time.perf_counter(), time.process_time()
-        kgfast.KnownTriples.build(files, index, max_memory=max_memory)
-        seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-    return {
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "anonymous_bytes": memory.bytes,
-        "anonymous_bytes_before": before,
-    }
+        _, taken = timed(lambda: kgfast.KnownTriples.build(files, index, max_memory=max_memory))
+    return {**taken, "anonymous_bytes": memory.bytes, "anonymous_bytes_before": before}
 
 
 def asked(index: Path, entities: int, relations: int) -> dict[str, Any]:
@@ -229,5 +201,19 @@ def _are(index: Path, side: str, keys: IntArray, entities: int) -> bool:
     return bool((np.diff(pairs) > 0).all()) and int(indptr[-1]) == len(keys)
 
 
+BENCHMARK = Benchmark(
+    "known_build",
+    __doc__,
+    {"builds": rows_of},
+    options={
+        **{name: Option(f"{name} of the graph", *sizes) for name, sizes in SIZES.items()},
+        "formats": Option("of files", [*FORMATS], keywords={"nargs": "*", "choices": FORMATS}),
+        "max_memory": Option("of a build", "1GiB"),
+        "folder": Option("for the files; else a temporary one", keywords={"type": Path}),
+    },
+    tables=BUILDS,
+    head={"goals": GOALS},
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -9,21 +9,19 @@ stacked parts, `lean` squares, adds and takes the root in place. Counts are comp
 kgfast's with the float64 specification (exit code 1 if they differ), the peers' with kgfast's.
 """
 
-import argparse
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import kgfast
 from kgfast import ops
-from lib import options as known_options
-from lib.machine import facts, machine_line
+from lib.bench import equals_reference
+from lib.benchmark import Benchmark, Option, Options, Parser
+from lib.columns import RACE
 from lib.measure import PeakMemory, Stopwatch
-from lib.results import write_json
-from lib.tables import console
 
 BATCH = 32  # queries that a peer gathers for at a time
 REFERENCE_QUERIES = 4  # checked against the specification
@@ -33,7 +31,7 @@ _ROWS = 1 << 16  # of the table, made at a time
 class Work:
     """Queries, a table, and the candidates of each query."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Options) -> None:
         generator = torch.Generator().manual_seed(0)
         rows, dim, count = options.rows, options.dim, options.queries
         self.table = torch.empty(rows, 2 * dim)
@@ -44,7 +42,7 @@ class Work:
         self.ids = torch.stack([self._distinct(options, generator) for _ in range(count)])
 
     @staticmethod
-    def _distinct(options: argparse.Namespace, generator: torch.Generator) -> Tensor:
+    def _distinct(options: Options, generator: torch.Generator) -> Tensor:
         """Distinct candidates in any order."""
         drawn = torch.randint(options.rows, (2 * options.candidates,), generator=generator)
         distinct = drawn.unique()
@@ -91,53 +89,19 @@ def by_gathering(work: Work, *, lean: bool) -> tuple[Tensor, Tensor]:
     return greater, equal
 
 
-def equals_reference(work: Work, found: tuple[Tensor, Tensor]) -> bool:
-    """Whether the first queries' counts are the specification's."""
-    with kgfast.use_backend("reference"):
-        expected = by_kgfast(work.some(REFERENCE_QUERIES))
-    return all(
-        torch.equal(ours[:REFERENCE_QUERIES], theirs)
-        for ours, theirs in zip(found, expected, strict=True)
-    )
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line, checked."""
-    parser = known_options.new_parser(__doc__, quick="a small table: seconds")
-    for name, what in (
-        ("rows", "of the table"),
-        ("dim", "complex features"),
-        ("queries", "ranked at once"),
-        ("candidates", "of each query"),
-        ("rounds", "turns of each contender"),
-    ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", help=what)
-    known_options.add_outputs(parser, "lists-speed", plot=False)
-    options = parser.parse_args(arguments)
-    whole = {"rows": 2_500_000, "dim": 250, "queries": 512, "candidates": 500, "rounds": 5}
-    quick = {"rows": 3000, "dim": 16, "queries": 40, "candidates": 50, "rounds": 2}
-    known_options.set_defaults(options, whole, quick)
-    known_options.check_positive(parser, options, *whole)
-    if options.rows < 4 * options.candidates:
-        parser.error("--rows must be at least 4 times --candidates")
-    known_options.set_outputs(options, "lists-speed")
-    return options
-
-
-def rows_of(options: argparse.Namespace, work: Work) -> list[dict[str, Any]]:
-    """A row for each contender."""
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each contender."""
+    work = Work(options)
     contenders = {
         "kgfast": partial(by_kgfast, work),
         "official": partial(by_gathering, work, lean=False),
         "lean": partial(by_gathering, work, lean=True),
     }
     answers, timings = Stopwatch("cpu").race(contenders, options.rounds)
-    rows = []
     for name, timing in timings.items():
         with PeakMemory("cpu") as peak:
             contenders[name]()
         row: dict[str, Any] = {
-            "benchmark": "lists_speed",
             "section": "rotate",
             "contender": name,
             "entities": options.rows,
@@ -150,30 +114,34 @@ def rows_of(options: argparse.Namespace, work: Work) -> list[dict[str, Any]]:
             "peak_bytes": peak.bytes,
         }
         if name == "kgfast":
-            row["equals_reference"] = equals_reference(work, answers[name])
+            few = work.some(REFERENCE_QUERIES)
+            row["equals_reference"] = equals_reference(partial(by_kgfast, few), answers[name])
         else:
             same = torch.stack(answers[name]) == torch.stack(answers["kgfast"])
             row["differing_queries"] = int((~same.all(0)).sum())
-        rows.append(row)
-    return rows
+        yield row
 
 
-def main() -> int:
-    """Measure, print, write; 1 if an answer of kgfast's differs from the specification."""
-    options, out, about = parse(), console(), facts("cpu")
-    out.print(machine_line(about), style="dim")
-    rows = [row | about for row in rows_of(options, Work(options))]
-    for row in rows:
-        seconds, times = row["seconds"], row["times_kgfast"]
-        out.print(
-            f"{row['contender']:<10}{seconds['median'] * 1e3:10.1f} ms "
-            f"({seconds['min'] * 1e3:.1f} .. {seconds['max'] * 1e3:.1f})  {times:6.1f}x  "
-            f"{row['peak_bytes'] / 2**20:8.1f} MiB"
-        )
-    if options.json is not None:
-        write_json(options.json, {"rows": rows})
-    return 0 if rows[0]["equals_reference"] else 1
+def check(parser: Parser, options: Options) -> None:
+    """Check that lists of distinct candidates can be drawn."""
+    if options.rows < 4 * options.candidates:
+        parser.error("--rows must be at least 4 times --candidates")
 
+
+BENCHMARK = Benchmark(
+    "lists_speed",
+    __doc__,
+    {"rotate": rows_of},
+    options={
+        "rows": Option("rows of the table", 2_500_000, 3000),
+        "dim": Option("complex features", 250, 16),
+        "queries": Option("queries ranked at once", 512, 40),
+        "candidates": Option("candidates of each query", 500, 50),
+        "rounds": Option("turns of each contender", 5, 2),
+    },
+    tables=(*RACE, ("peak memory:", "{peak_bytes:bytes}")),
+    check=check,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

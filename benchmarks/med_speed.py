@@ -9,27 +9,23 @@ negatives and with negatives of every row. With RSCF scores are a pass each, and
 the filters of the entities.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from kgfast import MED, RSCF
-from kgfast.datasets import Dataset, synthetic
+from kgfast.datasets import Dataset
 from kgfast.models.base import Model
 from kgfast.training import Config, Trainer
 from kgfast.training.run import Run
-from lib import options as known_options
-from lib.bare_run import bare_run
-from lib.machine import facts, machine_line
+from lib.bare_run import bare_run, steps
+from lib.benchmark import Benchmark, Option, Options, Parser, graph_of
+from lib.columns import STEPS as STEPS_COLUMNS
 from lib.measure import Stopwatch
-from lib.options import QUICK_SIZES
-from lib.results import write_json
-from lib.tables import console, human_seconds, new_table, spread
+from lib.results import Row
 
 WARM_UP, STEPS = 2, 3  # of a turn
 GOAL = 1.25  # nested, as a multiple of the widest alone
@@ -37,7 +33,6 @@ NEGATIVES = {"shared": (512, 1024), "per_row": (1024, 64)}  # batch, negatives
 QUICK = {"shared": (64, 32), "per_row": (64, 8)}
 CASES = (("rotate", "shared"), ("rotate", "per_row"), ("rotate + rscf", "per_row"))
 WAYS = ("widest alone", "nested", "a pass each")
-LABELS = {"rotate": "RotatE", "rotate + rscf": "RotatE + RSCF"}
 
 
 class Apart(MED):
@@ -58,7 +53,7 @@ class FiltersApart(RSCF):
 def run_of(
     way: str, model: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tuple[int, int]
 ) -> Run:
-    """A run whose steps are timed; it has no folder and no evaluations."""
+    """Return a run whose steps are timed; it has no folder and no evaluations."""
     config = Config.from_dict(
         {
             "dataset": {"name": "synthetic"},
@@ -78,84 +73,51 @@ def run_of(
     return bare_run(trainer)
 
 
-def steps(run: Run, count: int) -> None:
-    """Make steps."""
-    for _ in range(count):
-        run.make_step()
-
-
-def measure(options: argparse.Namespace, graph: Dataset) -> Iterator[dict[str, Any]]:
-    """A row for each model, kind of negatives and way."""
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model, kind of negatives and way."""
+    graph = graph_of(options)
     for model, kind in CASES:
         sizes = (QUICK if options.quick else NEGATIVES)[kind]
-        runs = {way: run_of(way, model, kind, graph, options.dims, sizes) for way in WAYS}
-        contenders = {way: partial(steps, run, STEPS) for way, run in runs.items()}
-        for run in runs.values():
-            steps(run, WARM_UP)
-        timings = Stopwatch("cpu").interleave(contenders, options.rounds)
+        with torch.random.fork_rng():
+            runs = {way: run_of(way, model, kind, graph, options.dims, sizes) for way in WAYS}
+            contenders = {way: partial(steps, run, STEPS) for way, run in runs.items()}
+            for run in runs.values():
+                steps(run, WARM_UP)
+            timings = Stopwatch("cpu").interleave(contenders, options.rounds)
         for way, timing in timings.items():
-            seconds = timing.scaled(1 / STEPS)
             yield {
-                "benchmark": "med_speed",
                 "model": model,
                 "way": way,
                 "dims": list(options.dims),
                 "negatives": kind,
                 "batch": sizes[0],
                 "negatives_per_triple": sizes[1],
-                "seconds": seconds.as_dict(),
+                "seconds": timing.scaled(1 / STEPS).as_dict(),
                 "times_widest": timing.median / timings["widest alone"].median,
             }
 
 
-def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """The rows as a table."""
-    dims = ", ".join(map(str, rows[0]["dims"]))
-    table = new_table(
-        f"MED training steps, sub-models {dims}",
-        *("model", "negatives", "", "step", "min .. max", "x widest", "goal"),
-    )
-    for row in rows:
-        table.add_row(
-            LABELS[row["model"]],
-            f"{row['batch']} x {row['negatives_per_triple']} {row['negatives'].replace('_', ' ')}",
-            row["way"],
-            human_seconds(row["seconds"]["median"]),
-            spread(row["seconds"]),
-            f"{row['times_widest']:.2f}",
-            f"<= {GOAL}" if (row["model"], row["way"]) == ("rotate", "nested") else "",
-        )
-    out.print(table)
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line, checked."""
-    parser = known_options.new_parser(__doc__)
-    parser.add_argument("--dims", type=int, nargs="+", metavar="D", help="128 256 512 unless given")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each")
-    known_options.add_outputs(parser, "med-speed", plot=False)
-    options = parser.parse_args(arguments)
-    known_options.set_defaults(options, {"dims": [128, 256, 512]}, {"dims": [4, 8, 16]})
-    known_options.check_positive(parser, options, "rounds")
+def check(parser: Parser, options: Options) -> None:
+    """Check that sub-models grow."""
     if options.dims != sorted(set(options.dims)):
         parser.error(f"--dims must increase; got {options.dims}")
-    known_options.set_outputs(options, "med-speed")
-    return options
 
 
-def main() -> int:
-    """Measure, print, write."""
-    options = parse()
-    out, about = console(), facts("cpu")
-    out.print(machine_line(about), style="dim")
-    graph = synthetic(*(QUICK_SIZES if options.quick else ()))
-    with torch.random.fork_rng():
-        rows = [row | about for row in measure(options, graph)]
-    show(out, rows)
-    if options.json is not None:
-        write_json(options.json, {"rows": rows})
-    return 0
+def _goal(row: Row) -> str:
+    return f"<= {GOAL}" if (row["model"], row["way"]) == ("rotate", "nested") else ""
 
+
+BENCHMARK = Benchmark(
+    "med_speed",
+    __doc__,
+    {"steps": rows_of},
+    options={
+        "dims": Option("of the sub-models", [128, 256, 512], [4, 8, 16]),
+        "rounds": Option("turns of each", 5),
+    },
+    tables=(*STEPS_COLUMNS, ("goal:", _goal)),
+    check=check,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

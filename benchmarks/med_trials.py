@@ -8,19 +8,13 @@ configs/wn18rr/rotate_med_640d.yaml at a fifth of its dimensions, and is evaluat
 how soon sub-models learn, not how far they come.
 """
 
-import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-
-from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from lib import options as known_options
-from lib.options import QUICK_SIZES
-from lib.tables import new_table
-from lib.trials import write_and_show
+from lib.benchmark import Benchmark, Option, Options, graph_of, needs_data
+from lib.columns import MED_TRIALS
 
 STEPS, WIDEST = 2000, 128
 SEVEN = (32, 48, 64, 80, 96, 112, 128)
@@ -43,7 +37,7 @@ TRIALS: tuple[tuple[str, tuple[int, ...], dict[str, Any], float], ...] = (
 def config_of(
     dims: tuple[int, ...], options: dict[str, Any], gamma: float, *, root: str | None, quick: bool
 ) -> Config:
-    """The config of a trial."""
+    """Return the config of a trial."""
     shrink = 8 if quick else 1
     widths = [dim // shrink for dim in dims]
     steps = 4 if quick else STEPS
@@ -66,16 +60,15 @@ def config_of(
     )
 
 
-def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each trial."""
-    graph = synthetic(*QUICK_SIZES) if options.quick else None
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each trial."""
+    graph = graph_of(options) if options.quick else None
     for name, dims, changes, gamma in TRIALS:
         config = config_of(dims, changes, gamma, root=options.data, quick=options.quick)
-        trainer = Trainer(config, dataset=graph, progress=not options.quick)
+        trainer = Trainer(config, dataset=graph, progress=False)
         result = trainer.fit()
         by_dim = result.valid_of_submodels or {str(trainer.model.dim): result.valid}
         yield {
-            "benchmark": "med_trials",
             "graph": trainer.dataset.name,
             "trial": name,
             "dims": [int(dim) for dim in by_dim],
@@ -85,38 +78,14 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         }
 
 
-def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """The rows as a table."""
-    title = f"MRR on valid after {rows[0]['steps']:,} steps, {rows[0]['graph']}"
-    table = new_table(title, "", "narrowest", "widest")
-    for row in rows:
-        table.add_row(row["trial"], *ends(row))
-    out.print(table)
-
-
-def ends(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The narrowest and the widest sub-model's MRR, each with its dimensions; one is the widest."""
-    shown = [f"{row['mrr'][str(dim)]:.3f} ({dim})" for dim in row["dims"]]
-    return ("", shown[0]) if len(shown) == 1 else (shown[0], shown[-1])
-
-
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = known_options.new_parser(__doc__, quick="a synthetic graph: a smoke test")
-    parser.add_argument("--data", metavar="DIR", help="a folder of WN18RR")
-    known_options.add_outputs(parser, "med-trials", plot=False)
-    options = parser.parse_args()
-    known_options.check_data(parser, options)
-    known_options.set_outputs(options, "med-trials")
-    return options
-
-
-def main() -> int:
-    """Measure, print, write; after each trial what there is."""
-    options = parse()
-    write_and_show(measure(options), options.json, show)
-    return 0
-
+BENCHMARK = Benchmark(
+    "med_trials",
+    __doc__,
+    {"trials": rows_of},
+    options={"data": Option("a folder of WN18RR")},
+    tables=MED_TRIALS,
+    check=needs_data("WN18RR"),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -9,25 +9,19 @@ trials each, or as many as ten minutes allow. For comparison the base of the sam
 what `kgfast train` makes of it, is trained as well; all is evaluated on the valid set.
 """
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from kgfast.datasets import Dataset, load, synthetic
 from kgfast.extras.search import read_trials, search
 from kgfast.training import Config, Trainer
 from kgfast.training.build import load_dataset
-from lib import options as known_options
-from lib.machine import facts
-from lib.options import QUICK_SIZES
-from lib.results import read_rows, write_json
-from lib.tables import console, new_table
-from lib.trials import write_and_show
+from lib.benchmark import Benchmark, Option, Options, graph_of
+from lib.columns import SEARCHES
+from lib.results import Row
 
 SYNTHETIC = (2000, 12, 12000, 500, 500)
 RANGES = {
@@ -39,7 +33,7 @@ RANGES = {
 
 
 def config_of(graph: Dataset, steps: int, trials: int) -> Config:
-    """The config of a search; its base has the values that sections have by default."""
+    """Return the config of a search; its base has the values that sections have by default."""
     return Config.from_dict(
         {
             "dataset": {"name": graph.name},
@@ -58,21 +52,21 @@ def config_of(graph: Dataset, steps: int, trials: int) -> Config:
     )
 
 
-def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each graph."""
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each graph, or that of a search that is added."""
+    if options.add is not None:
+        yield added(options.add, options.note)
+        return
     steps, trials = (9, 3) if options.quick else (2700, 24)
-    graphs = [synthetic(*(QUICK_SIZES if options.quick else SYNTHETIC))]
+    graphs = [graph_of(options) if options.quick else synthetic(*SYNTHETIC)]
     if options.data:
         graphs.append(load(options.data, "WN18RR"))
     for graph in graphs:
         config = config_of(graph, steps, trials)
         base = Trainer(config, dataset=graph, progress=False).fit()
         with tempfile.TemporaryDirectory() as folder:
-            found = search(
-                config, Path(folder) / "search", dataset=graph, progress=not options.quick
-            )
+            found = search(config, Path(folder) / "search", dataset=graph, progress=False)
         yield {
-            "benchmark": "search_trials",
             "graph": graph.name,
             "entities": graph.num_entities,
             "steps": steps,
@@ -85,13 +79,12 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def added(folder: Path, note: str | None) -> dict[str, Any]:
-    """The row of a search that `kgfast search` ran."""
+    """Return the row of a search that `kgfast search` ran."""
     config, found = Config.from_yaml(folder / "config.yaml"), read_trials(folder)
     name = f"{config.dataset.name}, {config.model.name} at {config.model.base_dim} dimensions"
     values = config.to_dict()
     values["dataset"].pop("root")  # a folder of the machine that ran it
     return {
-        "benchmark": "search_trials",
         "graph": name,
         "entities": load_dataset(config).num_entities,
         "steps": config.train.steps or config.train.epochs,
@@ -100,48 +93,28 @@ def added(folder: Path, note: str | None) -> dict[str, Any]:
         "base_seconds": None,
         "seconds": found.seconds,
         **found.to_dict(),
-        **facts("cpu"),
         "command": "kgfast search --config FILE --set dataset.root=DIR",
         "note": note,
     }
 
 
-def show(out: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """The rows as a table."""
-    table = new_table("MRR on valid", "graph", "base", "best", "trials", "minutes")
-    for row in rows:
-        best = max((it["mrr"] or 0.0) for it in row["trials"] if it["outcome"] == "done")
-        minutes = f"{row['seconds'] / 60:.1f}"
-        base = "" if row["base_mrr"] is None else f"{row['base_mrr']:.4f}"
-        cells = base, f"{best:.4f}", str(len(row["trials"])), minutes
-        table.add_row(row["graph"], *cells)
-    out.print(table)
+def stays(row: Row, rows: Sequence[Row], options: Options) -> bool:
+    """Return whether a row stays in the file: those of other graphs than the one that is added."""
+    return options.add is not None and row["graph"] != rows[0]["graph"]
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = known_options.new_parser(__doc__, quick="a synthetic graph: a smoke test")
-    parser.add_argument("--data", metavar="DIR", help="a folder of WN18RR")
-    parser.add_argument("--add", type=Path, metavar="SEARCH", help="the folder of a search")
-    parser.add_argument("--note", help="of what was added: what else ran on the machine")
-    known_options.add_outputs(parser, "search-trials", plot=False)
-    options = parser.parse_args()
-    known_options.set_outputs(options, "search-trials")
-    return options
-
-
-def main() -> int:
-    """Measure, print, write; after each graph what there is."""
-    options = parse()
-    if options.add is not None:
-        row = added(options.add, options.note)
-        others = [it for it in read_rows(options.json) if it["graph"] != row["graph"]]
-        write_json(options.json, {"rows": [*others, row]})
-        show(console(), [row])
-        return 0
-    write_and_show(measure(options), options.json, show)
-    return 0
-
+BENCHMARK = Benchmark(
+    "search_trials",
+    __doc__,
+    {"searches": rows_of},
+    options={
+        "data": Option("a folder of WN18RR"),
+        "add": Option("the folder of a search", keywords={"type": Path, "metavar": "SEARCH"}),
+        "note": Option("of what was added: what else ran on the machine"),
+    },
+    tables=SEARCHES,
+    stays=stays,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.negatives import NegativeLoss, Sampled
-from kgfast.kernels.operands import Need, Operands, Prepared
+from kgfast.kernels.operands import Need
 from kgfast.kernels.scores import get_score
 from kgfast.kernels.triton import backend
 from kgfast.kernels.triton.negatives import NEGATIVES
@@ -32,7 +31,7 @@ from lib.machine import facts
 from lib.results import RESULTS, write_json
 from lib.roofline import GPUS, WARP, clocks_of, limit_of, programs_resident
 from lib.roofline_times import SMALL_TABLE, SUM_BLOCK, launches, loss_launches, predictions
-from lib.tables import console, human_seconds
+from lib.tables import Columns, console, console_table
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import aot
@@ -78,9 +77,8 @@ def best(score: str) -> Callable[[int], Launches]:
     """``topk``."""
 
     def record(arch: int) -> Launches:
-        queries, table = tables(score, 1000)
+        operands = operands_of(*tables(score, 1000), score)
         with aot.recorded(arch) as recorded:
-            operands = Operands(queries, Prepared(table, get_score(score)))
             backend.topk(operands, 5, None, Checks(deferred=True))
         return recorded
 
@@ -91,10 +89,9 @@ def pairs(score: str, per_row: int | None) -> Callable[[int], Launches]:
     """Scores and gradients of all pairs, or of ``per_row`` a query."""
 
     def record(arch: int) -> Launches:
-        queries, table = tables(score, 1000)
+        operands = operands_of(*tables(score, 1000), score)
         index = None if per_row is None else torch.zeros(1000, per_row, dtype=torch.int64)
         with aot.recorded(arch) as recorded:
-            operands = Operands(queries, Prepared(table, get_score(score)))
             grad = torch.zeros_like(backend.scores(operands, index))
             backend.backward(operands, grad, index, need=Need(True, True, False))
         return recorded
@@ -160,27 +157,6 @@ OF_ARCH = {  # of others than sm_90 the ranks of many queries and a loss: compil
         tuple(name for name in WORKLOADS if name.startswith("ranks, l") or name == "bce: rotate"),
     ),
 }
-
-
-def main() -> None:
-    """Compile, predict, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", type=Path, default=RESULTS / "static-roofline.json")
-    arguments = parser.parse_args()
-    kernels = [row for arch in (90, 80, 100) for row in kernel_rows(arch, OF_ARCH[arch])]
-    predicted = list(predictions())
-    print_kernels(kernels)
-    print_predictions(predicted)
-    write_json(
-        arguments.json,
-        {
-            "what": "predictions from compiled code; nothing here was run on a GPU",
-            **facts("cpu"),
-            "assumed": [asdict(gpu) for gpu in GPUS],
-            "kernels": kernels,
-            "predictions": predicted,
-        },
-    )
 
 
 def kernel_rows(arch: int, workloads: Sequence[str] = tuple(WORKLOADS)) -> Iterator[dict[str, Any]]:
@@ -260,40 +236,47 @@ def sweep_facts(launch: Any, code: Any, arch: int, loops_beside: int = 0) -> dic
     }
 
 
-def print_kernels(rows: Sequence[dict[str, Any]]) -> None:
-    """One line a kernel and architecture."""
-    table = Table(title="Compiled kernels (static; nothing was run)")
-    for name in ("arch", "kernel", "score", "tile", "registers", "stack", "shared", "warps/SM"):
-        table.add_column(name, justify="left" if name in ("arch", "kernel", "score") else "right")
-    for name in ("slots/element", "with fold", "words", "limit"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        tile = "x".join(map(str, row["tile"])) if "tile" in row else ""
-        table.add_row(
-            row["arch"],
-            row["kernel"],
-            row["score"],
-            tile,
-            *(str(row[name]) for name in ("registers", "stack", "shared", "warps_resident")),
-            *(str(row.get(name, "")) for name in ("slots", "slots_with_fold", "words", "limit")),
-        )
-    console().print(table)
+KERNELS: Columns = (
+    ("arch", "{arch}"),
+    ("kernel", "{kernel}"),
+    ("score", "{score}"),
+    ("tile:", "{tile[0]}x{tile[1]}"),
+    ("registers:", "{registers}"),
+    ("stack:", "{stack}"),
+    ("shared:", "{shared}"),
+    ("warps/SM:", "{warps_resident}"),
+    ("slots/element:", "{slots}"),
+    ("with fold:", "{slots_with_fold}"),
+    ("words:", "{words}"),
+    ("limit:", "{limit}"),
+)
+PREDICTED: Columns = (
+    ("GPU", "{gpu}"),
+    ("clock:", "{ghz} GHz"),
+    ("work", "{work}"),
+    ("limit:", "{limit}"),
+    ("total:", "{total_seconds:time}"),
+)
 
 
-def print_predictions(rows: Sequence[dict[str, Any]]) -> None:
-    """One line a GPU and piece of work."""
-    table = Table(title="PREDICTED times (not measured)")
-    for name in ("GPU", "clock", "work", "limit", "total"):
-        table.add_column(name, justify="left" if name in ("GPU", "work", "limit") else "right")
-    for row in rows:
-        table.add_row(
-            row["gpu"],
-            f"{row['ghz']} GHz",
-            row["work"],
-            row["limit"],
-            human_seconds(row["total_seconds"]),
-        )
-    console().print(table)
+def main() -> None:
+    """Compile, predict, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", type=Path, default=RESULTS / "static-roofline.json")
+    arguments = parser.parse_args()
+    kernels = [row for arch in (90, 80, 100) for row in kernel_rows(arch, OF_ARCH[arch])]
+    predicted = list(predictions())
+    out = console()
+    out.print(console_table("Compiled kernels (static; nothing was run)", KERNELS, kernels))
+    out.print(console_table("PREDICTED times (not measured)", PREDICTED, predicted))
+    found = {
+        "what": "predictions from compiled code; nothing here was run on a GPU",
+        **facts("cpu"),
+        "assumed": [asdict(gpu) for gpu in GPUS],
+        "kernels": kernels,
+        "predictions": predicted,
+    }
+    write_json(arguments.json, found)
 
 
 if __name__ == "__main__":

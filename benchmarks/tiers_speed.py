@@ -10,13 +10,10 @@ Counts with and without are compared, and a sample with the float64 specificatio
 they differ).
 """
 
-import argparse
-import os
 import statistics
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,40 +23,26 @@ from torch import Tensor
 import kgfast
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
-from lib import options as known_options
-from lib.bench import embeddings, kgfast_counts
-from lib.machine import facts, machine_line
-from lib.measure import Timing
+from lib.bench import embeddings, environment, equals_reference, kgfast_counts
+from lib.benchmark import Benchmark, Option, Options, graph_of
+from lib.columns import TIERS
+from lib.measure import Timing, take_turns
 from lib.peers.ranks import Work
-from lib.results import write_json
-from lib.tables import console
+from lib.results import Rows
 
 REFERENCE_QUERIES = 2  # checked against the specification
 NORMAL = ("l1", "l2")  # scores of normal numbers
 LINEAR = ("l1", "rotate")  # scores that the linear tier serves
 
 
-@contextmanager
-def tiers_set(value: str) -> Iterator[None]:
-    """``KGFAST_TIERS`` for a while."""
-    before = os.environ.get("KGFAST_TIERS")
-    os.environ["KGFAST_TIERS"] = value
-    try:
-        yield
-    finally:
-        os.environ.pop("KGFAST_TIERS")
-        if before is not None:
-            os.environ["KGFAST_TIERS"] = before
-
-
-def works(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Work]]:
-    """What is swept, and what to say of it."""
-    graph = kgfast.datasets.synthetic(*(known_options.QUICK_SIZES if options.quick else ()))
+def works(options: Options) -> Iterator[tuple[dict[str, Any], Work]]:
+    """Yield what is swept, and what to say of it."""
+    graph = graph_of(options)
     for dim in options.dims:
         for table in ("random", "planted"):
             model = kgfast.RotatE(*embeddings(graph, table, dim), relation_format="phase")
             yield from sides(options, model, graph.test.hrt, {"table": table, "dim": dim})
-    for run in options.run:
+    for run in options.run or ():
         loaded = kgfast.load_run(run)
         if loaded.dataset is None or not isinstance(loaded.model, kgfast.RotatE):
             raise SystemExit(f"--run {run}: not a run of RotatE whose dataset is at hand")
@@ -77,9 +60,9 @@ def works(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Work]]:
 
 
 def sides(
-    options: argparse.Namespace, model: kgfast.RotatE, hrt: Tensor, told: dict[str, Any]
+    options: Options, model: kgfast.RotatE, hrt: Tensor, told: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], Work]]:
-    """Tail and head queries of a model for test triples."""
+    """Yield tail and head queries of a model for test triples."""
     chosen = torch.randperm(len(hrt), generator=torch.Generator().manual_seed(0))
     heads, relations, tails = hrt[chosen[: options.queries]].T.contiguous()
     for side, anchors, targets in (("tail", heads, tails), ("head", tails, heads)):
@@ -92,111 +75,87 @@ def sides(
 
 
 def sets_of(score: str) -> list[str]:
-    """Values of ``KGFAST_TIERS``: each tier that serves a score alone, and all of them."""
+    """Return values of ``KGFAST_TIERS``: each tier that serves a score alone, and all of them."""
     names = ("linear", "fp16") if score in LINEAR else ("fp16",)
     each = [name for name in names if name in tiers.available(cpu.isa())]
     return list(dict.fromkeys([*each, ",".join(each)])) if each else []
 
 
-def pairs_so_far() -> tuple[int, ...]:
-    """Since the process began: decided by linear, swept by fp16, gathered by either, canonical."""
+def pairs_so_far() -> Tensor:
+    """Count pairs: decided by linear, swept by fp16, gathered by either, canonical."""
     _, decided, near, canonical = cpu.extension.linear_pairs()
     swept, gathered, more = cpu.extension.tier_pairs()
-    return decided, swept, near + gathered, canonical + more
+    return torch.tensor([decided, swept, near + gathered, canonical + more], dtype=torch.float64)
+
+
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row for each table, side and set of tiers, if there are tiers."""
+    if not cpu.is_available() or not sets_of("rotate"):
+        return
+    for told, work in works(options):
+        for row in measured(work, told["score"], options.rounds):
+            yield {"extrapolated": False} | told | row
 
 
 def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
-    """Of each set of tiers: seconds with and without it, shares of pairs, whether counts agree."""
-    sets = sets_of(score)
-    seconds: dict[str, list[float]] = {value: [] for value in ("none", *sets)}
-    counts, pairs = {}, {}
-    for _ in range(rounds + 1):  # the first warms up
-        for value, times in seconds.items():
-            with tiers_set(value):
-                before, start = pairs_so_far(), time.thread_time()
+    """Yield seconds with and without each set of tiers, shares of pairs, and the checks."""
+    sets, counts, pairs = sets_of(score), {}, {}
+
+    def with_tiers(value: str) -> Callable[[], None]:
+        def count() -> None:
+            with environment("KGFAST_TIERS", value):
+                before = pairs_so_far()
                 counts[value] = kgfast_counts(work, score)
-                times.append(time.thread_time() - start)
-                after = pairs_so_far()
-            pairs[value] = [b - a for a, b in zip(before, after, strict=True)]
-    kept = {value: times[1:] for value, times in seconds.items()}
+                pairs[value] = pairs_so_far() - before
+
+        return count
+
+    found = take_turns({value: with_tiers(value) for value in ("none", *sets)}, rounds + 1)
+    seconds = {value: turns[1:] for value, turns in found.items()}  # the first warms up
     distinct = len(work.queries.unique(dim=0)) * len(work.table)
     for value in sets:
-        ratios = [a / b for a, b in zip(kept["none"], kept[value], strict=True)]
-        shares = ("decided", "swept", "gathered", "canonical")
+        ratios = [a / b for a, b in zip(seconds["none"], seconds[value], strict=True)]
+        few = slice(REFERENCE_QUERIES)
+        part = Work(work.queries[few], work.table, work.targets[few])
+        shares = (pairs[value] / distinct).tolist()
         yield {
             "tiers": value,
             "queries": len(work.queries),
             "entities": len(work.table),
-            "cpu_seconds": {name: Timing.of(kept[name]).as_dict() for name in ("none", value)},
+            "cpu_seconds": {name: Timing.of(seconds[name]).as_dict() for name in ("none", value)},
             "times_faster": {
                 "median": statistics.median(ratios),
                 "min": min(ratios),
                 "max": max(ratios),
             },
-            **{name: count / distinct for name, count in zip(shares, pairs[value], strict=True)},
-            "same_counts": all(
-                torch.equal(a, b) for a, b in zip(counts["none"], counts[value], strict=True)
+            **dict(zip(("decided", "swept", "gathered", "canonical"), shares, strict=True)),
+            "same_counts": all(map(torch.equal, counts["none"], counts[value])),
+            "equals_reference": equals_reference(
+                partial(kgfast_counts, part, score), counts[value]
             ),
-            "equals_reference": equals_reference(work, score, counts[value]),
         }
 
 
-def equals_reference(work: Work, score: str, found: tuple[Tensor, Tensor | None]) -> bool:
-    """Whether the first queries' counts are the specification's."""
-    few = slice(REFERENCE_QUERIES)
-    with kgfast.use_backend("reference"):
-        part = Work(work.queries[few], work.table, work.targets[few])
-        expected = kgfast_counts(part, score)
-    return all(
-        ours is not None and theirs is not None and torch.equal(ours[few], theirs)
-        for ours, theirs in zip(found, expected, strict=True)
-    )
+def notes(rows: Rows) -> Iterator[str]:
+    """Say so where there is nothing to compare."""
+    if not rows:
+        yield "this machine or build has no tiers of distances: nothing to compare"
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line, checked."""
-    parser = known_options.new_parser(__doc__)
-    parser.add_argument("--dims", type=int, nargs="+", metavar="D", help="features")
-    parser.add_argument("--queries", type=int, metavar="N", help="of each table and side")
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each")
-    parser.add_argument("--run", type=Path, action="append", default=[], metavar="DIR")
-    known_options.add_outputs(parser, "tiers-speed", plot=False)
-    options = parser.parse_args(arguments)
-    whole = {"dims": [128, 512], "queries": 512, "rounds": 5}
-    quick = {"dims": [16], "queries": 33, "rounds": 2}
-    known_options.set_defaults(options, whole, quick)
-    known_options.check_positive(parser, options, "queries", "rounds")
-    known_options.set_outputs(options, "tiers-speed")
-    return options
-
-
-def line_of(row: dict[str, Any]) -> str:
-    """What the console shows of a row."""
-    return (
-        f"{row['score']:<7}{row['dim']:>4} {row['table']:<18}{row['side']:<5}{row['tiers']:<12}"
-        f"{row['times_faster']['median']:5.2f}x  decided {row['decided']:6.1%}  "
-        f"swept {row['swept']:6.1%}  gathered {row['gathered']:6.2%}  "
-        f"canonical {row['canonical']:7.3%}"
-    )
-
-
-def main() -> int:
-    """Measure, print, write; 1 if an answer differs from the specification."""
-    options, out, about = parse(), console(), facts("cpu")
-    if not cpu.is_available() or not sets_of("rotate"):
-        out.print("this machine or build has no tiers of distances: nothing to compare")
-        return 0
-    torch.set_num_threads(1)
-    out.print(machine_line(about), style="dim")
-    rows = []
-    for told, work in works(options):
-        for found in measured(work, told["score"], options.rounds):
-            rows.append({"benchmark": "tiers_speed", "extrapolated": False} | told | found | about)
-            out.print(line_of(rows[-1]))
-        if options.json is not None:  # after each: a run that is stopped keeps what there is
-            write_json(options.json, {"rows": rows})
-    return 0 if all(row["same_counts"] and row["equals_reference"] for row in rows) else 1
-
+BENCHMARK = Benchmark(
+    "tiers_speed",
+    __doc__,
+    {"ranks": rows_of},
+    options={
+        "dims": Option("features", [128, 512], [16]),
+        "queries": Option("queries of each table and side", 512, 33),
+        "rounds": Option("turns of each", 5, 2),
+        "run": Option("the folder of a run", keywords={"type": Path, "action": "append"}),
+    },
+    tables=TIERS,
+    notes=notes,
+    threads=1,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -10,9 +10,8 @@ take turns, and medians are compared. Ids are compared too: a sample of kgfast's
 specification (exit code 1 if they differ), the peers' with kgfast's.
 """
 
-import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,26 +21,24 @@ import kgfast
 from kgfast import ops
 from lib.bench import (
     BATCH,
-    Bench,
+    OPTIONS,
     Contender,
-    checked,
+    Race,
+    built,
+    differs,
     embeddings,
+    equals_reference,
     kgfast_counts,
-    new_parser,
-    rotate_model,
-    rotate_work,
 )
+from lib.benchmark import Benchmark, Option, Options
+from lib.columns import NAMES, RACE_WORK
 from lib.machine import available_memory
 from lib.peers import topk as peers
 from lib.peers.ranks import PyKEEN
 from lib.peers.topk import Best, Search
-from lib.results import Rows, find
-from lib.tables import LABELS, race_table, ratio_lines
+from lib.results import Row, Rows, find, of_section
+from lib.tables import Columns
 
-CONTENDERS = LABELS | {
-    "counts": "kgfast.rank_counts, the same queries",
-    "pykeen": "PyKEEN's predict_target",
-}
 REFERENCE_QUERIES = 4  # checked against the specification
 REFERENCE_ROWS = 1 << 21  # of a larger table; its first rows are searched once more
 HEAD = (40_000, 50_011, 64)  # hidden states, outputs, width
@@ -50,217 +47,170 @@ QUICK_HEAD, QUICK_OUTPUTS = (300, 501, 8), (4, 20_000, 8)
 PREDICTIONS = 8  # queries, one at a time
 
 
-def rotate_section(bench: Bench) -> None:
-    """The k best tails; `counts` is the rank of one target in place of the k best."""
-    for dim in bench.options.dims:
-        for table in bench.options.tables:
-            work = rotate_work(bench, table, dim, BATCH)
-            search = Search(work.queries, work.table, bench.options.k)
+def rotate_rows(options: Options) -> Iterator[Row]:
+    """Yield the k best tails; `counts` is the rank of one target in place of the k best."""
+    race = Race(options)
+    for dim in options.dims:
+        for table in options.tables:
+            work = race.rotate_work(table, dim, BATCH)
+            search = Search(work.queries, work.table, options.k)
             contenders = {
                 "kgfast": partial(best_of, search, "rotate"),
                 "counts": partial(kgfast_counts, work),
             }
-            built, missing = bench.build(
-                {
-                    "compile": partial(peers.compiled, search),
-                    "eager": partial(peers.eager, search),
-                    "keops": partial(peers.keops, search),
-                }
-            )
+            makers = {
+                "compile": partial(peers.compiled, search),
+                "eager": partial(peers.eager, search),
+                "keops": partial(peers.keops, search),
+            }
             what = {"dim": dim, "table": table, "k": search.k, "batch": BATCH}
-            race(bench, "rotate", search, "rotate", contenders | built, what)
-            bench.add_missing("rotate", missing, what)
-    title = f"RotatE, the {bench.options.k} best of {BATCH} queries"
-    print_race(bench, "rotate", title)
+            yield from compared(race, ("rotate", "rotate"), search, contenders, makers, what)
 
 
-def head_section(bench: Bench) -> None:
-    """Greedy decoding of an output head."""
-    search = normal_search(bench, QUICK_HEAD if bench.options.quick else HEAD)
-    contenders = {"kgfast": partial(best_of, search, "dot")}
-    built, _ = bench.build({"eager": partial(peers.eager_head, search)})
-    outputs_race(bench, "head", search, contenders | built)
-    print_race(bench, "head", f"An output head: the best of {len(search.table):,} outputs")
+def head_rows(options: Options) -> Iterator[Row]:
+    """Yield greedy decoding of an output head."""
+    search = normal_search(options, QUICK_HEAD if options.quick else HEAD)
+    yield from outputs_race(options, "head", search, partial(peers.eager_head, search))
 
 
-def outputs_section(bench: Bench) -> None:
-    """Outputs by the million."""
-    sizes = QUICK_OUTPUTS if bench.options.quick else OUTPUTS
-    needed = 2 * 4 * sizes[1] * sizes[2]  # a copy is made on the way to a GPU
-    if available_memory() < needed:
-        print_race(bench, "outputs", "Many outputs: too large for the memory here")
+def outputs_rows(options: Options) -> Iterator[Row]:
+    """Yield outputs by the million, where they fit into memory."""
+    sizes = QUICK_OUTPUTS if options.quick else OUTPUTS
+    if available_memory() < 2 * 4 * sizes[1] * sizes[2]:  # a copy is made on the way to a GPU
         return
-    search = normal_search(bench, sizes)
-    contenders = {"kgfast": partial(best_of, search, "dot")}
-    built, _ = bench.build({"eager": lambda: peers.ChunkedRows(search, peers.dot_block, 1 << 18)})
-    outputs_race(bench, "outputs", search, contenders | built)
-    print_race(bench, "outputs", f"Many outputs: the best of {len(search.table):,}")
+    search = normal_search(options, sizes)
+    chunked = partial(peers.ChunkedRows, search, peers.dot_block, 1 << 18)
+    yield from outputs_race(options, "outputs", search, chunked)
 
 
-def normal_search(bench: Bench, sizes: tuple[int, int, int]) -> Search:
-    """Normal numbers."""
+def normal_search(options: Options, sizes: tuple[int, int, int]) -> Search:
+    """Return a search among normal numbers."""
     batch, outputs, width = sizes
     generator = torch.Generator().manual_seed(0)
     return Search(
-        torch.randn(batch, width, generator=generator).to(bench.device),
-        torch.randn(outputs, width, generator=generator).to(bench.device),
+        torch.randn(batch, width, generator=generator).to(options.device),
+        torch.randn(outputs, width, generator=generator).to(options.device),
         1,
     )
 
 
-def outputs_race(
-    bench: Bench, section: str, search: Search, contenders: Mapping[str, Contender]
-) -> None:
-    """A race over dot products."""
-    batch, dim = search.queries.shape
-    what = {"dim": dim, "table": "normal", "k": search.k, "batch": batch}
-    race(bench, section, search, "dot", contenders, what | {"entities": len(search.table)})
+def outputs_race(options: Options, section: str, search: Search, eager: Contender) -> Iterator[Row]:
+    """Yield a race over dot products."""
+    (batch, dim), entities = search.queries.shape, len(search.table)
+    what = {"dim": dim, "table": "normal", "k": search.k, "batch": batch, "entities": entities}
+    contenders, makers = {"kgfast": partial(best_of, search, "dot")}, {"eager": eager}
+    yield from compared(Race(options), (section, "dot"), search, contenders, makers, what)
 
 
 def best_of(search: Search, score: str) -> Best:
-    """The unit of work by kgfast."""
+    """Search by kgfast."""
     return ops.topk(search.queries, search.table, search.k, score=score)
 
 
-def race(
-    bench: Bench,
-    section: str,
+def compared(
+    race: Race,
+    section: tuple[str, str],
     search: Search,
-    score: str,
     contenders: Mapping[str, Contender],
+    makers: Mapping[str, Contender],
     work: Mapping[str, Any],
-) -> None:
-    """Let all take turns, and compare the ids."""
-    answers, rows = bench.race(section, contenders, work)
-    for name, row in rows.items():
-        if name == "kgfast":
-            row["equals_reference"] = equals_reference(search, score)
-        elif name != "counts":
-            other = (answers[name][1] != answers["kgfast"][1]).any(1)
-            row |= {"compared_queries": len(other), "differing_queries": int(other.sum())}
-
-
-def equals_reference(search: Search, score: str) -> bool:
-    """Whether the first queries' answers are the specification's, to the last bit."""
+) -> Iterator[Row]:
+    """Let all take turns, and compare the ids; a section is named with its score."""
+    answers, rows = race.run(section[0], contenders, makers, work)
+    for name, found in answers.items():
+        if name not in ("kgfast", "counts"):
+            other = (found[1] != answers["kgfast"][1]).any(1)
+            rows[name] |= {"compared_queries": len(other), "differing_queries": int(other.sum())}
     few = Search(search.queries[:REFERENCE_QUERIES], search.table[:REFERENCE_ROWS], search.k)
-    with kgfast.use_backend("reference"):
-        expected = best_of(few, score)
-    found = best_of(search, score) if len(few.table) == len(search.table) else best_of(few, score)
-    return all(
-        torch.equal(ours[:REFERENCE_QUERIES], theirs)
-        for ours, theirs in zip(found, expected, strict=True)
-    )
+    call = partial(best_of, few, section[1])
+    found = answers["kgfast"] if len(few.table) == len(search.table) else call()
+    rows["kgfast"]["equals_reference"] = equals_reference(call, found)
+    yield from rows.values()
 
 
-def prediction_section(bench: Bench) -> None:
-    """One (head, relation, ?) at a time, as predict_target takes them."""
-    k = bench.options.k
-    for dim in bench.options.dims:
-        entity, phase = embeddings(bench.graph, "planted", dim)
-        heads, relations, _ = bench.graph.test.hrt[:PREDICTIONS].T.tolist()
-        contenders: dict[str, Contender] = {}
-        model: Any = rotate_model(bench, "planted", dim)
-        built, missing = bench.build(
-            {"pykeen": partial(PyKEEN, bench.graph, entity, phase, bench.device)}
-        )
-        if built:
-            pykeen = built["pykeen"]
-            model = pykeen.by_kgfast()
-            contenders["pykeen"] = partial(
-                one_by_one, partial(peers.predict_target, pykeen, k=k), heads, relations
-            )
-        contenders = {
-            "kgfast": partial(one_by_one, partial(predict, model, k=k), heads, relations)
-        } | contenders
-        found = {name: run() for name, run in contenders.items()}  # and warms up
-        timings = bench.stopwatch.interleave(contenders, bench.options.rounds)
+def prediction_rows(options: Options) -> Iterator[Row]:
+    """Yield one (head, relation, ?) at a time, as predict_target takes them."""
+    race, k = Race(options), options.k
+    for dim in options.dims:
+        planted = embeddings(race.graph, "planted", dim)
+        pairs = race.graph.test.hrt[:PREDICTIONS, :2].tolist()
+        makers = {"pykeen": partial(PyKEEN, race.graph, *planted, race.device)}
+        found, missing = built(makers if "pykeen" in options.peers else {})
+        model = found["pykeen"].by_kgfast() if found else race.model("planted", dim)
+        answer = {"kgfast": partial(predict, model)}
+        if found:
+            answer["pykeen"] = partial(peers.predict_target, found["pykeen"])
+        contenders = {name: partial(one_by_one, it, pairs, k) for name, it in answer.items()}
+        answers = {name: run() for name, run in contenders.items()}  # and warms up
+        timings = race.stopwatch.interleave(contenders, options.rounds)
         what = {"dim": dim, "table": "planted", "k": k, "batch": 1}
         one = {name: timing.scaled(1 / PREDICTIONS) for name, timing in timings.items()}
         for name, timing in one.items():
-            row = bench.add_timed("prediction", name, timing, one["kgfast"], what)
+            row = race.timed_row("prediction", name, timing, one["kgfast"], what)
             if name != "kgfast":
-                pairs = zip(found[name], found["kgfast"], strict=True)
-                differing = sum(theirs != ours for theirs, ours in pairs)
+                both = zip(answers[name], answers["kgfast"], strict=True)
+                differing = sum(theirs != ours for theirs, ours in both)
                 row |= {"compared_queries": PREDICTIONS, "differing_queries": differing}
-        bench.add_missing("prediction", missing, what)
-    print_race(bench, "prediction", f"One prediction of the {k} best tails")
+            yield row
+        for name, note in missing.items():
+            yield race.row("prediction", name, **what, seconds=None, note=note)
 
 
 def predict(model: Any, head: int, relation: int, k: int) -> list[int]:
-    """One prediction by kgfast."""
+    """Predict once by kgfast."""
     ids: list[list[int]] = kgfast.topk(model, heads=head, relations=relation, k=k).ids.tolist()
     return ids[0]
 
 
-def one_by_one(answer: Contender, heads: list[int], relations: list[int]) -> list[list[int]]:
-    """Each query in a call of its own."""
-    return [
-        answer(head=head, relation=relation)
-        for head, relation in zip(heads, relations, strict=True)
-    ]
+def one_by_one(answer: Contender, pairs: list[list[int]], k: int) -> list[list[int]]:
+    """Answer each query in a call of its own."""
+    return [answer(head, relation, k) for head, relation in pairs]
 
 
-def print_race(bench: Bench, section: str, title: str) -> None:
-    """One line per contender of a section."""
-    rows = [row for row in bench.rows if row["section"] == section]
-    bench.out.print(race_table(title, rows, CONTENDERS, "other ids", _differs))
-
-
-def _differs(row: Mapping[str, Any]) -> str:
-    if row.get("equals_reference") is False:
-        return "[bold red]NOT the specification's[/]"
-    if row.get("equals_reference"):
-        return "= reference"
-    return f"{row['differing_queries']} queries" if "differing_queries" in row else ""
-
-
-def ratios(rows: Rows) -> list[dict[str, str]]:
-    """What the benchmark is for: what, measured, goal."""
-    lines = []
-    dim = max((row["dim"] for row in rows if row["section"] == "rotate"), default=0)
+def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
+    """Yield what the benchmark is for: what, measured, goal."""
+    dim = max((row["dim"] for row in of_section(rows, "rotate")), default=0)
     for table in ("random", "planted"):
-        for contender, goal in (
-            ("counts", "<= 1.3x"),
-            ("compile", ""),
-            ("eager", ""),
-            ("keops", ""),
-        ):
+        what = f"rotate, {BATCH} queries, dim {dim}, {table}: kgfast against "
+        for contender in ("counts", "compile", "eager", "keops"):
             row = find(rows, "rotate", contender, dim=dim, table=table)
             if row is None:
                 continue
-            what = f"rotate, {BATCH} queries, dim {dim}, {table}: kgfast against "
-            times = row["times_kgfast"]
             if contender == "counts":
-                line = (what + "rank_counts, in time", f"{1 / times:.2f}x", goal)
+                yield what + "rank_counts, in time", f"{1 / row['times_kgfast']:.2f}x", "<= 1.3x"
             else:
-                line = (what + CONTENDERS[contender], f"{times:.1f}x", goal)
-            lines.append(line)
+                yield what + NAMES[contender], f"{row['times_kgfast']:.1f}x", ""
     for section, contender, what in (
         ("head", "eager", "output head: kgfast against matmul + topk in chunks"),
         ("outputs", "eager", "10 million outputs: kgfast against matmul + topk in chunks"),
         ("prediction", "pykeen", "one prediction: kgfast against PyKEEN's predict_target"),
     ):
-        found = [row for row in rows if row["section"] == section and row["contender"] == contender]
-        lines += [
-            (f"{what}, dim {row['dim']}", f"{row['times_kgfast']:.1f}x", ">= 1x")
-            for row in found
-            if row["seconds"]
-        ]
-    return ratio_lines(lines)
+        for row in of_section(rows, section):
+            if row["contender"] == contender and row["seconds"]:
+                yield f"{what}, dim {row['dim']}", f"{row['times_kgfast']:.1f}x", ">= 1x"
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line, checked."""
-    parser = new_parser(__doc__, "topk-speed")
-    parser.add_argument("-k", type=int, default=10, help="best candidates; 10 unless given")
-    return checked(parser, "topk-speed", arguments, "k")
-
-
-def main() -> int:
-    """Measure, print, write; 1 if an answer of kgfast's differs from the specification."""
-    sections = (rotate_section, head_section, outputs_section, prediction_section)
-    return Bench.of("topk_speed", parse()).run(sections, ratios, "draw_topk")
-
+BEST: Columns = (*RACE_WORK, ("other ids:", differs))
+BENCHMARK = Benchmark(
+    "topk_speed",
+    __doc__,
+    {
+        "rotate": rotate_rows,
+        "head": head_rows,
+        "outputs": outputs_rows,
+        "prediction": prediction_rows,
+    },
+    options=OPTIONS | {"k": Option("best candidates", 10)},
+    tables={
+        "rotate": ("RotatE, the {k} best of {batch} queries", BEST),
+        "head": ("An output head: the best of {entities:,} outputs", BEST),
+        "outputs": ("Many outputs: the best of {entities:,}", BEST),
+        "prediction": ("One prediction of the {k} best tails", BEST),
+    },
+    ratios=ratios,
+    picture="draw_topk",
+    has_device=True,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

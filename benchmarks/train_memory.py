@@ -8,26 +8,22 @@ the valid set, or so many triples of it, by every sub-model, and reads what the 
 each evaluation, what the allocator gives back aside, and how much more it held at its peak.
 """
 
-import argparse
 import gc
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import kgfast
 from kgfast.eval.ranks import Ranks
 from kgfast.training import Config, Trainer
-from lib import options as known_options
-from lib.bare_run import bare_run
-from lib.machine import facts, machine_line
+from lib.bare_run import bare_run, steps
+from lib.benchmark import Benchmark, Option, Options, graph_of, needs_data
+from lib.columns import EVALUATIONS
 from lib.measure import PeakMemory, Stopwatch, resident_bytes, return_free_memory
-from lib.options import QUICK_SIZES
-from lib.pages import ROOT
-from lib.results import write_json
-from lib.tables import console, human_bytes, human_seconds
+from lib.results import ROOT
 
 CONFIG = ROOT / "configs" / "wn18rr" / "rotate_med_rscf.yaml"
 QUICK = ("model.base_dim=16", "med.dims=[4,8,16]", "data.train_bs=64")
@@ -39,7 +35,7 @@ class Watched(Trainer):
     rows: list[dict[str, Any]]
 
     def evaluate(self, split: str = "test") -> Ranks | dict[int, Ranks]:
-        """As :meth:`Trainer.evaluate`."""
+        """Evaluate as :meth:`Trainer.evaluate` does."""
         stopwatch, found = Stopwatch(self.device.type), []
         with PeakMemory(self.device.type) as peak:
             seconds = stopwatch.seconds(lambda: found.append(super(Watched, self).evaluate(split)))
@@ -57,7 +53,6 @@ class Watched(Trainer):
 
 
 def _held(device: torch.device) -> int:
-    """What the process holds on the device."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated()
     gc.collect()
@@ -65,12 +60,11 @@ def _held(device: torch.device) -> int:
     return resident_bytes()
 
 
-def trainer_of(options: argparse.Namespace) -> Watched:
-    """The trainer of the config, on its data or on a synthetic graph."""
+def trainer_of(options: Options) -> Watched:
+    """Return the trainer of the config, on its data or on a synthetic graph."""
     changes = list(QUICK) if options.quick else [f"dataset.root={options.data}"]
     config = Config.from_yaml(options.config, [*changes, f"device={options.device}"])
-    graph = kgfast.datasets.synthetic(*QUICK_SIZES) if options.quick else None
-    trainer = Watched(config, dataset=graph, progress=False)
+    trainer = Watched(config, dataset=graph_of(options) if options.quick else None, progress=False)
     if options.triples is not None:
         valid = trainer.dataset.valid
         trainer.dataset = replace(trainer.dataset, valid=valid[: options.triples])
@@ -78,66 +72,40 @@ def trainer_of(options: argparse.Namespace) -> Watched:
     return trainer
 
 
-def measure(trainer: Watched, evaluations: int, every: int) -> list[dict[str, Any]]:
-    """Train and evaluate in turns; a row for each evaluation."""
-    run = bare_run(trainer)
-    for _ in range(evaluations):
-        before = run.state.seconds_training
-        for _ in range(every):
-            run.make_step()
-        run.evaluated("valid")
-        trainer.rows[-1] |= {
-            "step": run.state.step,
-            "seconds_per_step": (run.state.seconds_training - before) / every,
-        }
-    return trainer.rows
-
-
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = known_options.new_parser(__doc__, quick="a tiny model: a smoke test")
-    parser.add_argument("--config", type=Path, default=CONFIG)
-    parser.add_argument("--data", metavar="DIR", help="where the dataset of the config is")
-    parser.add_argument("--evaluations", type=int, default=3)
-    parser.add_argument("--every", type=int, default=20, help="steps between them")
-    parser.add_argument("--triples", type=int, help="of the valid set; all unless given")
-    known_options.add_device(parser)
-    known_options.add_outputs(parser, "train-memory", plot=False)
-    options = parser.parse_args()
-    known_options.check_positive(parser, options, "evaluations", "every", "triples")
-    known_options.check_data(parser, options)
-    known_options.set_outputs(options, "train-memory")
-    return options
-
-
-def main() -> int:
-    """Measure, print, write."""
-    options = parse()
-    out, about = console(), facts(options.device)
-    out.print(machine_line(about) + "\n", style="dim")
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Train and evaluate in turns; yield a row for each evaluation."""
     trainer = trainer_of(options)
-    med = trainer.config.med
-    known = {
-        "benchmark": "train_memory",
-        "config": options.config.stem,
-        "graph": trainer.dataset.name,
-        "dims": [trainer.model.dim] if med is None else med.dims,
-        "triples": len(trainer.dataset.valid),
-        **about,
-    }
-    with out.status("training and evaluating ..."):
-        rows = [known | row for row in measure(trainer, options.evaluations, options.every)]
-    for row in rows:
-        out.print(
-            f"step {row['step']}: {human_bytes(row['resident_bytes'])} held after the evaluation, "
-            f"{human_bytes(max(0, row['peak_bytes']))} more within it; "
-            f"{human_seconds(row['seconds_per_step'])} a step, "
-            f"{human_seconds(row['seconds'])} the evaluation"
-        )
-    if options.json is not None:
-        write_json(options.json, {"rows": rows})
-    return 0
+    run, med = bare_run(trainer), trainer.config.med
+    for _ in range(options.evaluations):
+        before = run.state.seconds_training
+        steps(run, options.every)
+        run.evaluated("valid")
+        yield {
+            "config": options.config.stem,
+            "graph": trainer.dataset.name,
+            "dims": [trainer.model.dim] if med is None else med.dims,
+            "triples": len(trainer.dataset.valid),
+            **trainer.rows[-1],
+            "step": run.state.step,
+            "seconds_per_step": (run.state.seconds_training - before) / options.every,
+        }
 
+
+BENCHMARK = Benchmark(
+    "train_memory",
+    __doc__,
+    {"evaluations": rows_of},
+    options={
+        "config": Option("of the run", CONFIG, keywords={"type": Path}),
+        "data": Option("where the dataset of the config is"),
+        "evaluations": Option("of the run", 3),
+        "every": Option("steps between them", 20),
+        "triples": Option("of the valid set; all unless given", keywords={"type": int}),
+    },
+    tables=EVALUATIONS,
+    check=needs_data("the config's dataset"),
+    has_device=True,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -15,43 +15,45 @@ optimizer state included. The loss of kgfast's first batch is held against the p
 code 1 if they differ).
 """
 
-import argparse
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-from rich.console import Console
-
-from lib import options as known_options
-from lib.epochs import measure_epochs, show_epochs
-from lib.machine import facts, machine_line
-from lib.measure import ChildDied, PeakMemory, Stopwatch, Timing, in_child
+from lib.benchmark import Benchmark, Option, Options
+from lib.columns import RACE
+from lib.measure import PeakMemory, Stopwatch, Timing, in_child
 from lib.options import QUICK_SIZES
 from lib.peers import Missing, epochs
 from lib.peers.steps import CONTENDERS, Work, loss_difference, rows_at_once
-from lib.results import draw, read_rows, write_json
-from lib.tables import console, human_bytes, human_seconds, new_table, spread, style_of
+from lib.results import Row
+from lib.tables import Columns
 
 SIZES = (40_943, 11, 86_835, 0, 0)  # of WN18RR's training set
 TOLERANCE = 1e-4  # of losses in float32
 STEPS = {"kgfast": 10}  # of a turn; peers make one
 SLOW_SECONDS = 10.0
-GOALS = {"plain torch": 30, "pykeen": 10}
 FB15K237_SIZES = (14_541, 237, 272_115, 0, 0)
-RANKS = (100, 512)
 EPOCH_STEPS = 20  # of a turn
-WORKS = ("negatives", "epochs")
+# Times kgfast's; of negatives and of epochs.
+GOALS = {"plain torch": ">= 30", "pykeen": ">= 10"}
+EPOCH_GOALS = {"pykeen": ">= 3"}
 
 
-def measure(options: argparse.Namespace, work: Work) -> list[dict[str, Any]]:
-    """A row for each contender: time and memory, or why there is none."""
+def negative_rows(options: Options) -> Iterator[Row]:
+    """Yield a row for each contender of sampled negatives, and how far the losses are apart."""
+    sizes = QUICK_SIZES if options.quick else SIZES
+    work = Work(sizes, options.dim, options.batch, options.negatives)
+    difference = loss_difference(work)
+    for row in measure(options, work):
+        yield row | {"loss_difference": difference}
+
+
+def measure(options: Options, work: Work) -> list[dict[str, Any]]:
+    """Return a row for each contender: time and memory, or why there is none."""
     rows, contenders = [], {}
     for name in ("kgfast", *options.peers):
         row = {
-            "benchmark": "train_speed",
             "contender": name,
             "entities": work.sizes[0],
             "dim": work.dim,
@@ -63,30 +65,26 @@ def measure(options: argparse.Namespace, work: Work) -> list[dict[str, Any]]:
             row["rows_at_once"] = rows_at_once(name, work)
             row["memory"] = in_child(peak_of, name, work, row["rows_at_once"])
             contenders[name] = CONTENDERS[name](work, row["rows_at_once"])
-        except (Missing, ChildDied, RuntimeError) as error:
+        except (Missing, RuntimeError) as error:
             row |= {"seconds": None, "note": str(error)}
     timings = take_turns(contenders, options.rounds)
     for row in rows:
-        if row["contender"] not in timings:
-            continue
-        timing = timings[row["contender"]]
-        row |= {
-            "seconds": timing.as_dict(),
-            "steps_per_s": 1 / timing.median,
-            "triples_per_s": work.batch / timing.median,
-            "scores_per_s": work.scores / timing.median,
-            "times_kgfast": timing.median / timings["kgfast"].median,
-        }
+        if row["contender"] in timings:
+            timing = timings[row["contender"]]
+            row |= {
+                "seconds": timing.as_dict(),
+                "steps_per_s": 1 / timing.median,
+                "triples_per_s": work.batch / timing.median,
+                "scores_per_s": work.scores / timing.median,
+                "times_kgfast": timing.median / timings["kgfast"].median,
+            }
     return rows
 
 
 def take_turns(contenders: Mapping[str, Any], rounds: int) -> dict[str, Timing]:
-    """Seconds of a step of each contender; for slow ones the first step is all."""
+    """Return seconds of a step of each contender; for slow ones the first step is all."""
     stopwatch = Stopwatch("cpu")
-    first = {
-        name: stopwatch.seconds(partial(contender.steps, 1))
-        for name, contender in contenders.items()
-    }
+    first = {name: stopwatch.seconds(partial(it.steps, 1)) for name, it in contenders.items()}
     seconds = {name: [it] if it > SLOW_SECONDS else [] for name, it in first.items()}
     for _ in range(rounds):
         for name, contender in contenders.items():
@@ -97,7 +95,7 @@ def take_turns(contenders: Mapping[str, Any], rounds: int) -> dict[str, Timing]:
 
 
 def peak_of(name: str, work: Work, part: int) -> dict[str, Any]:
-    """Peak memory of two steps beyond the model and the graph."""
+    """Measure the peak memory of two steps beyond the model and the graph."""
     CONTENDERS[name](Work(QUICK_SIZES, 2, 8, 4), 8).steps(1)  # what torch imports at first use
     contender = CONTENDERS[name](work, part)
     with PeakMemory("cpu") as peak:
@@ -106,119 +104,100 @@ def peak_of(name: str, work: Work, part: int) -> dict[str, Any]:
     return {"bytes": peak.bytes, "method": peak.method, "table_bytes": table}
 
 
-def show(out: Console, rows: Sequence[Mapping[str, Any]], work: Work) -> None:
-    """The rows as a table."""
-    title = (
-        f"RotatE training steps, dim {work.dim}, {work.batch} triples x {work.negatives} negatives"
-    )
-    table = new_table(
-        title,
-        *("", "rows", "step", "min .. max", "steps/s", "triples/s", "x kgfast", "goal", "memory"),
-    )
-    for row in rows:
-        if row["seconds"] is None:
-            table.add_row(row["contender"], row["note"], style=style_of(row))
-            continue
-        goal = GOALS.get(row["contender"])
-        table.add_row(
-            row["contender"],
-            str(row["rows_at_once"]),
-            human_seconds(row["seconds"]["median"]),
-            spread(row["seconds"]),
-            f"{row['steps_per_s']:.3g}",
-            f"{row['triples_per_s']:,.0f}",
-            f"{row['times_kgfast']:.1f}",
-            "" if goal is None else f">= {goal}",
-            human_bytes(row["memory"]["bytes"]),
-            style=style_of(row),
-        )
-    out.print(table)
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line, checked."""
-    parser = known_options.new_parser(__doc__)
-    parser.add_argument(
-        "--works", nargs="+", choices=WORKS, default=WORKS, help="both unless given"
-    )
-    parser.add_argument("--dim", type=int, help="500 unless given")
-    parser.add_argument("--batch", type=int, help="triples of a step; 512 unless given")
-    parser.add_argument("--negatives", type=int, help="of each triple; 1024 unless given")
-    peers = [name for name in CONTENDERS if name != "kgfast"]
-    parser.add_argument(
-        "--peers", nargs="*", choices=peers, default=peers, help="all of them unless given"
-    )
-    parser.add_argument("--ranks", type=int, nargs="+", help="of epochs; 100 and 512 unless given")
-    parser.add_argument("--queries", type=int, help="of a step of an epoch; 500 unless given")
-    parser.add_argument("--rounds", type=int, help="turns of each contender; 3 unless given")
-    parser.add_argument("--threads", type=int, help="torch's unless given")
-    known_options.add_outputs(parser, "train-speed")
-    options = parser.parse_args(arguments)
-    whole = {"dim": 500, "batch": 512, "negatives": 1024, "rounds": 3, "queries": 500}
-    quick = {"dim": 16, "batch": 64, "negatives": 32, "rounds": 2, "queries": 64}
-    ranks = {"ranks": RANKS}, {"ranks": (8,)}
-    known_options.set_defaults(options, whole | ranks[0], quick | ranks[1])
-    known_options.check_positive(parser, options, *whole)
-    if min(options.ranks) < 1:
-        parser.error("--ranks must be at least 1")
-    known_options.set_outputs(options, "train-speed")
-    return options
-
-
-def main() -> int:
-    """Measure, print, write; 1 if the losses differ."""
-    options = parse()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    out, about = console(), facts("cpu")
-    out.print(machine_line(about), style="dim")
-    works = {"negatives": _negatives, "epochs": _epochs}
-    found = [works[name](options, out) for name in options.works]
-    rows = [row | about for part, _ in found for row in part]
-    if options.json is not None:
-        write_json(options.json, {"rows": [*_others(options), *rows]})
-    if "negatives" in options.works:
-        draw("draw_training", _of(rows, "train_speed"), options.plot, out)
-    difference = max(it for _, it in found)
-    if not (math.isfinite(difference) and difference < TOLERANCE):
-        out.print(f"[bold white on red] THE LOSS DIFFERS BY {difference:.1e}: this is a bug ")
-        return 1
-    return 0
-
-
-def _negatives(options: argparse.Namespace, out: Console) -> tuple[list[dict[str, Any]], float]:
-    """The rows of sampled negatives, which are shown, and how far the losses are apart."""
-    sizes = QUICK_SIZES if options.quick else SIZES
-    work = Work(sizes, options.dim, options.batch, options.negatives)
-    difference = loss_difference(work)
-    rows = measure(options, work)
-    show(out, rows, work)
-    return [row | {"loss_difference": difference} for row in rows], difference
-
-
-def _epochs(options: argparse.Namespace, out: Console) -> tuple[list[dict[str, Any]], float]:
-    """The rows of 1-vs-all, likewise."""
-    sizes, found = QUICK_SIZES if options.quick else FB15K237_SIZES, []
+def epoch_rows(options: Options) -> Iterator[Row]:
+    """Yield a row for each rank and contender of 1-vs-all, likewise."""
+    sizes = QUICK_SIZES if options.quick else FB15K237_SIZES
     for rank in options.ranks:
         work = epochs.Work(sizes, rank, options.queries)
         rows = measure_epochs(work, options.rounds, 2 if options.quick else EPOCH_STEPS)
-        show_epochs(out, rows, work)
         difference = epochs.loss_difference(work)
-        found += [row | {"loss_difference": difference} for row in rows]
-    return found, max(row["loss_difference"] for row in found)
+        yield from (row | {"loss_difference": difference} for row in rows)
 
 
-def _others(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of the file whose work is not done now, and stay."""
-    kept = {"negatives": "train_speed", "epochs": "epoch_speed"}
-    names = [name for work, name in kept.items() if work not in options.works]
-    old = read_rows(options.json) if options.json.exists() else []
-    return [row for row in old if row["benchmark"] in names]
+def measure_epochs(work: epochs.Work, rounds: int, steps: int) -> list[dict[str, Any]]:
+    """Return a row for each contender: seconds of a step, and of as many as an epoch has.
+
+    A turn is so many steps; what a loop does before its first one is in them, too.
+    """
+    rows, contenders = [], {}
+    for name, make in epochs.CONTENDERS.items():
+        row = {
+            "benchmark": "epoch_speed",
+            "contender": name,
+            "entities": work.sizes[0],
+            "triples": work.sizes[2],
+            "rank": work.rank,
+            "batch": work.batch,
+        }
+        rows.append(row)
+        try:
+            contenders[name] = make(work)
+        except Missing as error:
+            row |= {"seconds": None, "note": str(error)}
+    for contender in contenders.values():
+        contender.steps(1)
+    turns = {name: partial(it.steps, steps) for name, it in contenders.items()}
+    timings = Stopwatch("cpu").interleave(turns, rounds)
+    for row in rows:
+        if row["contender"] in timings:
+            queries = contenders[row["contender"]].queries
+            step = timings[row["contender"]].scaled(1 / steps)
+            row |= {
+                "seconds": step.as_dict(),
+                "queries": queries,
+                "queries_per_s": work.batch / step.median,
+                "epoch_seconds": step.median * queries / work.batch,
+                "times_kgfast": step.median * steps / timings["kgfast"].median,
+            }
+    return rows
 
 
-def _of(rows: list[dict[str, Any]], benchmark: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["benchmark"] == benchmark]
-
+PEERS = [name for name in CONTENDERS if name != "kgfast"]
+NEGATIVES: Columns = (
+    *RACE[:1],
+    ("rows:", "{rows_at_once}"),
+    *RACE[1:3],
+    ("steps/s:", "{steps_per_s:.3g}"),
+    ("triples/s:", "{triples_per_s:,.0f}"),
+    *RACE[3:],
+    ("goal:", lambda row: GOALS.get(row["contender"], "")),
+    ("memory:", "{memory[bytes]:bytes}"),
+)
+EPOCHS: Columns = (
+    *RACE[:1],
+    ("rank:", "{rank}"),
+    *RACE[1:3],
+    ("queries/s:", "{queries_per_s:,.0f}"),
+    *RACE[3:],
+    ("goal:", lambda row: EPOCH_GOALS.get(row["contender"], "")),
+    ("an epoch of queries:", "{queries:,}"),
+    ("takes:", "{epoch_seconds:time}"),
+)
+BENCHMARK = Benchmark(
+    "train_speed",
+    __doc__,
+    {"negatives": negative_rows, "epochs": epoch_rows},
+    options={
+        "dim": Option("of RotatE", 500, 16),
+        "batch": Option("triples of a step", 512, 64),
+        "negatives": Option("of each triple", 1024, 32),
+        "peers": Option("contenders", PEERS, keywords={"nargs": "*", "choices": PEERS}),
+        "ranks": Option("of epochs", [100, 512], [8]),
+        "queries": Option("of a step of an epoch", 500, 64),
+        "rounds": Option("turns of each contender", 3, 2),
+        "threads": Option("torch's unless given", keywords={"type": int}),
+    },
+    tables={
+        "negatives": (
+            "RotatE training steps, dim {dim}, {batch} triples x {negatives} negatives",
+            NEGATIVES,
+        ),
+        "epochs": ("1-vs-all, ComplEx, batch {batch}, {entities:,} entities", EPOCHS),
+    },
+    section_of=lambda row: {"train_speed": "negatives"}.get(row["benchmark"], "epochs"),
+    is_right=lambda row: row["loss_difference"] < TOLERANCE,
+    picture="draw_training",
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -95,6 +95,18 @@ def test_no_modules_import_each_other_in_a_circle():
     assert closing == DEFERRED
 
 
+def test_no_scripts_of_benchmarks_import_each_other_in_a_circle():
+    """Nor do their modules, also where an import waits for a call."""
+    folder = ROOT / "benchmarks"
+    names = {
+        path: ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+        for path in folder.rglob("*.py")
+    }
+    at_once, later = arrows.graphs({name: path for path, name in names.items()})
+    assert sum(map(len, at_once.values())) > 100, "imports are not found any more"
+    assert arrows.cycles({name: at_once[name] | later[name] for name in at_once}) == []
+
+
 def test_circles_are_seen(tmp_path):
     texts = {
         "p": "from p import a\n",

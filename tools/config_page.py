@@ -1,18 +1,13 @@
 """Every key of a config: docs/config.md, made from the sections that check configs.
 
-    python tools/config_page.py            write docs/config.md
-    python tools/config_page.py --check    exit code 1 if the page says something else
-
-Types, ranges and defaults are those of the schema; meanings those of the docstrings' Attributes.
+``benchmarks/pages.py`` writes the page, as all others that are made. Types, ranges and
+defaults are those of the schema; meanings those of the docstrings' Attributes.
 """
 
-import argparse
 import inspect
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -24,10 +19,9 @@ from kgfast.training.config import may_change
 from kgfast.training.config.files import IGNORED
 from kgfast.training.config.names import packaged_configs
 
-PAGE = Path(__file__).parent.parent / "docs" / "config.md"
 INTRO = """# Configs
 
-Written by `tools/config_page.py` from the sections that check configs; do not edit.
+Written by `python benchmarks/pages.py config` from the sections that check configs; do not edit.
 
 A config is a YAML file of sections (`model:`, `train:`, ...), or of dotted keys (`model.name:`).
 What it does not say has the default. `--set model.base_dim=128` overrides a key on the command
@@ -47,22 +41,6 @@ to 64 times its size, and to 64 MiB at least; the environment variable `KGFAST_M
 another limit.
 """
 IGNORED_INTRO = "Keys of configs in use that change nothing here; each is warned of."
-
-
-def main() -> int:
-    """Update or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date")
-    parser.add_argument("--page", type=Path, default=PAGE)
-    options = parser.parse_args()
-    text = page()
-    if not options.check:
-        options.page.write_text(text)
-        return 0
-    if options.page.is_file() and options.page.read_text() == text:
-        return 0
-    print(f"{options.page} is out of date: run python tools/config_page.py", file=sys.stderr)
-    return 1
 
 
 def page() -> str:
@@ -189,7 +167,3 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 def _yaml(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -100,6 +100,16 @@ def grouped(
         spine.set_visible(False)
 
 
+def panel(title: str, groups: Mapping[str, Sequence[Bar]], ticks: Panel, **options: Any) -> Panel:
+    """Return what draws grouped bars and their ticks."""
+
+    def draw(axes: Axes) -> None:
+        grouped(axes, title, groups, **options)
+        ticks(axes)
+
+    return draw
+
+
 def _draw_bar(axes: Axes, bar: Bar, position: float, step: float, left: float) -> None:
     ours = bar.colour == ACCENT
     weight = "bold" if ours else "normal"

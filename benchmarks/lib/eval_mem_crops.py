@@ -12,28 +12,19 @@ What the evaluation that people use would hold, for B queries, E entities and d 
 MED evaluates one sub-model after the other, so the widest counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.table import Table
 
 import kgfast
 from lib import naive
 from lib.measure import PeakMemory, Stopwatch, in_child
-from lib.tables import OURS, human_bytes, human_seconds, new_table
 
 FILTERED_FLOATS = 12  # of `with RSCF`, per pair and feature
 CHECKED = 2  # triples that the specification ranks too
 KINDS = ("med", "med + rscf")
-LABELS = {
-    "med": "RotatE + MED, one nested sweep",
-    "med separate": "RotatE + MED, a sweep each",
-    "widest alone": "RotatE, the widest alone",
-    "med + rscf": "RotatE + MED + RSCF",
-    "rscf": "RotatE + RSCF, the widest alone",
-}
 
 
 @dataclass(frozen=True)
@@ -58,11 +49,15 @@ def measure(job: CropJob) -> dict[str, Any]:
     model, known, test = job.model(graph), graph.known(), graph.test.hrt
     few = test[:1]
     kgfast.rank(model, few, dims=list(job.dims))  # loads code and starts threads
-    ways = {job.kind: lambda: _together(model, test, known, job.dims)}
+
+    def one_by_one(dims: Sequence[int]) -> dict[int, kgfast.Ranks]:
+        return {dim: kgfast.rank(model, test, known=known, dims=dim) for dim in dims}
+
+    ways = {job.kind: lambda: kgfast.rank(model, test, known=known, dims=list(job.dims))}
     if job.kind == "med":
-        ways["med separate"] = lambda: _one_by_one(model, test, known, job.dims)
+        ways["med separate"] = lambda: one_by_one(job.dims)
     widest = "widest alone" if job.kind == "med" else "rscf"
-    ways[widest] = lambda: _one_by_one(model, test, known, job.dims[-1:])
+    ways[widest] = lambda: one_by_one(job.dims[-1:])
     # A table like those of the model: N(t A3) + 1 of every entity, for one side and crop at a time.
     factor = 4 * graph.num_entities * max(job.dims) if "rscf" in job.kind else 0
     stopwatch = Stopwatch(job.base.device)
@@ -88,14 +83,6 @@ def measure(job: CropJob) -> dict[str, Any]:
     }
 
 
-def _together(model: Any, test: Any, known: Any, dims: Sequence[int]) -> dict[int, kgfast.Ranks]:
-    return kgfast.rank(model, test, known=known, dims=list(dims))
-
-
-def _one_by_one(model: Any, test: Any, known: Any, dims: Sequence[int]) -> dict[int, kgfast.Ranks]:
-    return {dim: kgfast.rank(model, test, known=known, dims=dim) for dim in dims}
-
-
 def _check(
     model: Any,
     test: torch.Tensor,
@@ -103,72 +90,37 @@ def _check(
     results: Mapping[str, Mapping[int, kgfast.Ranks]],
     dims: Sequence[int],
 ) -> dict[str, Any]:
-    """Every way against the specification, of a few triples; all of them against each other."""
+    """Compare all ways with each other, and a few triples of each with the specification."""
     chosen = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))[:CHECKED]
     with kgfast.use_backend("reference"):
         expected = kgfast.rank(model, test[chosen], known=known, dims=list(dims))
-    differing = 0
+    first, differing = next(iter(results.values())), 0
     for found in results.values():
         for dim, ranks in found.items():
-            first = next(iter(results.values()))[dim]
-            same = all(
-                torch.equal(getattr(mine, counts), getattr(others, counts))
-                for mine, others in ((ranks, first), (ranks.raw, first.raw))
-                for counts in ("greater", "equal")
-            )
-            same &= torch.equal(ranks.greater[chosen], expected[dim].greater)
-            same &= torch.equal(ranks.equal[chosen], expected[dim].equal)
+            same = torch.equal(_counts(ranks), _counts(first[dim]))
+            same &= torch.equal(_counts(ranks)[:2, chosen], _counts(expected[dim])[:2])
             differing += not same
     queries = 2 * len(chosen) * len(dims)
     return {"queries": queries, "differing": differing, "equal": not differing}
 
 
-def rows(base: Any, sizes: Mapping[str, int], dims: Sequence[int]) -> list[dict[str, Any]]:
-    """A row per way of ranking all sub-models; ``base`` is the job of the widest."""
-    found = []
+def _counts(ranks: kgfast.Ranks) -> torch.Tensor:
+    return torch.stack([ranks.greater, ranks.equal, ranks.raw.greater, ranks.raw.equal])
+
+
+def rows(base: Any, sizes: Mapping[str, Any], dims: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield a row per way of ranking all sub-models; ``base`` is the job of the widest."""
     for kind in KINDS:
         measured = in_child(measure, CropJob(base, tuple(dims), kind))
         per_pair = 4 * (FILTERED_FLOATS if "rscf" in kind else naive.FLOATS_PER_ELEMENT["official"])
-        for way, ours in measured["ways"].items():
-            found.append(
-                {
-                    "benchmark": "eval_mem_crops",
-                    "way": way,
-                    "dims": list(dims),
-                    "graph": dict(sizes),
-                    "formula": {
-                        "batch": naive.BATCH,
-                        "bytes": per_pair * naive.BATCH * sizes["entities"] * max(dims),
-                    },
-                    "kgfast": ours,
-                    "mrr": measured["mrr"],
-                    "check": measured["check"],
-                }
-            )
-    return found
-
-
-def table(found: Sequence[Mapping[str, Any]]) -> Table:
-    """All sub-models of the whole test set, filtered, both sides."""
-    dims = ", ".join(str(dim) for dim in found[0]["dims"])
-    title = f"Sub-models {dims}: the whole test set by each, both sides, filtered"
-    result = new_table(title, "", f"batch {found[0]['formula']['batch']}\nby formula")
-    result.add_column("kgfast beyond\nthe tables", justify="right", style=OURS)
-    result.add_column("kgfast\ntime", justify="right", style=OURS)
-    result.add_column("against the float64\nspecification", justify="right")
-    for row in found:
-        check = row["check"]
-        verdict = f"equal ({check['queries']} queries)"
-        result.add_row(
-            LABELS[row["way"]],
-            human_bytes(row["formula"]["bytes"]),
-            _memory(row["kgfast"]),
-            human_seconds(row["kgfast"]["seconds"]),
-            verdict if check["equal"] else f"[bold red]{check['differing']} DIFFER[/]",
-        )
-    return result
-
-
-def _memory(ours: Mapping[str, Any]) -> str:
-    beyond, factor = human_bytes(max(0, ours["bytes"])), ours["factor_bytes"]
-    return f"{beyond}, factor {human_bytes(factor)}" if factor else beyond
+        formula = per_pair * naive.BATCH * sizes["entities"] * max(dims)
+        for way, ours in measured.pop("ways").items():
+            yield {
+                "benchmark": "eval_mem_crops",
+                "way": way,
+                "dims": list(dims),
+                "graph": sizes,
+                "formula": {"batch": naive.BATCH, "bytes": formula},
+                "kgfast": ours,
+                **measured,
+            }

@@ -185,6 +185,14 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
     return result
 
 
+def in_child_or_note(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """Call a function in a fresh process; where it fails, return why as a row's note."""
+    try:
+        return dict(in_child(function, *arguments))
+    except (ChildDied, RuntimeError) as error:
+        return {"note": str(error).splitlines()[0][:80]}
+
+
 def _child_context() -> Any:
     """Processes of their own; where the system can, forked from one that has only loaded torch."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
@@ -225,6 +233,31 @@ class Timing:
     def as_dict(self) -> dict[str, float]:
         """For a results file."""
         return asdict(self)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """Return what a call gives, with its seconds by the clock and of the process's threads."""
+    start, cores = time.perf_counter(), time.process_time()
+    found = work()
+    return found, {
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cores,
+    }
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    clock: Callable[[], float] = time.thread_time,
+) -> dict[str, list[float]]:
+    """Let contenders take turns; return the seconds of each turn, by default of this thread."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, work in contenders.items():
+            start = clock()
+            work()
+            seconds[name].append(clock() - start)
+    return seconds
 
 
 class Stopwatch:

@@ -76,9 +76,3 @@ def check_plot(parser: Parser, path: Path | None) -> None:
         parser.error(f"--plot must end in .png, .svg or .pdf; got {path.name}")
     if find_spec("matplotlib") is None:
         parser.error('--plot needs matplotlib: pip install "kgfast[bench]"')
-
-
-def check_data(parser: Parser, options: argparse.Namespace) -> None:
-    """A folder, or a smoke test, which brings its own graph."""
-    if (options.data is None) != options.quick:
-        parser.error("either --data or --quick")

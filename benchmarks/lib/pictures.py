@@ -1,19 +1,27 @@
 """The pictures of the results: what each of them shows, and says about itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 
-from lib.bars import ACCENT, GREYS, Bar, Words, draw_panels, grouped, second_ticks, ticks_of
+from lib.bars import (
+    ACCENT,
+    GREYS,
+    Bar,
+    Panel,
+    Words,
+    draw_panels,
+    grouped,
+    panel,
+    second_ticks,
+    ticks_of,
+)
 from lib.naive import LIBRARIES
-from lib.results import Rows
+from lib.results import Row, Rows
 from lib.tables import LABELS, human_bytes, human_seconds
 
 GPU_BYTES, GPU_COLOUR = 80e9, "#c2410c"
-
-Row = Mapping[str, Any]
 
 
 def draw_memory(rows: Rows, path: Path) -> None:
@@ -35,7 +43,7 @@ def draw_memory(rows: Rows, path: Path) -> None:
         f"{graph['entities']:,} entities ({graph['name']} graph), both sides. {_where(row)}.",
         footnote,
     )
-    panels = lambda axes: _memory_bars(axes, rows), lambda axes: _time_bars(axes, rows)
+    panels = lambda axes: _memory_bars(axes, rows), _time_bars(rows)
     draw_panels(path, 2.15 + 1.1 * len(rows), words, panels)
 
 
@@ -64,7 +72,7 @@ def _memory_bars(axes: Axes, rows: Rows) -> None:
             Bar(name, size, human_bytes(size), colour) for name, size, colour in sizes
         ]
     grouped(axes, "Memory beyond the inputs", groups, pad=16)
-    ticks_of(axes, _bytes_tick)
+    byte_ticks(axes)
     low, high = axes.get_xlim()
     if low < GPU_BYTES < high:
         axes.axvline(GPU_BYTES, color=GPU_COLOUR, linewidth=1, linestyle=(0, (4, 3)), zorder=0.5)
@@ -80,7 +88,7 @@ def _memory_bars(axes: Axes, rows: Rows) -> None:
         )
 
 
-def _time_bars(axes: Axes, rows: Rows) -> None:
+def _time_bars(rows: Rows) -> Panel:
     groups: dict[str, list[Bar]] = {}
     for row in rows:
         group = groups.setdefault(f"dim {row['dim']}", [])
@@ -90,8 +98,7 @@ def _time_bars(axes: Axes, rows: Rows) -> None:
             group.append(Bar("naive", estimate, text, GREYS["official"], hatched=True))
         ours = row["kgfast"]["seconds"]
         group.append(Bar("kgfast", ours, human_seconds(ours), ACCENT))
-    grouped(axes, "Time for the whole test set", groups, pad=16)
-    second_ticks(axes)
+    return panel("Time for the whole test set", groups, second_ticks, pad=16)
 
 
 def draw_speed(rows: Rows, path: Path) -> None:
@@ -103,8 +110,7 @@ def draw_speed(rows: Rows, path: Path) -> None:
         "only). Right: filtered, both sides; L2 is PyKEEN's RotatE. Log scales.\n"
         "Hatched: extrapolated from a few triples.",
     )
-    panels = lambda axes: _peer_bars(axes, rows, "Rank counts"), lambda axes: _whole(axes, rows)
-    draw_panels(path, 4.6, words, panels)
+    draw_panels(path, 4.6, words, (_peer_bars(rows, "Rank counts"), _whole(rows)))
 
 
 def draw_topk(rows: Rows, path: Path) -> None:
@@ -115,11 +121,10 @@ def draw_topk(rows: Rows, path: Path) -> None:
         "Left: RotatE. Right: greedy decoding of output heads, beside matrix products and "
         "topk in chunks; one RotatE prediction,\nbeside PyKEEN's predict_target. Log scales.",
     )
-    panels = lambda axes: _peer_bars(axes, rows, "The 10 best"), lambda axes: _topk(axes, rows)
-    draw_panels(path, 4.6, words, panels)
+    draw_panels(path, 4.6, words, (_peer_bars(rows, "The 10 best"), _topk(rows)))
 
 
-def _peer_bars(axes: Axes, rows: Rows, what: str) -> None:
+def _peer_bars(rows: Rows, what: str) -> Panel:
     raced = [row for row in rows if row["section"] == "rotate" and row["seconds"]]
     dim = max(row["dim"] for row in raced)
     groups = {
@@ -131,11 +136,10 @@ def _peer_bars(axes: Axes, rows: Rows, what: str) -> None:
         ]
         for table in dict.fromkeys(row["table"] for row in raced)
     }
-    grouped(axes, f"{what} of {raced[0]['batch']} queries, dim {dim}", groups)
-    second_ticks(axes)
+    return panel(f"{what} of {raced[0]['batch']} queries, dim {dim}", groups, second_ticks)
 
 
-def _whole(axes: Axes, rows: Rows) -> None:
+def _whole(rows: Rows) -> Panel:
     whole = [row for row in rows if row["section"] == "whole" and row["seconds"]]
     groups = {
         f"dim {dim}": sorted(
@@ -144,11 +148,11 @@ def _whole(axes: Axes, rows: Rows) -> None:
         )
         for dim in dict.fromkeys(row["dim"] for row in whole)
     }
-    grouped(axes, f"Whole test set: {whole[0]['queries']:,} queries", groups, inset=0.37)
-    second_ticks(axes)
+    title = f"Whole test set: {whole[0]['queries']:,} queries"
+    return panel(title, groups, second_ticks, inset=0.37)
 
 
-def _topk(axes: Axes, rows: Rows) -> None:
+def _topk(rows: Rows) -> Panel:
     groups = {}
     for section, peer in (("head", "torch"), ("outputs", "torch"), ("prediction", "PyKEEN")):
         timed = [row for row in rows if row["section"] == section and row["seconds"]]
@@ -159,8 +163,7 @@ def _topk(axes: Axes, rows: Rows) -> None:
                 _speed_bar(row, "kgfast" if row["contender"] == "kgfast" else peer)
                 for row in reversed(last)
             ]
-    grouped(axes, "Output heads, one prediction", groups)
-    second_ticks(axes)
+    return panel("Output heads, one prediction", groups, second_ticks)
 
 
 def _outputs(count: int) -> str:
@@ -184,20 +187,15 @@ def draw_losses(rows: Rows, path: Path) -> None:
         "Hatched: one chunk measured, the whole extrapolated. Log scales.",
     )
 
-    def memory(axes: Axes) -> None:
-        groups = {name: [_loss_memory(row) for row in group] for name, group in works.items()}
-        grouped(axes, "Memory beyond operands", groups)
-        ticks_of(axes, _bytes_tick)
-
-    def seconds(axes: Axes) -> None:
-        groups = {
-            name: [_speed_bar(row, _loss_peer(row)) for row in group]
-            for name, group in works.items()
-        }
-        grouped(axes, "Forward and backward", groups)
-        second_ticks(axes)
-
-    draw_panels(path, 2.15 + 1.1 * len(works), words, (memory, seconds))
+    memory = {name: [_loss_memory(row) for row in group] for name, group in works.items()}
+    seconds = {
+        name: [_speed_bar(row, _loss_peer(row)) for row in group] for name, group in works.items()
+    }
+    panels = (
+        panel("Memory beyond operands", memory, byte_ticks),
+        panel("Forward and backward", seconds, second_ticks),
+    )
+    draw_panels(path, 2.15 + 1.1 * len(works), words, panels)
 
 
 def _loss_memory(row: Row) -> Bar:
@@ -226,21 +224,21 @@ def draw_training(rows: Rows, path: Path) -> None:
         "fastest of three sizes. Memory includes the optimizer's state. Log scales.",
     )
 
-    def seconds(axes: Axes) -> None:
-        values = [row["seconds"]["median"] for row in ran]
-        grouped(axes, "Time of a step", {"": _step_bars(ran, values, human_seconds)})
-        second_ticks(axes)
-
-    def memory(axes: Axes) -> None:
-        values = [row["memory"]["bytes"] for row in ran]
-        grouped(axes, "Peak memory beyond the model", {"": _step_bars(ran, values, human_bytes)})
-        ticks_of(axes, human_bytes)
-
-    draw_panels(path, 3.9, words, (seconds, memory), left_width=1)
+    seconds = [(row, row["seconds"]["median"], human_seconds) for row in ran]
+    memory = [(row, row["memory"]["bytes"], human_bytes) for row in ran]
+    panels = (
+        panel("Time of a step", {"": [_step_bar(*it) for it in seconds]}, second_ticks),
+        panel(
+            "Peak memory beyond the model",
+            {"": [_step_bar(*it) for it in memory]},
+            lambda axes: ticks_of(axes, human_bytes),
+        ),
+    )
+    draw_panels(path, 3.9, words, panels, left_width=1)
 
 
 def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], path: Path) -> None:
-    """Memory and time of what users reported: a group of bars per system, by ``report_bar``."""
+    """Memory and time of what users reported: a group of bars per system."""
     words = Words(
         "What users ran out of memory for, as they meant it",
         "TracIn: ConvE, 100 tests x WN18RR's training set. Path-star: 40,000 samples, 10,000,000 "
@@ -250,35 +248,22 @@ def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], pat
         "logits fit. Hatched: extrapolated from a part of the work. Log scales.",
     )
 
-    def memory(axes: Axes) -> None:
-        groups = {name: of_both[0] for name, of_both in systems.items()}
-        grouped(axes, "Peak memory", groups, inset=0.3)
-        ticks_of(axes, _bytes_tick)
-
-    def seconds(axes: Axes) -> None:
-        groups = {name: of_both[1] for name, of_both in systems.items()}
-        grouped(axes, "Seconds of cores", groups, inset=0.37)
-        second_ticks(axes)
-
-    draw_panels(path, 4.6, words, (memory, seconds), left_width=1)
+    memory, seconds = ({name: both[at] for name, both in systems.items()} for at in (0, 1))
+    panels = (
+        panel("Peak memory", memory, byte_ticks, inset=0.3),
+        panel("Seconds of cores", seconds, second_ticks, inset=0.37),
+    )
+    draw_panels(path, 4.6, words, panels, left_width=1)
 
 
-def report_bar(name: str, value: float, text: str, *, guessed: bool = False) -> Bar:
-    """A bar of :func:`draw_reports`."""
-    said = f"~{text}" if guessed else text
-    return Bar(name, value, said, _colour(name), hatched=guessed)
+def named_bar(name: str, value: float, text: str) -> Bar:
+    """Make a bar whose text begins with ``~`` where its value is a guess."""
+    return Bar(name, value, text, _colour(name), hatched=text.startswith("~"))
 
 
-def _step_bars(rows: Rows, values: Sequence[float], text: Any) -> list[Bar]:
-    return [
-        Bar(
-            row["contender"].replace("pykeen", "PyKEEN"),
-            value,
-            text(value),
-            _colour(row["contender"]),
-        )
-        for row, value in zip(rows, values, strict=True)
-    ]
+def _step_bar(row: Row, value: float, text: Callable[[float], str]) -> Bar:
+    name = row["contender"]
+    return Bar(name.replace("pykeen", "PyKEEN"), value, text(value), _colour(name))
 
 
 def _speed_bar(row: Row, name: str) -> Bar:
@@ -302,7 +287,11 @@ def _where(row: Row) -> str:
     return f"{about['name']}, {about['threads']} threads"
 
 
-def _bytes_tick(value: float) -> str:
-    """A tick's label without needless decimals: 10.0 GB is 10 GB."""
-    number, unit = human_bytes(value).split()
-    return f"{float(number):g} {unit}"
+def byte_ticks(axes: Axes) -> None:
+    """Label ticks without needless decimals: 10.0 GB is 10 GB."""
+
+    def tick(value: float) -> str:
+        number, unit = human_bytes(value).split()
+        return f"{float(number):g} {unit}"
+
+    ticks_of(axes, tick)

@@ -1,4 +1,4 @@
-"""Rows of results: the files that they stand in, and the pictures that are drawn of them."""
+"""Rows of results, and the files that they stand in."""
 
 import json
 import math
@@ -6,24 +6,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-
-Rows = Sequence[Mapping[str, Any]]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a results file."""
+    """Read the rows of a results file."""
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
     return rows
 
 
-def find(rows: Rows, section: str, contender: str, **work: Any) -> Mapping[str, Any] | None:
-    """The row of a contender that was timed, or None."""
-    for row in rows:
-        named = row["section"] == section and row["contender"] == contender
-        if named and row["seconds"] and all(row[key] == value for key, value in work.items()):
+def of_section(rows: Rows, section: str) -> list[Row]:
+    """Choose the rows of a section."""
+    return [row for row in rows if row["section"] == section]
+
+
+def find(rows: Rows, section: str, contender: str, **work: Any) -> Row | None:
+    """Return the row of a contender that was timed, or None."""
+    for row in of_section(rows, section):
+        named = row["contender"] == contender and row["seconds"]
+        if named and all(row[key] == value for key, value in work.items()):
             return row
     return None
 
@@ -35,17 +40,5 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def finite(value: float) -> float | None:
-    """None for NaN, which JSON does not have."""
+    """Replace NaN, which JSON does not have, by None."""
     return value if math.isfinite(value) else None
-
-
-def draw(name: str, rows: Rows, path: Path | None, out: Console) -> None:
-    """Draw a picture of `lib.pictures`; without a path none, without matplotlib a word."""
-    if path is None:
-        return
-    try:
-        from lib import pictures
-    except ImportError:
-        out.print('no picture: matplotlib is not installed (pip install "kgfast[bench]")')
-        return
-    getattr(pictures, name)(rows, path)

@@ -14,7 +14,8 @@ import kgfast
 from kgfast.extras.planning import Plan, Work, planned
 from kgfast.extras.planning.calibration import calibrate
 from lib import scale_runs as runs
-from lib.measure import in_child
+from lib.benchmark import Options
+from lib.measure import in_child, timed
 from lib.planted import Planted
 
 RELATIONS = 16
@@ -35,13 +36,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The name in words."""
         what = "ranks" if self.work.top is None else f"best {self.work.top}"
         where = "file" if self.from_file else "memory"
         return f"{what}, {self.work.model}, {self.work.dtype}, {where}"
 
     def quick(self) -> "Case":
-        """The same, tiny."""
+        """Return the same, tiny."""
         work = self.work
         return replace(self, work=replace(work, entities=2_000, dim=8, queries=8))
 
@@ -58,22 +59,20 @@ CASES = (
 )
 
 
-def plan_rows(
-    folder: Path, *, quick: bool, rounds: int, by_cores: bool
-) -> Iterator[dict[str, Any]]:
-    """A row a case; by the clock, or by the time of the cores where others use them too."""
-    options: dict[str, Any] = {"rounds": 2}
-    if quick:
-        options |= {"block_bytes": 1 << 16, "file_bytes": 1 << 20}
-    if by_cores:
-        options["clock"] = lambda: time.process_time() / torch.get_num_threads()
+def plan_rows(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield a row a case; by the clock, or by the time of the cores where others use them too."""
+    given: dict[str, Any] = {"rounds": 2}
+    if options.quick:
+        given |= {"block_bytes": 1 << 16, "file_bytes": 1 << 20}
+    if options.by_cores:
+        given["clock"] = lambda: time.process_time() / torch.get_num_threads()
     for case in CASES:
-        row = _row(case.quick() if quick else case, folder, options, rounds)
-        yield row | {"clock": "cores" if by_cores else "wall"}
+        row = _row(case.quick() if options.quick else case, options.folder, given, options.rounds)
+        yield row | {"clock": "cores" if options.by_cores else "wall"}
 
 
 def _row(case: Case, folder: Path, options: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Predicted and measured, in turns."""
+    """Predict and measure, in turns."""
     work, by_cores = case.work, "clock" in options
     if not case.from_file:
         options = options | {"file_bytes": 1 << 20}  # of no use here
@@ -117,7 +116,7 @@ def _row(case: Case, folder: Path, options: dict[str, Any], rounds: int) -> dict
 
 
 def _run_of(case: Case, folder: Path) -> Callable[[], dict[str, Any]]:
-    """What is measured."""
+    """Return what is measured."""
     work = case.work
     if case.from_file:
         table = Planted(work.entities, work.dim, work.queries)
@@ -131,8 +130,8 @@ def _run_of(case: Case, folder: Path) -> Callable[[], dict[str, Any]]:
     triples = (torch.rand(work.queries, 3, generator=generator) * sizes).long()
     if work.top is not None:
         heads, relation, _ = triples.T
-        return lambda: runs.timed(
+        return lambda: timed(
             lambda: kgfast.topk(model, heads=heads, relations=relation, k=work.top)
         )[1]
     sides = ("head", "tail") if work.sides == 2 else ("tail",)
-    return lambda: runs.timed(lambda: kgfast.rank(model, triples, sides=sides))[1]
+    return lambda: timed(lambda: kgfast.rank(model, triples, sides=sides))[1]

@@ -20,7 +20,7 @@ from torch import Tensor
 import kgfast
 from kgfast import distributed
 from kgfast.extras.planning import calibration
-from lib.measure import AnonymousMemory
+from lib.measure import AnonymousMemory, timed
 from lib.planted import Planted
 
 BLOCK = 32 << 20  # bytes: as tables are read
@@ -29,31 +29,21 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def rank_in_memory(planted: Planted, table: Tensor) -> dict[str, float]:
-    """Seconds of a table that is held; its ranks are checked."""
+    """Return the seconds of a table that is held; its ranks are checked."""
     found, taken = timed(lambda: rank(planted, table))
     return {**taken, "wrong": planted.wrong(found)}
 
 
 def rank(planted: Planted, table: Any, **options: Any) -> kgfast.Ranks:
-    """What is measured everywhere."""
+    """Rank as is measured everywhere."""
     model = planted.model(table)
     ranks = kgfast.rank(model, planted.triples, known=planted.known, sides=SIDES, **options)
     assert isinstance(ranks, kgfast.Ranks)
     return ranks
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """What a call gives, and its seconds by the clock and of its threads."""
-    start, cores = time.perf_counter(), time.process_time()
-    found = work()
-    return found, {
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - cores,
-    }
-
-
 def rank_file(planted: Planted, path: Path) -> dict[str, Any]:
-    """Seconds and memory of a table in a file that is not cached; for a process of its own."""
+    """Measure a table in a file that is not cached; for a process of its own."""
     small = Planted(max(64, 4 * planted.queries), planted.dim, 4)
     rank(small, small.table())  # loads what the first call loads
     table = kgfast.tables.open(path)
@@ -61,17 +51,17 @@ def rank_file(planted: Planted, path: Path) -> dict[str, Any]:
     table.give_back(0, len(table))
     with AnonymousMemory() as memory:
         found, taken = timed(lambda: rank(planted, table))
-    counts = torch.stack([found.greater, found.equal, found.raw.greater, found.raw.equal])
-    return {
-        **taken,
-        "anonymous_bytes": memory.bytes,
-        "wrong": planted.wrong(found),
-        "counts": counts.numpy(),
-    }
+    about = {"anonymous_bytes": memory.bytes, "wrong": planted.wrong(found)}
+    return {**taken, **about, "counts": counts_of(found)}
+
+
+def counts_of(ranks: kgfast.Ranks) -> Any:
+    """Return all counts of a ranking."""
+    return torch.stack([ranks.greater, ranks.equal, ranks.raw.greater, ranks.raw.equal]).numpy()
 
 
 def read_cold(path: Path, first: int, count: int) -> dict[str, float]:
-    """Seconds of reading rows that are not cached, as rank() reads them and gives them back."""
+    """Return the seconds of reading rows that are not cached, as rank() reads them."""
     table = kgfast.tables.open(path)
     last = min(len(table), first + count)
     _, taken = timed(lambda: calibration.read_cold(table, first, last))
@@ -146,8 +136,7 @@ def _watched(
     torch.set_num_threads(threads)
     with patch.object(ranking, "sweep_bar", counted):
         found = rank(planted, kgfast.tables.open(path), partial=folder)
-    counts = torch.stack([found.greater, found.equal, found.raw.greater, found.raw.equal])
-    sender.send(counts.numpy())
+    sender.send(counts_of(found))
 
 
 class Ranker:
@@ -175,7 +164,7 @@ class Ranker:
             pipe.recv()  # it is there
 
     def rank(self) -> list[dict[str, Any]]:
-        """What each process says of one ranking."""
+        """Return what each process says of one ranking."""
         for pipe in self._pipes:
             pipe.send(True)
         return [pipe.recv() for pipe in self._pipes]

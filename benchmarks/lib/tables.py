@@ -1,26 +1,35 @@
-"""Numbers as people read them, and tables of the rows of a results file."""
+"""Numbers as people read them, and tables of rows: one description for the console and for pages.
 
+A column is a head and a cell. The cell is a template of the row's values (``"{dim:,}"``) or a
+function of the row; where the row lacks a value of the template, the cell is empty. Beside Python's
+formats a template has those of `FORMATS` (``"{seconds[median]:time}"``).
+"""
+
+import string
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lib.results import Rows
+from lib.results import Row, Rows
 
 LABELS = {"compile": "torch.compile", "eager": "torch, in chunks", "keops": "KeOps"}
 OURS = "bold green"  # the style of kgfast's rows
 
+Cell = str | Callable[[Row], str]
+Columns = Sequence[tuple[str, Cell]]  # a head that ends in a colon: aligned right, as in Markdown
+
 
 def console() -> Console:
-    """A console that is wide enough for the tables where the output is not a terminal."""
+    """Make a console that is wide enough for the tables where the output is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else 116, highlight=False)
 
 
 def human_bytes(count: float) -> str:
-    """Decimal units, three digits: ``21.5 GB``."""
+    """Write bytes in decimal units with three digits: ``21.5 GB``."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= 0.9995 * size:
             return f"{_three_digits(count / size)} {unit}"
@@ -28,7 +37,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Seconds below two minutes, then minutes: ``4.1 s``, ``29 min``."""
+    """Write seconds below two minutes, then minutes: ``4.1 s``, ``29 min``."""
     if seconds < 0.0995:
         return f"{_three_digits(seconds * 1e3)} ms"
     if seconds < 120:
@@ -48,67 +57,86 @@ def _three_digits(value: float) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def new_table(title: str, *columns: str) -> Table:
-    """A table whose first column is text and whose others are numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left")
-    return table
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "bytes": human_bytes,
+    "time": human_seconds,
+    "positive_bytes": lambda count: human_bytes(max(0, count)),
+    "GiB": lambda count: f"{count / 2**30:.2f} GiB",
+    "giga": lambda count: f"{count / 1e9:.1f} G",
+    "billions": lambda count: f"{count / 1e9:.3g} G",
+    "spread": lambda it: f"{human_seconds(it['min'])} .. {human_seconds(it['max'])}",
+    "words": lambda name: name.replace("_", " "),
+}
 
 
-def median(row: Mapping[str, Any]) -> str:
-    """The median of a row's rounds; ``~`` where it was extrapolated."""
-    mark = "~" if row.get("extrapolated") else ""
-    return mark + human_seconds(row["seconds"]["median"])
+class _Formatter(string.Formatter):
+    """Python's formats and those of `FORMATS`."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        write = FORMATS.get(format_spec)
+        return super().format_field(value, format_spec) if write is None else write(value)
 
 
-def spread(seconds: Mapping[str, float]) -> str:
-    """The range of the rounds."""
-    return f"{human_seconds(seconds['min'])} .. {human_seconds(seconds['max'])}"
+_FORMATTER = _Formatter()
 
 
-def billions(row: Mapping[str, Any]) -> str:
-    """Elements per second."""
-    return f"{row['elements_per_s'] / 1e9:.3g} G"
+def cell_of(row: Row, cell: Cell) -> str:
+    """Write a cell of a row; it is empty where the row lacks a value."""
+    if callable(cell):
+        return cell(row)
+    try:
+        return _FORMATTER.vformat(cell, (), row)
+    except (KeyError, TypeError):  # no such value, or None
+        return ""
 
 
-def style_of(row: Mapping[str, Any]) -> str | None:
-    """Kgfast's rows stand out, those of peers that cannot run here stand back."""
-    if row["seconds"] is None:
-        return "dim"
-    return OURS if row["contender"].startswith("kgfast") else None
+def markdown_row(*cells: str) -> str:
+    """Write a line of a table of a page."""
+    return f"| {' | '.join(cells)} |"
 
 
-def race_table(
-    title: str, rows: Rows, labels: Mapping[str, str], difference: str, differs: Callable[..., str]
-) -> Table:
-    """One line per contender, grouped by work; the last column is how its answers differ."""
-    columns = ("table", "dim", "median", "min .. max", "elements/s", "x kgfast", difference)
-    table = new_table(title, "", *columns)
-    before = None
+def markdown(columns: Columns, rows: Rows) -> Iterator[str]:
+    """Yield the lines of a table of a page."""
+    heads = [head.removesuffix(":") for head, _ in columns]
+    yield "|" + "".join(f" {head} |" if head.strip() else f"{head}|" for head in heads)
+    yield "|" + "".join("---:|" if head.endswith(":") else "---|" for head, _ in columns)
     for row in rows:
-        work = row["dim"], row["table"]
-        if before not in (None, work):
-            table.add_section()
-        before = work
-        cells = [labels.get(row["contender"], row["contender"]), row["table"], str(row["dim"])]
-        if row["seconds"] is None:
-            cells.append(row["note"])
-        else:
-            times = f"{row['times_kgfast']:.2f}"
-            cells += [median(row), spread(row["seconds"]), billions(row), times, differs(row)]
-        table.add_row(*cells, style=style_of(row))
+        yield markdown_row(*(cell_of(row, cell) for _, cell in columns))
+
+
+def console_table(title: str, columns: Columns, rows: Rows) -> Table:
+    """Make a table for the console, in which kgfast's rows stand out."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for head, _ in columns:
+        justify = "right" if head.endswith(":") else "left"
+        table.add_column(head.removesuffix(":").strip(), justify=justify)
+    for row in rows:
+        table.add_row(*(cell_of(row, cell) for _, cell in columns), style=style_of(row))
     return table
 
 
-def print_ratios(out: Console, ratios: list[dict[str, str]]) -> None:
-    """What a benchmark is for, beside the goals."""
-    table = new_table("Ratios of medians", "", "measured", "goal")
-    for line in ratios:
-        table.add_row(*line.values())
-    out.print(table)
+def style_of(row: Row) -> str | None:
+    """Mark kgfast's rows, and dim those of peers that cannot run here."""
+    if row.get("seconds", ()) is None:
+        return "dim"
+    return OURS if str(row.get("contender", "")).startswith("kgfast") else None
 
 
-def ratio_lines(lines: list[tuple[str, str, str]]) -> list[dict[str, str]]:
-    """What, measured, goal: as a results file holds them."""
+def median(row: Row) -> str:
+    """Write the median of a row's rounds, with ``~`` where it was extrapolated; else its note."""
+    if not row["seconds"]:
+        return str(row.get("note", ""))
+    return "~" * bool(row.get("extrapolated")) + human_seconds(row["seconds"]["median"])
+
+
+def shape_of(row: Row) -> str:
+    """Write batch, entities and features."""
+    return cell_of(row, "{batch:,} x {entities:,} x {dim}")
+
+
+RATIOS: Columns = ((" ", "{what}"), ("measured:", "{measured}"), ("goal:", "{goal}"))
+
+
+def ratio_lines(lines: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
+    """Name what, measured, and goal of each line, as a results file holds them."""
     return [dict(zip(("what", "measured", "goal"), line, strict=True)) for line in lines]

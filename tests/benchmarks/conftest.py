@@ -26,7 +26,8 @@ def call(
     """Run a script in this process: its exit code and what it says."""
 
     def call_with(script: str, *arguments: object) -> SimpleNamespace:
-        main = load(script.removesuffix(".py")).main
+        module = load(script.removesuffix(".py"))
+        main = module.BENCHMARK.main if hasattr(module, "BENCHMARK") else module.main
         monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / script), *map(str, arguments)])
         capsys.readouterr()
         try:

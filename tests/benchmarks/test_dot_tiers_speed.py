@@ -21,4 +21,4 @@ def test_the_tier_is_compared_with_none(call, tmp_path):
         assert {"command", "machine", "versions", "date"} <= row.keys()
     assert rows[2]["seconds"].keys() >= {"none", "int8", "index"}
     assert rows[0]["pairs"]["swept"] == 1
-    assert "to float32" in done.stdout
+    assert "faiss" in done.stdout

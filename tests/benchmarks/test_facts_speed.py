@@ -35,12 +35,4 @@ def test_a_row_says_whether_facts_are_right(load, monkeypatch):
 def test_it_asks_for_data(call):
     done = call("facts_speed.py")
     assert done.returncode == 2
-    assert "--data names the folder" in done.stderr
-
-
-def test_the_page_is_up_to_date(load):
-    script = load("facts_page")
-    page = script.PAGE.read_text()
-    rows = script.read_rows(script.pages.RESULTS / script.RESULT)
-    assert script.pages.insert(page, script.markdown(rows)) == page
-    assert all(row["equal"] and row["peak_mib"] <= 64 for row in rows)
+    assert "--data names the folder of FB15k-237" in done.stderr

@@ -3,10 +3,9 @@
 import json
 
 
-def test_index_speed_compares_the_same_answers(load, tmp_path, monkeypatch):
+def test_index_speed_compares_the_same_answers(call, load, tmp_path):
     script, result = load("index_speed"), tmp_path / "index.json"
-    monkeypatch.setattr("sys.argv", ["index_speed.py", "--quick", "--json", str(result)])
-    assert script.main() == 0
+    assert call("index_speed.py", "--quick", "--json", result).returncode == 0
     rows = json.loads(result.read_text())["rows"]
     assert {row["section"] for row in rows} == set(script.MODELS)
     for row in rows:

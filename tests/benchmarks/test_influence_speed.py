@@ -7,9 +7,9 @@ import pytest
 
 def test_without_a_graph_there_is_nothing_to_measure(load, capsys):
     with pytest.raises(SystemExit) as exit_info:
-        load("influence_speed").parse([])
+        load("influence_speed").BENCHMARK.parse([])
     assert exit_info.value.code == 2
-    assert "--data is needed without --quick" in capsys.readouterr().err
+    assert "--data names the folder of each graph, or --quick" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""benchmarks/known_build.py in its smoke-test size, and its page."""
+"""benchmarks/known_build.py in its smoke-test size."""
 
 import json
 
@@ -40,11 +40,3 @@ def test_other_arrays_are_not_equal(load, tmp_path, monkeypatch):
     np.save(path, indices)
     assert not script.are_those_of_one_sort(folders[1], triples)
     assert not script.are_same(*folders)
-
-
-def test_the_page_is_up_to_date(load):
-    script = load("graphs_page")
-    page = script.PAGE.read_text()
-    assert script.pages.insert(page, script.markdown(script.pages.RESULTS)) == page
-    rows = script.read_rows(script.pages.RESULTS / script.RESULT)
-    assert all(row["equal"] for row in rows)

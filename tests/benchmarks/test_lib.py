@@ -1,6 +1,8 @@
-"""What the benchmarks share: memory, processes, turns, formulas, and how numbers are shown."""
+"""What the benchmarks share: the driver, memory, processes, turns, formulas, and shown numbers."""
 
+import json
 import os
+import sys
 
 import pytest
 import torch
@@ -72,3 +74,62 @@ def test_the_headline_tensor_takes_21_gigabytes(load):
     assert naive.formula_bytes("libkge", 128, 40_943, 512, 93_003) == 53_664_808_960
     assert naive.formula_bytes("pykeen", 128, 40_943, 512, 93_003) == 21_501_636_736
     assert naive.batch_that_fits(40_943, 512, 10e9) == 16
+
+
+ROWS = [{"section": "one", "equal": True, "count": count} for count in (1, 2)]
+
+
+def driven(load, **options):
+    """Make a benchmark of two sections, of which the second fails."""
+    driver = load("lib.benchmark")
+
+    def fails(_):
+        yield {"section": "two", "count": 3}
+        raise RuntimeError("no memory")
+
+    sections = {"one": lambda _: iter(ROWS), "two": fails}
+    tables = {"one": ("First of {section}", (("count:", "{count}"),))}
+    size = driver.Option("of all", 5, 2)
+    return driver.Benchmark(
+        "driven", "A doc.", sections, options={"size": size}, tables=tables, **options
+    )
+
+
+def test_a_section_that_fails_leaves_the_others(load, monkeypatch, capsys, tmp_path):
+    path = tmp_path / "found.json"
+    monkeypatch.setattr("sys.argv", ["driven.py", "--quick", "--json", str(path)])
+    assert driven(load).main() == 1
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["count"] for row in rows] == [1, 2, 3]
+    for row in rows:
+        assert row["benchmark"] == "driven"
+        assert {"command", "machine", "versions", "date"} <= row.keys()
+    said = capsys.readouterr()
+    assert "First of" in said.out
+    assert "no memory" in said.err
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--sections", "one"])
+    assert driven(load).main() == 0
+    assert [row["count"] for row in json.loads(path.read_text())["rows"]] == [3, 1, 2]
+
+
+def test_a_wrong_answer_fails_the_benchmark(load, monkeypatch, capsys):
+    arguments = ["driven.py", "--quick", "--sections", "one"]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert driven(load).main() == 0
+    for name, value in (("equal", False), ("equals_reference", False), ("wrong", 1), ("errors", 2)):
+        monkeypatch.setitem(ROWS[0], name, value)
+        assert driven(load).main() == 1, name
+        monkeypatch.setitem(ROWS[0], name, name.startswith("equal"))
+    assert capsys.readouterr().out.count("ANSWERS ARE WRONG") == 4
+
+
+def test_options_have_a_value_in_earnest_and_in_a_smoke_test(load, tmp_path, capsys):
+    benchmark, results = driven(load), load("lib.results").RESULTS
+    assert benchmark.parse([]).size == 5
+    assert benchmark.parse([]).json == results / "cpu-driven.json"
+    quick = benchmark.parse(["--quick"])
+    assert (quick.size, quick.json, quick.sections) == (2, None, ["one", "two"])
+    assert driven(load, is_written=False).parse([]).json is None
+    with pytest.raises(SystemExit):
+        benchmark.parse(["--size", "0"])
+    assert "--size must be at least 1; got 0" in capsys.readouterr().err

@@ -20,7 +20,7 @@ def test_lists_speed_compares_the_same_counts(call, tmp_path):
 
 def test_peers_count_as_kgfast_does(load):
     script = load("lists_speed")
-    work = script.Work(script.parse(["--quick", "--queries", "33"]))
+    work = script.Work(script.BENCHMARK.parse(["--quick", "--queries", "33"]))
     work.ids[0, 3] = work.targets[0]
     ours = script.by_kgfast(work)
     for lean in (False, True):
@@ -37,6 +37,6 @@ def test_peers_count_as_kgfast_does(load):
 )
 def test_bad_arguments_are_refused(load, capsys, arguments, message):
     with pytest.raises(SystemExit) as exit_info:
-        load("lists_speed").parse(arguments)
+        load("lists_speed").BENCHMARK.parse(arguments)
     assert exit_info.value.code == 2
     assert message in capsys.readouterr().err

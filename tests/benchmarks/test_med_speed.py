@@ -43,9 +43,9 @@ def test_steps_are_timed_and_put_into_the_page(call, tmp_path):
     assert all(0 < mrr < 1 for row in rows for mrr in row["mrr"].values())
     page.write_text("Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n")
     arguments = ("--results", results, "--page", page)
-    assert call("med_page.py", *arguments, "--check").returncode == 1
-    assert call("med_page.py", *arguments).returncode == 0
-    assert call("med_page.py", *arguments, "--check").returncode == 0
+    assert call("pages.py", "med_rscf", *arguments, "--check").returncode == 1
+    assert call("pages.py", "med_rscf", *arguments).returncode == 0
+    assert call("pages.py", "med_rscf", *arguments, "--check").returncode == 0
     assert "| RotatE | 64 x 32, shared | nested |" in page.read_text()
     assert "| RotatE + RSCF | 64 x 8, per row | nested |" in page.read_text()
     assert "| 4 sub-models, held at 0, 1/2, 1 | 0." in page.read_text()

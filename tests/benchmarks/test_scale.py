@@ -1,4 +1,4 @@
-"""benchmarks/scale.py and scale_page.py in their smoke-test sizes."""
+"""benchmarks/scale.py in its smoke-test size."""
 
 import json
 
@@ -36,10 +36,11 @@ def test_a_table_needs_room(planted, tmp_path, load, monkeypatch):
 
 
 def test_rows_of_the_same_work_are_replaced(load, tmp_path):
-    script, path = load("scale"), tmp_path / "scale.json"
+    benchmark, path = load("scale").BENCHMARK, tmp_path / "scale.json"
+    options = benchmark.parse(["--quick", "--json", str(path)])
     row = {"section": "stream", "entities": 10, "dim": 4, "queries": 8, "value": 1}
-    script._merge(path, [row, row | {"entities": 5}])
-    script._merge(path, [row | {"value": 2}, row | {"section": "sent"}])
+    benchmark._write(options, [row, row | {"entities": 5}])
+    benchmark._write(options, [row | {"value": 2}, row | {"section": "sent"}])
     found = json.loads(path.read_text())["rows"]
     assert [(it["section"], it["entities"], it["value"]) for it in found] == [
         ("stream", 5, 1),
@@ -72,18 +73,3 @@ def test_all_sections(call, tmp_path):
     of = {row["section"]: row for row in rows}
     assert of["killed"]["equal"]
     assert len({row["bytes_per_query"] for row in rows if row["section"] == "sent"}) == 1
-
-
-def test_the_page_is_up_to_date(load):
-    script = load("scale_page")
-    page = script.PAGE.read_text()
-    assert script.pages.insert(page, script.markdown(script.pages.RESULTS)) == page
-
-
-def test_the_results_hold_what_is_promised(load):
-    script = load("scale_page")
-    rows = script.read_rows(script.pages.RESULTS / script.RESULT)
-    assert not any(row.get("wrong") for row in rows)
-    assert all(row["equal"] for row in rows if row["section"] == "killed")
-    sent = {row["bytes_per_query"] for row in rows if row["section"] == "sent"}
-    assert len(sent) == 1

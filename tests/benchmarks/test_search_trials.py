@@ -15,11 +15,7 @@ def test_a_search_is_run_and_put_into_the_page(call, tmp_path):
     assert {"command", "machine", "versions", "date"} <= row.keys()
     page.write_text("Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n")
     arguments = ("--results", results, "--page", page)
-    assert call("search_page.py", *arguments, "--check").returncode == 1
-    assert call("search_page.py", *arguments).returncode == 0
-    assert call("search_page.py", *arguments, "--check").returncode == 0
+    assert call("pages.py", "search", *arguments, "--check").returncode == 1
+    assert call("pages.py", "search", *arguments).returncode == 0
+    assert call("pages.py", "search", *arguments, "--check").returncode == 0
     assert "| synthetic, 500 entities | 0." in page.read_text()
-
-
-def test_the_page_is_up_to_date(call):
-    assert call("search_page.py", "--check").returncode == 0

@@ -9,7 +9,7 @@ import torch
 def test_peers_find_what_kgfast_finds(load):
     search = load("lib.peers.topk").Search(torch.randn(3, 8), torch.randn(200, 8), 4)
     for score in ("dot", "l2"):
-        rows = load("serve_speed").race(search, score, 1)
+        rows = list(load("serve_speed").race(search, score, 1))
         assert {row["contender"] for row in rows} == {
             "kgfast",
             "table",
@@ -27,7 +27,7 @@ def test_peers_find_what_kgfast_finds(load):
 @pytest.mark.parametrize("name", ["rows", "requests", "memory-requests"])
 def test_bad_arguments_are_refused(load, capsys, name):
     with pytest.raises(SystemExit) as exit_info:
-        load("serve_speed").parse([f"--{name}", "0"])
+        load("serve_speed").BENCHMARK.parse([f"--{name}", "0"])
     assert exit_info.value.code == 2
     assert f"--{name} must be at least 1; got 0" in capsys.readouterr().err
 

@@ -71,6 +71,6 @@ def test_pykeen_answers_the_same_query(load):
 )
 def test_bad_arguments_are_refused(load, capsys, arguments, message):
     with pytest.raises(SystemExit) as exit_info:
-        load("topk_speed").parse(arguments)
+        load("topk_speed").BENCHMARK.parse(arguments)
     assert exit_info.value.code == 2
     assert message in capsys.readouterr().err

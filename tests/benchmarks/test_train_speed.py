@@ -60,14 +60,14 @@ def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
     assert epochs[-1]["queries"] < 2 * 1200, "LCWA asks equal pairs once"
 
 
-def test_rows_of_other_work_stay_in_the_file(load, tmp_path):
-    train_speed, result = load("train_speed"), tmp_path / "train.json"
-    rows = [{"benchmark": "train_speed"}, {"benchmark": "epoch_speed"}]
-    words = ["--quick", "--json", str(result), "--works"]
-    assert train_speed._others(train_speed.parse([*words, "epochs"])) == []
-    result.write_text(json.dumps({"rows": rows}))
-    assert train_speed._others(train_speed.parse([*words, "epochs"])) == rows[:1]
-    assert train_speed._others(train_speed.parse([*words, "epochs", "negatives"])) == []
+def test_rows_of_other_sections_stay_in_the_file(load, tmp_path):
+    benchmark, result = load("train_speed").BENCHMARK, tmp_path / "train.json"
+    old, new = {"benchmark": "train_speed", "old": True}, {"benchmark": "epoch_speed"}
+    words = ["--quick", "--json", str(result), "--sections"]
+    for sections, stays in ((["epochs"], [old]), (["epochs", "negatives"], [])):
+        result.write_text(json.dumps({"rows": [old, new | {"old": True}]}))
+        benchmark._write(benchmark.parse([*words, *sections]), [new])
+        assert json.loads(result.read_text())["rows"] == [*stays, new]
 
 
 def test_peers_of_an_epoch_have_the_same_losses(load):
@@ -125,16 +125,17 @@ def test_a_slow_contender_has_one_turn(load, monkeypatch):
 
 def test_train_speed_fails_loudly_when_the_loss_differs(call, load, monkeypatch):
     train_speed = load("train_speed")
+    row = {"contender": "kgfast", "seconds": None, "note": "", "dim": 1, "batch": 2, "negatives": 3}
     monkeypatch.setattr(train_speed, "loss_difference", lambda work: 0.5)
-    monkeypatch.setattr(train_speed, "measure", lambda options, work: [])
-    done = call("train_speed.py", "--quick", "--works", "negatives", "--peers")
+    monkeypatch.setattr(train_speed, "measure", lambda options, work: [row])
+    done = call("train_speed.py", "--quick", "--sections", "negatives", "--peers")
     assert done.returncode == 1
-    assert "THE LOSS DIFFERS" in done.stdout
+    assert "ANSWERS ARE WRONG" in done.stdout
 
 
 @pytest.mark.parametrize("option", ["--dim", "--batch", "--negatives", "--rounds"])
 def test_train_speed_refuses_bad_arguments(load, capsys, option):
     with pytest.raises(SystemExit) as exit_info:
-        load("train_speed").parse([option, "0"])
+        load("train_speed").BENCHMARK.parse([option, "0"])
     assert exit_info.value.code == 2
     assert f"{option} must be at least 1; got 0" in capsys.readouterr().err

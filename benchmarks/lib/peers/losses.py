@@ -54,124 +54,108 @@ class Work:
         """Features."""
         return self.table.shape[1] // (2 if self.score == "rotate" else 1)
 
-    def forget(self) -> None:
-        """Drop the gradients."""
-        self.queries.grad = self.table.grad = None
+
+def backward(work: Work, loss_of: Callable[[], Tensor]) -> Run:
+    """Return the forward and the backward of a loss."""
+
+    def run() -> float:
+        work.queries.grad = work.table.grad = None
+        loss = loss_of()
+        loss.backward()
+        return float(loss.detach().item())
+
+    return run
 
 
-def kgfast_bce(work: Work) -> float:
-    """All candidates of every row, streamed."""
-    work.forget()
+def compiled(function: Callable[..., Tensor], is_wanted: bool) -> Callable[..., Tensor]:
+    """Return a function as it is, or by torch.compile."""
+    return torch.compile(function, dynamic=False) if is_wanted else function
+
+
+def kgfast_bce(work: Work) -> Run:
+    """Return binary cross entropy of all candidates of every row, streamed."""
     batch, positives = work.targets.shape
     indptr = torch.arange(batch + 1, device=work.targets.device) * positives
     labels = indptr, work.targets.flatten(), 1.0, 0.0, work.score
-    loss = ops.bce_total(work.queries, work.table, None, *labels, batch * len(work.table))
-    loss.backward()
-    return loss.item()
+    count = batch * len(work.table)
+    return backward(work, lambda: ops.bce_total(work.queries, work.table, None, *labels, count))
 
 
-def kgfast_cross_entropy(work: Work, precision: str = "float32") -> float:
-    """An output head, streamed; of products of that precision."""
-    work.forget()
-    problem = work.queries, work.table, None, work.targets[:, 0], work.smoothing, work.score
-    count = len(work.queries)
-    loss = ops.cross_entropy(*problem, divisor=count, precision=precision).mean()
-    loss.backward()
-    return loss.item()
+def kgfast_cross_entropy(work: Work, precision: str = "float32") -> Run:
+    """Return an output head, streamed; of products of that precision."""
+    given = None, work.targets[:, 0], work.smoothing, work.score
+    options = {"divisor": len(work.queries), "precision": precision}
+    return backward(
+        work, lambda: ops.cross_entropy(work.queries, work.table, *given, **options).mean()
+    )
 
 
 def labels_of(work: Work) -> Tensor:
-    """The dense labels ``[B, N]``."""
+    """Return the dense labels ``[B, N]``."""
     labels = torch.zeros(len(work.queries), len(work.table), device=work.table.device)
     return labels.scatter_(1, work.targets, 1.0)
 
 
 def dense_dot(queries: Tensor, table: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross entropy as it is usually written."""
+    """Return binary cross entropy as it is usually written."""
     return functional.binary_cross_entropy_with_logits(queries @ table.T, labels)
 
 
-def dense_bce(work: Work, compiled: bool = False) -> Run:
-    """Dense labels, scores and loss, eager or by torch.compile."""
-    loss_of = torch.compile(dense_dot, dynamic=False) if compiled else dense_dot
-
-    def run() -> float:
-        work.forget()
-        loss = loss_of(work.queries, work.table, labels_of(work))
-        loss.backward()
-        return loss.item()
-
-    return run
+def dense_bce(work: Work, compile: bool = False) -> Run:
+    """Return dense labels, scores and loss, eager or by torch.compile."""
+    loss_of = compiled(dense_dot, compile)
+    return backward(work, lambda: loss_of(work.queries, work.table, labels_of(work)))
 
 
 def pairwise_rotate(queries: Tensor, table: Tensor) -> Tensor:
-    """``[B, N]`` scores through ``[B, N, D]`` tensors."""
+    """Score ``[B, N]`` pairs through ``[B, N, D]`` tensors."""
     return rotate_scores(queries[:, None], table, TINY)
 
 
 def rotate_chunk(work: Work) -> int:
-    """Candidates that a peer takes at once."""
+    """Return how many candidates a peer takes at once."""
     bytes_each = 4 * len(work.queries) * work.dim
     return max(1, min(len(work.table), CHUNK_BYTES // bytes_each))
 
 
 def rotate_bce(queries: Tensor, table: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross entropy of distances, summed."""
+    """Return binary cross entropy of distances, summed."""
     scores = pairwise_rotate(queries, table)
     return functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
 
-def chunk_of_rotate_bce(work: Work, compiled: bool = False) -> Run:
-    """Forward and backward of the first chunk of candidates: the loss is a sum over chunks."""
+def chunk_of_rotate_bce(work: Work, compile: bool = False) -> Run:
+    """Return the loss of the first chunk of candidates: the whole is a sum over chunks."""
     size = rotate_chunk(work)
     part = labels_of(work)[:, :size].contiguous()
-    loss_of = torch.compile(rotate_bce, dynamic=False) if compiled else rotate_bce
-
-    def run() -> float:
-        work.forget()
-        loss = loss_of(work.queries, work.table[:size], part)
-        loss.backward()
-        return loss.item()
-
-    return run
+    loss_of = compiled(rotate_bce, compile)
+    return backward(work, lambda: loss_of(work.queries, work.table[:size], part))
 
 
 def dense_logits(queries: Tensor, table: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Cross entropy as it is usually written."""
+    """Return cross entropy as it is usually written."""
     return functional.cross_entropy(queries @ table.T, targets, label_smoothing=smoothing)
 
 
-def dense_cross_entropy(work: Work, compiled: bool = False) -> Run:
-    """Logits of all rows at once, eager or by torch.compile."""
-    loss_of = torch.compile(dense_logits, dynamic=False) if compiled else dense_logits
-
-    def run() -> float:
-        work.forget()
-        loss = loss_of(work.queries, work.table, work.targets[:, 0], work.smoothing)
-        loss.backward()
-        return loss.item()
-
-    return run
+def dense_cross_entropy(work: Work, compile: bool = False) -> Run:
+    """Return cross entropy with the logits of all rows at once, eager or by torch.compile."""
+    loss_of = compiled(dense_logits, compile)
+    given = work.targets[:, 0], work.smoothing
+    return backward(work, lambda: loss_of(work.queries, work.table, *given))
 
 
 def dense_cross_entropy_bf16(work: Work) -> Run:
-    """Likewise, as torch's autocast to bfloat16 has it: products round what they take and give."""
+    """Return the same by torch's autocast to bfloat16: products round what they take and give."""
 
-    def run() -> float:
-        work.forget()
+    def loss() -> Tensor:
         with torch.autocast(work.table.device.type, torch.bfloat16):
-            logits = work.queries @ work.table.T
-            loss = functional.cross_entropy(
-                logits, work.targets[:, 0], label_smoothing=work.smoothing
-            )
-        loss.backward()
-        return loss.item()
+            return dense_logits(work.queries, work.table, work.targets[:, 0], work.smoothing)
 
-    return run
+    return backward(work, loss)
 
 
 def three_products(work: Work) -> Run:
-    """The scores, and what a gradient of them makes of the table and of the queries: no loss."""
+    """Return the scores, and what a gradient of them makes of table and queries: no loss."""
 
     def run() -> float:
         with torch.no_grad():
@@ -183,75 +167,55 @@ def three_products(work: Work) -> Run:
 
 
 def has_linear_cross_entropy() -> bool:
-    """Whether this torch has it."""
+    """Return whether this torch has it."""
     return hasattr(functional, "linear_cross_entropy")
 
 
 def linear_cross_entropy(work: Work) -> Run:
-    """Torch's own cross entropy of an output head, which holds parts of the logits at a time."""
-
-    def run() -> float:
-        work.forget()
-        loss = functional.linear_cross_entropy(
-            work.queries, work.table, work.targets[:, 0], label_smoothing=work.smoothing
-        )
-        loss.backward()
-        return float(loss.item())
-
-    return run
+    """Return torch's own cross entropy of a head, which holds parts of the logits at a time."""
+    given = work.targets[:, 0]
+    return backward(
+        work,
+        lambda: functional.linear_cross_entropy(
+            work.queries, work.table, given, label_smoothing=work.smoothing
+        ),
+    )
 
 
 def head_rows(work: Work) -> Run:
-    """Smoothed cross entropy of the first rows of an output head, with dense logits."""
-    rows = min(HEAD_ROWS, len(work.queries))
-
-    def run() -> float:
-        work.forget()
-        logits = work.queries[:rows] @ work.table.T
-        targets = work.targets[:rows, 0]
-        loss = functional.cross_entropy(logits, targets, label_smoothing=work.smoothing)
-        loss.backward()
-        return loss.item()
-
-    return run
+    """Return smoothed cross entropy of the first rows of an output head, with dense logits."""
+    given = work.targets[:HEAD_ROWS, 0], work.smoothing
+    return backward(work, lambda: dense_logits(work.queries[:HEAD_ROWS], work.table, *given))
 
 
 def top_rows(work: Work) -> Run:
-    """The best output of the first rows of an output head, with dense logits."""
-    rows = min(HEAD_ROWS, len(work.queries))
+    """Return the best output of the first rows of an output head, with dense logits."""
 
     def run() -> float:
         with torch.no_grad():
-            return float((work.queries[:rows] @ work.table.T).argmax(1)[0])
+            return float((work.queries[:HEAD_ROWS] @ work.table.T).argmax(1)[0])
 
     return run
 
 
-def kgfast_top(work: Work) -> float:
-    """The best output of every row."""
-    with torch.no_grad():
-        _, ids = ops.topk(work.queries, work.table, 1)
-    return float(ids[0, 0])
-
-
-def sampled(work: Work, scores: Callable[[Tensor, Tensor], Tensor], pairs: Tensor) -> Run:
-    """Scores of sampled candidates and, with this gradient of theirs, the backward."""
+def kgfast_top(work: Work) -> Run:
+    """Return the best output of every row."""
 
     def run() -> float:
-        work.forget()
-        found = scores(work.queries, work.table)
-        found.backward(pairs)
-        return found.detach()[0, 0].item()
+        with torch.no_grad():
+            return float(ops.topk(work.queries, work.table, 1)[1][0, 0])
 
     return run
 
 
-def sampled_contenders(work: Work, per_query: int | None, compiled: bool) -> dict[str, Run]:
-    """Pairwise scores, or indexed ones with ``per_query`` rows of the table for each query."""
+def sampled_contenders(work: Work, per_query: int | None, compile: bool) -> dict[str, Run]:
+    """Return pairwise scores, or indexed ones with ``per_query`` rows of the table each.
+
+    The backward is that of a given gradient of the scores.
+    """
     generator = torch.Generator().manual_seed(1)
     batch, device = len(work.queries), work.table.device
-    columns = per_query or len(work.table)
-    pairs = torch.randn(batch, columns, generator=generator).to(device)
+    gradient = torch.randn(batch, per_query or len(work.table), generator=generator).to(device)
     if per_query is None:
         dense: Callable[[Tensor, Tensor], Tensor] = pairwise_rotate
         ours = partial(ops.pairwise_scores, score="rotate")
@@ -264,7 +228,14 @@ def sampled_contenders(work: Work, per_query: int | None, compiled: bool) -> dic
         def ours(queries: Tensor, table: Tensor) -> Tensor:
             return ops.indexed_scores(queries, table, index, "rotate")
 
-    runs = {"kgfast": sampled(work, ours, pairs), "eager": sampled(work, dense, pairs)}
-    if compiled:
-        runs["compile"] = sampled(work, torch.compile(dense, dynamic=False), pairs)
-    return runs
+    def of(scores: Callable[[Tensor, Tensor], Tensor]) -> Run:
+        def run() -> float:
+            work.queries.grad = work.table.grad = None
+            found = scores(work.queries, work.table)
+            found.backward(gradient)
+            return found.detach()[0, 0].item()
+
+        return run
+
+    runs = {"kgfast": of(ours), "eager": of(dense)}
+    return runs | ({"compile": of(compiled(dense, True))} if compile else {})

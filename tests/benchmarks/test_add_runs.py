@@ -1,4 +1,4 @@
-"""benchmarks/results_table.py: rows only of runs, nothing of the machine's folders, --check."""
+"""benchmarks/add_runs.py: runs become rows, and nothing of the machine's folders does."""
 
 import doctest
 import json
@@ -13,14 +13,11 @@ TEST = {"mrr": 0.4712, "mr": 3340.4, "hits@1": 0.43, "hits@3": 0.49, "hits@10": 
 
 
 @pytest.fixture
-def script(load):
-    return load("results_table")
-
-
-@pytest.fixture
-def run(call):
-    """Run the script with arguments."""
-    return partial(call, "results_table.py")
+def add(call, tmp_path, page):
+    """Run the script with arguments, on results and a page of its own."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "cpu-train-speed.json").write_text('{"rows": []}')
+    return partial(call, "add_runs.py", "--results", tmp_path / "results", "--page", page)
 
 
 @pytest.fixture
@@ -59,9 +56,8 @@ def finished(tmp_path):
     return folder
 
 
-def test_a_run_becomes_a_row(run, tmp_path, finished, page):
-    runs = tmp_path / "runs"
-    done = run("--add", finished, "--runs", runs, "--page", page)
+def test_a_run_becomes_a_row(add, tmp_path, finished, page):
+    done = add(finished)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert text.startswith("# Before\n")
@@ -75,7 +71,7 @@ def test_a_run_becomes_a_row(run, tmp_path, finished, page):
     assert f"- `{command}` on Processor X, 2 cores, 2 threads: python 3.11.7, kgfast" in text
     assert "wn18rr/rotate_fast: 2,000: 0.020, 4,000: 0.040" in text
     assert "14,000: 0.140, 15,000: 0.150" in text
-    (copy,) = runs.glob("*.json")
+    (copy,) = (tmp_path / "results" / "runs").glob("*.json")
     assert copy.name == "wn18rr-rotate_fast.json"
     assert str(tmp_path) not in copy.read_text()
     assert str(tmp_path) not in text
@@ -84,14 +80,14 @@ def test_a_run_becomes_a_row(run, tmp_path, finished, page):
     assert saved["values"]["model"]["base_dim"] == 128
 
 
-def test_a_run_that_ended_before_its_last_step_says_so(run, tmp_path, finished, page):
+def test_a_run_that_ended_before_its_last_step_says_so(add, tmp_path, finished, page):
     result = json.loads((finished / "result.json").read_text())
     (finished / "result.json").write_text(json.dumps(result | {"planned_steps": 20000}))
-    assert run("--add", finished, "--runs", tmp_path / "runs", "--page", page).returncode == 0
+    assert add(finished).returncode == 0
     assert "| 3,340 | 15,000 of 20,000 | 6 min |" in page.read_text()
 
 
-def test_sub_models_have_a_row_each_and_runs_a_note(run, tmp_path, finished, page):
+def test_sub_models_have_a_row_each_and_runs_a_note(add, tmp_path, finished, page):
     result = json.loads((finished / "result.json").read_text())
     result["test_of_submodels"] = {"64": TEST | {"mrr": 0.25}, "128": TEST}
     (finished / "result.json").write_text(json.dumps(result))
@@ -100,27 +96,12 @@ def test_sub_models_have_a_row_each_and_runs_a_note(run, tmp_path, finished, pag
         for dim in (64, 128)
     ]
     (finished / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = ("--runs", tmp_path / "runs", "--page", page, "--note", "on a busy machine")
-    assert run("--add", finished, *given).returncode == 0
+    assert add(finished, "--note", "on a busy machine").returncode == 0
     text = page.read_text()
     assert "rotate_fast.yaml), dim 64 | 0.250 |" in text
     assert "rotate_fast.yaml), dim 128 | 0.471 |" in text
     assert "wn18rr/rotate_fast: 15,000: 0.128\n" in text
     assert "2 threads (on a busy machine): " in text
-
-
-def test_check(run, tmp_path, finished, page):
-    where = ("--runs", tmp_path / "runs", "--page", page)
-    assert run(*where, "--check").returncode == 1  # the markers hold nothing yet
-    assert run(*where).returncode == 0
-    assert run(*where, "--check").returncode == 0
-    assert run("--add", finished, *where, "--check").returncode == 1
-    assert run(*where).returncode == 0
-    assert run(*where, "--check").returncode == 0
-
-
-def test_the_page_says_what_the_files_say(run):
-    assert run("--check").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -130,31 +111,15 @@ def test_the_page_says_what_the_files_say(run):
         ("wn18rr-rotate", "has the run ended?"),
     ],
 )
-def test_what_cannot_be_added(run, tmp_path, page, name, message):
+def test_what_cannot_be_added(add, tmp_path, name, message):
     (tmp_path / name).mkdir()
-    done = run("--add", tmp_path / name, "--runs", tmp_path / "runs", "--page", page)
+    done = add(tmp_path / name)
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_page_without_markers(run, tmp_path, page):
-    page.write_text("nothing")
-    done = run("--runs", tmp_path, "--page", page)
-    assert done.returncode == 1
-    assert "results:begin" in done.stderr
-
-
-def test_epochs_of_other_programs_stand_below_the_runs(load):
-    row = {"benchmark": "epoch_speed", "contender": "pykeen", "entities": 60, "batch": 5}
-    row |= {"rank": 7, "queries": 40, "epoch_seconds": 16.0, "times_kgfast": 3.0, "date": "d"}
-    row |= {"seconds": {"median": 2.0}, "command": "c", "machine": {"name": "m"}, "versions": {}}
-    run = next(iter(load("results_table").read_runs(load("results_table").RUNS)))
-    found = load("results_table").markdown([run], [row, row | {"benchmark": "train_speed"}])
-    assert found.count("| PyKEEN's LCWA loop | 7 | 2.0 s | 3.0 | 40 | 16 s |") == 1
-
-
-def test_other_values_of_a_config_stand_in_a_table(run, tmp_path, finished, page):
+def test_other_values_of_a_config_stand_in_a_table(add, tmp_path, finished, page):
     values = yaml.safe_load((finished / "config.yaml").read_text())
     other = tmp_path / "other"
     other.mkdir()
@@ -162,25 +127,22 @@ def test_other_values_of_a_config_stand_in_a_table(run, tmp_path, finished, page
         (other / name).write_text((finished / name).read_text())
     values["model"]["gamma"], values["dataset"]["root"] = 4.5, "elsewhere"
     (other / "config.yaml").write_text(yaml.safe_dump(values))
-    where = ("--runs", tmp_path / "runs", "--page", page)
     of = ("--variants-of", ROOT / "configs/wn18rr/rotate_fast.yaml")
-    done = run("--add", finished, other, *of, *where)
+    done = add(finished, other, *of)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert "| `model.gamma` | steps | MRR on valid | MRR on test |" in text
     assert "| 6.0 | 15,000 | 0.1500 | 0.4712 |\n| 4.5 | 15,000 | 0.1500 | 0.4712 |" in text
     assert "rotate_fast.yaml) with other values; in all rows `model.base_dim=128`, " in text
-    (copy,) = (tmp_path / "runs" / "variants").glob("*.json")
+    (copy,) = (tmp_path / "results" / "runs" / "variants").glob("*.json")
     assert str(tmp_path) not in copy.read_text()
     command = "kgfast train --config configs/wn18rr/rotate_fast.yaml --set dataset.root=DIR"
     assert [it["command"] for it in json.loads(copy.read_text())["variants"]] == [command] * 2
     (other / "result.json").unlink()
-    done = run("--add", other, *of, *where)
+    done = add(other, *of)
     assert (done.returncode, "result.json" in done.stderr) == (1, True)
 
 
-def test_doctests_of_variants():
-    from lib import variants
-
-    results = doctest.testmod(variants)
+def test_its_doctests(load):
+    results = doctest.testmod(load("add_runs"))
     assert (results.failed, results.attempted) == (0, 2)

@@ -1,0 +1,172 @@
+"""Copies finished runs into benchmarks/results/runs/, and puts them into docs/results.md.
+
+    python benchmarks/add_runs.py RUN...                          runs of files under configs/
+        --note TEXT                                               what a reader must know of them
+    python benchmarks/add_runs.py RUN... --variants-of CONFIG     a config with other values
+
+RUN is a folder that ``kgfast train`` has finished. What is copied is its result.json, the values
+that its config changes, and its evaluations; a row of the page exists only where such a file does.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pages import PAGES
+
+from lib.results import RESULTS, ROOT
+
+CONFIGS = ROOT / "configs"
+# Keys that say where and how long a run ran, and not what.
+OF_A_RUN = ("dataset.root", "train.out_dir", "train.steps", "train.eval_every", "threads")
+FACTS = ("steps", "seconds_training", "machine", "threads", "versions")
+
+
+def add(folder: Path, config: Path, target: Path, note: str | None = None) -> Path:
+    """Copy a finished run of a file under configs/ into a folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the run has not ended.
+    """
+    result, rows, values = _read(folder)
+    widest = max((row["dim"] for row in rows if row.get("dim")), default=None)
+    values["dataset"].pop("root", None)  # folders of the machine that ran it
+    values["train"].pop("out_dir", None)
+    run = {
+        "config": config.as_posix(),
+        **{name: result[name] for name in (*FACTS, "test", "seconds_evaluating")},
+        "planned_steps": result.get("planned_steps", result["steps"]),
+        "command": portable_command(result["command"], config),
+        "note": note,
+        "submodels": result.get("test_of_submodels", {}),
+        "values": values,
+        "curve": [
+            {name: row[name] for name in ("step", "mrr", "hits@10")}
+            for row in rows
+            if row.get("split") == "valid" and row.get("dim") == widest
+        ],
+    }
+    return _write(target, config, run)
+
+
+def add_variants(folders: Sequence[Path], config: Path, target: Path) -> Path:
+    """Copy the values of finished runs, and what each came to, into the one file of their config.
+
+    Raises
+    ------
+    FileNotFoundError
+        If a run has not ended.
+    """
+    variants = []
+    for folder in folders:
+        result, rows, values = _read(folder)
+        variants.append(
+            {
+                "values": {key: it for key, it in flat(values).items() if key not in OF_A_RUN},
+                "valid_mrr": [row["mrr"] for row in rows if row.get("split") == "valid"][-1],
+                "test_mrr": result["test"]["mrr"],
+                **{name: result[name] for name in FACTS},
+                "command": portable_command(result["command"], config),
+            }
+        )
+    return _write(target, config, {"config": config.as_posix(), "variants": variants})
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """Read the result of a run, its metrics, and its config."""
+    result = folder / "result.json"
+    if not result.is_file():
+        raise FileNotFoundError(f"{result}: no such file; has the run ended?")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    return json.loads(result.read_text()), rows, values
+
+
+def _write(target: Path, config: Path, content: Mapping[str, Any]) -> Path:
+    target.mkdir(parents=True, exist_ok=True)
+    path = target / f"{config.parent.name}-{config.stem}.json"
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    return path
+
+
+def config_of(folder: Path) -> Path:
+    """Return the file under configs/ that a run was started with, by the name of its folder.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    names = {f"{it.parent.name}-{it.stem}": it for it in sorted(CONFIGS.glob("*/*.yaml"))}
+    if folder.resolve().name not in names:
+        raise ValueError(
+            f"{folder}: the folder of a run must be named after its config, one of "
+            f"{', '.join(names)}"
+        )
+    return names[folder.resolve().name].relative_to(ROOT)
+
+
+def portable_command(command: str, config: Path) -> str:
+    """Rewrite a command so that others can run it, without the folders of this machine.
+
+    >>> portable_command("kgfast train -c /a/x.yaml --set dataset.root=/b", Path("configs/x.yaml"))
+    'kgfast train -c configs/x.yaml --set dataset.root=DIR'
+    """
+    return shlex.join(_portable_word(word, config) for word in shlex.split(command))
+
+
+def _portable_word(word: str, config: Path) -> str:
+    if Path(word).name == config.name:
+        return config.as_posix()
+    if word.startswith("dataset.root="):
+        return "dataset.root=DIR"
+    return Path(word).name if Path(word).is_absolute() else word
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values by dotted key; lists, which a section is not, stay as they are.
+
+    >>> flat({"model": {"name": "rotate", "dims": [1, 2]}, "seed": 3})
+    {'model.name': 'rotate', 'model.dims': [1, 2], 'seed': 3}
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def main() -> int:
+    """Add runs and update the page; 1 if a run cannot be added."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument("--note", help="of the runs that are added")
+    parser.add_argument("--variants-of", type=Path, metavar="CONFIG", help="a file under configs/")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, help="instead of docs/results.md")
+    options = parser.parse_args()
+    target = options.results / "runs"
+    try:
+        if options.variants_of is not None:
+            config = options.variants_of.resolve().relative_to(ROOT)
+            print(add_variants(options.runs, config, target / "variants"))
+        else:
+            for folder in options.runs:
+                print(add(folder, config_of(folder), target, options.note))
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return PAGES["results"].update(options.results, path=options.page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

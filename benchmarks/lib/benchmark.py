@@ -1,0 +1,276 @@
+"""The driver of a benchmark: its options, rows with facts of the machine, tables, file, picture."""
+
+import argparse
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import kgfast
+from lib.machine import facts, machine_line
+from lib.options import (
+    QUICK_SIZES,
+    add_device,
+    add_outputs,
+    check_device,
+    check_plot,
+    check_positive,
+    new_parser,
+    set_defaults,
+    set_outputs,
+)
+from lib.results import Row, read_rows, write_json
+from lib.tables import RATIOS, Columns, cell_of, console, console_table, ratio_lines
+
+Options = argparse.Namespace
+Parser = argparse.ArgumentParser
+Titled = tuple[str, Columns]
+Section = Callable[[Options], Iterable[Row]]  # measures, and yields rows
+CHECKS = ("equal", "equals_reference", "same_counts")  # values of a row that are never False
+FAULTS = ("wrong", "errors")  # counts of a row that are always 0
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the command line.
+
+    Attributes
+    ----------
+    help : str
+    whole, quick : object
+        Its value unless given, in earnest and in a smoke test; ``quick`` None: as in earnest. An
+        int is at least 1, unless it is 0 by default; a list takes several.
+    keywords : dict
+        Others of ``add_argument``.
+    """
+
+    help: str
+    whole: Any = None
+    quick: Any = None
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def add(self, parser: Parser, name: str) -> None:
+        """Add the option to a parser."""
+        flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
+        keywords = dict(self.keywords)
+        if self.whole is False:
+            keywords |= {"action": "store_true", "default": None}
+        elif isinstance(self.whole, list):
+            keywords = {"nargs": "+", "type": type(self.whole[0])} | keywords
+        elif self.whole is not None:
+            keywords = {"type": type(self.whole)} | keywords
+        values = self.whole if isinstance(self.whole, list) else [self.whole]
+        said = f"; {' '.join(map(str, values))} unless given" * (self.whole not in (None, False))
+        parser.add_argument(flag, help=f"{self.help}{said}".replace("%", "%%"), **keywords)
+
+    @property
+    def is_count(self) -> bool:
+        """Whether values are at least 1."""
+        whole = self.whole[0] if isinstance(self.whole, list) else self.whole
+        return self.keywords.get("type") is int or (type(whole) is int and whole != 0)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark, whose rows its sections yield.
+
+    Attributes
+    ----------
+    name : str
+        The value of "benchmark" in its rows; its results file is called so, too.
+    doc : str
+        The docstring of the script.
+    sections : mapping
+        What measures each section. Several can be chosen by ``--sections``; rows of the others
+        stay in the results file.
+    options : mapping
+        Options beside ``--quick``, ``--json``, ``--device`` and ``--plot``.
+    tables : Columns or mapping
+        The columns of all rows; or for the rows of each section a title and columns, or several.
+    section_of : callable
+        Names the section of a row.
+    check : callable, optional
+        Checks the options further, given the parser and them.
+    ratios : callable, optional
+        Makes (what, measured, goal) of the rows: what the benchmark is for.
+    head : mapping or callable
+        What the results file holds beside its rows, such as goals; or what makes it of them.
+    notes : callable, optional
+        Makes lines that a reader must know to trust the tables.
+    is_right : callable
+        Says of a row whether its answers are right; if one is not, the exit code is 1.
+    stays : callable, optional
+        Says of a row of the old file whether it stays beside the new rows.
+    order : callable, optional
+        The key by which the rows of the file are sorted.
+    around : callable
+        Makes a context of the options, in which all sections are measured.
+    picture : str, optional
+        The function of `lib.pictures` that draws the rows; adds ``--plot``.
+    has_device : bool
+        Adds ``--device``.
+    is_written : bool
+        Whether a results file is written unless ``--quick`` is given.
+    threads : int, optional
+        Of torch.
+    packages : tuple of str
+        Packages whose versions are of interest, beside the usual ones.
+    """
+
+    name: str
+    doc: str | None
+    sections: Mapping[str, Section]
+    options: Mapping[str, Option] = field(default_factory=dict)
+    tables: Columns | Mapping[str, Titled | list[Titled]] = ()
+    section_of: Callable[[Row], str] = lambda row: str(row.get("section", ""))
+    check: Callable[[Parser, Options], None] | None = None
+    ratios: Callable[[Sequence[Row]], Iterable[tuple[str, str, str]]] | None = None
+    head: Mapping[str, Any] | Callable[[Sequence[Row]], Mapping[str, Any]] = field(
+        default_factory=dict
+    )
+    notes: Callable[[Sequence[Row]], Iterable[str]] | None = None
+    is_right: Callable[[Row], bool] = lambda row: has_no_fault(row)
+    stays: Callable[[Row, Sequence[Row], Options], bool] | None = None
+    order: Callable[[Row], Any] | None = None
+    around: Callable[[Options], AbstractContextManager[None]] = nullcontext
+    picture: str | None = None
+    has_device: bool = False
+    is_written: bool = True
+    threads: int | None = None
+    packages: tuple[str, ...] = ()
+
+    def parse(self, arguments: list[str] | None = None) -> Options:
+        """Read and check the command line."""
+        file = self.name.replace("_", "-")
+        parser = new_parser(self.doc)
+        for name, option in self.options.items():
+            option.add(parser, name)
+        if len(self.sections) > 1:
+            parser.add_argument("--sections", nargs="+", choices=tuple(self.sections))
+        if self.has_device:
+            add_device(parser)
+        add_outputs(parser, file if self.is_written else None, plot=self.picture is not None)
+        options = parser.parse_args(arguments)
+        whole = {name: it.whole for name, it in self.options.items()}
+        quick = {name: it.quick for name, it in self.options.items() if it.quick is not None}
+        set_defaults(options, whole, whole | quick)
+        options.sections = getattr(options, "sections", None) or list(self.sections)
+        counts = [name for name, it in self.options.items() if it.is_count]
+        check_positive(parser, options, *counts)
+        if self.has_device:
+            check_device(parser, options)
+        if self.check is not None:
+            self.check(parser, options)
+        if self.picture is not None:
+            check_plot(parser, options.plot)
+        if self.is_written:
+            set_outputs(options, file)
+        return options
+
+    def main(self) -> int:
+        """Measure, print, write; 1 if an answer is wrong."""
+        options, before = self.parse(), torch.get_num_threads()
+        torch.set_num_threads(self.threads or getattr(options, "threads", None) or before)
+        try:
+            with self.around(options):
+                return self._measure(options)
+        finally:
+            torch.set_num_threads(before)
+
+    def _measure(self, options: Options) -> int:
+        out, about = console(), facts(getattr(options, "device", "cpu"), *self.packages)
+        out.print(machine_line(about) + "\n", style="dim")
+        rows: list[Row] = []
+        failed = False
+        for name in options.sections:
+            first = len(rows)
+            try:
+                with out.status(f"{name} ..."):
+                    for row in self.sections[name](options):
+                        rows.append({"benchmark": self.name} | about | row)
+                        self._write(options, rows)  # a run that is stopped keeps what there is
+            except RuntimeError:  # also of a process of its own; other sections go on
+                traceback.print_exc()
+                failed = True
+            self._show(out, rows[first:])
+        if self.ratios is not None:
+            lines = ratio_lines(list(self.ratios(rows)))
+            out.print(console_table("Ratios of medians", RATIOS, lines))
+        for note in self.notes(rows) if self.notes is not None else ():
+            out.print(f"- {note}", style="dim")
+        if self.picture is not None:
+            draw(
+                self.picture, [it for it in rows if it["benchmark"] == self.name], options.plot, out
+            )
+        if not all(map(self.is_right, rows)):
+            out.print("[bold white on red] ANSWERS ARE WRONG: this is a bug ")
+            failed = True
+        return int(failed)
+
+    def _show(self, out: Console, rows: Sequence[Row]) -> None:
+        if not isinstance(self.tables, Mapping):
+            if not rows:
+                return
+            out.print(console_table((self.doc or "").split("\n")[0], self.tables, rows))
+            return
+        for section, given in self.tables.items():
+            own = [row for row in rows if self.section_of(row) == section]
+            for title, columns in given if isinstance(given, list) else [given]:
+                if own:
+                    out.print(console_table(cell_of(own[0], title), columns, own))
+
+    def _write(self, options: Options, rows: Sequence[Row]) -> None:
+        if options.json is None:
+            return
+        old = read_rows(options.json) if options.json.exists() else []
+        kept = [row for row in old if self._stays(row, rows, options)]
+        head = dict(self.head(rows) if callable(self.head) else self.head)
+        if self.ratios is not None:
+            head["ratios"] = ratio_lines(list(self.ratios(rows)))
+        both = [*kept, *rows]
+        if self.order is not None:
+            both.sort(key=self.order)
+        write_json(options.json, head | {"rows": both})
+
+    def _stays(self, row: Row, rows: Sequence[Row], options: Options) -> bool:
+        if self.stays is not None:
+            return self.stays(row, rows, options)
+        section = self.section_of(row)
+        return section in self.sections and section not in options.sections
+
+
+def has_no_fault(row: Row) -> bool:
+    """Return whether no check of a row failed."""
+    return all(row.get(name, True) for name in CHECKS) and not any(map(row.get, FAULTS))
+
+
+def draw(name: str, rows: Sequence[Row], path: Path | None, out: Console) -> None:
+    """Draw a picture of `lib.pictures`; without a path none, without matplotlib a word."""
+    if path is None or not rows:
+        return
+    try:
+        from lib import pictures
+    except ImportError:
+        out.print('no picture: matplotlib is not installed (pip install "kgfast[bench]")')
+        return
+    getattr(pictures, name)(rows, path)
+
+
+def graph_of(options: Options) -> Any:
+    """Return the synthetic graph, of the size of WN18RR or of a smoke test."""
+    return kgfast.datasets.synthetic(*(QUICK_SIZES if options.quick else ()))
+
+
+def needs_data(graph: str) -> Callable[[Parser, Options], None]:
+    """Return a check that a folder is named, or a smoke test is wanted, which needs none."""
+
+    def check(parser: Parser, options: Options) -> None:
+        if (options.data is None) != options.quick:
+            parser.error(f"--data names the folder of {graph}, or --quick")
+
+    return check

@@ -1,0 +1,256 @@
+"""Columns of tables that stand both on a benchmark's console and on a page."""
+
+from typing import Any
+
+from lib.results import Row
+from lib.tables import LABELS, Columns, cell_of, median
+
+NAMES = LABELS | {
+    "counts": "kgfast.rank_counts, the same queries",
+    "pykeen": "PyKEEN",
+    "linear": "linear_cross_entropy",
+    "products": "the three matrix products",
+    "kgfast_bf16": "kgfast, bf16",
+    "eager_bf16": "torch, bf16",
+}
+RACE: Columns = (
+    (" ", lambda row: NAMES.get(row["contender"], row["contender"])),
+    ("median:", median),
+    ("min .. max:", "{seconds:spread}"),
+    ("x kgfast:", "{times_kgfast:.2f}"),
+)
+RACE_WORK: Columns = (
+    *RACE[:1],
+    ("table", "{table}"),
+    ("dim:", "{dim}"),
+    *RACE[1:3],
+    ("elements/s:", "{elements_per_s:billions}"),
+    *RACE[3:],
+)
+CROPS = {
+    "med": "RotatE + MED, one nested sweep",
+    "med separate": "RotatE + MED, a sweep each",
+    "widest alone": "RotatE, the widest alone",
+    "med + rscf": "RotatE + MED + RSCF",
+    "rscf": "RotatE + RSCF, the widest alone",
+}
+MODELS = {"rotate": "RotatE", "rotate + rscf": "RotatE + RSCF"}
+
+FACTS: Columns = (
+    ("model", "{model}, d = {dim}"),
+    ("tables", "{table}"),
+    ("triples:", "{triples:,}"),
+    ("facts:", "{k:,}"),
+    ("seconds:", "{seconds:,.0f}"),
+    ("CPU seconds:", "{cpu_seconds:,.0f}"),
+    ("peak memory:", "{peak_mib:.0f} MiB"),
+)
+BUILDS: Columns = (
+    ("files", "`.{format}`"),
+    ("their size:", "{input_bytes:bytes}"),
+    ("seconds:", "{seconds:,.0f}"),
+    ("CPU seconds:", "{cpu_seconds:,.0f}"),
+    ("memory held:", "{anonymous_bytes:GiB}"),
+    ("the folder:", "{bytes:bytes}"),
+)
+CONVERSIONS: Columns = (
+    ("library", "{library}"),
+    ("model", "{model}"),
+    ("what is forgotten", "{forgotten}"),
+    ("MRR:", "{wrong:.4f}"),
+    ("instead of:", "{right:.4f}"),
+    ("what the door says", "`{refused}`"),
+)
+
+
+def _gap(row: Row) -> str:
+    gap = max((it["gap"] for it in row["different"]), default=None)
+    return "" if gap is None else f"{gap:.0e}"
+
+
+PYKEEN: Columns = (
+    ("model", "{model}, d = {dim}"),
+    ("PyKEEN, CPU s:", "{pykeen_cpu_seconds:,.0f}"),
+    ("kgfast, CPU s:", "{cpu_seconds:.2f}"),
+    ("times:", "{times:,.0f}"),
+    ("wall s:", "{pykeen_seconds:,.0f} : {seconds:.2f}"),
+    ("ranks that differ:", lambda row: f"{len(row['different'])} of {row['compared']}"),
+    ("gap:", _gap),
+)
+
+
+def _faiss_times(name: str) -> Columns:
+    def times(row: Row) -> str:
+        faiss, ours = row["seconds"].get("faiss"), row["seconds"].get(name)
+        return f"{faiss / ours:.1f}x" if faiss and ours else ""
+
+    return times
+
+
+TIERS: Columns = (
+    ("score", "{score}"),
+    ("features:", "{dim}"),
+    ("table", lambda row: cell_of(row, "{table} (`{run}`)" if "run" in row else "{table}")),
+    ("side", "{side}"),
+    ("tiers", "{tiers}"),
+    (
+        "times faster:",
+        "{times_faster[median]:.2f} ({times_faster[min]:.2f} .. {times_faster[max]:.2f})",
+    ),
+    ("linear:", "{decided:.0%}"),
+    ("float16:", "{swept:.0%}"),
+    ("gathered:", "{gathered:.1%}"),
+    ("canonical:", "{canonical:.2%}"),
+)
+DOT_TIERS: Columns = (
+    ("work", lambda row: {"ranks": "ranks", "best": "best 10"}[row["work"]]),
+    ("entities:", "{entities:,}"),
+    ("features:", "{dim}"),
+    ("queries:", "{batch}"),
+    ("table", "{table}"),
+    ("times faster:", "{speedup:.2f}"),
+    ("to float32:", "{pairs[float32]:.2%}"),
+    ("canonical:", "{pairs[canonical]:.3%}"),
+    ("faiss:", _faiss_times("int8")),
+    ("faiss, to an index:", _faiss_times("index")),
+)
+STEPS: Columns = (  # of MED
+    (" ", lambda row: MODELS[row["model"]]),
+    ("batch x negatives", "{batch} x {negatives_per_triple}, {negatives:words}"),
+    (" ", "{way}"),
+    ("step:", "{seconds[median]:time}"),
+    ("times the widest alone:", "{times_widest:.2f}x"),
+)
+
+
+def _factor(row: Row) -> str:
+    return cell_of(row, "{kgfast[factor_bytes]:bytes}") if row["kgfast"]["factor_bytes"] else ""
+
+
+CROP_RANKS: Columns = (
+    (" ", lambda row: CROPS[row["way"]]),
+    ("by formula:", "{formula[bytes]:bytes}"),
+    ("kgfast beyond the tables:", "{kgfast[bytes]:positive_bytes}"),
+    ("factor:", _factor),
+    ("time:", "{kgfast[seconds]:time}"),
+)
+EVALUATIONS: Columns = (  # of a run, by train_memory.py
+    ("after step:", "{step:,}"),
+    ("held:", "{resident_bytes:bytes}"),
+    ("at its peak:", "+ {peak_bytes:positive_bytes}"),
+    ("evaluation:", "{seconds:time}"),
+    ("a step:", "{seconds_per_step:time}"),
+)
+
+
+def _narrowest(row: Row) -> str:
+    return "" if len(row["dims"]) == 1 else _mrr_of(row, row["dims"][0])
+
+
+def _mrr_of(row: Row, dim: int) -> str:
+    return f"{row['mrr'][str(dim)]:.3f} ({dim})"
+
+
+MED_TRIALS: Columns = (
+    (" ", "{trial}"),
+    ("narrowest:", _narrowest),
+    ("widest:", lambda row: _mrr_of(row, row["dims"][-1])),
+)
+
+
+def best_first(row: Row) -> list[dict[str, Any]]:
+    """Sort the trials that came to a rung: those that are done, then those that got furthest."""
+    return sorted(
+        (it for it in row["trials"] if it["rungs"]),
+        key=lambda trial: (reached(trial), trial["mrr"]),
+        reverse=True,
+    )
+
+
+def reached(trial: Row) -> int:
+    """Return the steps of a trial."""
+    return max(map(int, trial["rungs"]), default=0)
+
+
+def _ended(row: Row) -> str:
+    outcomes = [trial["outcome"] for trial in row["trials"]]
+    return ", ".join(f"{outcomes.count(it)} {it}" for it in dict.fromkeys(sorted(outcomes)))
+
+
+SEARCHES: Columns = (
+    ("graph", "{graph}, {entities:,} entities"),
+    ("base: MRR:", "{base_mrr:.4f}"),
+    ("best: MRR:", lambda row: f"{best_first(row)[0]['mrr']:.4f}"),
+    ("trials:", lambda row: str(len(row["trials"]))),
+    ("ended", _ended),
+    ("minutes:", lambda row: f"{row['seconds'] / 60:.1f}"),
+    ("runs' worth:", lambda row: f"{sum(map(reached, row['trials'])) / row['steps']:.1f}"),
+)
+
+
+def _contender_of_influence(row: Row) -> str:
+    name = "kgfast" if row["contender"] == "kgfast" else f"captum, batch {row['batch']}"
+    return name if row["section"] == "whole" else f"{name}, no biases"
+
+
+def _guess(row: Row) -> str:
+    return "~" if row.get("extrapolated_from") else ""
+
+
+def _cores(row: Row) -> str:
+    times = f" ({row['cpu_seconds_ratio']:.1f}x)" if row["contender"] == "captum" else ""
+    return f"{_guess(row)}{row['cpu_seconds']:,.0f}{times}"
+
+
+INFLUENCES: Columns = (
+    ("graph", "{dataset}"),
+    ("training examples:", "{examples:,}"),
+    ("by", _contender_of_influence),
+    ("seconds:", lambda row: f"{_guess(row)}{row['seconds']:,.0f}"),
+    ("seconds of cores:", _cores),
+    ("peak memory:", "{peak_bytes:bytes}"),
+)
+
+
+def _peak(row: Row) -> str:
+    return cell_of(row, "{note}" if row["bytes"] is None else "{bytes:bytes}")
+
+
+PATHS: Columns = (
+    ("paths:", "{paths:,}"),
+    ("by", lambda row: "kgfast" if row["contender"] == "kgfast" else "torch, all paths held"),
+    ("peak:", _peak),
+    ("seconds:", "{seconds[median]:.1f}"),
+    ("seconds of cores:", "{cpu_seconds[median]:.1f}"),
+    ("ratio of these:", "{cpu_seconds_ratio:.2f}x"),
+)
+
+# Sections of scale.py.
+STREAMED: Columns = (
+    ("entities:", "{entities:,} x {dim}"),
+    ("file:", "{file_bytes:bytes}"),
+    ("seconds:", "{seconds[median]:,.1f}"),
+    ("elements/s:", "{elements_per_s:giga}"),
+    ("in memory:", "{memory_elements_per_s:giga}"),
+    ("disk:", "{disk_elements_per_s:giga}, {disk_bytes_per_s:bytes}/s"),
+    ("of what binds:", "{of_binding:.0%} of {binding}"),
+    ("by cores:", "{of_memory_by_cores:.0%}"),
+    ("memory held:", "{anonymous_bytes:bytes}"),
+)
+SAMPLED: Columns = (
+    ("  ", "{contender}"),
+    ("entities:", "{entities:,} x {dim}"),
+    ("queries:", "{queries:,}"),
+    ("candidates:", "{candidates:,}"),
+    ("seconds:", "{seconds:,.1f}"),
+    ("MRR:", "{mrr:.3f}"),
+    ("Hits@10:", "{hits_10:.3f}"),
+)
+PLANS: Columns = (
+    ("work", "{work}"),
+    ("entities:", "{entities:,} x {dim}"),
+    ("queries:", "{queries:,}"),
+    ("predicted:", "{predicted_seconds:time}"),
+    ("measured:", "{measured_seconds:time}"),
+    ("difference:", "{error:+.0%}"),
+)

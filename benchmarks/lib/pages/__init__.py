@@ -1,0 +1,109 @@
+"""Pages with a block that is made of results files: the block's place, and what all blocks say.
+
+The block stands between two markers; nothing in it is typed by hand.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lib.results import ROOT, Rows, read_rows
+from lib.tables import Columns, markdown
+
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+Maker = Callable[[Path], str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page and what it holds.
+
+    Attributes
+    ----------
+    path : str
+        Relative to the repository.
+    make : callable
+        Makes the block of a folder of results.
+    is_whole : bool
+        Whether the block is the whole page, which then has no markers.
+    """
+
+    path: str
+    make: Maker
+    is_whole: bool = False
+
+    def update(self, results: Path, *, check: bool = False, path: Path | None = None) -> int:
+        """Put the block into the page, or say that it is out of date; return the exit code."""
+        path = path or ROOT / self.path
+        try:
+            old = path.read_text()
+            block = self.make(results)
+            new = block if self.is_whole else insert(old, block)
+        except (OSError, ValueError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 1
+        if new == old:
+            return 0
+        if check:
+            print(f"{path.name} is out of date: run python benchmarks/pages.py", file=sys.stderr)
+            return 1
+        path.write_text(new)
+        return 0
+
+
+def insert(page: str, block: str) -> str:
+    """Return the page with the block between its markers.
+
+    Raises
+    ------
+    ValueError
+        If the markers are missing or in the wrong order.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page must hold {BEGIN} and, after it, {END}")
+    return f"{before}{BEGIN}\n{block}\n{END}{after}"
+
+
+def of_file(name: str, columns: Columns) -> Maker:
+    """Return what makes a block of one results file: a table, and where its numbers come from."""
+    return lambda folder: with_sources(read_rows(folder / name), columns)
+
+
+def with_sources(rows: Rows, columns: Columns) -> str:
+    """Write a table of rows, and where its numbers come from."""
+    return "\n".join([*markdown(columns, rows), "", *sources([rows])])
+
+
+def goals_of(path: Path) -> dict[str, Any]:
+    """Read the goals that a results file holds beside its rows."""
+    goals: dict[str, Any] = json.loads(path.read_text())["goals"]
+    return goals
+
+
+def machine_of(rows: Rows) -> str:
+    """Name where rows were measured: a CPU with its threads, or a GPU."""
+    about = rows[0]["machine"]
+    threads = f", {about['threads']} threads" if about["device"] == "cpu" else ""
+    return f"{about['name']}{threads}"
+
+
+def sources(tables: Sequence[Rows]) -> Iterator[str]:
+    """Yield the commands, versions and dates of rows."""
+    lines = {
+        (row["command"], row["machine"]["name"], row["date"][:10], packages(row["versions"]))
+        for rows in tables
+        for row in rows
+    }
+    for command, name, date, versions in sorted(lines):
+        yield f"`{command}` on {name}, {date}: {versions}."
+
+
+def packages(versions: Mapping[str, Any]) -> str:
+    """Write the versions of the packages that were installed."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)

@@ -1,0 +1,218 @@
+"""Blocks that are a table or two of the rows of one benchmark."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from lib.columns import BUILDS, CONVERSIONS, DOT_TIERS, PYKEEN, SEARCHES, TIERS, best_first, reached
+from lib.pages import goals_of, machine_of, sources
+from lib.results import Row, read_rows
+from lib.tables import LABELS, Columns, cell_of, markdown, median
+
+# docs/losses.md
+LOSSES = {
+    "loss_mem": "Losses and sampled scores, forward and backward",
+    "topk_speed": "Top-k",
+}
+LOSS_WORKS = {
+    "pairwise": "pairwise_scores",
+    "indexed": "indexed_scores",
+    "bce dot": "bce, all contenders in turns",
+    "bce rotate": "bce, all contenders in turns",
+    "head": "output head",
+    "top": "output head, best output",
+    "outputs": "10 million outputs",
+    "prediction": "one query, as a user asks it",
+}
+LOSS_CONTENDERS = LABELS | {
+    "kgfast": "**kgfast**",
+    "eager": "torch",
+    "counts": "kgfast.ops.rank_counts",
+}
+
+
+def losses(folder: Path) -> str:
+    """Write every row of loss_mem.py and topk_speed.py, a table for each machine and benchmark."""
+    parts, tables = [], []
+    for benchmark, title in LOSSES.items():
+        for path in sorted(folder.glob(f"*-{benchmark.replace('_', '-')}.json")):
+            rows = read_rows(path)
+            tables.append(rows)
+            parts += [f"### {title}: {machine_of(rows)}", "", *markdown(LOSS_COLUMNS, rows), ""]
+    parts.append(
+        "~ extrapolated from a part of the work, whose memory stands in brackets. Peak memory is "
+        "beyond operands and their gradients.\n"
+    )
+    return "\n".join([*parts, *sources(tables)])
+
+
+def _loss_work(row: Row) -> str:
+    work = LOSS_WORKS.get(row["section"], row["section"])
+    optional = ("{score}", "{table} table", "k = {k}")
+    return ", ".join([work, *filter(None, (cell_of(row, it) for it in optional))])
+
+
+def _loss_shape(row: Row) -> str:
+    columns = row.get("candidates", row["entities"])
+    per_row = f" (of {row['entities']:,})" if columns != row["entities"] else ""
+    return f"{row.get('batch', 1):,} x {columns:,}{per_row} x {row['dim']}"
+
+
+LOSS_COLUMNS: Columns = (
+    ("what", _loss_work),
+    ("batch x entities x dim", _loss_shape),
+    ("contender", lambda row: LOSS_CONTENDERS.get(row["contender"], row["contender"])),
+    ("time:", median),
+    ("times kgfast's:", "{times_kgfast:.2f}x"),
+    (
+        "peak memory:",
+        lambda row: cell_of(row, "({bytes:bytes})" if row["extrapolated"] else "{bytes:bytes}"),
+    ),
+)
+
+
+def graphs(folder: Path) -> str:
+    """Write a row of each format, and what asking takes."""
+    path = folder / "cpu-known-build.json"
+    rows, goals = read_rows(path), goals_of(path)
+    are = "All arrays are" if all(row["equal"] for row in rows) else "NOT all arrays are"
+    goal = f"{goals['seconds']} s and {goals['anonymous_bytes'] / 2**30:.0f} GiB"
+    lines = [
+        cell_of(
+            {**rows[0], "goal": goal},
+            "{triples:,} triples ({distinct:,} distinct), {entities:,} entities, {relations:,} "
+            'relations, `max_memory="{max_memory}"`; the goals are {goal}:\n',
+        ),
+        *markdown(BUILDS, rows),
+        "",
+        "Seconds are those of a machine that others work on, too. Memory held is the highest "
+        f"`RssAnon` of the process, torch included: all but mapped files. {are} equal to those of "
+        "one sort of all triples in memory.\n",
+        cell_of(
+            rows[0],
+            "Asked for the heads of {queries:,} (r, t), many of them hubs: {all_answers:,} answers "
+            "in {all_cpu_seconds:.2f} CPU seconds; of a sixteenth of the entities "
+            "{shard_answers:,} in {shard_cpu_seconds:.2f}. The process held "
+            "{asking_anonymous_bytes:bytes}.\n",
+        ),
+    ]
+    return "\n".join([*lines, *sources([rows])])
+
+
+def options(folder: Path) -> str:
+    """Write a row of each library whose tables were converted wrongly."""
+    rows = read_rows(folder / "cpu-conversions.json")
+    source = cell_of(
+        {**rows[0], "day": rows[0]["date"][:10]},
+        "Test set of {dataset}, filtered, both sides, after {epochs} epochs "
+        "(`python benchmarks/conversions.py`, torch {versions[torch]}, {day}).",
+    )
+    return "\n".join([*markdown(CONVERSIONS, rows), "", source])
+
+
+def pykeen(folder: Path) -> str:
+    """Write a row of each model that PyKEEN's evaluator and ours ranked."""
+    rows = read_rows(folder / "cpu-pykeen-speed.json")
+    source = cell_of(
+        {**rows[0], "day": rows[0]["date"][:10]},
+        "{machine[name]}, {machine[threads]} threads, {machine[isa]}, torch {versions[torch]}, "
+        "pykeen {versions[pykeen]}, {day}; the machine was shared, so times are of CPU seconds. "
+        "Gap: the largest, relative to the score.",
+    )
+    return "\n".join([*markdown(PYKEEN, rows), "", source])
+
+
+def tiers(folder: Path) -> str:
+    """Write a row of each table and side, and of each work of dot."""
+    rows, dot = (read_rows(folder / f"cpu-{name}-speed.json") for name in ("tiers", "dot-tiers"))
+    tables = [*markdown(TIERS, rows), "", "Dot products:", "", *markdown(DOT_TIERS, dot), ""]
+    return "\n".join([*tables, *sources([rows, dot])])
+
+
+TRIALS_SHOWN = 5  # of each search
+
+
+def search(folder: Path) -> str:
+    """Write what each search found, and its best trials."""
+    rows = read_rows(folder / "cpu-search-trials.json")
+    tables = list(markdown(SEARCHES, rows))
+    for row in rows:
+        tables += ["", f"The best trials on {row['graph']}:", "", *_trials(row)]
+    return "\n".join([*tables, "", *sources([rows])])
+
+
+def _trials(row: Row) -> Iterator[str]:
+    """Yield a table of the best trials of a search."""
+    best = best_first(row)[:TRIALS_SHOWN]
+    columns: Columns = (
+        ("trial:", "{number}"),
+        ("MRR:", "{mrr:.4f}"),
+        (f"{row['unit']}:", lambda trial: f"{reached(trial):,}"),
+        *((f"`{key}`:", "{" + key.replace(".", "_") + "}") for key in best[0]["values"]),
+    )
+    yield from markdown(columns, [trial | _values(trial) for trial in best])
+
+
+def _values(trial: Row) -> dict[str, str]:
+    return {
+        key.replace(".", "_"): f"{value:.3g}" if isinstance(value, float) else str(value)
+        for key, value in trial["values"].items()
+    }
+
+
+# docs/reliability.md
+ATTACKS = {
+    "fuzz": "no sanitizer",
+    "fuzz-sanitize-address": "AddressSanitizer, UBSan",
+    "fuzz-sanitize-thread": "ThreadSanitizer",
+}
+GROUPS = {
+    "valid": "valid calls, against the oracles",
+    "state": "the same under another global state",
+    "invalid": "invalid arguments",
+    "files": "mutated data folders, configs and files of other readers",
+    "checkpoints": "mutated checkpoints",
+    "processes": "threads, forks, signals, memory",
+    "runs": "kills, full disks, two writers, other graphs",
+}
+COUNTS = ("wrong", "crashes", "hangs", "reports")
+
+
+def reliability(folder: Path) -> str:
+    """Write the counts of all kinds of cases, with a column for every file of the attack."""
+    paths = {name: folder / f"{name}.json" for name in ATTACKS}
+    found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
+    columns = (
+        ("cases", "{cases}"),
+        *((f"{ATTACKS[name]}:", "{" + name + "}") for name in found),
+    )
+    lines = [{"cases": title} | _cases(found, group) for group, title in GROUPS.items()]
+    lines.append(
+        {"cases": "**all**"} | {name: f"**{it['cases']:,}**" for name, it in found.items()}
+    )
+    for count in COUNTS:
+        sums = {name: _sum(it, count) for name, it in found.items()}
+        bold = {name: f"**{number:,}**" for name, number in sums.items()}
+        lines.append({"cases": f"**{count}**"} | bold)
+    return "\n".join([*markdown(columns, lines), "", *map(_attack, found.values())])
+
+
+def _cases(found: dict[str, Row], group: str) -> dict[str, str]:
+    counts = {name: _sum(it, "cases", group) for name, it in found.items()}
+    return {name: f"{count:,}" if count else "" for name, count in counts.items()}
+
+
+def _sum(found: Row, count: str, group: str | None = None) -> int:
+    kinds = found["kinds"].values()
+    return sum(kind[count] for kind in kinds if group is None or kind["group"] == group)
+
+
+def _attack(found: Row) -> str:
+    """Say where the counts of a file come from."""
+    told = {"minutes": found["seconds"] / 60, "day": found["date"][:10]}
+    return cell_of(
+        {**found, **told},
+        "`{command}`, seed {seed}, {minutes:.0f} min on {machine[name]} ({machine[cores]} cores), "
+        "{day}: kgfast {versions[kgfast]}, python {versions[python]}, torch {versions[torch]}, "
+        "numpy {versions[numpy]}.",
+    )

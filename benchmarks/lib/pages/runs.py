@@ -1,0 +1,169 @@
+"""The block of docs/results.md: runs of the files under configs/, and epochs of other programs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from lib.pages import packages, with_sources
+from lib.results import Row, Rows, read_rows
+from lib.tables import Cell, Columns, markdown
+
+SPEEDS = "cpu-train-speed.json"
+METRICS = {"mrr": "MRR"} | {it: it for it in ("hits@1", "hits@3", "hits@10")} | {"mr": "MR"}
+CURVE_POINTS = 10
+GOALS = {  # test MRR, minutes on two cores
+    "wn18rr/rotate_fast": (0.46, 8),
+    "wn18rr/rotate": (0.476, 60),
+    "wn18rr/transe": (0.225, 30),
+    "fb15k237/transe": (0.312, 30),
+    "wn18rr/complex": (0.44, 30),
+    "wn18rr/rotate_med_640d": (0.466, 90),  # of the widest: within 0.01 of the published
+    "wn18rr/distmult": (0.445, 60),
+    "wn18rr/conve": (0.430, 120),
+    "fb15k237/conve": (0.320, 120),
+    "fb15k237/distmult": (0.340, 60),
+    "fb15k237/rotate": (0.333, 120),
+    "wn18rr/complex_n3": (0.470, 60),
+    "fb15k237/complex_n3": (0.350, 90),
+    "wn18rr/complex_n3_rp": (0.472, 90),
+    "fb15k237/complex_n3_rp": (0.365, 120),
+    "wn18rr/cp_n3": (0.470, 90),
+    "fb15k237/cp_n3": (0.350, 90),
+    "wn18rr/rescal_dura": (0.470, 90),
+    "fb15k237/rescal_dura": (0.350, 90),
+}
+# Keys of variants that are shown also where all rows agree; those of sampled negatives.
+SHOWN = ("model.base_dim", "data.train_bs", "optim.lr", "sched.name")
+SHOWN_OF_SAMPLES = ("data.neg_size", "loss.alpha")
+EPOCHS: Columns = (
+    ("  ", lambda row: row["contender"].replace("pykeen", "PyKEEN's LCWA loop")),
+    ("rank:", "{rank}"),
+    ("a step:", "{seconds[median]:time}"),
+    ("times kgfast's:", "{times_kgfast:.1f}"),
+    ("queries of an epoch:", "{queries:,}"),
+    ("an epoch:", "{epoch_seconds:time}"),
+)
+
+
+def block(folder: Path) -> str:
+    """Write results, where they ran, how they got there, and how long an epoch takes elsewhere."""
+    runs = [json.loads(path.read_text()) for path in (folder / "runs").glob("*.json")]
+    runs.sort(key=lambda run: str(run["config"]))
+    lines = [line for run in runs for line in _lines(run)]
+    parts = ["\n".join(markdown(RUNS, lines)), "\n".join(_sources(runs))]
+    curves = [_curve(run) for run in runs if run["curve"]]
+    parts.append("\n".join(["Filtered MRR on valid, by step:\n", *curves]))
+    speeds = read_rows(folder / SPEEDS)
+    epochs = [row for row in speeds if row["benchmark"] == "epoch_speed" and row["seconds"]]
+    if epochs:
+        parts.append(_epochs(epochs))
+    variants = [json.loads(it.read_text()) for it in sorted(folder.glob("runs/variants/*.json"))]
+    tables = [line for it in variants for line in _variants(it["config"], it["variants"])]
+    return "\n".join(["\n\n".join(parts), *tables])
+
+
+def name_of(config: str) -> str:
+    """Name a file under configs/ without its folder and suffix."""
+    return config.removeprefix("configs/").removesuffix(".yaml")
+
+
+def _lines(run: Row) -> Iterator[Row]:
+    """Yield a run, or each of its sub-models."""
+    for dim, metrics in (run.get("submodels") or {None: run["test"]}).items():
+        yield {**run, "dim": dim, "metrics": metrics}
+
+
+def _label(run: Row) -> str:
+    name = f"[{name_of(run['config'])}](../{run['config']})"
+    return name if run["dim"] is None else f"{name}, dim {run['dim']}"
+
+
+def _steps(run: Row) -> str:
+    steps, planned = run["steps"], run.get("planned_steps", run["steps"])
+    return f"{steps:,}" if steps == planned else f"{steps:,} of {planned:,}"
+
+
+def _goal(run: Row) -> str:
+    """Say what a run was to reach, and whether it did: MRR and minutes are met or missed alone."""
+    name = name_of(run["config"])
+    if name not in GOALS:
+        return ""
+    mrr, minutes = GOALS[name]
+    seconds = run["seconds_training"] + run["seconds_evaluating"]
+    verdicts = (
+        f"MRR >= {mrr:g}: {'met' if run['test']['mrr'] >= mrr else 'missed'}",
+        f"{minutes} min: {'met' if seconds <= 60 * minutes else 'missed'}",
+    )
+    return ", ".join(verdicts)
+
+
+RUNS: Columns = (
+    ("config", _label),
+    *(
+        (f"{label}:", f"{{metrics[{name}]:{',.0f' if name == 'mr' else '.3f'}}}")
+        for name, label in METRICS.items()
+    ),
+    ("steps:", _steps),
+    ("training:", "{seconds_training:time}"),
+    ("goal", _goal),
+)
+
+
+def _sources(runs: Rows) -> Iterator[str]:
+    yield (
+        "Test set, filtered, realistic ranks, both sides. Training time is without evaluations, on "
+        "the machine named below.\n"
+    )
+    for run in runs:
+        note = f" ({run['note']})" if run.get("note") else ""
+        yield f"- `{run['command']}` on {_where(run)}{note}: {packages(run['versions'])}"
+
+
+def _where(run: Row) -> str:
+    threads = "1 thread" if run["threads"] == 1 else f"{run['threads']} threads"
+    return f"{run['machine']}, {threads}"
+
+
+def _curve(run: Row) -> str:
+    points = run["curve"]
+    every = -(-len(points) // CURVE_POINTS)
+    chosen = [*points[:-1][every - 1 :: every], points[-1]]
+    steps = ", ".join(f"{it['step']:,}: {it['mrr']:.3f}" for it in chosen)
+    return f"- {name_of(run['config'])}: {steps}"
+
+
+def _epochs(rows: Rows) -> str:
+    """Write epochs of 1-vs-all beside those of other programs."""
+    precision = "float32"
+    if any("bf16" in row["contender"] for row in rows):
+        precision = "float32 but for products of rows that say bf16"
+    told = (
+        f"Steps of ComplEx with cross entropy over all {rows[0]['entities']:,} entities, batch "
+        f"{rows[0]['batch']}, Adagrad, {precision}, in turns. LCWA asks each distinct pair once, "
+        "with all its answers: so its epochs have fewer queries. Epochs are extrapolated from the "
+        "median step.\n\n"
+    )
+    return told + with_sources(rows, EPOCHS)
+
+
+def _variants(config: str, variants: Rows) -> Iterator[str]:
+    """Yield a table of runs of a config with other values: the keys that differ, and MRR."""
+    values = [it["values"] for it in variants]
+    keys = [key for key in values[0] if len({str(it.get(key)) for it in values}) > 1]
+    samples = SHOWN_OF_SAMPLES if values[0].get("train.mode") == "negative" else ()
+    shared = ", ".join(
+        f"`{key}={values[0].get(key)}`" for key in (*SHOWN, *samples) if key not in keys
+    )
+    yield f"[{name_of(config)}](../{config}) with other values; in all rows {shared}:\n"
+    columns = (
+        *((f"`{key}`:", _value_of(key)) for key in keys),
+        ("steps:", "{steps:,}"),
+        ("MRR on valid:", "{valid_mrr:.4f}"),
+        ("MRR on test:", "{test_mrr:.4f}"),
+    )
+    yield from markdown(columns, variants)
+    yield f"\nOn {_where(variants[0])}: {packages(variants[0]['versions'])}.\n"
+
+
+def _value_of(key: str) -> Cell:
+    return lambda variant: str(variant["values"].get(key)).lower()

@@ -1,0 +1,249 @@
+"""benchmarks/pages.py: every page says what the results files say; these hold their promises."""
+
+import json
+import re
+
+import pytest
+
+from support.paths import BENCHMARKS, ROOT
+
+RESULTS = BENCHMARKS / "results"
+NAMES = (
+    *("readme", "config", "graphs", "influence", "losses", "med_rscf", "options", "path_star"),
+    *("paths", "predictions", "pykeen", "reliability", "results", "scale", "search", "tiers"),
+)
+ABOUT = {
+    "machine": {"device": "cpu", "name": "a machine", "threads": 3, "cores": 2},
+    "versions": {"kgfast": "1", "python": "3", "torch": "9.9", "numpy": "2"},
+    "date": "2026-01-02T03:04:05",
+    "command": "a command",
+}
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("before\n<!-- results:begin -->\nold\n<!-- results:end -->\nafter\n")
+    return path
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a results file of rows."""
+
+    def write_rows(name, *rows):
+        path = tmp_path / "results" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"rows": [row | ABOUT for row in rows]}))
+
+    return write_rows
+
+
+@pytest.fixture
+def made(load, tmp_path):
+    """Make the block of a page of the files that were written."""
+    return lambda name: load("pages").PAGES[name].make(tmp_path / "results")
+
+
+def rows_of(name):
+    return json.loads((RESULTS / name).read_text())["rows"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_is_up_to_date(load, name):
+    assert load("pages").PAGES[name].update(RESULTS, check=True) == 0
+
+
+def test_every_page_with_markers_is_in_the_table(load):
+    pages = load("pages").PAGES
+    assert set(NAMES) == set(pages)
+    paths = {ROOT / it.path for it in pages.values() if not it.is_whole}
+    for folder in ("", "docs/", "examples/*/"):
+        for path in ROOT.glob(f"{folder}*.md"):
+            assert ("<!-- results:begin -->" in path.read_text()) == (path in paths), path
+
+
+def test_every_results_file_has_one_command_that_writes_it():
+    text, makefile = (RESULTS / "README.md").read_text(), (ROOT / "Makefile").read_text()
+    lines = re.findall(r"^\| (`.*`) \| (`.*) \|$", text, flags=re.MULTILINE)
+    named = [name for names, _ in lines for name in re.findall(r"`([^`]+)`", names)]
+    files = [path for name in named for path in RESULTS.glob(name) if path.is_file()]
+    assert sorted(files) == sorted(
+        it for it in RESULTS.rglob("*") if it.is_file() and it.name != "README.md"
+    )
+    for name, command in lines:
+        for word in re.findall(r"(?:benchmarks|tools)/\w+\.py", command):
+            assert (ROOT / word).is_file(), command
+        for module in re.findall(r"-m ([\w.]+)", command):
+            assert ROOT.joinpath(*module.split(".")).with_suffix(".py").is_file(), command
+        for target in re.findall(r"make ([\w-]+)", command):
+            recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE)
+            assert recipe is not None, command
+            script = re.sub(r"^`cpu-(.*?)(?:-20)?\.json`.*", r"\1", name).replace("-", "_")
+            if target.startswith("bench"):
+                assert f"benchmarks/{script}.py" in recipe[1], name
+
+
+def test_a_page_is_updated_and_checked(call, load, tmp_path, page):
+    results = tmp_path / "results"
+    results.mkdir()
+    done = call("eval_mem.py", "--quick", "--dims", 8, "--json", results / "cpu-eval-mem.json")
+    assert done.returncode == 0, done.stderr
+    arguments = ("pages.py", "readme", "--results", results, "--page", page)
+    done = call(*arguments, "--check")
+    assert done.returncode == 1
+    assert "page.md is out of date: run python benchmarks/pages.py" in done.stderr
+    assert call(*arguments).returncode == 0
+    assert call(*arguments, "--check").returncode == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- results:begin -->\n| | ")
+    assert text.endswith("<!-- results:end -->\nafter\n")
+    assert "peak memory beyond the inputs, whole test set, dim 8" in text
+    assert " GPU |" in text
+    assert "python benchmarks/eval_mem.py --quick" in text
+
+
+def test_a_page_needs_its_markers(call, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("no markers")
+    done = call("pages.py", "readme", "--results", tmp_path, "--page", page)
+    assert done.returncode == 1
+    assert "results:begin" in done.stderr
+    assert page.read_text() == "no markers"
+
+
+def test_a_file_that_is_missing_is_named(call, page, tmp_path):
+    done = call("pages.py", "search", "--results", tmp_path, "--page", page)
+    assert done.returncode == 1
+    assert "cpu-search-trials.json" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "no page is called nothing; pages are readme, "),
+        (["--page", "x.md"], "--page needs the name of one page"),
+    ],
+)
+def test_bad_arguments_are_refused(call, arguments, message):
+    done = call("pages.py", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_cells_are_templates_of_rows(load):
+    tables = load("lib.tables")
+    row = {"count": 1234, "seconds": {"median": 0.25}, "bytes": None}
+    columns = (("what", "{count:,}"), (" ", "{seconds[median]:time}"), ("size:", "{bytes:.0f}"))
+    assert list(tables.markdown(columns, [row])) == [
+        "| what | | size |",
+        "|---|---|---:|",
+        "| 1,234 | 0.25 s |  |",
+    ]
+    assert tables.cell_of(row, "{lacking}") == ""
+
+
+def test_losses_are_a_row_each(write, made):
+    seconds = {"min": 0.5, "median": 1.0, "max": 1.5}
+    bce = {"section": "bce", "score": "dot", "batch": 256, "entities": 9_000, "dim": 20}
+    bce |= {"contender": "kgfast", "seconds": seconds, "extrapolated": False, "bytes": 3 << 20}
+    race = bce | {"section": "indexed", "candidates": 64, "extrapolated": True, "times_kgfast": 4.5}
+    missing = bce | {"seconds": None, "note": "too large", "contender": "eager"}
+    missing.pop("bytes")
+    write("cpu-loss-mem.json", bce, race, missing)
+    lines = made("losses").splitlines()
+    assert lines[0] == "### Losses and sampled scores, forward and backward: a machine, 3 threads"
+    assert "| bce, dot | 256 x 9,000 x 20 | **kgfast** | 1.0 s |  | 3.15 MB |" in lines
+    shape = "256 x 64 (of 9,000) x 20"
+    assert f"| indexed_scores, dot | {shape} | **kgfast** | ~1.0 s | 4.50x | (3.15 MB) |" in lines
+    assert "| bce, dot | 256 x 9,000 x 20 | torch | too large |  |  |" in lines
+
+
+def test_tiers_are_a_row_each(write, made):
+    row = {"score": "l2", "dim": 7, "table": "normal", "side": "tail", "swept": 0.5}
+    row |= {"tiers": "linear,fp16", "decided": 0.25, "gathered": 0.021, "canonical": 0.00034}
+    row |= {"times_faster": {"median": 1.5, "min": 1.4, "max": 1.6}}
+    write("cpu-tiers-speed.json", row)
+    dot = {"work": "best", "entities": 5000, "dim": 7, "batch": 3, "speedup": 2.0}
+    dot |= {"seconds": {"none": 2.0, "int8": 1.0, "faiss": 3.0}, "table": "normal"}
+    ranks = dot | {"work": "ranks", "pairs": {"float32": 0.0021, "canonical": 0.00003}}
+    ranks["seconds"] = {"none": 2.0, "int8": 1.0}
+    write("cpu-dot-tiers-speed.json", ranks, dot)
+    found = made("tiers")
+    assert (
+        "| l2 | 7 | normal | tail | linear,fp16 | 1.50 (1.40 .. 1.60) | 25% | 50% | 2.1% | 0.03% |"
+        in found
+    )
+    assert "| ranks | 5,000 | 7 | 3 | normal | 2.00 | 0.21% | 0.003% |  |" in found
+    assert "| best 10 | 5,000 | 7 | 3 | normal | 2.00 |  |  | 3.0x |" in found
+
+
+def test_epochs_of_other_programs_stand_below_the_runs(write, made):
+    row = {"benchmark": "epoch_speed", "contender": "pykeen", "entities": 60, "batch": 5}
+    row |= {"rank": 7, "queries": 40, "epoch_seconds": 16.0, "times_kgfast": 3.0}
+    row |= {"seconds": {"median": 2.0}}
+    write("cpu-train-speed.json", row, row | {"benchmark": "train_speed"})
+    assert made("results").count("| PyKEEN's LCWA loop | 7 | 2.0 s | 3.0 | 40 | 16 s |") == 1
+
+
+def attack(cases, wrong=0):
+    counts = {"group": "valid", "cases": cases, "crashes": 0, "hangs": 0, "reports": 0}
+    kinds = {"rank": counts | {"wrong": wrong}}
+    told = {"command": "python -m fuzz --cases 7", "seed": 7, "seconds": 120.0}
+    return json.dumps(ABOUT | told | {"cases": cases, "kinds": kinds})
+
+
+def test_an_attack_has_a_column_for_every_file(made, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "fuzz.json").write_text(attack(1234, wrong=2))
+    (tmp_path / "results" / "fuzz-sanitize-thread.json").write_text(attack(50))
+    table = made("reliability")
+    assert "| cases | no sanitizer | ThreadSanitizer |" in table
+    assert "| valid calls, against the oracles | 1,234 | 50 |" in table
+    assert "| **wrong** | **2** | **0** |" in table
+    assert "`python -m fuzz --cases 7`, seed 7, 2 min on a machine (2 cores), 2026-01-02" in table
+
+
+def test_the_head_of_path_star_holds_no_more_than_it_says():
+    """Of ten million tokens, and of all 40,000 samples where the nodes are the candidates."""
+    ours = [row for row in rows_of("cpu-path-star.json") if row["contender"] == "kgfast"]
+    assert {(row["vocabulary"], row["dim"]) for row in ours} == {(10_000_000, 64)}
+    assert all(row["bytes"] <= 64 << 20 for row in ours if row["section"] != "generate")
+    assert all(row.get("equals_dense", True) for row in ours)
+    assert {row["samples"] for row in ours if row["section"] == "generate"} == {40_000}
+
+
+def test_influences_and_paths_are_those_that_were_asked_for():
+    influence, paths = rows_of("cpu-influence-speed.json"), rows_of("cpu-paths-speed.json")
+    whole = {row["dataset"]: row for row in influence if row["section"] == "whole"}
+    assert whole["wn18rr"]["examples"] == 173_670
+    assert all(row["tests"] == 100 and row["dim"] == 200 for row in whole.values())
+    assert whole["wn18rr"]["peak_bytes"] <= 64 << 20
+    compared = [row["relative_difference"] for row in influence if "relative_difference" in row]
+    assert len(compared) == len(whole)
+    assert max(compared) <= 1e-4
+    streamed = [row for row in paths if row["contender"] == "kgfast"]
+    assert max(row["paths"] for row in streamed) >= 10**6
+    assert all(row["bytes"] <= 128 << 20 for row in streamed)
+
+
+def test_scale_holds_what_is_promised():
+    rows = rows_of("cpu-scale.json")
+    assert not any(row.get("wrong") for row in rows)
+    assert all(row["equal"] for row in rows if row["section"] == "killed")
+    assert len({row["bytes_per_query"] for row in rows if row["section"] == "sent"}) == 1
+
+
+def test_facts_and_builds_are_right():
+    assert all(row["equal"] for row in rows_of("cpu-known-build.json"))
+    facts = rows_of("cpu-facts-speed.json")
+    assert all(row["equal"] and row["peak_mib"] <= 64 for row in facts)
+
+
+def test_the_picture_of_three_systems_is_drawn(load, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    for name in ("influence-speed", "paths-speed", "path-star"):
+        (tmp_path / f"cpu-{name}.json").write_text((RESULTS / f"cpu-{name}.json").read_text())
+    monkeypatch.setattr("sys.argv", ["pages.py", "--draw", "--results", str(tmp_path)])
+    assert load("pages").main() == 0
+    assert (tmp_path / "cpu-reports.png").stat().st_size > 10_000
