@@ -365,6 +365,7 @@ class Backend(Protocol):
         *,
         need: Need,
         rows_only: bool = False,
+        within: slice | None = None,
     ) -> Gradients:
         """The gradients of :meth:`scores`, where those of its result are ``grad``.
 
@@ -379,6 +380,9 @@ class Backend(Protocol):
         rows_only : bool
             With an index: give the rows of table and factor that it names, and their ids, instead
             of whole gradients.
+        within : slice, optional
+            Give only those of such rows whose ids lie in it, with the bits that they have among
+            all.
         """
         ...
 
@@ -411,6 +415,7 @@ class ChunkedBackend(Backend, Protocol):
         *,
         need: Need,
         rows_only: bool = False,
+        within: slice | None = None,
         into: Into | None = None,
     ) -> Gradients:
         """As of any backend; without an index and crops the gradients go where ``into`` says."""

@@ -259,6 +259,15 @@ class Gradients(NamedTuple):
     factor: Tensor | None = None
     ids: Tensor | None = None
 
+    def within(self, span: slice | None) -> "Gradients":
+        """The gradients of the rows whose ids lie in a span."""
+        if span is None or self.ids is None:
+            return self
+        begin, end = (self.ids < bound for bound in (span.start, span.stop))
+        rows = slice(int(begin.sum()), int(end.sum()))
+        table, factor = (None if it is None else it[rows] for it in (self.table, self.factor))
+        return Gradients(self.queries, table, factor, self.ids[rows])
+
     def spread(self, operands: Operands, need: Need) -> "Gradients":
         """Gradients of rows as gradients of the whole table and factor, zero elsewhere."""
         ids, whole = self.ids, []

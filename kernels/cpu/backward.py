@@ -124,7 +124,13 @@ def _views(
 
 
 def indexed_backward(
-    operands: Operands, grad: Tensor, index: Tensor, need: Need, *, rows_only: bool
+    operands: Operands,
+    grad: Tensor,
+    index: Tensor,
+    need: Need,
+    *,
+    rows_only: bool,
+    within: slice | None,
 ) -> Gradients:
     """The gradients of the scores of the pairs that an index names.
 
@@ -134,7 +140,7 @@ def indexed_backward(
     operands = operands.without_bias()
     crops, groups = Crops.of(operands), None
     if need.table or need.factor:
-        groups = _grouped(index)
+        groups = _grouped(index, within)
     if groups is None or rows_only:
         gradients = _room(operands, crops, need, None if groups is None else len(groups[0]))
     else:
@@ -156,9 +162,15 @@ def indexed_backward(
     return gradients if groups is None or not rows_only else gradients._replace(ids=groups[0])
 
 
-def _grouped(index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _grouped(index: Tensor, within: slice | None) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct ids, the positions of each in a fixed order, and where those of an id begin."""
-    ordered, order = index.flatten().sort(stable=True)
+    named = index.flatten()
+    if within is None:
+        ordered, order = named.sort(stable=True)
+    else:
+        places = ((named >= within.start) & (named < within.stop)).nonzero()[:, 0]
+        ordered, order = named[places].sort(stable=True)
+        order = places[order]
     ids, counts = ordered.unique_consecutive(return_counts=True)
     return ids, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 

@@ -79,13 +79,14 @@ def backward(
     *,
     need: Need,
     rows_only: bool = False,
+    within: slice | None = None,
     into: Into | None = None,
 ) -> Gradients:
     """Return the gradients of all pairs, or of those of an index."""
     if index is None:
         return all_gradients(operands, grad, need, into)
     gradients = indexed_gradients(operands, grad, index, need)
-    return gradients if rows_only else gradients.spread(operands, need)
+    return gradients.within(within) if rows_only else gradients.spread(operands, need)
 
 
 def loss_plan(operands: Operands) -> LossPlan:

@@ -30,7 +30,6 @@ def med_loss(
     loss_weight: LossWeight = "exp",
     positive_weight: PositiveWeight = "softmax",
     mask: Tensor | None = None,
-    over: "WholeBatch | None" = None,
 ) -> Tensor:
     """Mutual learning, evolutionary improvement and dynamic weights of nested sub-models.
 
@@ -58,8 +57,6 @@ def med_loss(
     positive_weight : {"softmax", "inverse"}
     mask : Tensor, optional
         bool ``[B, K]``: False where a negative takes no part.
-    over : WholeBatch, optional
-        What means and expectations run over, where the scores are a part of the batch.
 
     Returns
     -------
@@ -80,20 +77,19 @@ def med_loss(
     """
     _check(positive, negative, fractions, mask, loss_weight, positive_weight)
     w1, w2, w3 = (scale.to(positive.dtype) for scale in scales)
-    over = over or _WHOLE
     total = positive.new_zeros(())
     pairs = _with_smaller(positive, negative)
     for fraction, (own_pos, own_neg, less_pos, less_neg) in zip(fractions, pairs, strict=True):
         if less_pos is None or less_neg is None:
-            improving = -over.mean(functional.logsigmoid(own_pos))
-            improving = improving + over.mean(functional.softplus(own_neg), mask)
+            improving = -_mean(functional.logsigmoid(own_pos))
+            improving = improving + _mean(functional.softplus(own_neg), mask)
         else:
-            total = total + over.distance(less_pos, own_pos)
-            total = total + over.distance(less_neg, own_neg, mask)
+            total = total + _distance(less_pos, own_pos)
+            total = total + _distance(less_neg, own_neg, mask)
             hardness = _hardness(w1, less_pos.detach(), positive_weight)
-            improving = -over.expected(hardness, functional.logsigmoid(own_pos))
+            improving = -_expected(hardness, functional.logsigmoid(own_pos))
             hardness = w2 * less_neg.detach()
-            improving = improving + over.expected(hardness, functional.softplus(own_neg), mask)
+            improving = improving + _expected(hardness, functional.softplus(own_neg), mask)
         share = w3 * fraction
         weight = share.exp() if loss_weight == "exp" else (share - 0.5 * w3).sigmoid()
         total = total + weight * improving
@@ -106,7 +102,6 @@ def med_of(
     negative: Tensor,
     dims: Sequence[int],
     mask: Tensor | None = None,
-    over: "WholeBatch | None" = None,
 ) -> Tensor:
     """:func:`med_loss` with the scales and options of a model, of its sub-models ``dims``."""
     return med_loss(
@@ -117,7 +112,6 @@ def med_of(
         loss_weight=model.loss_weight,
         positive_weight=model.positive_weight,
         mask=mask,
-        over=over,
     )
 
 
@@ -133,36 +127,31 @@ def _with_smaller(positive: Tensor, negative: Tensor) -> Iterator[_Scores]:
         less_pos, less_neg = own_pos, own_neg
 
 
-class WholeBatch:
-    """Means and expectations over a batch: ``[B]`` of positives, ``[B, K]`` of negatives.
-
-    A process that trains with others has a part of a batch, and an object of its own in this place.
-    Each is a few passes over the scores, of all negatives or of those that take part.
-    """
-
-    def mean(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The mean of all values, or of those that take part."""
-        if mask is None:
-            return values.mean()
-        return torch.where(mask, values, 0.0).sum() / mask.sum().clamp_min(1)
-
-    def distance(self, less: Tensor, own: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The mean Huber loss of the differences of two sub-models."""
-        if mask is None:
-            return functional.huber_loss(less, own)
-        return self.mean(functional.huber_loss(less, own, reduction="none"), mask)
-
-    def expected(self, hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``sum q values`` for ``q = softmax(hardness)`` over the whole batch."""
-        if mask is not None:
-            hardness = hardness.masked_fill(~mask, -torch.inf)
-        chances = hardness.flatten().softmax(0)
-        if mask is not None:  # without any there is no softmax
-            chances = torch.where(mask.flatten(), chances, 0.0)
-        return torch.dot(chances, values.flatten())
+# Each of the following is a few passes over the scores: of all values, or of those that take part.
 
 
-_WHOLE = WholeBatch()
+def _mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The mean of values ``[B]`` of positives or ``[B, K]`` of negatives."""
+    if mask is None:
+        return values.mean()
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp_min(1)
+
+
+def _distance(less: Tensor, own: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The mean Huber loss of the differences of two sub-models."""
+    if mask is None:
+        return functional.huber_loss(less, own)
+    return _mean(functional.huber_loss(less, own, reduction="none"), mask)
+
+
+def _expected(hardness: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """``sum q values`` for ``q = softmax(hardness)`` over the whole batch."""
+    if mask is not None:
+        hardness = hardness.masked_fill(~mask, -torch.inf)
+    chances = hardness.flatten().softmax(0)
+    if mask is not None:  # without any there is no softmax
+        chances = torch.where(mask.flatten(), chances, 0.0)
+    return torch.dot(chances, values.flatten())
 
 
 def _hardness(w1: Tensor, scores: Tensor, positive_weight: PositiveWeight) -> Tensor:

@@ -185,7 +185,14 @@ class Reader:
     ----------
     sparse : bool
         Whether the table's gradient is row-sparse.
+
+    Attributes
+    ----------
+    fuses : bool
+        Whether a backend may reduce scores of negatives where they arise.
     """
+
+    fuses: bool = True
 
     def __init__(self, sparse: bool = False) -> None:
         self.sparse = sparse
@@ -208,6 +215,12 @@ class Reader:
         return ops.indexed_scores(
             queries, table, index, score, dims=widths, sparse=self.sparse, **operands
         )
+
+    def pool_scores(
+        self, queries: Tensor, pool: Candidates, score: str, widths: list[int] | None
+    ) -> Tensor:
+        """Scores of each query with each candidate of a pool."""
+        return ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
 
     def list_rows(
         self,
@@ -321,7 +334,7 @@ def negatives_of_sample(
     queries = queries_at(anchor_model, sample.anchors, sample.relations, sample.side, None)
     candidates = with_gamma(candidates_at(model, sample.side, None), model, queries.dtype)
     is_pool = sample.negatives.ndim == 1
-    if not fuses_negatives(queries, candidates.bias, sample.negatives):
+    if not (reader.fuses and fuses_negatives(queries, candidates.bias, sample.negatives)):
         score = _pool_scores if is_pool else _row_scores
         scores = score(queries, candidates, sample, model.score, None, reader)
         return negatives_of(loss, *scores)
@@ -398,7 +411,7 @@ def _pool_scores(
         positive = reader.scores(queries, own, index, score, widths).squeeze(-1)
     pool = reader.some(gathered, places.negatives)
     with _named_by_id("candidates", candidates, sample.negatives):
-        return positive, ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
+        return positive, reader.pool_scores(queries, pool, score, widths)
 
 
 @contextmanager

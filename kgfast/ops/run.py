@@ -216,11 +216,12 @@ def backward(
     *,
     need: Need,
     rows_only: bool = False,
+    within: slice | None = None,
     backend: str | None = None,
 ) -> Gradients:
     """Gradients of :func:`scores`; those of no scores are nothing, or zeros.
 
-    ``rows_only``: of the rows that the index names, with their ids.
+    ``rows_only``: of the rows that the index names, with their ids; ``within``: of ids in it.
     """
     if not grad.numel():
         return _no_gradients(operands, index, need, rows_only=rows_only)
@@ -228,7 +229,8 @@ def backward(
         return Gradients()
     with _serving(operands, backend) as chosen:
         grad = grad.resolve_neg().contiguous()
-        return chosen.backward(operands, grad, index, need=need, rows_only=rows_only)
+        options = {"rows_only": rows_only, "within": within}
+        return chosen.backward(operands, grad, index, need=need, **options)
 
 
 def _no_gradients(

@@ -7,14 +7,15 @@ where a step uses few rows.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kgfast import ops
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.losses.croppable import WholeBatch
 from kgfast.losses.formulas import Negatives
 from kgfast.losses.sampled import (
     Reader,
@@ -31,7 +32,8 @@ from kgfast.ops.collected import collected_scores
 from kgfast.ops.negatives import ListRows, list_rows
 from kgfast.training.negatives import Batch
 from kgfast.training.row_gradients import RowGradients
-from kgfast.training.share import Share
+
+MeanOverAll = Callable[[Any, slice], Tensor]  # of a model, and of some rows of a batch
 
 
 @dataclass
@@ -42,16 +44,15 @@ class Leaves:
     ----------
     model : Model
         Whose entity table they are rows of.
+    fuses : bool
+        Whether a backend may reduce scores of negatives where they arise.
     """
 
+    fuses = True
     model: Model
     _relations: tuple[Tensor, Tensor] | None = None
     _rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _collected: list[RowGradients] = field(default_factory=list)
-
-    def share(self, count: int) -> Share:
-        """The rows of a batch of ``count`` that are for this process."""
-        return Share.whole(count)
 
     def among(self, batch: Batch, negatives: Tensor) -> tuple[Batch, Tensor]:
         """Make the entities of a batch and its negatives readable; both, by ids of the model.
@@ -70,10 +71,6 @@ class Leaves:
         self.model, self._relations = model.with_relation(rows), (distinct, rows)
         return replace(batch, side=side, relations=places)
 
-    def over(self, share: Share, pairs: int | Tensor) -> WholeBatch:
-        """What means over a batch run over, of a share of it; ``pairs``: negatives of the whole."""
-        return WholeBatch()
-
     @cached_property
     def table(self) -> Tensor:
         """The whole table as a leaf."""
@@ -90,6 +87,32 @@ class Leaves:
         leaf = self.model.entity.detach().index_select(0, ids).requires_grad_()
         self._rows.append((ids, leaf))
         return leaf
+
+    def scores(
+        self,
+        queries: Tensor,
+        candidates: Candidates,
+        index: Tensor | None,
+        score: str,
+        widths: list[int] | None,
+    ) -> Tensor:
+        """Score queries with all candidates, or with those that ``index [B, K]`` names.
+
+        With an index, the gradient of the whole table comes as rows.
+        """
+        operands = candidates.operands()
+        if index is None:
+            return ops.pairwise_scores(queries, score=score, dims=widths, **operands)
+        table, bias = operands.pop("candidates"), candidates.bias
+        if table is not self.table:
+            return ops.indexed_scores(queries, table, index, score, dims=widths, **operands)
+        dims = None if widths is None else tuple(widths)
+        collected = Operands(queries, Prepared(table, get_score(score), bias), dims)
+        return collected_scores(collected, index, self.collect)
+
+    def over_all(self, model: Any, anchors: Tensor, batch: Batch, mean: MeanOverAll) -> Tensor:
+        """The mean of a loss over all entities, of a batch whose anchors are rows of a model."""
+        return mean(model, slice(0, len(anchors)))
 
     def collect(self, ids: Tensor, rows: Tensor) -> None:
         """Take gradients of rows of the table, whose ids ascend, each once."""
@@ -178,9 +201,9 @@ def _read(
     assert batch.targets is not None
     model, targets = leaves.model, batch.targets
     in_one_pass = dims is None or widths_of_one_pass(model, dims) is not None
-    reader = Reader()
+    reader = _LeafReader(leaves)
     if in_one_pass and not get_score(model.score).is_rscf and _is_table(model, batch.side):
-        table, reader = leaves.table, _LeafReader(leaves)
+        table = leaves.table
     else:  # each distinct candidate of the step once
         distinct, (targets, negatives) = distinct_ids(targets, negatives)
         table = leaves.rows(distinct)
@@ -200,7 +223,7 @@ class _LeafReader(Reader):
 
     def __init__(self, leaves: Leaves) -> None:
         super().__init__()
-        self._leaves = leaves
+        self._leaves, self.fuses = leaves, leaves.fuses
 
     def rows(self, table: Tensor, ids: Tensor) -> Tensor:
         """As :meth:`Reader.rows`; the same tensor of ids gives the same leaf again."""
@@ -208,7 +231,9 @@ class _LeafReader(Reader):
         return leaves.rows(ids) if table is leaves.table else super().rows(table, ids)
 
     def targets(self, candidates: Candidates, ids: Tensor) -> tuple[Candidates, Tensor]:
-        """As :meth:`Reader.targets`: they are rows, as those of the pool are."""
+        """As :meth:`Reader.targets`: rows of the table are leaves, as those of the pool are."""
+        if candidates.table is not self._leaves.table:
+            return super().targets(candidates, ids)
         return self.some(candidates, ids), _numbers(ids)[:, None]
 
     def scores(
@@ -220,12 +245,13 @@ class _LeafReader(Reader):
         widths: list[int] | None,
     ) -> Tensor:
         """As :meth:`Reader.scores`; the gradient of the table goes to the leaves as rows."""
-        table, bias = candidates.table, candidates.bias
-        if table is not self._leaves.table:
-            return super().scores(queries, candidates, index, score, widths)
-        dims = None if widths is None else tuple(widths)
-        operands = Operands(queries, Prepared(table, get_score(score), bias), dims)
-        return collected_scores(operands, index, self._leaves.collect)
+        return self._leaves.scores(queries, candidates, index, score, widths)
+
+    def pool_scores(
+        self, queries: Tensor, pool: Candidates, score: str, widths: list[int] | None
+    ) -> Tensor:
+        """As :meth:`Reader.pool_scores`."""
+        return self._leaves.scores(queries, pool, None, score, widths)
 
     def list_rows(
         self,

@@ -157,7 +157,8 @@ class Optimizer:
         """Apply the gradients of the parameters and of the rows, and forget them."""
         rows = self._gathered_rows()
         of_relations = self._gathered_relations()
-        self._placement.add_up(self._whole, self._entity)
+        whole = [it.grad for it in self._whole if it is not self._entity and it.grad is not None]
+        self._placement.align([*whole, *(part.rows for part in of_relations)])
         if self._ready(rows, of_relations):
             for group in self._dense.param_groups:
                 group["lr"] = lr
@@ -177,8 +178,8 @@ class Optimizer:
         """Disjoint parts for the lazy optimizer; a dense one gets them in the table's gradient."""
         parts, self._parts = self._parts, []
         if self._rows is not None:
-            return self._placement.merged(parts, self._entity)
-        parts = list(self._placement.routed(parts, self._entity))
+            return self._placement.merged(parts)
+        parts = list(self._placement.gathered(parts))
         if parts:
             if self._entity.grad is None:
                 self._entity.grad = torch.zeros_like(self._entity)
@@ -193,7 +194,7 @@ class Optimizer:
         relation = self._relation
         assert relation is not None
         of_rows = isinstance(self._dense, _Adagrad) and self._dense.is_of_rows
-        if of_rows and self._placement.size == 1:
+        if of_rows:
             return merge(parts)
         if relation.grad is None:
             relation.grad = torch.zeros_like(relation)

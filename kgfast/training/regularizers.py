@@ -9,7 +9,6 @@ from kgfast.losses.regularizers import Uses, dura_of, l2_of, n3_of
 from kgfast.models.base import Model
 from kgfast.training.config.sections import RegularizerConfig
 from kgfast.training.negatives import Batch
-from kgfast.training.share import Share
 
 
 class Regularizer:
@@ -38,32 +37,25 @@ class Regularizer:
         batch: Batch,
         anchors: Tensor,
         targets: Tensor | None,
-        share: Share | None = None,
     ) -> Tensor:
-        """The penalty, a scalar; of a share of the batch, what its rows add to that.
+        """The penalty, a scalar.
 
         Parameters
         ----------
         model : Model
         batch : Batch
-            The whole of it.
         anchors, targets : Tensor
-            ``[B, G]``, the rows of entities of the B queries of the share; no targets where a query
-            has many.
-        share : Share, optional
-            Not empty; the whole batch by default.
+            ``[B, G]``, the rows of entities of the B queries; no targets where a query has many.
         """
-        share = Share.whole(len(batch.anchors)) if share is None else share
-        own, name = share.of(batch), self._config.name
-        uses = Uses.of(model, batch.side, anchors, own.relations, targets)
+        name = self._config.name
+        uses = Uses.of(model, batch.side, anchors, batch.relations, targets)
         if not self._config.weighted:
-            parts = [it[share.first : share.stop] for it in _shares(model, batch)]
-            uses = replace(uses, shares=parts)
+            uses = replace(uses, shares=_shares(model, batch))
         if name == "dura":
             penalties = dura_of(uses, self._config.product_weight)
         else:
             penalties = n3_of(uses) if name == "n3" else l2_of(uses)
-        return self._config.weight * penalties.mean() * share.fraction
+        return self._config.weight * penalties.mean()
 
 
 def _shares(model: Model, batch: Batch) -> list[Tensor]:

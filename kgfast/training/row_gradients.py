@@ -26,14 +26,16 @@ class RowGradients:
     distinct: bool = False
 
 
-def merge(parts: Sequence[RowGradients]) -> list[RowGradients]:
+def merge(parts: Sequence[RowGradients], sizes: Sequence[int] = ()) -> list[RowGradients]:
     """The same gradients in disjoint parts that have each id once.
 
     The largest part with distinct ids stays where it is and takes in what others have of its rows;
-    everything else is summed in one new part. Sums are in a fixed order.
+    everything else is summed in one new part. Sums are in a fixed order. ``sizes`` are those of the
+    parts with distinct ids, where a process has a part of each.
     """
     distinct = [part for part in parts if part.distinct]
-    base = max(distinct, key=lambda part: len(part.ids), default=None)
+    counts = sizes or [len(part.ids) for part in distinct]
+    base = distinct[max(range(len(distinct)), key=counts.__getitem__)] if distinct else None
     if base is None:
         return [_summed(parts)] if parts else []
     others = [_without(part, base) for part in parts if part is not base]
@@ -56,6 +58,8 @@ def _summed(parts: Sequence[RowGradients]) -> RowGradients:
 
 def _without(part: RowGradients, base: RowGradients) -> RowGradients:
     """Add what a part has of the rows of a base; return the rest."""
+    if not len(base.ids):
+        return part
     at = torch.searchsorted(base.ids, part.ids).clamp_(max=len(base.ids) - 1)
     shared = base.ids.index_select(0, at) == part.ids
     inside, outside = shared.nonzero()[:, 0], (~shared).nonzero()[:, 0]

@@ -329,7 +329,7 @@ class Run:
                 layer.generator = None
 
     def _checked(self, loss: Tensor, step: int) -> float:
-        value = self._placement.loss(loss)
+        value = float(loss.detach())
         if not math.isfinite(value):
             raise self._diverged(step, f"is {value}")
         return value

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +20,8 @@ from kgfast.training.config import Config
 from kgfast.training.leaves import Leaves, sample_negatives, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives, mix
 from kgfast.training.regularizers import Regularizer
-from kgfast.training.share import Share
 
 _SUBMODELS = 4  # of mix(), beside the sides (0, 1), the negatives (2) and dropout (3)
-
-
-class _Asked(NamedTuple):
-    """A whole batch, by ids of entities, and the rows of it that are for this process."""
-
-    batch: Batch
-    share: Share
 
 
 class Objective:
@@ -57,36 +49,33 @@ class Objective:
         self._takes_rows = penalised or config.loss.relation_weight > 0
 
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
-        """The loss of a batch, a scalar: of several processes, what the rows of this one add."""
+        """The loss of a batch, a scalar: in each of several processes that of the whole batch."""
         raise NotImplementedError
 
-    def _asked(self, leaves: Leaves, batch: Batch) -> _Asked:
-        """The batch as the model of the leaves is asked, and its share."""
+    def _asked(self, leaves: Leaves, batch: Batch) -> Batch:
+        """The batch as the model of the leaves is asked."""
         model = unwrapped(leaves.model)
         reads_few = model.has_wide_relations and model.relation.requires_grad
         if reads_few and not self._loss.relation_weight:
             batch = leaves.among_relations(batch)
-        return _Asked(batch, leaves.share(len(batch.anchors)))
+        return batch
 
     def _with_others(
         self,
         loss: Tensor,
         model: Model,
-        asked: _Asked,
+        batch: Batch,
         anchors: Tensor,
         targets: Tensor | None,
     ) -> Tensor:
-        """The loss with what the config adds to it, of rows ``[B, G]`` of the share."""
-        batch, share = asked
-        if not len(share):
-            return loss
+        """The loss with what the config adds to it, of rows ``[B, G]`` of a batch."""
         if self._loss.relation_weight and targets is not None:
-            relations = model.relation_ids(share.of(batch).relations, batch.side)
+            relations = model.relation_ids(batch.relations, batch.side)
             mean = _of_relations(model, relations, batch.side, (anchors, targets))
-            loss = loss + self._loss.relation_weight * mean * share.fraction
+            loss = loss + self._loss.relation_weight * mean
         if self._regularizer is None:
             return loss
-        return loss + self._regularizer(model, batch, anchors, targets, share)
+        return loss + self._regularizer(model, batch, anchors, targets)
 
 
 class NegativeSampling(Objective):
@@ -119,29 +108,21 @@ class NegativeSampling(Objective):
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
         ids, mask = self.negatives.draw(batch)
-        asked = self._asked(leaves, batch)
-        batch, share = asked
-        pairs = _pairs(batch, ids, mask)
-        count = self._count(batch, pairs)
-        if ids.ndim > 1:
-            ids = ids[share.first : share.stop]
-        batch, ids = leaves.among(share.of(batch), ids)
-        mask = share.rows(mask)
+        batch, ids = leaves.among(self._asked(leaves, batch), ids)
         model, dims = leaves.model, None
         if isinstance(model, MED):
             dims = model.draw(mix(self._seed, batch.number, _SUBMODELS))
         if isinstance(model, MED) and dims is not None:
             scores = sample_scores(leaves, batch, ids, dims, takes_rows=self._takes_rows)
-            over, rows = leaves.over(share, pairs), scores.rows
-            loss = med_of(model, scores.positive, scores.negative, dims, mask, over)
+            loss, rows = med_of(model, scores.positive, scores.negative, dims, mask), scores.rows
         else:
             of_negatives = self._of_negatives(mask)
             made, rows = sample_negatives(
                 leaves, batch, ids, of_negatives, takes_rows=self._takes_rows
             )
             weights = batch.weights if of_negatives.formula == "nssa" else None
-            loss = losses.formulas.reduced(of_negatives, made, weights, "sum") / count
-        return self._with_others(loss, model, asked, *rows) if rows else loss
+            loss = losses.formulas.reduced(of_negatives, made, weights, "mean")
+        return self._with_others(loss, model, batch, *rows) if rows else loss
 
     def _of_negatives(self, mask: Tensor | None) -> NegativeLoss:
         if self._loss.name == "nssa":
@@ -149,20 +130,6 @@ class NegativeSampling(Objective):
         if self._loss.name == "margin":
             return NegativeLoss("margin", self._loss.margin, mask)
         return NegativeLoss("logistic", mask=mask)
-
-    def _count(self, batch: Batch, pairs: int | Tensor) -> int | Tensor:
-        """What the sum over a whole batch is divided by, as in :mod:`kgfast.losses.formulas`."""
-        rows, name = len(batch.anchors), self._loss.name
-        if name == "nssa":
-            return rows if batch.weights is None else batch.weights.sum()
-        if name == "margin":
-            return pairs.clamp_min(1) if isinstance(pairs, Tensor) else max(pairs, 1)
-        return pairs + rows
-
-
-def _pairs(batch: Batch, ids: Tensor, mask: Tensor | None) -> int | Tensor:
-    """Negatives that take part, over the rows of a batch."""
-    return len(batch.anchors) * ids.shape[-1] if mask is None else mask.sum()
 
 
 class _AllEntities(Objective):
@@ -183,17 +150,18 @@ class _AllEntities(Objective):
 
     def _bce(
         self,
-        model: "_Gathered",
+        model: Any,
         anchors: Tensor,
-        batch: Batch,
+        relations: Tensor,
         positives: Tensor | tuple[Tensor, Tensor],
+        side: Side,
     ) -> Tensor:
         return losses.bce(
             model,
             anchors,
-            batch.relations,
+            relations,
             positives,
-            side=batch.side,
+            side=side,
             label_smoothing=self._loss.label_smoothing,
             smoothing_style=self._loss.smoothing_style,
             precision=self._precision,
@@ -212,27 +180,26 @@ class OneVsAll(_AllEntities):
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
         asked = self._asked(leaves, batch)
-        batch = asked.share.of(asked.batch)
-        if not len(asked.share):
-            return _nothing(batch)
-        assert batch.targets is not None
-        model, anchors = _Gathered.of(leaves, batch)
-        if self._loss.name == "cross_entropy":
-            loss = losses.cross_entropy(
+        assert asked.targets is not None
+        relations, targets, side = asked.relations, asked.targets, asked.side
+        model, anchors = _Gathered.of(leaves, asked)
+
+        def mean(model: Any, rows: slice) -> Tensor:
+            of_rows = anchors[rows], relations[rows], targets[rows]
+            if self._loss.name != "cross_entropy":
+                return self._bce(model, *of_rows, side)
+            return losses.cross_entropy(
                 model,
-                anchors,
-                batch.relations,
-                batch.targets,
-                side=batch.side,
+                *of_rows,
+                side=side,
                 label_smoothing=self._loss.label_smoothing,
                 precision=self._precision,
             )
-        else:
-            loss = self._bce(model, anchors, batch, batch.targets)
-        loss = loss * asked.share.fraction
+
+        loss = leaves.over_all(model, anchors, asked, mean)
         if not self._takes_rows:
             return loss
-        rows = model.rows_of(anchors), leaves.rows(batch.targets)
+        rows = model.rows_of(anchors), leaves.rows(targets)
         return self._with_others(loss, leaves.model, asked, *rows)
 
 
@@ -249,12 +216,13 @@ class KvsAll(_AllEntities):
     def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
         """As :class:`Objective`."""
         asked = self._asked(leaves, batch)
-        own, batch = (asked.share.of(it) for it in (batch, asked.batch))
-        if not len(asked.share):
-            return _nothing(batch)
-        positives = self._known.exclude(own.anchors, own.relations, own.side)
-        model, anchors = _Gathered.of(leaves, batch)
-        loss = self._bce(model, anchors, batch, positives) * asked.share.fraction
+        model, anchors = _Gathered.of(leaves, asked)
+
+        def mean(model: Any, rows: slice) -> Tensor:
+            positives = self._known.exclude(batch.anchors[rows], batch.relations[rows], batch.side)
+            return self._bce(model, anchors[rows], asked.relations[rows], positives, asked.side)
+
+        loss = leaves.over_all(model, anchors, asked, mean)
         if not self._takes_rows:
             return loss
         return self._with_others(loss, leaves.model, asked, model.rows_of(anchors), None)
@@ -320,9 +288,3 @@ def _of_relations(
         heads, tails = tails, heads
     local = model.with_entity(torch.cat(rows))
     return losses.relation_prediction(losses.relation_logits(local, heads, tails), relations)
-
-
-def _nothing(batch: Batch) -> Tensor:
-    """The loss of no rows, from which a backward goes nowhere."""
-    device = batch.anchors.device
-    return torch.zeros((), dtype=torch.float32, device=device, requires_grad=True)

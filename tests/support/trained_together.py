@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -26,6 +26,17 @@ CASES: dict[str, dict[str, Any]] = {
         "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
         "data": {"neg_size": 8, "subsampling": True, "filter_negatives": True},
         "optim": {"name": "row_adam", "lr": 0.02, "grad_clip": 0.5},
+    },
+    "rotate, nssa, rows": {
+        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
+        "data": {"neg_size": 8, "subsampling": True},
+        "optim": {"name": "row_adam", "lr": 0.02},
+        "train": {"accumulate": 2},
+    },
+    "rotate, nssa, pool": {
+        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
+        "data": {"neg_size": 70, "negatives": "shared"},
+        "optim": {"name": "row_adam", "lr": 0.02},
     },
     "distmult, logistic, pool, n3": {
         "model": {"name": "distmult", "base_dim": 8},
@@ -110,6 +121,12 @@ UNSHARDED = (
 )
 
 
+def is_bit_equal(name: str, tables: str) -> bool:
+    """Return whether runs of several processes have the bits of one (docs/scale.md)."""
+    clips = "grad_clip" in CASES[name]["optim"] and tables == "sharded"
+    return not clips and CASES[name].get("train", {}).get("mode", "negative") == "negative"
+
+
 @cache
 def graph() -> Dataset:
     """A graph whose last batches are smaller than four processes."""
@@ -175,6 +192,19 @@ def _fitted(
     config: dict[str, Any], folder: Path, options: dict[str, Any], rank: int
 ) -> dict[str, Any]:
     return fitted(Config.from_dict(config), folder, **options)
+
+
+def all_ways(
+    folder: Path, steps: int, names: Sequence[str], rank: int
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Run each name with replicated and with sharded tables; return what this process has."""
+    return {
+        (name, how["tables"]): fitted(
+            config_of(name, steps, how, eval_every=steps), folder / f"{name} {how['tables']}"
+        )
+        for name in names
+        for how in (REPLICATED, SHARDED)
+    }
 
 
 def both_ways(folder: Path, steps: int, rank: int) -> list[dict[str, Any]]:

@@ -7,14 +7,13 @@ A collective that fails says who is gone, or why another process gave up (:class
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from kgfast.distributed.meeting import Meeting
-
-_LARGE = 1 << 20  # numbers of a gradient that is added up in place, not in a copy with others
 
 
 class Crew:
@@ -52,15 +51,15 @@ class Crew:
         """The ``values [K]`` of all processes, on the CPU, ``[size, K]`` by rank."""
         return torch.stack(self.meeting.gather(values.cpu(), self._numbers))
 
-    def gather_rows(self, ids: Tensor, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The ids ``[U]`` and rows ``[U, G]`` of all processes, by rank; as many as each has."""
+    def gather_rows(self, ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The ids ``[U]`` and rows ``[U, G]`` of all processes, in the order of ranks."""
         counts = self.gather(_counts([len(ids)]))[:, 0].tolist()
-        most = max(counts)
-        all_ids, all_rows = (self._gather_padded(values, most) for values in (ids, rows))
-        return [
-            (own[:count], its[:count])
-            for own, its, count in zip(all_ids, all_rows, counts, strict=True)
-        ]
+        return self._joined(ids, counts), self._joined(rows, counts)
+
+    def _joined(self, own: Tensor, counts: Sequence[int]) -> Tensor:
+        """Join the rows of all processes, as many as each has."""
+        parts = self._gather_padded(own.contiguous(), max(counts))
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def _gather_padded(self, values: Tensor, length: int) -> list[Tensor]:
         padded = values.new_zeros((length, *values.shape[1:]))
@@ -90,40 +89,34 @@ class Crew:
         )
         return out
 
-    def add_up(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Add the gradients of parameters over all processes, in place.
+    def span(self, count: int) -> slice:
+        """The rows of ``count`` that this process works on: as many as any other's, but for one."""
+        return self._spans(count)[self.rank]
 
-        One that has a gradient nowhere keeps none, as in one process.
-        """
-        if not parameters:
-            return
-        present = torch.tensor(
-            [parameter.grad is not None for parameter in parameters],
-            dtype=torch.int64,
-            device="cpu",
-        )
-        anywhere = self.gather(present).any(0).tolist()
-        wanted = [it for it, is_there in zip(parameters, anywhere, strict=True) if is_there]
-        for parameter in wanted:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [it.grad for it in wanted if it.grad is not None]
-        for gradient in gradients:
-            if gradient.numel() > _LARGE and gradient.is_contiguous():
-                self._all_reduce(gradient)
-        small = [it for it in gradients if it.numel() <= _LARGE or not it.is_contiguous()]
-        for dtype in dict.fromkeys(it.dtype for it in small):
-            self._add_up_together([it for it in small if it.dtype == dtype])
+    def _spans(self, count: int) -> list[slice]:
+        ends = [count * rank // self.size for rank in range(self.size + 1)]
+        return [slice(first, stop) for first, stop in pairwise(ends)]
 
-    def _add_up_together(self, gradients: Sequence[Tensor]) -> None:
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        self._all_reduce(flat)
-        parts = flat.split([gradient.numel() for gradient in gradients])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+    def join(self, own: Tensor, count: int) -> Tensor:
+        """Join rows ``[count, ...]`` of which each process has its span."""
+        return self._joined(own, [span.stop - span.start for span in self._spans(count)])
 
-    def _all_reduce(self, values: Tensor) -> None:
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of the values of all processes, in place: the same bits in all."""
         self.meeting.collective(lambda: dist.all_reduce(values, group=self._rows))
+        return values
+
+    def align(self, tensors: Sequence[Tensor]) -> None:
+        """Give all processes the bits of process 0, of tensors of one shape and dtype in all."""
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            self._align([tensor for tensor in tensors if tensor.dtype == dtype])
+
+    def _align(self, tensors: Sequence[Tensor]) -> None:
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        self.meeting.collective(lambda: dist.broadcast(flat, group_src=0, group=self._rows))
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
 
     def leave(self) -> None:
         """End its groups."""

@@ -82,24 +82,23 @@ class Placement:
         """What a step reads, of a model of the rows that are held."""
         return Leaves(model)
 
-    def loss(self, own: Tensor) -> float:
-        """The loss of the whole batch."""
-        return float(own.detach())
-
     def agreed(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
         """What all go by: whether anyone was interrupted, and the time that process 0 took."""
         return interrupted, seconds
 
-    def merged(self, parts: Sequence[RowGradients], table: Tensor) -> list[RowGradients]:
-        """Gradients of all processes for rows that are held, by their places, in disjoint parts."""
+    def merged(self, parts: Sequence[RowGradients]) -> list[RowGradients]:
+        """Gradients of the rows that are held, by their places, in disjoint parts.
+
+        ``parts`` are those of the leaves of this process.
+        """
         return merge(parts)
 
-    def routed(self, parts: Sequence[RowGradients], table: Tensor) -> Sequence[RowGradients]:
-        """Gradients for rows that are held, by their places, to be added to those of the table."""
+    def gathered(self, parts: Sequence[RowGradients]) -> Sequence[RowGradients]:
+        """The parts with the rows that are held, by their places, of the leaves of all."""
         return parts
 
-    def add_up(self, parameters: Sequence[nn.Parameter], table: nn.Parameter) -> None:
-        """Add the gradients of whole parameters over all processes; ``table`` is the entities'."""
+    def align(self, gradients: Sequence[Tensor]) -> None:
+        """Give all processes the same bits of gradients that each has computed."""
 
     def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
         """The norm of all gradients together, those of the entities that are held among them."""

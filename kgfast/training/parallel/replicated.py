@@ -1,28 +1,28 @@
-"""The whole table in every process: each works on a part of a batch, all make the same update."""
+"""The whole table in every process: each sums a part of the gradients, all make the same update."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kgfast import distributed
 from kgfast.datasets import Dataset
 from kgfast.distributed.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
-from kgfast.losses.croppable import WholeBatch
 from kgfast.models import MED, Model
+from kgfast.models.base import Candidates, candidates_at, queries_at
 from kgfast.training.config import Config
 from kgfast.training.evaluation import check_split
-from kgfast.training.leaves import Leaves
+from kgfast.training.leaves import Leaves, MeanOverAll
+from kgfast.training.negatives import Batch
 from kgfast.training.parallel.agreement import check_agreement, check_same
 from kgfast.training.parallel.crew import Crew
-from kgfast.training.parallel.losses import PartOfBatch
 from kgfast.training.parallel.placement import Placement, RankResult
+from kgfast.training.parallel.shared import shared_mean, shared_scores
 from kgfast.training.row_gradients import RowGradients, merge
-from kgfast.training.share import Share
 
 Result = TypeVar("Result")
 
@@ -30,9 +30,8 @@ Result = TypeVar("Result")
 class Replicated(Placement):
     """Several processes that hold all rows each; gradients of rows go to all as (ids, rows).
 
-    Every process draws the same batch and the same negatives, works on its share of the batch, and
-    gets the gradients of all; they are added in the order of ranks, so that all make the same
-    update, bit for bit.
+    Every process draws the same batch and the same negatives, and sums the gradients of a span of
+    the rows; all of them go to all, so that all make the same update, bit for bit.
 
     Parameters
     ----------
@@ -64,26 +63,34 @@ class Replicated(Placement):
         """As :meth:`Placement.leaves`."""
         return SharedLeaves(model, self._crew)
 
-    def loss(self, own: Tensor) -> float:
-        """As :meth:`Placement.loss`; added in float64."""
-        return float(self._crew.gather(own.detach().double().reshape(1)).sum())
-
     def agreed(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
         """As :meth:`Placement.agreed`."""
         own = torch.tensor([float(interrupted), seconds], dtype=torch.float64, device="cpu")
         said = self._crew.gather(own)
         return bool(said[:, 0].any()), float(said[0, 1])
 
-    def merged(self, parts: Sequence[RowGradients], table: Tensor) -> list[RowGradients]:
+    def merged(self, parts: Sequence[RowGradients]) -> list[RowGradients]:
         """As :meth:`Placement.merged`."""
-        own = in_one(merge(parts), table)
-        order = own.ids.argsort()
-        of_all = self._crew.gather_rows(own.ids[order], own.rows[order])
-        return merge([RowGradients(ids, rows, distinct=True) for ids, rows in of_all])
+        return list(self.gathered(self._merged(parts)))
 
-    def add_up(self, parameters: Sequence[nn.Parameter], table: nn.Parameter) -> None:
-        """As :meth:`Placement.add_up`."""
-        self._crew.add_up(parameters)
+    def _merged(self, parts: Sequence[RowGradients]) -> list[RowGradients]:
+        """Disjoint parts of the rows that are this process's to sum, as one process has them."""
+        counts = [len(part.ids) for part in parts if part.distinct]
+        if len(counts) > 1:
+            own = torch.tensor(counts, dtype=torch.int64, device="cpu")
+            counts = self._crew.gather(own).sum(0).tolist()
+        return merge(parts, counts)
+
+    def gathered(self, parts: Sequence[RowGradients]) -> Sequence[RowGradients]:
+        """As :meth:`Placement.gathered`."""
+        return [
+            RowGradients(*self._crew.gather_rows(part.ids, part.rows), part.distinct)
+            for part in parts
+        ]
+
+    def align(self, gradients: Sequence[Tensor]) -> None:
+        """As :meth:`Placement.align`."""
+        self._crew.align(gradients)
 
     @announced
     def ranks(
@@ -120,26 +127,48 @@ class SharedLeaves(Leaves):
     ----------
     model : Model
     crew : Crew
+
+    Attributes
+    ----------
+    own : slice
+        The rows of the table whose gradients this process sums.
     """
+
+    fuses = False
 
     def __init__(self, model: Model, crew: Crew) -> None:
         super().__init__(model)
-        self.crew = crew
+        self.crew, self.own = crew, crew.span(len(model.entity))
 
-    def share(self, count: int) -> Share:
-        """As :meth:`Leaves.share`."""
-        return Share.of_process(self.crew.rank, self.crew.size, count)
+    def scores(
+        self,
+        queries: Tensor,
+        candidates: Candidates,
+        index: Tensor | None,
+        score: str,
+        widths: list[int] | None,
+    ) -> Tensor:
+        """As :meth:`Leaves.scores`; one candidate of each query is little work to share."""
+        collect = None
+        if index is not None and candidates.table is self.table:
+            collect = self.own, self.collect
+        elif index is not None and index.shape[1] == 1:
+            return super().scores(queries, candidates, index, score, widths)
+        return shared_scores(self.crew, queries, candidates, index, score, widths, collect)
 
-    def over(self, share: Share, pairs: int | Tensor) -> WholeBatch:
-        """As :meth:`Leaves.over`."""
-        return PartOfBatch(self.crew, share, pairs)
+    def over_all(self, model: Any, anchors: Tensor, batch: Batch, mean: MeanOverAll) -> Tensor:
+        """As :meth:`Leaves.over_all`."""
+        queries = queries_at(model, anchors, batch.relations, batch.side, None)
+        candidates = candidates_at(model, batch.side, None)
+        return shared_mean(self.crew, model, queries, candidates, mean)
 
+    def gradients(self) -> list[RowGradients]:
+        """As :meth:`Leaves.gradients`, of the rows that are this process's."""
+        return [self._own_of(part) for part in super().gradients()]
 
-def in_one(parts: Sequence[RowGradients], table: Tensor) -> RowGradients:
-    """Disjoint gradients of rows of a table as one, perhaps of no rows."""
-    if not parts:
-        return RowGradients(table.new_empty(0, dtype=torch.int64), table.new_empty(table[:0].shape))
-    if len(parts) == 1:
-        return parts[0]
-    ids, rows = torch.cat([it.ids for it in parts]), torch.cat([it.rows for it in parts])
-    return RowGradients(ids, rows)
+    def _own_of(self, part: RowGradients) -> RowGradients:
+        if part.distinct:  # collected of those rows
+            return part
+        is_own = (part.ids >= self.own.start) & (part.ids < self.own.stop)
+        places = is_own.nonzero()[:, 0]
+        return RowGradients(part.ids.index_select(0, places), part.rows.index_select(0, places))

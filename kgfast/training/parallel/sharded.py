@@ -1,7 +1,7 @@
 """The table shared out by rows: entity ``id`` is held by process ``id mod size``.
 
-A step fetches the rows that its part of a batch needs from those who hold them, and returns their
-gradients; rows are updated, with their optimizer's state, where they are held.
+A step fetches the rows that its batch needs from those who hold them; the gradients of rows are
+summed, and rows updated with their optimizer's state, where they are held.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from kgfast.training.leaves import Leaves
 from kgfast.training.negatives import Batch
 from kgfast.training.parallel.crew import Crew
 from kgfast.training.parallel.placement import RankResult
-from kgfast.training.parallel.replicated import Replicated, SharedLeaves, in_one
-from kgfast.training.row_gradients import RowGradients, merge
+from kgfast.training.parallel.replicated import Replicated, SharedLeaves
+from kgfast.training.row_gradients import RowGradients
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import SPLITS
 from kgfast.training.shard_files import Shards, save_rows
@@ -62,24 +62,13 @@ class Sharded(Replicated):
         """As :meth:`Placement.leaves`."""
         return FetchedLeaves(model, self._crew)
 
-    def merged(self, parts: Sequence[RowGradients], table: Tensor) -> list[RowGradients]:
-        """As :meth:`Placement.merged`."""
-        return merge(self.routed(parts, table))
+    def merged(self, parts: Sequence[RowGradients]) -> list[RowGradients]:
+        """As :meth:`Placement.merged`: the rows that this process sums are those that it holds."""
+        return self._merged(parts)
 
-    def routed(self, parts: Sequence[RowGradients], table: Tensor) -> list[RowGradients]:
-        """As :meth:`Placement.routed`: what each process has for the rows held here, by rank."""
-        own = in_one(merge(parts), table)
-        order = (own.ids % self.size * self._total + own.ids).argsort()
-        counts = _per_owner(own.ids, self.size)
-        received = self._crew.counts_of(counts)
-        ids = self._crew.exchange(own.ids[order], counts, received)
-        rows = self._crew.exchange(own.rows[order], counts, received)
-        split = zip((ids // self.size).split(received), rows.split(received), strict=True)
-        return [RowGradients(places, of_rank, distinct=True) for places, of_rank in split]
-
-    def add_up(self, parameters: Sequence[nn.Parameter], table: nn.Parameter) -> None:
-        """As :meth:`Placement.add_up`; the table's came by :meth:`routed`."""
-        self._crew.add_up([it for it in parameters if it is not table])
+    def gathered(self, parts: Sequence[RowGradients]) -> Sequence[RowGradients]:
+        """As :meth:`Placement.gathered`, likewise."""
+        return parts
 
     def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
         """As :meth:`Placement.norm`."""
@@ -138,7 +127,10 @@ class Sharded(Replicated):
 
 
 class FetchedLeaves(SharedLeaves):
-    """The leaves of one step of a model of the rows that were fetched for it."""
+    """The leaves of one step of a model of the rows that were fetched for it.
+
+    Rows that this process holds stand first: those whose gradients it sums.
+    """
 
     def __init__(self, model: Model, crew: Crew) -> None:
         super().__init__(model, crew)
@@ -148,9 +140,13 @@ class FetchedLeaves(SharedLeaves):
         """As :meth:`Leaves.among`: fetch the rows, and number them."""
         assert batch.targets is not None
         named = batch.anchors, batch.targets, negatives
-        self._fetched, (anchors, targets, negatives) = distinct_ids(*named)
-        rows = self._fetch(self._fetched)
-        self.model = self.model.with_entity(rows)
+        ids, places = distinct_ids(*named)
+        is_held = ids % self.crew.size == self.crew.rank
+        order = (~is_held).argsort(stable=True)
+        numbers = order.argsort()
+        anchors, targets, negatives = (numbers[place] for place in places)
+        self._fetched, self.own = ids[order], slice(0, int(is_held.sum()))
+        self.model = self.model.with_entity(self._fetch(self._fetched))
         return batch.renamed(anchors, targets), negatives
 
     def _fetch(self, ids: Tensor) -> Tensor:
@@ -164,10 +160,11 @@ class FetchedLeaves(SharedLeaves):
         return torch.empty_like(rows).index_copy_(0, order, rows)
 
     def gradients(self) -> list[RowGradients]:
-        """As :meth:`Leaves.gradients`, by the ids of entities."""
+        """As :meth:`Leaves.gradients`, by the places of the rows that are held."""
         assert self._fetched is not None
+        held = self._fetched // self.crew.size
         return [
-            RowGradients(self._fetched.index_select(0, part.ids), part.rows, part.distinct)
+            RowGradients(held.index_select(0, part.ids), part.rows, part.distinct)
             for part in super().gradients()
         ]
 

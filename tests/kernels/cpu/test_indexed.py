@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kgfast.kernels import cpu
 from kgfast.kernels.operands import Need
 from kgfast.kernels.scores import get_score
+from kgfast.ops.dispatch import get_backend
 from support import flat, oracles
 from support.problems import SCORES
 from support.sampled import assert_close, dense, differentiable, make_sampled, threads
@@ -62,6 +63,26 @@ def test_scores_and_gradients(isa, seed):
     written = flat.cpu.backend.backward(operands, grad, index, need=Need(True, True))
     assert torch.equal(written.queries, grad_queries)
     assert torch.equal(written.table, dense_gradient(problem.table, found))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("score", SCORES)
+def test_gradients_of_a_span_of_rows_are_those_among_all(isa, score, backend):
+    """Those of some queries, too: processes that train together sum a part each."""
+    queries, table, index, grad = operands(score, 40, 130, 50, 33)
+    problem, backward = flat.operands_of(queries, table, score), get_backend(backend).backward
+    whole = backward(problem, grad, index, need=Need(True, True), rows_only=True)
+    spans = [slice(0, 1), slice(1, 17), slice(17, 17), slice(17, 50)]
+    need = Need(False, True)
+    parts = [
+        backward(problem, grad, index, need=need, rows_only=True, within=span) for span in spans
+    ]
+    assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
+    assert torch.equal(torch.cat([part.table for part in parts]), whole.table)
+    assert [len(part.ids) for part in parts] == [1, 16, 0, 33]
+    for rows in (slice(0, 7), slice(7, 40)):
+        part = problem.of_queries(rows), grad[rows], index[rows]
+        assert torch.equal(backward(*part, need=Need(True, False)).queries, whole.queries[rows])
 
 
 @pytest.mark.parametrize("score", SCORES)

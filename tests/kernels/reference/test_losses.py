@@ -177,7 +177,7 @@ class Table:
     def scores(self, operands, index=None, *, out=None):
         return out.copy_(self.table[places(operands)])
 
-    def backward(self, operands, grad, index=None, *, need, rows_only=False, into=None):
+    def backward(self, operands, grad, index=None, **options):
         self.gradient[places(operands)] = grad
         return Gradients()
 
