@@ -1,11 +1,13 @@
-"""Training by several processes against one: losses step by step, and steps a second.
+"""Training by several processes against one: losses step by step, and the time of a step.
 
     python benchmarks/distributed_training.py             results/cpu-distributed-training.json
     python benchmarks/distributed_training.py --quick     a smoke test: a small graph, seconds
 
 Each way trains the same config on the same graph in processes of torchrun, one thread each, without
-evaluations between. Speed is that of all steps but the first tenth, by the clock of process 0; CPU
-time of a step is its median there, which a busy machine disturbs less.
+evaluations between. Rows of section `speed` have the steps a second of all steps but the first
+tenth, by the clock of process 0, the median CPU time of a step there, which a busy machine disturbs
+less, and the MRR of the test set after the last step. Rows of section `curve` have the relative
+difference of each step's loss from that of one process.
 """
 
 import argparse
@@ -28,7 +30,7 @@ from lib.bare_run import bare_run
 from lib.machine import facts, machine_line
 from lib.measure import Stopwatch
 from lib.options import QUICK_SIZES
-from lib.results import write_json
+from lib.results import draw, write_json
 from lib.tables import console
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -41,8 +43,32 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "med": {"dims": [16, 32, 64]},
         "data": {"train_bs": 256, "neg_size": 32},
     },
+    "docs/scale.md": {
+        "model": {"name": "rotate", "base_dim": 64, "gamma": 6.0},
+        "data": {"train_bs": 512, "neg_size": 64},
+        "optim": {"lr": 0.01},
+    },
+    "docs/scale.md, clipped": {
+        "model": {"name": "rotate", "base_dim": 64, "gamma": 6.0},
+        "data": {"train_bs": 512, "neg_size": 64},
+        "optim": {"lr": 0.01, "grad_clip": 0.1},
+    },
+    "ComplEx, 1-vs-all": {
+        "model": {"name": "complex", "base_dim": 64},
+        "data": {"train_bs": 512},
+        "train": {"mode": "1vsall"},
+        "loss": {"name": "cross_entropy"},
+        "optim": {"name": "adagrad", "lr": 0.1},
+    },
 }
-WAYS = (("replicated", 1), ("replicated", 2), ("sharded", 2), ("sharded", 4))
+ONE = ("replicated", 1)
+WAYS = (ONE, ("replicated", 2), ("sharded", 2), ("replicated", 4), ("sharded", 4))
+SOME_WAYS = {
+    "docs/scale.md, clipped": (ONE, ("sharded", 2), ("sharded", 4)),
+    "ComplEx, 1-vs-all": (ONE, ("replicated", 2), ("replicated", 4)),
+}
+SMALL = (2_000, 8, 12_000, 200, 200)  # as on docs/scale.md; others have the sizes of WN18RR
+ON_SMALL = ("docs/scale.md", *SOME_WAYS)
 
 
 def config_of(name: str, tables: str, steps: int, device: str) -> Config:
@@ -52,16 +78,18 @@ def config_of(name: str, tables: str, steps: int, device: str) -> Config:
         "threads": 1,
         "device": device,
         "optim": {"name": "row_adam", "lr": 1e-3},
-        "train": {"steps": steps},
         "distributed": {"tables": tables},
     }
-    return Config.from_dict(common | CONFIGS[name])
+    own = dict(CONFIGS[name])
+    train = {"steps": steps} | own.pop("train", {})
+    return Config.from_dict(common | own | {"train": train})
 
 
 def train(options: argparse.Namespace) -> None:
     """One process of a way; the first writes losses and seconds."""
     config = config_of(options.name, options.tables, options.steps, options.device)
-    graph = kgfast.datasets.synthetic(*(QUICK_SIZES if options.quick else ()))
+    sizes = SMALL if options.name in ON_SMALL else ()
+    graph = kgfast.datasets.synthetic(*(QUICK_SIZES if options.quick else sizes))
     trainer = Trainer(config, dataset=graph, progress=False)
     run, stopwatch = bare_run(trainer), Stopwatch(trainer.device.type)
     losses, seconds, cpu = [], [], []
@@ -71,12 +99,14 @@ def train(options: argparse.Namespace) -> None:
         cpu.append(time.process_time() - began)
         losses.append(run.state.loss_sum - before)
         run.state.loss_sum = 0.0
+    ranks = trainer.evaluate("test") if options.name in ON_SMALL else None
     if trainer.placement.leads:
         first = len(seconds) // 10
         found = {
             "losses": losses,
             "steps_per_second": (len(seconds) - first) / sum(seconds[first:]),
             "cpu_seconds_per_step": statistics.median(cpu[first:]),
+            "test_mrr": ranks.metrics()["mrr"] if isinstance(ranks, kgfast.Ranks) else None,
         }
         options.worker.write_text(json.dumps(found))
 
@@ -103,7 +133,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--name", help=argparse.SUPPRESS)
     parser.add_argument("--tables", help=argparse.SUPPRESS)
     known_options.add_device(parser)
-    known_options.add_outputs(parser, "distributed-training", plot=False)
+    known_options.add_outputs(parser, "distributed-training")
     options = parser.parse_args()
     known_options.check_positive(parser, options, "steps")
     known_options.set_outputs(options, "distributed-training")
@@ -118,38 +148,45 @@ def main() -> int:
         return 0
     out, about = console(), facts(options.device)
     out.print(machine_line(about) + "\n", style="dim")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in list(CONFIGS)[: 1 if options.quick else None]:
         one: dict[str, Any] = {}
-        for tables, world in WAYS[: 3 if options.quick else None]:
+        for tables, world in SOME_WAYS.get(name, WAYS)[: 3 if options.quick else None]:
             found = measure(options, name, tables, world)
             one = one or found
-            own, expected = (torch.tensor(it["losses"]).double() for it in (found, one))
-            row = {
-                "benchmark": "distributed_training",
-                "name": name,
-                "tables": tables,
-                "processes": world,
-                "steps": options.steps,
-                "largest_relative_difference": float(((own - expected) / expected).abs().max()),
-                "steps_per_second": found["steps_per_second"],
-                "cpu_seconds_per_step": found["cpu_seconds_per_step"],
-                "times_one_process": found["steps_per_second"] / one["steps_per_second"],
-                "first_loss": found["losses"][0],
-                "last_loss": found["losses"][-1],
-                **about,
-            }
-            rows.append(row)
+            rows += rows_of({"name": name, "tables": tables, "processes": world}, found, one, about)
+            speed, curve = rows[-2:]
             out.print(
-                f"{name}, {world} x {tables}: {row['steps_per_second']:.2f} steps/s "
-                f"({row['times_one_process']:.2f}x), "
-                f"{1e3 * row['cpu_seconds_per_step']:.1f} ms of CPU a step and process, "
-                f"losses within "
-                f"{row['largest_relative_difference']:.1e}"
+                f"{name}, {world} x {tables}: {speed['steps_per_second']:.2f} steps/s "
+                f"({speed['times_one_process']:.2f}x), "
+                f"{1e3 * speed['cpu_seconds_per_step']:.1f} ms of CPU a step and process, "
+                f"losses within {max(curve['relative_differences']):.1e}"
             )
     if options.json is not None:
         write_json(options.json, {"rows": rows})
+    draw("draw_distributed_training", rows, options.plot, out)
     return 0
+
+
+def rows_of(
+    way: dict[str, Any], found: dict[str, Any], one: dict[str, Any], about: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The row of speed and the row of the curve of a way, beside one process."""
+    own, expected = (torch.tensor(it["losses"]).double() for it in (found, one))
+    common = {"benchmark": "distributed_training", "steps": len(own), **way}
+    speed = {
+        "section": "speed",
+        **common,
+        "steps_per_second": found["steps_per_second"],
+        "cpu_seconds_per_step": found["cpu_seconds_per_step"],
+        "times_one_process": found["steps_per_second"] / one["steps_per_second"],
+        "first_loss": found["losses"][0],
+        "last_loss": found["losses"][-1],
+        "test_mrr": found["test_mrr"],
+        **about,
+    }
+    differences = ((own - expected) / expected).abs().tolist()
+    return [speed, {"section": "curve", **common, "relative_differences": differences, **about}]
 
 
 if __name__ == "__main__":

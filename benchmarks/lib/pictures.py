@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from lib.bars import (
     ACCENT,
     GREYS,
+    GRID,
     Bar,
     Panel,
     Words,
@@ -235,6 +236,52 @@ def draw_training(rows: Rows, path: Path) -> None:
         ),
     )
     draw_panels(path, 3.9, words, panels, left_width=1)
+
+
+def draw_distributed_training(rows: Rows, path: Path) -> None:
+    """How far losses of several processes are from one's, and the CPU time of their steps."""
+    speeds = [row for row in rows if row["section"] == "speed"]
+    curves = [row for row in rows if row["section"] == "curve"]
+    words = Words(
+        "Several processes, one run",
+        f"{speeds[0]['steps']} steps of the same config, processes of one thread over gloo, on "
+        f"{_where(speeds[0])}.",
+        "Left: what is not 0 are sums over all entities, and norms of clipped gradients in shards. "
+        "Right: median CPU time of a step in each process. Log scales.",
+    )
+
+    def times(axes: Axes) -> None:
+        groups: dict[str, list[Bar]] = {}
+        for row in speeds:
+            seconds, way = row["cpu_seconds_per_step"], f"{row['processes']} x {row['tables']}"
+            colour = ACCENT if row["processes"] > 1 else GREYS["official"]
+            group = groups.setdefault(row["name"].replace(", ", ",\n"), [])
+            group.append(Bar(way, seconds, human_seconds(seconds), colour))
+        grouped(axes, "CPU time of a step, of each process", groups, inset=0.3)
+        second_ticks(axes)
+
+    draw_panels(path, 2.15 + 1.1 * 5, words, (lambda axes: _curves(axes, curves), times))
+
+
+def _curves(axes: Axes, rows: Rows) -> None:
+    """Relative differences of losses, step by step."""
+    axes.set_title("Difference of each step's loss", loc="left", fontweight="bold", pad=10)
+    same = [row for row in rows if row["processes"] > 1 and not any(row["relative_differences"])]
+    others = [row for row in rows if any(row["relative_differences"])]
+    for row in same:
+        axes.plot(row["relative_differences"], color=ACCENT, linewidth=2)
+    for row, style in zip(others, ("-", "--", ":", "-."), strict=False):
+        label = f"{row['name']}, {row['processes']} x {row['tables']}"
+        axes.plot(row["relative_differences"], style, color=GPU_COLOUR, linewidth=1, label=label)
+    names = ", ".join(dict.fromkeys(row["name"] for row in same))
+    axes.plot([], color=ACCENT, linewidth=2, label=f"0: {names}")
+    axes.set_yscale("symlog", linthresh=1e-8)
+    axes.set_ylim(-1e-9, 1e-3)
+    axes.set_xlabel("step")
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.legend(loc="upper left", frameon=False, fontsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
 
 
 def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], path: Path) -> None:

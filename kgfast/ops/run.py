@@ -229,8 +229,7 @@ def backward(
         return Gradients()
     with _serving(operands, backend) as chosen:
         grad = grad.resolve_neg().contiguous()
-        options = {"rows_only": rows_only, "within": within}
-        return chosen.backward(operands, grad, index, need=need, **options)
+        return chosen.backward(operands, grad, index, need=need, rows_only=rows_only, within=within)
 
 
 def _no_gradients(

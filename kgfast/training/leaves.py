@@ -200,9 +200,8 @@ def _read(
     """The arguments of :func:`~kgfast.losses.sampled.scores_of`, and what makes the rows."""
     assert batch.targets is not None
     model, targets = leaves.model, batch.targets
-    in_one_pass = dims is None or widths_of_one_pass(model, dims) is not None
     reader = _LeafReader(leaves)
-    if in_one_pass and not get_score(model.score).is_rscf and _is_table(model, batch.side):
+    if scores_rows(model, batch.side, dims):
         table = leaves.table
     else:  # each distinct candidate of the step once
         distinct, (targets, negatives) = distinct_ids(targets, negatives)
@@ -213,8 +212,11 @@ def _read(
     return (*models, sample, reader), lambda: [anchors, reader.rows(table, targets)]
 
 
-def _is_table(model: Model, side: Side) -> bool:
-    """Whether candidates are the whole rows of the entity table."""
+def scores_rows(model: Model, side: Side, dims: Sequence[int] | None) -> bool:
+    """Return whether the rows of the entity table are scored as they are, all crops at once."""
+    in_one_pass = dims is None or widths_of_one_pass(model, dims) is not None
+    if not in_one_pass or get_score(model.score).is_rscf:
+        return False
     return candidates_at(model, side, None).table is model.entity
 
 

@@ -8,12 +8,17 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_quick(call, tmp_path):
-    found = tmp_path / "found.json"
-    done = call("distributed_training.py", "--quick", "--steps", 5, "--json", found)
+    found, picture = tmp_path / "found.json", tmp_path / "found.svg"
+    outputs = "--json", found, "--plot", picture
+    done = call("distributed_training.py", "--quick", "--steps", 5, *outputs)
     assert done.returncode == 0, done.stderr
     rows = json.loads(found.read_text())["rows"]
-    ways = [(row["tables"], row["processes"]) for row in rows]
-    assert ways == [("replicated", 1), ("replicated", 2), ("sharded", 2)]
+    assert picture.stat().st_size > 0
+    for section in ("speed", "curve"):
+        ways = [(it["tables"], it["processes"]) for it in rows if it["section"] == section]
+        assert ways == [("replicated", 1), ("replicated", 2), ("sharded", 2)]
     for row in rows:
-        assert row["largest_relative_difference"] < 1e-5
-        assert row["steps_per_second"] > 0
+        if row["section"] == "curve":
+            assert row["relative_differences"] == [0.0] * 5
+        else:
+            assert row["steps_per_second"] > 0

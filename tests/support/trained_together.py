@@ -70,6 +70,17 @@ CASES: dict[str, dict[str, Any]] = {
         "data": {"neg_size": 8, "negatives": "shared"},
         "optim": {"name": "row_adam", "lr": 0.01},
     },
+    "complex, rscf": {
+        "model": {"name": "complex", "base_dim": 8, "use_rscf": True},
+        "data": {"neg_size": 8},
+        "optim": {"name": "row_adam", "lr": 0.01},
+    },
+    "rotate, med split": {
+        "model": {"name": "rotate", "base_dim": 8, "gamma": 6.0},
+        "med": {"dims": [4, 8], "crop": "split"},
+        "data": {"neg_size": 8},
+        "optim": {"name": "row_adagrad", "lr": 0.05},
+    },
     "complex, 1vsall, n3": {
         "model": {"name": "complex", "base_dim": 8},
         "train": {"mode": "1vsall"},
@@ -82,6 +93,12 @@ CASES: dict[str, dict[str, Any]] = {
         "train": {"mode": "kvsall"},
         "loss": {"name": "bce", "label_smoothing": 0.1},
         "optim": {"name": "adam", "lr": 0.01},
+    },
+    "conve, kvsall": {
+        "model": {"name": "conve", "base_dim": 60},
+        "train": {"mode": "kvsall"},
+        "loss": {"name": "bce", "label_smoothing": 0.1},
+        "optim": {"name": "adam", "lr": 0.003},
     },
     "rescal, inverses, relations, dura": {
         "model": {"name": "rescal", "base_dim": 8, "reciprocal": True, "init_std": 0.3},
@@ -113,9 +130,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 UNSHARDED = (
+    "rotate, med split",
     "transe, med and rscf",
     "complex, 1vsall, n3",
     "distmult, kvsall",
+    "conve, kvsall",
     "cp, 1vsall, inverses, n3",
     "cp, logistic, pool",
 )
@@ -240,15 +259,7 @@ def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
     rscf = config_of("transe, med and rscf", 4, SHARDED)
     kvsall = config_of("distmult, kvsall", 4, SHARDED)
     halves = config_of("cp, logistic, pool", 4, SHARDED)
-    conve = Config.from_dict(
-        {
-            "dataset": {"name": "synthetic"},
-            "model": {"name": "conve", "base_dim": 60},
-            "train": {"steps": 4, "mode": "kvsall"},
-            "loss": {"name": "bce"},
-            "optim": {"lr": 0.1},
-        }
-    )
+    split = config_of("rotate, med split", 4, SHARDED)
     starts = {
         "config": (other, graph()),
         "tables": (mixed, graph()),
@@ -256,7 +267,7 @@ def wrong_starts(folder: Path, rank: int) -> dict[str, Exception]:
         "rscf": (rscf, graph()),
         "kvsall": (kvsall, graph()),
         "cp": (halves, graph()),
-        "conve": (conve, graph()),
+        "split": (split, graph()),
     }
     found: dict[str, Exception] = {}
     for what, (own, dataset) in starts.items():

@@ -142,7 +142,7 @@ def test_what_is_wrong_in_one_process_is_told_in_all(tmp_path):
         "rscf": "model.use_rscf: filtered relations are ranked among all entities",
         "kvsall": "train.mode: kvsall scores all entities",
         "cp": "model.name: cp is ranked by halves of its rows",
-        "conve": "model.name: conve normalises its features over whole batches",
+        "split": "med.crop: split is ranked by parts of rows",
     }.items():
         for case in cases:
             assert isinstance(case[what], ValueError), case[what]

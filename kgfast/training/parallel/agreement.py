@@ -47,11 +47,6 @@ def check_same(meeting: Meeting, facts: dict[str, str]) -> None:
 
 
 def _check_trainable(config: Config) -> None:
-    if config.model.name == "conve":
-        raise ValueError(
-            "model.name: conve normalises its features over whole batches, which several processes "
-            "do not have; train it in one process"
-        )
     if config.distributed.tables == "replicated":
         return
     if config.train.mode != "negative":
@@ -62,6 +57,11 @@ def _check_trainable(config: Config) -> None:
     if config.model.name == "cp":
         raise ValueError(
             "model.name: cp is ranked by halves of its rows, which shards do not hand out; use "
+            "distributed.tables=replicated"
+        )
+    if config.med is not None and config.med.crop == "split":
+        raise ValueError(
+            "med.crop: split is ranked by parts of rows, which shards do not hand out; use "
             "distributed.tables=replicated"
         )
     filters = config.model.use_rscf and config.model.rscf_relation_transform is not False

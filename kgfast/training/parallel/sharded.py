@@ -20,7 +20,7 @@ from kgfast.tables import Shard
 from kgfast.training.checkpoint import State
 from kgfast.training.config import Config
 from kgfast.training.evaluation import check_split
-from kgfast.training.leaves import Leaves
+from kgfast.training.leaves import Leaves, scores_rows
 from kgfast.training.negatives import Batch
 from kgfast.training.parallel.crew import Crew
 from kgfast.training.parallel.placement import RankResult
@@ -139,25 +139,31 @@ class FetchedLeaves(SharedLeaves):
     def among(self, batch: Batch, negatives: Tensor) -> tuple[Batch, Tensor]:
         """As :meth:`Leaves.among`: fetch the rows, and number them."""
         assert batch.targets is not None
-        named = batch.anchors, batch.targets, negatives
-        ids, places = distinct_ids(*named)
+        ids, places = distinct_ids(batch.anchors, batch.targets, negatives)
         is_held = ids % self.crew.size == self.crew.rank
-        order = (~is_held).argsort(stable=True)
-        numbers = order.argsort()
+        is_read = torch.ones_like(is_held)
+        dims = getattr(self.model, "dims", None)
+        if negatives.ndim > 1 and scores_rows(self.model, batch.side, dims):
+            own = self.crew.span(len(negatives))  # whose negatives alone are scored here
+            is_read = is_held.index_fill(0, torch.cat([*places[:2], places[2][own].flatten()]), 1)
+        first, then = is_held.nonzero()[:, 0], (is_read & ~is_held).nonzero()[:, 0]
+        order = torch.cat([first, then])
+        numbers = torch.full_like(ids, len(order))  # of the row that nobody reads
+        numbers[order] = torch.arange(len(order), dtype=torch.int64, device=ids.device)
         anchors, targets, negatives = (numbers[place] for place in places)
-        self._fetched, self.own = ids[order], slice(0, int(is_held.sum()))
+        self._fetched, self.own = ids[order], slice(0, len(first))
         self.model = self.model.with_entity(self._fetch(self._fetched))
         return batch.renamed(anchors, targets), negatives
 
     def _fetch(self, ids: Tensor) -> Tensor:
-        """Rows of distinct ids, from whoever holds them."""
+        """Rows of distinct ids, from whoever holds them, and one of zeros."""
         crew, table = self.crew, self.model.entity.detach()
         order = (ids % crew.size).argsort(stable=True)
         counts = _per_owner(ids, crew.size)
         asked = crew.counts_of(counts)
         wanted = crew.exchange(ids[order], counts, asked)
         rows = crew.exchange(table.index_select(0, wanted // crew.size), asked, counts)
-        return torch.empty_like(rows).index_copy_(0, order, rows)
+        return rows.new_zeros(len(ids) + 1, rows.shape[1]).index_copy_(0, order, rows)
 
     def gradients(self) -> list[RowGradients]:
         """As :meth:`Leaves.gradients`, by the places of the rows that are held."""

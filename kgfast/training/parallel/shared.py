@@ -108,15 +108,18 @@ class _Scores(Function):
         return of_queries, of_table, of_bias, of_factor, *[None] * 5
 
 
-def _of_queries(ctx: Any, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor:
+def _of_queries(ctx: Any, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
     """The gradients of all queries, of which this process sums its span."""
-    need, crew, count = Need(True, False), ctx.crew, operands.num_queries
+    need, count = Need(True, False), operands.num_queries
     if index is None and not are_summed_alone(operands, grad, of_queries=True):
         return run.backward(operands, grad, need=need, backend=ctx.backend).queries
-    rows = crew.span(count)
+    rows = ctx.crew.span(count)
     own = None if index is None else index[rows]
     part = operands.of_queries(rows), grad[..., rows, :], own
-    return crew.join(run.backward(*part, need=need, backend=ctx.backend).queries, count)
+    joined: Tensor = ctx.crew.join(
+        run.backward(*part, need=need, backend=ctx.backend).queries, count
+    )
+    return joined
 
 
 def _of_rows(
