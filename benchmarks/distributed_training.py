@@ -48,11 +48,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "data": {"train_bs": 512, "neg_size": 64},
         "optim": {"lr": 0.01},
     },
-    "docs/scale.md, clipped": {
-        "model": {"name": "rotate", "base_dim": 64, "gamma": 6.0},
-        "data": {"train_bs": 512, "neg_size": 64},
-        "optim": {"lr": 0.01, "grad_clip": 0.1},
-    },
     "ComplEx, 1-vs-all": {
         "model": {"name": "complex", "base_dim": 64},
         "data": {"train_bs": 512},
@@ -64,7 +59,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
 ONE = ("replicated", 1)
 WAYS = (ONE, ("replicated", 2), ("sharded", 2), ("replicated", 4), ("sharded", 4))
 SOME_WAYS = {
-    "docs/scale.md, clipped": (ONE, ("sharded", 2), ("sharded", 4)),
     "ComplEx, 1-vs-all": (ONE, ("replicated", 2), ("replicated", 4)),
 }
 SMALL = (2_000, 8, 12_000, 200, 200)  # as on docs/scale.md; others have the sizes of WN18RR

@@ -246,7 +246,7 @@ def draw_distributed_training(rows: Rows, path: Path) -> None:
         "Several processes, one run",
         f"{speeds[0]['steps']} steps of the same config, processes of one thread over gloo, on "
         f"{_where(speeds[0])}.",
-        "Left: what is not 0 are sums over all entities, and norms of clipped gradients in shards. "
+        "Left: what is not 0 are losses over all entities, whose sums the processes share. "
         "Right: median CPU time of a step in each process. Log scales.",
     )
 
@@ -255,7 +255,7 @@ def draw_distributed_training(rows: Rows, path: Path) -> None:
         for row in speeds:
             seconds, way = row["cpu_seconds_per_step"], f"{row['processes']} x {row['tables']}"
             colour = ACCENT if row["processes"] > 1 else GREYS["official"]
-            group = groups.setdefault(row["name"].replace(", ", ",\n"), [])
+            group = groups.setdefault(row["name"].replace(", ", ",\n").replace("/", "/\n"), [])
             group.append(Bar(way, seconds, human_seconds(seconds), colour))
         grouped(axes, "CPU time of a step, of each process", groups, inset=0.3)
         second_ticks(axes)
@@ -276,7 +276,7 @@ def _curves(axes: Axes, rows: Rows) -> None:
     names = ", ".join(dict.fromkeys(row["name"] for row in same))
     axes.plot([], color=ACCENT, linewidth=2, label=f"0: {names}")
     axes.set_yscale("symlog", linthresh=1e-8)
-    axes.set_ylim(-1e-9, 1e-3)
+    axes.set_ylim(-1e-9, 1e-5)
     axes.set_xlabel("step")
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.legend(loc="upper left", frameon=False, fontsize=8)

@@ -208,10 +208,10 @@ class Optimizer:
             return True
         named = [it for it in self._named.values() if it.grad is not None]
         gradients = [it.grad for it in named if it.grad is not None]
+        of_table = [it is self._entity for it in named]
+        wholes = [*self._placement.wholes(rows), *(part.rows for part in of_relations)]
+        norm = self._placement.norm([*gradients, *wholes], of_table + [False] * len(wholes)) / scale
         gradients += [part.rows for part in (*rows, *of_relations)]
-        of_table = [it is self._entity for it in named] + [True] * len(rows)
-        of_table += [False] * len(of_relations)
-        norm = self._placement.norm(gradients, of_table) / scale
         factor = min(1.0, clip / (norm + 1e-6)) / scale if clip else 1 / scale
         if not self.scaler.accepts(norm):
             return False

@@ -142,7 +142,9 @@ UNSHARDED = (
 
 def is_bit_equal(name: str, tables: str) -> bool:
     """Return whether runs of several processes have the bits of one (docs/scale.md)."""
-    clips = "grad_clip" in CASES[name]["optim"] and tables == "sharded"
+    optim = CASES[name]["optim"]
+    is_dense = not optim["name"].startswith("row_")
+    clips = "grad_clip" in optim and is_dense and tables == "sharded"
     return not clips and CASES[name].get("train", {}).get("mode", "negative") == "negative"
 
 

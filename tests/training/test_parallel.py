@@ -64,7 +64,7 @@ def assert_same_tables(name, tables, found, one):
 def test_losses_and_tables_do_not_depend_on_the_number_of_processes(world, tmp_path):
     steps = 6
     names = ["rotate, nssa, rows", "rotate, nssa, pool", "rotate, med"]
-    names.append("distmult, logistic, pool, n3")
+    names += ["distmult, logistic, pool, n3", NAME]
     ones = {
         name: fitted(config_of(name, steps, REPLICATED, eval_every=steps), tmp_path / name)
         for name in names

@@ -100,6 +100,10 @@ class Placement:
     def align(self, gradients: Sequence[Tensor]) -> None:
         """Give all processes the same bits of gradients that each has computed."""
 
+    def wholes(self, parts: Sequence[RowGradients]) -> list[Tensor]:
+        """The rows of parts of :meth:`merged`, of all processes, in the order of entities."""
+        return [part.rows for part in parts]
+
     def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
         """The norm of all gradients together, those of the entities that are held among them."""
         return float(nn.utils.get_total_norm(list(gradients)))

@@ -70,6 +70,14 @@ class Sharded(Replicated):
         """As :meth:`Placement.gathered`, likewise."""
         return parts
 
+    def wholes(self, parts: Sequence[RowGradients]) -> list[Tensor]:
+        """As :meth:`Placement.wholes`."""
+        found = []
+        for part in parts:
+            ids, rows = self._crew.gather_rows(part.ids * self.size + self.rank, part.rows)
+            found.append(rows[ids.argsort()])
+        return found
+
     def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
         """As :meth:`Placement.norm`."""
 
