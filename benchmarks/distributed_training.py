@@ -27,10 +27,11 @@ import kgfast
 from kgfast.training import Config, Trainer
 from lib import options as known_options
 from lib.bare_run import bare_run
+from lib.benchmark import draw
 from lib.machine import facts, machine_line
 from lib.measure import Stopwatch
 from lib.options import QUICK_SIZES
-from lib.results import draw, write_json
+from lib.results import write_json
 from lib.tables import console
 
 CONFIGS: dict[str, dict[str, Any]] = {
