@@ -34,6 +34,7 @@ ROOMS = [
     "openmp",
     "display",
     "progress",
+    "rng",
     "kernels",
     "ops",
     "environment",

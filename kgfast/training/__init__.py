@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kgfast.training.export import export_run, new_folder
     from kgfast.training.loading import LoadedRun, Vocabularies, find_dataset, load_run, model_of
     from kgfast.training.logs import read_rows
-    from kgfast.training.negatives import Batch, Negatives, asked_of, mix
+    from kgfast.training.negatives import Batch, Negatives, asked_of
     from kgfast.training.official import load_official, protate, refused
     from kgfast.training.row_optim import RowAdam
     from kgfast.training.run import Run
@@ -45,7 +45,6 @@ _HOMES = {
         "Batch",
         "Negatives",
         "asked_of",
-        "mix",
     ),
     "official": (
         "load_official",
@@ -85,7 +84,6 @@ __all__ = [
     "load_dataset",
     "load_official",
     "load_run",
-    "mix",
     "model_of",
     "new_folder",
     "protate",

@@ -21,8 +21,8 @@ from kgfast.models import (
     TransE,
 )
 from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal, uniform
+from kgfast.rng import Stream, mix
 from kgfast.training.config import Config
-from kgfast.training.negatives import mix
 
 _MODELS: dict[str, Any] = {
     "rotate": RotatE,
@@ -46,7 +46,6 @@ _OPTIONS = {
         "initial_bias",
     ),
 }
-_SEEDS = {"model": -1, "range": -2, "filters": -3}  # beside those of steps, which are not negative
 
 
 def load_dataset(config: Config) -> Dataset:
@@ -80,7 +79,7 @@ def build_model(
         num_entities,
         2 * num_relations if section.reciprocal else num_relations,
         section.base_dim,
-        seed=mix(config.seed, _SEEDS["model"]),
+        seed=mix(config.seed, Stream.MODEL),
         **options,
     )
     draw = _start_of(config)
@@ -94,7 +93,7 @@ def build_model(
 def _start_of(config: Config) -> Fill | None:
     """What draws the tables, where a config says so; else they start in the model's own way."""
     section = config.model
-    generator = torch.Generator().manual_seed(mix(config.seed, _SEEDS["range"]))
+    generator = torch.Generator().manual_seed(mix(config.seed, Stream.START))
     if section.init_range is not None:
         return uniform(section.init_range, generator)
     return None if section.init_std is None else normal(section.init_std, generator)
@@ -107,7 +106,7 @@ def _wrapped(model: Model, config: Config) -> Model:
         filters_relations = section.rscf_relation_transform
         if filters_relations is None:
             filters_relations = section.name in ("rotate", "transe")
-        model = RSCF(model, filters_relations, seed=mix(config.seed, _SEEDS["filters"]))
+        model = RSCF(model, filters_relations, seed=mix(config.seed, Stream.FILTERS))
     if section.reciprocal:
         model = Reciprocal(model, "appended")
     if med is None or not med.enabled:

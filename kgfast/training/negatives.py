@@ -13,31 +13,10 @@ from torch import Tensor
 
 from kgfast.graph import KnownTriples
 from kgfast.models.base import SIDES, Side
+from kgfast.rng import Stream, mix
 
-_WORD = (1 << 64) - 1
+_STREAM_OF = {"head": Stream.HEAD_BATCHES, "tail": Stream.TAIL_BATCHES}
 _ROUNDS = 8  # of replacing known answers; a negative that is known after them is masked
-
-
-def mix(*values: int) -> int:
-    """A seed that depends on all values: splitmix64 (Steele et al. 2014), chained.
-
-    Returns
-    -------
-    int
-        In ``0 .. 2**63 - 1``.
-
-    Examples
-    --------
-    >>> mix(0, 1) != mix(1, 0)
-    True
-    """
-    state = 0
-    for value in values:
-        state = (state + value + 0x9E3779B97F4A7C15) & _WORD
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _WORD
-        state ^= state >> 31
-    return state >> 1
 
 
 @dataclass(frozen=True)
@@ -216,7 +195,7 @@ class Batches:
     def _order(self, side: Side, epoch: int) -> Tensor:
         held = self._orders.get(side)
         if held is None or held[0] != epoch:
-            self._generator.manual_seed(mix(self._seed, epoch, SIDES.index(side)))
+            self._generator.manual_seed(mix(self._seed, epoch, _STREAM_OF[side]))
             rows = self._rows[side]
             order = torch.randperm(
                 len(rows), generator=self._generator, dtype=torch.int64, device=rows.device
@@ -267,7 +246,7 @@ class Negatives:
         mask : Tensor or None
             bool ``[B, K]``, False where the entity is a true answer; None if all count.
         """
-        self._generator.manual_seed(mix(self._seed, batch.number, len(SIDES)))
+        self._generator.manual_seed(mix(self._seed, batch.number, Stream.NEGATIVES))
         if self.shared:
             pool = self._uniform(self._size)
             return pool, self._pool_mask(pool, batch)

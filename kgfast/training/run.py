@@ -20,6 +20,7 @@ from kgfast.models import MED, RESCAL, ConvE, Model
 from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
+from kgfast.rng import Stream, mix
 from kgfast.training.config import Config
 from kgfast.training.deadline import QUERIES, Deadline
 from kgfast.training.divergence import describe, first_bad_row
@@ -27,7 +28,7 @@ from kgfast.training.interrupts import Interrupts
 from kgfast.training.kept import Kept
 from kgfast.training.logs import Logs
 from kgfast.training.mapped import room_of
-from kgfast.training.negatives import asked_of, mix
+from kgfast.training.negatives import asked_of
 from kgfast.training.optim import Optimizer
 from kgfast.training.parallel.placement import ALONE, Placement
 from kgfast.training.progress import Progress
@@ -40,7 +41,6 @@ from kgfast.training.steps import MODES
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _OF_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
-_DROPOUT = 3  # of mix(), beside the sides (0, 1), the negatives (2) and the sub-models (4)
 
 Metrics = dict[str, float]
 Write = Callable[[Mapping[str, Tensor], Mapping[str, Any]], None]
@@ -318,7 +318,7 @@ class Run:
     @contextmanager
     def _dropout_of(self, number: int) -> Iterator[None]:
         """Let dropout draw from the run's own generator, seeded with the number of the batch."""
-        self._generator.manual_seed(mix(self._config.seed, number, _DROPOUT))
+        self._generator.manual_seed(mix(self._config.seed, number, Stream.DROPOUT))
         layers = [layer for layer in self._model.modules() if isinstance(layer, Dropout)]
         for layer in layers:
             layer.generator = self._generator

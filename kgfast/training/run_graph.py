@@ -20,6 +20,7 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset
 from kgfast.graph import Triples, Vocabulary, shown
+from kgfast.rng import scrambled
 from kgfast.training.checkpoint import load, save
 
 SPLITS = ("train", "valid", "test")
@@ -270,8 +271,5 @@ def _digest_of_triples(hrt: Ids, entity: NDArray[Any], relation: NDArray[Any]) -
 
 
 def _mixed(value: NDArray[Any]) -> NDArray[Any]:
-    """The finalizer of splitmix64 (Steele et al. 2014)."""
-    value = (value ^ (value >> _WORD(30))) * _WORD(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> _WORD(27))) * _WORD(0x94D049BB133111EB)
-    mixed: NDArray[Any] = value ^ (value >> _WORD(31))
-    return mixed
+    """Return the words, uint64, scrambled."""
+    return scrambled(torch.from_numpy(value.view(np.int64))).numpy().view(_WORD)

@@ -16,12 +16,11 @@ from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.models.wrapper import unwrapped
 from kgfast.ops.differentiable import has_bf16_losses
+from kgfast.rng import Stream, mix
 from kgfast.training.config import Config
 from kgfast.training.leaves import Leaves, sample_negatives, sample_scores
-from kgfast.training.negatives import Batch, Batches, Negatives, mix
+from kgfast.training.negatives import Batch, Batches, Negatives
 from kgfast.training.regularizers import Regularizer
-
-_SUBMODELS = 4  # of mix(), beside the sides (0, 1), the negatives (2) and dropout (3)
 
 
 class Objective:
@@ -111,7 +110,7 @@ class NegativeSampling(Objective):
         batch, ids = leaves.among(self._asked(leaves, batch), ids)
         model, dims = leaves.model, None
         if isinstance(model, MED):
-            dims = model.draw(mix(self._seed, batch.number, _SUBMODELS))
+            dims = model.draw(mix(self._seed, batch.number, Stream.SUBMODELS))
         if isinstance(model, MED) and dims is not None:
             scores = sample_scores(leaves, batch, ids, dims, takes_rows=self._takes_rows)
             loss, rows = med_of(model, scores.positive, scores.negative, dims, mask), scores.rows

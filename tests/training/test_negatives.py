@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgfast import KnownTriples
 from kgfast.losses import subsampling_weights
-from kgfast.training.negatives import Batch, Batches, Negatives, mix, with_inverses
+from kgfast.training.negatives import Batch, Batches, Negatives, with_inverses
 
 
 def random_triples(count, entities, relations, seed=0):
@@ -27,13 +27,6 @@ def rows_of(batch):
 def batch_of(hrt, side="tail", number=0):
     anchors, relations, targets = (hrt if side == "tail" else hrt.flip(1)).T.contiguous()
     return Batch(number, side, anchors, relations, targets, None)
-
-
-def test_mix_is_splitmix64():
-    # The first outputs of splitmix64 from state 0 (Vigna's splitmix64.c), shifted to 63 bits.
-    assert mix(0) == 0xE220A8397B1DCDAF >> 1
-    assert len({mix(a, b) for a in range(-3, 30) for b in range(-3, 30)}) == 33**2
-    assert all(0 <= mix(a) < 2**63 for a in (-5, 2**63, 2**80))
 
 
 @given(seed=st.integers(0, 99), count=st.integers(1, 40), size=st.integers(1, 17))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.training import mix
+from kgfast.rng import mix
 
 
 class Drawn(NamedTuple):

@@ -6,11 +6,9 @@ calls agree on the noise of a pair however rows and outputs are cut, on any devi
 
 from torch import Tensor
 
-from kgfast.training import mix
+from kgfast.rng import GOLDEN, mix, scrambled, shifted, signed
 
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as int64, whose products wrap around
-_FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
-_SECOND = 0x94D049BB133111EB - (1 << 64)
+_STEP = signed(GOLDEN)
 
 
 def gumbel(seed: int, rows: Tensor, ids: Tensor) -> Tensor:
@@ -37,23 +35,7 @@ def gumbel(seed: int, rows: Tensor, ids: Tensor) -> Tensor:
     >>> noise.shape, bool((noise[1:, 2:] == gumbel(0, rows[1:], ids[2:])).all())
     (torch.Size([2, 3]), True)
     """
-    keys = _finished(rows * _GOLDEN + _signed(mix(seed)))
-    bits = _finished((ids + 1) * _GOLDEN + keys)
-    uniform = _shifted(bits, 11).double().add_(0.5).mul_(2.0**-53)
+    keys = scrambled(rows * _STEP + mix(seed))
+    bits = scrambled((ids + 1) * _STEP + keys)
+    uniform = shifted(bits, 11).double().add_(0.5).mul_(2.0**-53)
     return uniform.log_().neg_().log_().neg_()
-
-
-def _finished(state: Tensor) -> Tensor:
-    """The finalizer of splitmix64."""
-    state = (state ^ _shifted(state, 30)) * _FIRST
-    state = (state ^ _shifted(state, 27)) * _SECOND
-    return state ^ _shifted(state, 31)
-
-
-def _shifted(state: Tensor, count: int) -> Tensor:
-    """Shifted to the right with zeros, as of unsigned numbers."""
-    return (state >> count) & ((1 << (64 - count)) - 1)
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word

@@ -19,7 +19,7 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.extras.heads.noise import gumbel
 from kgfast.ops import result_dtype, run
-from kgfast.training import mix
+from kgfast.rng import mix
 
 WIDTH = 1024  # candidates of a block
 _SCRATCH = 1 << 20  # scores at once

@@ -23,12 +23,12 @@ from kgfast.extras.influence.query_side import Asker
 from kgfast.graph import KnownTriples, shown
 from kgfast.losses import formulas, with_gamma
 from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
-from kgfast.training import Batch, Negatives, NegativeSampling, asked_of, mix
+from kgfast.rng import Stream, mix
+from kgfast.training import Batch, Negatives, NegativeSampling, asked_of
 from kgfast.training.config import LossConfig
 
 _NUMBERS = 1 << 21  # of gradients of rows held at once
 _SCORES = 1 << 20  # held at once
-_OTHERS = 5  # of mix(), beside those of a run (0 to 4)
 
 
 class Drawn(NamedTuple):
@@ -125,7 +125,7 @@ class Replay:
         negatives = Negatives(
             self._num_entities,
             data.neg_size,
-            mix(self._config.seed, _OTHERS),
+            mix(self._config.seed, Stream.INFLUENCE),
             shared=data.negatives == "shared",
             known=known,
             device=self._device,
