@@ -141,7 +141,7 @@ class Adversarial(Protocol):
         ...
 
 
-class Negatives(Protocol):
+class NegativeLosses(Protocol):
     """Losses of sampled negatives, reduced where their scores arise."""
 
     def rows(
@@ -279,7 +279,7 @@ class Backend(Protocol):
         Its losses over all candidates.
     adversarial : Adversarial or None
         Where it fuses the adversarial loss of scores, how.
-    negatives : Negatives or None
+    negatives : NegativeLosses or None
         Where it fuses losses of sampled negatives, how.
     row_adam : RowAdam or None
     adagrad : Adagrad or None
@@ -291,7 +291,7 @@ class Backend(Protocol):
     defers_checks: bool
     losses: Losses
     adversarial: Adversarial | None
-    negatives: Negatives | None
+    negatives: NegativeLosses | None
     packing: Packing | None
 
     @property

@@ -18,7 +18,7 @@ Run = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RunCurves:
     """What is drawn of a run."""
 
     name: str
@@ -104,7 +104,7 @@ def save_pictures(
     return paths
 
 
-def drawn_run(folder: Path, color: str, name: str = "") -> Drawn:
+def drawn_run(folder: Path, color: str, name: str = "") -> RunCurves:
     """What is drawn of the run in a folder.
 
     Raises
@@ -112,7 +112,7 @@ def drawn_run(folder: Path, color: str, name: str = "") -> Drawn:
     FileNotFoundError
         If it has no logs.
     """
-    return Drawn(name, color, _rows(folder), _result(folder))
+    return RunCurves(name, color, _rows(folder), _result(folder))
 
 
 def _rows(folder: Path) -> list[Row]:
@@ -139,7 +139,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def draw(figure: Any, runs: Sequence[Drawn], log: bool) -> None:
+def draw(figure: Any, runs: Sequence[RunCurves], log: bool) -> None:
     """Draw runs in a figure: the loss above, metrics below."""
     loss_axes, metric_axes = figure.subplots(2, 1, sharex=True)
     for run in runs:
@@ -162,13 +162,13 @@ def draw(figure: Any, runs: Sequence[Drawn], log: bool) -> None:
         axes.grid(axis="y", alpha=0.3)
 
 
-def _draw_loss(axes: Any, run: Drawn) -> None:
+def _draw_loss(axes: Any, run: RunCurves) -> None:
     training = [row for row in run.of_split(None) if row.get("loss") is not None]
     steps, losses = [row["step"] for row in training], [row["loss"] for row in training]
     axes.plot(steps, losses, color=run.color, linewidth=1, label=run.name)
 
 
-def _draw_metrics(axes: Any, run: Drawn, *, is_alone: bool) -> None:
+def _draw_metrics(axes: Any, run: RunCurves, *, is_alone: bool) -> None:
     """MRR on valid per step, of sub-models each, and on the test set at the end."""
     valid = run.of_split("valid")
     dims = sorted({row["dim"] for row in valid if row.get("dim")})

@@ -17,7 +17,7 @@ from ..backend import (
     Into,
     Losses,
     LossPlan,
-    Negatives,
+    NegativeLosses,
     Packing,
     Passes,
 )
@@ -65,7 +65,7 @@ defers_checks = False
 losses: Losses = ChunkedLosses(_THIS)
 passes: Passes = PASSES
 adversarial: Adversarial | None = ADVERSARIAL
-negatives: Negatives | None = None
+negatives: NegativeLosses | None = None
 packing: Packing | None = PACKING
 _BF16_LOSSES = bf16.Bf16Losses(_THIS)
 

@@ -16,7 +16,7 @@ from ..backend import (
     Into,
     Losses,
     LossPlan,
-    Negatives,
+    NegativeLosses,
     Packing,
     Passes,
     RowAdam,
@@ -56,7 +56,7 @@ defers_checks = False
 losses: Losses = ChunkedLosses(cast(ChunkedBackend, sys.modules[__name__]))
 passes: Passes = TORCH_PASSES
 adversarial: Adversarial | None = None
-negatives: Negatives | None = None
+negatives: NegativeLosses | None = None
 row_adam: RowAdam | None = None
 adagrad: Adagrad | None = None
 packing: Packing | None = None

@@ -5,7 +5,7 @@ This module is what :class:`kgfast.kernels.backend.Backend` says.
 
 from torch import Tensor
 
-from ..backend import Adagrad, Adversarial, Losses, Negatives, Packing, RowAdam
+from ..backend import Adagrad, Adversarial, Losses, NegativeLosses, Packing, RowAdam
 from ..operands import Gradients, Need, Operands
 from . import pairwise
 from .adversarial import ADVERSARIAL
@@ -38,7 +38,7 @@ name = "triton"
 defers_checks = True
 losses: Losses = FusedLosses()
 adversarial: Adversarial | None = ADVERSARIAL
-negatives: Negatives | None = NEGATIVES
+negatives: NegativeLosses | None = NEGATIVES
 row_adam: RowAdam | None = None
 adagrad: Adagrad | None = None
 packing: Packing | None = None

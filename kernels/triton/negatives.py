@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..backend import Negatives
+from ..backend import NegativeLosses
 from ..labels import LossNeed
 from ..negatives import NegativeLoss, NegativeRows, Sampled
 from ..operands import Gradients, Need, Operands
@@ -36,7 +36,7 @@ _FORWARD = LossNeed(queries=False, table=False, bias=False)
 
 
 class FusedNegatives:
-    """See :class:`kgfast.kernels.backend.Negatives`."""
+    """See :class:`kgfast.kernels.backend.NegativeLosses`."""
 
     def rows(
         self,
@@ -233,4 +233,4 @@ def _slopes(
     return slopes[:, :width], None if sums is None else sums.sum(0)
 
 
-NEGATIVES: Negatives = FusedNegatives()
+NEGATIVES: NegativeLosses = FusedNegatives()

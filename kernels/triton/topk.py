@@ -28,7 +28,7 @@ from .device.sweep import SweepPanels, Tally, collect
 from .host import bounds, configs, few, layout, split
 from .host import launch as launcher
 from .host.batch import SharedOperands
-from .host.best import LANE, Best
+from .host.best import LANE, BestLanes
 from .host.layout import Described, Selection
 from .host.status import Report, Status
 from .host.views import are_rounded, form_of, packed_planes, views_of
@@ -222,7 +222,7 @@ class _Pass:
         """Nothing is known of the best; queries are packed, in the order of their limits."""
         job, operands = self.job, self.job.batch.operands
         self.status = None if job.batch.allows_nan else status.rows
-        self.best = Best(self.order, job.k, job.excluded)
+        self.best = BestLanes(self.order, job.k, job.excluded)
         if not job.fits:
             return
         selection = Selection(self.count, self.order)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.adapters.ogb_splits import SIDES, Split
+from kgfast.adapters.ogb_splits import SIDES, OgbSplit
 from kgfast.eval import Ranks, check_rankable, rank, topk
 from kgfast.graph import KnownTriples, as_integers, shown
 from kgfast.progress import progress_bar
@@ -109,7 +109,7 @@ def evaluate(
     ([[1.0, 1.5]], [[1.0, 1.5]])
     """
     check_rankable(model)
-    data = Split(split, num_nodes, model.num_entities)
+    data = OgbSplit(split, num_nodes, model.num_entities)
     if not len(data.hrt):
         raise ValueError("head is empty: there is nothing to rank")
     total = len(data.hrt) * (2 if full else 1)
@@ -138,7 +138,7 @@ def known_triples(*splits: Mapping[str, Any], num_nodes: Any = None) -> KnownTri
     >>> known_triples({"head": [0, 1], "relation": [0, 0], "tail": [1, 1]})
     KnownTriples(2 triples, 2 (h, r) pairs, 1 (r, t) pairs)
     """
-    return KnownTriples(*[Split(split, num_nodes, None).hrt for split in splits])
+    return KnownTriples(*[OgbSplit(split, num_nodes, None).hrt for split in splits])
 
 
 def predict_top10(
@@ -270,7 +270,7 @@ def _checked_top10(predictions: Any) -> Tensor:
 
 
 def _rank_block(
-    model: Any, data: Split, first: int, last: int, nan: Literal["error", "worst"]
+    model: Any, data: OgbSplit, first: int, last: int, nan: Literal["error", "worst"]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Greater, equal and number of candidates ``[b, 2]`` of a range of triples."""
     hrt = data.hrt[first:last]
@@ -319,7 +319,7 @@ def _layers(ids: Tensor) -> Iterator[Tensor]:
 
 
 def _rank_fully(
-    model: Any, data: Split, known: KnownTriples | None, nan: Literal["error", "worst"]
+    model: Any, data: OgbSplit, known: KnownTriples | None, nan: Literal["error", "worst"]
 ) -> Ranks:
     """The ranks among all entities, or all of the type."""
     counts = torch.zeros((6, len(data.hrt), 2), dtype=torch.int64, device="cpu")

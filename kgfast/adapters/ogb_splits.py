@@ -13,7 +13,7 @@ SIDES: tuple[Literal["head", "tail"], ...] = ("head", "tail")
 _PAIRS = 1 << 20  # of a block of negatives, both sides: 8 MiB as int64
 
 
-class Split:
+class OgbSplit:
     """A split with the ids of a model's rows."""
 
     def __init__(self, split: Mapping[str, Any], num_nodes: Any, num_entities: int | None) -> None:

@@ -93,7 +93,7 @@ def from_pyg(model: nn.Module) -> Any:
         converted = _converted(holder)
         if converted is None:
             return BlockScorer(
-                _Forward(holder).scores,
+                _PygForward(holder).scores,
                 num_entities=holder.num_nodes,
                 num_relations=holder.num_relations,
                 batch_size=_BATCH,
@@ -138,7 +138,7 @@ def _halves(model: Any) -> Tensor:
     return torch.cat([model.node_emb.weight.detach(), model.node_emb_im.weight.detach()], 1)
 
 
-class _Forward(nn.Module):
+class _PygForward(nn.Module):
     """The scores of a model's own ``forward``."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -41,7 +41,7 @@ class Dtype(StrEnum):
     float64 = "float64"
 
 
-class Format(StrEnum):
+class PlanFormat(StrEnum):
     """How it is printed."""
 
     text = "text"
@@ -87,7 +87,7 @@ def plan(
     folder: Annotated[
         Path | None, typer.Option(help="With --calibrate: a folder on the disk to measure.")
     ] = None,
-    format: Annotated[Format, typer.Option(help="A table, or an object.")] = Format.text,
+    format: Annotated[PlanFormat, typer.Option(help="A table, or an object.")] = PlanFormat.text,
     debug: Debug = False,
 ) -> None:
     """Tell memory, time, bytes moved and what binds, before a table is ranked."""
@@ -132,7 +132,7 @@ def plan(
             max_memory=limit,
             streamed=from_file,
         )
-        if format is Format.json:
+        if format is PlanFormat.json:
             say(json.dumps(found.as_dict(), indent=1))
         else:
             _print(found, work)

@@ -15,7 +15,7 @@ from kgfast.graph.named import check_same_names, names_of, with_names
 from kgfast.graph.pair_index import PairIndex, build_index, check_sizes, lower_bound
 from kgfast.graph.stored import building
 from kgfast.graph.stored.folder import checksum_of, open_folder
-from kgfast.graph.stored.inputs import Asked
+from kgfast.graph.stored.inputs import ReadOptions
 from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
 
 Side = Literal["head", "relation", "tail"]
@@ -138,7 +138,7 @@ class KnownTriples:
         ...     KnownTriples.build(parts, f"{folder}/known")
         KnownTriples(3 triples, 2 (h, r) pairs, 2 (r, t) pairs)
         """
-        asked = Asked(building.checked_order(columns), num_entities, num_relations)
+        asked = ReadOptions(building.checked_order(columns), num_entities, num_relations)
         limit = memory_limit(max_memory)
         building.build(files, folder, building.Options(asked, limit, relations, progress))
         return cls.open(folder)

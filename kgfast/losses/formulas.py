@@ -162,7 +162,7 @@ def logistic(
     return reduced(loss, negatives_of(loss, positive, negative), None, reduction)
 
 
-class Negatives(NamedTuple):
+class NegativeTerms(NamedTuple):
     """Scores of positives, and what the negatives of each add to its loss, ``[..., B]``.
 
     Attributes
@@ -177,7 +177,7 @@ class Negatives(NamedTuple):
     num_negatives: Tensor | int
 
 
-def negatives_of(loss: NegativeLoss, positive: Tensor, negative: Tensor) -> Negatives:
+def negatives_of(loss: NegativeLoss, positive: Tensor, negative: Tensor) -> NegativeTerms:
     """What scores ``negative [..., B, K]`` add, by operators of torch where nothing fuses them."""
     mask = loss.mask
     if loss.formula == "nssa":
@@ -187,11 +187,11 @@ def negatives_of(loss: NegativeLoss, positive: Tensor, negative: Tensor) -> Nega
         rows = _masked(terms, mask).sum(-1)
     else:
         rows = -_masked(functional.logsigmoid(-negative), mask).sum(-1)
-    return Negatives(positive, rows, _count(negative, mask))
+    return NegativeTerms(positive, rows, _count(negative, mask))
 
 
 def reduced(
-    loss: NegativeLoss, made: Negatives, weights: Tensor | None, reduction: Reduction
+    loss: NegativeLoss, made: NegativeTerms, weights: Tensor | None, reduction: Reduction
 ) -> Tensor:
     """The loss of rows whose negatives were reduced."""
     positive, rows, count = made

@@ -14,7 +14,7 @@ from kgfast.kernels.checks import NonFiniteError, checks_values
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.losses.formulas import Negatives, check_taking_part, negatives_of
+from kgfast.losses.formulas import NegativeTerms, check_taking_part, negatives_of
 from kgfast.models.base import (
     SIDES,
     Candidates,
@@ -91,7 +91,7 @@ def sampled_negatives(
     loss: NegativeLoss,
     *,
     sparse: bool = False,
-) -> Negatives:
+) -> NegativeTerms:
     """Scores of triples, and what negatives add to a loss; the latter's scores need not exist.
 
     Parameters
@@ -102,7 +102,7 @@ def sampled_negatives(
 
     Returns
     -------
-    Negatives
+    NegativeTerms
 
     Raises
     ------
@@ -122,7 +122,7 @@ def _read(
     *,
     sparse: bool,
     mask: Tensor | None = None,
-) -> "tuple[Any, Any, Sample, Reader]":
+) -> "tuple[Any, Any, Sample, TableReader]":
     """The arguments of :func:`scores_of`, checked."""
     check_model(model)
     hrt = as_triples_tensor(
@@ -138,7 +138,7 @@ def _read(
         check_taking_part(mask, negatives, (len(hrt), negatives.shape[-1]))
     heads, relations, tails = hrt.to(table.device).T
     anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
-    reader = Reader(sparse)
+    reader = TableReader(sparse)
     is_read = is_nested(model) and not get_score(model.score).is_rscf
     if is_read and not (sparse and has_table and _are_columns(model, side)):
         if negatives.ndim == 1:
@@ -152,7 +152,7 @@ def _read(
     own, anchors = anchors.unique(return_inverse=True)
     anchor_model = model.with_entity(_embedded(model.entity, own))
     sample = Sample(anchors, relations, targets, negatives, side, dims)
-    return anchor_model, model, sample, Reader()
+    return anchor_model, model, sample, TableReader()
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Sample:
     dims: Sequence[int] | None = None
 
 
-class Reader:
+class TableReader:
     """How the rows of a table are read, and where their gradients go: to the table.
 
     Parameters
@@ -254,8 +254,8 @@ def _embedded(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
 
 
 def _of_one_gather(
-    candidates: Candidates, sample: Sample, reader: Reader
-) -> tuple[Candidates, Sample, Reader]:
+    candidates: Candidates, sample: Sample, reader: TableReader
+) -> tuple[Candidates, Sample, TableReader]:
     """Gather the targets and the pool, where the table's gradient is row-sparse.
 
     The gradient is then one sparse tensor: torch does not add two of float16.
@@ -266,7 +266,7 @@ def _of_one_gather(
     places = torch.arange(len(ids), dtype=torch.int64, device=ids.device)
     targets, negatives = places.split([len(sample.targets), len(sample.negatives)])
     own = replace(sample, targets=targets, negatives=negatives)
-    return reader.some(candidates, ids), own, Reader()
+    return reader.some(candidates, ids), own, TableReader()
 
 
 def _are_columns(model: Any, side: Side) -> bool:
@@ -291,7 +291,7 @@ def distinct_ids(*ids: Tensor) -> tuple[Tensor, list[Tensor]]:
     return distinct, [place.view(part.shape) for place, part in zip(parts, ids, strict=True)]
 
 
-def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: Reader) -> Scores:
+def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: TableReader) -> Scores:
     """The scores of a sample, gamma included, as :func:`sampled_scores` returns them.
 
     Parameters
@@ -301,7 +301,7 @@ def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: Reader) -> 
     model : Model
         The same model on the table that targets and negatives are rows of.
     sample : Sample
-    reader : Reader
+    reader : TableReader
     """
     side, dims = sample.side, sample.dims
 
@@ -328,8 +328,8 @@ def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: Reader) -> 
 
 
 def negatives_of_sample(
-    anchor_model: Any, model: Any, sample: Sample, reader: Reader, loss: NegativeLoss
-) -> Negatives:
+    anchor_model: Any, model: Any, sample: Sample, reader: TableReader, loss: NegativeLoss
+) -> NegativeTerms:
     """What the negatives of a sample without crops add to a loss; see :func:`scores_of`."""
     queries = queries_at(anchor_model, sample.anchors, sample.relations, sample.side, None)
     candidates = with_gamma(candidates_at(model, sample.side, None), model, queries.dtype)
@@ -343,7 +343,7 @@ def negatives_of_sample(
     count: Tensor | int = len(queries) * sample.negatives.shape[-1]
     if loss.mask is not None and loss.formula != "nssa":
         count = masses.sum()
-    return Negatives(positive, rows, count)
+    return NegativeTerms(positive, rows, count)
 
 
 def _row_negatives(
@@ -352,7 +352,7 @@ def _row_negatives(
     sample: Sample,
     score: str,
     loss: NegativeLoss,
-    reader: Reader,
+    reader: TableReader,
 ) -> ListRows:
     return reader.list_rows(queries, candidates, sample, score, loss)
 
@@ -363,7 +363,7 @@ def _pool_negatives(
     sample: Sample,
     score: str,
     loss: NegativeLoss,
-    reader: Reader,
+    reader: TableReader,
 ) -> ListRows:
     """As :func:`_pool_scores`, of the pool what it adds to the loss."""
     gathered, places, reader = _of_one_gather(candidates, sample, reader)
@@ -387,7 +387,7 @@ def _row_scores(
     sample: Sample,
     score: str,
     widths: list[int] | None,
-    reader: Reader,
+    reader: TableReader,
 ) -> Scores:
     """Target and negatives of a row in one list: one pass, and one gradient of the table."""
     index = torch.cat([sample.targets[:, None], sample.negatives], 1)
@@ -402,7 +402,7 @@ def _pool_scores(
     sample: Sample,
     score: str,
     widths: list[int] | None,
-    reader: Reader,
+    reader: TableReader,
 ) -> Scores:
     """Each target with its own query, and the pool with all of them."""
     gathered, places, reader = _of_one_gather(candidates, sample, reader)

@@ -40,11 +40,11 @@ def filters_of(rows: Tensor, matrix: Tensor, spans: Spans, widths: Sequence[int]
     list of Tensor
         ``[M, width]`` for each crop; gradients flow to rows and matrix, once.
     """
-    apply: Any = _Filters.apply
+    apply: Any = _FilterFunction.apply
     return list(apply(rows, matrix, spans, tuple(widths)))
 
 
-class _Filters(torch.autograd.Function):
+class _FilterFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, matrix: Tensor, spans: Spans, widths: tuple[int, ...]

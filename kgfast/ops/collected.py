@@ -49,11 +49,11 @@ def collected_scores(operands: Operands, index: Tensor, collect: Collect) -> Ten
     check_operands(queries, table, operands.score.name, bias, None, dims, table_name="table")
     check_row_index(index, queries, table)
     arguments = queries, bias, operands, index, collect
-    scores: Tensor = _Collected.apply(*arguments)  # type: ignore[no-untyped-call]
+    scores: Tensor = _CollectedScores.apply(*arguments)  # type: ignore[no-untyped-call]
     return scores
 
 
-class _Collected(Function):
+class _CollectedScores(Function):
     @staticmethod
     def forward(
         ctx: Any,

@@ -260,7 +260,7 @@ def negative_rows(
     keeps: bool,
     backend: str | None = None,
 ) -> NegativeRows:
-    """What sampled negatives add to losses; see :class:`kgfast.kernels.backend.Negatives`."""
+    """What sampled negatives add to losses; see :class:`kgfast.kernels.backend.NegativeLosses`."""
 
     def look_closer() -> None:
         if sampled.negatives is None or sampled.targets is None:

@@ -16,10 +16,10 @@ from kgfast import ops
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.losses.formulas import Negatives
+from kgfast.losses.formulas import NegativeTerms
 from kgfast.losses.sampled import (
-    Reader,
     Sample,
+    TableReader,
     distinct_ids,
     negatives_of_sample,
     operands_of,
@@ -137,7 +137,7 @@ class Leaves:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledScores:
     """Scores of a batch and its negatives, gamma included.
 
     Attributes
@@ -155,7 +155,7 @@ class Sampled:
 
 def sample_scores(
     leaves: Leaves, batch: Batch, negatives: Tensor, dims: Sequence[int] | None, *, takes_rows: bool
-) -> Sampled:
+) -> SampledScores:
     """Score a batch and its negatives.
 
     Parameters
@@ -171,12 +171,12 @@ def sample_scores(
         Whether a penalty or relation prediction takes the rows of anchors and targets.
     """
     read, entities = _read(leaves, batch, negatives, dims)
-    return Sampled(*scores_of(*read), entities() if takes_rows else [])
+    return SampledScores(*scores_of(*read), entities() if takes_rows else [])
 
 
 def sample_negatives(
     leaves: Leaves, batch: Batch, negatives: Tensor, loss: NegativeLoss, *, takes_rows: bool
-) -> tuple[Negatives, list[Tensor]]:
+) -> tuple[NegativeTerms, list[Tensor]]:
     """Score a batch, and reduce the scores of its negatives by a loss.
 
     Parameters
@@ -187,8 +187,8 @@ def sample_negatives(
 
     Returns
     -------
-    Negatives
-        And ``rows`` as of :class:`Sampled`.
+    NegativeTerms
+        And ``rows`` as of :class:`SampledScores`.
     """
     read, entities = _read(leaves, batch, negatives, None)
     return negatives_of_sample(*read, loss), entities() if takes_rows else []
@@ -196,7 +196,7 @@ def sample_negatives(
 
 def _read(
     leaves: Leaves, batch: Batch, negatives: Tensor, dims: Sequence[int] | None
-) -> tuple[tuple[Model, Model, Sample, Reader], Callable[[], list[Tensor]]]:
+) -> tuple[tuple[Model, Model, Sample, TableReader], Callable[[], list[Tensor]]]:
     """The arguments of :func:`~kgfast.losses.sampled.scores_of`, and what makes the rows."""
     assert batch.targets is not None
     model, targets = leaves.model, batch.targets
@@ -220,7 +220,7 @@ def scores_rows(model: Model, side: Side, dims: Sequence[int] | None) -> bool:
     return candidates_at(model, side, None).table is model.entity
 
 
-class _LeafReader(Reader):
+class _LeafReader(TableReader):
     """Reads the rows of the entity table as leaves; what is made of the table, through it."""
 
     def __init__(self, leaves: Leaves) -> None:
@@ -228,12 +228,12 @@ class _LeafReader(Reader):
         self._leaves, self.fuses = leaves, leaves.fuses
 
     def rows(self, table: Tensor, ids: Tensor) -> Tensor:
-        """As :meth:`Reader.rows`; the same tensor of ids gives the same leaf again."""
+        """As :meth:`TableReader.rows`; the same tensor of ids gives the same leaf again."""
         leaves = self._leaves
         return leaves.rows(ids) if table is leaves.table else super().rows(table, ids)
 
     def targets(self, candidates: Candidates, ids: Tensor) -> tuple[Candidates, Tensor]:
-        """As :meth:`Reader.targets`: rows of the table are leaves, as those of the pool are."""
+        """As :meth:`TableReader.targets`; rows of the table are leaves, as those of a pool are."""
         if candidates.table is not self._leaves.table:
             return super().targets(candidates, ids)
         return self.some(candidates, ids), _numbers(ids)[:, None]
@@ -246,13 +246,13 @@ class _LeafReader(Reader):
         score: str,
         widths: list[int] | None,
     ) -> Tensor:
-        """As :meth:`Reader.scores`; the gradient of the table goes to the leaves as rows."""
+        """As :meth:`TableReader.scores`; the gradient of the table goes to the leaves as rows."""
         return self._leaves.scores(queries, candidates, index, score, widths)
 
     def pool_scores(
         self, queries: Tensor, pool: Candidates, score: str, widths: list[int] | None
     ) -> Tensor:
-        """As :meth:`Reader.pool_scores`."""
+        """As :meth:`TableReader.pool_scores`."""
         return self._leaves.scores(queries, pool, None, score, widths)
 
     def list_rows(
@@ -263,7 +263,7 @@ class _LeafReader(Reader):
         score: str,
         loss: NegativeLoss,
     ) -> ListRows:
-        """As :meth:`Reader.list_rows`; the gradient of the table goes to the leaves as rows."""
+        """As :meth:`TableReader.list_rows`; the table's gradient goes to the leaves as rows."""
         if candidates.table is not self._leaves.table:
             return super().list_rows(queries, candidates, sample, score, loss)
         operands = operands_of(queries, candidates, score)

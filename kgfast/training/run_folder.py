@@ -27,7 +27,7 @@ from kgfast.training.checkpoint import (
 )
 from kgfast.training.logs import is_number
 from kgfast.training.run_graph import RunGraph
-from kgfast.training.shard_files import FOLDER, Shards, drop_unused, read_rows, table_of
+from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, read_rows, table_of
 
 _STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
 _MODEL = re.compile(r"model_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
@@ -162,11 +162,11 @@ class RunFolder:
             As of :func:`kgfast.training.checkpoint.load`; where files of rows are missing.
         """
         tensors, meta = load(path) if self.room is None else load_into(path, self.room)
-        shards, (first, step) = Shards.of(meta), self.rows
+        shards, (first, step) = ShardFiles.of(meta), self.rows
         if shards is not None:
             return tensors | read_rows(self.path, shards, first, step, self.room), meta
         if step > 1:
-            for name in Shards.names_of(tensors, table_of(tensors)):
+            for name in ShardFiles.names_of(tensors, table_of(tensors)):
                 tensors[name] = tensors[name][first::step].clone()
         return tensors, meta
 

@@ -19,7 +19,7 @@ FOLDER = "shards"
 
 
 @dataclass(frozen=True)
-class Shards:
+class ShardFiles:
     """The files that hold rows of a state.
 
     Attributes
@@ -42,7 +42,7 @@ class Shards:
     names: list[str]
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> "Shards | None":
+    def of(cls, meta: Mapping[str, Any]) -> "ShardFiles | None":
         """Those that the meta of a head names; None of a checkpoint that holds its rows itself.
 
         Raises
@@ -103,7 +103,7 @@ def table_of(tensors: Iterable[str]) -> str:
     return next(name for name in names if f".{name}".endswith(".entity"))
 
 
-def save_rows(folder: Path, shards: Shards, rank: int, tensors: Mapping[str, Tensor]) -> None:
+def save_rows(folder: Path, shards: ShardFiles, rank: int, tensors: Mapping[str, Tensor]) -> None:
     """Write the rows of a process.
 
     Raises
@@ -117,7 +117,7 @@ def save_rows(folder: Path, shards: Shards, rank: int, tensors: Mapping[str, Ten
 
 
 def read_rows(
-    folder: Path, shards: Shards, first: int = 0, step: int = 1, room: Room | None = None
+    folder: Path, shards: ShardFiles, first: int = 0, step: int = 1, room: Room | None = None
 ) -> dict[str, Tensor]:
     """Rows ``first, first + step, ...`` of the tensors, whoever held them when they were saved.
 
@@ -162,7 +162,7 @@ def drop_unused(folder: Path, heads: Iterable[Path], before: int) -> None:
     kept: set[Path] = set()
     for head in heads:
         try:
-            shards = Shards.of(load_meta(head))
+            shards = ShardFiles.of(load_meta(head))
         except (OSError, ValueError):
             return  # nobody knows what it needs
         if shards is not None:

@@ -22,13 +22,13 @@ from kgfast.graph import KnownTriples
 from kgfast.graph.pair_index import PairIndex
 from kgfast.graph.stored import building, inputs, runs
 from kgfast.graph.stored import folder as folder_of
-from kgfast.graph.stored.inputs import Asked, open_files
+from kgfast.graph.stored.inputs import ReadOptions, open_files
 
 SMALL = st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 6))
 ROW = building._ROW_BYTES
 HUGE = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**40])
 ROWS = st.lists(SMALL, max_size=30) | st.lists(st.tuples(HUGE, st.integers(0, 3), HUGE), max_size=9)
-ANY = Asked("hrt", None, None)
+ANY = ReadOptions("hrt", None, None)
 
 
 def write(path, rows):

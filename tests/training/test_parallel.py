@@ -204,10 +204,10 @@ def test_a_run_goes_on_in_another_number_of_processes(name, tmp_path):
 def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
     """States of shards as any number of processes writes them, without the processes."""
     from kgfast.training.checkpoint import save
-    from kgfast.training.shard_files import Shards, read_rows, save_rows
+    from kgfast.training.shard_files import ShardFiles, read_rows, save_rows
 
     table = torch.arange(14.0).reshape(7, 2)
-    shards = Shards("state", 5, 3, 7, ["model.entity"])
+    shards = ShardFiles("state", 5, 3, 7, ["model.entity"])
     for rank in range(3):
         save_rows(tmp_path, shards, rank, {"model.entity": table[rank::3]})
     for step in (1, 2, 4, 9):

@@ -12,7 +12,7 @@ _LARGEST = 2**63 - 1
 _MISSING, _NAN = -(2**63), 1 - 2**63  # keys below every number's
 
 
-class Best:
+class BestLanes:
     """By score, then lowest lane; a *position* is a query in the order of the first limits.
 
     Parameters

@@ -9,7 +9,7 @@ from torch import Tensor
 from kgfast.rng import mix
 
 
-class Drawn(NamedTuple):
+class DrawnOutputs(NamedTuple):
     """Outputs, and what each stands for.
 
     Attributes
@@ -25,7 +25,7 @@ class Drawn(NamedTuple):
     shift: Tensor
 
 
-def drawn_outputs(targets: Tensor, num_outputs: int, num_negatives: int, seed: int) -> Drawn:
+def drawn_outputs(targets: Tensor, num_outputs: int, num_negatives: int, seed: int) -> DrawnOutputs:
     """The distinct targets, and ``num_negatives`` uniform draws of which those are left out.
 
     With ``T`` distinct targets and ``K`` distinct draws that are none, a draw stands for
@@ -41,13 +41,15 @@ def drawn_outputs(targets: Tensor, num_outputs: int, num_negatives: int, seed: i
 
     Returns
     -------
-    Drawn
+    DrawnOutputs
     """
     hit = targets.unique()
     others = num_outputs - len(hit)
     if num_negatives >= others:
         ids = torch.arange(num_outputs, dtype=torch.int64, device=targets.device)
-        return Drawn(ids, torch.zeros(num_outputs, dtype=torch.float32, device=targets.device))
+        return DrawnOutputs(
+            ids, torch.zeros(num_outputs, dtype=torch.float32, device=targets.device)
+        )
     generator = torch.Generator(targets.device).manual_seed(mix(seed))
     draws = torch.randint(
         num_outputs,
@@ -61,4 +63,4 @@ def drawn_outputs(targets: Tensor, num_outputs: int, num_negatives: int, seed: i
     each = math.log(others / left) if left else 0.0
     shift = torch.full(ids.shape, each, dtype=torch.float32, device=ids.device)
     shift[torch.searchsorted(ids, hit)] = 0.0
-    return Drawn(ids, shift)
+    return DrawnOutputs(ids, shift)

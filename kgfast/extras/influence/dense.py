@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.extras.influence.examples import Queries
+from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker, QuerySide
 from kgfast.losses import smoothed_labels, with_gamma
 from kgfast.models import candidates_at, queries_at
@@ -88,7 +88,7 @@ class _Side:
 
     Attributes
     ----------
-    examples : Queries
+    examples : ExampleQueries
         ``[B]``.
     place : Tensor
         int64 ``[B]``: the query of each.
@@ -101,7 +101,7 @@ class _Side:
         ``[U, F]``: the queries.
     """
 
-    examples: Queries
+    examples: ExampleQueries
     place: Tensor
     late: Tensor
     slopes: _Slopes
@@ -155,16 +155,16 @@ class DenseInfluence:
         self._asker = Asker(model) if parameters == "all" else None
         self._num_entities = int(model.num_entities)
 
-    def products(self, examples: Queries, others: Queries) -> Tensor:
+    def products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
         """Those of examples with all others, ``[M, B]`` for M others."""
         parts = [self._products(part, others) for part in self._parts(examples)]
         return torch.cat(parts, 1)
 
-    def squares(self, examples: Queries) -> Tensor:
+    def squares(self, examples: ExampleQueries) -> Tensor:
         """Those of each example with itself, ``[B]``."""
         return torch.cat([self._squares(part) for part in self._parts(examples)])
 
-    def _parts(self, examples: Queries) -> Iterator[Queries]:
+    def _parts(self, examples: ExampleQueries) -> Iterator[ExampleQueries]:
         """Examples of a few queries at a time; with all parameters each holds more than those."""
         if self._asker is not None or examples.targets is None or not len(examples):
             yield from _blocks(examples)
@@ -175,11 +175,11 @@ class DenseInfluence:
         for start, stop in pairwise(edges):
             yield examples.part(slice(start, stop))
 
-    def _products(self, examples: Queries, others: Queries) -> Tensor:
+    def _products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
         side = self._side(examples)
         return torch.cat([self._block(side, it) for it in _blocks(others)])
 
-    def _block(self, side: _Side, others: Queries) -> Tensor:
+    def _block(self, side: _Side, others: ExampleQueries) -> Tensor:
         other = self._side(others, merged=False)
         found, place = self._swept(side, other), side.place
         total = found.dots.index_select(1, place)
@@ -223,7 +223,7 @@ class DenseInfluence:
             found.others = asker.gradients(other.examples, of_others)
         return found
 
-    def _squares(self, examples: Queries) -> Tensor:
+    def _squares(self, examples: ExampleQueries) -> Tensor:
         side = self._side(examples)
         rows, late, late_targets = side.rows, side.late, side.late_targets
         lengths, at_own = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
@@ -255,7 +255,7 @@ class DenseInfluence:
         bias = side.slopes.operands.bias
         return 0.0 if bias is None or len(bias) == 1 else 1.0
 
-    def _side(self, examples: Queries, *, merged: bool = True) -> _Side:
+    def _side(self, examples: ExampleQueries, *, merged: bool = True) -> _Side:
         """Examples and their queries, equal neighbours as one if merged."""
         device, count = examples.anchors.device, len(examples)
         place = torch.arange(count, dtype=torch.int64, device=device)
@@ -272,7 +272,7 @@ class DenseInfluence:
         slopes = self._slopes(queries, of_rows[order], ids[order])
         return _Side(examples, place, late, slopes, queries.anchors, slopes.operands.queries)
 
-    def _slopes(self, queries: Queries, of_rows: Tensor, ids: Tensor) -> _Slopes:
+    def _slopes(self, queries: ExampleQueries, of_rows: Tensor, ids: Tensor) -> _Slopes:
         """What makes the slopes of queries, whose positives are those pairs."""
         model, loss = self._model, self._loss
         candidates = candidates_at(model, queries.side, None)
@@ -325,7 +325,7 @@ def _pick_own(into: Tensor, slopes: Tensor, places: tuple[Tensor, Tensor], chunk
     into[which] = slopes[rows[which], ids[which] - chunk.start]
 
 
-def _blocks(queries: Queries) -> Iterator[Queries]:
+def _blocks(queries: ExampleQueries) -> Iterator[ExampleQueries]:
     """Examples a few at a time; one empty part of none."""
     for first in range(0, max(1, len(queries)), BLOCK):
         yield queries.part(slice(first, first + BLOCK))

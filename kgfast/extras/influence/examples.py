@@ -15,7 +15,7 @@ Mode = Literal["negative", "1vsall", "kvsall"]
 
 
 @dataclass(frozen=True, eq=False)
-class Queries:
+class ExampleQueries:
     """Examples of one side, int64 ``[B]`` each, and the known answers of each."""
 
     side: Side
@@ -27,7 +27,7 @@ class Queries:
     def __len__(self) -> int:
         return len(self.anchors)
 
-    def part(self, rows: slice | Tensor) -> "Queries":
+    def part(self, rows: slice | Tensor) -> "ExampleQueries":
         """Some of them, by a slice or by ids."""
         targets = None if self.targets is None else self.targets[rows]
         return replace(
@@ -66,11 +66,11 @@ class Examples:
 
     Attributes
     ----------
-    tails, heads : Queries
+    tails, heads : ExampleQueries
     """
 
-    tails: Queries
-    heads: Queries
+    tails: ExampleQueries
+    heads: ExampleQueries
 
     @classmethod
     def of(cls, hrt: Tensor, mode: Mode) -> "Examples":
@@ -80,16 +80,16 @@ class Examples:
             pairs = hrt[:, :2].unique(dim=0), hrt[:, [2, 1]].unique(dim=0)
             tails, heads = (pair.t().contiguous() for pair in pairs)
             return cls(
-                Queries("tail", tails[0], tails[1], None, known),
-                Queries("head", heads[0], heads[1], None, known),
+                ExampleQueries("tail", tails[0], tails[1], None, known),
+                ExampleQueries("head", heads[0], heads[1], None, known),
             )
         h, r, t = hrt.t().contiguous()
-        return cls(Queries("tail", h, r, t, None), Queries("head", t, r, h, None))
+        return cls(ExampleQueries("tail", h, r, t, None), ExampleQueries("head", t, r, h, None))
 
     def __len__(self) -> int:
         return len(self.tails) + len(self.heads)
 
-    def chunks(self, size: int) -> Iterator[tuple[Tensor, Queries]]:
+    def chunks(self, size: int) -> Iterator[tuple[Tensor, ExampleQueries]]:
         """Ids of some examples of one side, and the examples: equal queries stand together."""
         first = 0
         for queries in (self.tails, self.heads):
@@ -127,13 +127,13 @@ class Examples:
         return {name: column.view(ids.shape).cpu() for name, column in found.items()}
 
     @staticmethod
-    def _column(queries: Queries, name: str) -> Tensor:
+    def _column(queries: ExampleQueries, name: str) -> Tensor:
         found: Any = getattr(queries, name)
         return torch.full_like(queries.anchors, -1) if found is None else found
 
 
-def asked(hrt: Tensor, side: Side) -> Queries:
+def asked(hrt: Tensor, side: Side) -> ExampleQueries:
     """Triples ``[M, 3]`` as examples that predict a side, each with its own answer alone."""
     h, r, t = hrt.t().contiguous()
     anchors, targets = (h, t) if side == "tail" else (t, h)
-    return Queries(side, anchors, r, targets, None)
+    return ExampleQueries(side, anchors, r, targets, None)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from kgfast.extras.influence.examples import Queries
+from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.models import MED, RSCF, Model, Reciprocal, Side
 
 _EXAMPLES = 256  # of which an encoder holds activations at once
@@ -101,7 +101,7 @@ class Asker(nn.Module):
         ids = torch.arange(count, dtype=torch.int64, device=model.entity.device)
         return model.queries(ids, ids, "tail" if self._has_inverses else side)
 
-    def gathered(self, queries: Queries) -> tuple[Tensor, Tensor, Tensor]:
+    def gathered(self, queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
         """Ids of relations as rows, and the rows of anchors and relations, of at least float32."""
         model = self.model
         relations = self._relation_ids(queries.relations, queries.side)
@@ -112,7 +112,7 @@ class Asker(nn.Module):
         both = [row if row.dtype == torch.float64 else row.float() for row in rows]
         return relations, both[0], both[1]
 
-    def gradients(self, queries: Queries, slopes: Tensor) -> QuerySide:
+    def gradients(self, queries: ExampleQueries, slopes: Tensor) -> QuerySide:
         """The gradients of examples, given those of their queries ``[B, F]``."""
         relations, anchors, rows = self.gathered(queries)
         pieces = zip(*(it.split(_EXAMPLES) for it in (anchors, rows, slopes)), strict=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kgfast import ops
 from kgfast.extras.influence.checkpoints import Origin
-from kgfast.extras.influence.examples import Queries
+from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker
 from kgfast.graph import KnownTriples, shown
 from kgfast.losses import formulas, with_gamma
@@ -31,12 +31,12 @@ _NUMBERS = 1 << 21  # of gradients of rows held at once
 _SCORES = 1 << 20  # held at once
 
 
-class Drawn(NamedTuple):
+class DrawnNegatives(NamedTuple):
     """Examples with their negatives.
 
     Attributes
     ----------
-    queries : Queries
+    queries : ExampleQueries
         ``[B]``.
     negatives : Tensor
         int64 ``[B, K]``.
@@ -46,12 +46,12 @@ class Drawn(NamedTuple):
         ``[B]``: what the row of an example is multiplied by in B times the loss of its batch.
     """
 
-    queries: Queries
+    queries: ExampleQueries
     negatives: Tensor
     mask: Tensor | None
     factor: Tensor
 
-    def part(self, rows: Any) -> "Drawn":
+    def part(self, rows: Any) -> "DrawnNegatives":
         """Some of them, by a slice or by ids."""
         queries = self.queries
         assert queries.targets is not None
@@ -62,7 +62,7 @@ class Drawn(NamedTuple):
             targets=queries.targets[rows],
         )
         mask = None if self.mask is None else self.mask[rows]
-        return Drawn(some, self.negatives[rows], mask, self.factor[rows])
+        return DrawnNegatives(some, self.negatives[rows], mask, self.factor[rows])
 
 
 class Replay:
@@ -85,7 +85,7 @@ class Replay:
         )
         self._objective = NegativeSampling(config, self._hrt, self._num_entities, sides)
 
-    def training(self, queries: Queries, step: int) -> Drawn:
+    def training(self, queries: ExampleQueries, step: int) -> DrawnNegatives:
         """Training triples, with the negatives of the epoch that a step ended in.
 
         Raises
@@ -116,9 +116,9 @@ class Replay:
                 mask[at[own]] = taking_part[own]
             factor[at[own]] = self._factor(batch, drawn, taking_part)[own]
         # A triple that stands twice in the training set counts as its last occurrence.
-        return Drawn(queries, negatives, mask, factor).part(place[ids])
+        return DrawnNegatives(queries, negatives, mask, factor).part(place[ids])
 
-    def others(self, queries: Queries) -> Drawn:
+    def others(self, queries: ExampleQueries) -> DrawnNegatives:
         """Any triples, each as a batch of its own, with negatives that no step had."""
         data, count = self._config.data, len(queries)
         known = KnownTriples(self._hrt) if data.filter_negatives else None
@@ -139,7 +139,7 @@ class Replay:
         if name != "nssa":
             pairs = factor * data.neg_size if mask is None else mask.sum(1).float()
             factor = 1 / (pairs.clamp_min(1) if name == "margin" else pairs + 1)
-        return Drawn(queries, drawn, mask, factor)
+        return DrawnNegatives(queries, drawn, mask, factor)
 
     def _factor(self, batch: Batch, negatives: Tensor, mask: Tensor | None) -> Tensor:
         """By what a row is multiplied in B times the loss of a batch, ``[B]``."""
@@ -151,7 +151,7 @@ class Replay:
         pairs = float(negatives.numel() if mask is None else mask.sum())
         return ones * (count / (max(pairs, 1.0) if name == "margin" else pairs + count))
 
-    def _rows_of(self, queries: Queries) -> Tensor:
+    def _rows_of(self, queries: ExampleQueries) -> Tensor:
         """Where training triples stand in the run's training set."""
         own = self._as_trained(queries)
         wanted = self._keys(*_triples_of(own))
@@ -167,7 +167,7 @@ class Replay:
             )
         return order[at]
 
-    def _as_trained(self, queries: Queries) -> Queries:
+    def _as_trained(self, queries: ExampleQueries) -> ExampleQueries:
         """Queries as steps ask them: of a model with inverse relations, all for tails."""
         if not self._has_inverses or queries.side == "tail":
             return queries
@@ -178,7 +178,7 @@ class Replay:
         return (heads * count + relations) * self._num_entities + tails
 
 
-def _triples_of(queries: Queries) -> tuple[Tensor, Tensor, Tensor]:
+def _triples_of(queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
     """Heads, relations and tails."""
     assert queries.targets is not None
     if queries.side == "head":
@@ -225,7 +225,7 @@ class _Entries:
 class _Part:
     """Some examples with the slopes of their scores, and the gradients of their query side."""
 
-    drawn: Drawn
+    drawn: DrawnNegatives
     queries: Tensor  # [B, F]
     index: Tensor  # [B, 1 + K]
     slopes: Tensor  # [B, 1 + K]
@@ -264,7 +264,7 @@ class SampledInfluence:
         self._made: dict[Side, Candidates] = {}
         self._replay = Replay(origin, model.entity.device)
 
-    def products(self, examples: Queries, others: Queries) -> Tensor:
+    def products(self, examples: ExampleQueries, others: ExampleQueries) -> Tensor:
         """Those of examples with all others, ``[M, B]`` for M others."""
         dtype = torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
         device = self._model.entity.device
@@ -283,7 +283,7 @@ class SampledInfluence:
                     own_relations.add_products(relations, block)
         return total
 
-    def squares(self, examples: Queries) -> Tensor:
+    def squares(self, examples: ExampleQueries) -> Tensor:
         """Those of each example with itself, ``[B]``."""
         dtype = torch.float64 if self._model.entity.dtype == torch.float64 else torch.float32
         total = torch.zeros(len(examples), dtype=dtype, device=self._model.entity.device)
@@ -295,7 +295,7 @@ class SampledInfluence:
                     entries.add_squares(total[rows])
         return total
 
-    def _part(self, drawn: Drawn) -> _Part:
+    def _part(self, drawn: DrawnNegatives) -> _Part:
         """The slopes of scores, and with all parameters the gradients of anchors and relations."""
         queries, model = drawn.queries, self._model
         assert queries.targets is not None

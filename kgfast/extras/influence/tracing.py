@@ -25,7 +25,7 @@ from torch import Tensor
 from kgfast.eval import evaluating
 from kgfast.extras.influence.checkpoints import Checkpoint, Stages, stages_of
 from kgfast.extras.influence.dense import BLOCK, DenseInfluence
-from kgfast.extras.influence.examples import Examples, Mode, Queries, asked
+from kgfast.extras.influence.examples import ExampleQueries, Examples, Mode, asked
 from kgfast.extras.influence.results import Influences, Strongest
 from kgfast.extras.influence.sampled import SampledInfluence
 from kgfast.graph import as_triples_tensor, shown
@@ -127,7 +127,7 @@ def tracin(
         raise ValueError(f"side must be 'head' or 'tail'; got {shown(side)}")
     if test is None:
         raise TypeError("tracin() needs test triples")
-    sources = _Sources(stages, parameters)
+    sources = _Checkpoints(stages, parameters)
     examples = Examples.of(sources.triples("train", train), stages.mode)
     hrt = sources.triples("test", test)
     others = asked(hrt, side)
@@ -198,7 +198,7 @@ def self_influence(
     torch.Size([2])
     """
     stages = stages_of(checkpoints, loss, mode, rates, device)
-    sources = _Sources(stages, parameters)
+    sources = _Checkpoints(stages, parameters)
     examples = Examples.of(sources.triples("train", train), stages.mode)
     total = torch.zeros(len(examples), dtype=sources.dtype, device=sources.device)
     with progress_bar(progress, "Influences", len(examples) * len(stages.rates)) as advance:
@@ -211,7 +211,7 @@ def self_influence(
     return total
 
 
-class _Sources:
+class _Checkpoints:
     """The models of the checkpoints, one at a time, and triples that fit them."""
 
     def __init__(self, stages: Stages, parameters: str) -> None:
@@ -290,8 +290,8 @@ def _chunk_size(tests: int) -> int:
 def _digest_of(
     stages: Stages,
     parameters: str,
-    chunks: Iterable[tuple[Tensor, Queries]],
-    others: Queries,
+    chunks: Iterable[tuple[Tensor, ExampleQueries]],
+    others: ExampleQueries,
     k: int,
 ) -> str:
     """Of everything that a result depends on, and of the order in which it comes."""

@@ -36,8 +36,8 @@ class Sources:
         if tensor.requires_grad:
             self.tensors.setdefault(_edge(tensor), tensor)
 
-    def add_those_of(self, value: Tensor, cut: "Cut", since: int) -> None:
-        """Add what a message within a :class:`Cut` depends on.
+    def add_those_of(self, value: Tensor, cut: "GraphCut", since: int) -> None:
+        """Add what a message within a :class:`GraphCut` depends on.
 
         Raises
         ------
@@ -58,7 +58,7 @@ class Sources:
                 self.add(leaf)
 
 
-class Cut(TorchFunctionMode):
+class GraphCut(TorchFunctionMode):
     """Within it, tensors from outside that have a graph are leaves.
 
     Parameters

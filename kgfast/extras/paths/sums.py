@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from kgfast.extras.paths.enumeration import CHUNK, Paths, check_count
-from kgfast.extras.paths.sources import Cut, Sources, now
+from kgfast.extras.paths.sources import GraphCut, Sources, now
 from kgfast.graph import shown
 
 Message = Callable[[Tensor], Tensor]
@@ -230,7 +230,7 @@ class _Job:
         sums = [
             torch.zeros(it.shape, dtype=_sum_dtype(it.dtype), device=it.device) for it in wanted
         ]
-        cut = Cut(wanted)
+        cut = GraphCut(wanted)
         leaves = [cut.leaf(it) for it in wanted]
         column = 0 if self.paths.by == "first" else -1
         with torch.enable_grad(), self.surroundings.again(), _without_hooks(wanted):
@@ -259,7 +259,7 @@ class _Job:
     def _found(self, path: Tensor, sources: Sources) -> Tensor:
         """Return the messages of some paths, and add what they depend on to the sources."""
         since = now()
-        with Cut(sources.tensors.values(), since) as cut:
+        with GraphCut(sources.tensors.values(), since) as cut:
             value = self._value(path)
         if value.requires_grad:
             sources.add_those_of(value, cut, since)

@@ -12,7 +12,7 @@ from kgfast.extras.planning.work import BYTES, PLANES
 
 
 @dataclass(frozen=True)
-class Device:
+class GpuFacts:
     """A GPU.
 
     Attributes
@@ -34,25 +34,25 @@ class Device:
 
 
 DEVICES = {
-    "a100": Device(
+    "a100": GpuFacts(
         "A100 SXM",
         80 * 10**9,
         2.04e12,
         {"rotate": 1.91e12, "l1": 4.87e12, "l2": 4.87e12, "dot": 4.61e13},
     ),
-    "h100": Device(
+    "h100": GpuFacts(
         "H100 SXM",
         80 * 10**9,
         3.35e12,
         {"rotate": 3.70e12, "l1": 1.215e13, "l2": 1.208e13, "dot": 8.19e13},
     ),
-    "h200": Device(
+    "h200": GpuFacts(
         "H200",
         141 * 10**9,
         4.8e12,
         {"rotate": 4.00e12, "l1": 1.315e13, "l2": 1.307e13, "dot": 8.86e13},
     ),
-    "b200": Device(
+    "b200": GpuFacts(
         "B200",
         180 * 10**9,
         8.0e12,

@@ -116,7 +116,7 @@ def planned(
             f"{part / 1e9:,.1f} GB of rows do not fit in memory, so they are read from a disk: say "
             f"how fast it is (--disk 2GB/s)"
         )
-    cut = Cut.of(work, max_memory or rates.memory // 4)
+    cut = FileCut.of(work, max_memory or rates.memory // 4)
     batches = work.sides * math.ceil(work.queries / batch_size(work))
     passes, calls = _passes_and_calls(work, cut, batches) if streamed else (1, batches)
     compute = rates.cost(work).seconds(work.rows, work.features, work.asked, calls)
@@ -149,7 +149,7 @@ def planned(
     )
 
 
-def _passes_and_calls(work: Work, cut: "Cut", batches: int) -> tuple[int, int]:
+def _passes_and_calls(work: Work, cut: "FileCut", batches: int) -> tuple[int, int]:
     """Of a table in a file: alone, all that finds room share a pass; together, a batch does."""
     if work.workers > 1:
         return batches, batches
@@ -158,14 +158,14 @@ def _passes_and_calls(work: Work, cut: "Cut", batches: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class FileCut:
     """How a table in a file is read: rows of a block, and queries that a pass serves."""
 
     block_rows: int
     per_pass: int
 
     @classmethod
-    def of(cls, work: Work, limit: int) -> "Cut":
+    def of(cls, work: Work, limit: int) -> "FileCut":
         """Within so many bytes."""
         row = _BUFFERS * work.row_bytes + 8 + 8 * work.dim
         query = query_bytes(work)
@@ -198,7 +198,7 @@ def _network(work: Work, network: float, batches: int) -> tuple[int, float]:
     return sent, sent / network + batches * _MEETINGS * work.workers * MEETING_SECONDS
 
 
-def _memory(work: Work, rates: Rates, cut: Cut, streamed: bool) -> int:
+def _memory(work: Work, rates: Rates, cut: FileCut, streamed: bool) -> int:
     """The peak of a worker."""
     result = 48 * work.asked if work.top is None else 16 * work.top * work.asked
     held = rates.base_bytes + _KERNEL_BYTES + result + _KNOWN_BYTES * work.known

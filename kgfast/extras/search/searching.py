@@ -74,7 +74,7 @@ def search(
         On Ctrl-C, when the step that it fell into is done and saved.
     """
     with ExitStack() as stack:
-        found = _Search(config, Path(folder))
+        found = _Searching(config, Path(folder))
         found.path.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(found.path))
         found.begin(resume, load_dataset(config) if dataset is None else dataset)
@@ -102,7 +102,7 @@ def read_trials(folder: str | os.PathLike[str]) -> Trials:
     return read(path / "trials.log", _unit(Config.from_yaml(path / "config.yaml")))
 
 
-class _Search:
+class _Searching:
     """A search in its folder; the course of one trial after the other."""
 
     def __init__(self, config: Config, path: Path) -> None:

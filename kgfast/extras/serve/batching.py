@@ -17,7 +17,7 @@ from kgfast.extras.serve.questions import Question
 
 
 @dataclass
-class _Asked:
+class _Pending:
     """A question, and the answers to the parts of it that are done."""
 
     question: Question
@@ -39,7 +39,7 @@ class Batcher:
 
     def __init__(self, engine: Engine, most: int, metrics: Metrics) -> None:
         self._engine, self._most, self._metrics = engine, most, metrics
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_Pending] = deque()
         self._asked: set[asyncio.Future[Answer]] = set()
 
     async def __aenter__(self) -> "Batcher":
@@ -64,7 +64,7 @@ class Batcher:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked.add(future)
         future.add_done_callback(self._asked.discard)
-        self._waiting.append(_Asked(question, future))
+        self._waiting.append(_Pending(question, future))
         self._has_work.set()
         return await future
 
@@ -81,10 +81,10 @@ class Batcher:
             for (asked, part), answer in zip(batch, found, strict=True):
                 self._take(asked, part, answer)
 
-    def _next(self) -> list[tuple[_Asked, Question]]:
+    def _next(self) -> list[tuple[_Pending, Question]]:
         """Return what one call answers: a part of the oldest question, and others that fit."""
-        batch: list[tuple[_Asked, Question]] = []
-        others: deque[_Asked] = deque()
+        batch: list[tuple[_Pending, Question]] = []
+        others: deque[_Pending] = deque()
         room = self._most
         while self._waiting and room > 0:
             asked = self._waiting.popleft()
@@ -102,7 +102,7 @@ class Batcher:
         self._waiting.extendleft(reversed(others))
         return batch
 
-    def _take(self, asked: _Asked, part: Question, answer: Answer | BaseException) -> None:
+    def _take(self, asked: _Pending, part: Question, answer: Answer | BaseException) -> None:
         """Pass an answer on, or wait for those of the other parts."""
         if asked.future.done():
             return

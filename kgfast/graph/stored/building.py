@@ -21,7 +21,7 @@ import numpy as np
 from kgfast.graph.nearest import reading, shown
 from kgfast.graph.pair_index import check_sizes, differs_from_previous, narrow_dtype
 from kgfast.graph.stored.folder import PARTS, GrowingArray, write_manifest
-from kgfast.graph.stored.inputs import ORDERS, Asked, Column, Columns, IdFile, open_files
+from kgfast.graph.stored.inputs import ORDERS, Column, Columns, IdFile, ReadOptions, open_files
 from kgfast.graph.stored.runs import load_run, merged, save_run, sorted_columns
 from kgfast.progress import progress_bar
 
@@ -41,7 +41,7 @@ class Options:
 
     Attributes
     ----------
-    asked : Asked
+    asked : ReadOptions
         How files are read.
     max_memory : int
         Bytes.
@@ -50,7 +50,7 @@ class Options:
     progress : bool
     """
 
-    asked: Asked
+    asked: ReadOptions
     max_memory: int
     relations: bool
     progress: bool

@@ -41,7 +41,7 @@ _MOST_DIGITS = 18  # of ids that are read together
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadOptions:
     """How files are to be read.
 
     Attributes
@@ -85,7 +85,7 @@ class IdFile:
     pieces: Callable[[], Iterator[Columns]]
 
 
-def open_files(sources: Any, asked: Asked) -> list[IdFile]:
+def open_files(sources: Any, asked: ReadOptions) -> list[IdFile]:
     """The files of paths, or of folders of them; nothing but headers is read.
 
     Raises
@@ -115,7 +115,7 @@ def open_files(sources: Any, asked: Asked) -> list[IdFile]:
     return [_open(path, asked) for path in found]
 
 
-def _open(path: Path, asked: Asked) -> IdFile:
+def _open(path: Path, asked: ReadOptions) -> IdFile:
     ending = path.suffix.lower()
     if ending == ".npy":
         return _npy(path, asked)
@@ -126,7 +126,7 @@ def _open(path: Path, asked: Asked) -> IdFile:
     raise ValueError(f"{path}: must end in {', '.join(_ENDINGS)}; got {ending or 'no ending'}")
 
 
-def _npy(path: Path, asked: Asked) -> IdFile:
+def _npy(path: Path, asked: ReadOptions) -> IdFile:
     with reading(path, "no array of numpy that can be read, or truncated"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] != 3:
@@ -137,7 +137,7 @@ def _npy(path: Path, asked: Asked) -> IdFile:
     return IdFile(path, len(array), partial(_npy_pieces, path, array, asked))
 
 
-def _npy_pieces(path: Path, array: Column, asked: Asked) -> Iterator[Columns]:
+def _npy_pieces(path: Path, array: Column, asked: ReadOptions) -> Iterator[Columns]:
     """Read, not mapped: a mapped file that shrinks under a run ends the process."""
     count, size = len(array), array.dtype.itemsize
     by_columns = array.flags.f_contiguous and not array.flags.c_contiguous
@@ -162,7 +162,7 @@ def _numbers(path: Path, file: BinaryIO, dtype: Any, offset: int, count: int) ->
     return found
 
 
-def _parquet(path: Path, asked: Asked) -> IdFile:
+def _parquet(path: Path, asked: ReadOptions) -> IdFile:
     try:
         from pyarrow import parquet
     except ImportError:
@@ -181,7 +181,7 @@ def _parquet(path: Path, asked: Asked) -> IdFile:
     raise ValueError(f"{path}: expected columns {known}; got {shown(columns)}")
 
 
-def _parquet_pieces(path: Path, names: tuple[str, ...], asked: Asked) -> Iterator[Columns]:
+def _parquet_pieces(path: Path, names: tuple[str, ...], asked: ReadOptions) -> Iterator[Columns]:
     from pyarrow import parquet
 
     first = 0
@@ -208,7 +208,7 @@ def _of_arrow(path: Path, column: Any, first: int) -> Column:
     return values
 
 
-def _checked(path: Path, columns: list[Column], first: int, asked: Asked) -> Columns:
+def _checked(path: Path, columns: list[Column], first: int, asked: ReadOptions) -> Columns:
     """Columns of whole numbers within their sizes, in as few bits as they take."""
     found = []
     for name, values, size in zip(NAMES, columns, asked.sizes, strict=True):
@@ -239,7 +239,7 @@ def _lines_of(path: Path) -> int:
     return -(-path.stat().st_size * (text.count(b"\n") + 1) // len(text))
 
 
-def _text_pieces(path: Path, asked: Asked) -> Iterator[Columns]:
+def _text_pieces(path: Path, asked: ReadOptions) -> Iterator[Columns]:
     number, rest = 1, b""
     with path.open("rb") as file:
         while read := file.read(_TEXT):
@@ -254,7 +254,7 @@ def _text_pieces(path: Path, asked: Asked) -> Iterator[Columns]:
         yield _parsed(path, rest + b"\n", number, asked)
 
 
-def _parsed(path: Path, text: bytes, number: int, asked: Asked) -> Columns:
+def _parsed(path: Path, text: bytes, number: int, asked: ReadOptions) -> Columns:
     """The ids of whole lines, the first of which is line `number`."""
     if number == 1:
         text = text.removeprefix(b"\xef\xbb\xbf")
@@ -292,7 +292,7 @@ def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
     return values.reshape(-1, 3)
 
 
-def _walked(path: Path, text: bytes, first: int, asked: Asked) -> npt.NDArray[np.int64]:
+def _walked(path: Path, text: bytes, first: int, asked: ReadOptions) -> npt.NDArray[np.int64]:
     """The same line by line, up to the one to blame; blank lines are left out."""
     names = [NAMES["hrt".index(letter)] for letter in asked.order]
     sizes = [asked.sizes["hrt".index(letter)] for letter in asked.order]

@@ -28,7 +28,7 @@ from kgfast.training.parallel.replicated import Replicated, SharedLeaves
 from kgfast.training.row_gradients import RowGradients
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import SPLITS
-from kgfast.training.shard_files import Shards, save_rows
+from kgfast.training.shard_files import ShardFiles, save_rows
 
 
 class Sharded(Replicated):
@@ -126,8 +126,8 @@ class Sharded(Replicated):
     def head(self, folder: RunFolder, kind: str, state: State, table: str) -> State:
         """As :meth:`Placement.head`: the rows go into files of their own, one of each process."""
         tensors, meta = state
-        names = Shards.names_of(tensors, table)
-        shards = Shards(kind, int(meta["step"]), self.size, self._total, names)
+        names = ShardFiles.names_of(tensors, table)
+        shards = ShardFiles(kind, int(meta["step"]), self.size, self._total, names)
         own = {name: tensors[name] for name in names}
         self.together(lambda: save_rows(folder.path, shards, self.rank, own))
         others = {name: tensor for name, tensor in tensors.items() if name not in own}

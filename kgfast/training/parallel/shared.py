@@ -60,11 +60,11 @@ def shared_scores(
         index = safe_rows(index, len(table)).contiguous()
     table = table if collect is None else table.detach()
     tensors = queries, table, candidates.bias, candidates.factor
-    scores: Tensor = _Scores.apply(*tensors, index, crew, score, dims, collect)  # type: ignore[no-untyped-call]
+    scores: Tensor = _SharedScores.apply(*tensors, index, crew, score, dims, collect)  # type: ignore[no-untyped-call]
     return scores
 
 
-class _Scores(Function):
+class _SharedScores(Function):
     @staticmethod
     def forward(
         ctx: Any,

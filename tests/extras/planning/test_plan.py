@@ -13,7 +13,7 @@ import kgfast
 from kgfast.extras.planning import Work, planned
 from kgfast.extras.planning.defaults import default_rates
 from kgfast.extras.planning.devices import DEVICES, rates_of
-from kgfast.extras.planning.plan import Cut
+from kgfast.extras.planning.plan import FileCut
 from kgfast.extras.planning.rates import Cost, Rates
 from kgfast.extras.planning.work import bytes_per_second, count_of
 from support.paths import BENCHMARKS
@@ -93,7 +93,7 @@ def test_a_call_reads_its_file_as_often_as_planned(tmp_path):
     plan = planned(work, RATES, streamed=True, max_memory=limit)
     assert plan.passes > 1
     assert sum(read) / 3_000 == pytest.approx(plan.passes, abs=1)
-    assert max(read) == pytest.approx(Cut.of(work, limit).block_rows, rel=0.1)
+    assert max(read) == pytest.approx(FileCut.of(work, limit).block_rows, rel=0.1)
 
 
 def test_workers_share_rows_and_send_queries():
