@@ -13,15 +13,18 @@
 #include "host/rank_workers.h"
 
 namespace kgfast {
-namespace {
 
-// Since the process began.
-struct {
+// Since the process began, whoever includes this.
+struct TierCounters {
   std::atomic<int64_t> swept, gathered, canonical;
-} tier_pairs;
-struct {
+};
+struct LinearCounters {
   std::atomic<int64_t> swept, decided, gathered, canonical;
-} linear_pairs;
+};
+inline TierCounters tier_pairs;
+inline LinearCounters linear_pairs;
+
+namespace {
 
 class RankTiers {
  public:
