@@ -26,7 +26,7 @@ from kgfast.eval.blocks import BlockPool, Queries
 from kgfast.eval.facts import Best, Facts, Grid
 from kgfast.eval.host import host_model
 from kgfast.eval.prediction import candidate_pool
-from kgfast.eval.streaming import check_limits, entity_table
+from kgfast.eval.rows import check_limits, entity_table
 from kgfast.graph import KnownTriples, names_of
 from kgfast.graph.memory import memory_limit
 from kgfast.kernels.checks import NonFiniteError

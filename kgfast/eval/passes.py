@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.partial import BLOCK_BYTES, Fingerprint, Partial, using
-from kgfast.eval.streaming import CPU, Pool, state_of
+from kgfast.eval.queries import CPU
+from kgfast.eval.rows import state_of
+from kgfast.eval.streaming import Pool
 from kgfast.graph import KnownTriples
 from kgfast.kernels.checks import Checks, NonFiniteError
 from kgfast.kernels.operands import Known, Lists, Operands, Prepared

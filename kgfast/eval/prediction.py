@@ -27,6 +27,7 @@ from kgfast.eval.excluded import Excluded, excluded_of, together
 from kgfast.eval.host import host_model
 from kgfast.eval.index import Index, check_index, panels_of
 from kgfast.eval.predictions import Predictions
+from kgfast.eval.rows import check_limits, entity_table, local_model
 from kgfast.eval.streamed_topk import (
     Search,
     cut_of,
@@ -34,7 +35,6 @@ from kgfast.eval.streamed_topk import (
     queries_at_once,
     streamed_topk,
 )
-from kgfast.eval.streaming import check_limits, entity_table, local_model
 from kgfast.graph import KnownTriples, TypeConstraints, names_of
 from kgfast.graph.memory import memory_limit
 from kgfast.kernels.checks import NonFiniteError

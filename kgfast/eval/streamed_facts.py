@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kgfast.eval.blocks import Queries
 from kgfast.eval.facts import Best, Grid
+from kgfast.eval.queries import CPU
 from kgfast.eval.streamed_topk import Search, best_of, cut_of
-from kgfast.eval.streaming import CPU
 from kgfast.graph import KnownTriples
 from kgfast.progress import sweep_bar
 from kgfast.tables import Rows

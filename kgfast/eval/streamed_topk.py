@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kgfast.eval.asked import check_finite_queries, query_in_words
 from kgfast.eval.blocks import best_first
-from kgfast.eval.candidate_ids import Given, ListedCandidates, runs_of
+from kgfast.eval.candidate_ids import Given, ListedCandidates, checked_candidates, runs_of
 from kgfast.eval.partial import Partial
 from kgfast.eval.passes import (
     Ask,
@@ -24,7 +24,8 @@ from kgfast.eval.passes import (
     pieces_of,
     sweep,
 )
-from kgfast.eval.streaming import CPU, Pool, checked_candidates
+from kgfast.eval.queries import CPU
+from kgfast.eval.streaming import Pool
 from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.kernels.operands import Known, Lists, Operands
 from kgfast.models.base import Side

@@ -4,128 +4,24 @@ Its queries are made of the rows of their anchors alone, and its candidates a bl
 time.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kgfast.eval.batches import prepared_candidates
+from kgfast.eval.queries import CPU
+from kgfast.eval.rows import local_model
 from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Known, Prepared
 from kgfast.models.base import Candidates, Side, candidates_at, is_nested
-from kgfast.models.blocks import BlockScorer
 from kgfast.models.evaluated import evaluated_queries
-from kgfast.models.reciprocal import holder_of
-from kgfast.models.relations import blocks_at
-from kgfast.ops.checks import check_ids, check_index, check_unique
-from kgfast.tables import Rows, as_rows, is_table
+from kgfast.tables import Rows
 from kgfast.tables.prefetch import Block
-from kgfast.tables.shard import Shard
 
-CPU = torch.device("cpu")
 _PART = 1 << 12  # queries of a fingerprint that are made at once
-
-
-def entity_table(model: Any) -> Rows | None:
-    """The table in files that a model's entities are; None of every other model.
-
-    Raises
-    ------
-    ValueError
-        If this process holds only some of the rows.
-    """
-    model = holder_of(model)
-    held = getattr(model, "entity", None)
-    if not is_table(held) and not isinstance(model, nn.Module):
-        held = next((it for it in getattr(model, "__dict__", {}).values() if is_table(it)), None)
-    if not is_table(held):
-        return None
-    if isinstance(held, Shard) and (held.start, held.stop) != (0, held.total_rows):
-        raise ValueError(
-            f"entities are {held!r}: kgfast.distributed ranks the shards of several processes, and "
-            f"kgfast.tables.open([...]) makes one table of those of one process"
-        )
-    return as_rows(held)
-
-
-def check_limits(table: Rows | None, max_memory: Any, partial: Any) -> None:
-    """That what only tables in files take is not given for another model.
-
-    Raises
-    ------
-    ValueError
-        If it is.
-    """
-    for name, value in (("max_memory", max_memory), ("partial", partial)):
-        if table is None and value is not None:
-            raise ValueError(
-                f"{name} is of models whose entities are a kgfast.tables.Table: tensors are read "
-                f"in place, within 64 MiB"
-            )
-
-
-class LocalModel:
-    """A model whose queries know the rows of a few entities, by their ids in the whole table.
-
-    Parameters
-    ----------
-    model : Model
-    table : Rows
-        Its entities.
-    ids : Tensor
-        int64: those that queries will ask for.
-    """
-
-    def __init__(self, model: Any, table: Rows, ids: Tensor) -> None:
-        few = ids.unique()
-        self.ids = few.to(table.device)
-        self.model = model.with_entity(table.rows(few))
-        self.num_entities, self.num_relations = model.num_entities, model.num_relations
-        self.score, self.dim, self.nested = model.score, model.dim, is_nested(model)
-        self.query_maker = self.model
-
-    def queries(
-        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
-    ) -> Tensor:
-        """As of the model; of side relation the second are tails, which are entities too."""
-        is_entity, here = side == "relation", relations.to(self.ids.device)
-        others = self._own(relations) if is_entity else here
-        found: Tensor = self.model.queries(self._own(anchors), others, side, dims=dims)
-        return found
-
-    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """Those of side relation."""
-        return candidates_at(self.model, side, dims)
-
-    def crop_width(self, dim: int) -> int | None:
-        """As of the model."""
-        width: int | None = self.model.crop_width(dim)
-        return width
-
-    def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
-        """What scores relations of a model that has no queries for them."""
-        inner = blocks_at(self.model, side, dims)
-        if inner is None:
-            return None
-        outer, fn = copy.copy(inner), inner.fn
-
-        def scores(anchors: Tensor, others: Tensor, side: Side, ids: Tensor) -> Tensor:
-            return fn(self._own(anchors), self._own(others), side, ids)
-
-        scores.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
-        outer.fn = scores
-        return outer
-
-    def _own(self, ids: Tensor) -> Tensor:
-        return torch.searchsorted(self.ids, ids.to(self.ids.device).contiguous())
-
-
-def local_model(model: Any, table: Rows, ids: Tensor) -> Any:
-    """A model that makes queries of some entities; one of another class makes them itself."""
-    return LocalModel(model, table, ids) if hasattr(model, "with_entity") else model
 
 
 class Pool:
@@ -234,26 +130,3 @@ class Pool:
         """Whether the bias of the model of a few rows is still that of all entities."""
         bias = self._of_zeros().bias
         return bias is not None and len(bias) == int(self.model.num_entities)
-
-
-def checked_candidates(ids: Tensor, count: int) -> Tensor:
-    """Ids of candidates, distinct rows of a table of so many, ascending on the host."""
-    ids = ids.cpu()
-    check_index("candidate_ids", ids, (None,), ids)
-    check_ids("candidate_ids", ids, count)
-    check_unique("candidate_ids", ids)
-    return ids.sort().values
-
-
-def state_of(model: Any) -> Iterator[Tensor]:
-    """Every tensor that a model holds, but for the table."""
-    model = holder_of(model)
-    if isinstance(model, nn.Module):
-        yield from model.parameters()
-        yield from model.buffers()
-        return
-    for value in getattr(model, "__dict__", {}).values():
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, nn.Module) or hasattr(value, "with_entity"):
-            yield from state_of(value)
