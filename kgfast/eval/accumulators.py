@@ -31,8 +31,8 @@ class Accumulator(Protocol):
     def state(self) -> list[Tensor]:
         """The tensors that hold what was found."""
 
-    def prepare(self) -> None:
-        """Make what all blocks read of the queries."""
+    def begin(self) -> None:
+        """See the queries, whose vectors are made."""
 
     def take(self, block: Any) -> None:
         """Add what the queries find in a block."""
@@ -60,9 +60,8 @@ class CountsSoFar:
         """The counts of the four kinds that blocks add to."""
         return [self.counts[:4]]
 
-    def prepare(self) -> None:
-        """Make the queries, and the scores of their targets."""
-        self.source.prepare(self.queries)
+    def begin(self) -> None:
+        """Take the queries as they are."""
 
     def take(self, block: Any) -> None:
         """Add the counts of a block."""
@@ -99,13 +98,8 @@ class BestSoFar:
         """The scores and the ids."""
         return [self.scores, self.ids]
 
-    def prepare(self) -> None:
-        """Make the queries: float64, for which the sweep returns scores that are not rounded."""
-        self.source.prepare(self.queries)
-        self.widen()
-
-    def widen(self) -> None:
-        """Make queries float64 where blocks are merged."""
+    def begin(self) -> None:
+        """Make queries float64 where blocks are merged: the sweep then rounds no score."""
         queries = self.queries
         if queries.vectors is None:
             return
@@ -125,11 +119,11 @@ class BestSoFar:
             return
         if self.queries.vectors is None and scores.dtype == torch.float64:
             self.dtype = torch.float64
-        self.merge(scores.to(self.scores.device, torch.float64), ids.to(self.ids.device))
+        scores, ids = scores.to(self.scores.device, torch.float64), ids.to(self.ids.device)
+        self.keep(torch.cat([self.scores, scores], 1), torch.cat([self.ids, ids], 1))
 
-    def merge(self, scores: Tensor, ids: Tensor) -> None:
-        """Keep the best of what was kept and of others, whose ids are higher."""
-        scores, ids = torch.cat([self.scores, scores], 1), torch.cat([self.ids, ids], 1)
+    def keep(self, scores: Tensor, ids: Tensor) -> None:
+        """Keep the best of some answers ``[B, M]``, of which equal ones stand by ascending id."""
         order = best_first(scores, ids)[:, : self.k]
         self.scores.copy_(scores.gather(1, order))
         self.ids.copy_(ids.gather(1, order))

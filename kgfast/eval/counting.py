@@ -124,7 +124,7 @@ def count_side(
     size = min(plan.batch_size, source.batch_size)
     if exchange.num_shares > 1:
         size = max(1, min(size, -(-len(plan.hrt) // exchange.num_shares)))
-    batches = list(exchange.share_of(plan.batches(source.side, size)))
+    batches = exchange.share_of(plan.batches(source.side, size))
     step = max(1, _GROUP // size)
     for first in range(0, len(batches), step):
         group = batches[first : first + step]
@@ -152,8 +152,12 @@ def _count_group(
         asked = roles_of(on_host if known is None or known.device.type == "cpu" else here, side)
         queries = plan.queries(side, rows, here)
         queries.known = known_answers(known, asked[:2], side, home, **options)
-        for part, own in shared(queries, plan.candidates[side], source):
-            run_pass([CountsSoFar(own, source, room[:, :, part])], exchange)
+        parts = [
+            CountsSoFar(own, source, room[:, :, part])
+            for part, own in shared(queries, plan.candidates[side], source)
+        ]
+        for together in source.passes(parts):
+            run_pass(together, exchange)
         advance(len(rows) * source.num_crops)
     return counts.cpu()
 

@@ -1,12 +1,14 @@
 """Who else works on a call: here nobody; kgfast.distributed has other processes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from kgfast.eval.accumulators import Accumulator, BestSoFar
+from kgfast.eval.accumulators import Accumulator
+from kgfast.eval.queries import Queries
 
+Batch = TypeVar("Batch", Tensor, Queries)
 Result = TypeVar("Result")
 
 
@@ -15,20 +17,20 @@ class Exchange(Protocol):
 
     num_shares: int  # among which queries are divided
 
-    def share_of(self, batches: list[Tensor]) -> Iterator[Tensor]:
-        """Return the batches of this share."""
+    def share_of(self, batches: list[Batch]) -> list[Batch]:
+        """Return the batches of this share: as many as every share has, the last may be empty."""
 
-    def prepare(self, part: Accumulator) -> None:
+    def prepare(self, parts: Sequence[Accumulator]) -> None:
         """Make queries and score targets, by whoever holds their rows."""
 
     def together(self, work: Callable[[], Result]) -> Result:
         """Return the result of work that all do at once, each on the rows that it holds."""
 
-    def join_best(self, part: BestSoFar) -> None:
-        """Merge the answers that others found for the same queries."""
+    def join(self, part: Accumulator) -> None:
+        """Merge what others found for the same queries in a pass, where it is not added later."""
 
-    def join_counts(self, counts: Tensor) -> None:
-        """Add the counts of all others, of all queries, in place."""
+    def fill_in(self, values: Tensor) -> None:
+        """Fill in, in place, what other shares found; where they did, this one has zeros."""
 
 
 class Nobody:
@@ -36,23 +38,24 @@ class Nobody:
 
     num_shares = 1
 
-    def share_of(self, batches: list[Tensor]) -> Iterator[Tensor]:
+    def share_of(self, batches: list[Batch]) -> list[Batch]:
         """Return all batches."""
-        return iter(batches)
+        return batches
 
-    def prepare(self, part: Accumulator) -> None:
+    def prepare(self, parts: Sequence[Accumulator]) -> None:
         """Make queries and score targets."""
-        part.prepare()
+        for part in parts:
+            part.source.prepare(part.queries)
 
     def together(self, work: Callable[[], Result]) -> Result:
         """Do the work."""
         return work()
 
-    def join_best(self, part: BestSoFar) -> None:
-        """Leave the answers as they are."""
+    def join(self, part: Accumulator) -> None:
+        """Leave everything as it is."""
 
-    def join_counts(self, counts: Tensor) -> None:
-        """Leave the counts as they are."""
+    def fill_in(self, values: Tensor) -> None:
+        """Leave everything as it is."""
 
 
 NOBODY = Nobody()

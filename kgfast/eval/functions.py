@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.queries import Queries
-from kgfast.eval.sources import Found, Source
+from kgfast.eval.sources import Found, Part, Source
 from kgfast.kernels.operands import Counts
 from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
@@ -57,6 +57,10 @@ class Scored(Source):
             self.sorted_ids = ids.to(scorer.device).sort().values
         self._kept: dict[tuple[int, int], Tensor] = {}
         self._excluded: tuple[Queries, Tensor, Tensor] | None = None
+
+    def passes(self, parts: list[Part]) -> list[list[Part]]:
+        """Return each part alone: blocks are those of its own candidates."""
+        return [[part] for part in parts]
 
     def prepare(self, queries: Queries) -> None:
         """Score the targets, each in the block that holds it, float64 ``[C, B]``."""

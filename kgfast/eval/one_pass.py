@@ -57,9 +57,12 @@ def run_pass(
             advance(done, 0)
         if done == kept.num_rows:
             return
+    exchange.prepare(parts)
     for part in parts:
-        exchange.prepare(part)
+        part.begin()
     exchange.together(lambda: _read(parts, done, kept, advance))
+    for part in parts:
+        exchange.join(part)
 
 
 def _read(

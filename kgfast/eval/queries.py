@@ -71,6 +71,24 @@ class Queries:
             lists=None,
         )
 
+    def __getitem__(self, rows: slice) -> "Queries":
+        return self.part(rows)
+
+    def batches(self, size: int) -> "list[Queries]":
+        """Cut the queries into batches; where there are none, they are one."""
+        if len(self) <= size:
+            return [self]
+        return [self[first : first + size] for first in range(0, len(self), size)]
+
+    def where(self, chosen: Tensor) -> "Queries":
+        """Return the queries of a mask, on the host, with their vectors; without known answers."""
+        own = {
+            name: None if value is None else value[chosen.to(value.device)]
+            for name in ("rows", "anchors", "others", "targets", "vectors")
+            for value in [getattr(self, name)]
+        }
+        return replace(self, known=None, lists=None, target_scores=None, **own)
+
     def check_finite(self) -> None:
         """Raise for the first query of the call that is not finite, in the words of the call."""
         assert self.vectors is not None

@@ -188,7 +188,9 @@ def rank(
             sizes = table.shape[1], table.row_bytes
             results = file.count(partial, lambda rows: sweep_bar(progress, "ranking", rows, *sizes))
     found = {
-        dim: ranks_of(plan, counts)
+        dim: ranks_of(
+            counts, plan.hrt, plan.sides, filtering, names, is_filtered=filtering is not None
+        )
         for group, result in zip(crops, results, strict=True)
         for dim, counts in zip(group, result.unbind(1), strict=True)
     }
@@ -210,20 +212,28 @@ def _count(plan: Plan, crops: Crops, advance: Any) -> Tensor:
     return counts
 
 
-def ranks_of(plan: Plan, counts: Tensor) -> Ranks:
+def ranks_of(
+    counts: Tensor,
+    hrt: Tensor,
+    sides: tuple[Side, ...],
+    known: KnownTriples | None,
+    names: Names,
+    *,
+    is_filtered: bool = True,
+) -> Ranks:
     """Return the result of one crop, from its counts ``[6, T, S]``."""
-    raw = counts[0], counts[1], counts[5], plan.sides, plan.hrt
-    if plan.known is None:
-        return Ranks(*raw, vocabularies=plan.names)
+    raw = Ranks(counts[0], counts[1], counts[5], sides, hrt, vocabularies=names)
+    if not is_filtered:
+        return raw
     return Ranks(
         counts[0] - counts[2],
         counts[1] - counts[3],
         counts[5] - counts[4],
-        plan.sides,
-        plan.hrt,
-        raw=Ranks(*raw),
-        known=plan.known,
-        vocabularies=plan.names,
+        sides,
+        hrt,
+        raw=raw,
+        known=known,
+        vocabularies=names,
     )
 
 

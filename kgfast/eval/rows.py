@@ -124,6 +124,10 @@ class RowReader:
         """Columns of a row."""
         return int(self.entity.shape[1])
 
+    def holds(self, ids: Tensor) -> Tensor:
+        """Return which ids are among the rows, bool."""
+        return (ids >= self.start) & (ids < self.stop)
+
     def rows(self, ids: Tensor) -> Tensor | None:
         """Return rows by their ids in the whole table; None of a tensor."""
         return None if self.table is None else self.table.rows(ids)

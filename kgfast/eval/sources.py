@@ -7,7 +7,7 @@ what was found in all blocks is what one sweep over the whole table finds.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from kgfast.eval.rows import RowReader, local_model
 from kgfast.graph.ids import INT64_MAX
 from kgfast.kernels.checks import Checks, NonFiniteError, nonfinite_error
 from kgfast.kernels.operands import Counts, Known, Lists, Operands, Prepared
+from kgfast.kernels.scores import get_score
 from kgfast.models.base import Candidates, Side, candidates_at, is_nested
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
@@ -29,6 +30,7 @@ _SCORED_BYTES = 8 << 20  # of targets that are scored at once, as float64
 
 Crops = dict[int | None, int | None]  # of the model -> of the operator
 Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
+Part = TypeVar("Part")
 
 
 class Source:
@@ -73,6 +75,10 @@ class Source:
     def num_candidates(self) -> int:
         """How many candidates there are."""
         return self.num_rows if self.sorted_ids is None else len(self.sorted_ids)
+
+    def passes(self, parts: list[Part]) -> list[list[Part]]:
+        """Return the parts that are served together, by the same blocks."""
+        return [parts]
 
     def prepare(self, queries: Queries) -> None:
         """Make what all blocks read of queries: their vectors, and the scores of their targets."""
@@ -204,6 +210,8 @@ class InRows(Swept):
     model, side, crops, allows_nan
     reader : RowReader
         The rows that are candidates here.
+    ids : Tensor, optional
+        Ascending, on the host: only these are candidates.
     """
 
     def __init__(
@@ -212,12 +220,14 @@ class InRows(Swept):
         side: Side,
         crops: Crops,
         reader: RowReader,
+        ids: Tensor | None = None,
         *,
         allows_nan: bool = False,
     ) -> None:
         super().__init__(model, side, crops, allows_nan=allows_nan)
         self.reader, self.device, self.num_rows = reader, reader.device, reader.num_rows
         self.span = None if reader.is_whole else (reader.start, reader.stop)
+        self.sorted_ids = ids
         self._whole: Candidates | None = None
         self._has_rows = reader.table is not None and hasattr(model, "with_entity")
         self._whole_bias = not self._has_rows or self._bias_is_of_all()
@@ -235,10 +245,12 @@ class InRows(Swept):
         """Make the queries; where they rank targets, score each by its own row alone."""
         queries.vectors = self.vectors(queries.anchors, queries.others)
         if queries.targets is not None and queries.lists is None:
-            queries.target_scores = self.target_scores(queries, queries.targets)
+            queries.target_scores = self.target_scores(queries)
 
-    def target_scores(self, queries: Queries, targets: Tensor) -> Tensor:
+    def target_scores(self, queries: Queries) -> Tensor:
         """Return canonical scores of the targets, float64 ``[C, B]``."""
+        targets = queries.targets
+        assert targets is not None
         step = max(1, _SCORED_BYTES // (8 * self.reader.width))
         parts = []
         for first in range(0, max(1, len(targets)), step):
@@ -259,7 +271,7 @@ class InRows(Swept):
             return nullcontext(iter(pieces_of(lists, self.reader.block_rows, self.num_rows)))
 
         def is_needed(start: int, stop: int) -> bool:
-            return any(_holds_some(part.ids, start, stop) for part in parts)
+            return any(_holds_some(self._ids_of(part), start, stop) for part in parts)
 
         return self.reader.blocks(first, is_needed)
 
@@ -306,6 +318,13 @@ class InRows(Swept):
             rows = None if rows is None else torch.cat([rows, more[1]])
         return self._made(rows, ids)
 
+    @property
+    def query_width(self) -> int:
+        """Columns of a query."""
+        few = self._of_zeros() if self._has_rows else self._of_all()
+        score = get_score(self.model.score)
+        return score.query_width(few.table.shape[1], has_factor=few.factor is not None)
+
     def constants(self) -> list[Tensor]:
         """Return the bias and the factor of the candidates, as far as no rows are needed."""
         found = self._of_zeros() if self._has_rows else self._of_all()
@@ -348,13 +367,17 @@ class InRows(Swept):
 
     def _among(self, queries: Queries, block: Block) -> Prepared | None:
         """Return the rows of a block that are candidates of some queries; None where none is."""
-        if queries.ids is None:
+        ids = self._ids_of(queries)
+        if ids is None:
             return self._at(queries, block)
-        first, last = between(queries.ids, block.start, block.stop)
+        first, last = between(ids, block.start, block.stop)
         if first == last:
             return None
-        own = queries.ids[first:last] - block.start
+        own = ids[first:last] - block.start
         return self._at(queries, block).only(own.to(self.device))
+
+    def _ids_of(self, queries: Queries) -> Tensor | None:
+        return self.sorted_ids if queries.ids is None else queries.ids
 
     def _here(self, known: Known) -> Known:
         return Known(*(part.to(self.device) for part in known))

@@ -39,9 +39,9 @@ def tables_with_nan() -> tuple[Tensor, Tensor]:
 
 def of_files(rank: int) -> Any:
     """Ranks of shards that are read in blocks, and the longest of these."""
-    from kgfast.distributed import held
+    from kgfast.eval import rows
 
-    held._BLOCK_BYTES = 10 * 8 * DIM
+    rows.PART_BYTES = 10 * 8 * DIM
     entity, relation = tables_with_nan()
     graph = example()
     first, last = ((0, 33), (33, 97))[rank]

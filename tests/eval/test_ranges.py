@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.distributed import count_range, held, merge
-from kgfast.distributed.prediction import _best
-from kgfast.distributed.team import teams_of
+from kgfast.distributed import count_range, merge
+from kgfast.eval import rows
+from kgfast.eval.team import teams_of
 from kgfast.tables import Shard
 from support.shared_out import FileTable, assert_same, example, model_of
 
@@ -64,7 +64,7 @@ def test_only_known_answers_of_the_range_are_asked_for(monkeypatch):
 def test_rows_of_a_file_are_read_in_blocks(monkeypatch):
     graph, model = example(), model_of("ComplEx")
     table = FileTable(model.entity.detach())
-    monkeypatch.setattr(held, "_BLOCK_BYTES", 10 * 8 * 4)
+    monkeypatch.setattr(rows, "PART_BYTES", 10 * 8 * 4)
     own = kgfast.ComplEx(table, model.relation)
     parts = [count_range(own, graph.hrt, *span, known=graph.known) for span in SPANS]
     assert_same(merge(parts), kgfast.rank(model, graph.hrt, known=graph.known))
@@ -148,15 +148,6 @@ def test_teams():
     assert teams_of([(0, 0), (0, 9)], 9) == [[1, 0]]
     with pytest.raises(ValueError, match=r"rows 0 \.\. 4 are held by 2 processes"):
         teams_of([(0, 5), (0, 5), (5, 9)], 9)
-
-
-def test_the_best_of_several_answers():
-    nan, inf = float("nan"), float("inf")
-    one = torch.tensor([[1.0, nan, -inf]]), torch.tensor([[7, 9, -1]])
-    other = torch.tensor([[2.0, 1.0, -inf]]), torch.tensor([[8, 3, 2]])
-    scores, ids = _best([one, other], 5)
-    assert ids.tolist() == [[8, 3, 7, 2, 9]]
-    assert scores[0, :4].tolist() == [2.0, 1.0, 1.0, -inf]
 
 
 def test_a_nan_in_a_file_names_file_and_row(tmp_path):
