@@ -4,19 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kgfast.eval.asked import asked_for
 from kgfast.eval.batches import (
-    as_candidate_ids,
     check_known,
     check_names,
     check_rankable,
     checked_batch_size,
     evaluating,
 )
-from kgfast.eval.candidate_ids import Given, checked_candidates
+from kgfast.eval.candidate_ids import (
+    Given,
+    ListedCandidates,
+    candidates_of_sides,
+    checked_candidates,
+)
 from kgfast.eval.counting import Plan, count_side
 from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, announced
 from kgfast.eval.predictions import Predictions
@@ -27,7 +32,14 @@ from kgfast.eval.rows import RowReader
 from kgfast.eval.search import Search, answers
 from kgfast.eval.sources import Crops, InRows
 from kgfast.eval.team import Team, check_cover, digest, facts_of, names_digest
-from kgfast.graph import KnownTriples, as_triples_tensor, names_of, shown, with_names
+from kgfast.graph import (
+    KnownTriples,
+    TypeConstraints,
+    as_triples_tensor,
+    names_of,
+    shown,
+    with_names,
+)
 from kgfast.graph.named import Names
 from kgfast.models.base import SIDES, Side, operator_width
 from kgfast.models.relations import is_in_blocks
@@ -72,20 +84,21 @@ def rank(
 
     The owner of an anchor makes the query, the owner of a target scores it, by the definition; both
     are sent to all. Counts are int64 and are added once, at the end. So a query costs its width in
-    float32 (float64 for float64 tables) and 48 bytes, however large the table is.
+    float32 (float64 for float64 tables) and 56 bytes, however large the table is; where it names
+    its own candidates, the width of a row and 48 bytes.
 
     Parameters
     ----------
     model : Model
-        Its relations, and all else but the entity table, are the same in all processes. Models
-        whose candidates are computed (RSCF) and functions are not ranked in shards.
+        Its relations, and all else but the entity table, are the same in all processes. Functions
+        are not ranked in shards.
     triples : Triples, Tensor, array or sequence
         As :func:`kgfast.rank` takes them; the same in all processes.
     known : KnownTriples, optional
         Triples to filter by: at least those whose answer is held here.
     sides : sequence of {"head", "tail"}
-    candidate_ids : sequence of int, optional
-        One list for all queries, the same in all processes.
+    candidate_ids : optional
+        As :func:`kgfast.rank` takes them; the same in all processes.
     dims : int, optional
         A crop width.
     batch_size : int, optional
@@ -165,8 +178,8 @@ def topk(
     heads, relations, tails, k, known, dims, pad, vocabulary, batch_size
         As :func:`kgfast.topk` takes them; the same in all processes, but for ``known``, which needs
         the triples whose answer is held here.
-    candidate_ids : sequence of int, optional
-        One list for all queries, the same in all processes.
+    candidate_ids : optional
+        As :func:`kgfast.rank` takes them; the same in all processes.
     timeout : float
         Seconds to wait for the slowest process at each batch.
     progress : bool
@@ -194,21 +207,24 @@ def topk(
         if relations is None:
             raise NotImplementedError("relations are predicted by one process: kgfast.topk")
         side, name, anchors, others = asked_for(model, heads, relations, tails, names)
-        ids = _ids_of(candidate_ids, int(model.num_entities))
+        given = _candidates(candidate_ids, (side,), len(anchors), model, names)[side]
+        ids = given if isinstance(given, Tensor) else None
         asked = side, name, anchors.cpu(), others.cpu()
         reader, size = _reader_of(model), checked_batch_size(batch_size, model)
-        search = Search(model, *asked, k, known, ids, _crop(model, dims), size, pad=pad)
+        search = Search(model, *asked, k, known, given, _crop(model, dims), size, pad=pad)
         most = reader.num_rows if ids is None else len(ids)
-        check_k(k, most if len(anchors) and not pad else None)
+        is_shared = given is None or ids is not None
+        check_k(k, most if len(anchors) and not pad and is_shared else None)
         facts = facts_of(model, reader, dims) | _facts_of_search(search, names)
         team = Team.of(meeting, reader, facts)
         shows, total = progress and meeting.rank == 0, len(search) // team.num_shares
         with evaluating(model), torch.no_grad(), progress_bar(shows, "predicting", total) as show:
             source = InRows(model, side, search.crop, reader, ids)
-            scores, best = answers(search, source, size, team, done=show)
+            scores, best = answers(search, source, search.size(size), team, done=show)
         device = reader.device
-        found = (values.to(device) for values in (scores, best, search.anchors, search.others))
-        return Predictions(*found, side, vocabulary=names)
+        asked = search.anchors.to(device), search.others.to(device)
+        found = scores.to(device), best.to(device)
+        return Predictions(*found, *asked, side, vocabulary=names)
 
 
 @dataclass(frozen=True)
@@ -283,8 +299,8 @@ def count_range(
         the targets.
     start, stop : int
         The range; may be empty.
-    candidate_ids : sequence of int, optional
-        One list for all queries: only these are candidates.
+    candidate_ids : optional
+        As :func:`kgfast.rank` takes them.
     dims : int, optional
         A crop width.
 
@@ -418,22 +434,20 @@ def _plan(
     size = checked_batch_size(batch_size, model)
     if batch_size is None and not reader.in_place:
         size *= _FILE_BATCHES
-    ids = _ids_of(candidate_ids, reader.num_rows)
-    candidates: dict[Side, Given] = dict.fromkeys(chosen, ids)
+    candidates = _candidates(candidate_ids, chosen, len(hrt), model, names)
     return _Plan(model, hrt, known, chosen, candidates, size, nan == "worst", names)
 
 
-def _ids_of(candidate_ids: Any, count: int) -> Tensor | None:
-    """Return one list of candidates, checked, ascending."""
-    if candidate_ids is None:
-        return None
-    if isinstance(candidate_ids, dict | tuple) or not hasattr(candidate_ids, "__len__"):
-        raise TypeError("candidate_ids must be one list of ids, the same for all queries")
-    ids = as_candidate_ids(candidate_ids, None)
-    assert ids is not None
-    if ids.ndim != 1:
-        raise ValueError(f"candidate_ids must have one axis; got shape {list(ids.shape)}")
-    return checked_candidates(ids, count)
+def _candidates(
+    candidate_ids: Any, sides: tuple[Side, ...], count: int, model: Any, names: Names
+) -> dict[Side, Given]:
+    """Check the candidates of each side; one list of all queries ascends."""
+    found = candidates_of_sides(candidate_ids, sides, count, model, names)
+    total = int(model.num_entities)
+    return {
+        side: checked_candidates(given, total) if isinstance(given, Tensor) else given
+        for side, given in found.items()
+    }
 
 
 def _source(plan: Plan, side: Side, dim: int | None, reader: RowReader) -> InRows:
@@ -480,5 +494,14 @@ def _facts_of_search(search: Search, names: Names) -> dict[str, str]:
 
 def _digest_of(candidates: dict[Side, Given]) -> str:
     """Return what two processes compare instead of candidates."""
-    given = next(iter(candidates.values()))
+    return " and ".join(_digest(given) for given in candidates.values())
+
+
+def _digest(given: Given) -> str:
+    if isinstance(given, ListedCandidates):
+        ids = torch.as_tensor(np.asarray(given.ids))
+        return digest(ids, *([] if given.indptr is None else [given.indptr]))
+    if isinstance(given, TypeConstraints):
+        relations = range(given.num_relations)
+        return digest(*(given.candidates(it, side) for side in SIDES for it in relations))
     return "none" if given is None else digest(given)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from kgfast.eval.queries import Queries
+from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.sources import Source
 from kgfast.ops.differentiable import full_precision
 
@@ -20,8 +20,6 @@ class Accumulator(Protocol):
     ----------
     queries : Queries
     source : Source
-    state : sequence of Tensor
-        All of it, changed in place, which ``partial=`` keeps.
     """
 
     queries: Queries
@@ -29,7 +27,10 @@ class Accumulator(Protocol):
 
     @property
     def state(self) -> list[Tensor]:
-        """The tensors that hold what was found."""
+        """What was found, which ``partial=`` keeps."""
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from a state."""
 
     def begin(self) -> None:
         """See the queries, whose vectors are made."""
@@ -60,13 +61,19 @@ class CountsSoFar:
         """The counts of the four kinds that blocks add to."""
         return [self.counts[:4]]
 
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from counts."""
+        self.counts[:4] = state[0]
+
     def begin(self) -> None:
         """Take the queries as they are."""
 
     def take(self, block: Any) -> None:
         """Add the counts of a block."""
         found = self.source.counts(self.queries, block)
-        for sums, values in zip(self.counts, found or (), strict=False):
+        if found is None:
+            return
+        for sums, values in zip(self.counts, found, strict=False):
             sums += values.reshape(sums.shape).to(sums.device)
 
 
@@ -95,8 +102,14 @@ class BestSoFar:
 
     @property
     def state(self) -> list[Tensor]:
-        """The scores and the ids."""
-        return [self.scores, self.ids]
+        """The scores, the ids, and whether scores are of float64 queries."""
+        is_double = self.dtype == torch.float64
+        return [self.scores, self.ids, torch.tensor([is_double], dtype=torch.int64, device=CPU)]
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from answers."""
+        self.scores, self.ids = state[0], state[1]
+        self.dtype = torch.float64 if int(state[2]) else torch.float32
 
     def begin(self) -> None:
         """Make queries float64 where blocks are merged: the sweep then rounds no score."""

@@ -14,14 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.one_pass import Advance, Cut, run_pass
+from kgfast.eval.one_pass import Advance, Cut, Kept, add_queries, fingerprint_of, run_pass
+from kgfast.eval.partial import Partial
 from kgfast.eval.queries import CPU, Queries, known_answers, mean_answers
-from kgfast.eval.sources import InMemory, Source
+from kgfast.eval.sources import InMemory, InRows, Source
 from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Prepared
 from kgfast.ops.differentiable import full_precision
 from kgfast.tables import Rows
 
+_HASHED = 1 << 12  # queries of a fingerprint that are made at once, whatever memory there is
 _SEEDS = 512  # queries that set the first threshold: the most promising
 _SAMPLE = 1 << 16  # of so many
 _ANSWERS = 1 << 20  # that are held at once: 16 MiB
@@ -124,26 +126,41 @@ class FactSearch:
         return self.best.triples, self.best.scores.to(self.dtype)
 
     def run(
-        self, advance: Advance | None = None, done: Callable[[int], None] = lambda count: None
+        self,
+        done: Callable[[int], None] = lambda count: None,
+        advance: Advance | None = None,
+        kept: Partial | None = None,
     ) -> None:
-        """Go through all batches; be told of rows and the queries that they met, and of queries."""
+        """Go through all batches.
+
+        Parameters
+        ----------
+        done, advance : callable, optional
+            Told of queries; and of rows and the queries that they met.
+        kept : Partial, optional
+            The folder that keeps what passes find.
+        """
         source = self.source
         if not source.num_candidates:
             return
         if isinstance(source, InMemory) and len(self.grid):
             self._seed(source.prepared)
-        self._go_through(advance, done)
+        self._go_through(done, advance, kept)
         if self.least > -torch.inf and not self.best.is_full:
             # The threshold is of queries in other batches, which a model may round otherwise.
             self.best, self.least, self.lost = BestFacts(self.best.k), -torch.inf, -torch.inf
-            self._go_through(advance, lambda count: None)
+            self._go_through(lambda count: None, advance, kept)
 
-    def _go_through(self, advance: Advance | None, done: Callable[[int], None]) -> None:
-        for batch in self.grid.batches():
+    def _go_through(
+        self, done: Callable[[int], None], advance: Advance | None, kept: Partial | None
+    ) -> None:
+        for number, batch in enumerate(self.grid.batches()):
             if self.best.is_full:
                 self.lost = self.best.worst
+            folder = None if kept is None else Kept(kept, number, self.source.num_rows)
             for queries in batch.batches(self.source.batch_size):
-                run_pass([FactsSoFar(self.asked(queries), self)], advance=advance)
+                part = FactsSoFar(self.asked(queries), self)
+                run_pass([part], kept=folder, advance=advance)
             done(len(batch))
 
     def asked(self, queries: Queries) -> Queries:
@@ -212,8 +229,21 @@ class FactsSoFar:
 
     @property
     def state(self) -> list[Tensor]:
-        """Nothing: facts are those of the search."""
-        return []
+        """The best facts so far, with room for ``k``; how many they are, and of which dtype."""
+        search, best = self.search, self.search.best
+        missing = best.k - len(best.scores)
+        facts = len(best.scores), search.dtype == torch.float64
+        return [
+            torch.nn.functional.pad(best.scores, (0, missing)),
+            torch.nn.functional.pad(best.triples, (0, 0, 0, missing)),
+            torch.tensor(facts, dtype=torch.int64, device=CPU),
+        ]
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from the best facts of all passes so far."""
+        count, is_double = state[2].tolist()
+        self.search.best.scores, self.search.best.triples = state[0][:count], state[1][:count]
+        self.search.dtype = torch.float64 if is_double else self.search.dtype
 
     def begin(self) -> None:
         """Make queries float64."""
@@ -280,6 +310,19 @@ def cut_of(
     answers = mean_answers(known, asked, "tail")
     query_bytes = 4 * 8 * table.shape[1] + 6 * 16 * k + 32 * (answers + 1)
     return Cut.of(table, limit, dim, query_bytes)
+
+
+def fingerprint(search: FactSearch, table: Rows) -> str:
+    """Hash all but the table that the facts depend on."""
+    source, grid, known = search.source, search.grid, search.known
+    assert isinstance(source, InRows)
+    asked = grid.heads, grid.relations, source.sorted_ids, search.best.k
+    checksum = None if known is None else known.checksum
+    found = fingerprint_of("facts", source.model, table, *asked, checksum)
+    found.add(*source.constants())
+    for batch in replace(grid, batch_size=_HASHED).batches():
+        add_queries(found, source, batch.anchors, batch.others)
+    return found.text()
 
 
 def _queries(heads: Tensor, relations: Tensor) -> Queries:

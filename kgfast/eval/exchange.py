@@ -1,23 +1,23 @@
 """Who else works on a call: here nobody; kgfast.distributed has other processes."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from kgfast.eval.accumulators import Accumulator
-from kgfast.eval.queries import Queries
 
-Batch = TypeVar("Batch", Tensor, Queries)
 Result = TypeVar("Result")
 
 
 class Exchange(Protocol):
     """What those who work on one call tell each other."""
 
-    num_shares: int  # among which queries are divided
+    @property
+    def num_shares(self) -> int:
+        """Among how many queries are divided."""
 
-    def share_of(self, batches: list[Batch]) -> list[Batch]:
+    def share_of(self, batches: list[Any]) -> list[Any]:
         """Return the batches of this share: as many as every share has, the last may be empty."""
 
     def prepare(self, parts: Sequence[Accumulator]) -> None:
@@ -38,7 +38,7 @@ class Nobody:
 
     num_shares = 1
 
-    def share_of(self, batches: list[Batch]) -> list[Batch]:
+    def share_of(self, batches: list[Any]) -> list[Any]:
         """Return all batches."""
         return batches
 

@@ -14,10 +14,11 @@ from kgfast.eval.batches import (
     checked_batch_size,
     evaluating,
 )
-from kgfast.eval.best_facts import FactSearch, Grid, cut_of
+from kgfast.eval.best_facts import FactSearch, Grid, cut_of, fingerprint
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.facts import Facts
 from kgfast.eval.host import host_model
+from kgfast.eval.one_pass import Cut, keeping
 from kgfast.eval.rows import check_limits, entity_table
 from kgfast.eval.sources import InRows
 from kgfast.graph import KnownTriples, names_of
@@ -25,6 +26,7 @@ from kgfast.graph.memory import memory_limit
 from kgfast.ops.checks import check_unique
 from kgfast.ops.topk import check_k
 from kgfast.progress import progress_bar, sweep_bar
+from kgfast.tables import Rows
 
 
 def top_facts(
@@ -38,6 +40,7 @@ def top_facts(
     vocabulary: Any = None,
     batch_size: int | None = None,
     max_memory: int | str | None = None,
+    partial: Any = None,
     progress: bool = False,
 ) -> Facts:
     """Find the ``k`` best new facts among all triples (h, r, t), exactly.
@@ -64,6 +67,9 @@ def top_facts(
     max_memory : int or str, optional
         Of models whose entities are a :class:`kgfast.tables.Table`, as :func:`kgfast.rank` takes
         it: the file is read once for as many queries (h, r) as find room, so ask for a slice.
+    partial : path, optional
+        A folder that keeps what was found after each range of such a table, as :func:`kgfast.rank`
+        takes it.
     progress : bool
         Show a progress bar.
 
@@ -96,7 +102,7 @@ def top_facts(
     axes = _axis("heads", heads, *entities), _axis("relations", relations, *own)
     ids = None if tails is None else _axis("tails", tails, *entities)
     grid, table = Grid(*axes, checked_batch_size(batch_size, model)), entity_table(model)
-    check_limits(table, max_memory, None)
+    check_limits(table, max_memory, partial)
     with evaluating(model), torch.no_grad():
         if table is None:
             source = source_in_memory(model, "tail", {None: None}, ids)
@@ -104,15 +110,29 @@ def top_facts(
             with progress_bar(progress, "searching", len(grid)) as done:
                 search.run(done=done)
         else:
-            cut = cut_of(grid, table, known, k, memory_limit(max_memory), int(model.dim))
-            grid = replace(grid, batch_size=cut.per_pass)
-            search = FactSearch(
-                InRows(model, "tail", {None: None}, cut.reader(table), ids), grid, known, k
+            search = _search_file(
+                model, table, (grid, known, k, ids), (max_memory, partial), progress
             )
-            rows, sizes = search.num_batches * len(table), (table.shape[1], table.row_bytes)
-            with sweep_bar(progress, "searching", rows, *sizes) as advance:
-                search.run(advance=advance)
     return Facts(*search.found, vocabulary=names)
+
+
+def _search_file(
+    model: Any, table: Rows, asked: tuple[Any, ...], limits: tuple[Any, Any], progress: bool
+) -> FactSearch:
+    """Search a table in files within a limit of memory; keep what is found in a folder, if any."""
+    grid, known, k, ids = asked
+    cut = cut_of(grid, table, known, k, memory_limit(limits[0]), int(model.dim))
+
+    def search_of(cut: Cut) -> FactSearch:
+        source = InRows(model, "tail", {None: None}, cut.reader(table), ids)
+        return FactSearch(source, replace(grid, batch_size=cut.per_pass), known, k)
+
+    with keeping(limits[1], table, cut, lambda: fingerprint(search_of(cut), table)) as (kept, own):
+        search = search_of(own)
+        rows, sizes = search.num_batches * len(table), (table.shape[1], table.row_bytes)
+        with sweep_bar(progress, "searching", rows, *sizes) as advance:
+            search.run(advance=advance, kept=kept)
+    return search
 
 
 def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:

@@ -29,6 +29,7 @@ class Facts(Written):
 
     Examples
     --------
+    >>> import torch
     >>> from kgfast import Vocabulary
     >>> facts = Facts(torch.tensor([[0, 0, 1]]), torch.tensor([-0.5]))
     >>> facts.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))

@@ -167,7 +167,11 @@ class Kept:
 
     def load(self, parts: Sequence[Accumulator]) -> int:
         """Fill in what was found, and return the row that the pass goes on from."""
-        return self.folder.load(self.number, _state_of(parts))
+        states = [part.state for part in parts]
+        done = self.folder.load(self.number, [it for own in states for it in own])
+        for part, own in zip(parts, states, strict=True):
+            part.restore(own)
+        return done
 
     def is_end(self, block: Block) -> bool:
         """Return whether a range ends with a block, after which what was found is kept."""
@@ -176,11 +180,7 @@ class Kept:
 
     def save(self, parts: Sequence[Accumulator], done: int) -> None:
         """Keep what was found up to a row."""
-        self.folder.save(self.number, _state_of(parts), done)
-
-
-def _state_of(parts: Sequence[Accumulator]) -> list[Tensor]:
-    return [it for part in parts for it in part.state]
+        self.folder.save(self.number, [it for part in parts for it in part.state], done)
 
 
 @contextmanager

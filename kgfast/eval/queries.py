@@ -41,6 +41,8 @@ class Queries:
         ``[B, F]``: the queries as the score takes them. None until they are made, and of functions.
     target_scores : Tensor or None
         Canonical scores of the targets, float64 ``[C, B]``. None where a source finds them itself.
+    target_rows : Tensor or None
+        Rows of the distinct targets, ascending, of queries that have lists and read some rows.
     """
 
     side: Side
@@ -54,6 +56,7 @@ class Queries:
     lists: Lists | None = None
     vectors: Tensor | None = None
     target_scores: Tensor | None = None
+    target_rows: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.anchors)
@@ -82,12 +85,14 @@ class Queries:
 
     def where(self, chosen: Tensor) -> "Queries":
         """Return the queries of a mask, on the host, with their vectors; without known answers."""
-        own = {
-            name: None if value is None else value[chosen.to(value.device)]
-            for name in ("rows", "anchors", "others", "targets", "vectors")
-            for value in [getattr(self, name)]
-        }
-        return replace(self, known=None, lists=None, target_scores=None, **own)
+
+        def some(values: Tensor | None) -> Any:
+            return None if values is None else values[chosen.to(values.device)]
+
+        rows, anchors, others = some(self.rows), some(self.anchors), some(self.others)
+        own = Queries(self.side, rows, anchors, others, self.words)
+        own.targets, own.vectors, own.ids = some(self.targets), some(self.vectors), self.ids
+        return own
 
     def check_finite(self) -> None:
         """Raise for the first query of the call that is not finite, in the words of the call."""
@@ -175,9 +180,15 @@ def rows_of(known: Known, rows: slice) -> Known:
 
 def within(known: Known, first: int, last: int) -> Known:
     """Return the known answers among rows ``first .. last - 1``, counted from the first."""
+    found = among_rows(known, first, last)
+    return Known(found.indptr, found.indices - first)
+
+
+def among_rows(known: Known | Lists, first: int, last: int) -> Known:
+    """Return the ids of each query, CSR, that are among rows ``first .. last - 1``."""
     inside = (known.indices >= first) & (known.indices < last)
     before = torch.nn.functional.pad(inside.cumsum(0), (1, 0))
-    return Known(before[known.indptr], known.indices[inside] - first)
+    return Known(before[known.indptr], known.indices[inside])
 
 
 def among(known: Known, ids: Tensor) -> Known:

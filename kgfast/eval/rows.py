@@ -99,6 +99,11 @@ class RowReader:
         return None if isinstance(self.entity, Tensor) else self.entity
 
     @property
+    def is_part(self) -> bool:
+        """Whether candidates are a shard or a range of a table."""
+        return isinstance(self.entity, Shard) or not self.is_whole
+
+    @property
     def is_whole(self) -> bool:
         """Whether all rows of the table are candidates."""
         return (self.start, self.stop) == (0, self.num_rows)
@@ -136,13 +141,14 @@ class RowReader:
         self, first: int, is_needed: Callable[[int, int], bool]
     ) -> AbstractContextManager[Iterator[Block]]:
         """Open the blocks from row ``first`` on that are needed, in order."""
-        if self.in_place:
+        table = self.table
+        if table is None or self.in_place:
             own = self._in_place
             return nullcontext(iter([own] if is_needed(own.start, own.stop) else []))
         starts = range(max(first, self.start), self.stop, self.block_rows)
         ranges = [(it, min(it + self.block_rows, self.stop)) for it in starts]
         ranges = [span for span in ranges if is_needed(*span)]
-        return prefetched(self.table, ranges, gives_back=self.gives_back)
+        return prefetched(table, ranges, gives_back=self.gives_back)
 
     @cached_property
     def _in_place(self) -> Block:

@@ -7,6 +7,7 @@ what was found in all blocks is what one sweep over the whole table finds.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from kgfast.eval.batches import prepared_candidates
 from kgfast.eval.index import Index, panels_of
-from kgfast.eval.queries import CPU, Queries, among, between, within
+from kgfast.eval.queries import CPU, Queries, among, among_rows, between, within
 from kgfast.eval.rows import RowReader, local_model
 from kgfast.graph.ids import INT64_MAX
 from kgfast.kernels.checks import Checks, NonFiniteError, nonfinite_error
@@ -88,12 +89,18 @@ class Source:
         """Open the blocks from a row on that hold candidates of some of the parts, in order."""
         raise NotImplementedError
 
-    def counts(self, queries: Queries, block: Any) -> Counts:
-        """Count the candidates of a block that beat or equal the targets, ``[C, B]`` each."""
+    def counts(self, queries: Queries, block: Any) -> Counts | None:
+        """Count the candidates of a block that beat or equal the targets, ``[C, B]`` each.
+
+        None where the block holds no candidates.
+        """
         raise NotImplementedError
 
-    def best(self, queries: Queries, block: Any, k: int) -> Found:
-        """Find the best answers of a block; they stand in order, and places without one hold -1."""
+    def best(self, queries: Queries, block: Any, k: int) -> Found | None:
+        """Find the best answers of a block; None where it holds no candidates.
+
+        Equal answers stand by ascending id, and places without an answer hold id -1.
+        """
         raise NotImplementedError
 
 
@@ -244,8 +251,12 @@ class InRows(Swept):
     def prepare(self, queries: Queries) -> None:
         """Make the queries; where they rank targets, score each by its own row alone."""
         queries.vectors = self.vectors(queries.anchors, queries.others)
-        if queries.targets is not None and queries.lists is None:
+        if queries.targets is None:
+            return
+        if queries.lists is None:
             queries.target_scores = self.target_scores(queries)
+        else:
+            queries.target_rows = self.reader.rows(queries.targets.unique())
 
     def target_scores(self, queries: Queries) -> Tensor:
         """Return canonical scores of the targets, float64 ``[C, B]``."""
@@ -268,7 +279,9 @@ class InRows(Swept):
         """Open the blocks that hold candidates; of lists, the rows that they name."""
         lists = parts[0].lists
         if lists is not None:
-            return nullcontext(iter(pieces_of(lists, self.reader.block_rows, self.num_rows)))
+            if self.span is not None:
+                lists = Lists(*among_rows(lists, *self.span))
+            return nullcontext(pieces_of(lists, self.reader.block_rows, self.num_rows))
 
         def is_needed(start: int, stop: int) -> bool:
             return any(_holds_some(self._ids_of(part), start, stop) for part in parts)
@@ -307,7 +320,7 @@ class InRows(Swept):
             scores, ids = self._one_crop(run.topk(operands, k, known, self.checks()))
         return scores, torch.where(ids < 0, ids, ids + start)
 
-    def of(self, ids: Tensor, more: tuple[Tensor, Tensor] | None = None) -> Prepared:
+    def of(self, ids: Tensor, more: tuple[Tensor, Tensor | None] | None = None) -> Prepared:
         """Return the rows of some ids as candidates of their own, by their places among these.
 
         ``more``: other ids, and their rows that were read before, which follow.
@@ -315,10 +328,10 @@ class InRows(Swept):
         rows = self.reader.rows(ids)
         if more is not None:
             ids = torch.cat([ids, more[0]])
-            rows = None if rows is None else torch.cat([rows, more[1]])
+            rows = None if rows is None or more[1] is None else torch.cat([rows, more[1]])
         return self._made(rows, ids)
 
-    @property
+    @cached_property
     def query_width(self) -> int:
         """Columns of a query."""
         few = self._of_zeros() if self._has_rows else self._of_all()
@@ -339,19 +352,11 @@ class InRows(Swept):
         places = torch.where(inside, there, len(block.ids) + own).to(self.device)
         every = torch.cat([block.ids, targets])
         with self._named(queries, every.__getitem__):
-            candidates = self.of(block.ids, (targets, self._rows_of_targets(queries, targets)))
+            candidates = self.of(block.ids, (targets, queries.target_rows))
             operands = self.operands(queries, candidates)
             known = self._here(among(queries.known, block.ids))
             lists = Lists(*(it.to(self.device) for it in block.lists))
             return run.rank_counts(operands, places, known, self.checks(), lists)
-
-    def _rows_of_targets(self, queries: Queries, targets: Tensor) -> Tensor:
-        """Read the rows of distinct targets once for all blocks of the lists of some queries."""
-        if self._of_targets is None or self._of_targets[0] is not queries:
-            self._of_targets = queries, self.reader.rows(targets)
-        return self._of_targets[1]
-
-    _of_targets: tuple[Queries, Any] | None = None
 
     def _best_of_lists(self, queries: Queries, block: Gathered, k: int) -> Found | None:
         known = queries.known
@@ -394,10 +399,15 @@ class InRows(Swept):
         """Return the candidates that rows are; ``which``: their ids in the whole table."""
         if rows is not None and self._has_rows:
             found = candidates_at(self.model.with_entity(rows), self.side, self.dim)
+            if self.reader.is_part and not _is_part(found.table, rows):
+                raise NotImplementedError(
+                    f"{type(self.model).__name__} computes its candidates from all entities: it is "
+                    f"ranked whole, by kgfast.rank"
+                )
         else:
             whole = self._of_all()
             factor = None if whole.factor is None else whole.factor[which]
-            own = whole.table[which] if self.reader.table is None else rows
+            own = whole.table[which] if rows is None or self.reader.table is None else rows
             found = Candidates(own, whole.bias, factor)
         if self._whole_bias and found.bias is not None and len(found.bias) > 1:
             found = replace(found, bias=found.bias.detach()[which])
@@ -436,6 +446,11 @@ class InRows(Swept):
                 raise nonfinite_error(error.name, row) from None
             what = self.reader.table.where(row) if error.name != "bias" else f"bias: row {row}"
             raise not_finite(what) from None
+
+
+def _is_part(table: Tensor, rows: Tensor) -> bool:
+    """Return whether a table is rows, or columns of them, in place."""
+    return table.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
 
 
 def not_finite(what: str) -> NonFiniteError:

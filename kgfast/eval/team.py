@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.eval.accumulators import Accumulator, BestSoFar
 from kgfast.eval.batches import modules_of
-from kgfast.eval.exchange import Batch, Result
+from kgfast.eval.exchange import Result
 from kgfast.eval.meeting import Meeting
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.rows import RowReader
@@ -62,7 +62,7 @@ class Team:
         leads = meeting.rank == min(teams[share])
         return cls(meeting, group, everyone, share, len(teams), leads)
 
-    def share_of(self, batches: list[Batch]) -> list[Batch]:
+    def share_of(self, batches: list[Any]) -> list[Any]:
         """Return batches, as many as any other team has: the last may be empty."""
         missing = -len(batches) % self.num_shares
         return [*batches, *(batches[0][:0] for _ in range(missing))][self.share :: self.num_shares]
@@ -77,18 +77,21 @@ class Team:
         made = self.together(lambda: [_vectors(*it) for it in asked])
         for (queries, source), vectors in zip(asked, made, strict=True):
             queries.vectors = self._combined(vectors).to(source.device)
-        if any(queries.targets is None for queries, _ in asked):
-            return
-        scored = self.together(lambda: [_target_scores(*it) for it in asked])
-        for (queries, source), scores in zip(asked, scored, strict=True):
-            queries.target_scores = self._combined(scores).to(source.device)
+        asked = [it for it in asked if it[0].targets is not None]
+        found = self.together(lambda: [_of_targets(*it) for it in asked]) if asked else []
+        for (queries, source), values in zip(asked, found, strict=True):
+            here = self._combined(values).to(source.device)
+            if queries.lists is None:
+                queries.target_scores = here
+            else:
+                queries.target_rows = here.to(source.reader.dtype)
 
     def join(self, part: Accumulator) -> None:
         """Merge the best answers of all rows; counts are added once, at the end."""
         if not isinstance(part, BestSoFar):
             return
-        scores, ids = (self.meeting.gather(it, self.group) for it in (part.scores, part.ids))
-        scores, ids = torch.cat(scores, 1), torch.cat(ids, 1)
+        parts = (self.meeting.gather(it, self.group) for it in (part.scores, part.ids))
+        scores, ids = (torch.cat(it, 1) for it in parts)
         by_id = ids.argsort(dim=1, stable=True)
         part.keep(scores.gather(1, by_id), ids.gather(1, by_id))
 
@@ -138,16 +141,31 @@ def _vectors(queries: Queries, source: Any) -> Tensor:
     return vectors
 
 
-def _target_scores(queries: Queries, source: Any) -> Tensor:
-    """Return canonical scores of the targets that are held here, and zeros, ``[C, B]``."""
+def _of_targets(queries: Queries, source: Any) -> Tensor:
+    """Return canonical scores of the targets that are held here, and zeros, ``[C, B]``.
+
+    Of queries that have lists: the rows of distinct targets, ``[U, G]``.
+    """
     assert isinstance(source, InRows)
     assert queries.targets is not None
+    if queries.lists is not None:
+        return _held_rows(queries.targets.unique(), source.reader)
     shape = (source.num_crops, len(queries))
     scores = torch.zeros(shape, dtype=torch.float64, device=CPU)
     here = source.reader.holds(queries.targets)
     if bool(here.any()):
         scores[:, here] = source.target_scores(queries.where(here)).to(CPU)
     return scores
+
+
+def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
+    """Return the rows of ids that are held here, and zeros, float32 or float64."""
+    dtype = torch.float64 if reader.dtype == torch.float64 else torch.float32
+    rows, here = torch.zeros((len(ids), reader.width), dtype=dtype, device=CPU), reader.holds(ids)
+    if bool(here.any()):
+        own = reader.rows(ids[here])
+        rows[here] = (reader.entity[ids[here]] if own is None else own).to(CPU, dtype)
+    return rows
 
 
 def teams_of(spans: Spans, total: int) -> list[list[int]]:

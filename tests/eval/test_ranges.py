@@ -11,6 +11,7 @@ from kgfast.distributed import count_range, merge
 from kgfast.eval import rows
 from kgfast.eval.team import teams_of
 from kgfast.tables import Shard
+from support.ranked_together import given_of
 from support.shared_out import FileTable, assert_same, example, model_of
 
 SPANS = [(0, 13), (13, 13), (13, 90), (90, 97)]
@@ -31,12 +32,15 @@ def test_merged_ranges_are_the_ranks(name, backend):
     [
         {"candidate_ids": [3, 5, 50, 96, 20]},
         {"candidate_ids": []},
+        {"candidate_ids": given_of("constraints")},
+        {"candidate_ids": given_of("lists"), "batch_size": 3},
+        {"candidate_ids": given_of("by side")},
         {"dims": 2},
         {"batch_size": 3},
         {"sides": ("head",)},
         {"nan": "worst"},
     ],
-    ids=str,
+    ids=lambda options: str(list(options)),
 )
 def test_options_are_those_of_rank(options):
     graph, model = example(), model_of("RotatE")
@@ -126,8 +130,8 @@ def test_bad_arguments():
         (ValueError, "of 'head' and 'tail'", lambda: count_range(model, [], 0, 5, sides=["x"])),
         (ValueError, "nan must be", lambda: count_range(model, graph.hrt, 0, 5, nan="x")),
         (
-            TypeError,
-            "one list of ids",
+            ValueError,
+            "side 'tail' is ranked and has none",
             lambda: count_range(model, graph.hrt, 0, 5, candidate_ids={"head": [1]}),
         ),
         (

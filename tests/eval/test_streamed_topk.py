@@ -146,3 +146,12 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     same(kgfast.topk(stored, **one, partial=tmp_path / "one"), kgfast.topk(model, **one))
     with pytest.raises(ValueError, match="is of another call"):
         kgfast.rank(stored, TRIPLES, **files)
+
+
+def test_what_is_finished_has_the_dtype_of_the_scores(tmp_path):
+    model = MODELS["rotate"](N, R, D, 0).double()
+    stored = in_file(model, tmp_path)
+    options = {"heads": HEADS, "relations": RELATIONS, "k": 4}
+    for _ in range(2):  # the second call reads what the first one kept
+        found = kgfast.topk(stored, **options, partial=tmp_path / "top")
+        same(found, kgfast.topk(model, **options))
