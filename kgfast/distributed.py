@@ -22,7 +22,7 @@ from kgfast.eval.candidate_ids import (
     candidates_of_sides,
     checked_candidates,
 )
-from kgfast.eval.counting import Plan, count_side
+from kgfast.eval.counting import Plan, count_candidates, count_side
 from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, announced
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.queries import Queries
@@ -84,8 +84,8 @@ def rank(
 
     The owner of an anchor makes the query, the owner of a target scores it, by the definition; both
     are sent to all. Counts are int64 and are added once, at the end. So a query costs its width in
-    float32 (float64 for float64 tables) and 56 bytes, however large the table is; where it names
-    its own candidates, the width of a row and 48 bytes.
+    float32 (float64 for float64 tables) and 48 bytes, however large the table is; where it names
+    its own candidates, the width of a row and 40 bytes.
 
     Parameters
     ----------
@@ -145,6 +145,8 @@ def rank(
             for column, side in enumerate(plan.sides):
                 source = _source(plan, side, dims, reader)
                 count_side(plan, source, counts[..., column], advance, team)
+                if team.num_shares > 1:
+                    count_candidates(plan, source, counts[5, 0, :, column])
             team.add(counts)
         return _ranks(plan, counts)
 
@@ -222,9 +224,9 @@ def topk(
             source = InRows(model, side, search.crop, reader, ids)
             scores, best = answers(search, source, search.size(size), team, done=show)
         device = reader.device
-        asked = search.anchors.to(device), search.others.to(device)
-        found = scores.to(device), best.to(device)
-        return Predictions(*found, *asked, side, vocabulary=names)
+        values = scores, best, search.anchors, search.others
+        scores, best, anchors, others = (it.to(device) for it in values)
+        return Predictions(scores, best, anchors, others, side, vocabulary=names)
 
 
 @dataclass(frozen=True)

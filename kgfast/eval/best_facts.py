@@ -17,7 +17,7 @@ from torch import Tensor
 from kgfast.eval.one_pass import Advance, Cut, Kept, add_queries, fingerprint_of, run_pass
 from kgfast.eval.partial import Partial
 from kgfast.eval.queries import CPU, Queries, known_answers, mean_answers
-from kgfast.eval.sources import InMemory, InRows, Source
+from kgfast.eval.sources import Found, InMemory, InRows, Source
 from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Prepared
 from kgfast.ops.differentiable import full_precision
@@ -202,6 +202,12 @@ class FactSearch:
         self.classes = classes
         return None
 
+    def best_of(self, queries: Queries, pool: Prepared, depth: int) -> Found:
+        """Find the best answers to queries among candidates in memory."""
+        found = self.source.best(queries, pool, depth)
+        assert found is not None
+        return found
+
     def _made(self, queries: Queries) -> Queries:
         asked = self.asked(queries)
         self.source.prepare(asked)
@@ -213,7 +219,7 @@ class FactSearch:
         depth = min(found.k, pool.num_candidates)
         for part in queries.batches(max(1, _ANSWERS // depth)):
             asked = self._made(part)
-            scores, ids = self.source.best(asked, pool, depth)
+            scores, ids = self.best_of(asked, pool, depth)
             _add(found, asked, scores, ids, ids >= 0)
         self.least = found.worst - _SLACK * abs(found.worst) if found.is_full else -torch.inf
 
@@ -275,7 +281,7 @@ class FactsSoFar:
             for some in rows.split(max(1, _ANSWERS // depth)):
                 part = self.queries.where(some)
                 part = replace(search.asked(part), ids=one.ids)
-                scores, ids = self.source.best(part, pool, depth)
+                scores, ids = search.best_of(part, pool, depth)
                 goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0) & (depth < most)
                 # Those come with their deeper answers.
                 self._add(part, scores, torch.where(goes_on[:, None], -1, ids))

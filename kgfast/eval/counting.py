@@ -74,7 +74,8 @@ class Plan:
         if isinstance(self.candidates[side], ListedCandidates):
             return torch.arange(len(self.hrt), dtype=torch.int64, device=CPU)
         anchors, others, _ = roles_of(self.hrt.T, side)
-        return (others * self.model.num_entities + anchors).argsort(stable=True)
+        keys: Tensor = others * int(self.model.num_entities) + anchors
+        return keys.argsort(stable=True)
 
     def batches(self, side: Side, size: int) -> list[Tensor]:
         """Return the ordered rows in batches."""
@@ -102,7 +103,7 @@ def source_in_memory(
     model: Any,
     side: Side,
     crops: Crops,
-    ids: Tensor | None,
+    ids: Tensor | None = None,
     *,
     allows_nan: bool = False,
     index: Index | None = None,
@@ -129,6 +130,15 @@ def count_side(
     for first in range(0, len(batches), step):
         group = batches[first : first + step]
         counts[:, :, torch.cat(group)] = _count_group(plan, source, group, advance, exchange)
+
+
+def count_candidates(plan: Plan, source: Source, counts: Tensor) -> None:
+    """Fill in how many candidates all queries of a side have, ``[T]``: of other shares, too."""
+    for rows in plan.batches(source.side, plan.batch_size):
+        queries = plan.queries(source.side, rows, plan.hrt[rows].T.contiguous())
+        queries.known = known_answers(None, (queries.anchors, queries.others), source.side, CPU)
+        for part, own in shared(queries, plan.candidates[source.side], source):
+            counts[rows[part]] = own.sizes(source.num_rows, source.sorted_ids)[1]
 
 
 def _count_group(
@@ -251,11 +261,9 @@ class FileCounts:
             for group, crops in enumerate(self.crops):
                 if side == "relation":
                     model = local_model(plan.model, table, plan.hrt[:, ::2].flatten())
-                    options = {"allows_nan": plan.allows_nan}
-                    source = source_in_memory(model, side, crops, None, **options)
-                    count_side(
-                        replace(plan, model=model), source, counts[group][..., column], _silent
-                    )
+                    own, room = replace(plan, model=model), counts[group][..., column]
+                    source = source_in_memory(model, side, crops, allows_nan=plan.allows_nan)
+                    count_side(own, source, room, _silent)
                 elif isinstance(given, ListedCandidates):
                     for rows in self._listed(given):
                         lists = given.lists(int(rows[0]), int(rows[-1]) + 1, len(table), CPU)

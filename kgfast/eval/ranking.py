@@ -279,7 +279,7 @@ def _crop_groups(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:
     crops = list(dims) if isinstance(dims, Sequence) else [dims]
     if not crops:
         raise ValueError("dims must name at least one crop width")
-    widths = {dim: operator_width(model, dim) for dim in crops}
+    widths: Crops = {dim: operator_width(model, dim) for dim in crops}
     if is_nested(model) and None not in widths.values():
         return [widths]
     return [{dim: width} for dim, width in widths.items()]

@@ -83,7 +83,7 @@ class Team:
             here = self._combined(values).to(source.device)
             if queries.lists is None:
                 queries.target_scores = here
-            else:
+            elif isinstance(source, InRows):
                 queries.target_rows = here.to(source.reader.dtype)
 
     def join(self, part: Accumulator) -> None:
@@ -96,14 +96,9 @@ class Team:
         part.keep(scores.gather(1, by_id), ids.gather(1, by_id))
 
     def add(self, counts: Tensor) -> None:
-        """Add the counts of all processes, ``[6, ...]``, in place.
-
-        The last kind, which all processes of a team know, comes from one of them.
-        """
-        if not self.leads:
-            counts[5].zero_()
+        """Add the counts of all processes, ``[6, ...]``, in place; the last kind all know."""
         self.together(lambda: None)
-        self.meeting.sum(counts, self.everyone)
+        self.meeting.sum(counts[:5], self.everyone)
 
     def _combined(self, values: Tensor) -> Tensor:
         """Return what one process of the team has, where the others have zeros."""

@@ -135,8 +135,8 @@ def test_what_is_sent_does_not_grow_with_the_table():
     sent = values(run_together(4, bytes_sent))
     small, large = sent[0]
     assert small == large
-    # 2 sides: queries of 8 float32 and a target score; counts once: 6 kinds of int64.
-    assert small == 40 * 2 * (8 * 4 + 8 + 6 * 8)
+    # 2 sides: queries of 8 float32 and a target score; counts once: 5 kinds of int64.
+    assert small == 40 * 2 * (8 * 4 + 8 + 5 * 8)
 
 
 def test_what_is_wrong_in_one_process_is_an_error_in_all():
