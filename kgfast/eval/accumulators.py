@@ -1,6 +1,6 @@
 """What is kept of the blocks that queries meet: counts, which add, and the best, which merge."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +13,8 @@ KINDS = 6  # of counts: greater, equal, both of the excluded; known answers, and
 _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
 
 
-class Accumulator(Protocol):
-    """What some queries have found so far.
-
-    Attributes
-    ----------
-    queries : Queries
-    source : Source
-    """
+class Accumulator:
+    """What some queries have found so far in the blocks of a source."""
 
     queries: Queries
     source: Source
@@ -28,18 +22,21 @@ class Accumulator(Protocol):
     @property
     def state(self) -> list[Tensor]:
         """What was found, which ``partial=`` keeps."""
+        raise NotImplementedError
 
     def restore(self, state: list[Tensor]) -> None:
         """Go on from a state."""
+        raise NotImplementedError
 
     def begin(self) -> None:
         """See the queries, whose vectors are made."""
 
     def take(self, block: Any) -> None:
         """Add what the queries find in a block."""
+        raise NotImplementedError
 
 
-class CountsSoFar:
+class CountsSoFar(Accumulator):
     """How many candidates beat the targets, or equal them: counts of blocks add.
 
     Attributes
@@ -65,9 +62,6 @@ class CountsSoFar:
         """Go on from counts."""
         self.counts[:4] = state[0]
 
-    def begin(self) -> None:
-        """Take the queries as they are."""
-
     def take(self, block: Any) -> None:
         """Add the counts of a block."""
         found = self.source.counts(self.queries, block)
@@ -77,7 +71,7 @@ class CountsSoFar:
             sums += values.reshape(sums.shape).to(sums.device)
 
 
-class BestSoFar:
+class BestSoFar(Accumulator):
     """The best answers of queries: those of two blocks are merged by canonical scores.
 
     Where one block holds all candidates, its answers are as the sweep returns them: scores rounded

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.eval.accumulators import Accumulator
 from kgfast.eval.one_pass import Advance, Cut, Kept, add_queries, fingerprint_of, run_pass
 from kgfast.eval.partial import Partial
 from kgfast.eval.queries import CPU, Queries, known_answers, mean_answers
@@ -224,7 +225,7 @@ class FactSearch:
         self.least = found.worst - _SLACK * abs(found.worst) if found.is_full else -torch.inf
 
 
-class FactsSoFar:
+class FactsSoFar(Accumulator):
     """Queries of a batch, which take what blocks have above the threshold into the best facts.
 
     Batches are taken one after the other: each is later than those before.

@@ -18,7 +18,6 @@ from kgfast.eval.exchange import NOBODY, Exchange
 from kgfast.eval.functions import Scored
 from kgfast.eval.index import Index
 from kgfast.eval.one_pass import (
-    Advance,
     Cut,
     Kept,
     add_queries,
@@ -39,7 +38,6 @@ from kgfast.eval.rows import local_model
 from kgfast.eval.sources import Crops, InMemory, InRows, Source
 from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.graph.named import Names
-from kgfast.kernels.operands import Known, Lists
 from kgfast.models.base import Side
 from kgfast.models.relations import blocks_at
 from kgfast.tables import Rows
@@ -224,8 +222,8 @@ class FileCounts:
         with keeping(folder, self.table, self.cut, self._fingerprint) as (kept, cut):
             self._use(cut)
             passes = self._passes()
-            with bar(self._num_rows(len(passes))) as advance:
-                self._count_apart(counts, advance)
+            with bar(len(passes) * len(self.table)) as advance:
+                self._count_apart(counts)
                 for number, parts in enumerate(passes):
                     own = None if kept is None else Kept(kept, number, len(self.table))
                     found = [self._counts_of(part) for part in parts]
@@ -246,30 +244,29 @@ class FileCounts:
             if side != "relation"
         }
 
-    def _counts_of(self, part: Part, lists: Lists | None = None) -> CountsSoFar:
+    def _counts_of(self, part: Part) -> CountsSoFar:
         plan, source = self.plan, self._sources[part.group, part.column]
         queries = plan.queries(source.side, part.rows, plan.hrt[part.rows].T.contiguous())
-        queries.ids, queries.lists = part.ids, lists
-        queries.known = _on_host(plan.known, queries)
+        device = CPU if plan.known is None else plan.known.device
+        asked = queries.anchors.to(device), queries.others.to(device)
+        queries.ids, queries.known = part.ids, known_answers(plan.known, asked, source.side, CPU)
         return CountsSoFar(queries, source)
 
-    def _count_apart(self, counts: list[Tensor], advance: Advance) -> None:
+    def _count_apart(self, counts: list[Tensor]) -> None:
         """Count sides whose candidates are relations, or few of each query: only these are read."""
-        plan, table = self.plan, self.table
-        for column, side in enumerate(plan.sides):
-            given = plan.candidates[side]
-            for group, crops in enumerate(self.crops):
+        plan = self.plan
+        for group, crops in enumerate(self.crops):
+            for column, side in enumerate(plan.sides):
+                given, room = plan.candidates[side], counts[group][..., column]
                 if side == "relation":
-                    model = local_model(plan.model, table, plan.hrt[:, ::2].flatten())
-                    own, room = replace(plan, model=model), counts[group][..., column]
-                    source = source_in_memory(model, side, crops, allows_nan=plan.allows_nan)
-                    count_side(own, source, room, _silent)
+                    model = local_model(plan.model, self.table, plan.hrt[:, ::2].flatten())
+                    own = source_in_memory(model, side, crops, allows_nan=plan.allows_nan)
+                    count_side(replace(plan, model=model), own, room, _silent)
                 elif isinstance(given, ListedCandidates):
-                    for rows in self._listed(given):
-                        lists = given.lists(int(rows[0]), int(rows[-1]) + 1, len(table), CPU)
-                        found = self._counts_of(Part(group, column, rows), lists)
-                        run_pass([found], advance=advance)
-                        counts[group][:, :, rows, column] = found.counts
+                    source = self._sources[group, column]
+                    source.batch_size = min(self.cut.per_pass, given.batch_size(self.cut.pairs))
+                    every = replace(plan, batch_size=max(1, len(plan.hrt)))
+                    count_side(every, source, room, _silent)
 
     def _passes(self) -> list[list[Part]]:
         """Return the parts that each pass over the file serves."""
@@ -300,18 +297,6 @@ class FileCounts:
             for span, relation in runs_of(self.plan.hrt[rows, 1]):
                 yield Part(group, column, rows[span], given.candidates(relation, side).cpu())
 
-    def _listed(self, given: ListedCandidates) -> list[Tensor]:
-        """Return triples whose candidates, which each names, are read together, in their order."""
-        every = torch.arange(len(self.plan.hrt), dtype=torch.int64, device=CPU)
-        size = min(self.cut.per_pass, given.batch_size(self.cut.pairs))
-        return [rows for rows in every.split(size) if len(rows)]
-
-    def _num_rows(self, passes: int) -> int:
-        """Return the rows of all passes, those of which only some are read included."""
-        listed = [it for it in self.plan.candidates.values() if isinstance(it, ListedCandidates)]
-        gathered = len(self.crops) * sum(len(self._listed(given)) for given in listed)
-        return (passes + gathered) * len(self.table)
-
     def _query_bytes(self) -> int:
         """Return what a query takes: itself, its counts and its known answers, on average."""
         plan, crops = self.plan, max(len(crops) for crops in self.crops)
@@ -337,12 +322,6 @@ class FileCounts:
         for source in self._sources.values():
             found.add(*source.constants())
         return found.text()
-
-
-def _on_host(known: KnownTriples | None, queries: Queries) -> Known:
-    device = CPU if known is None else known.device
-    asked = queries.anchors.to(device), queries.others.to(device)
-    return known_answers(known, asked, queries.side, CPU)
 
 
 def _silent(*_: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgfast.eval.accumulators import Accumulator, BestSoFar
 from kgfast.eval.batches import modules_of
-from kgfast.eval.exchange import Result
+from kgfast.eval.exchange import Exchange, Result
 from kgfast.eval.meeting import Meeting
 from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.rows import RowReader
@@ -22,7 +22,7 @@ Spans = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Team:
+class Team(Exchange):
     """The processes that hold the table once between them; other teams serve other queries.
 
     Attributes
@@ -42,8 +42,8 @@ class Team:
     group: dist.ProcessGroup
     everyone: dist.ProcessGroup
     share: int
-    num_shares: int
     leads: bool
+    num_shares: int
 
     @classmethod
     def of(cls, meeting: Meeting, reader: RowReader, facts: dict[str, str]) -> "Team":
@@ -60,7 +60,7 @@ class Team:
         everyone = meeting.group([range(meeting.size)])
         group = everyone if len(teams) == 1 else meeting.group(teams)
         leads = meeting.rank == min(teams[share])
-        return cls(meeting, group, everyone, share, len(teams), leads)
+        return cls(meeting, group, everyone, share, leads, len(teams))
 
     def share_of(self, batches: list[Any]) -> list[Any]:
         """Return batches, as many as any other team has: the last may be empty."""
