@@ -180,7 +180,8 @@ def answers_of_file(
     mean = mean_answers(search.known, (search.anchors, search.others), search.side)
     query_bytes = 4 * 8 * table.shape[1] + 6 * 16 * search.k + 32 * (mean + 1)
     cut = Cut.of(table, limits[0], int(search.model.dim), query_bytes)
-    with keeping(limits[1], table, cut, fingerprint) as (kept, cut):
+    folder = None if isinstance(given, ListedCandidates) else limits[1]  # few rows are read
+    with keeping(folder, table, cut, fingerprint) as (kept, cut):
         size = search.size(cut.per_pass, cut.pairs)
         with bar(-(-len(search) // size) * count) as advance:
             return answers(search, source_of(cut), size, kept=kept, advance=advance)

@@ -86,6 +86,10 @@ def test_candidates_of_every_kind(tmp_path, kind):
     options = {"heads": HEADS, "relations": RELATIONS, "known": KNOWN, "candidate_ids": given}
     options |= {"k": 6, "pad": True}
     same(kgfast.topk(stored, max_memory=SMALL, **options), kgfast.topk(model, **options))
+    in_memory = model.with_entity(kgfast.tables.open(model.entity.detach()))
+    for table, folder in ((stored, "of file"), (in_memory, "of memory")):
+        found = kgfast.topk(table, max_memory=SMALL, partial=tmp_path / folder, **options)
+        same(found, kgfast.topk(model, **options))
     for one in (stored, model):
         with pytest.raises(ValueError, match=r"k must be at most .* left to each query|k must be"):
             kgfast.topk(one, **options | {"k": 18, "pad": False})
