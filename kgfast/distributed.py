@@ -501,7 +501,8 @@ def _digest_of(candidates: dict[Side, Given]) -> str:
 
 def _digest(given: Given) -> str:
     if isinstance(given, ListedCandidates):
-        ids = torch.as_tensor(np.asarray(given.ids))
+        ids = given.ids
+        ids = ids if isinstance(ids, Tensor) else torch.from_numpy(np.array(ids, dtype=np.int64))
         return digest(ids, *([] if given.indptr is None else [given.indptr]))
     if isinstance(given, TypeConstraints):
         relations = range(given.num_relations)

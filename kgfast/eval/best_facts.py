@@ -266,7 +266,7 @@ class FactsSoFar(Accumulator):
         found = self.source.best(self.queries, block, most)
         if found is None:
             return
-        scores, ids = found
+        scores, ids = (it.to(self.source.home) for it in found)
         if self.queries.vectors is None and scores.dtype == torch.float64:
             self.search.dtype = torch.float64
         self._add(self.queries, scores.double(), ids)
