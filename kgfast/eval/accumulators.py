@@ -68,7 +68,10 @@ class CountsSoFar(Accumulator):
         if found is None:
             return
         for sums, values in zip(self.counts, found, strict=False):
-            sums += values.reshape(sums.shape).to(sums.device)
+            if self.source.is_whole:
+                sums.copy_(values.reshape(sums.shape))
+            else:
+                sums += values.reshape(sums.shape).to(sums.device)
 
 
 class BestSoFar(Accumulator):

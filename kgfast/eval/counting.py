@@ -161,7 +161,7 @@ def _count_group(
         queries = plan.queries(side, rows, here)
         queries.known = known_answers(known, asked[:2], side, home, **options)
         parts = [
-            CountsSoFar(own, source, room[:, :, part])
+            CountsSoFar(own, source, room if own is queries else room[:, :, part])
             for part, own in shared(queries, plan.candidates[side], source)
         ]
         for together in source.passes(parts):

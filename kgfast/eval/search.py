@@ -23,9 +23,10 @@ from kgfast.eval.one_pass import (
     run_pass,
 )
 from kgfast.eval.partial import Partial
-from kgfast.eval.queries import CPU, Queries, known_answers, mean_answers, moved, shared
+from kgfast.eval.queries import CPU, Queries, mean_answers, moved, shared
 from kgfast.eval.sources import Crops, Found, InRows, Source
 from kgfast.graph import KnownTriples, TypeConstraints
+from kgfast.kernels.operands import Known
 from kgfast.models.base import Side
 from kgfast.ops.topk import check_k
 from kgfast.tables import Rows
@@ -187,13 +188,12 @@ def answers_of_file(
             return answers(search, source_of(cut), size, kept=kept, advance=advance)
 
 
-def _known_of(search: Search, queries: Queries, source: Source) -> Any:
+def _known_of(search: Search, queries: Queries, source: Source) -> Known | None:
     """Return the ids that are no answers to some queries."""
     known = None
     if search.known is not None:
-        options = {} if source.span is None else {"within": source.span}
-        asked = queries.anchors, queries.others
-        known = known_answers(search.known, asked, search.side, source.home, **options)
+        asked = queries.anchors, queries.others, search.side
+        known = Known(*search.known.exclude(*asked, within=source.span))
     if search.excluded is not None:
         known = together(known, search.excluded.of(queries.rows, source.home))
     return known
