@@ -22,7 +22,7 @@ from kgfast.eval.candidate_ids import (
     candidates_of_sides,
     checked_candidates,
 )
-from kgfast.eval.counting import Plan, count_candidates, count_side
+from kgfast.eval.counting import Ranking, count_candidates, count_side
 from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, announced
 from kgfast.eval.predictions import Predictions
 from kgfast.eval.queries import Queries
@@ -380,7 +380,7 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     return ranks_of(counts, first.triples, first.sides, known, (None, None))
 
 
-class _Plan(Plan):
+class _SharedRanking(Ranking):
     """A ranking whose queries are made where the rows of their anchors are held."""
 
     def words(self, queries: Queries, place: int) -> str:
@@ -423,7 +423,7 @@ def _plan(
     batch_size: int | None,
     nan: str,
     names: Names = (None, None),
-) -> Plan:
+) -> Ranking:
     """Check triples, known triples, sides and candidates against a model."""
     triples, known, sides, candidate_ids = asked
     check_known(known)
@@ -437,7 +437,7 @@ def _plan(
     if batch_size is None and not reader.in_place:
         size *= _FILE_BATCHES
     candidates = _candidates(candidate_ids, chosen, len(hrt), model, names)
-    return _Plan(model, hrt, known, chosen, candidates, size, nan == "worst", names)
+    return _SharedRanking(model, hrt, known, chosen, candidates, size, nan == "worst", names)
 
 
 def _candidates(
@@ -452,7 +452,7 @@ def _candidates(
     }
 
 
-def _source(plan: Plan, side: Side, dim: int | None, reader: RowReader) -> InRows:
+def _source(plan: Ranking, side: Side, dim: int | None, reader: RowReader) -> InRows:
     """Return the rows held here as candidates of a side."""
     given = plan.candidates[side]
     ids = given if isinstance(given, Tensor) else None
@@ -463,12 +463,12 @@ def _crop(model: Any, dim: int | None) -> Crops:
     return {dim: None if dim is None else operator_width(model, dim)}
 
 
-def _ranks(plan: Plan, counts: Tensor) -> Ranks:
+def _ranks(plan: Ranking, counts: Tensor) -> Ranks:
     """Return the ranks of counts that cover the table, ``[6, 1, T, S]``."""
     return ranks_of(counts[:, 0], plan.hrt, plan.sides, plan.known, plan.names)
 
 
-def _facts(plan: Plan) -> dict[str, str]:
+def _facts(plan: Ranking) -> dict[str, str]:
     """Return what must be the same of a ranking in all processes, in words."""
     return {
         "vocabularies": names_digest(plan.names),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.queries import CPU, Queries
-from kgfast.eval.sources import Source
+from kgfast.eval.sources import CandidateSource
 from kgfast.ops.differentiable import full_precision
 
 KINDS = 6  # of counts: greater, equal, both of the excluded; known answers, and all candidates
@@ -17,7 +17,7 @@ class Accumulator:
     """What some queries have found so far in the blocks of a source."""
 
     queries: Queries
-    source: Source
+    source: CandidateSource
 
     @property
     def state(self) -> list[Tensor]:
@@ -45,7 +45,9 @@ class CountsSoFar(Accumulator):
         int64 ``[6, C, B]``; the last two kinds are known when the queries are.
     """
 
-    def __init__(self, queries: Queries, source: Source, room: Tensor | None = None) -> None:
+    def __init__(
+        self, queries: Queries, source: CandidateSource, room: Tensor | None = None
+    ) -> None:
         self.queries, self.source = queries, source
         if room is None:
             shape = (KINDS, source.num_crops, len(queries))
@@ -88,7 +90,7 @@ class BestSoFar(Accumulator):
         What the scores are rounded to.
     """
 
-    def __init__(self, queries: Queries, source: Source, k: int) -> None:
+    def __init__(self, queries: Queries, source: CandidateSource, k: int) -> None:
         self.queries, self.source, self.k = queries, source, k
         self.dtype = torch.float32
         if source.is_whole:

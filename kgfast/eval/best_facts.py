@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.accumulators import Accumulator
-from kgfast.eval.one_pass import Advance, Cut, Kept, add_queries, fingerprint_of, run_pass
+from kgfast.eval.one_pass import Advance, Cut, KeptPass, add_queries, fingerprint_of, run_pass
 from kgfast.eval.partial import Partial
 from kgfast.eval.queries import CPU, Queries, known_answers, mean_answers
-from kgfast.eval.sources import Found, InMemory, InRows, Source
+from kgfast.eval.sources import CandidateSource, Found, InMemory, InRows
 from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Prepared
 from kgfast.ops.differentiable import full_precision
@@ -101,7 +101,7 @@ class FactSearch:
 
     Parameters
     ----------
-    source : Source
+    source : CandidateSource
         The tails.
     grid : Grid
         The queries (h, r).
@@ -109,7 +109,9 @@ class FactSearch:
     k : int
     """
 
-    def __init__(self, source: Source, grid: Grid, known: KnownTriples | None, k: int) -> None:
+    def __init__(
+        self, source: CandidateSource, grid: Grid, known: KnownTriples | None, k: int
+    ) -> None:
         self.source, self.grid, self.known, self.best = source, grid, known, BestFacts(k)
         self.least = -torch.inf  # a score that k new facts are known to have, or more
         self.lost = -torch.inf  # a score that earlier batches have k times
@@ -158,7 +160,7 @@ class FactSearch:
         for number, batch in enumerate(self.grid.batches()):
             if self.best.is_full:
                 self.lost = self.best.worst
-            folder = None if kept is None else Kept(kept, number, self.source.num_rows)
+            folder = None if kept is None else KeptPass(kept, number, self.source.num_rows)
             for queries in batch.batches(self.source.batch_size):
                 part = FactsSoFar(self.asked(queries), self)
                 run_pass([part], kept=folder, advance=advance)

@@ -19,7 +19,7 @@ from kgfast.eval.functions import Scored
 from kgfast.eval.index import Index
 from kgfast.eval.one_pass import (
     Cut,
-    Kept,
+    KeptPass,
     add_queries,
     fingerprint_of,
     keeping,
@@ -35,7 +35,7 @@ from kgfast.eval.queries import (
     shared,
 )
 from kgfast.eval.rows import local_model
-from kgfast.eval.sources import Crops, InMemory, InRows, Source
+from kgfast.eval.sources import CandidateSource, Crops, InMemory, InRows
 from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.graph.named import Names
 from kgfast.models.base import Side
@@ -46,7 +46,7 @@ _GROUP = 1 << 17  # triples whose ids and counts lie on the device at a time: 8 
 
 
 @dataclass(frozen=True)
-class Plan:
+class Ranking:
     """The checked arguments of one ranking."""
 
     model: Any
@@ -114,7 +114,11 @@ def source_in_memory(
 
 
 def count_side(
-    plan: Plan, source: Source, counts: Tensor, advance: Any, exchange: Exchange = NOBODY
+    plan: Ranking,
+    source: CandidateSource,
+    counts: Tensor,
+    advance: Any,
+    exchange: Exchange = NOBODY,
 ) -> None:
     """Fill in the counts of one side, ``[6, C, T]``: a pass for each batch of its queries.
 
@@ -130,7 +134,7 @@ def count_side(
         counts[:, :, torch.cat(group)] = _count_group(plan, source, group, advance, exchange)
 
 
-def count_candidates(plan: Plan, source: Source, counts: Tensor) -> None:
+def count_candidates(plan: Ranking, source: CandidateSource, counts: Tensor) -> None:
     """Fill in how many candidates all queries of a side have, ``[T]``: of other shares, too."""
     for rows in plan.batches(source.side, plan.batch_size):
         queries = plan.queries(source.side, rows, plan.hrt[rows].T.contiguous())
@@ -140,7 +144,7 @@ def count_candidates(plan: Plan, source: Source, counts: Tensor) -> None:
 
 
 def _count_group(
-    plan: Plan, source: Source, batches: list[Tensor], advance: Any, exchange: Exchange
+    plan: Ranking, source: CandidateSource, batches: list[Tensor], advance: Any, exchange: Exchange
 ) -> Tensor:
     """Return the counts of every triple of some batches, ``[6, C, G]`` on the host."""
     side, home, known = source.side, source.home, plan.known
@@ -171,7 +175,7 @@ def _count_group(
 
 
 def _answers_asked(
-    plan: Plan, source: Source, hrt: Tensor, sizes: Sequence[int]
+    plan: Ranking, source: CandidateSource, hrt: Tensor, sizes: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return how the known answers of each batch are asked for.
 
@@ -201,7 +205,7 @@ class FileCounts:
 
     Parameters
     ----------
-    plan : Plan
+    plan : Ranking
     table : Rows
     crops : list of Crops
         Those that share a sweep together.
@@ -209,7 +213,7 @@ class FileCounts:
         Bytes of memory.
     """
 
-    def __init__(self, plan: Plan, table: Rows, crops: list[Crops], limit: int) -> None:
+    def __init__(self, plan: Ranking, table: Rows, crops: list[Crops], limit: int) -> None:
         self.plan, self.table, self.crops = plan, table, crops
         self._use(Cut.of(table, limit, int(plan.model.dim), self._query_bytes()))
 
@@ -225,7 +229,7 @@ class FileCounts:
             with bar(len(passes) * len(self.table)) as advance:
                 self._count_apart(counts)
                 for number, parts in enumerate(passes):
-                    own = None if kept is None else Kept(kept, number, len(self.table))
+                    own = None if kept is None else KeptPass(kept, number, len(self.table))
                     found = [self._counts_of(part) for part in parts]
                     run_pass(found, kept=own, advance=advance)
                     for part, it in zip(parts, found, strict=True):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.queries import Queries
-from kgfast.eval.sources import Found, Part, Source
+from kgfast.eval.sources import CandidateSource, Found, Part
 from kgfast.kernels.operands import Counts
 from kgfast.models.base import Side
 from kgfast.models.blocks import Block, BlockScorer
@@ -20,7 +20,7 @@ from kgfast.ops.checks import check_ids, check_unique
 _KEPT = 16 << 20  # bytes of scores of one batch that are kept for the second pass
 
 
-class Scored(Source):
+class Scored(CandidateSource):
     """The candidates of a side of functions that score them, one function a crop.
 
     Parameters

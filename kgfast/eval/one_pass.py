@@ -34,7 +34,7 @@ Advance = Callable[[int, int], None]  # by rows, and the queries that they met
 def run_pass(
     parts: Sequence[Accumulator],
     exchange: Exchange = NOBODY,
-    kept: "Kept | None" = None,
+    kept: "KeptPass | None" = None,
     advance: Advance | None = None,
 ) -> None:
     """Read the blocks of a source once, and let all parts take what they find.
@@ -45,7 +45,7 @@ def run_pass(
         Of one source, or of sources that read one file.
     exchange : Exchange
         Who else works on these queries.
-    kept : Kept, optional
+    kept : KeptPass, optional
         Where what is found is kept after each range of rows: the pass goes on from there.
     advance : callable, optional
         Told of rows, and of the queries that they met.
@@ -66,7 +66,7 @@ def run_pass(
 
 
 def _read(
-    parts: Sequence[Accumulator], done: int, kept: "Kept | None", advance: Advance | None
+    parts: Sequence[Accumulator], done: int, kept: "KeptPass | None", advance: Advance | None
 ) -> None:
     with parts[0].source.blocks([part.queries for part in parts], done) as blocks:
         if kept is not None or advance is not None:
@@ -80,7 +80,7 @@ def _watched(
     blocks: Iterator[Block],
     parts: Sequence[Accumulator],
     done: int,
-    kept: "Kept | None",
+    kept: "KeptPass | None",
     advance: Advance | None,
 ) -> Iterator[Block]:
     """Yield blocks of rows; tell of each, and keep what was found, when it was taken."""
@@ -149,7 +149,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptPass:
     """What one pass of a call found so far, in the folder of the call.
 
     Attributes

@@ -121,7 +121,7 @@ def shared(queries: Queries, given: Given, source: Any) -> Iterator[tuple[slice,
         Ordered by relation where each relation has candidates.
     given : Given
         Candidates of the side.
-    source : Source
+    source : CandidateSource
         A function is asked for one list at a time.
     """
     every = slice(0, len(queries))

@@ -14,7 +14,7 @@ from kgfast.eval.batches import (
     evaluating,
 )
 from kgfast.eval.candidate_ids import Given, candidates_of_sides
-from kgfast.eval.counting import FileCounts, Plan, count_side, source_in_memory
+from kgfast.eval.counting import FileCounts, Ranking, count_side, source_in_memory
 from kgfast.eval.host import host_model
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.ranks import GroupedRanks, Ranks
@@ -165,7 +165,7 @@ def rank(
     hrt = as_triples_tensor(
         triples, num_entities=model.num_entities, num_relations=model.num_relations
     )
-    plan = Plan(
+    plan = Ranking(
         model,
         hrt.cpu(),
         filtering,
@@ -199,7 +199,7 @@ def rank(
     return found[dims]
 
 
-def _count(plan: Plan, crops: Crops, advance: Any) -> Tensor:
+def _count(plan: Ranking, crops: Crops, advance: Any) -> Tensor:
     """Count all sides in memory, for the crops that share a sweep, ``[6, C, T, S]``."""
     counts = plan.room(len(crops))
     for column, side in enumerate(plan.sides):

@@ -16,7 +16,7 @@ from kgfast.eval.excluded import Excluded, together
 from kgfast.eval.one_pass import (
     Advance,
     Cut,
-    Kept,
+    KeptPass,
     add_queries,
     fingerprint_of,
     keeping,
@@ -24,7 +24,7 @@ from kgfast.eval.one_pass import (
 )
 from kgfast.eval.partial import Partial
 from kgfast.eval.queries import CPU, Queries, mean_answers, moved, shared
-from kgfast.eval.sources import Crops, Found, InRows, Source
+from kgfast.eval.sources import CandidateSource, Crops, Found, InRows
 from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.kernels.operands import Known
 from kgfast.models.base import Side
@@ -100,7 +100,7 @@ class Search:
 
 def answers(
     search: Search,
-    source: Source,
+    source: CandidateSource,
     size: int,
     exchange: Exchange = NOBODY,
     *,
@@ -113,7 +113,7 @@ def answers(
     Parameters
     ----------
     search : Search
-    source : Source
+    source : CandidateSource
     size : int
         Queries of a pass.
     exchange : Exchange
@@ -137,7 +137,7 @@ def answers(
     for number, batch in enumerate(exchange.share_of(queries.batches(size))):
         batch.known = _known_of(search, batch, source)
         parts = [BestSoFar(own, source, search.k) for _, own in shared(batch, search.given, source)]
-        folder = None if kept is None else Kept(kept, number, source.num_rows)
+        folder = None if kept is None else KeptPass(kept, number, source.num_rows)
         for some in source.passes(parts):
             run_pass(some, exchange, folder, advance)
         found += parts
@@ -188,7 +188,7 @@ def answers_of_file(
             return answers(search, source_of(cut), size, kept=kept, advance=advance)
 
 
-def _known_of(search: Search, queries: Queries, source: Source) -> Known | None:
+def _known_of(search: Search, queries: Queries, source: CandidateSource) -> Known | None:
     """Return the ids that are no answers to some queries."""
     known = None
     if search.known is not None:

@@ -34,7 +34,7 @@ Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
 Part = TypeVar("Part")
 
 
-class Source:
+class CandidateSource:
     """Candidates of one side, at the crops that share a sweep.
 
     Attributes
@@ -104,7 +104,7 @@ class Source:
         raise NotImplementedError
 
 
-class Swept(Source):
+class Swept(CandidateSource):
     """A source whose scores a sweep makes of queries and the rows of a table."""
 
     def __init__(self, model: Any, side: Side, crops: Crops, *, allows_nan: bool = False) -> None:
