@@ -55,6 +55,13 @@ def evaluate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Unfiltered: known answers are candidates too.")
     ] = False,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Filter by the known triples of a folder of `kgfast known`, not by all splits.",
+        ),
+    ] = None,
     max_memory: Memory = None,
     partial: Partial = None,
     set: Set = None,
@@ -67,9 +74,10 @@ def evaluate(
         sides = tuple(dict.fromkeys(it.value for it in side)) if side else SIDES
         limits = {"max_memory": max_memory, "partial": partial}
         if holds_tables(run):
-            which, results = "tables of the folder", _of_tables(run, data, split, sides, limits)
+            own = {"known": known, **limits}
+            which, results = "tables of the folder", _of_tables(run, data, split, sides, own)
         else:
-            check_limits(run, limits)
+            check_limits(run, {"known": known, **limits})
             loaded = load(run, checkpoint, data, set)
             which, results = _which(run, checkpoint, loaded), _of_run(loaded, split, sides)
         say(f"{split.value} triples by the {which}")
@@ -99,17 +107,20 @@ def _of_run(loaded: Any, split: Split, sides: Any) -> Any:
 
 
 def _of_tables(
-    folder: Path, data: Path | None, split: Split, sides: Any, limits: dict[str, Any]
+    folder: Path, data: Path | None, split: Split, sides: Any, given: dict[str, Any]
 ) -> Any:
     """The ranks of a folder of tables, whose rows have the names of the data."""
     from kgfast.eval.ranking import rank
+    from kgfast.graph import KnownTriples
 
     if data is None:
         raise ValueError(f"{folder} holds tables, not a run: say with --data what to rank")
+    stored, limits = given["known"], {it: given[it] for it in ("max_memory", "partial")}
     in_blocks = any(value is not None for value in limits.values())
     loaded = load_folder(folder, data, as_table=in_blocks)
     dataset = loaded.dataset
-    triples, known = getattr(dataset, split.value), dataset.known()
+    triples = getattr(dataset, split.value)
+    known = dataset.known() if stored is None else KnownTriples.open(stored)
     options = {"known": known, "sides": sides, "vocabulary": dataset}
     if in_blocks:
         options |= limits | {"progress": sys.stdout.isatty()}

@@ -111,15 +111,13 @@ def predict(
             "relations": _ids("--relation", relation, relations) if relation else None,
             "tails": _ids("--tail", tail, entities) if tail else None,
             "known": None if include_known or loaded.dataset is None else loaded.dataset.known(),
-            "max_memory": max_memory,
+            **limits,
         }
         if every:
-            if partial is not None:
-                raise ValueError("--partial goes with queries, not with --all")
             columns = _facts(loaded, given, k)
         else:
             found = None if index is None else _index_at(index, loaded.model)
-            given |= {"partial": partial, "index": found}
+            given["index"] = found
             if exclude:
                 answers = entities if relation else relations
                 given["exclude"] = _ids("--exclude", exclude, answers)

@@ -83,13 +83,3 @@ def check_full(ids: Tensor, query: Callable[[int], str]) -> None:
             f"{int((ids[row] >= 0).sum())}, k is {ids.shape[1]} (pad=True fills the rest with id "
             f"-1)"
         )
-
-
-def check_finite_queries(queries: Tensor, query: Callable[[int], str]) -> None:
-    """That no query holds a NaN or an infinity; tables are checked where they are read."""
-    bad = (~queries.isfinite().all(1)).nonzero()
-    if len(bad):
-        raise ValueError(
-            f"{query(int(bad[0]))}: the query holds a NaN or an infinity, from the embeddings of "
-            f"its entity or relation or from what filters them"
-        )

@@ -14,6 +14,7 @@ from kgfast.graph.named import Names
 from kgfast.kernels.lists import contains
 from kgfast.kernels.operands import Known, Lists
 from kgfast.models.base import SIDES, Side
+from kgfast.ops.checks import check_ids, check_index, check_unique
 from kgfast.ops.lists import lists_of
 
 _PAIRS = 1 << 19  # of a batch of lists: 4 MiB as int64
@@ -162,6 +163,15 @@ def _check_constraints(given: TypeConstraints, model: Any, names: Names) -> None
                 f"candidate_ids: the type constraints are of {own:,} {what}, but the model has "
                 f"{size:,}"
             )
+
+
+def checked_candidates(ids: Tensor, count: int) -> Tensor:
+    """Return ids of candidates, distinct rows of a table of ``count``, ascending on the host."""
+    ids = ids.cpu()
+    check_index("candidate_ids", ids, (None,), ids)
+    check_ids("candidate_ids", ids, count)
+    check_unique("candidate_ids", ids)
+    return ids.sort().values
 
 
 def runs_of(values: Tensor) -> Iterator[tuple[slice, int]]:

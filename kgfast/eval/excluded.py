@@ -1,6 +1,5 @@
 """Ids that topk(exclude=) leaves out of the answers, beside known ones."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +41,8 @@ class Excluded:
             longest = int(self.indptr.diff().max()) if len(self.indptr) > 1 else 0
         return max(1, _PAIRS // max(1, longest))
 
-    def of(self, rows: Sequence[int], device: torch.device) -> Known:
-        """Return the ids of some queries as CSR on a device."""
-        own = torch.tensor(rows, dtype=torch.int64, device=_CPU)
+    def of(self, own: Tensor, device: torch.device) -> Known:
+        """Return the ids of some queries, whose rows are on the host, as CSR on a device."""
         if self.indptr is None:
             starts, counts = torch.zeros_like(own), torch.full_like(own, len(self.ids))
         else:

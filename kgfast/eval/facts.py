@@ -1,14 +1,10 @@
-"""What top_facts() goes through, all (h, r) of a slice, and its result: the best new facts."""
+"""The result of top_facts(): the best new facts, and their scores."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from kgfast.display import html_table, shortened
-from kgfast.eval.blocks import Queries
 from kgfast.eval.written import Written
 from kgfast.frames import needed
 from kgfast.graph import names_of
@@ -33,6 +29,7 @@ class Facts(Written):
 
     Examples
     --------
+    >>> import torch
     >>> from kgfast import Vocabulary
     >>> facts = Facts(torch.tensor([[0, 0, 1]]), torch.tensor([-0.5]))
     >>> facts.named((Vocabulary(["cat", "mouse"]), Vocabulary(["eats"])))
@@ -108,61 +105,3 @@ class Facts(Written):
         rows = [(triple, [score]) for triple, score in self._rows(_SHOWN_IN_HTML)]
         note = f"... and {len(self) - len(rows):,} more" if len(self) > len(rows) else ""
         return html_table(self._title(), ["score"], rows, note)
-
-
-class Best:
-    """The best ``k`` triples so far, exactly ordered: by score, then the lowest (h, r, t)."""
-
-    def __init__(self, k: int) -> None:
-        self.k = k
-        self.scores = torch.empty(0, dtype=torch.float64, device="cpu")
-        self.triples = torch.empty((0, 3), dtype=torch.int64, device="cpu")
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there are ``k``."""
-        return len(self.scores) == self.k
-
-    @property
-    def worst(self) -> float:
-        """The score of the last one; -inf while there is room."""
-        return float(self.scores[-1]) if self.is_full else -torch.inf
-
-    def add(self, scores: Tensor, triples: Tensor) -> None:
-        """Take in triples, float64 ``[M]`` and int64 ``[M, 3]``, of which none is here yet."""
-        scores = torch.cat([self.scores, scores.cpu()])
-        triples = torch.cat([self.triples, triples.cpu()])
-        if len(scores) > self.k:  # what is below the k-th score needs no order
-            near = scores >= scores.topk(self.k).values[-1]
-            scores, triples = scores[near], triples[near]
-        for column in (2, 1, 0):
-            order = triples[:, column].argsort(stable=True)
-            scores, triples = scores[order], triples[order]
-        order = scores.argsort(stable=True, descending=True)[: self.k]
-        self.scores, self.triples = scores[order], triples[order]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """All (h, r) of a slice, in batches that ascend."""
-
-    heads: Tensor
-    relations: Tensor
-    batch_size: int
-
-    def __len__(self) -> int:
-        return len(self.heads) * len(self.relations)
-
-    def batches(self) -> Iterator[Queries]:
-        """Each is later than the one before; within one, heads stand relation by relation."""
-        step = max(1, self.batch_size // max(1, len(self.relations)))
-        for heads in self.heads.split(step) if len(self) else ():
-            for relations in self.relations.split(self.batch_size):
-                yield Queries(heads.repeat(len(relations)), relations.repeat_interleave(len(heads)))
-
-    def sample(self, count: int) -> Queries:
-        """Some queries, spread evenly."""
-        step = max(1, len(self) // count)
-        places = torch.arange(0, len(self), step, dtype=torch.int64, device="cpu")[:count]
-        width = max(1, len(self.heads))
-        return Queries(self.heads[places % width], self.relations[places // width])

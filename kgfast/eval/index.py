@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kgfast.eval.batches import check_rankable, evaluating
 from kgfast.eval.index_file import StoredIndex, TableFacts, read_index, write_index
-from kgfast.eval.streaming import entity_table
+from kgfast.eval.rows import entity_table
 from kgfast.eval.writes import TableState
 from kgfast.kernels.backend import Packing
 from kgfast.kernels.operands import Prepared

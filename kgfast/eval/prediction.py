@@ -1,51 +1,29 @@
 """topk(): the best answers to queries."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.asked import asked_for, check_finite_queries, check_full, query_in_words
+from kgfast.eval.asked import asked_for
 from kgfast.eval.batches import (
     check_known,
     check_names,
     check_rankable,
     checked_batch_size,
     evaluating,
-    prepared_candidates,
 )
-from kgfast.eval.blocks import BlockPool, Queries
-from kgfast.eval.candidate_ids import (
-    Given,
-    ListedCandidates,
-    candidates_of_sides,
-    runs_of,
-)
-from kgfast.eval.excluded import Excluded, excluded_of, together
+from kgfast.eval.candidate_ids import candidates_of_sides
+from kgfast.eval.counting import source_in_memory
+from kgfast.eval.excluded import excluded_of
 from kgfast.eval.host import host_model
-from kgfast.eval.index import Index, check_index, panels_of
+from kgfast.eval.index import Index, check_index
 from kgfast.eval.predictions import Predictions
-from kgfast.eval.streamed_topk import (
-    Search,
-    cut_of,
-    listed_topk,
-    queries_at_once,
-    streamed_topk,
-)
-from kgfast.eval.streaming import check_limits, entity_table, local_model
-from kgfast.graph import KnownTriples, TypeConstraints, names_of
+from kgfast.eval.rows import check_limits, entity_table, local_model
+from kgfast.eval.search import Search, answers, answers_of_file
+from kgfast.graph import KnownTriples, names_of
 from kgfast.graph.memory import memory_limit
-from kgfast.kernels.checks import NonFiniteError
-from kgfast.kernels.operands import Known, Lists, Operands, Prepared
-from kgfast.models.base import Side, candidates_at, operator_width
-from kgfast.models.evaluated import evaluated_queries
-from kgfast.models.relations import blocks_at
-from kgfast.ops import run
-from kgfast.ops.checks import check_queries
-from kgfast.ops.differentiable import full_precision
-from kgfast.ops.topk import check_k
+from kgfast.models.base import operator_width
 from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar, sweep_bar
 
@@ -144,203 +122,31 @@ def topk(
     side, name, anchors, others = asked_for(model, heads, relations, tails, names)
     size = checked_batch_size(batch_size, model)
     excluded = excluded_of(exclude, side, anchors, model, names)
-    if excluded is not None:
-        size = min(size, excluded.batch_size())
     table = entity_table(model)
     check_limits(table, max_memory, partial)
     if table is not None and side == "relation":
-        model = local_model(model, table, torch.cat([anchors, others]).cpu())
-    elif table is not None:
+        model, table = local_model(model, table, torch.cat([anchors, others]).cpu()), None
+    if table is not None:
+        anchors, others = anchors.cpu(), others.cpu()
         if excluded is not None:
             raise ValueError(
                 "exclude: the entities of this model are read from files, in blocks; known= and "
                 "candidate_ids= leave answers out there"
             )
-        asked = anchors.cpu(), others.cpu()
-        every = candidates_of_sides(candidate_ids, (side,), len(anchors), model, names)[side]
-        whole = None if dims is None else operator_width(model, dims)
-        inquiry = Search(model, table, side, name, *asked, k, known, every, (dims, whole))
-        found = _from_file(inquiry, (max_memory, partial), pad=pad, progress=progress)
-        return Predictions(*found, *asked, side, vocabulary=names)
-    with (
-        evaluating(model),
-        torch.no_grad(),
-        progress_bar(progress, "predicting", len(anchors)) as advance,
-    ):
-        given = candidates_of_sides(candidate_ids, (side,), len(anchors), model, names)[side]
-        ids = given if isinstance(given, Tensor) else None
-        width = None if dims is None else operator_width(model, dims)
-        crop = None if width is None else (width,)
-        pool = candidate_pool(model, side, ids, dims, crop, index)
-        search = _Search(model, side, name, k, known, excluded, pool, dims, crop, pad, given)
-        is_shared = given is None or isinstance(given, Tensor)
-        check_k(k, search.num_candidates if len(anchors) and not pad and is_shared else None)
-        if isinstance(given, ListedCandidates):
-            size = min(size, given.batch_size())
-        parts, first = [], 0
-        for some, their in zip(anchors.split(size), others.split(size), strict=True):
-            parts.append(search.run(first, some, their))
-            advance(len(some))
-            first += len(some)
-    scores, ids = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
-    device = ids.device
-    return Predictions(scores, ids, anchors.to(device), others.to(device), side, vocabulary=names)
-
-
-def _from_file(
-    search: Search, limits: tuple[Any, Any], *, pad: bool, progress: bool
-) -> tuple[Tensor, Tensor]:
-    """Scores and ids where entities are a table in files."""
-    table, given, count = search.table, search.given, len(search.anchors)
-    is_shared = given is None or isinstance(given, Tensor)
-    most = len(table) if given is None else len(given) if isinstance(given, Tensor) else 0
-    check_k(search.k, most if count and not pad and is_shared else None)
-    limit = memory_limit(limits[0])
-    with evaluating(search.model), torch.no_grad():
-        rows = -(-count // queries_at_once(search, cut_of(search, limit))) * len(table)
-        with sweep_bar(progress, "predicting", rows, table.shape[1], table.row_bytes) as advance:
-            if isinstance(given, ListedCandidates):
-                scores, ids = listed_topk(search, limit, advance)
-            else:
-                scores, ids = streamed_topk(search, limit, limits[1], advance)
-    if not pad:
-        check_full(ids, search.query_in_words)
-    return scores, ids
-
-
-def candidate_pool(
-    model: Any,
-    side: Side,
-    ids: Tensor | None,
-    dim: int | None,
-    crop: tuple[int] | None,
-    index: Index | None = None,
-) -> Prepared | BlockPool:
-    """The checked candidates of a side: a table, or blocks of scores."""
-    scorer = blocks_at(model, side, dim)
-    if scorer is not None:
-        return BlockPool.of(scorer, side, ids)
-    candidates = candidates_at(model, side, dim)
-    panels = panels_of(index, model, candidates, side, dim)
-    return prepared_candidates(model, candidates, ids, crop, panels=panels)
-
-
-@dataclass(frozen=True)
-class _Search:
-    """What the batches of one call share."""
-
-    model: Any
-    side: Side
-    name: str  # of the argument that the anchors are
-    k: int
-    known: KnownTriples | None
-    excluded: Excluded | None
-    pool: Prepared | BlockPool
-    dim: int | None  # the crop of the model
-    crop: tuple[int] | None  # that of the operator
-    pad: bool
-    given: Given
-
-    @property
-    def device(self) -> torch.device:
-        """Where the candidates are."""
-        if isinstance(self.pool, BlockPool):
-            return self.pool.scorer.device
-        return self.pool.table.device
-
-    @property
-    def num_candidates(self) -> int:
-        """How many there are before answers are left out."""
-        return self.pool.num_candidates
-
-    def run(self, first: int, anchors: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and ids of the queries from row ``first`` on, ``[B, k]``."""
-        rows = range(first, first + len(anchors))
-        if isinstance(self.given, TypeConstraints) and rows:
-            return self._run_by_relation(first, anchors, relations)
-        if not isinstance(self.given, ListedCandidates):
-            return self._run_part(rows, anchors, relations, self.pool)
-        num_rows = self.model.num_relations if self.side == "relation" else self.model.num_entities
-        lists = self.given.lists(first, first + len(anchors), num_rows, self.device)
-        if not isinstance(self.pool, BlockPool):
-            return self._run_part(rows, anchors, relations, self.pool, lists)
-        parts = [self._run_part(rows[:0], anchors[:0], relations[:0], self.pool)]
-        for row in range(len(rows)):  # a function is asked for one list at a time
-            one, pool = slice(row, row + 1), replace(self.pool, ids=lists.row(row))
-            parts.append(self._run_part(rows[one], anchors[one], relations[one], pool))
-        parts = parts[1:] or parts
-        scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
-        return scores, ids
-
-    def _run_by_relation(
-        self, first: int, anchors: Tensor, relations: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The same where each relation has its candidates."""
-        assert isinstance(self.given, TypeConstraints)
-        on_host = relations.cpu()
-        order = on_host.argsort(stable=True)
-        parts = []
-        for part, relation in runs_of(on_host[order]):
-            allowed = self.given.candidates(relation, self.side).to(self.device)
-            if isinstance(self.pool, BlockPool):
-                pool: Prepared | BlockPool = replace(self.pool, ids=allowed)
-            else:
-                pool = self.pool.only(allowed)
-            own = order[part].to(anchors.device)
-            rows = (first + order[part]).tolist()
-            parts.append(self._run_part(rows, anchors[own], relations[own], pool))
-        scores, ids = (torch.cat(column) for column in zip(*parts, strict=True))
-        back = order.argsort().to(self.device)
-        return scores[back], ids[back]
-
-    def _run_part(
-        self,
-        rows: Sequence[int],
-        anchors: Tensor,
-        relations: Tensor,
-        pool: Prepared | BlockPool,
-        lists: Lists | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Scores and ids of queries ``rows [B]``, which share their candidates or have lists."""
-        anchors, relations = anchors.to(self.device), relations.to(self.device)
-        known = None
-        if self.known is not None:
-            known = Known(*self.known.exclude(anchors, relations, self.side))
-        if self.excluded is not None:
-            known = together(known, self.excluded.of(rows, self.device))
-        if isinstance(pool, BlockPool):
-            scores, ids = pool.topk(Queries(anchors, relations), self.k, known)
+    given = candidates_of_sides(candidate_ids, (side,), len(anchors), model, names)[side]
+    crop = {dims: None if dims is None else operator_width(model, dims)}
+    asked = side, name, anchors, others
+    search = Search(model, *asked, k, known, given, crop, size, excluded, pad)
+    with evaluating(model), torch.no_grad():
+        if table is None:
+            ids = given if isinstance(given, Tensor) else None
+            source = source_in_memory(model, side, crop, ids, index=index)
+            with progress_bar(progress, "predicting", len(anchors)) as advance:
+                scores, best = answers(search, source, search.size(size), done=advance)
         else:
-            scores, ids = self._swept(pool, rows, (anchors, relations), known, lists)
-        known_answers = 0 if known is None else len(known.indices)
-        may_lack = lists is not None or self.k > pool.num_candidates - known_answers
-        if may_lack and not self.pad:
-            check_full(ids, self._query(rows, (anchors, relations)))
-        return scores, ids
-
-    def _swept(
-        self,
-        pool: Prepared,
-        rows: Sequence[int],
-        asked: tuple[Tensor, Tensor],
-        known: Known | None,
-        lists: Lists | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Those of queries against a table."""
-        queries = full_precision(evaluated_queries(self.model, *asked, self.side, self.dim))
-        check_queries(queries, pool)
-        operands = Operands(queries, pool, self.crop)
-        checks = run.checks_for(self.device)
-        try:
-            scores, ids = run.topk(operands, self.k, known, checks, lists)
-        except NonFiniteError:
-            check_finite_queries(queries, self._query(rows, asked))
-            raise
-        return (scores, ids) if self.crop is None else (scores[0], ids[0])
-
-    def _query(self, rows: Sequence[int], asked: tuple[Tensor, Tensor]) -> Callable[[int], str]:
-        """What says each of some queries in words."""
-        anchors, others = asked
-        return lambda row: query_in_words(
-            self.side, self.name, rows[row], anchors[row], others[row]
-        )
+            sizes, limits = (table.shape[1], table.row_bytes), (memory_limit(max_memory), partial)
+            scores, best = answers_of_file(
+                search, table, limits, lambda rows: sweep_bar(progress, "predicting", rows, *sizes)
+            )
+    device = best.device
+    return Predictions(scores, best, anchors.to(device), others.to(device), side, vocabulary=names)

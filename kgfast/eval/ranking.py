@@ -14,12 +14,12 @@ from kgfast.eval.batches import (
     evaluating,
 )
 from kgfast.eval.candidate_ids import Given, candidates_of_sides
+from kgfast.eval.counting import FileCounts, Ranking, count_side, source_in_memory
 from kgfast.eval.host import host_model
 from kgfast.eval.index import Index, check_index
 from kgfast.eval.ranks import GroupedRanks, Ranks
-from kgfast.eval.side_counts import KINDS, Crops, Plan, SideCounts, groups
-from kgfast.eval.streamed_ranks import StreamedRanks
-from kgfast.eval.streaming import check_limits, entity_table
+from kgfast.eval.rows import check_limits, entity_table
+from kgfast.eval.sources import Crops
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.memory import memory_limit
 from kgfast.graph.named import Names
@@ -165,7 +165,7 @@ def rank(
     hrt = as_triples_tensor(
         triples, num_entities=model.num_entities, num_relations=model.num_relations
     )
-    plan = Plan(
+    plan = Ranking(
         model,
         hrt.cpu(),
         filtering,
@@ -176,29 +176,65 @@ def rank(
         names,
         index,
     )
-    widths = _crop_widths(model, dims)
-    table = entity_table(model)
+    table, crops = entity_table(model), _crop_groups(model, dims)
     check_limits(table, max_memory, partial)
-    total = len(plan.hrt) * len(plan.sides) * len(widths)
-    results: dict[int | None, Ranks] = {}
     with evaluating(model), torch.no_grad():
-        if table is not None:
-            passes = _passes(model, widths)
-            stream = StreamedRanks(plan, table, passes, memory_limit(max_memory))
-            width, row_bytes = table.shape[1], table.row_bytes
-            with (
-                stream.keeping(partial),
-                sweep_bar(progress, "ranking", stream.num_rows, width, row_bytes) as advance,
-            ):
-                for crops, counts in zip(passes, stream.count(advance), strict=True):
-                    results |= _results(plan, crops, counts)
-        else:
+        if table is None:
+            total = len(plan.hrt) * len(plan.sides) * sum(map(len, crops))
             with progress_bar(progress, "ranking", total) as advance:
-                for crops in _passes(model, widths):
-                    results |= _rank_crops(plan, crops, advance)
+                results = [_count(plan, group, advance) for group in crops]
+        else:
+            file = FileCounts(plan, table, crops, memory_limit(max_memory))
+            sizes = table.shape[1], table.row_bytes
+            results = file.count(partial, lambda rows: sweep_bar(progress, "ranking", rows, *sizes))
+    found = {
+        dim: ranks_of(
+            counts, plan.hrt, plan.sides, filtering, names, is_filtered=filtering is not None
+        )
+        for group, result in zip(crops, results, strict=True)
+        for dim, counts in zip(group, result.unbind(1), strict=True)
+    }
     if isinstance(dims, Sequence):
-        return GroupedRanks("dim", {dim: results[dim] for dim in dims})
-    return results[dims]
+        return GroupedRanks("dim", {dim: found[dim] for dim in dims})
+    return found[dims]
+
+
+def _count(plan: Ranking, crops: Crops, advance: Any) -> Tensor:
+    """Count all sides in memory, for the crops that share a sweep, ``[6, C, T, S]``."""
+    counts = plan.room(len(crops))
+    for column, side in enumerate(plan.sides):
+        given = plan.candidates[side]
+        ids = given if isinstance(given, Tensor) else None
+        options: dict[str, Any] = {"allows_nan": plan.allows_nan, "index": plan.index}
+        source = source_in_memory(plan.model, side, crops, ids, **options)
+        count_side(plan, source, counts[..., column], advance)
+        del source  # and the factor of its candidates, before the next is made
+    return counts
+
+
+def ranks_of(
+    counts: Tensor,
+    hrt: Tensor,
+    sides: tuple[Side, ...],
+    known: KnownTriples | None,
+    names: Names,
+    *,
+    is_filtered: bool = True,
+) -> Ranks:
+    """Return the result of one crop, from its counts ``[6, T, S]``."""
+    raw = Ranks(counts[0], counts[1], counts[5], sides, hrt, vocabularies=names)
+    if not is_filtered:
+        return raw
+    return Ranks(
+        counts[0] - counts[2],
+        counts[1] - counts[3],
+        counts[5] - counts[4],
+        sides,
+        hrt,
+        raw=raw,
+        known=known,
+        vocabularies=names,
+    )
 
 
 def _given_of(
@@ -236,57 +272,14 @@ def _check_choices(sides: Sequence[Side], nan: str) -> None:
         raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
 
 
-def _crop_widths(model: Any, dims: int | Sequence[int] | None) -> Crops:
-    """Crop of the model -> crop of the operator (None: full width)."""
+def _crop_groups(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:
+    """Return the crops that each sweep serves: all, or each alone if its operands are its own."""
     if dims is None:
-        return {None: None}
+        return [{None: None}]
     crops = list(dims) if isinstance(dims, Sequence) else [dims]
     if not crops:
         raise ValueError("dims must name at least one crop width")
-    return {dim: operator_width(model, dim) for dim in crops}
-
-
-def _passes(model: Any, widths: Crops) -> list[Crops]:
-    """The crops that one sweep serves: all, or each alone where its operands are its own."""
+    widths: Crops = {dim: operator_width(model, dim) for dim in crops}
     if is_nested(model) and None not in widths.values():
         return [widths]
     return [{dim: width} for dim, width in widths.items()]
-
-
-def _rank_crops(plan: Plan, crops: Crops, advance: Any) -> dict[int | None, Ranks]:
-    """All sides of the crops that share a sweep."""
-    # Greater, equal, both of the excluded; known answers among the candidates, and all of these.
-    counts = torch.empty(
-        (KINDS, len(crops), len(plan.hrt), len(plan.sides)), dtype=torch.int64, device="cpu"
-    )
-    for column, side in enumerate(plan.sides):
-        one_side = SideCounts(plan, side, crops)
-        for batches in groups(plan, side):
-            counts[:, :, torch.cat(batches), column] = one_side.count(batches, advance)
-        del one_side  # and the factor of its candidates, before the next is made
-    return _results(plan, crops, counts)
-
-
-def _results(plan: Plan, crops: Crops, counts: Tensor) -> dict[int | None, Ranks]:
-    """The result of each crop, from the counts ``[6, C, T, S]``."""
-    return {
-        dim: _as_ranks(plan, of_crop) for dim, of_crop in zip(crops, counts.unbind(1), strict=True)
-    }
-
-
-def _as_ranks(plan: Plan, counts: Tensor) -> Ranks:
-    """The result of one crop, from its counts ``[6, T, S]``."""
-    total = counts[5]
-    if plan.known is None:
-        return Ranks(*(counts[0], counts[1], total, plan.sides, plan.hrt), vocabularies=plan.names)
-    raw = Ranks(counts[0], counts[1], total, plan.sides, plan.hrt)
-    return Ranks(
-        counts[0] - counts[2],
-        counts[1] - counts[3],
-        total - counts[4],
-        plan.sides,
-        plan.hrt,
-        raw=raw,
-        known=plan.known,
-        vocabularies=plan.names,
-    )

@@ -117,7 +117,7 @@ def test_blocks_are_asked_for_once_where_there_is_room(monkeypatch):
     triples = random_triples(20, N, 1)
     rank(scorer, triples, sides=("tail",))
     assert len(function.calls) == 5
-    monkeypatch.setattr("kgfast.eval.blocks._KEPT", 0)
+    monkeypatch.setattr("kgfast.eval.functions._KEPT", 0)
     function.calls.clear()
     again = rank(scorer, triples, sides=("tail",))
     assert 5 < len(function.calls) <= 10

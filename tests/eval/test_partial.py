@@ -16,7 +16,7 @@ import torch
 
 import kgfast
 from kgfast import RotatE, tables
-from kgfast.eval import partial, passes
+from kgfast.eval import partial, rows
 from support.ranked_models import random_triples
 from support.streamed import KNOWN, SMALL, TRIPLES, D, N, R, rotate, same
 
@@ -44,13 +44,13 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path, monkeypatch, count):
         with pytest.raises(KeyboardInterrupt):
             kgfast.rank(stored, TRIPLES, **options)
     assert len(kept) == count
-    read, original = [], passes.prefetched
+    read, original = [], rows.prefetched
 
     def counted(table, ranges, *rest, **options):
         read.extend(stop - start for start, stop in ranges)
         return original(table, ranges, *rest, **options)
 
-    monkeypatch.setattr(passes, "prefetched", counted)
+    monkeypatch.setattr(rows, "prefetched", counted)
     # the passes are those of the first call, whatever memory there is now
     found = kgfast.rank(stored, TRIPLES, **options | {"max_memory": "1GiB"})
     same(found, kgfast.rank(model, TRIPLES, known=KNOWN))

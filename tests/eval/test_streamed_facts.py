@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kgfast import top_facts
+from kgfast.eval import partial
 from support.ranked_models import MODELS
 from support.streamed import KNOWN, SMALL, D, N, R, in_file
 
@@ -36,3 +37,34 @@ def test_of_a_table_with_a_nan(tmp_path):
         top_facts(stored, k=3, heads=[47], max_memory=SMALL)
     with pytest.raises(ValueError, match="tensors are read in place"):
         top_facts(model, k=3, max_memory=SMALL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_a_search_goes_on_where_it_was_stopped(tmp_path, monkeypatch, count, dtype):
+    model = MODELS["distmult"](N, R, D, 0).to(dtype)
+    model.entity.data = model.entity.data[torch.arange(N) % 9].contiguous()  # ties
+    stored, save, kept = in_file(model, tmp_path), partial.Partial.save, []
+    options = {"k": 70, "known": KNOWN}
+    files = {"max_memory": SMALL, "partial": tmp_path / "facts"}
+
+    def stopped(self, *args):
+        if len(kept) == count:
+            raise KeyboardInterrupt
+        kept.append(args[0])
+        save(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partial.Partial, "save", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            top_facts(stored, **options, **files)
+    expected = top_facts(model, **options)
+    for _ in range(2):  # goes on; and reads what is finished
+        found = top_facts(stored, **options, **files | {"max_memory": "1GiB"})
+        assert torch.equal(found.triples, expected.triples)
+        assert torch.equal(found.scores, expected.scores)
+        assert found.scores.dtype == expected.scores.dtype
+    assert len(list((tmp_path / "facts").glob("pass-*.npz"))) > 2
+    for change in ({"k": 69}, {"known": None}, {"heads": [1]}, {"tails": [1, 2]}):
+        with pytest.raises(ValueError, match="is of another call"):
+            top_facts(stored, **options | change, **files)

@@ -5,7 +5,7 @@ import torch
 
 import kgfast
 from kgfast import MED, RSCF, ConvE, Reciprocal, RotatE, tables
-from kgfast.eval import streamed_ranks
+from kgfast.eval import rows
 from kgfast.graph import TypeConstraints
 from support.ranked_models import MODELS
 from support.streamed import KNOWN, SMALL, TRIPLES, D, N, R, in_file, rotate, same
@@ -104,23 +104,24 @@ def test_lists_read_each_row_once_for_all_queries(tmp_path, monkeypatch):
 
 def test_a_small_limit_makes_blocks_and_passes(tmp_path, monkeypatch):
     _, stored = rotate(tmp_path)
-    cuts = []
-    original = streamed_ranks.sweep
+    passes = []  # the rows of a block, and whether pages are given back
+    original = rows.prefetched
 
-    def seen(table, cut, *rest):
-        cuts.append((cut.block_rows, cut.per_pass, cut.gives_back))
-        return original(table, cut, *rest)
+    def seen(table, ranges, *, gives_back):
+        passes.append((ranges[0][1] - ranges[0][0], gives_back))
+        return original(table, ranges, gives_back=gives_back)
 
-    monkeypatch.setattr(streamed_ranks, "sweep", seen)
+    monkeypatch.setattr(rows, "prefetched", seen)
     kgfast.rank(stored, TRIPLES, max_memory=SMALL)
+    num_passes = len(passes)
     kgfast.rank(stored, TRIPLES, max_memory="2 KiB")
-    assert len(set(cuts)) == 2
-    (rows, queries, gives_back), last = cuts[0], cuts[-1]
-    assert 3 * rows < N
-    assert queries < 2 * len(TRIPLES)
+    assert len(set(passes)) == 2
+    (block_rows, gives_back), last = passes[0], passes[-1]
+    assert 3 * block_rows < N
+    assert 1 < num_passes < len(passes) - num_passes
     assert not gives_back
-    assert last[2], "a file larger than the limit is given back"
-    assert last[0] < rows
+    assert last[1], "a file larger than the limit is given back"
+    assert last[0] < block_rows
     with pytest.raises(ValueError, match=r"max_memory must be at least .* bytes here"):
         kgfast.rank(stored, TRIPLES, max_memory=100)
 

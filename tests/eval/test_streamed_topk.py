@@ -86,6 +86,10 @@ def test_candidates_of_every_kind(tmp_path, kind):
     options = {"heads": HEADS, "relations": RELATIONS, "known": KNOWN, "candidate_ids": given}
     options |= {"k": 6, "pad": True}
     same(kgfast.topk(stored, max_memory=SMALL, **options), kgfast.topk(model, **options))
+    in_memory = model.with_entity(kgfast.tables.open(model.entity.detach()))
+    for table, folder in ((stored, "of file"), (in_memory, "of memory")):
+        found = kgfast.topk(table, max_memory=SMALL, partial=tmp_path / folder, **options)
+        same(found, kgfast.topk(model, **options))
     for one in (stored, model):
         with pytest.raises(ValueError, match=r"k must be at most .* left to each query|k must be"):
             kgfast.topk(one, **options | {"k": 18, "pad": False})
@@ -146,3 +150,12 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     same(kgfast.topk(stored, **one, partial=tmp_path / "one"), kgfast.topk(model, **one))
     with pytest.raises(ValueError, match="is of another call"):
         kgfast.rank(stored, TRIPLES, **files)
+
+
+def test_what_is_finished_has_the_dtype_of_the_scores(tmp_path):
+    model = MODELS["rotate"](N, R, D, 0).double()
+    stored = in_file(model, tmp_path)
+    options = {"heads": HEADS, "relations": RELATIONS, "k": 4}
+    for _ in range(2):  # the second call reads what the first one kept
+        found = kgfast.topk(stored, **options, partial=tmp_path / "top")
+        same(found, kgfast.topk(model, **options))

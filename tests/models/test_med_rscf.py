@@ -143,13 +143,13 @@ def test_ranks_with_filters_equal_those_of_the_formula(kind):
 @pytest.mark.parametrize("crop", ["prefix", "split"])
 def test_each_crop_around_rscf_is_a_sweep(crop, monkeypatch):
     """As docs/reports.md says; without RSCF one sweep serves all prefixes."""
-    served, own = [], ranking._rank_crops
+    served, own = [], ranking._count
 
-    def rank_crops(plan, crops, advance):
+    def count(plan, crops, advance):
         served.append(list(crops))
         return own(plan, crops, advance)
 
-    monkeypatch.setattr(ranking, "_rank_crops", rank_crops)
+    monkeypatch.setattr(ranking, "_count", count)
     dims = [D // 2, D]
     for inner in (RSCF(base("rotate")), base("rotate")):
         rank(MED(inner, dims, crop=crop), TRIPLES, dims=dims)

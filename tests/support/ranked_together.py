@@ -39,9 +39,9 @@ def tables_with_nan() -> tuple[Tensor, Tensor]:
 
 def of_files(rank: int) -> Any:
     """Ranks of shards that are read in blocks, and the longest of these."""
-    from kgfast.distributed import held
+    from kgfast.eval import rows
 
-    held._BLOCK_BYTES = 10 * 8 * DIM
+    rows.PART_BYTES = 10 * 8 * DIM
     entity, relation = tables_with_nan()
     graph = example()
     first, last = ((0, 33), (33, 97))[rank]
@@ -263,3 +263,40 @@ def without_one(how: str, rank: int) -> None:
 
         type(model).queries = leave
     distributed.rank(model, graph.hrt, batch_size=8, timeout=4)
+
+
+def given_of(kind: str) -> Any:
+    """Candidates of the example's queries."""
+    hrt = example().hrt
+    generator = torch.Generator().manual_seed(5)
+    lists = torch.stack([torch.randperm(N, generator=generator)[:9] for _ in hrt])
+    lists[3, 4:] = -1
+    return {
+        "constraints": kgfast.TypeConstraints.from_triples(hrt),
+        "lists": lists,
+        "csr": (torch.arange(0, 9 * len(hrt) + 1, 9), torch.arange(88, 97).repeat(len(hrt))),
+        "by side": {"head": torch.tensor([3, 60, 5]), "tail": lists},
+    }[kind]
+
+
+def among_candidates(kinds: list[str], spans: list[tuple[int, int]], rank: int) -> list[Any]:
+    """Ranks and answers of a process, among candidates of each kind."""
+    graph, model, found = example(), model_of("RotatE", spans[rank]), []
+    heads, relations, _ = graph.hrt.T
+    for kind in kinds:
+        options: dict[str, Any] = {"known": graph.known, "candidate_ids": given_of(kind)}
+        options |= {"batch_size": 7, "timeout": 30}
+        found.append(distributed.rank(model, graph.hrt, **options))
+        asked = {"heads": heads, "relations": relations, "k": 6, "pad": True}
+        found.append(distributed.topk(model, **asked, **options))
+    return found
+
+
+def filtered_shards(spans: list[tuple[int, int]], rank: int) -> Any:
+    """Ranks and answers of RSCF, whose candidates have a factor of their own rows."""
+    first, last = spans[rank]
+    whole = kgfast.RSCF(model_of("RotatE"), seed=1)
+    shard = Shard(whole.entity.detach()[first:last], start=first, total_rows=N)
+    model, graph = whole.with_entity(shard), example()
+    ranks = distributed.rank(model, graph.hrt, known=graph.known, timeout=30)
+    return ranks, distributed.topk(model, heads=[1, 2], relations=0, k=5, timeout=30)

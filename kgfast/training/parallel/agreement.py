@@ -3,8 +3,8 @@
 import torch
 
 from kgfast.datasets import Dataset
-from kgfast.distributed.meeting import Meeting
-from kgfast.distributed.team import digest
+from kgfast.eval.meeting import Meeting
+from kgfast.eval.team import digest
 from kgfast.training.config import Config
 from kgfast.training.run_graph import SPLITS, RunGraph
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kgfast.distributed.meeting import Meeting
+from kgfast.eval.meeting import Meeting
 
 
 class Crew:

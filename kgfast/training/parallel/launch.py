@@ -19,7 +19,7 @@ def placed(config: Config) -> tuple[torch.device, Placement]:
         Where processes cannot find each other.
     """
     if dist.is_available():
-        from kgfast.distributed.meeting import announced, num_processes
+        from kgfast.eval.meeting import announced, num_processes
 
         if num_processes() > 1:
             return announced(_placed_together)(config)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kgfast import distributed
 from kgfast.datasets import Dataset
-from kgfast.distributed.meeting import announced
+from kgfast.eval.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
 from kgfast.models import MED, Model

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
-from kgfast.distributed.meeting import announced
+from kgfast.eval.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
 from kgfast.losses.sampled import distinct_ids

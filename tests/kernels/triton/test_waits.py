@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 import kgfast
 from kgfast import losses, ops
-from kgfast.eval import side_counts
+from kgfast.eval import counting, queries
 from kgfast.ops import rank as rank_operator
 from kgfast.ops.registry import Operator
 from kgfast.ops.topk import _topk
@@ -125,8 +125,8 @@ def test_rank_waits_once_a_batch(
     monkeypatch, launches, known_on, has_subset, batch_size, make
 ) -> None:
     """Beside that the host copies the ids of a group of batches there, and its counts back."""
-    monkeypatch.setattr(side_counts, "_GROUP", 20)
-    monkeypatch.setattr(side_counts, "_PINNING", ("meta",))
+    monkeypatch.setattr(counting, "_GROUP", 20)
+    monkeypatch.setattr(queries, "_PINNING", ("meta",))
     triples = torch.randint(7, (40, 3))
     known = None if known_on is None else kgfast.KnownTriples(triples)
     with PretendDevice(1) as device:

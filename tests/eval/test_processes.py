@@ -8,15 +8,18 @@ import torch
 import kgfast
 from kgfast import distributed
 from kgfast.distributed import OtherProcessError
-from kgfast.distributed.held import Held
-from kgfast.distributed.team import _facts_of
+from kgfast.eval.rows import RowReader
+from kgfast.eval.team import facts_of
 from support.gloo import run_together, values
 from support.ranked_together import (
     CANDIDATES,
     EARLY,
+    among_candidates,
     bytes_sent,
     early_failures,
     errors_of,
+    filtered_shards,
+    given_of,
     late,
     of_files,
     results_of,
@@ -30,6 +33,10 @@ from support.shared_out import (
     model_of,
     tables_of,
 )
+
+
+def facts_in_words(model) -> dict[str, str]:
+    return facts_of(model, RowReader.of_part(model.entity, 0, model.num_entities), None)
 
 
 def assert_like_one(name: str, spans: list[tuple[int, int]]) -> None:
@@ -71,6 +78,38 @@ def test_uneven_shards_one_of_them_empty():
 )
 def test_any_number_of_processes(name, spans):
     assert_like_one(name, spans)
+
+
+def test_candidates_of_queries_and_relations():
+    """Of three uneven shards, and of two teams that share the queries."""
+    graph, model = example(), model_of("RotatE")
+    heads, relations, _ = graph.hrt.T
+    kinds = ["constraints", "lists", "csr", "by side"]
+    asked = {"heads": heads, "relations": relations, "k": 6, "pad": True, "known": graph.known}
+    expected = []
+    for kind in kinds:
+        given = given_of(kind)
+        expected.append(kgfast.rank(model, graph.hrt, known=graph.known, candidate_ids=given))
+        expected.append(kgfast.topk(model, candidate_ids=given, **asked))
+    for spans in ([(0, 10), (10, 90), (90, 97)], [(0, 40), (40, 97), (0, 40), (40, 97)]):
+        for found in values(run_together(len(spans), partial(among_candidates, kinds, spans))):
+            for own, other in zip(found, expected, strict=True):
+                if isinstance(own, kgfast.Ranks):
+                    assert_same(own, other)
+                else:
+                    assert torch.equal(own.ids, other.ids)
+                    assert torch.equal(own.scores, other.scores)
+
+
+def test_filtered_models_in_shards():
+    whole, graph = kgfast.RSCF(model_of("RotatE"), seed=1), example()
+    expected = kgfast.rank(whole, graph.hrt, known=graph.known)
+    best = kgfast.topk(whole, heads=[1, 2], relations=0, k=5)
+    spans = [(0, 40), (40, 97)]
+    for ranks, found in values(run_together(2, partial(filtered_shards, spans))):
+        assert_same(ranks, expected)
+        assert torch.equal(found.ids, best.ids)
+        assert torch.equal(found.scores, best.scores)
 
 
 def test_shards_in_one_process_of_its_own_group():
@@ -175,14 +214,14 @@ def test_any_parameter_that_differs_is_noticed(change):
     model, other = (
         kgfast.ConvE.init(9, 2, 16, embedding_height=4, channels=2, seed=0) for _ in range(2)
     )
-    assert _facts_of(Held.of(model)) == _facts_of(Held.of(other))
+    assert facts_in_words(model) == facts_in_words(other)
     change(other)
-    assert _facts_of(Held.of(model)) != _facts_of(Held.of(other))
+    assert facts_in_words(model) != facts_in_words(other)
 
 
 def test_computed_relations_that_differ_are_noticed():
     model = kgfast.DistMult.init(9, 2, 4, seed=0)
-    facts = [_facts_of(Held.of(model.with_relation(model.relation * it))) for it in (1, 1, 2)]
+    facts = [facts_in_words(model.with_relation(model.relation * it)) for it in (1, 1, 2)]
     assert facts[0] == facts[1] != facts[2]
 
 

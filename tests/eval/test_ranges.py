@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.distributed import count_range, held, merge
-from kgfast.distributed.prediction import _best
-from kgfast.distributed.team import teams_of
+from kgfast.distributed import count_range, merge
+from kgfast.eval import rows
+from kgfast.eval.team import teams_of
 from kgfast.tables import Shard
+from support.ranked_together import given_of
 from support.shared_out import FileTable, assert_same, example, model_of
 
 SPANS = [(0, 13), (13, 13), (13, 90), (90, 97)]
@@ -31,12 +32,15 @@ def test_merged_ranges_are_the_ranks(name, backend):
     [
         {"candidate_ids": [3, 5, 50, 96, 20]},
         {"candidate_ids": []},
+        {"candidate_ids": given_of("constraints")},
+        {"candidate_ids": given_of("lists"), "batch_size": 3},
+        {"candidate_ids": given_of("by side")},
         {"dims": 2},
         {"batch_size": 3},
         {"sides": ("head",)},
         {"nan": "worst"},
     ],
-    ids=str,
+    ids=lambda options: str(list(options)),
 )
 def test_options_are_those_of_rank(options):
     graph, model = example(), model_of("RotatE")
@@ -64,7 +68,7 @@ def test_only_known_answers_of_the_range_are_asked_for(monkeypatch):
 def test_rows_of_a_file_are_read_in_blocks(monkeypatch):
     graph, model = example(), model_of("ComplEx")
     table = FileTable(model.entity.detach())
-    monkeypatch.setattr(held, "_BLOCK_BYTES", 10 * 8 * 4)
+    monkeypatch.setattr(rows, "PART_BYTES", 10 * 8 * 4)
     own = kgfast.ComplEx(table, model.relation)
     parts = [count_range(own, graph.hrt, *span, known=graph.known) for span in SPANS]
     assert_same(merge(parts), kgfast.rank(model, graph.hrt, known=graph.known))
@@ -126,8 +130,8 @@ def test_bad_arguments():
         (ValueError, "of 'head' and 'tail'", lambda: count_range(model, [], 0, 5, sides=["x"])),
         (ValueError, "nan must be", lambda: count_range(model, graph.hrt, 0, 5, nan="x")),
         (
-            TypeError,
-            "one list of ids",
+            ValueError,
+            "side 'tail' is ranked and has none",
             lambda: count_range(model, graph.hrt, 0, 5, candidate_ids={"head": [1]}),
         ),
         (
@@ -148,15 +152,6 @@ def test_teams():
     assert teams_of([(0, 0), (0, 9)], 9) == [[1, 0]]
     with pytest.raises(ValueError, match=r"rows 0 \.\. 4 are held by 2 processes"):
         teams_of([(0, 5), (0, 5), (5, 9)], 9)
-
-
-def test_the_best_of_several_answers():
-    nan, inf = float("nan"), float("inf")
-    one = torch.tensor([[1.0, nan, -inf]]), torch.tensor([[7, 9, -1]])
-    other = torch.tensor([[2.0, 1.0, -inf]]), torch.tensor([[8, 3, 2]])
-    scores, ids = _best([one, other], 5)
-    assert ids.tolist() == [[8, 3, 7, 2, 9]]
-    assert scores[0, :4].tolist() == [2.0, 1.0, 1.0, -inf]
 
 
 def test_a_nan_in_a_file_names_file_and_row(tmp_path):

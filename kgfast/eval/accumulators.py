@@ -1,0 +1,151 @@
+"""What is kept of the blocks that queries meet: counts, which add, and the best, which merge."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.eval.queries import CPU, Queries
+from kgfast.eval.sources import CandidateSource
+from kgfast.ops.differentiable import full_precision
+
+KINDS = 6  # of counts: greater, equal, both of the excluded; known answers, and all candidates
+_NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
+
+
+class Accumulator:
+    """What some queries have found so far in the blocks of a source."""
+
+    queries: Queries
+    source: CandidateSource
+
+    @property
+    def state(self) -> list[Tensor]:
+        """What was found, which ``partial=`` keeps."""
+        raise NotImplementedError
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from a state."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """See the queries, whose vectors are made."""
+
+    def take(self, block: Any) -> None:
+        """Add what the queries find in a block."""
+        raise NotImplementedError
+
+
+class CountsSoFar(Accumulator):
+    """How many candidates beat the targets, or equal them: counts of blocks add.
+
+    Attributes
+    ----------
+    counts : Tensor
+        int64 ``[6, C, B]``; the last two kinds are known when the queries are.
+    """
+
+    def __init__(
+        self, queries: Queries, source: CandidateSource, room: Tensor | None = None
+    ) -> None:
+        self.queries, self.source = queries, source
+        if room is None:
+            shape = (KINDS, source.num_crops, len(queries))
+            room = torch.zeros(shape, dtype=torch.int64, device=source.home)
+        self.counts = room
+        self.counts[4], self.counts[5] = queries.sizes(source.num_rows, source.sorted_ids)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """The counts of the four kinds that blocks add to."""
+        return [self.counts[:4]]
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from counts."""
+        self.counts[:4] = state[0]
+
+    def take(self, block: Any) -> None:
+        """Add the counts of a block."""
+        found = self.source.counts(self.queries, block)
+        if found is None:
+            return
+        for sums, values in zip(self.counts, found, strict=False):
+            if self.source.is_whole:
+                sums.copy_(values.reshape(sums.shape))
+            else:
+                sums += values.reshape(sums.shape).to(sums.device)
+
+
+class BestSoFar(Accumulator):
+    """The best answers of queries: those of two blocks are merged by canonical scores.
+
+    Where one block holds all candidates, its answers are as the sweep returns them: scores rounded
+    once. Else they are float64 until the end.
+
+    Attributes
+    ----------
+    scores, ids : Tensor
+        ``[B, k]``; -inf and -1 where there is no candidate.
+    dtype : torch.dtype
+        What the scores are rounded to.
+    """
+
+    def __init__(self, queries: Queries, source: CandidateSource, k: int) -> None:
+        self.queries, self.source, self.k = queries, source, k
+        self.dtype = torch.float32
+        if source.is_whole:
+            return
+        shape = (len(queries), k)
+        self.scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=source.home)
+        self.ids = torch.full(shape, -1, dtype=torch.int64, device=source.home)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """The scores, the ids, and whether scores are of float64 queries."""
+        is_double = self.dtype == torch.float64
+        return [self.scores, self.ids, torch.tensor([is_double], dtype=torch.int64, device=CPU)]
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from answers."""
+        self.scores, self.ids = state[0], state[1]
+        self.dtype = torch.float64 if int(state[2]) else torch.float32
+
+    def begin(self) -> None:
+        """Make queries float64 where blocks are merged: the sweep then rounds no score."""
+        queries = self.queries
+        if queries.vectors is None:
+            return
+        queries.vectors = full_precision(queries.vectors)
+        self.dtype = queries.vectors.dtype
+        if not self.source.is_whole:
+            queries.vectors = queries.vectors.double()
+
+    def take(self, block: Any) -> None:
+        """Keep the best of what was kept and of a block."""
+        found = self.source.best(self.queries, block, self.k)
+        if found is None:
+            return
+        scores, ids = found
+        if self.source.is_whole:
+            self.scores, self.ids = scores, ids
+            return
+        if self.queries.vectors is None and scores.dtype == torch.float64:
+            self.dtype = torch.float64
+        scores, ids = scores.to(self.scores.device, torch.float64), ids.to(self.ids.device)
+        self.keep(torch.cat([self.scores, scores], 1), torch.cat([self.ids, ids], 1))
+
+    def keep(self, scores: Tensor, ids: Tensor) -> None:
+        """Keep the best of some answers ``[B, M]``, of which equal ones stand by ascending id."""
+        order = best_first(scores, ids)[:, : self.k]
+        self.scores.copy_(scores.gather(1, order))
+        self.ids.copy_(ids.gather(1, order))
+        self.scores.masked_fill_(self.ids < 0, -torch.inf)
+
+
+def best_first(scores: Tensor, ids: Tensor) -> Tensor:
+    """Return places from best to worst: by score, and among equals as they stand, by id."""
+    kind = torch.where(scores.isnan(), _NAN, _NUMBER).where(ids >= 0, _MISSING)
+    by_score = scores.nan_to_num(0.0, torch.inf, -torch.inf).argsort(
+        dim=1, descending=True, stable=True
+    )
+    return by_score.gather(1, kind.gather(1, by_score).argsort(dim=1, stable=True))

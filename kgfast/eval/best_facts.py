@@ -1,0 +1,381 @@
+"""The passes of top_facts(): all (h, r) of a slice in batches that ascend, and the best facts.
+
+A threshold rises: the ``k``-th best score so far. Where candidates are in memory, a few queries set
+the threshold before the first batch. Each query is then asked for its best tail, and for more only
+while the last one is above the threshold. For dot products tails stand in classes by their norms,
+and a query whose bound ``|q| max |c|`` is below the threshold is not asked for a class: of trained
+tables that leaves out nearly all of them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.eval.accumulators import Accumulator
+from kgfast.eval.one_pass import Advance, Cut, KeptPass, add_queries, fingerprint_of, run_pass
+from kgfast.eval.partial import Partial
+from kgfast.eval.queries import CPU, Queries, known_answers, mean_answers
+from kgfast.eval.sources import CandidateSource, Found, InMemory, InRows
+from kgfast.graph import KnownTriples
+from kgfast.kernels.operands import Prepared
+from kgfast.ops.differentiable import full_precision
+from kgfast.tables import Rows
+
+_HASHED = 1 << 12  # queries of a fingerprint that are made at once, whatever memory there is
+_SEEDS = 512  # queries that set the first threshold: the most promising
+_SAMPLE = 1 << 16  # of so many
+_ANSWERS = 1 << 20  # that are held at once: 16 MiB
+_DEEPER = 8  # times as many answers, of a query whose last one is above the threshold
+_ROUNDED = 1 + 1e-6  # more than what a product of norms may lose
+_ROWS = 1 << 14  # of a table that are widened at once
+_SLACK = 1e-6  # of the first threshold: what rounding in another batch may take, nearly always
+_CLASSES, _SMALLEST = 16, 256  # of candidates by their norms; candidates of one
+_SORTED = 1 << 21  # candidates whose norms are sorted: 32 MiB; more are one class
+_WORTHWHILE = 0.5  # share of the pairs that classes have to leave
+
+
+class BestFacts:
+    """The best ``k`` triples so far, exactly ordered: by score, then the lowest (h, r, t)."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.scores = torch.empty(0, dtype=torch.float64, device=CPU)
+        self.triples = torch.empty((0, 3), dtype=torch.int64, device=CPU)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are ``k``."""
+        return len(self.scores) == self.k
+
+    @property
+    def worst(self) -> float:
+        """The score of the last one; -inf while there is room."""
+        return float(self.scores[-1]) if self.is_full else -torch.inf
+
+    def add(self, scores: Tensor, triples: Tensor) -> None:
+        """Take in triples, float64 ``[M]`` and int64 ``[M, 3]``, of which none is here yet."""
+        scores = torch.cat([self.scores, scores.cpu()])
+        triples = torch.cat([self.triples, triples.cpu()])
+        if len(scores) > self.k:  # what is below the k-th score needs no order
+            near = scores >= scores.topk(self.k).values[-1]
+            scores, triples = scores[near], triples[near]
+        for column in (2, 1, 0):
+            order = triples[:, column].argsort(stable=True)
+            scores, triples = scores[order], triples[order]
+        order = scores.argsort(stable=True, descending=True)[: self.k]
+        self.scores, self.triples = scores[order], triples[order]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All (h, r) of a slice, in batches that ascend."""
+
+    heads: Tensor
+    relations: Tensor
+    batch_size: int
+
+    def __len__(self) -> int:
+        return len(self.heads) * len(self.relations)
+
+    def batches(self) -> Iterator[Queries]:
+        """Each is later than the one before; within one, heads stand relation by relation."""
+        step = max(1, self.batch_size // max(1, len(self.relations)))
+        for heads in self.heads.split(step) if len(self) else ():
+            for relations in self.relations.split(self.batch_size):
+                own = heads.repeat(len(relations)), relations.repeat_interleave(len(heads))
+                yield _queries(*own)
+
+    def sample(self, count: int) -> Queries:
+        """Return some queries, spread evenly."""
+        step = max(1, len(self) // count)
+        places = torch.arange(0, len(self), step, dtype=torch.int64, device=CPU)[:count]
+        width = max(1, len(self.heads))
+        return _queries(self.heads[places % width], self.relations[places // width])
+
+
+class FactSearch:
+    """One call: what its batches share.
+
+    Parameters
+    ----------
+    source : CandidateSource
+        The tails.
+    grid : Grid
+        The queries (h, r).
+    known : KnownTriples or None
+    k : int
+    """
+
+    def __init__(
+        self, source: CandidateSource, grid: Grid, known: KnownTriples | None, k: int
+    ) -> None:
+        self.source, self.grid, self.known, self.best = source, grid, known, BestFacts(k)
+        self.least = -torch.inf  # a score that k new facts are known to have, or more
+        self.lost = -torch.inf  # a score that earlier batches have k times
+        self.dtype = torch.float32
+        self.classes = [_Class(None)]
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of queries, each of which is a pass."""
+        return sum(1 for _ in self.grid.batches())
+
+    @property
+    def found(self) -> tuple[Tensor, Tensor]:
+        """The triples, and their scores, best first."""
+        return self.best.triples, self.best.scores.to(self.dtype)
+
+    def run(
+        self,
+        done: Callable[[int], None] = lambda count: None,
+        advance: Advance | None = None,
+        kept: Partial | None = None,
+    ) -> None:
+        """Go through all batches.
+
+        Parameters
+        ----------
+        done, advance : callable, optional
+            Told of queries; and of rows and the queries that they met.
+        kept : Partial, optional
+            The folder that keeps what passes find.
+        """
+        source = self.source
+        if not source.num_candidates:
+            return
+        if isinstance(source, InMemory) and len(self.grid):
+            self._seed(source.prepared)
+        self._go_through(done, advance, kept)
+        if self.least > -torch.inf and not self.best.is_full:
+            # The threshold is of queries in other batches, which a model may round otherwise.
+            self.best, self.least, self.lost = BestFacts(self.best.k), -torch.inf, -torch.inf
+            self._go_through(lambda count: None, advance, kept)
+
+    def _go_through(
+        self, done: Callable[[int], None], advance: Advance | None, kept: Partial | None
+    ) -> None:
+        for number, batch in enumerate(self.grid.batches()):
+            if self.best.is_full:
+                self.lost = self.best.worst
+            folder = None if kept is None else KeptPass(kept, number, self.source.num_rows)
+            for queries in batch.batches(self.source.batch_size):
+                part = FactsSoFar(self.asked(queries), self)
+                run_pass([part], kept=folder, advance=advance)
+            done(len(batch))
+
+    def asked(self, queries: Queries) -> Queries:
+        """Return queries where the source is, with their known answers."""
+        home = self.source.home
+        anchors, others = queries.anchors.to(home), queries.others.to(home)
+        known = None
+        if self.known is not None:
+            known = known_answers(self.known, (anchors, others), "tail", home)
+        return replace(queries, anchors=anchors, others=others, known=known)
+
+    def is_below(self, scores: Tensor) -> Tensor:
+        """Return what is not among the best any more: ties with earlier batches are lost."""
+        below = scores < max(self.least, self.best.worst)
+        return below | (scores <= self.lost) if self.lost > -torch.inf else below
+
+    def widened(self, queries: Queries) -> Queries:
+        """Make vectors float64, for which the sweep returns scores that are not rounded."""
+        if queries.vectors is not None:
+            vectors = full_precision(queries.vectors)
+            self.dtype, queries.vectors = vectors.dtype, vectors.double()
+        return queries
+
+    def _seed(self, pool: Prepared) -> None:
+        """Find a first threshold: the k-th best score of a few queries, the most promising ones.
+
+        Then split the candidates into classes, if that is worthwhile.
+        """
+        classes, sample = _classes(pool), self.grid.sample(_SAMPLE)
+        if not classes:
+            return self._set_threshold(pool, self.grid.sample(_SEEDS))
+        parts = sample.batches(self.grid.batch_size)
+        norms = torch.cat([_norms(self._made(part)) for part in parts])
+        kept = classes[0].bounds(norms).topk(min(_SEEDS, len(norms))).indices.sort().values
+        self._set_threshold(pool, sample.where(kept))
+        left = [(~self.is_below(it.bounds(norms))).double().mean() for it in classes]
+        if float(torch.stack(left).mean()) > _WORTHWHILE:
+            classes = [_Class(None, classes[0].reach, max(it.bias for it in classes))]
+        self.classes = classes
+        return None
+
+    def best_of(self, queries: Queries, pool: Prepared, depth: int) -> Found:
+        """Find the best answers to queries among candidates in memory."""
+        found = self.source.best(queries, pool, depth)
+        assert found is not None
+        return found
+
+    def _made(self, queries: Queries) -> Queries:
+        asked = self.asked(queries)
+        self.source.prepare(asked)
+        return self.widened(asked)
+
+    def _set_threshold(self, pool: Prepared, queries: Queries) -> None:
+        """Set it to that of the best answers of some queries."""
+        found = BestFacts(self.best.k)
+        depth = min(found.k, pool.num_candidates)
+        for part in queries.batches(max(1, _ANSWERS // depth)):
+            asked = self._made(part)
+            scores, ids = self.best_of(asked, pool, depth)
+            _add(found, asked, scores, ids, ids >= 0)
+        self.least = found.worst - _SLACK * abs(found.worst) if found.is_full else -torch.inf
+
+
+class FactsSoFar(Accumulator):
+    """Queries of a batch, which take what blocks have above the threshold into the best facts.
+
+    Batches are taken one after the other: each is later than those before.
+    """
+
+    def __init__(self, queries: Queries, search: FactSearch) -> None:
+        self.queries, self.source, self.search = queries, search.source, search
+
+    @property
+    def state(self) -> list[Tensor]:
+        """The best facts so far, with room for ``k``; how many they are, and of which dtype."""
+        search, best = self.search, self.search.best
+        missing = best.k - len(best.scores)
+        facts = len(best.scores), search.dtype == torch.float64
+        return [
+            torch.nn.functional.pad(best.scores, (0, missing)),
+            torch.nn.functional.pad(best.triples, (0, 0, 0, missing)),
+            torch.tensor(facts, dtype=torch.int64, device=CPU),
+        ]
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from the best facts of all passes so far."""
+        count, is_double = state[2].tolist()
+        self.search.best.scores, self.search.best.triples = state[0][:count], state[1][:count]
+        self.search.dtype = torch.float64 if is_double else self.search.dtype
+
+    def begin(self) -> None:
+        """Make queries float64."""
+        self.search.widened(self.queries)
+
+    def take(self, block: Any) -> None:
+        """Take in what a block has above the threshold."""
+        if isinstance(self.source, InMemory):
+            for one in self.search.classes:
+                self._deepen(block, one)
+            return
+        most = min(self.search.best.k, self.source.num_candidates)
+        found = self.source.best(self.queries, block, most)
+        if found is None:
+            return
+        scores, ids = (it.to(self.source.home) for it in found)
+        if self.queries.vectors is None and scores.dtype == torch.float64:
+            self.search.dtype = torch.float64
+        self._add(self.queries, scores.double(), ids)
+
+    def _deepen(self, pool: Prepared, one: "_Class") -> None:
+        """Ask for more and more answers of a class, of queries that may have some."""
+        search, norms = self.search, _norms(self.queries)
+        rows = (~search.is_below(one.bounds(norms))).nonzero()[:, 0]
+        depth, most = 1, pool.num_candidates if one.ids is None else len(one.ids)
+        most = min(search.best.k, most)
+        while len(rows):
+            deeper = []
+            for some in rows.split(max(1, _ANSWERS // depth)):
+                part = self.queries.where(some)
+                part = replace(search.asked(part), ids=one.ids)
+                scores, ids = search.best_of(part, pool, depth)
+                goes_on = ~search.is_below(scores[:, -1]) & (ids[:, -1] >= 0) & (depth < most)
+                # Those come with their deeper answers.
+                self._add(part, scores, torch.where(goes_on[:, None], -1, ids))
+                deeper.append(some[goes_on])
+            rows, depth = torch.cat(deeper), min(_DEEPER * depth, most)
+
+    def _add(self, queries: Queries, scores: Tensor, ids: Tensor) -> None:
+        """Take in answers ``[B, K]`` that are above the threshold."""
+        counted = ~(self.search.is_below(scores) | scores.isnan()) & (ids >= 0)
+        _add(self.search.best, queries, scores, ids, counted)
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Candidates, and what no score with them is above."""
+
+    ids: Tensor | None  # ascending; None: all candidates
+    reach: float = torch.inf  # the largest norm
+    bias: float = 0.0  # the highest
+
+    def bounds(self, norms: Tensor) -> Tensor:
+        """Of queries of some norms, ``[B]``; NaN is above everything."""
+        return norms * (self.reach * _ROUNDED) + self.bias
+
+
+def cut_of(
+    grid: Grid, table: Rows, known: KnownTriples | None, k: int, limit: int, dim: int
+) -> Cut:
+    """Return how a table in files is read within a limit of memory."""
+    first = next(grid.batches(), None)
+    asked = (grid.heads[:0], grid.heads[:0]) if first is None else (first.anchors, first.others)
+    answers = mean_answers(known, asked, "tail")
+    query_bytes = 4 * 8 * table.shape[1] + 6 * 16 * k + 32 * (answers + 1)
+    return Cut.of(table, limit, dim, query_bytes)
+
+
+def fingerprint(search: FactSearch, table: Rows) -> str:
+    """Hash all but the table that the facts depend on."""
+    source, grid, known = search.source, search.grid, search.known
+    assert isinstance(source, InRows)
+    asked = grid.heads, grid.relations, source.sorted_ids, search.best.k
+    checksum = None if known is None else known.checksum
+    found = fingerprint_of("facts", source.model, table, *asked, checksum)
+    found.add(*source.constants())
+    for batch in replace(grid, batch_size=_HASHED).batches():
+        add_queries(found, source, batch.anchors, batch.others)
+    return found.text()
+
+
+def _queries(heads: Tensor, relations: Tensor) -> Queries:
+    rows = torch.arange(len(heads), dtype=torch.int64, device=CPU)
+    return Queries("tail", rows, heads, relations, _words)
+
+
+def _words(queries: Queries, place: int) -> str:
+    """Name a query that is not finite."""
+    head, relation = int(queries.anchors[place]), int(queries.others[place])
+    return (
+        f"head {head} with relation {relation}: the query holds a NaN or an infinity, from the "
+        f"embeddings of its entity or relation or from what filters them"
+    )
+
+
+def _add(best: BestFacts, asked: Queries, scores: Tensor, tails: Tensor, counted: Tensor) -> None:
+    """Take in some of the answers ``[B, K]``."""
+    query, place = counted.nonzero(as_tuple=True)
+    if len(query):
+        triples = [asked.anchors[query], asked.others[query], tails[query, place]]
+        best.add(scores[query, place], torch.stack(triples, 1))
+
+
+def _norms(queries: Queries) -> Tensor:
+    """Return the norms of queries, float64 ``[B]``."""
+    assert queries.vectors is not None
+    return queries.vectors.square().sum(1).sqrt()
+
+
+def _classes(pool: Prepared) -> list[_Class]:
+    """Return candidates of dot products by their norms, the largest first; else none."""
+    count = pool.num_candidates
+    if pool.score.name != "dot" or not count or count > _SORTED:
+        return []
+    ids = pool.sorted_ids
+    if ids is None:
+        ids = torch.arange(count, dtype=torch.int64, device=pool.table.device)
+    rows = (pool.table[part].double() for part in ids.split(_ROWS))
+    norms = torch.cat([it.square().sum(1).sqrt() for it in rows])
+    size = max(_SMALLEST, -(-count // _CLASSES))
+    classes = []
+    for order in norms.argsort(descending=True).split(size):
+        own = ids[order].sort().values
+        bias = 0.0 if pool.whole_bias is None else float(pool.whole_bias[own].double().max())
+        classes.append(_Class(own, float(norms[order].max()), bias))
+    return classes

@@ -1,0 +1,178 @@
+"""Scores that come in blocks, of functions: counted, or sorted out, as those of every model.
+
+Exact with respect to the scores: they are compared as float64. Memory: a few ``[B, block]`` tensors
+of float64, and up to 16 MiB of scores that would be asked for twice.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from kgfast.eval.queries import Queries
+from kgfast.eval.sources import CandidateSource, Found, Part
+from kgfast.kernels.operands import Counts
+from kgfast.models.base import Side
+from kgfast.models.blocks import Block, BlockScorer
+from kgfast.ops.checks import check_ids, check_unique
+
+_KEPT = 16 << 20  # bytes of scores of one batch that are kept for the second pass
+
+
+class Scored(CandidateSource):
+    """The candidates of a side of functions that score them, one function a crop.
+
+    Parameters
+    ----------
+    scorers : sequence of BlockScorer
+        They differ in the crop alone.
+    side : {"head", "relation", "tail"}
+    ids : Tensor, optional
+        In any order: only these are candidates.
+    allows_nan : bool
+        Whether NaN ranks last instead of being an error.
+    """
+
+    has_lists = False
+
+    def __init__(
+        self,
+        scorers: Sequence[BlockScorer],
+        side: Side,
+        ids: Tensor | None = None,
+        *,
+        allows_nan: bool = False,
+    ) -> None:
+        self.scorers, self.side = scorers, side
+        scorer = self.scorer = scorers[0]
+        self.num_crops, self.allows_nan = len(scorers), allows_nan or scorer.nan == "worst"
+        self.device = self.home = scorer.device
+        self.num_rows, self.batch_size = scorer.num_candidates(side), scorer.batch_size
+        if ids is not None:
+            if ids.ndim != 1:
+                raise ValueError(f"candidate_ids must have one axis; got shape {list(ids.shape)}")
+            check_ids("candidate_ids", ids, self.num_rows)
+            check_unique("candidate_ids", ids)
+            self.sorted_ids = ids.to(scorer.device).sort().values
+        self._kept: dict[tuple[int, int], Tensor] = {}
+        self._excluded: tuple[Queries, Tensor, Tensor] | None = None
+
+    def passes(self, parts: list[Part]) -> list[list[Part]]:
+        """Return each part alone: blocks are those of its own candidates."""
+        return [[part] for part in parts]
+
+    def prepare(self, queries: Queries) -> None:
+        """Score the targets, each in the block that holds it, float64 ``[C, B]``."""
+        self._kept.clear()
+        if queries.targets is None:
+            return
+        room, scores = _KEPT, []
+        for crop in range(self.num_crops):
+            of_crop, room = self._target_scores(queries, queries.targets, crop, room)
+            scores.append(of_crop)
+        queries.target_scores = torch.stack(scores)
+
+    def blocks(
+        self, parts: Sequence[Queries], first: int
+    ) -> AbstractContextManager[Iterator[Block]]:
+        """Open the blocks of the candidates that one part has."""
+        ids = self._ids_of(parts[0])
+        count = self.num_rows if ids is None else len(ids)
+        numbers = range(-(-count // self.scorer.block))
+        return nullcontext(self.scorer.block_at(it, self.side, ids) for it in numbers)
+
+    def counts(self, queries: Queries, block: Block) -> Counts:
+        """Count what the function scores above the targets, and the same."""
+        targets, thresholds = queries.targets, queries.target_scores
+        assert targets is not None
+        assert thresholds is not None
+        found = Counts(*(torch.zeros_like(thresholds, dtype=torch.int64) for _ in range(4)))
+        other = block.ids != targets[:, None]
+        rows, columns = self._excluded_within(queries, block)
+        for crop, threshold in enumerate(thresholds):
+            scores = self._kept.pop((crop, block.number), None)
+            scores = (self.scores(queries, block, crop) if scores is None else scores).double()
+            beats = (scores > threshold[:, None]) | threshold.isnan()[:, None]
+            found.greater[crop] = (beats & other).sum(1)
+            found.equal[crop] = ((scores == threshold[:, None]) & other).sum(1)
+            values, limits = scores[rows, columns], threshold[rows]
+            beaten = ((values > limits) | limits.isnan()).long()
+            found.greater_excluded[crop].index_add_(0, rows, beaten)
+            found.equal_excluded[crop].index_add_(0, rows, (values == limits).long())
+        return found
+
+    def best(self, queries: Queries, block: Block, k: int) -> Found:
+        """Return all scores of a block, in the dtype of the function, and their ids."""
+        scores = self.scores(queries, block)
+        ids = block.ids.repeat(len(queries), 1)
+        if queries.known is not None:
+            ids[self._excluded_within(queries, block)] = -1
+        return scores, ids
+
+    def scores(self, queries: Queries, block: Block, crop: int = 0) -> Tensor:
+        """Return the scores of a block, as the function of a crop returns them."""
+        asked = queries.anchors, queries.others, block
+        return self.scorers[crop].scores(*asked, allows_nan=self.allows_nan)
+
+    def _ids_of(self, queries: Queries) -> Tensor | None:
+        return self.sorted_ids if queries.ids is None else queries.ids
+
+    def _excluded_within(self, queries: Queries, block: Block) -> tuple[Tensor, Tensor]:
+        """Return rows and columns of a block's scores whose candidates are known answers.
+
+        Targets are not among them.
+        """
+        if self._excluded is None or self._excluded[0] is not queries:
+            self._excluded = queries, *self._all_excluded(queries)
+        _, rows, places = self._excluded
+        ends = [block.first, block.first + len(block.ids)]
+        limits = torch.tensor(ends, dtype=torch.int64, device=places.device)
+        first, last = torch.searchsorted(places, limits).tolist()
+        return rows[first:last], places[first:last] - block.first
+
+    def _all_excluded(self, queries: Queries) -> tuple[Tensor, Tensor]:
+        """Return queries and places of known answers that are candidates, by ascending place."""
+        known = queries.known
+        assert known is not None
+        rows = torch.repeat_interleave(known.indptr.diff())
+        places, inside = _places(known.indices, self._ids_of(queries), self.num_rows)
+        if queries.targets is not None:
+            inside &= known.indices != queries.targets[rows]
+        rows, places = rows[inside], places[inside]
+        order = places.argsort()
+        return rows[order], places[order]
+
+    def _target_scores(
+        self, queries: Queries, targets: Tensor, crop: int, room: int
+    ) -> tuple[Tensor, int]:
+        """Return scores of targets, float64 ``[B]``, and the bytes that are left for blocks.
+
+        Blocks of candidates are kept while there is room; a target that is no candidate has the
+        score that it has among all.
+        """
+        ids = self._ids_of(queries)
+        places, inside = _places(targets, ids, self.num_rows)
+        threshold = torch.empty(len(targets), dtype=torch.float64, device=targets.device)
+        for own, members, at in ((ids, inside, places), (None, ~inside, targets)):
+            numbers = torch.where(members, at // self.scorer.block, -1)
+            for number in numbers[members].unique().tolist():
+                block = self.scorer.block_at(number, self.side, own)
+                scores = self.scores(queries, block, crop)
+                rows = (numbers == number).nonzero()[:, 0]
+                threshold[rows] = scores[rows, at[rows] - block.first].double()
+                size = scores.numel() * scores.element_size()
+                if members is inside and size <= room:
+                    room -= size
+                    self._kept[crop, number] = scores.clone()  # the function may write into it
+        return threshold, room
+
+
+def _places(ids: Tensor, candidates: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+    """Return where ids stand among ascending candidates, and whether they do."""
+    if candidates is None:
+        return ids, (ids >= 0) & (ids < count)
+    if not len(candidates):
+        return torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    places = torch.searchsorted(candidates, ids).clamp_(max=len(candidates) - 1)
+    return places, candidates[places] == ids

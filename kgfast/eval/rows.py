@@ -1,0 +1,233 @@
+"""Rows of a model's entities that are read where they are needed: of files, and of shards."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kgfast.models.base import Candidates, Side, candidates_at, is_nested
+from kgfast.models.blocks import BlockScorer
+from kgfast.models.reciprocal import holder_of
+from kgfast.models.relations import blocks_at
+from kgfast.tables import Rows, as_rows, is_table
+from kgfast.tables.memory import TensorTable
+from kgfast.tables.prefetch import Block, prefetched
+from kgfast.tables.shard import Shard
+
+PART_BYTES = 64 << 20  # of a part of a table, that is read at once
+
+
+def entity_table(model: Any) -> Rows | None:
+    """The table in files that a model's entities are; None of every other model.
+
+    Raises
+    ------
+    ValueError
+        If this process holds only some of the rows.
+    """
+    model = holder_of(model)
+    held = getattr(model, "entity", None)
+    if not is_table(held) and not isinstance(model, nn.Module):
+        held = next((it for it in getattr(model, "__dict__", {}).values() if is_table(it)), None)
+    if not is_table(held):
+        return None
+    if isinstance(held, Shard) and (held.start, held.stop) != (0, held.total_rows):
+        raise ValueError(
+            f"entities are {held!r}: kgfast.distributed ranks the shards of several processes, and "
+            f"kgfast.tables.open([...]) makes one table of those of one process"
+        )
+    return as_rows(held)
+
+
+def check_limits(table: Rows | None, max_memory: Any, partial: Any) -> None:
+    """That what only tables in files take is not given for another model.
+
+    Raises
+    ------
+    ValueError
+        If it is.
+    """
+    for name, value in (("max_memory", max_memory), ("partial", partial)):
+        if table is None and value is not None:
+            raise ValueError(
+                f"{name} is of models whose entities are a kgfast.tables.Table: tensors are read "
+                f"in place, within 64 MiB"
+            )
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Rows ``start .. stop - 1`` of a model's entities, in blocks.
+
+    Attributes
+    ----------
+    entity : Tensor or Rows
+        All entities, or a shard of them.
+    start, stop : int
+        The rows that are candidates.
+    block_rows : int
+        Rows that are read at once.
+    gives_back : bool
+        Whether the system may forget the pages that were read.
+    in_place : bool
+        Whether rows lie in memory, where one block has them all.
+    """
+
+    entity: Any
+    start: int
+    stop: int
+    block_rows: int
+    gives_back: bool = False
+    in_place: bool = False
+
+    @classmethod
+    def of_part(cls, entity: Any, start: int, stop: int) -> "RowReader":
+        """Read a range of rows of a tensor, a table or a shard, whatever memory is free."""
+        held = entity.held if isinstance(entity, Shard) else entity
+        block_rows = max(1, PART_BYTES // (entity.shape[1] * entity.dtype.itemsize))
+        in_place = isinstance(held, Tensor | TensorTable)
+        return cls(entity, start, stop, block_rows, in_place=in_place)
+
+    @property
+    def table(self) -> Rows | None:
+        """Where rows are read; None of a tensor, whose model has them all."""
+        return None if isinstance(self.entity, Tensor) else self.entity
+
+    @property
+    def is_part(self) -> bool:
+        """Whether candidates are a shard or a range of a table."""
+        return isinstance(self.entity, Shard) or not self.is_whole
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the table are candidates."""
+        return (self.start, self.stop) == (0, self.num_rows)
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are, or are handed out."""
+        return torch.device(self.entity.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the rows."""
+        dtype: torch.dtype = self.entity.dtype
+        return dtype
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the whole table."""
+        return int(self.entity.shape[0])
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return int(self.entity.shape[1])
+
+    def holds(self, ids: Tensor) -> Tensor:
+        """Return which ids are among the rows, bool."""
+        return (ids >= self.start) & (ids < self.stop)
+
+    def rows(self, ids: Tensor) -> Tensor | None:
+        """Return rows by their ids in the whole table; None of a tensor."""
+        return None if self.table is None else self.table.rows(ids)
+
+    def blocks(
+        self, first: int, is_needed: Callable[[int, int], bool]
+    ) -> AbstractContextManager[Iterator[Block]]:
+        """Open the blocks from row ``first`` on that are needed, in order."""
+        table = self.table
+        if table is None or self.in_place:
+            own = self._in_place
+            return nullcontext(iter([own] if is_needed(own.start, own.stop) else []))
+        starts = range(max(first, self.start), self.stop, self.block_rows)
+        ranges = [(it, min(it + self.block_rows, self.stop)) for it in starts]
+        ranges = [span for span in ranges if is_needed(*span)]
+        return prefetched(table, ranges, gives_back=self.gives_back)
+
+    @cached_property
+    def _in_place(self) -> Block:
+        """All rows that are candidates, as they lie in memory."""
+        start, stop = self.start, self.stop
+        rows = self.entity[start:stop] if self.table is None else self.table.block(start, stop)
+        return Block(rows, start, stop)
+
+
+class LocalModel:
+    """A model whose queries know the rows of a few entities, by their ids in the whole table.
+
+    Parameters
+    ----------
+    model : Model
+    table : Rows
+        Its entities.
+    ids : Tensor
+        int64: those that queries will ask for.
+    """
+
+    def __init__(self, model: Any, table: Rows, ids: Tensor) -> None:
+        few = ids.unique()
+        self.ids = few.to(table.device)
+        self.model = model.with_entity(table.rows(few))
+        self.num_entities, self.num_relations = model.num_entities, model.num_relations
+        self.score, self.dim, self.nested = model.score, model.dim, is_nested(model)
+        self.query_maker = self.model
+
+    def queries(
+        self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
+    ) -> Tensor:
+        """As of the model; of side relation the second are tails, which are entities too."""
+        is_entity, here = side == "relation", relations.to(self.ids.device)
+        others = self._own(relations) if is_entity else here
+        found: Tensor = self.model.queries(self._own(anchors), others, side, dims=dims)
+        return found
+
+    def candidates(self, side: Side, dims: int | None = None) -> Candidates:
+        """Those of side relation."""
+        return candidates_at(self.model, side, dims)
+
+    def crop_width(self, dim: int) -> int | None:
+        """As of the model."""
+        width: int | None = self.model.crop_width(dim)
+        return width
+
+    def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
+        """What scores relations of a model that has no queries for them."""
+        inner = blocks_at(self.model, side, dims)
+        if inner is None:
+            return None
+        outer, fn = copy.copy(inner), inner.fn
+
+        def scores(anchors: Tensor, others: Tensor, side: Side, ids: Tensor) -> Tensor:
+            return fn(self._own(anchors), self._own(others), side, ids)
+
+        scores.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
+        outer.fn = scores
+        return outer
+
+    def _own(self, ids: Tensor) -> Tensor:
+        return torch.searchsorted(self.ids, ids.to(self.ids.device).contiguous())
+
+
+def local_model(model: Any, table: Rows, ids: Tensor) -> Any:
+    """A model that makes queries of some entities; one of another class makes them itself."""
+    return LocalModel(model, table, ids) if hasattr(model, "with_entity") else model
+
+
+def state_of(model: Any) -> Iterator[Tensor]:
+    """Every tensor that a model holds, but for the table."""
+    model = holder_of(model)
+    if isinstance(model, nn.Module):
+        yield from model.parameters()
+        yield from model.buffers()
+        return
+    for value in getattr(model, "__dict__", {}).values():
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, nn.Module) or hasattr(value, "with_entity"):
+            yield from state_of(value)

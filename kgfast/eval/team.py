@@ -1,0 +1,249 @@
+"""The processes that work on one call: who holds which rows, and what they send each other."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kgfast.eval.accumulators import Accumulator, BestSoFar
+from kgfast.eval.batches import modules_of
+from kgfast.eval.exchange import Exchange, Result
+from kgfast.eval.meeting import Meeting
+from kgfast.eval.queries import CPU, Queries
+from kgfast.eval.rows import RowReader
+from kgfast.eval.sources import InRows
+from kgfast.graph.named import Names
+
+Spans = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Team(Exchange):
+    """The processes that hold the table once between them; other teams serve other queries.
+
+    Attributes
+    ----------
+    meeting : Meeting
+        Of all teams.
+    group : ProcessGroup
+        Of this one.
+    everyone : ProcessGroup
+    share, num_shares : int
+        This team among how many.
+    leads : bool
+        Whether this process is the first of its team.
+    """
+
+    meeting: Meeting
+    group: dist.ProcessGroup
+    everyone: dist.ProcessGroup
+    share: int
+    leads: bool
+    num_shares: int
+
+    @classmethod
+    def of(cls, meeting: Meeting, reader: RowReader, facts: dict[str, str]) -> "Team":
+        """Agree on what is asked for, and on who holds what.
+
+        Raises
+        ------
+        ValueError
+            In all processes: if they differ, hold rows twice, or leave rows out.
+        """
+        spans = meeting.agree(facts, [reader.start, reader.stop])
+        teams = teams_of([(start, stop) for start, stop in spans], reader.num_rows)
+        share = next(i for i, ranks in enumerate(teams) if meeting.rank in ranks)
+        everyone = meeting.group([range(meeting.size)])
+        group = everyone if len(teams) == 1 else meeting.group(teams)
+        leads = meeting.rank == min(teams[share])
+        return cls(meeting, group, everyone, share, leads, len(teams))
+
+    def share_of(self, batches: list[Any]) -> list[Any]:
+        """Return batches, as many as any other team has: the last may be empty."""
+        missing = -len(batches) % self.num_shares
+        return [*batches, *(batches[0][:0] for _ in range(missing))][self.share :: self.num_shares]
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Return what this process makes of its work, once all have done theirs."""
+        return self.meeting.together(work)
+
+    def prepare(self, parts: Sequence[Accumulator]) -> None:
+        """Make the queries of each anchor that is held here, and score the targets that are."""
+        asked = [(part.queries, part.source) for part in parts]
+        made = self.together(lambda: [_vectors(*it) for it in asked])
+        for (queries, source), vectors in zip(asked, made, strict=True):
+            queries.vectors = self._combined(vectors).to(source.device)
+        asked = [it for it in asked if it[0].targets is not None]
+        found = self.together(lambda: [_of_targets(*it) for it in asked]) if asked else []
+        for (queries, source), values in zip(asked, found, strict=True):
+            here = self._combined(values).to(source.device)
+            if queries.lists is None:
+                queries.target_scores = here
+            elif isinstance(source, InRows):
+                queries.target_rows = here.to(source.reader.dtype)
+
+    def join(self, part: Accumulator) -> None:
+        """Merge the best answers of all rows; counts are added once, at the end."""
+        if not isinstance(part, BestSoFar):
+            return
+        parts = (self.meeting.gather(it, self.group) for it in (part.scores, part.ids))
+        scores, ids = (torch.cat(it, 1) for it in parts)
+        by_id = ids.argsort(dim=1, stable=True)
+        part.keep(scores.gather(1, by_id), ids.gather(1, by_id))
+
+    def add(self, counts: Tensor) -> None:
+        """Add the counts of all processes, ``[6, ...]``, in place; the last kind all know."""
+        self.together(lambda: None)
+        self.meeting.sum(counts[:5], self.everyone)
+
+    def _combined(self, values: Tensor) -> Tensor:
+        """Return what one process of the team has, where the others have zeros."""
+        return self.meeting.combine(values, self.group)
+
+    def fill_in(self, values: Tensor) -> None:
+        """Fill in, in place, what other teams found; where they did, this one has zeros."""
+        if self.num_shares == 1:
+            return
+        if not self.leads:  # all of a team found the same
+            values.zero_()
+        self.meeting.together(lambda: None)
+        bits = values.view(torch.int64)
+        self.meeting.sum(bits, self.everyone)
+
+
+def _vectors(queries: Queries, source: Any) -> Tensor:
+    """Return the queries whose anchors are held here, and zeros for others, ``[B, F]``.
+
+    Raises
+    ------
+    ValueError
+        For the first query that is not finite.
+    """
+    assert isinstance(source, InRows)
+    dtype = torch.float64 if source.reader.dtype == torch.float64 else torch.float32
+    vectors = torch.zeros((len(queries), source.query_width), dtype=dtype, device=CPU)
+    here = source.reader.holds(queries.anchors)
+    if bool(here.any()):
+        own = queries.where(here)
+        own.vectors = source.vectors(own.anchors, own.others)
+        if not source.allows_nan:
+            own.check_finite()
+        vectors[here] = own.vectors.to(CPU, dtype)
+    return vectors
+
+
+def _of_targets(queries: Queries, source: Any) -> Tensor:
+    """Return canonical scores of the targets that are held here, and zeros, ``[C, B]``.
+
+    Of queries that have lists: the rows of distinct targets, ``[U, G]``.
+    """
+    assert isinstance(source, InRows)
+    assert queries.targets is not None
+    if queries.lists is not None:
+        return _held_rows(queries.targets.unique(), source.reader)
+    shape = (source.num_crops, len(queries))
+    scores = torch.zeros(shape, dtype=torch.float64, device=CPU)
+    here = source.reader.holds(queries.targets)
+    if bool(here.any()):
+        scores[:, here] = source.target_scores(queries.where(here)).to(CPU)
+    return scores
+
+
+def _held_rows(ids: Tensor, reader: RowReader) -> Tensor:
+    """Return the rows of ids that are held here, and zeros, float32 or float64."""
+    dtype = torch.float64 if reader.dtype == torch.float64 else torch.float32
+    rows, here = torch.zeros((len(ids), reader.width), dtype=dtype, device=CPU), reader.holds(ids)
+    if bool(here.any()):
+        own = reader.rows(ids[here])
+        rows[here] = (reader.entity[ids[here]] if own is None else own).to(CPU, dtype)
+    return rows
+
+
+def teams_of(spans: Spans, total: int) -> list[list[int]]:
+    """Return the processes of each team, of the rows that each process holds.
+
+    Raises
+    ------
+    ValueError
+        If the ranges overlap, leave rows out, or are not held equally often.
+    """
+    holders: dict[tuple[int, int], list[int]] = {}
+    idle = []
+    for rank, (start, stop) in enumerate(spans):
+        if start < stop:
+            holders.setdefault((start, stop), []).append(rank)
+        else:
+            idle.append(rank)
+    check_cover(sorted(holders), total, "shards")
+    sizes = {span: len(ranks) for span, ranks in holders.items()}
+    if len(set(sizes.values())) > 1:
+        most, least = max(sizes, key=lambda s: sizes[s]), min(sizes, key=lambda s: sizes[s])
+        raise ValueError(
+            f"shards: rows {most[0]} .. {most[1] - 1} are held by {sizes[most]} processes, rows "
+            f"{least[0]} .. {least[1] - 1} by {sizes[least]}; each part must be held equally often"
+        )
+    teams = [sorted(ranks) for ranks in zip(*holders.values(), strict=True)] or [[]]
+    for place, rank in enumerate(idle):
+        teams[place % len(teams)].append(rank)
+    return teams
+
+
+def digest(*values: Any) -> str:
+    """Return what two processes compare instead of tensors and names."""
+    found = hashlib.sha256()
+    for value in values:
+        if isinstance(value, Tensor):
+            found.update(f"{value.dtype} {list(value.shape)}".encode())
+            flat = value.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
+            found.update(flat.view(torch.uint8).numpy().tobytes())
+        else:
+            found.update(repr(value).encode())
+    return found.hexdigest()[:12]
+
+
+def names_digest(names: Names) -> str:
+    """Return what two processes compare instead of vocabularies."""
+    return " and ".join(
+        "none" if part is None else f"{len(part):,} names {digest(part.names)}" for part in names
+    )
+
+
+def check_cover(ranges: Sequence[tuple[int, int]], total: int, name: str) -> None:
+    """Check that ascending ranges hold every row once.
+
+    Raises
+    ------
+    ValueError
+        With the first rows that are missing, or held twice.
+    """
+    end = 0
+    for start, stop in [*(span for span in ranges if span[0] < span[1]), (total, total)]:
+        if start > end:
+            raise ValueError(f"{name}: nobody holds rows {end} .. {start - 1} of {total}")
+        if start < end:
+            last = min(stop, end) - 1
+            raise ValueError(f"{name}: rows {start} .. {last} of {total} are held twice")
+        end = stop
+
+
+def facts_of(model: Any, reader: RowReader, dim: int | None) -> dict[str, str]:
+    """Return what must be the same of the models of all processes, in words."""
+    others = [
+        value
+        for module in modules_of(model)
+        for values in (module.named_parameters, module.named_buffers)
+        for name, value in sorted(values(recurse=False))
+        if name != "entity"
+    ]
+    return {
+        "the model": f"{type(model).__name__} of score {model.score}",
+        "the shape of the entity table": f"[{reader.num_rows}, {reader.width}]",
+        "the dtype of the entity table": str(reader.dtype).removeprefix("torch."),
+        "the number of relations": str(model.num_relations),
+        "the crop": str(dim),
+        "the relations and other parameters": digest(*others),
+    }
