@@ -1,5 +1,6 @@
 """The house is as CONTRIBUTING.md draws it: its rooms, tests that mirror them, no circles."""
 
+import ast
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -124,3 +125,12 @@ def test_circles_are_seen(tmp_path):
     assert arrows.cycles(at_once) == []
     together = {name: at_once[name] | later[name] for name in files}
     assert arrows.cycles(together) == [["p.a", "p.b", "p.c"]]
+
+
+def test_no_class_name_stands_for_two_things():
+    homes: dict[str, list[str]] = {}
+    for path in [*ROOT.glob("kgfast/**/*.py"), *ROOT.glob("kernels/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}

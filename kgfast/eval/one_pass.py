@@ -21,7 +21,7 @@ from kgfast.eval.queries import CPU
 from kgfast.eval.rows import RowReader, state_of
 from kgfast.eval.sources import InRows
 from kgfast.tables import Rows
-from kgfast.tables.prefetch import BUFFERS, Block
+from kgfast.tables.prefetch import BUFFERS, RowBlock
 
 _RANGES = 256  # after which what was found is kept, at most
 _SAMPLE = 64  # rows of a table whose files are known by size and time of change
@@ -77,12 +77,12 @@ def _read(
 
 
 def _watched(
-    blocks: Iterator[Block],
+    blocks: Iterator[RowBlock],
     parts: Sequence[Accumulator],
     done: int,
     kept: "KeptPass | None",
     advance: Advance | None,
-) -> Iterator[Block]:
+) -> Iterator[RowBlock]:
     """Yield blocks of rows; tell of each, and keep what was found, when it was taken."""
     queries, num_rows = sum(len(part.queries) for part in parts), parts[0].source.num_rows
     for block in blocks:
@@ -173,7 +173,7 @@ class KeptPass:
             part.restore(own)
         return done
 
-    def is_end(self, block: Block) -> bool:
+    def is_end(self, block: RowBlock) -> bool:
         """Return whether a range ends with a block, after which what was found is kept."""
         step = max(self.folder.block_rows, -(-self.num_rows // _RANGES))
         return block.stop >= self.num_rows or block.stop // step > block.start // step

@@ -33,7 +33,7 @@ from kgfast.graph import shown
 from kgfast.locks import NAME as LOCK
 from kgfast.locks import locked
 from kgfast.tables import Rows
-from kgfast.tables.prefetch import Block, prefetched
+from kgfast.tables.prefetch import RowBlock, prefetched
 
 BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
 _FACTS = "call.json"
@@ -93,7 +93,7 @@ class Partial:
             self._compare(call["fingerprint"] == fingerprint)
         self._checksum = call["checksum"]
 
-    def check(self, block: Block) -> None:
+    def check(self, block: RowBlock) -> None:
         """Check that a block which was read holds the rows that the call began with.
 
         Raises

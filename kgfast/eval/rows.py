@@ -16,7 +16,7 @@ from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import blocks_at
 from kgfast.tables import Rows, as_rows, is_table
 from kgfast.tables.memory import TensorTable
-from kgfast.tables.prefetch import Block, prefetched
+from kgfast.tables.prefetch import RowBlock, prefetched
 from kgfast.tables.shard import Shard
 
 PART_BYTES = 64 << 20  # of a part of a table, that is read at once
@@ -139,7 +139,7 @@ class RowReader:
 
     def blocks(
         self, first: int, is_needed: Callable[[int, int], bool]
-    ) -> AbstractContextManager[Iterator[Block]]:
+    ) -> AbstractContextManager[Iterator[RowBlock]]:
         """Open the blocks from row ``first`` on that are needed, in order."""
         table = self.table
         if table is None or self.in_place:
@@ -151,11 +151,11 @@ class RowReader:
         return prefetched(table, ranges, gives_back=self.gives_back)
 
     @cached_property
-    def _in_place(self) -> Block:
+    def _in_place(self) -> RowBlock:
         """All rows that are candidates, as they lie in memory."""
         start, stop = self.start, self.stop
         rows = self.entity[start:stop] if self.table is None else self.table.block(start, stop)
-        return Block(rows, start, stop)
+        return RowBlock(rows, start, stop)
 
 
 class LocalModel:

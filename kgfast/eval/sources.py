@@ -25,7 +25,7 @@ from kgfast.models.base import Candidates, Side, candidates_at, is_nested
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
-from kgfast.tables.prefetch import Block
+from kgfast.tables.prefetch import RowBlock
 
 _SCORED_BYTES = 8 << 20  # of targets that are scored at once, as float64
 
@@ -238,7 +238,7 @@ class InRows(Swept):
         self._whole: Candidates | None = None
         self._has_rows = reader.table is not None and hasattr(model, "with_entity")
         self._whole_bias = not self._has_rows or self._bias_is_of_all()
-        self._block: tuple[Block, Prepared] | None = None
+        self._block: tuple[RowBlock, Prepared] | None = None
 
     def vectors(self, anchors: Tensor, others: Tensor) -> Tensor:
         """Make queries of the rows of their anchors, ``[B, F]``."""
@@ -275,7 +275,7 @@ class InRows(Swept):
 
     def blocks(
         self, parts: Sequence[Queries], first: int
-    ) -> AbstractContextManager[Iterator[Block | Gathered]]:
+    ) -> AbstractContextManager[Iterator[RowBlock | Gathered]]:
         """Open the blocks that hold candidates; of lists, the rows that they name."""
         lists = parts[0].lists
         if lists is not None:
@@ -288,7 +288,7 @@ class InRows(Swept):
 
         return self.reader.blocks(first, is_needed)
 
-    def counts(self, queries: Queries, block: Block | Gathered) -> Counts | None:
+    def counts(self, queries: Queries, block: RowBlock | Gathered) -> Counts | None:
         """Count the candidates of a block; None where it holds none."""
         assert queries.targets is not None
         assert queries.known is not None
@@ -306,7 +306,7 @@ class InRows(Swept):
             checks = self.checks()
             return run.rank_counts(operands, places, known, checks, target_scores=scores)
 
-    def best(self, queries: Queries, block: Block | Gathered, k: int) -> Found | None:
+    def best(self, queries: Queries, block: RowBlock | Gathered, k: int) -> Found | None:
         """Find the best answers of a block; None where it holds no candidates."""
         if isinstance(block, Gathered):
             return self._best_of_lists(queries, block, k)
@@ -370,7 +370,7 @@ class InRows(Swept):
         own = block.ids.to(ids.device)
         return scores, torch.where(ids < 0, ids, own[ids.clamp(min=0)])
 
-    def _among(self, queries: Queries, block: Block) -> Prepared | None:
+    def _among(self, queries: Queries, block: RowBlock) -> Prepared | None:
         """Return the rows of a block that are candidates of some queries; None where none is."""
         ids = self._ids_of(queries)
         if ids is None:
@@ -387,7 +387,7 @@ class InRows(Swept):
     def _here(self, known: Known) -> Known:
         return Known(*(part.to(self.device) for part in known))
 
-    def _at(self, queries: Queries, block: Block) -> Prepared:
+    def _at(self, queries: Queries, block: RowBlock) -> Prepared:
         """Return the rows of a block as candidates; they are kept until another is asked for."""
         if self._block is None or self._block[0] is not block:
             start = block.start

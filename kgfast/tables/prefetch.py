@@ -21,7 +21,7 @@ BUFFERS = 2  # one is read into while the other is worked on
 _COPYING = ("cuda",)  # devices that copy from pinned memory while the host goes on
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Rows ``start .. stop - 1`` of a table.
 
     Attributes
@@ -110,7 +110,7 @@ class _Copied:
 @contextmanager
 def prefetched(
     table: Rows, ranges: Sequence[tuple[int, int]], *, gives_back: bool
-) -> Iterator[Iterator[Block]]:
+) -> Iterator[Iterator[RowBlock]]:
     """Blocks of a table, in order, on its device.
 
     The thread ends with the context. What it raises is raised where its block is asked for.
@@ -146,7 +146,7 @@ def prefetched(
         except BaseException as error:
             full.put(error)
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[RowBlock]:
         while True:
             found = full.get()
             if found is None:
@@ -155,7 +155,7 @@ def prefetched(
                 raise found
             buffer, start, stop = found
             way.hand_out(buffer)
-            yield Block(buffer.room[: stop - start], start, stop)
+            yield RowBlock(buffer.room[: stop - start], start, stop)
             way.take_back(buffer)
             free.put(buffer)
 

@@ -128,8 +128,8 @@ def test_crops_that_are_in_the_queries_need_dims():
 
 def test_queries_of_another_shape_are_named():
     model = Own()
-    model.queries = lambda anchors, relations, side: model.table[:1]
-    with pytest.raises(ValueError, match=r"model.queries must have shape \[32, F\].* got \[1, 4\]"):
+    model.queries = lambda anchors, relations, side: model.table[:2]
+    with pytest.raises(ValueError, match=r"model.queries must have shape \[1, F\].* got \[2, 4\]"):
         kgfast.rank(model, TRIPLES)
 
 
