@@ -41,6 +41,7 @@ from kgfast.graph import (
     with_names,
 )
 from kgfast.graph.named import Names
+from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side, operator_width
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops.topk import check_k
@@ -62,7 +63,7 @@ _FILE_BATCHES = 8  # batches that a table in a file is read for at once
 
 @announced
 def rank(
-    model: Any,
+    model: RankableModel | BlockScorer,
     triples: Any,
     *,
     known: KnownTriples | None = None,
@@ -153,7 +154,7 @@ def rank(
 
 @announced
 def topk(
-    model: Any,
+    model: RankableModel | BlockScorer,
     *,
     heads: Any = None,
     tails: Any = None,
@@ -275,7 +276,7 @@ class RangeCounts:
 
 
 def count_range(
-    model: Any,
+    model: RankableModel | BlockScorer,
     triples: Any,
     start: int,
     stop: int,
@@ -417,7 +418,7 @@ def _reader_of(model: Any, nan: str = "error") -> RowReader:
 
 
 def _plan(
-    model: Any,
+    model: RankableModel | BlockScorer,
     reader: RowReader,
     asked: tuple[Any, Any, Any, Any],
     batch_size: int | None,

@@ -4,12 +4,14 @@ import ast
 import doctest
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -292,3 +294,20 @@ def test_every_folder_of_code_is_installed():
     assert named == {
         name for name in listed if name.split(".")[1:2] not in (["kernels"], ["configs"])
     }
+
+
+def test_public_functions_say_what_a_model_is():
+    """Not ``Any``: a type checker tells a model from what is none."""
+    functions = {
+        name: getattr(room, name)
+        for room in (kgfast, kgfast.distributed, kgfast.losses)
+        for name in room.__all__
+        if callable(getattr(room, name)) and not isinstance(getattr(room, name), type)
+    }
+    models = {
+        name: inspect.signature(function).parameters["model"].annotation
+        for name, function in functions.items()
+        if "model" in inspect.signature(function).parameters
+    }
+    assert {"rank", "topk", "top_facts", "nssa", "bce", "count_range"} <= set(models)
+    assert [name for name, it in models.items() if it in (Any, inspect.Parameter.empty)] == []

@@ -23,6 +23,7 @@ from kgfast.eval.rows import check_limits, entity_table
 from kgfast.eval.sources import InRows
 from kgfast.graph import KnownTriples, names_of
 from kgfast.graph.memory import memory_limit
+from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.checks import check_unique
 from kgfast.ops.topk import check_k
 from kgfast.progress import progress_bar, sweep_bar
@@ -30,7 +31,7 @@ from kgfast.tables import Rows
 
 
 def top_facts(
-    model: Any,
+    model: RankableModel | BlockScorer,
     *,
     k: int = 100,
     known: KnownTriples | None = None,

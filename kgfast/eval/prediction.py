@@ -23,13 +23,14 @@ from kgfast.eval.rows import check_limits, entity_table, local_model
 from kgfast.eval.search import Search, answers, answers_of_file
 from kgfast.graph import KnownTriples, names_of
 from kgfast.graph.memory import memory_limit
+from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import operator_width
 from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar, sweep_bar
 
 
 def topk(
-    model: Any,
+    model: RankableModel | BlockScorer,
     *,
     heads: Any = None,
     tails: Any = None,

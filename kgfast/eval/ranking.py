@@ -23,6 +23,7 @@ from kgfast.eval.sources import Crops
 from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.memory import memory_limit
 from kgfast.graph.named import Names
+from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, SIDES_AND_RELATIONS, Side, is_nested, operator_width
 from kgfast.ops.unchecked import refuse_unchecked
 from kgfast.progress import progress_bar, sweep_bar
@@ -30,7 +31,7 @@ from kgfast.progress import progress_bar, sweep_bar
 
 @overload
 def rank(
-    model: Any,
+    model: RankableModel | BlockScorer,
     triples: Any,
     *,
     known: KnownTriples | Literal["dataset"] | None = ...,
@@ -47,7 +48,7 @@ def rank(
 ) -> Ranks: ...
 @overload
 def rank(
-    model: Any,
+    model: RankableModel | BlockScorer,
     triples: Any,
     *,
     known: KnownTriples | Literal["dataset"] | None = ...,
@@ -63,7 +64,7 @@ def rank(
     progress: bool = ...,
 ) -> GroupedRanks: ...
 def rank(
-    model: Any,
+    model: RankableModel | BlockScorer,
     triples: Any,
     *,
     known: KnownTriples | Literal["dataset"] | None = "dataset",

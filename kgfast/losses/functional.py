@@ -22,7 +22,7 @@ from kgfast.losses.formulas import (
     smoothed_labels,
 )
 from kgfast.losses.sampled import checked, sampled_negatives, sampled_scores, with_gamma
-from kgfast.models import MED
+from kgfast.models import MED, RankableModel
 from kgfast.models.base import Candidates, Side, candidates_at, check_model, queries_at
 from kgfast.models.med import check_increasing
 from kgfast.ops.checks import check_bounded, check_index, safe_ids
@@ -32,7 +32,7 @@ Precision = Literal["float32", "bf16"]
 
 
 def bce(
-    model: Any,
+    model: RankableModel,
     anchors: Tensor,
     relations: Tensor,
     positives: Positives,
@@ -109,7 +109,7 @@ def bce(
 
 
 def cross_entropy(
-    model: Any,
+    model: RankableModel,
     anchors: Tensor,
     relations: Tensor,
     targets: Tensor,
@@ -169,7 +169,7 @@ def cross_entropy(
 
 
 def nssa(
-    model: Any,
+    model: RankableModel,
     triples: Any,
     negatives: Tensor,
     *,
@@ -220,7 +220,7 @@ def nssa(
 
 
 def margin(
-    model: Any,
+    model: RankableModel,
     triples: Any,
     negatives: Tensor,
     *,
@@ -264,7 +264,7 @@ def margin(
 
 
 def logistic(
-    model: Any,
+    model: RankableModel,
     triples: Any,
     negatives: Tensor,
     *,

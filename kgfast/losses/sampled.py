@@ -15,6 +15,7 @@ from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.losses.formulas import NegativeTerms, check_taking_part, negatives_of
+from kgfast.models import RankableModel
 from kgfast.models.base import (
     SIDES,
     Candidates,
@@ -34,7 +35,7 @@ Scores = tuple[Tensor, Tensor]
 
 
 def sampled_scores(
-    model: Any,
+    model: RankableModel,
     triples: Any,
     negatives: Tensor,
     side: Side = "tail",
@@ -84,7 +85,7 @@ def sampled_scores(
 
 
 def sampled_negatives(
-    model: Any,
+    model: RankableModel,
     triples: Any,
     negatives: Tensor,
     side: Side,
@@ -444,7 +445,7 @@ def check_negatives(negatives: Tensor, batch: int, table: Tensor) -> None:
     check_device("negatives", negatives, table, "the model's candidates")
 
 
-def with_gamma(candidates: Candidates, model: Any, dtype: torch.dtype) -> Candidates:
+def with_gamma(candidates: Candidates, model: RankableModel, dtype: torch.dtype) -> Candidates:
     """Candidates whose bias holds the model's gamma."""
     gamma = getattr(model, "gamma", None)
     if gamma is None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FunctionType
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,36 @@ class Candidates:
     def operands(self) -> dict[str, Any]:
         """The keyword arguments that every operator of :mod:`kgfast.ops` takes of candidates."""
         return {"candidates": self.table, "bias": self.bias, "factor": self.factor}
+
+
+class RankableModel(Protocol):
+    """A model that ``rank()``, ``topk()`` and losses take: any object with these names.
+
+    :class:`Model` has more. :class:`kgfast.BlockScorer` stands for a function that scores.
+    """
+
+    @property
+    def score(self) -> str:
+        """A name from :mod:`kgfast.kernels.scores`."""
+        ...
+
+    @property
+    def num_entities(self) -> int:
+        """Rows of the entity table."""
+        ...
+
+    @property
+    def num_relations(self) -> int:
+        """Relations that queries may name."""
+        ...
+
+    def queries(self, anchors: Tensor, relations: Tensor, side: Any, /) -> Tensor:
+        """Return the queries ``[B, F]`` of int64 anchors and relations ``[B]``."""
+        ...
+
+    def candidates(self, side: Any, /) -> Any:
+        """Return the candidates of a side: :class:`Candidates`, or a table ``[N, G]``."""
+        ...
 
 
 class Model(nn.Module):
