@@ -32,14 +32,7 @@ from kgfast.eval.rows import RowReader
 from kgfast.eval.search import Search, answers
 from kgfast.eval.sources import Crops, InRows
 from kgfast.eval.team import Team, check_cover, digest, facts_of, names_digest
-from kgfast.graph import (
-    KnownTriples,
-    TypeConstraints,
-    as_triples_tensor,
-    names_of,
-    shown,
-    with_names,
-)
+from kgfast.graph import KnownTriples, TypeConstraints, as_triples_tensor, names_of, with_names
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side, operator_width
@@ -47,6 +40,7 @@ from kgfast.models.relations import is_in_blocks
 from kgfast.ops.topk import check_k
 from kgfast.progress import progress_bar
 from kgfast.tables import Shard, as_rows
+from kgfast.text import shown
 
 __all__ = [
     "LostProcessError",

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from kgfast.graph import shown
+from kgfast.text import shown
 
 MOST_BYTES = 128 << 10
 _DEEPEST = 24

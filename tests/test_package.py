@@ -34,7 +34,7 @@ DOORS = {
 ROOMS = [
     "locks",
     "openmp",
-    "display",
+    "text",
     "progress",
     "rng",
     "kernels",

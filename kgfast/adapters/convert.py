@@ -14,8 +14,9 @@ from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import read_libkge
 from kgfast.datasets import load as load_data
 from kgfast.frames import needed
-from kgfast.graph import Vocabulary, reading
+from kgfast.graph import Vocabulary
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
+from kgfast.text import reading
 from kgfast.training import load_official, new_folder
 
 __all__ = ["FORMATS", "convert"]

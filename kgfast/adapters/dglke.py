@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from kgfast import tables
-from kgfast.graph import reading, shown
 from kgfast.models import RESCAL, ComplEx, DistMult, RotatE, TransE, from_array
+from kgfast.text import reading, shown
 
 __all__ = ["load_dglke"]
 

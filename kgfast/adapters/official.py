@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from kgfast.adapters import ogb
 from kgfast.adapters.agreement import check_agreement
 from kgfast.eval import RankType, rank
-from kgfast.graph import KnownTriples, shown
+from kgfast.graph import KnownTriples
 from kgfast.models import EPSILON, SIDES, BlockScorer, ComplEx, DistMult, RotatE, Side, TransE
+from kgfast.text import shown
 from kgfast.training import load_official, protate
 
 __all__ = ["biokg_test_step", "from_official", "load_official", "ogb_test_step", "test_step"]

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from kgfast.adapters.ogb_splits import SIDES, OgbSplit
 from kgfast.eval import Ranks, check_rankable, rank, topk
-from kgfast.graph import KnownTriples, as_integers, shown
+from kgfast.graph import KnownTriples, as_integers
 from kgfast.progress import progress_bar
+from kgfast.text import shown
 
 _MODES = {"valid": None, "test-dev": 15_000, "test-challenge": 10_000}
 _TOP = 10

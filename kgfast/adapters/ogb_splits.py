@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph import as_columns, as_integers, shown
+from kgfast.graph import as_columns, as_integers
+from kgfast.text import shown
 
 SIDES: tuple[Literal["head", "tail"], ...] = ("head", "tail")
 _PAIRS = 1 << 20  # of a block of negatives, both sides: 8 MiB as int64

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from kgfast import __version__
-from kgfast.display import escaped
+from kgfast.text import escaped
 
 # The expected failures: bad input, files, missing packages, a loss that is not a number.
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, ArithmeticError, RuntimeError)

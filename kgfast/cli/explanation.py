@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli.common import Debug, Run, SafeCells, app, errors_in_a_line, json_line, say
-from kgfast.display import escaped
+from kgfast.text import escaped
 
 
 class Predicted(StrEnum):

@@ -27,7 +27,7 @@ from kgfast.cli.common import (
     load_folder,
     say,
 )
-from kgfast.display import escaped
+from kgfast.text import escaped
 
 
 @app.command()

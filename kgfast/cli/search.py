@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kgfast.cli.common import Debug, DefaultOf, Graph, Quiet, Set, app, errors_in_a_line, say
-from kgfast.display import escaped
+from kgfast.text import escaped
 
 
 @app.command()

@@ -22,7 +22,7 @@ from kgfast.cli.common import (
     load,
     say,
 )
-from kgfast.display import escaped
+from kgfast.text import escaped
 
 
 class Target(StrEnum):

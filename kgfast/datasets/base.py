@@ -5,8 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from kgfast.display import escaped
 from kgfast.graph import KnownTriples, Triples, Vocabulary
+from kgfast.text import escaped
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from kgfast.datasets.fields import ids_of_names, read_vocabulary
 from kgfast.datasets.files import DataFile, Folder, numbered_lines
-from kgfast.graph import Vocabulary, shown
+from kgfast.graph import Vocabulary
+from kgfast.text import shown
 
 COLUMNS = ("hrt", "htr", "rht", "rth", "thr", "trh")
 _DELIMITERS = "\t|,;"

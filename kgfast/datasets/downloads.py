@@ -14,8 +14,9 @@ from typing import Any
 from kgfast.datasets.base import Dataset
 from kgfast.datasets.readers import load
 from kgfast.datasets.sources import SOURCES, Source
-from kgfast.graph import did_you_mean, shown
+from kgfast.graph import did_you_mean
 from kgfast.progress import progress_bar
+from kgfast.text import shown
 
 FOLDER_VARIABLE, MIRROR_VARIABLE = "KGFAST_DATA", "KGFAST_MIRROR"
 _SUMS = "SHA256SUMS"

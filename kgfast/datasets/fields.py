@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets.files import DataFile, numbered_lines, text_of
-from kgfast.graph import Vocabulary, shown
+from kgfast.graph import Vocabulary
 from kgfast.graph.ids import read_id
+from kgfast.text import shown
 
 Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgfast.graph import shown
+from kgfast.text import shown
 
 KNOWN_LAYOUTS = (
     "known layouts: official RotatE / DGL-KE (entities.dict, relations.dict, train.txt), "

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from kgfast.datasets.fields import ids_of_names
 from kgfast.datasets.files import DataFile, Folder
-from kgfast.graph import Vocabulary, in_a_line
+from kgfast.graph import Vocabulary
+from kgfast.text import in_a_line
 
 _Columns = tuple[list[str], list[str], list[str]]
 

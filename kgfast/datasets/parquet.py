@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets.files import DataFile, Folder
-from kgfast.graph import TRIPLE_COLUMNS, Vocabulary, reading, shown
+from kgfast.graph import TRIPLE_COLUMNS, Vocabulary
+from kgfast.text import reading, shown
 
 _SPARSE, _ALWAYS = 64, 1 << 20  # unnamed ids: at most so many times their number, or so many
 

@@ -34,7 +34,8 @@ from kgfast.datasets.fields import (
 from kgfast.datasets.files import KNOWN_LAYOUTS, Folder, checked_limit
 from kgfast.datasets.ntriples import read_ntriples
 from kgfast.datasets.parquet import read_parquet
-from kgfast.graph import Triples, Vocabulary, shown
+from kgfast.graph import Triples, Vocabulary
+from kgfast.text import shown
 
 _Parts = tuple[Vocabulary, Vocabulary, list[Tensor]]
 

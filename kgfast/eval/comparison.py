@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kgfast.display import escaped, html_table, text_table
 from kgfast.eval.intervals import MEANS, cells_of, check_draws, drawn_means, percentiles, statistics
 from kgfast.eval.ranks import Ranks, RankType
+from kgfast.text import escaped, html_table, text_table
 
 _SIGNS = 1 << 16  # signs that are drawn at once
 

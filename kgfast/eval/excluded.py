@@ -8,10 +8,10 @@ from torch import Tensor
 
 from kgfast.eval.asked import checked_ids_of
 from kgfast.eval.candidate_ids import checked_indptr, is_csr
-from kgfast.graph import shown
 from kgfast.graph.named import Names
 from kgfast.kernels.operands import Known
 from kgfast.models.base import Side
+from kgfast.text import shown
 
 _FORMS = 'ids for all queries, a pair (indptr, ids) of tensors or arrays, or "anchor"'
 _PAIRS = 1 << 19  # of a batch of queries: 4 MiB as int64

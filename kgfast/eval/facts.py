@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from kgfast.display import html_table, shortened
 from kgfast.eval.written import Written
 from kgfast.frames import needed
 from kgfast.graph import names_of
+from kgfast.text import html_table, shortened
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.partial import Fingerprint
-from kgfast.graph import reading, shown
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
+from kgfast.text import reading, shown
 
 _KEY, _VERSION = "kgfast_index", 1
 _DTYPES = {torch.float32: "F32", torch.int8: "I8"}

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.display import text_table
+from kgfast.text import text_table
 
 if TYPE_CHECKING:
     from kgfast.eval.ranks import Ranks, RankType

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-from kgfast.graph import shown
+from kgfast.text import shown
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kgfast.display import html_table, text_table
+from kgfast.text import html_table, text_table
 
 _Rows = Mapping[Any, Mapping[str, float]]
 

@@ -29,11 +29,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.graph import shown
 from kgfast.locks import NAME as LOCK
 from kgfast.locks import locked
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import RowBlock, prefetched
+from kgfast.text import shown
 
 BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
 _FACTS = "call.json"

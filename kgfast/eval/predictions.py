@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from kgfast.display import WIDTH, html_table, shortened
 from kgfast.eval.written import Written
 from kgfast.frames import needed
 from kgfast.graph import Vocabulary, names_of
+from kgfast.text import WIDTH, html_table, shortened
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from kgfast.eval.metric_tables import html_of, table_of
 from kgfast.frames import needed, write_parquet
-from kgfast.graph import KnownTriples, Vocabulary, shown
+from kgfast.graph import KnownTriples, Vocabulary
+from kgfast.text import shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame

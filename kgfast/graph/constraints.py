@@ -12,8 +12,8 @@ from torch import Tensor
 from kgfast.graph.ids import as_integers
 from kgfast.graph.known import Side
 from kgfast.graph.named import Names, check_same_names, ids_or_names, names_of, with_names
-from kgfast.graph.nearest import reading, shown
 from kgfast.graph.triples import Vocabulary, as_triples_tensor
+from kgfast.text import reading, shown
 
 _SIDES: tuple[Side, Side] = ("head", "tail")
 _FORMAT = "kgfast type constraints 1"

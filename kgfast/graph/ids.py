@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph.nearest import shown
+from kgfast.text import shown
 
 INT64_MAX = 2**63 - 1
 _MOST_DIGITS = 19  # of an id: those of the largest that fits 64 bits

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kgfast.graph.nearest import shown
+from kgfast.text import shown
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

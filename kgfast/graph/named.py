@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kgfast.graph.ids import as_integers
-from kgfast.graph.nearest import shown
 from kgfast.graph.triples import Triples, Vocabulary
+from kgfast.text import shown
 
 Names = tuple[Vocabulary | None, Vocabulary | None]  # of entities and of relations
 

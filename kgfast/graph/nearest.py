@@ -1,116 +1,23 @@
-"""What messages of errors quote: values cut to a line, and the known names nearest to a wrong one.
+"""The known names nearest to a wrong one, which messages of errors quote.
 
 Cost model of `nearest_names`: one pass over the bytes of the names, 0.3 s for 2,000,000 names of 20
 characters, then difflib on the 64 most promising. difflib over all names takes a minute.
 """
 
-import os
-import reprlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from kgfast.text import shown
 
 _MOST_NAMES = 2_000_000  # later ones are not looked at
 _BLOCK = 1 << 17  # names looked at together: their bytes stay in the cache
 _MOST_CHARACTERS = 64  # what follows in a name is not looked at
 _SHORTLIST = 64
-_MOST_SAID = 200  # characters of an error of a library
 _LEAST_RATIO = 0.6  # that of difflib.get_close_matches
-
-
-class _Shown(reprlib.Repr):
-    """A repr whose length is bounded whatever it is of."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self.limit = limit
-        self.maxlevel = 4
-        self.maxlong = 40
-
-    def repr_str(self, x: str, level: int) -> str:
-        return _quoted(x, self.limit)
-
-    def repr_bytes(self, x: bytes, level: int) -> str:
-        return _quoted(x, self.limit)
-
-    def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to print integers of more than 4,300 digits.
-        return super().repr_int(x, level) if x.bit_length() < 1000 else "a huge integer"
-
-
-def _quoted(value: str | bytes, limit: int) -> str:
-    """The repr of the first characters, and how many there are if more follow."""
-    if len(value) <= limit:
-        return repr(value)
-    what = "characters" if isinstance(value, str) else "bytes"
-    return f"{value[:limit]!r}... ({len(value):,} {what})"
-
-
-def shown(value: Any, limit: int = 60) -> str:
-    """Return a repr that fits a line: long text and large containers are cut.
-
-    Parameters
-    ----------
-    value
-        Anything; containers may be nested however deeply, and hold themselves.
-    limit
-        Characters of text that are quoted, and about the length of anything else.
-
-    Examples
-    --------
-    >>> shown("cat"), shown([[1, 2], "x"])
-    ("'cat'", "[[1, 2], 'x']")
-    >>> shown("a" * 1000, limit=5)
-    "'aaaaa'... (1,000 characters)"
-    """
-    if isinstance(value, str | bytes):
-        return _quoted(value, limit)
-    text = _Shown(limit).repr(value)
-    return text if len(text) <= limit + 20 else f"{text[:limit]}..."
-
-
-@contextmanager
-def reading(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
-    """Raise whatever a file's content makes a library raise as a ValueError that names the file.
-
-    Parameters
-    ----------
-    path
-        The file. An error whose message begins with this path is left as it is.
-    problem
-        What was expected of the file, or that it is damaged.
-
-    Examples
-    --------
-    >>> with reading("a.json", "not a JSON object"):
-    ...     {}["size"]
-    Traceback (most recent call last):
-    ValueError: a.json: not a JSON object: KeyError: 'size'
-    """
-    try:
-        yield
-    except Exception as error:
-        if str(error).startswith(os.fspath(path)):
-            raise
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"{os.fspath(path)}: {problem}: {in_a_line(f'{kind}{error}')}") from None
-
-
-def in_a_line(text: str) -> str:
-    r"""Return what a library says as a line: cut, control characters escaped.
-
-    Examples
-    --------
-    >>> print(in_a_line("no\n  good \x1b"))
-    no good \x1b
-    """
-    words = " ".join(text[:_MOST_SAID].split())
-    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in words)
 
 
 def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kgfast.graph.ids import INT64_MAX, as_integers
-from kgfast.graph.nearest import did_you_mean, shown
+from kgfast.graph.nearest import did_you_mean
+from kgfast.text import shown
 
 _COLUMNS = ("head", "relation", "tail")
 

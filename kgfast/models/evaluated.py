@@ -18,11 +18,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from kgfast.graph import shown
 from kgfast.kernels.cpu import threads
 from kgfast.kernels.ieee import ieee_arithmetic
 from kgfast.models.base import Side, queries_at
 from kgfast.models.wrapper import Wrapper
+from kgfast.text import shown
 
 # Queries of a chunk: with more of them a single query takes longer, with fewer a ranking does.
 _CHUNK = {"cpu": 32}

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph import did_you_mean, reading, shown
+from kgfast.graph import did_you_mean
 from kgfast.tables.files import FileTable, Place
 from kgfast.tables.hdf5 import open_hdf5
 from kgfast.tables.protocol import Rows
+from kgfast.text import reading, shown
 
 _OF_NUMPY = {
     "float16": torch.float16,

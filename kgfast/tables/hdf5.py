@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.graph import reading, shown
 from kgfast.tables.files import FileTable, Place
 from kgfast.tables.protocol import Rows, checked_range, checked_row_ids
+from kgfast.text import reading, shown
 
 _DATASET = "embeddings"  # what both call it
 _DAMAGED = "not a file of HDF5, damaged or truncated"

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.graph import shown
 from kgfast.tables.device import OnDevice
 from kgfast.tables.formats import TABLE_DTYPES, open_file, open_raw
 from kgfast.tables.memory import TensorTable
 from kgfast.tables.protocol import Rows, as_rows, is_table
 from kgfast.tables.shards import Shards
+from kgfast.text import shown
 
 Source = Any  # a path, a tensor, a table, or a list of them
 

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from kgfast.graph import shown
 from kgfast.tables.memory import TensorTable
 from kgfast.tables.protocol import (
     Rows,
@@ -15,6 +14,7 @@ from kgfast.tables.protocol import (
     checked_update,
     is_table,
 )
+from kgfast.text import shown
 
 
 class Shard(Rows):

@@ -28,7 +28,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kgfast.graph import Vocabulary, shown
+from kgfast.graph import Vocabulary
 from kgfast.kernels.reference.trig import cos_sin
 from kgfast.models import (
     CP,
@@ -44,6 +44,7 @@ from kgfast.models import (
 from kgfast.models.complex_rows import Complex, join, split
 from kgfast.models.rotate import EPSILON
 from kgfast.models.wrapper import Wrapper
+from kgfast.text import shown
 from kgfast.training.loading import LoadedRun
 
 _PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)

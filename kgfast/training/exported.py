@@ -10,9 +10,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from kgfast import tables
-from kgfast.graph import Vocabulary, reading, shown
+from kgfast.graph import Vocabulary
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.models.tables import from_array
+from kgfast.text import reading, shown
 from kgfast.training.official import load_official
 
 _OPTIONS = {

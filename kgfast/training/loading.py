@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
-from kgfast.display import escaped
 from kgfast.graph import Vocabulary
 from kgfast.losses.formulas import smoothed_labels
 from kgfast.models import Model
+from kgfast.text import escaped
 from kgfast.training.build import build_model, load_dataset
 from kgfast.training.checkpoint import State
 from kgfast.training.config import Config

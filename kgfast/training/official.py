@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from kgfast import tables
-from kgfast.graph import reading, shown
 from kgfast.models import BlockScorer, ComplEx, DistMult, Model, RotatE, TransE
 from kgfast.models.base import SIDES, Side
 from kgfast.models.rotate import EPSILON
+from kgfast.text import reading, shown
 
 _MODELS = ("RotatE", "pRotatE", "TransE", "DistMult", "ComplEx")
 _TABLES = ("entity_embedding", "relation_embedding")

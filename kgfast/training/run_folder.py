@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.graph import reading, shown
 from kgfast.locks import locked
+from kgfast.text import reading, shown
 from kgfast.training.checkpoint import (
     Room,
     State,

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kgfast.datasets import Dataset
-from kgfast.graph import Triples, Vocabulary, shown
+from kgfast.graph import Triples, Vocabulary
 from kgfast.rng import scrambled
+from kgfast.text import shown
 from kgfast.training.checkpoint import load, save
 
 SPLITS = ("train", "valid", "test")

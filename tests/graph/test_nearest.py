@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from kgfast.graph import Vocabulary, nearest_names, shown
+from kgfast.graph import Vocabulary, nearest_names
+from kgfast.text import shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kgfast.graph import Vocabulary
-from kgfast.graph.nearest import did_you_mean, nearest_names, shown
+from kgfast.graph.nearest import did_you_mean, nearest_names
+from kgfast.text import shown
 
 SCREEN = 500  # characters that fit a message
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from kgfast.extras.influence.examples import Mode
-from kgfast.graph import shown
 from kgfast.models import Model, check_model
+from kgfast.text import shown
 from kgfast.training import Config, RunFolder, RunGraph, Vocabularies, model_of, read_rows
 from kgfast.training.config import LossConfig
 

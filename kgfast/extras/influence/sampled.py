@@ -20,10 +20,11 @@ from kgfast import ops
 from kgfast.extras.influence.checkpoints import Origin
 from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker
-from kgfast.graph import KnownTriples, shown
+from kgfast.graph import KnownTriples
 from kgfast.losses import formulas, with_gamma
 from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
+from kgfast.text import shown
 from kgfast.training import Batch, Negatives, NegativeSampling, asked_of
 from kgfast.training.config import LossConfig
 

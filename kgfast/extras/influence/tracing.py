@@ -28,10 +28,11 @@ from kgfast.extras.influence.dense import BLOCK, DenseInfluence
 from kgfast.extras.influence.examples import ExampleQueries, Examples, Mode, asked
 from kgfast.extras.influence.results import Influences, Strongest
 from kgfast.extras.influence.sampled import SampledInfluence
-from kgfast.graph import as_triples_tensor, shown
+from kgfast.graph import as_triples_tensor
 from kgfast.models import CP, SIDES, Reciprocal, Side
 from kgfast.ops import no_autocast
 from kgfast.progress import progress_bar
+from kgfast.text import shown
 from kgfast.training import checkpoint as files
 from kgfast.training.config import LossConfig
 

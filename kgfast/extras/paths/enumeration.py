@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kgfast.graph import shown
+from kgfast.text import shown
 
 CHUNK = 2048  # paths at once, unless a caller says otherwise: benchmarks/paths_speed.py
 _MOST = 2**62  # paths that can be numbered

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from kgfast.extras.paths.enumeration import CHUNK, Paths, check_count
 from kgfast.extras.paths.sources import GraphCut, Sources, now
-from kgfast.graph import shown
+from kgfast.text import shown
 
 Message = Callable[[Tensor], Tensor]
 _HALF = (torch.float16, torch.bfloat16)

@@ -17,11 +17,11 @@ import torch
 
 from kgfast import __version__
 from kgfast.datasets import Dataset
-from kgfast.display import escaped
 from kgfast.eval import GroupedRanks, Interval, Ranks
 from kgfast.extras.report import figures
 from kgfast.extras.report.examples import examples
 from kgfast.frames import needed
+from kgfast.text import escaped
 from kgfast.training import LoadedRun, RunFolder, find_dataset, load_run, ranks_of
 
 RELATIONS = 500  # rows of the table of relations

@@ -3,9 +3,9 @@
 import sys
 from typing import TYPE_CHECKING, Self
 
-from kgfast.display import escaped
 from kgfast.extras.search.space import names_of
 from kgfast.extras.search.trials import Trial, Trials
+from kgfast.text import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console

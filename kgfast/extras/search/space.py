@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from kgfast.frames import needed
-from kgfast.graph import shown
+from kgfast.text import shown
 from kgfast.training import Config
 from kgfast.training.config import IGNORED, RangeConfig, assigned, may_change
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kgfast.extras.search.trials import Outcome, Trial, Trials
 from kgfast.frames import needed
-from kgfast.graph import reading
+from kgfast.text import reading
 
 _NAME = "kgfast"
 _DAMAGED = "damaged: not the journal of a search"

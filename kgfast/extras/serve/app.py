@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from kgfast import __version__
-from kgfast.display import escaped
 from kgfast.extras.serve.batching import Batcher
 from kgfast.extras.serve.engine import Answer, Engine
 from kgfast.extras.serve.errors import Refused
@@ -28,6 +27,7 @@ from kgfast.extras.serve.hosts import OwnHosts, names_of
 from kgfast.extras.serve.latency import Metrics
 from kgfast.extras.serve.limits import Limits
 from kgfast.extras.serve.questions import Question, Reader, UnknownName
+from kgfast.text import escaped
 
 logger = logging.getLogger("kgfast.extras.serve")
 

@@ -9,8 +9,9 @@ from pydantic_core import PydanticCustomError
 
 from kgfast.extras.serve.errors import Refused
 from kgfast.extras.serve.limits import Limits
-from kgfast.graph import Names, Vocabulary, did_you_mean, shown
+from kgfast.graph import Names, Vocabulary, did_you_mean
 from kgfast.models import SIDES, Side
+from kgfast.text import shown
 
 _ROLES = ("heads", "relations", "tails")
 

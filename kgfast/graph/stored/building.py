@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from kgfast.graph.nearest import reading, shown
 from kgfast.graph.pair_index import check_sizes, differs_from_previous, narrow_dtype
 from kgfast.graph.stored.folder import PARTS, GrowingArray, write_manifest
 from kgfast.graph.stored.inputs import ORDERS, Column, Columns, IdFile, ReadOptions, open_files
 from kgfast.graph.stored.runs import load_run, merged, save_run, sorted_columns
 from kgfast.progress import progress_bar
+from kgfast.text import reading, shown
 
 # Which columns are anchor, other and id. Runs are read in the first order.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}

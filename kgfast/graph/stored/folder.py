@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.graph.nearest import reading, shown
 from kgfast.graph.pair_index import PairIndex, check_sizes
+from kgfast.text import reading, shown
 
 MANIFEST = "known.json"
 FORMAT, VERSION = "kgfast known triples", 1

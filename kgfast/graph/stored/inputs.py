@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kgfast.graph.ids import INT64_MAX, read_id
-from kgfast.graph.nearest import reading, shown
 from kgfast.graph.pair_index import narrow_dtype
+from kgfast.text import reading, shown
 
 Column = npt.NDArray[Any]
 Columns = tuple[Column, Column, Column]

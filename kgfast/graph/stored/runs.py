@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kgfast.graph.nearest import reading
 from kgfast.graph.pair_index import IntArray, narrow_dtype, sorted_unique
 from kgfast.graph.stored.inputs import Column, Columns
+from kgfast.text import reading
 
 _Key = tuple[int, ...]
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kgfast.graph import nearest_names, shown
+from kgfast.graph import nearest_names
+from kgfast.text import shown
 
 _MOST = 20  # mistakes that are named
 _SAYS: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kgfast import safe_yaml
-from kgfast.graph import shown
+from kgfast.text import shown
 
 # Keys of configs in use that say how another program works; they change nothing here.
 IGNORED = {

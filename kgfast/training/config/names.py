@@ -6,7 +6,8 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from kgfast.graph import did_you_mean, nearest_names, shown
+from kgfast.graph import did_you_mean, nearest_names
+from kgfast.text import shown
 
 _DEFAULT = "default"
 _SUFFIX = ".yaml"

@@ -15,11 +15,11 @@ import torch
 
 from kgfast import Vocabulary
 from kgfast.datasets import Dataset, synthetic
-from kgfast.display import escaped
 from kgfast.eval.ranks import Ranks
 from kgfast.extras.report import figures, page, write_report
 from kgfast.extras.report.examples import examples
 from kgfast.graph import KnownTriples, Triples
+from kgfast.text import escaped
 from kgfast.training import load_run
 from kgfast.training.evaluation import ranks_of
 from support.small_runs import trainer_of

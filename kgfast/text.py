@@ -1,11 +1,16 @@
-"""How results are shown: tables of text that fit a screen, tables of HTML for notebooks."""
+"""Text that people read: values and errors in a line, names without control characters, tables."""
 
+import os
 import re
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
+from typing import Any
 
 WIDTH = 80  # columns of a table of text
 _GAP = 2
+_MOST_SAID = 200  # characters of an error of a library
 _LABEL = 36  # what a long label keeps before columns are left out for it
 # C0, C1, separators of lines, marks that turn the direction of text, halves of surrogate pairs.
 _CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -121,3 +126,93 @@ def shortened(text: str, width: int) -> str:
         return text
     start = width // 2
     return f"{text[:start]}…{text[len(text) - (width - 1 - start) :]}"
+
+
+class _Shown(reprlib.Repr):
+    """A repr whose length is bounded whatever it is of."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.maxlevel = 4
+        self.maxlong = 40
+
+    def repr_str(self, x: str, level: int) -> str:
+        return _quoted(x, self.limit)
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        return _quoted(x, self.limit)
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to print integers of more than 4,300 digits.
+        return super().repr_int(x, level) if x.bit_length() < 1000 else "a huge integer"
+
+
+def _quoted(value: str | bytes, limit: int) -> str:
+    """The repr of the first characters, and how many there are if more follow."""
+    if len(value) <= limit:
+        return repr(value)
+    what = "characters" if isinstance(value, str) else "bytes"
+    return f"{value[:limit]!r}... ({len(value):,} {what})"
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """Return a repr that fits a line: long text and large containers are cut.
+
+    Parameters
+    ----------
+    value
+        Anything; containers may be nested however deeply, and hold themselves.
+    limit
+        Characters of text that are quoted, and about the length of anything else.
+
+    Examples
+    --------
+    >>> shown("cat"), shown([[1, 2], "x"])
+    ("'cat'", "[[1, 2], 'x']")
+    >>> shown("a" * 1000, limit=5)
+    "'aaaaa'... (1,000 characters)"
+    """
+    if isinstance(value, str | bytes):
+        return _quoted(value, limit)
+    text = _Shown(limit).repr(value)
+    return text if len(text) <= limit + 20 else f"{text[:limit]}..."
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
+    """Raise whatever a file's content makes a library raise as a ValueError that names the file.
+
+    Parameters
+    ----------
+    path
+        The file. An error whose message begins with this path is left as it is.
+    problem
+        What was expected of the file, or that it is damaged.
+
+    Examples
+    --------
+    >>> with reading("a.json", "not a JSON object"):
+    ...     {}["size"]
+    Traceback (most recent call last):
+    ValueError: a.json: not a JSON object: KeyError: 'size'
+    """
+    try:
+        yield
+    except Exception as error:
+        if str(error).startswith(os.fspath(path)):
+            raise
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"{os.fspath(path)}: {problem}: {in_a_line(f'{kind}{error}')}") from None
+
+
+def in_a_line(text: str) -> str:
+    r"""Return what a library says as a line: cut, control characters escaped.
+
+    Examples
+    --------
+    >>> print(in_a_line("no\n  good \x1b"))
+    no good \x1b
+    """
+    words = " ".join(text[:_MOST_SAID].split())
+    return "".join(it if it.isprintable() else ascii(it)[1:-1] for it in words)
