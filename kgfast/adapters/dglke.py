@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kgfast import tables
 from kgfast.models import RESCAL, ComplEx, DistMult, RotatE, TransE, from_array
-from kgfast.text import reading, shown
+from kgfast.text import escaped, reading, shown
 
 __all__ = ["load_dglke"]
 
@@ -102,7 +102,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _path(folder: Path, config: dict[str, Any], what: str) -> Path:
     name = f"{config['dataset']}_{config['model_name']}_{what}.npy"
-    if Path(name).name != name:
+    if Path(name).name != name or escaped(name) != name:
         raise ValueError(
             f"{folder / 'config.json'}: dataset must be a name; got {shown(config['dataset'])}"
         )

@@ -134,6 +134,7 @@ ROTATE = configured("RotatE")
         (ROTATE | {"model_name": "TransR"}, "model 'TransR' is not available; known: RotatE, "),
         (ROTATE | {"model_name": 3}, "model_name must be text"),
         (ROTATE | {"dataset": "../graph"}, "dataset must be a name"),
+        (ROTATE | {"dataset": "a\n\x1b[2J"}, r"dataset must be a name; got 'a\\n"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, config, message):
