@@ -24,11 +24,12 @@ from kgfast.eval.candidate_ids import (
 )
 from kgfast.eval.counting import Ranking, count_candidates, count_side
 from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, announced
+from kgfast.eval.partial import Fingerprint
 from kgfast.eval.predictions import Predictions
-from kgfast.eval.queries import Queries
+from kgfast.eval.queries import CPU, Queries
 from kgfast.eval.ranking import ranks_of
 from kgfast.eval.ranks import Ranks
-from kgfast.eval.rows import RowReader
+from kgfast.eval.rows import RowReader, state_of
 from kgfast.eval.search import Search, answers
 from kgfast.eval.sources import Crops, InRows
 from kgfast.eval.team import Team, check_cover, digest, facts_of, names_digest
@@ -52,6 +53,7 @@ __all__ = [
     "topk",
 ]
 
+_SAMPLE = 64  # rows that tell the table of one model from that of another
 _FILE_BATCHES = 8  # batches that a table in a file is read for at once
 
 
@@ -226,7 +228,7 @@ def topk(
 
 @dataclass(frozen=True)
 class RangeCounts:
-    """What :func:`count_range` counted, small enough to send: to be merged.
+    """Counts of :func:`count_range`, small enough to send, which :func:`merge` adds.
 
     Attributes
     ----------
@@ -240,8 +242,9 @@ class RangeCounts:
     triples : Tensor
         int64 ``[T, 3]``.
     sides : tuple of {"head", "tail"}
-    candidates : str
-        A digest of ``candidate_ids``.
+    asked : str
+        A digest of the model (its parameters and 64 rows of its table), ``candidate_ids``, ``dims``
+        and ``nan``.
     """
 
     start: int
@@ -250,14 +253,14 @@ class RangeCounts:
     counts: Tensor
     triples: Tensor
     sides: tuple[Side, ...]
-    candidates: str
+    asked: str
 
     def is_of(self, other: "RangeCounts") -> bool:
         """Return whether two ranges answer the same."""
-        same = (self.num_entities, self.sides, self.candidates) == (
+        same = (self.num_entities, self.sides, self.asked) == (
             other.num_entities,
             other.sides,
-            other.candidates,
+            other.asked,
         )
         return same and torch.equal(self.triples, other.triples)
 
@@ -338,8 +341,20 @@ def count_range(
         for column, side in enumerate(plan.sides):
             source = _source(plan, side, dims, reader)
             count_side(plan, source, counts[..., column], lambda count: None)
-    asked = plan.hrt, plan.sides, _digest_of(plan.candidates)
+    found = _fingerprint_of(model, whole)
+    found.add(_digest_of(plan.candidates), dims, nan)
+    asked = plan.hrt, plan.sides, found.text()
     return RangeCounts(start, stop, whole.num_rows, counts[:, 0], *asked)
+
+
+def _fingerprint_of(model: Any, whole: RowReader) -> Fingerprint:
+    """Begin the fingerprint of a ranking with its model: parameters, and some rows of the table."""
+    found = Fingerprint()
+    few = min(_SAMPLE, whole.num_rows)
+    ids = torch.arange(few, dtype=torch.int64, device=CPU) * whole.num_rows // max(1, few)
+    found.add(type(model).__name__, model.score, whole.rows(ids))
+    found.add_each(it for it in state_of(model) if it is not model.entity)
+    return found
 
 
 def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) -> Ranks:
@@ -359,8 +374,8 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     Raises
     ------
     ValueError
-        If ranges overlap, leave rows out, or are of different triples, sides or tables; the message
-        names the first that does.
+        If ranges overlap, leave rows out, or are of different models, triples, sides or
+        options; the message names the first that does.
     """
     parts = sorted(parts, key=lambda part: (part.start, part.stop))
     if not parts:

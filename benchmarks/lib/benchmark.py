@@ -70,7 +70,7 @@ class Option:
 
     @property
     def is_count(self) -> bool:
-        """Whether values are at least 1."""
+        """True if values are at least 1."""
         whole = self.whole[0] if isinstance(self.whole, list) else self.whole
         return self.keywords.get("type") is int or (type(whole) is int and whole != 0)
 

@@ -1,5 +1,6 @@
-"""What is kept of the blocks that queries meet: counts, which add, and the best, which merge."""
+"""Results of queries over the blocks of a source: counts add up, best answers are merged."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -13,31 +14,31 @@ KINDS = 6  # of counts: greater, equal, both of the excluded; known answers, and
 _NUMBER, _NAN, _MISSING = 0, 1, 2  # numbers come before NaN, places without a candidate last
 
 
-class Accumulator:
-    """What some queries have found so far in the blocks of a source."""
+class Accumulator(ABC):
+    """The results of some queries over the blocks of a source, so far."""
 
     queries: Queries
     source: CandidateSource
 
     @property
+    @abstractmethod
     def state(self) -> list[Tensor]:
-        """What was found, which ``partial=`` keeps."""
-        raise NotImplementedError
+        """The results so far, which ``partial=`` saves."""
 
+    @abstractmethod
     def restore(self, state: list[Tensor]) -> None:
         """Go on from a state."""
-        raise NotImplementedError
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 - a hook: counts need no beginning
         """See the queries, whose vectors are made."""
 
+    @abstractmethod
     def take(self, block: Any) -> None:
         """Add what the queries find in a block."""
-        raise NotImplementedError
 
 
 class CountsSoFar(Accumulator):
-    """How many candidates beat the targets, or equal them: counts of blocks add.
+    """Counts of the candidates that beat the targets or equal them; counts of blocks add up.
 
     Attributes
     ----------

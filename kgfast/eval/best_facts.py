@@ -47,7 +47,7 @@ class BestFacts:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are ``k``."""
+        """True if ``k`` facts were found."""
         return len(self.scores) == self.k
 
     @property
@@ -306,7 +306,7 @@ class _Class:
     bias: float = 0.0  # the highest
 
     def bounds(self, norms: Tensor) -> Tensor:
-        """Of queries of some norms, ``[B]``; NaN is above everything."""
+        """Return upper bounds of the scores of queries of some norms, ``[B]``; NaN is above all."""
         return norms * (self.reach * _ROUNDED) + self.bias
 
 

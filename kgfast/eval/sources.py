@@ -4,6 +4,7 @@ Counts add, and the best of two blocks are merged: so each block is a small tabl
 what was found in all blocks is what one sweep over the whole table finds.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -34,7 +35,7 @@ Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
 Part = TypeVar("Part")
 
 
-class CandidateSource:
+class CandidateSource(ABC):
     """Candidates of one side, at the crops that share a sweep.
 
     Attributes
@@ -81,27 +82,27 @@ class CandidateSource:
         """Return the parts that are served together, by the same blocks."""
         return [parts]
 
+    @abstractmethod
     def prepare(self, queries: Queries) -> None:
         """Make what all blocks read of queries: their vectors, and the scores of their targets."""
-        raise NotImplementedError
 
+    @abstractmethod
     def blocks(self, parts: Sequence[Queries], first: int) -> AbstractContextManager[Iterator[Any]]:
         """Open the blocks from a row on that hold candidates of some of the parts, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def counts(self, queries: Queries, block: Any) -> Counts | None:
         """Count the candidates of a block that beat or equal the targets, ``[C, B]`` each.
 
         None where the block holds no candidates.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def best(self, queries: Queries, block: Any, k: int) -> Found | None:
         """Find the best answers of a block; None where it holds no candidates.
 
         Equal answers stand by ascending id, and places without an answer hold id -1.
         """
-        raise NotImplementedError
 
 
 class Swept(CandidateSource):

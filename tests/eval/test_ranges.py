@@ -1,5 +1,6 @@
 """Counts of ranges against rank(): whoever counts them, in whatever order."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -112,10 +113,16 @@ def test_ranges_that_do_not_cover_the_table(spans, message):
 def test_ranges_of_two_rankings_are_not_merged():
     graph, model = example(), model_of("TransE")
     one = count_range(model, graph.hrt[:3], 0, 50)
+    trained = copy.deepcopy(model)
+    with torch.no_grad():
+        trained.relation += 1
     for other in (
         count_range(model, graph.hrt[:4], 50, 97),
         count_range(model, graph.hrt[:3], 50, 97, sides=("tail",)),
         count_range(model, graph.hrt[:3], 50, 97, candidate_ids=[3]),
+        count_range(model, graph.hrt[:3], 50, 97, dims=2),
+        count_range(model, graph.hrt[:3], 50, 97, nan="worst"),
+        count_range(trained, graph.hrt[:3], 50, 97),
     ):
         with pytest.raises(ValueError, match="not of one ranking"):
             merge([one, other])
