@@ -7,7 +7,6 @@
 #include "host/passes.h"
 
 namespace kgfast {
-namespace {
 
 // Rows of a table for each answer that is asked for: about 25 k candidates get a canonical score
 // each, which takes as long as float32 distances of some 8. Measured on a Xeon with AMX (2.1 GHz).
@@ -71,5 +70,4 @@ class BytePass {
   ByteJob job_{};
 };
 
-}  // namespace
 }  // namespace kgfast

@@ -9,7 +9,6 @@
 #include "host/passes.h"
 
 namespace kgfast {
-namespace {
 
 // Cycles that the tier saves of a pair, those that packing a candidate costs beyond float32's, that
 // a pair costs whose row is read again, and a survivor: measured on a Xeon with AMX (2.1 GHz).
@@ -198,5 +197,4 @@ class Int8Pass {
   std::vector<float> bases_;
 };
 
-}  // namespace
 }  // namespace kgfast

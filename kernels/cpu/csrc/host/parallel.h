@@ -1,12 +1,15 @@
-// Pieces of work on a pool's threads.
+// Pieces of work on a pool's threads, handed out one at a time: counts are integers, so who does
+// what is free.
 #pragma once
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 
 #include "host/buffer.h"
 #include "host/execution.h"
 #include "host/pool.h"
-#include "host/tasks.h"
 
 namespace kgfast {
 
@@ -16,6 +19,35 @@ inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int threads_for(int64_t tasks, int threads) {
   return static_cast<int>(std::clamp<int64_t>(tasks, 1, std::max(threads, 1)));
 }
+
+// Hands out 0 .. count - 1, until someone interrupts.
+class Tasks {
+ public:
+  Tasks(int64_t count, const std::function<bool()>& interrupted)
+      : count_(count), interrupted_(interrupted), asked_(Clock::now()) {}
+
+  // The next task, or -1. Worker 0 is the calling thread: it alone may ask for interruption.
+  int64_t next(int worker) {
+    if (worker == 0 && Clock::now() - asked_ > std::chrono::milliseconds(50)) {
+      if (interrupted_()) stopped_ = true;
+      asked_ = Clock::now();
+    }
+    if (stopped_) return -1;
+    const int64_t task = next_.fetch_add(1);
+    return task < count_ ? task : -1;
+  }
+  bool stopped() const { return stopped_; }
+  // Hands out no more.
+  void abandon() { stopped_ = true; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const int64_t count_;
+  const std::function<bool()>& interrupted_;
+  Clock::time_point asked_;
+  std::atomic<int64_t> next_{0};
+  std::atomic<bool> stopped_{false};
+};
 
 // For what takes milliseconds and is not interrupted.
 inline bool never() { return false; }

@@ -327,13 +327,4 @@ void sweep_errors(const Execution& execution, const RankRequest& request, float*
   Ranking(execution, request).errors(values, bounds);
 }
 
-LinearPairs rank_linear_pairs() {
-  return {linear_pairs.swept, linear_pairs.decided, linear_pairs.gathered,
-          linear_pairs.canonical};
-}
-
-TierPairs rank_tier_pairs() {
-  return {tier_pairs.swept, tier_pairs.gathered, tier_pairs.canonical};
-}
-
 }  // namespace kgfast

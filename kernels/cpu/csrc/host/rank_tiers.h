@@ -1,222 +1,93 @@
 // The sweeps of one pass of queries, the tiers and float32: who takes it, and what each leaves to
-// the next.
+// the next. And the workers of a ranking, who keep what they find.
 #pragma once
-#include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <memory>
 #include <vector>
 
 #include "host/half_passes.h"
 #include "host/int8_pass.h"
 #include "host/linear_pass.h"
-#include "host/rank_workers.h"
 
 namespace kgfast {
 
-// Since the process began, whoever includes this.
-struct TierCounters {
-  std::atomic<int64_t> swept, gathered, canonical;
-};
-struct LinearCounters {
-  std::atomic<int64_t> swept, decided, gathered, canonical;
-};
-inline TierCounters tier_pairs;
-inline LinearCounters linear_pairs;
+constexpr int64_t kBandCapacity = 8192;
+constexpr int kKinds = 4;  // of counts: greater, equal, and both of the excluded
 
-namespace {
+// A worker and the memory that it points into.
+struct OwnedWorker : WorkerMemory {
+  OwnedWorker(const PassPlan& plan, const SweepJob& job, int index)
+      : WorkerMemory(plan, job), index(index), slots(job.num_crops * job.query.count),
+        band(kBandCapacity), counts(kKinds * slots, 0) {
+    lend(worker);
+    worker.band = band.data;
+    worker.band_capacity = kBandCapacity;
+    worker.greater = counts.data();
+    worker.equal = counts.data() + slots;
+  }
+  void count_excluded() {
+    worker.greater = counts.data() + 2 * slots;
+    worker.equal = counts.data() + 3 * slots;
+  }
+  const int index;      // among the workers
+  const int64_t slots;  // C * B
+  Buffer<Pair> band;
+  std::vector<int64_t> counts;  // [4][C][B]
+  Worker worker{};
+};
+
+struct RankWorkers {
+  RankWorkers(const Execution& execution, bool checks_finite)
+      : execution(execution), checks_finite(checks_finite) {}
+
+  // Runs body(worker, task) for every task, on all threads.
+  template <class Body>
+  void run(int64_t count, Body body) {
+    sweep_tasks(execution, all, count, &status, checks_finite, body);
+  }
+  Worker& first() { return all[0]->worker; }
+
+  const Execution& execution;
+  const bool checks_finite;  // whether numbers that are not finite are errors
+  std::vector<std::unique_ptr<OwnedWorker>> all;
+  SweepStatus status;
+};
 
 class RankTiers {
  public:
   // Makes the workers, too.
-  RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan)
-      : workers_(workers), execution_(workers.execution), isa_(execution_.isa), job_(job),
-        panels_(plan.panels), int8_(execution_, job) {
-    plan.int8_bytes = int8_.worker_bytes(job.query.count);
-    for (int i = 0; i < plan.threads; ++i)
-      workers_.all.push_back(std::make_unique<OwnedWorker>(plan, job, i));
-    if (HalfPasses::can_serve(execution_, job))
-      half_ = std::make_unique<HalfPasses>(execution_, job, plan);
-    if (LinearPass::can_serve(execution_, job))
-      linear_ = std::make_unique<LinearPass>(execution_, job, plan);
-  }
-
-  ~RankTiers() {
-    if (half_) note(half_->pairs());
-    if (linear_) note(linear_->pairs());
-    for (const auto& owned : workers_.all) note(owned->worker.pairs);
-  }
+  RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan);
+  ~RankTiers();
 
   // By how much more than its distance from the targets a query's place in the order of a sweep is
   // earlier: a tier that decides most pairs of some queries and none of others has those together.
   double advance(int64_t query) const { return linear_ ? linear_->spread(job_, query) : 0.0; }
 
   // Sweeps the queries of the job, whose targets have these scores, with biases up to `magnitude`.
-  void sweep(const double* target_scores, double magnitude) {
-    if (int8_.serves(job_.num_queries))
-      sweep_int8(target_scores, magnitude);
-    else
-      sweep_distances();
-    for (const auto& owned : workers_.all) isa_.rescore_band(job_, owned->worker);
-  }
+  void sweep(const double* target_scores, double magnitude);
 
   // See sweep_errors of rank.h; of all queries, which the job has.
-  void errors(float* values, double* bounds) {
-    if (int8_.serves(job_.num_queries)) return int8_errors(values, bounds);
-    if (half_) return half_errors(values, bounds);
-    const int64_t lanes = job_.facts.lanes, rows = job_.num_crops * job_.query.count;
-    Worker& worker = workers_.first();
-    std::vector<float> tile(rows * lanes);
-    for (int64_t panel = 0; panel < panels_; ++panel) {
-      isa_.sweep_values(job_, panel, worker, tile.data());
-      for (int64_t row = 0; row < rows; ++row) {
-        const Threshold& t = job_.thresholds[row];
-        const int64_t crop = row / job_.query.count;
-        const float norm = worker.norms[crop];
-        for (int64_t n = panel * lanes; n < std::min((panel + 1) * lanes, job_.num_candidates);
-             ++n) {
-          const float value = tile[row * lanes + n - panel * lanes];
-          values[row * job_.num_candidates + n] = value;
-          bounds[row * job_.num_candidates + n] =
-              job_.crops[crop].rel * std::fabs(static_cast<double>(value)) + t.base +
-              t.slope * norm;
-        }
-      }
-    }
-  }
+  void errors(float* values, double* bounds);
 
   // See linear_bounds of rank.h, likewise.
-  void lower_bounds(double* bounds) {
-    if (!linear_ || !linear_->begin(job_, 1.0)) return;
-    const int64_t queries = job_.query.count, all = job_.num_candidates;
-    std::vector<double> tile(queries * kLinearLanes);
-    for (int64_t panel = 0; panel < linear_->panels(); ++panel) {
-      linear_->lower_bounds(panel, workers_.first(), tile.data());
-      const int64_t first = panel * kLinearLanes;
-      const int64_t size = std::min<int64_t>(kLinearLanes, all - first);
-      for (int64_t query = 0; query < queries; ++query)
-        std::copy_n(tile.data() + query * kLinearLanes, size, bounds + query * all + first);
-    }
-  }
+  void lower_bounds(double* bounds);
 
  private:
-  static void note(const TierPairs& pairs) {
-    tier_pairs.swept += pairs.swept;
-    tier_pairs.gathered += pairs.gathered;
-    tier_pairs.canonical += pairs.canonical;
-  }
-
-  static void note(const LinearPairs& pairs) {
-    linear_pairs.swept += pairs.swept;
-    linear_pairs.decided += pairs.decided;
-    linear_pairs.gathered += pairs.gathered;
-    linear_pairs.canonical += pairs.canonical;
-  }
-
   // Each tier takes what the one before it leaves of a panel.
-  void sweep_distances() {
-    const bool has_half = half_ && half_->begin(job_);
-    const bool has_linear = linear_ && linear_->begin(job_, has_half ? half_->term() : 1.0) &&
-                            chooses_linear();
-    if (workers_.status.interrupted) return;
-    if (has_half) return sweep_halves(has_linear);
-    if (has_linear) return sweep_linear();
-    workers_.run(panels_, [&](OwnedWorker& owned, int64_t panel) {
-      isa_.sweep_panel(job_, panel, owned.worker);
-    });
-  }
+  void sweep_distances();
+  bool chooses_linear();
 
-  bool chooses_linear() {
-    workers_.run(linear_->samples(), [&](OwnedWorker& owned, int64_t sample) {
-      linear_->try_sample(sample, owned.index, owned.worker);
-    });
-    return linear_->choose();
-  }
-
-  void sweep_linear() {
-    workers_.run(linear_->panels(), [&](OwnedWorker& owned, int64_t panel) {
-      SweepJob rest = job_;
-      rest.is_served = linear_->sweep(panel, owned.index, owned.worker);
-      sweep_floats(isa_, rest, panel, owned.worker);
-    });
-  }
-
-  void sweep_halves(bool has_linear) {
-    const auto done = [&](OwnedWorker& owned, int64_t panel) -> const uint8_t* {
-      return has_linear ? linear_->sweep(panel, owned.index, owned.worker) : nullptr;
-    };
-    const int64_t samples = static_cast<int64_t>(half_->samples().size());
-    workers_.run(samples, [&](OwnedWorker& owned, int64_t sample) {
-      half_->sweep_sample(sample, owned.index, done(owned, half_->samples()[sample]),
-                          owned.worker);
-    });
-    if (workers_.status.interrupted) return;
-    half_->choose(job_);
-    workers_.run(half_->panels(), [&](OwnedWorker& owned, int64_t panel) {
-      if (!half_->is_sample(panel))
-        half_->sweep(panel, owned.index, done(owned, panel), owned.worker);
-    });
-  }
+  void sweep_linear();
+  void sweep_halves(bool has_linear);
 
   // `errors` of the half-precision sweep, whose bound is relative to the distance.
-  void half_errors(float* values, double* bounds) {
-    half_->begin(job_);
-    const int64_t rows = job_.query.count, all = job_.num_candidates;
-    std::vector<float> tile(rows * kHalfLanes);
-    std::vector<double> errors(rows * kHalfLanes);
-    for (int64_t panel = 0; panel < half_->panels(); ++panel) {
-      half_->values(panel, workers_.first(), tile.data(), errors.data());
-      const int64_t first = panel * kHalfLanes, size = std::min<int64_t>(kHalfLanes, all - first);
-      for (int64_t row = 0; row < rows; ++row)
-        for (int64_t lane = 0; lane < size; ++lane) {
-          const double value = tile[row * kHalfLanes + lane], rel = half_->rel();
-          const double absolute = errors[row * kHalfLanes + lane] + job_.thresholds[row].base;
-          values[row * all + first + lane] = static_cast<float>(value);
-          bounds[row * all + first + lane] = (rel * value + absolute) / (1.0 - rel);
-        }
-    }
-  }
-
-  void sweep_int8(const double* target_scores, double magnitude) {
-    int8_.pack(job_);
-    int8_.set_targets(target_scores, magnitude);
-    workers_.run(int8_.groups(job_.num_candidates), [&](OwnedWorker& owned, int64_t group) {
-      if (!int8_.pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
-      int8_.sweep_group(job_, group, owned.int8.data, owned.worker,
-                        [&](const Int8Panel& panel) {
-                          int8_.tier().count_panel(int8_.job(), panel,
-                                                   int8_.scratch(owned.int8.data), isa_,
-                                                   owned.worker);
-                        });
-    });
-  }
+  void half_errors(float* values, double* bounds);
+  void sweep_int8(const double* target_scores, double magnitude);
 
   // A group of candidates in float32.
-  void sweep_wide(int64_t group, OwnedWorker& owned) {
-    const int64_t panels = int8_.group() / job_.facts.lanes, first = group * panels;
-    for (int64_t panel = first; panel < std::min(first + panels, panels_); ++panel)
-      isa_.sweep_panel(job_, panel, owned.worker);
-  }
+  void sweep_wide(int64_t group, OwnedWorker& owned);
 
   // `errors` of the int8 tier.
-  void int8_errors(float* values, double* bounds) {
-    const int64_t queries = job_.query.count, all = job_.num_candidates;
-    int8_.pack(job_);
-    int8_.set_bases(0.0);
-    std::vector<float> panel_values(queries * kInt8Candidates), panel_bounds(panel_values);
-    const auto keep = [&](const Int8Panel& panel) {
-      int8_.tier().panel_values(int8_.job(), panel, panel_values.data(), panel_bounds.data());
-      const int64_t first = panel.index * kInt8Candidates;
-      for (int64_t query = 0; query < queries; ++query)
-        for (int64_t n = 0; n < std::min(kInt8Candidates, all - first); ++n) {
-          values[query * all + first + n] = panel_values[query * kInt8Candidates + n];
-          bounds[query * all + first + n] = panel_bounds[query * kInt8Candidates + n];
-        }
-    };
-    OwnedWorker& owned = *workers_.all[0];
-    for (int64_t group = 0; group < int8_.groups(all); ++group)
-      int8_.sweep_group(job_, group, owned.int8.data, owned.worker, keep);
-  }
+  void int8_errors(float* values, double* bounds);
 
   RankWorkers& workers_;
   const Execution& execution_;
@@ -228,5 +99,4 @@ class RankTiers {
   std::unique_ptr<LinearPass> linear_;
 };
 
-}  // namespace
 }  // namespace kgfast

@@ -1,0 +1,208 @@
+#include "host/passes.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+
+namespace kgfast {
+
+PassPlan plan_passes(SweepJob& job, int threads, int64_t max_queries) {
+  const int64_t lanes = job.facts.lanes, tile = job.facts.tile_queries;
+  PassPlan plan{};
+  plan.panels = divide_up(job.num_candidates, lanes);
+  plan.threads = threads_for(plan.panels, threads);
+  const int64_t feature_bytes = job.facts.planes * lanes * static_cast<int64_t>(sizeof(float));
+  const int64_t panel_bytes = std::min(kPanelBytes, kScratchBytes / 2 / plan.threads);
+  const int64_t block = std::max<int64_t>(64, panel_bytes / feature_bytes / 64 * 64);
+  job.features_per_block = std::min(job.num_features, block);
+  const int64_t row_bytes = job.num_features * job.facts.query_planes * sizeof(float);
+  const bool blocked = job.features_per_block < job.num_features;
+  int64_t queries = std::min(kPackedQueryBytes / std::max<int64_t>(1, row_bytes), max_queries);
+  if (blocked)
+    queries = std::min<int64_t>(queries, kScratchBytes / 2 / plan.threads /
+                                             (lanes * sizeof(float)));
+  plan.queries = std::max<int64_t>(tile, queries / tile * tile);
+  const int64_t per_pass = std::min(plan.queries, job.query.count + tile);
+  plan.panel_floats = job.features_per_block * job.facts.planes * lanes;
+  plan.total_floats = blocked ? per_pass * lanes : 0;
+  plan.tiles = per_pass / tile + 1;
+  job.angle_stride = (job.num_features + 127) / 64 * 64;
+  return plan;
+}
+
+SweepJob begin_sweep(const Isa& isa, const Operands& operands) {
+  SweepJob job{};
+  static_cast<Operands&>(job) = operands;
+  job.facts = isa.facts(operands.score);
+  return job;
+}
+
+ErrorBound crop_bound(const Isa& isa, const SweepJob& job, int64_t crop) {
+  int64_t folds = 0;
+  for (int64_t c = 0, at = 0; c <= crop; ++c)
+    for (; at < job.crops[c].end; ++folds)  // as sweep_tile and run_tile cut them
+      at = std::min({at + 64, job.crops[c].end,
+                     (at / job.features_per_block + 1) * job.features_per_block});
+  const bool rounded = job.rows.view.dtype == DType::f64 || job.query.dtype == DType::f64;
+  return error_bound(job.facts, job.crops[crop].end, folds, job.term_ulps, isa.sqrt_error, rounded);
+}
+
+void set_norm(SweepJob& job, const ErrorBound& bound) {
+  job.norm = bound.norm;
+  const double terms = static_cast<double>(job.num_features) * job.facts.planes;
+  job.norm_inflation = round_up(1.0 + (terms + 16.0) * 0x1p-22);
+  job.norm_floor = round_up(terms * 0x1p-124);
+}
+
+bool has_nonfinite(const SweepJob& job, const View& view, int planes, int64_t row) {
+  float run[256];
+  bool bad = false;
+  for (int plane = 0; plane < planes; ++plane)
+    for (int64_t k = 0; k < job.num_features; k += 256)
+      bad |= load_floats(view, row, plane, k, std::min<int64_t>(256, job.num_features - k), run);
+  return bad;
+}
+
+void check_query(const SweepJob& job, int64_t query, int64_t* bad) {
+  if (query < *bad && has_nonfinite(job, job.query, job.facts.query_planes, query)) *bad = query;
+}
+
+void check_candidate(const SweepJob& job, int64_t row, int64_t* bad, int64_t* bad_factor) {
+  if (row < *bad && has_nonfinite(job, job.rows.view, job.rows.planes, row)) *bad = row;
+  const View& factor = job.rows.factor;
+  if (factor.data && row < *bad_factor && has_nonfinite(job, factor, 1, row)) *bad_factor = row;
+}
+
+double query_norm(const SweepJob& job, int64_t features, Norm norm, int64_t query) {
+  const bool of_magnitudes = norm == Norm::magnitudes;
+  double sum = 0.0;
+  read_query(job, features, query, [&](int, int64_t, int64_t width, const double* run) {
+    for (int64_t i = 0; i < width; ++i) sum += of_magnitudes ? std::fabs(run[i]) : run[i] * run[i];
+    return true;
+  });
+  // Squares of float64 values may underflow; the floor is far below anything that matters.
+  return (of_magnitudes ? sum : std::sqrt(sum)) * (1.0 + 1e-6) + 0x1p-500;
+}
+
+double rscf_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
+                         int64_t query) {
+  const bool has_factor = job.facts.has_factor, is_complex = job.rows.planes == 2;
+  const bool squares = job.facts.terms == Terms::squares;
+  double norm = 0.0, shift = 0.0, largest = 0.0, others = 0.0;
+  bool flushes = false;
+  for (int64_t k = 0; k < features; k += 64) {
+    double run[kMaxPlanes][64];  // q, then w, then a
+    const int64_t width = std::min<int64_t>(64, features - k);
+    for (int plane = 0; plane < job.facts.query_planes; ++plane)
+      load_doubles(job.query, query, plane, k, width, run[plane]);
+    for (int64_t i = 0; i < width; ++i) {
+      const double re = run[0][i], im = is_complex ? run[1][i] : 0.0;
+      const double q = std::sqrt(re * re + im * im);
+      const double a = has_factor ? std::fabs(run[job.facts.query_planes - 1][i]) : 0.0;
+      norm += squares ? q * q : q;
+      shift += squares ? a * a : is_complex ? q * a : a;
+      largest = std::max(largest, a);
+      others += a + job.factor_largest;
+      for (int plane = job.rows.planes; plane < 2 * job.rows.planes; ++plane) {
+        const double w = std::fabs(run[plane][i]);
+        flushes |= 0.0 < w && w < 0x1p-125;
+        others += w;
+      }
+    }
+  }
+  if (flushes || (is_complex && !(largest * (job.factor_largest + 1.0) <= 0x1p20))) return INFINITY;
+  if (squares) norm = std::sqrt(norm), shift = std::sqrt(shift);
+  shift *= job.factor_reach;
+  return (bound.per_query * norm + bound.per_shift * shift + 0x1p-125 * others) * (1.0 + 1e-6);
+}
+
+AbsoluteError absolute_error(const SweepJob& job, int64_t features, const ErrorBound& bound,
+                                    int64_t query, double magnitude) {
+  constexpr double u = 0x1p-24;
+  double constant = bound.absolute + 4.0 * u * magnitude + 0x1p-120, per_norm = 0.0;
+  if (job.facts.is_rscf) {
+    constant += rscf_error(job, features, bound, query);
+  } else if (bound.norm != Norm::none) {
+    const double norm = query_norm(job, features, bound.norm, query);
+    constant += bound.per_query * norm;
+    per_norm = bound.per_pair * norm + bound.per_norm;
+  }
+  return {round_up(constant * (1.0 + 8.0 * u)), round_up(per_norm * (1.0 + 8.0 * u))};
+}
+
+float farthest_reach(const SweepJob& job, int64_t position, double rel, double absolute) {
+  float farthest = -FLT_MAX;
+  for (int64_t t = job.first_threshold[position]; t < job.first_threshold[position + 1]; ++t) {
+    const float tau = job.thresholds[t].minus_target + (job.bias ? job.bias_max : 0.0f);
+    const double error = rel * std::fabs(tau) + job.thresholds[t].base + absolute;
+    const float reach = round_up(tau + 1.25 * error);
+    farthest = std::isnan(reach) ? INFINITY : std::max(farthest, reach);
+  }
+  return farthest;
+}
+
+void sweep_floats(const Isa& isa, const SweepJob& job, int64_t panel, Worker& worker) {
+  const int64_t tiles = divide_up(job.num_queries, job.facts.tile_queries);
+  if (job.is_served && std::count(job.is_served, job.is_served + tiles, 0) == 0) return;
+  const int64_t lanes = job.facts.lanes, all = divide_up(job.num_candidates, lanes);
+  const int64_t first = panel * (kGatherLanes / lanes);
+  for (int64_t i = first; i < std::min(first + kGatherLanes / lanes, all); ++i)
+    isa.sweep_panel(job, i, worker);
+}
+
+std::vector<int64_t> sample_panels(int64_t panels) {
+  const int64_t count = std::clamp<int64_t>(panels / 64, 1, 8);
+  std::vector<int64_t> samples;
+  for (int64_t i = 0; i < count; ++i) samples.push_back(panels * (2 * i + 1) / (2 * count));
+  return samples;
+}
+
+bool find_factor_reach(SweepJob& job, int threads,
+                              const std::function<bool()>& interrupted) {
+  constexpr int64_t rows_per_task = 256;
+  const View& factor = job.rows.factor;
+  job.factor_reach = job.factor_largest = 0.0;
+  if (!factor.data) return false;
+  const int64_t tasks = divide_up(job.num_candidates, rows_per_task);
+  const float origin = job.facts.factor_origin;
+  std::vector<float> reach(tasks, 0.0f), largest(tasks, 0.0f);
+  const auto find = [&](int, int64_t first, int64_t last) {
+    float run[256];
+    uint32_t most = 0, farthest = 0;  // bits of magnitudes are ordered as they are
+    for (int64_t i = first; i < last; ++i)
+      for (int64_t k = 0; k < job.num_features; k += 256) {
+        const int64_t width = std::min<int64_t>(256, job.num_features - k);
+        load_floats(factor, job.candidate_ids ? job.candidate_ids[i] : i, 0, k, width, run);
+        for (int64_t j = 0; j < width; ++j) {
+          const uint32_t size = bit_cast<uint32_t>(run[j]) & 0x7FFFFFFF;
+          const uint32_t distance = bit_cast<uint32_t>(run[j] - origin) & 0x7FFFFFFF;
+          most = std::max(most, size < 0x7F800000 ? size : 0);
+          farthest = std::max(farthest, size < 0x7F800000 ? distance : 0);
+        }
+      }
+    largest[first / rows_per_task] = bit_cast<float>(most);
+    reach[first / rows_per_task] = bit_cast<float>(farthest);
+  };
+  const bool stopped =
+      parallel_parts(threads, job.num_candidates, rows_per_task, interrupted, find);
+  for (int64_t task = 0; task < tasks; ++task) {
+    job.factor_largest = std::max<double>(job.factor_largest, largest[task]);
+    job.factor_reach = std::max<double>(job.factor_reach, reach[task]);
+  }
+  constexpr double u = 0x1p-24;
+  job.factor_largest *= 1.0 + 2.0 * u;
+  const bool rounded = factor.dtype == DType::f64;
+  job.factor_reach = job.factor_reach * (1.0 + 2.0 * u) + (rounded ? job.factor_largest : 0.0);
+  return stopped;
+}
+
+std::vector<int64_t> sorted_known(const Known& known, int64_t query) {
+  if (!known.indptr) return {};
+  std::vector<int64_t> ids(known.indices + known.indptr[query],
+                           known.indices + known.indptr[query + 1]);
+  if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+}  // namespace kgfast

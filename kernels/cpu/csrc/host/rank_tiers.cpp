@@ -1,0 +1,210 @@
+#include "host/rank_tiers.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "host/rank.h"
+
+namespace kgfast {
+namespace {
+
+// Pairs since the process began.
+struct TierCounters {
+  std::atomic<int64_t> swept, gathered, canonical;
+};
+struct LinearCounters {
+  std::atomic<int64_t> swept, decided, gathered, canonical;
+};
+TierCounters tier_pairs;
+LinearCounters linear_pairs;
+
+void note(const TierPairs& pairs) {
+  tier_pairs.swept += pairs.swept;
+  tier_pairs.gathered += pairs.gathered;
+  tier_pairs.canonical += pairs.canonical;
+}
+
+void note(const LinearPairs& pairs) {
+  linear_pairs.swept += pairs.swept;
+  linear_pairs.decided += pairs.decided;
+  linear_pairs.gathered += pairs.gathered;
+  linear_pairs.canonical += pairs.canonical;
+}
+
+}  // namespace
+
+RankTiers::RankTiers(RankWorkers& workers, const SweepJob& job, PassPlan& plan)
+    : workers_(workers), execution_(workers.execution), isa_(execution_.isa), job_(job),
+      panels_(plan.panels), int8_(execution_, job) {
+  plan.int8_bytes = int8_.worker_bytes(job.query.count);
+  for (int i = 0; i < plan.threads; ++i)
+    workers_.all.push_back(std::make_unique<OwnedWorker>(plan, job, i));
+  if (HalfPasses::can_serve(execution_, job))
+    half_ = std::make_unique<HalfPasses>(execution_, job, plan);
+  if (LinearPass::can_serve(execution_, job))
+    linear_ = std::make_unique<LinearPass>(execution_, job, plan);
+}
+
+RankTiers::~RankTiers() {
+  if (half_) note(half_->pairs());
+  if (linear_) note(linear_->pairs());
+  for (const auto& owned : workers_.all) note(owned->worker.pairs);
+}
+
+void RankTiers::sweep(const double* target_scores, double magnitude) {
+  if (int8_.serves(job_.num_queries))
+    sweep_int8(target_scores, magnitude);
+  else
+    sweep_distances();
+  for (const auto& owned : workers_.all) isa_.rescore_band(job_, owned->worker);
+}
+
+void RankTiers::errors(float* values, double* bounds) {
+  if (int8_.serves(job_.num_queries)) return int8_errors(values, bounds);
+  if (half_) return half_errors(values, bounds);
+  const int64_t lanes = job_.facts.lanes, rows = job_.num_crops * job_.query.count;
+  Worker& worker = workers_.first();
+  std::vector<float> tile(rows * lanes);
+  for (int64_t panel = 0; panel < panels_; ++panel) {
+    isa_.sweep_values(job_, panel, worker, tile.data());
+    for (int64_t row = 0; row < rows; ++row) {
+      const Threshold& t = job_.thresholds[row];
+      const int64_t crop = row / job_.query.count;
+      const float norm = worker.norms[crop];
+      for (int64_t n = panel * lanes; n < std::min((panel + 1) * lanes, job_.num_candidates);
+           ++n) {
+        const float value = tile[row * lanes + n - panel * lanes];
+        values[row * job_.num_candidates + n] = value;
+        bounds[row * job_.num_candidates + n] =
+            job_.crops[crop].rel * std::fabs(static_cast<double>(value)) + t.base +
+            t.slope * norm;
+      }
+    }
+  }
+}
+
+void RankTiers::lower_bounds(double* bounds) {
+  if (!linear_ || !linear_->begin(job_, 1.0)) return;
+  const int64_t queries = job_.query.count, all = job_.num_candidates;
+  std::vector<double> tile(queries * kLinearLanes);
+  for (int64_t panel = 0; panel < linear_->panels(); ++panel) {
+    linear_->lower_bounds(panel, workers_.first(), tile.data());
+    const int64_t first = panel * kLinearLanes;
+    const int64_t size = std::min<int64_t>(kLinearLanes, all - first);
+    for (int64_t query = 0; query < queries; ++query)
+      std::copy_n(tile.data() + query * kLinearLanes, size, bounds + query * all + first);
+  }
+}
+
+void RankTiers::sweep_distances() {
+  const bool has_half = half_ && half_->begin(job_);
+  const bool has_linear = linear_ && linear_->begin(job_, has_half ? half_->term() : 1.0) &&
+                          chooses_linear();
+  if (workers_.status.interrupted) return;
+  if (has_half) return sweep_halves(has_linear);
+  if (has_linear) return sweep_linear();
+  workers_.run(panels_, [&](OwnedWorker& owned, int64_t panel) {
+    isa_.sweep_panel(job_, panel, owned.worker);
+  });
+}
+
+bool RankTiers::chooses_linear() {
+  workers_.run(linear_->samples(), [&](OwnedWorker& owned, int64_t sample) {
+    linear_->try_sample(sample, owned.index, owned.worker);
+  });
+  return linear_->choose();
+}
+
+void RankTiers::sweep_linear() {
+  workers_.run(linear_->panels(), [&](OwnedWorker& owned, int64_t panel) {
+    SweepJob rest = job_;
+    rest.is_served = linear_->sweep(panel, owned.index, owned.worker);
+    sweep_floats(isa_, rest, panel, owned.worker);
+  });
+}
+
+void RankTiers::sweep_halves(bool has_linear) {
+  const auto done = [&](OwnedWorker& owned, int64_t panel) -> const uint8_t* {
+    return has_linear ? linear_->sweep(panel, owned.index, owned.worker) : nullptr;
+  };
+  const int64_t samples = static_cast<int64_t>(half_->samples().size());
+  workers_.run(samples, [&](OwnedWorker& owned, int64_t sample) {
+    half_->sweep_sample(sample, owned.index, done(owned, half_->samples()[sample]),
+                        owned.worker);
+  });
+  if (workers_.status.interrupted) return;
+  half_->choose(job_);
+  workers_.run(half_->panels(), [&](OwnedWorker& owned, int64_t panel) {
+    if (!half_->is_sample(panel))
+      half_->sweep(panel, owned.index, done(owned, panel), owned.worker);
+  });
+}
+
+void RankTiers::half_errors(float* values, double* bounds) {
+  half_->begin(job_);
+  const int64_t rows = job_.query.count, all = job_.num_candidates;
+  std::vector<float> tile(rows * kHalfLanes);
+  std::vector<double> errors(rows * kHalfLanes);
+  for (int64_t panel = 0; panel < half_->panels(); ++panel) {
+    half_->values(panel, workers_.first(), tile.data(), errors.data());
+    const int64_t first = panel * kHalfLanes, size = std::min<int64_t>(kHalfLanes, all - first);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t lane = 0; lane < size; ++lane) {
+        const double value = tile[row * kHalfLanes + lane], rel = half_->rel();
+        const double absolute = errors[row * kHalfLanes + lane] + job_.thresholds[row].base;
+        values[row * all + first + lane] = static_cast<float>(value);
+        bounds[row * all + first + lane] = (rel * value + absolute) / (1.0 - rel);
+      }
+  }
+}
+
+void RankTiers::sweep_int8(const double* target_scores, double magnitude) {
+  int8_.pack(job_);
+  int8_.set_targets(target_scores, magnitude);
+  workers_.run(int8_.groups(job_.num_candidates), [&](OwnedWorker& owned, int64_t group) {
+    if (!int8_.pays(owned.worker.pairs, job_.num_queries)) return sweep_wide(group, owned);
+    int8_.sweep_group(job_, group, owned.int8.data, owned.worker,
+                      [&](const Int8Panel& panel) {
+                        int8_.tier().count_panel(int8_.job(), panel,
+                                                 int8_.scratch(owned.int8.data), isa_,
+                                                 owned.worker);
+                      });
+  });
+}
+
+void RankTiers::sweep_wide(int64_t group, OwnedWorker& owned) {
+  const int64_t panels = int8_.group() / job_.facts.lanes, first = group * panels;
+  for (int64_t panel = first; panel < std::min(first + panels, panels_); ++panel)
+    isa_.sweep_panel(job_, panel, owned.worker);
+}
+
+void RankTiers::int8_errors(float* values, double* bounds) {
+  const int64_t queries = job_.query.count, all = job_.num_candidates;
+  int8_.pack(job_);
+  int8_.set_bases(0.0);
+  std::vector<float> panel_values(queries * kInt8Candidates), panel_bounds(panel_values);
+  const auto keep = [&](const Int8Panel& panel) {
+    int8_.tier().panel_values(int8_.job(), panel, panel_values.data(), panel_bounds.data());
+    const int64_t first = panel.index * kInt8Candidates;
+    for (int64_t query = 0; query < queries; ++query)
+      for (int64_t n = 0; n < std::min(kInt8Candidates, all - first); ++n) {
+        values[query * all + first + n] = panel_values[query * kInt8Candidates + n];
+        bounds[query * all + first + n] = panel_bounds[query * kInt8Candidates + n];
+      }
+  };
+  OwnedWorker& owned = *workers_.all[0];
+  for (int64_t group = 0; group < int8_.groups(all); ++group)
+    int8_.sweep_group(job_, group, owned.int8.data, owned.worker, keep);
+}
+
+LinearPairs rank_linear_pairs() {
+  return {linear_pairs.swept, linear_pairs.decided, linear_pairs.gathered,
+          linear_pairs.canonical};
+}
+
+TierPairs rank_tier_pairs() {
+  return {tier_pairs.swept, tier_pairs.gathered, tier_pairs.canonical};
+}
+
+}  // namespace kgfast
