@@ -159,12 +159,17 @@ def test_a_process_that_is_gone_is_named(how, tmp_path):
     assert error.args[0].startswith("process 1 of 2 did not come to step")
 
 
+# A network's sums over all entities are rounded otherwise, and Adam makes ten times as much of that
+# in every twenty steps (docs/scale.md).
+STEPS = {"conve, kvsall": 40}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_loss_curves_are_those_of_one_process(name, world, tmp_path):
-    steps = 200
+    steps = STEPS.get(name, 200)
     one = fitted(config_of(name, steps, REPLICATED), tmp_path / "one")
     for tables in [REPLICATED] if name in UNSHARDED else [REPLICATED, SHARDED]:
         how = str(tables["tables"])
