@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 import kgfast
-from kgfast.kernels import cpu
+from kgfast.kernels import cpu, triton
 from kgfast.kernels.cpu import tiers
 from kgfast.kernels.operands import PRECISIONS
 from kgfast.ops import dispatch
@@ -123,7 +123,7 @@ def info() -> Info:
     except ValueError as error:  # of a variable of the environment
         backend, isa = "none", None
         remarks.append(str(error))
-    if torch.cuda.is_available() and _version("triton") is None:
+    if torch.cuda.is_available() and not triton.is_available():
         remarks.append(dispatch.what_is_missing("triton"))
     return Info(
         version=kgfast.__version__,

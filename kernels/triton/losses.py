@@ -62,7 +62,7 @@ class FusedLosses(Losses):
             if not _has_pairs(operands):
                 return _no_gradients(operands, need)
             made = _device_labels(operands, labels, make_keys(operands, labels, 0), 1.0)
-            made = made._replace(grad=vector_of(grad_rows))
+            made = made._replace(grad=grad_rows, grad_step=grad_rows.stride(0))
             return _Sweep(operands, made, _SLOPES, need, arch).run()[1]
 
     def bce_total(
@@ -144,7 +144,9 @@ class FusedLosses(Losses):
                 return _no_gradients(operands, need)
             made = _targets(operands, made_of.targets, made_of.label_smoothing)
             made = made._replace(
-                grad=vector_of(made_of.grad_rows), logsumexp=made_of.logsumexp.contiguous()
+                grad=made_of.grad_rows,
+                grad_step=made_of.grad_rows.stride(0),
+                logsumexp=made_of.logsumexp.contiguous(),
             )
             return _Sweep(operands, made, _SLOPES._replace(is_softmax=True), need, arch).run()[1]
 
@@ -230,25 +232,12 @@ def make_keys(operands: Operands, labels: Labels, num_finished: int) -> _Status:
 def _device_labels(
     operands: Operands, labels: Labels, status: _Status, weight: float
 ) -> device.RowLabels:
-    return device.RowLabels(
-        status.keys,
-        labels.indptr,
-        status.words,
-        labels.a,
-        labels.c,
-        weight,
-        None,
-        None,
-        first=0,
-        row=0,
-    )
+    return device.RowLabels(status.keys, labels.indptr, status.words, labels.a, labels.c, weight)
 
 
 def _targets(operands: Operands, targets: Tensor, smoothing: float) -> device.RowLabels:
     every = smoothing / operands.candidates.num_rows
-    return device.RowLabels(
-        targets, None, None, 1 - smoothing, every, 1.0, None, None, first=0, row=0
-    )
+    return device.RowLabels(targets, None, None, 1 - smoothing, every)
 
 
 class _Sweep:

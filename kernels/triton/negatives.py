@@ -19,7 +19,7 @@ from ..labels import LossNeed
 from ..negatives import NegativeLoss, NegativeRows, Sampled
 from ..operands import Gradients, Need, Operands
 from .device import negatives as device
-from .device.arguments import RowView, TileShape
+from .device.arguments import TileShape
 from .device.losses import Loss, TileResults
 from .device.negatives import PARTS, ForwardState, RowInputs
 from .host import launch as launcher
@@ -119,11 +119,12 @@ def _room(operands: Operands, sampled: Sampled, *, keeps: bool) -> NegativeRows:
 
 
 def _given(loss: NegativeLoss, made: NegativeRows) -> RowInputs:
-    mask: RowView | None = None
+    mask, row, step = None, 0, 0
     if loss.mask is not None:
-        mask = plane_of(loss.mask.view(torch.uint8))
+        mask = loss.mask.view(torch.uint8)
+        row, step = mask.stride()
     positive = made.positive if loss.formula == "margin" else None
-    return RowInputs(positive, mask, float(loss.parameter), first=0, row=0)
+    return RowInputs(positive, mask, row, step, float(loss.parameter), first=0, row=0)
 
 
 def _kept(made: NegativeRows) -> ForwardState:

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from .adversarial import LOWEST, log1p_of
-from .arguments import Vector, find_last_not_above, load_as
+from .arguments import find_last_not_above, load_as
 from .score_tiles import sum_packed
 from .sweep import lane_of_pair, of_lanes, of_rows, row_of_pair
 from .terms import distance_of, score_of
@@ -55,11 +55,12 @@ class RowLabels(NamedTuple):
     status: Any  # of make_keys; softmax: None
     positive: float
     every: float
-    weight: float  # times the gradient of a row
-    grad: Vector | None  # of the rows; None: 1
-    logsumexp: Any  # [B] float64, for slopes of a softmax
-    first: int  # candidate of the chunk
-    row: int  # that the launch begins at
+    weight: float = 1.0  # times the gradient of a row
+    grad: Any = None  # of the rows; None: 1. No Vector, as in negatives.RowInputs
+    grad_step: int = 0
+    logsumexp: Any = None  # [B] float64, for slopes of a softmax
+    first: int = 0  # candidate of the chunk
+    row: int = 0  # that the launch begins at
 
 
 class TileResults(NamedTuple):
@@ -177,7 +178,7 @@ def weights_of(labels, row, m_row):
     """What slopes of rows are multiplied by; 0 of rows that are none."""
     weight = tl.where(m_row, labels.weight, 0.0)
     if labels.grad is not None:
-        p_grad = labels.grad.ptr + row.to(tl.int64) * labels.grad.step
+        p_grad = labels.grad + row.to(tl.int64) * labels.grad_step
         weight *= load_as(p_grad, m_row, tl.float32)
     return weight
 

@@ -41,7 +41,11 @@ class RowInputs(NamedTuple):
     """What a loss is told beside scores; ``first`` and ``row`` as of ``losses.Labels``."""
 
     positive: Any  # [B] scores of the positives; None: the formula asks for none
-    mask: RowView | None  # [B, K] bool: which negatives take part
+    # [B, K] bool: which negatives take part; None: all. No RowView: Triton 3.6 loses the members of
+    # a tuple within a tuple that a function is given.
+    mask: Any
+    mask_row: int
+    mask_step: int
     parameter: float  # alpha, or the margin
     first: int
     row: int
@@ -128,6 +132,7 @@ def reduce_negatives(
     LOSS: tl.constexpr,
 ):
     """Return the states of a tile's rows of scores before the bias, of a pool; see reduce_tile."""
+    FORMULA: tl.constexpr = LOSS.formula  # as in products.product_losses
     num_queries, num_candidates = sizes
     row = rows_of_tile(given, TILE)
     lane = tl.program_id(1) * TILE.lanes + lanes_in_tile(TILE)
@@ -146,8 +151,8 @@ def reduce_negatives(
         linear += tl.sum(tl.where(m_lane, finite_or_bad(own), 0.0))
         x += by_lane(own, TILE)
     if given.mask is not None:
-        o_mask = (given.first + lane).to(tl.int64) * given.mask.step
-        p_row = given.mask.ptr + wide * given.mask.row
+        o_mask = (given.first + lane).to(tl.int64) * given.mask_step
+        p_row = given.mask + wide * given.mask_row
         p_mask = by_row(p_row, TILE) + by_lane(o_mask, TILE)
         part &= tl.load(p_mask, mask=valid, other=0) != 0
     parameter = given.parameter
@@ -156,14 +161,14 @@ def reduce_negatives(
         positive = by_row(tl.load(given.positive + row, mask=m_row, other=0.0), TILE)
     mass = sum_rows(part.to(tl.float32) + tl.zeros_like(x), TILE)
     x = tl.where(part, x, float("-inf"))  # which is known as none from here on
-    if LOSS.formula == "nssa":
+    if FORMULA == "nssa":
         peak = tl.maximum(max_rows(x, TILE), LOWEST)
-    elif LOSS.formula == "margin":
+    elif FORMULA == "margin":
         peak = sum_rows(is_over(x, positive, parameter).to(tl.float32), TILE)
     else:
         peak = tl.zeros_like(linear)
-    weight, term = weights_and_terms(x, positive, by_row(peak, TILE), parameter, LOSS.formula)
-    if LOSS.formula == "nssa":
+    weight, term = weights_and_terms(x, positive, by_row(peak, TILE), parameter, FORMULA)
+    if FORMULA == "nssa":
         mass = sum_rows(weight, TILE)
     parts = RowState(peak, mass, sum_rows(term, TILE))
     store_parts(result.sums, tl.program_id(1), row, num_queries, parts, linear, m_row)
@@ -270,8 +275,8 @@ def gather_negatives(
     p_mask = p_ids
     step_of_mask = step_of_ids
     if given.mask is not None:
-        p_mask = given.mask.ptr + query * given.mask.row
-        step_of_mask = given.mask.step
+        p_mask = given.mask + query * given.mask_row
+        step_of_mask = given.mask_step
     parameter = given.parameter
     peak = tl.full((), LOWEST if FORMULA == "nssa" else 0.0, tl.float32)
     mass = 0.0
@@ -405,7 +410,7 @@ def negative_slopes(
         if p_index is not None:
             part &= lane > 0
             place = lane - 1
-        p_mask = given.mask.ptr + wide * given.mask.row + place * given.mask.step
+        p_mask = given.mask + wide * given.mask_row + place * given.mask_step
         part &= tl.load(p_mask, mask=part, other=0) != 0
     grad = load_as(slopes.grad.ptr + row.to(tl.int64) * slopes.grad.step, m_row, tl.float32)
     if FORMULA == "nssa":

@@ -19,6 +19,7 @@ from .arguments import (
     FACTOR_NORM,
     NO_NORM,
     SUM_NORM,
+    Lanes,
     is_finite,
     load_as,
     note_bad_rows,
@@ -104,6 +105,8 @@ def pack(
     PANEL: tl.constexpr,
 ):
     """Pack ``ROWS`` rows; write their bias, rounded, and an upper bound on their norm."""
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    lanes = Lanes(lanes.rows, lanes.ids, lanes.first)
     rows = rows_of(lanes, count)
     o_first = tl.program_id(0) * ROWS
     i_panel = (o_first // PANEL.lanes).to(tl.int64)

@@ -99,6 +99,9 @@ def product_losses(
     PRODUCT: tl.constexpr,
 ):
     """One tile of a chunk, as ``losses.distance_losses``."""
+    # By names of their own: Triton 3.6 loses members of constants in a loop.
+    DEPTH: tl.constexpr = PRODUCT.depth
+    PRECISION: tl.constexpr = PRODUCT.precision
     queries = factors.queries
     table = factors.table
     query = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
@@ -111,11 +114,11 @@ def product_losses(
     table_step = table.step
     stop = aligned(num_features, PRODUCT.multiple)
     total = tl.zeros(TILE, tl.float32)
-    for feature in range(0, stop, PRODUCT.depth):
-        k = feature + tl.arange(0, PRODUCT.depth)[None, :]
+    for feature in range(0, stop, DEPTH):
+        k = feature + tl.arange(0, DEPTH)[None, :]
         q = load_as(p_q + k * query_step, k < stop, tl.float32)
-        c = load_factor(p_c + k * table_step, k < stop, PRODUCT.precision)
-        total = add_product(total, q, tl.trans(c), PRODUCT.precision)
+        c = load_factor(p_c + k * table_step, k < stop, PRECISION)
+        total = add_product(total, q, tl.trans(c), PRECISION)
     sizes = num_queries, num_candidates
     if LOSS.formula == "":
         reduce_tile(total, factors.bias, labels, result, sizes, FORM, TILE, LOSS)
@@ -135,6 +138,8 @@ def multiply_slopes(
     PRODUCT: tl.constexpr,
 ):
     """A tile of the gradient of queries, of one split of the candidates; or one of the table's."""
+    DEPTH: tl.constexpr = PRODUCT.depth
+    PRECISION: tl.constexpr = PRODUCT.precision
     others = weighted.others
     grad = weighted.grad
     row = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
@@ -148,12 +153,12 @@ def multiply_slopes(
         p_slopes = weighted.slopes + row.to(tl.int64)[None, :]
     other_row = aligned(others.row, PRODUCT.multiple)
     p_others = others.ptr + (feature.to(tl.int64) * others.step)[None, :]
-    steps = tl.cdiv(tl.cdiv(num_others, PRODUCT.depth), tl.num_programs(2))
-    first = tl.program_id(2) * steps * PRODUCT.depth
-    last = tl.minimum(first + steps * PRODUCT.depth, num_others)
+    steps = tl.cdiv(tl.cdiv(num_others, DEPTH), tl.num_programs(2))
+    first = tl.program_id(2) * steps * DEPTH
+    last = tl.minimum(first + steps * DEPTH, num_others)
     total = tl.zeros(TILE, tl.float32)
-    for other in range(first, last, PRODUCT.depth):
-        o = other + tl.arange(0, PRODUCT.depth)
+    for other in range(first, last, DEPTH):
+        o = other + tl.arange(0, DEPTH)
         m_other = o < last
         if OF_QUERIES:
             mask = m_row[:, None] & m_other[None, :]
@@ -164,8 +169,8 @@ def multiply_slopes(
             slopes = tl.trans(tl.load(p_tile, mask=mask, other=0.0))
         p_tile = p_others + o.to(tl.int64)[:, None] * other_row
         mask = m_other[:, None] & m_feature[None, :]
-        factor = load_factor(p_tile, mask, PRODUCT.precision)
-        total = add_product(total, slopes, factor, PRODUCT.precision)
+        factor = load_factor(p_tile, mask, PRECISION)
+        total = add_product(total, slopes, factor, PRECISION)
     row = row.to(tl.int64) + tl.program_id(2).to(tl.int64) * num_rows
     p_grad = grad.ptr + row[:, None] * aligned(grad.row, PRODUCT.multiple)
     p_grad += feature[None, :] * grad.step

@@ -79,6 +79,8 @@ def pack_parts(
 
     Cost model: a read of the rows, a write of 4 bytes a number; limited by memory.
     """
+    # Made anew: Triton 3.6 loses the members of nested tuples that are arguments in a loop.
+    lanes = Lanes(lanes.rows, lanes.ids, lanes.first)
     rows = rows_of(lanes, count)
     lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     p_rows = lanes.rows.ptr + rows[:, None] * lanes.rows.row

@@ -1,0 +1,190 @@
+"""Runs operators over Triton's own launcher and writes what fails: a program of test_real_jit.py.
+
+``python real_jit.py ARCH SCORE [few]``, in the environment of :func:`support.stub_driver.build`;
+``few``: those of :data:`FEW`. Writes JSON: the version of Triton, the launches, and the error of
+each call that has one.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+from kgfast.kernels.labels import Labels, LossNeed
+from kgfast.kernels.negatives import NegativeLoss, Sampled
+from kgfast.kernels.operands import Lists, Need
+from kgfast.kernels.scores import get_score
+from kgfast.kernels.triton.host import status
+from support.flat import operands_of, triton
+from support.stub_driver import StubDriver
+
+ROWS, DIM, BATCH = 300, 24, 64
+BATCHES = 1, 8, BATCH
+DTYPES = torch.float32, torch.float16, torch.bfloat16, torch.float64
+# Each of what Triton 3.6 did not compile.
+FEW = (
+    "ranks of float32, 64 queries",
+    "pool of float32, nssa, masked",
+    "lists of float32, nssa, masked",
+    "bce total of float32",
+)
+Call = Callable[[], object]
+
+
+class Problem:
+    """Queries and a table of a score."""
+
+    def __init__(self, score: str, dtype: torch.dtype = torch.float32, batch: int = BATCH) -> None:
+        facts, self.score, self.batch = get_score(score), score, batch
+        factor = torch.ones(ROWS, DIM) if facts.is_rscf else None
+        width = DIM * facts.query_planes(has_factor=facts.is_rscf)
+        self.queries = torch.randn(batch, width, dtype=torch.float32)
+        self.table = torch.randn(ROWS, DIM * facts.planes, dtype=torch.float32).to(dtype)
+        if dtype == torch.float64:
+            self.queries = self.queries.double()
+        self.options = {"factor": factor, "bias": torch.randn(ROWS)}
+        self.targets = torch.arange(batch, dtype=torch.int64)
+        self.known = torch.arange(batch + 1, dtype=torch.int64), self.targets
+        self.crops = [DIM // 2, DIM] if not facts.is_rscf else None
+
+    def operands(self, **options: object) -> object:
+        """The operands, with options of :func:`operands_of`."""
+        given = self.options | options
+        return operands_of(self.queries, self.table, self.score, **given)
+
+
+def ranking(score: str) -> Iterator[tuple[str, Call]]:
+    """Ranks and the best: table types, few and many queries, crops, subsets, lists."""
+    for dtype in DTYPES:
+        for batch in BATCHES if dtype == torch.float32 else (BATCH,):
+            p = Problem(score, dtype, batch)
+            flat = p.queries, p.table
+            name = f"{dtype}, {batch} queries".removeprefix("torch.")
+            subset = {"candidate_ids": torch.arange(0, ROWS, 2, dtype=torch.int64)}
+            kinds = {"": {}, ", some candidates": subset}
+            if p.crops is not None:
+                kinds[", crops"] = {"dims": p.crops}
+            for kind, options in kinds.items():
+                every = p.options | options
+                yield (
+                    f"ranks of {name}{kind}",
+                    lambda p=p, a=flat, o=every: triton.rank_counts(
+                        *a, p.targets, *p.known, p.score, **o
+                    ),
+                )
+                yield (
+                    f"top-k of {name}{kind}",
+                    lambda p=p, a=flat, o=every: triton.topk(*a, 5, *p.known, p.score, **o),
+                )
+    p = Problem(score)
+    count = torch.arange(0, 10 * BATCH + 1, 10, dtype=torch.int64)
+    lists = Lists(count, torch.arange(10, dtype=torch.int64).repeat(BATCH))
+    arguments = p.queries, p.table
+    known = *p.known, p.score
+    yield (
+        "ranks of lists",
+        lambda: triton.list_counts(*arguments, p.targets, *known, lists=lists, **p.options),
+    )
+    yield (
+        "top-k of lists",
+        lambda: triton.list_topk(*arguments, 5, *known, lists=lists, **p.options),
+    )
+
+
+def differentiable(score: str) -> Iterator[tuple[str, Call]]:
+    """Scores, losses over all candidates and of negatives, with their gradients."""
+    backend = triton.backend
+    for dtype in DTYPES[:3]:
+        p = Problem(score, dtype)
+        name = str(dtype).removeprefix("torch.")
+        index = torch.arange(BATCH * 7, dtype=torch.int64).view(BATCH, 7) % ROWS
+        need = Need(True, True, p.options["factor"] is not None)
+        for kind, ids, width in (("pairwise", None, ROWS), ("indexed", index, 7)):
+            yield f"{kind} scores of {name}", lambda p=p, i=ids: backend.scores(p.operands(), i)
+            grad = torch.randn(BATCH, width, dtype=torch.float32)
+            yield (
+                f"{kind} gradients of {name}",
+                lambda p=p, i=ids, g=grad, n=need: backend.backward(p.operands(), g, i, need=n),
+            )
+        for formula in ("nssa", "margin", "logistic"):
+            for masked in (False, True):
+                yield from negatives(p, f"{name}, {formula}", formula, masked=masked)
+        if p.options["factor"] is None:
+            yield from over_all(p, name)
+
+
+def negatives(p: Problem, name: str, formula: str, *, masked: bool) -> Iterator[tuple[str, Call]]:
+    """A loss of a pool of negatives and of those of each query."""
+    kernels = triton.backend.negatives
+    for kind in ("pool", "lists"):
+        width = ROWS if kind == "pool" else 9
+        mask = torch.ones(BATCH, width, dtype=torch.bool) if masked else None
+        loss = NegativeLoss(formula, 0.5, mask)
+        ids = torch.arange(BATCH * 9, dtype=torch.int64).view(BATCH, 9) % ROWS
+        pool = Sampled(torch.randn(BATCH), None, None)
+        sampled = pool if kind == "pool" else Sampled(None, p.targets, ids)
+
+        def both(sampled: Sampled = sampled, loss: NegativeLoss = loss) -> None:
+            made = kernels.rows(p.operands(), sampled, loss, keeps=True, check=lambda: None)
+            made = made._replace(ids=torch.zeros_like(made.ids))  # nobody wrote them
+            grads = torch.randn(BATCH), torch.randn(BATCH)
+            kernels.gradients(p.operands(), loss, made, grads, Need(True, True))
+
+        yield f"{kind} of {name}{', masked' if masked else ''}", both
+
+
+def over_all(p: Problem, name: str) -> Iterator[tuple[str, Call]]:
+    """Losses over all candidates."""
+    labels = Labels(*p.known, 0.9, 0.001)
+    losses, need = triton.backend.losses, LossNeed(True, True, True)
+    yield f"bce of {name}", lambda: losses.bce(p.operands(), labels)
+    yield (
+        f"bce gradients of {name}",
+        lambda: losses.bce_gradients(p.operands(), labels, torch.randn(BATCH), need),
+    )
+    yield f"bce total of {name}", lambda: losses.bce_total(p.operands(), labels, 2.0, need)
+
+    def cross_entropy() -> None:
+        made = triton.cross_entropy(p.queries, p.table, p.options["bias"], p.targets, 0.1, p.score)
+        triton.cross_entropy_backward(
+            *(torch.randn(BATCH), made[1], p.queries, p.table, p.options["bias"]),
+            *(p.targets, 0.1, p.score),
+        )
+
+    yield f"cross entropy of {name}", cross_entropy
+
+
+def adversarial() -> Iterator[tuple[str, Call]]:
+    """Rows of scores that are already there."""
+    kernel, scores = triton.backend.adversarial, torch.randn(8, 50)
+
+    def both() -> None:
+        rows, peaks, masses = kernel.rows(scores, 0.5)
+        kernel.backward(rows, scores, peaks, masses, 0.5)
+
+    yield "adversarial rows", both
+
+
+def main(arch: int, score: str, *, few: bool) -> None:
+    """Make every call, and write what failed."""
+    import triton as compiler
+
+    driver = StubDriver(arch)
+    status.Report.raise_if_bad = lambda report: None  # no kernel said which rows are bad
+    failures: dict[str, str] = {}
+    calls = *ranking(score), *differentiable(score), *adversarial()
+    calls = tuple(it for it in calls if not few or it[0] in FEW)
+    for name, call in calls:
+        try:
+            call()
+        except Exception as error:
+            while error.__cause__ is not None:
+                error = error.__cause__
+            failures[name] = f"{type(error).__name__}: {error}"[-600:]
+    found = {"triton": compiler.__version__, "calls": len(calls), "launches": driver.launches}
+    print(json.dumps(found | {"failures": failures}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], few="few" in sys.argv[3:])

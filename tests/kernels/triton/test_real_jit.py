@@ -1,0 +1,104 @@
+"""Triton's own compiler, binder and launcher, over a driver that launches nothing.
+
+What the interpreter and compiling ahead of time do not show: what an older Triton cannot compile,
+arguments that the launcher refuses, grids and shared memory beyond what a GPU has.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata, util
+from pathlib import Path
+
+import pytest
+
+from kgfast.kernels import triton as backend
+from kgfast.kernels.scores import SCORES
+from support.stub_driver import SHARED, build
+
+pytest.importorskip("triton")
+
+PROGRAM = Path(__file__).with_name("real_jit.py")
+TESTS = PROGRAM.parents[2]
+ARCHS = sorted(SHARED)
+OLDEST = "3.6.0"  # what torch 2.11 brings
+slow = pytest.mark.slow
+
+
+def installed() -> Path:
+    """The package of this environment."""
+    return Path(util.find_spec("triton").origin).parent
+
+
+@pytest.fixture(scope="module")
+def oldest(tmp_path_factory) -> Path:
+    """The oldest Triton that is served, in a folder of its own."""
+    if metadata.version("triton") == OLDEST:
+        return installed()
+    folder = tmp_path_factory.mktemp("triton")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--target", str(folder), f"triton=={OLDEST}"]
+    made = subprocess.run(command, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"triton {OLDEST} cannot be installed here: {made.stderr.strip()[-200:]}")
+    return folder / "triton"
+
+
+def run_program(folder: Path, package: Path, arch: int, *arguments: str) -> dict:
+    """What the program writes, with a Triton of some folder."""
+    try:
+        driver = build(folder, package)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    path = [str(TESTS)] + ([] if package == installed() else [str(package.parent)])
+    own = {"PYTHONPATH": os.pathsep.join(path), "TRITON_CACHE_DIR": str(folder / "cache")}
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, str(PROGRAM), str(arch), *arguments]
+    made = subprocess.run(
+        command, env=environment | driver | own, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr[-2000:]
+    return json.loads(made.stdout.splitlines()[-1])
+
+
+def check(found: dict, version: str) -> None:
+    """That every call launched what it launches."""
+    assert found["triton"] == version
+    assert found["failures"] == {}
+    assert found["launches"] > found["calls"] >= 4
+
+
+def test_a_few_calls_launch(tmp_path) -> None:
+    check(run_program(tmp_path, installed(), 90, "dot", "few"), metadata.version("triton"))
+
+
+# Every architecture with a score of each kind; every score with one architecture.
+MOST = [(90, it) for it in SCORES]
+MOST += [(arch, it) for arch in ARCHS if arch != 90 for it in ("dot", "rotate", "rscf_rotate")]
+
+
+@slow
+@pytest.mark.parametrize(("arch", "score"), MOST)
+def test_every_call_launches(tmp_path, arch, score) -> None:
+    check(run_program(tmp_path, installed(), arch, score), metadata.version("triton"))
+
+
+@slow
+@pytest.mark.parametrize("score", SCORES)
+def test_every_call_launches_with_the_oldest_triton(tmp_path, oldest, score) -> None:
+    check(run_program(tmp_path, oldest, 90, score), OLDEST)
+
+
+@pytest.mark.parametrize("found", [(3, 2), (3, 5), (2, 1)])
+def test_an_older_triton_does_not_serve(monkeypatch, found) -> None:
+    monkeypatch.setattr(backend, "_version", lambda: found)
+    assert not backend.is_available()
+    version = ".".join(map(str, found))
+    assert f"Triton {version} is installed, 3.6 is needed" in backend.what_is_missing()
+
+
+def test_no_triton_does_not_serve(monkeypatch) -> None:
+    monkeypatch.setattr(backend, "_version", tuple)
+    assert not backend.is_available()
+    assert "Triton is not installed" in backend.what_is_missing()
