@@ -156,7 +156,25 @@ def check_products(launches: list, arch: int, dtype: torch.dtype) -> None:
             expected = {torch.bfloat16: "bf16", torch.float16: "tf32x2"}.get(dtype, "tf32x3")
             assert launch.args["PRODUCT"].precision in (expected, "tf32x3")
             assert code.shared <= 96 << 10
+        if launch.name == "product_losses" and arch == 90 and launch.args["TILE"].rows >= 64:
+            check_tensor_cores(launch, code)
     assert seen == {"make_keys", "product_losses", "multiply_slopes", "finish"}
+
+
+def check_tensor_cores(launch, code) -> None:
+    """No product of a step is made twice, and two barriers a step suffice."""
+    tile, product, loop = launch.args["TILE"], launch.args["PRODUCT"], code.busiest
+    parts = {"tf32x3": 3, "bf16": 3, "tf32x2": 2, "tf32": 1}[product.precision]
+    needed = parts * tile.rows * tile.lanes * product.depth
+    assert loop.products.total() * launch.options["num_warps"] == needed
+    assert loop["BAR"] <= 2
+
+
+@pytest.mark.parametrize("batch", [64, pytest.param(33, marks=slow), pytest.param(128, marks=slow)])
+def test_products_of_few_queries_are_made_once(batch) -> None:
+    launches = recorded("dot", 90, batch=batch, dim=200)
+    launch = next(it for it in launches if it.name == "product_losses")
+    check_tensor_cores(launch, aot.compile_for(launch, 90))
 
 
 def test_tf32_only_where_the_caller_allows_it() -> None:
