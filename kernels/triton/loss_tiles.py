@@ -223,7 +223,9 @@ class Products:
         self.tile: TileShape | SweepTile
         self.tile, self._num_warps = product_tile(count, arch, has_room=has_room)
         self._has_cores, is_uneven = arch > 0, arch < 90 and multiple == 1
-        self._grad_registers = UNEVEN_REGISTERS if is_uneven else GRAD_REGISTERS
+        # On sm_120 either gradient would spill.
+        self._table_registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
+        self._query_registers = UNEVEN_REGISTERS if is_uneven else self._table_registers
         width = CHUNK_BYTES // (4 * count) if any(need) else len(table)
         self.width = _whole_tiles(width, self.tile.lanes)
         self.of_queries: Tensor | None = None
@@ -299,7 +301,7 @@ class Products:
         product = self._product
         if others.dtype == torch.float32 and product.precision in ("bf16", "tf32x2"):
             product = product._replace(precision="tf32x3")
-        registers = self._grad_registers if splits else GRAD_REGISTERS
+        registers = self._query_registers if splits else self._table_registers
         tiles = -(-len(grad) // GRAD_TILE.rows), -(-grad.shape[1] // GRAD_TILE.lanes)
         launcher.launch(
             multiply_slopes,
@@ -328,7 +330,7 @@ def product_tile(num_queries: int, arch: int, *, has_room: bool) -> tuple[TileSh
     if num_queries <= 16:
         return TileShape(16, 128 if has_room else 64), 4
     if not has_room:
-        return TileShape(64, 64), 4
+        return TileShape(64, 64), 8 if arch >= 120 else 4  # four warps would spill on sm_120
     if arch == 90:
         return (TileShape(128, 64), 8) if num_queries > 64 else (TileShape(64, 64), 4)
     return TileShape(64, 128), 8

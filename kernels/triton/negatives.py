@@ -22,6 +22,7 @@ from .device import negatives as device
 from .device.arguments import TileShape
 from .device.losses import Loss, TileResults
 from .device.negatives import PARTS, ForwardState, RowInputs
+from .host import configs
 from .host import launch as launcher
 from .host.views import form_of, plane_of, vector_of, views_of
 from .indexed import GATHER_FEATURES, GATHER_PAIRS, indexed_gradients
@@ -169,7 +170,8 @@ def _gather_lists(
     assert sampled.targets is not None
     assert sampled.negatives is not None
     count, width = sampled.negatives.shape
-    stripes = -(-width // STRIPE_PAIRS)
+    pairs = STRIPE_PAIRS * -(-width // (STRIPE_PAIRS * configs.MAX_GRID))
+    stripes = -(-width // pairs)
     sums = made.rows.new_empty(stripes, PARTS, count)
     launcher.launch(
         device.gather_negatives,
@@ -187,7 +189,7 @@ def _gather_lists(
             "p_sums": sums,
             "num_negatives": width,
             "num_features": operands.num_features,
-            "pairs": STRIPE_PAIRS,
+            "pairs": pairs,
             "FORM": form_of(operands),
             "TILE": TileShape(GATHER_PAIRS, GATHER_FEATURES),
             "FORMULA": loss.formula,
@@ -214,7 +216,7 @@ def _slopes(
     sums = made.raw.new_empty(blocks, width) if bias else None
     launcher.launch(
         device.negative_slopes,
-        (blocks, -(-width // SLOPE_TILE.lanes)),
+        (-(-width // SLOPE_TILE.lanes), blocks),
         {
             "kept": _kept(made),
             "given": _given(loss, made),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-ARCHS = [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in (80, 90, 100)]
+_ARCHS = 80, 86, 89, 90, 100, 120
+ARCHS = [pytest.param(arch, marks=() if arch == 90 else pytest.mark.slow) for arch in _ARCHS]
 BATCHES = (1, 100, 1000)  # swept in place; one for each tile
 
 
@@ -17,7 +18,7 @@ def on_each_arch(*cases: Any, slow: Sequence[Any] = ()) -> list[Any]:
     """
     return [
         pytest.param(arch, case, marks=() if arch == 90 and case in cases else pytest.mark.slow)
-        for arch, case in itertools.product((80, 90, 100), [*cases, *slow])
+        for arch, case in itertools.product(_ARCHS, [*cases, *slow])
     ]
 
 

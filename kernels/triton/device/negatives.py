@@ -388,8 +388,8 @@ def negative_slopes(
     FORMULA: tl.constexpr,
 ):
     """The slopes of a tile of scores; none flows through weights."""
-    row = tl.program_id(0) * TILE.rows + tl.arange(0, TILE.rows)
-    column = tl.program_id(1) * TILE.lanes + tl.arange(0, TILE.lanes)
+    row = tl.program_id(1) * TILE.rows + tl.arange(0, TILE.rows)
+    column = tl.program_id(0) * TILE.lanes + tl.arange(0, TILE.lanes)
     m_row = row < num_queries
     m_column = column < num_columns
     valid = m_row[:, None] & m_column[None, :]
@@ -432,7 +432,7 @@ def negative_slopes(
             own -= grad * tl.load(kept.peaks + row, mask=m_row, other=0.0)
         slope = tl.where(lane == 0, own[:, None], slope)
     if slopes.bias_sums is not None:
-        p_sums = slopes.bias_sums + tl.program_id(0).to(tl.int64) * num_columns + column
+        p_sums = slopes.bias_sums + tl.program_id(1).to(tl.int64) * num_columns + column
         tl.store(p_sums, tl.sum(tl.where(valid, slope, 0.0), 0), mask=m_column)
     if FORM.is_root:
         slope = tl.where(raw < 0.0, slope / -raw, 0.0)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 OWN = {"make_keys", "distance_losses", "product_losses", "multiply_slopes", "finish"}
-TENSOR_CORES = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
+TENSOR_CORES = dict.fromkeys((80, 86, 89, 120), "HMMA") | {90: "HGMMA", 100: "UTCHMMA"}
 slow = pytest.mark.slow
 
 

@@ -326,6 +326,16 @@ CODE = [
 
 
 @needs_a_compiler
+@pytest.mark.parametrize("width", [1000, 4_300_000, 9_000_000])
+def test_grids_have_as_many_programs_as_an_axis_takes(width) -> None:
+    launches = recorded(90, Problem(pool=False, batch=1, width=width, dim=1))
+    for launch in launches:
+        assert all(programs <= 65535 for programs in launch.grid[1:]), launch
+    gather = next(it for it in launches if it.name == "gather_negatives")
+    assert gather.grid[1] * gather.args["pairs"] >= width
+
+
+@needs_a_compiler
 @pytest.mark.parametrize(
     ("arch", "case"),
     [pytest.param(90, CODE[0])]
