@@ -1,6 +1,6 @@
 """The same rank counts by kgfast and by what a user could try first, in one process, in turns.
 
-    python benchmarks/eval_speed.py            everything; writes results/cpu-eval-speed.json, .png
+    python benchmarks/eval_speed.py            everything; writes results/cpu-eval-speed.json
     python benchmarks/eval_speed.py --quick    a smoke test: a tiny graph, eager torch only
 
 A unit of work counts, for 128 queries, the entities that score above the target and those that
@@ -308,7 +308,6 @@ BENCHMARK = Benchmark(
         "whole": ("The whole test set, both sides, filtered: {queries:,} queries", WHOLE),
     },
     ratios=ratios,
-    picture="draw_speed",
     has_device=True,
 )
 

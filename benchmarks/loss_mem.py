@@ -1,8 +1,8 @@
 """Losses over all entities, and sampled scores: peak memory and time of forward and backward.
 
-    python benchmarks/loss_mem.py                                    the whole table
-    python benchmarks/loss_mem.py --json loss.json --plot loss.png   files are written when named
-    python benchmarks/loss_mem.py --quick                            a smoke test
+    python benchmarks/loss_mem.py                     the whole table
+    python benchmarks/loss_mem.py --json loss.json    a file is written when it is named
+    python benchmarks/loss_mem.py --quick             a smoke test
 
 Binary cross entropy of every entity, with dense labels and scores in torch (eager and compiled)
 beside kgfast; RotatE's dense form is a [batch, entities, dim] tensor, so torch takes it in chunks
@@ -247,7 +247,6 @@ BENCHMARK = Benchmark(
     section_of=lambda row: "races" if row["section"] in RACES else "memory",
     ratios=ratios,
     notes=notes,
-    picture="draw_losses",
     has_device=True,
     is_written=False,
 )

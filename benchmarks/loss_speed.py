@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from lib import losses
-from lib.benchmark import Benchmark, Option, Options
+from lib.benchmark import THREADS, Benchmark, Options
 from lib.measure import in_child
 from lib.peers import losses as peers
 from lib.peers.losses import Work
@@ -110,7 +110,7 @@ BENCHMARK = Benchmark(
     "loss_speed",
     __doc__,
     {name: partial(rows_of, name) for name in WORKS | QUICK_WORKS},
-    options=losses.OPTIONS | {"threads": Option("torch's unless given", keywords={"type": int})},
+    options=losses.OPTIONS | {"threads": THREADS},
     tables={name: (name, TABLE) for name in WORKS | QUICK_WORKS},
     ratios=ratios,
     is_right=lambda row: row["contender"] != "kgfast" or bool(row["seconds"]),

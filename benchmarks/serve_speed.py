@@ -26,7 +26,7 @@ import torch
 import kgfast
 from kgfast import ops
 from lib.bench import built
-from lib.benchmark import Benchmark, Option, Options
+from lib.benchmark import THREADS, Benchmark, Option, Options
 from lib.http_load import (
     Served,
     ask,
@@ -201,7 +201,7 @@ BENCHMARK = Benchmark(
         "entities": Option("of RotatE", 40_943, 500),
         "dim": Option("of RotatE", 256, 16),
         "rounds": Option("turns of each contender", 5, 2),
-        "threads": Option("torch's unless given", keywords={"type": int}),
+        "threads": THREADS,
         "requests": Option("for each number of clients", 2_000, 64),
         "memory_requests": Option("of the memory test", 100_000, 640),
         "small_requests": Option("of the test of delays", 30, 4),

@@ -20,7 +20,7 @@ import torch
 from kgfast.eval.ranks import Ranks
 from kgfast.training import Config, Trainer
 from lib.bare_run import bare_run, steps
-from lib.benchmark import Benchmark, Option, Options, graph_of, needs_data
+from lib.benchmark import Benchmark, Option, Options, graph_of, needs_data, positive
 from lib.columns import EVALUATIONS
 from lib.measure import PeakMemory, Stopwatch, resident_bytes, return_free_memory
 from lib.results import ROOT
@@ -100,7 +100,7 @@ BENCHMARK = Benchmark(
         "data": Option("where the dataset of the config is"),
         "evaluations": Option("of the run", 3),
         "every": Option("steps between them", 20),
-        "triples": Option("of the valid set; all unless given", keywords={"type": int}),
+        "triples": Option("of the valid set; all unless given", keywords={"type": positive}),
     },
     tables=EVALUATIONS,
     check=needs_data("the config's dataset"),
