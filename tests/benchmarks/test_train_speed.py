@@ -73,11 +73,11 @@ def test_peers_of_an_epoch_have_the_same_losses(load):
     work = peers.Work((60, 4, 150, 0, 0), 8, 32)
     assert peers.loss_difference(work) < 1e-5
     dense = peers.Dense(work)
-    first, second = (dense._batches.batch(number) for number in (0, 1))
+    first, second = (dense.batches.batch(number) for number in (0, 1))
     before = dense.loss(first).item()
     dense.steps(1)
     assert dense.loss(first).item() < before
-    assert {first.side, second.side} == {"tail", "head"}
+    assert max(first.relations.max(), second.relations.max()) >= 4, "no inverses"
 
 
 def test_a_part_fits_into_memory(load, monkeypatch):
