@@ -25,7 +25,7 @@ from lib.bench import environment
 from lib.benchmark import Benchmark, Option, Options, Parser
 from lib.columns import DOT_TIERS
 from lib.indexed import Indexed
-from lib.measure import take_turns
+from lib.measure import take_turns, thread_seconds
 from lib.peers import Missing
 from lib.peers.nearest import faiss_flat
 from lib.peers.topk import Search
@@ -116,7 +116,9 @@ def race(
 
         return work
 
-    seconds = take_turns({name: with_tiers(name) for name in TIERS} | others, rounds)
+    seconds = take_turns(
+        {name: with_tiers(name) for name in TIERS} | others, rounds, thread_seconds
+    )
     median = {name: statistics.median(found) for name, found in seconds.items()}
     return {
         "rounds": rounds,

@@ -33,7 +33,7 @@ from lib.bench import (
 )
 from lib.benchmark import Benchmark, Options
 from lib.columns import RACE, RACE_WORK
-from lib.measure import SLOW_ROUNDS, Timing
+from lib.measure import SLOW_ROUNDS, Timing, take_turns
 from lib.peers import ranks as peers
 from lib.peers.ranks import Counts, Work
 from lib.results import Row, Rows, find, of_section
@@ -206,10 +206,8 @@ def whole_rows(options: Options) -> Iterator[Row]:
             contenders["kgfast, planted, L2"] = partial(kgfast.rank, same, test, known=known)
             contenders |= {count: partial(pykeen.evaluate, count, few) for count in (few, more)}
             compared = compare_with_pykeen(pykeen, same, known)  # and warms it up
-        seconds: dict[Any, list[float]] = {name: [] for name in contenders}
-        for _ in range(min(SLOW_ROUNDS, options.rounds)):
-            for name, run in contenders.items():
-                seconds[name].append(race.stopwatch.seconds(run))
+        rounds = min(SLOW_ROUNDS, options.rounds)
+        seconds = take_turns(contenders, rounds, race.stopwatch.seconds)
         calls = [seconds.pop(count) for count in PYKEEN_TRIPLES if found]
         for name, values in seconds.items():
             yield whole_row(race, name, Timing.of(values), work)

@@ -26,7 +26,7 @@ from kgfast.kernels.cpu import tiers
 from lib.bench import embeddings, environment, equals_reference, kgfast_counts
 from lib.benchmark import Benchmark, Option, Options, graph_of
 from lib.columns import TIERS
-from lib.measure import Timing, take_turns
+from lib.measure import Timing, take_turns, thread_seconds
 from lib.peers.ranks import Work
 from lib.results import Rows
 
@@ -110,7 +110,9 @@ def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
 
         return count
 
-    found = take_turns({value: with_tiers(value) for value in ("none", *sets)}, rounds + 1)
+    found = take_turns(
+        {value: with_tiers(value) for value in ("none", *sets)}, rounds + 1, thread_seconds
+    )
     seconds = {value: turns[1:] for value, turns in found.items()}  # the first warms up
     distinct = len(work.queries.unique(dim=0)) * len(work.table)
     for value in sets:

@@ -31,7 +31,7 @@ from lib.bench import (
     kgfast_counts,
 )
 from lib.benchmark import Benchmark, Option, Options
-from lib.columns import NAMES, RACE_WORK
+from lib.columns import LOSSES, NAMES
 from lib.machine import available_memory
 from lib.peers import topk as peers
 from lib.peers.ranks import PyKEEN
@@ -190,7 +190,7 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
                 yield f"{what}, dim {row['dim']}", f"{row['times_kgfast']:.1f}x", ">= 1x"
 
 
-BEST: Columns = (*RACE_WORK, ("other ids:", differs))
+BEST: Columns = (*LOSSES[:-1], ("other ids:", differs))
 BENCHMARK = Benchmark(
     "topk_speed",
     __doc__,

@@ -57,7 +57,7 @@ def test_a_contender_that_fails_leaves_the_others(load, monkeypatch):
 
         return run
 
-    monkeypatch.setattr(script.peers, "dense_cross_entropy", broken)
+    monkeypatch.setattr(peers, "dense_cross_entropy", broken)
     options = script.BENCHMARK.parse(["--quick", "--rounds", "1"])
     rows = script.race("cross entropy dot", ("dot", 4, 20, 6, 0.0), options)
     found = {row["contender"]: row for row in rows}
