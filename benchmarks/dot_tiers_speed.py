@@ -10,10 +10,12 @@ tier swept, that it left to float32, and that this left to canonical scores. `in
 with an index, as faiss has one. Exit code 1 if an integer differs; 2 on a machine without the tier.
 """
 
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -21,7 +23,6 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
-from lib.bench import environment
 from lib.benchmark import Benchmark, Option, Options, Parser
 from lib.columns import DOT_TIERS
 from lib.indexed import Indexed
@@ -111,7 +112,7 @@ def race(
 
     def with_tiers(name: str) -> Callable[[], None]:
         def work() -> None:
-            with environment("KGFAST_TIERS", name):
+            with patch.dict(os.environ, KGFAST_TIERS=name):
                 results[name] = call()
 
         return work

@@ -127,7 +127,7 @@ def wrong_answers(server: Served, entities: int, dim: int) -> int:
     model, wrong = model_of(entities, dim), 0
     for number in range(4):
         asked = query(number, entities)
-        content = json.loads(ask(server.port, post("/topk", json.dumps(asked).encode()))[1])
+        content = json.loads(ask(server.port, post("/topk", json.dumps(asked).encode())))
         top = kgfast.topk(model, heads=asked["heads"], relations=asked["relations"], k=K)
         wrong += [it["id"] for it in content["answers"][0]] != top.ids[0].tolist()
     return wrong

@@ -56,13 +56,13 @@ def post(path: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-def ask(port: int, request: bytes) -> tuple[int, bytes]:
-    """Status and body of the answer to one request."""
+def ask(port: int, request: bytes) -> bytes:
+    """Return the body of the answer to one request."""
 
-    async def once() -> tuple[int, bytes]:
+    async def once() -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
-        found = await _answer(reader)
+        _, found = await _answer(reader)
         writer.close()
         return found
 
@@ -182,7 +182,7 @@ class Served:
 
     def counted(self, name: str) -> int:
         """A number of its metrics."""
-        text = ask(self.port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")[1].decode()
+        text = ask(self.port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").decode()
         return int(text.split(f"\nkgfast_{name} ")[1].split()[0])
 
 

@@ -18,7 +18,7 @@ def test_lists_speed_compares_the_same_counts(call, tmp_path):
 
 def test_peers_count_as_kgfast_does(load):
     script = load("lists_speed")
-    work = script.Work(script.BENCHMARK.parse(["--quick", "--queries", "33"]))
+    work = script.Work.random(script.BENCHMARK.parse(["--quick", "--queries", "33"]))
     work.ids[0, 3] = work.targets[0]
     ours = script.by_kgfast(work)
     for lean in (False, True):
