@@ -12,7 +12,7 @@ the float64 specification; a difference ends the run with exit code 1.
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -128,7 +128,7 @@ def measure_naive(job: Job, batch: int) -> dict[str, Any]:
     """Measure one batch of the naive evaluation, on the tail side."""
     graph = job.graph()
     known = graph.known()
-    return asdict(naive.measure(job.model(graph), graph.test.hrt, known, batch, job.device))
+    return naive.measure(job.model(graph), graph.test.hrt, known, batch, job.device)
 
 
 def row_of(job: Job, sizes: Mapping[str, Any], cap: float) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def load_rows(options: Options) -> Iterator[dict[str, Any]]:
         load(server.port, requests_of(max(CLIENTS), entities), max(CLIENTS))  # warms up
         for clients in CLIENTS:
             calls, queries = (server.counted(name) for name in ("batches_total", "queries_total"))
-            row = load(server.port, requests_of(options.requests, entities), clients).as_row()
+            row = load(server.port, requests_of(options.requests, entities), clients)
             calls = server.counted("batches_total") - calls
             queries = server.counted("queries_total") - queries
             where = {"section": "load", "clients": clients, "entities": entities, "dim": dim}
@@ -146,11 +146,11 @@ def delay_rows(options: Options) -> Iterator[dict[str, Any]]:
             load(server.port, [*small[:8], large], 1)  # warms up
             for what, requests in (("small", small), ("64", [part] * 9), ("large", [large] * 3)):
                 alone = load(server.port, requests, 1)
-                yield where | {"asked": what, "beside": 0} | alone.as_row()
+                yield where | {"asked": what, "beside": 0} | alone
             for clients in (1, 4):
                 found, others = load_beside(server.port, small, large, clients)
-                yield where | {"asked": "small", "beside": clients} | found.as_row()
-                yield where | {"asked": "large", "beside": clients} | others.as_row()
+                yield where | {"asked": "small", "beside": clients} | found
+                yield where | {"asked": "large", "beside": clients} | others
             after = [seconds_after_hanging_up(server.port, large, 256, small[0]) for _ in range(3)]
             yield where | {"asked": "small", "after": 256, "seconds": after}
 
@@ -163,7 +163,7 @@ def memory_rows(options: Options) -> Iterator[dict[str, Any]]:
         held, errors, answered = [], 0, 0
         for _ in range(10):
             found = load(server.port, part, 64)
-            errors, answered = errors + found.errors, answered + len(found.latencies)
+            errors, answered = errors + found["errors"], answered + found["requests"]
             held.append(server.resident_bytes())
         counts = {"clients": 64, "requests": answered, "errors": errors}
         yield {"section": "memory"} | where | counts | growth(held)
