@@ -78,8 +78,7 @@ bench: $(VENV)/.complete
 	$(PY) benchmarks/eval_mem.py --json benchmarks/results/cpu-eval-mem.json \
 	    --plot benchmarks/results/cpu-eval-mem.png
 	$(PY) benchmarks/eval_speed.py
-	$(PY) benchmarks/loss_mem.py --json benchmarks/results/cpu-loss-mem.json \
-	    --plot benchmarks/results/cpu-loss-mem.png
+	$(PY) benchmarks/loss_mem.py --json benchmarks/results/cpu-loss-mem.json
 	$(PY) benchmarks/topk_speed.py
 	$(PY) benchmarks/lists_speed.py
 	$(PY) benchmarks/index_speed.py

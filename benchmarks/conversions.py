@@ -12,14 +12,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from pykeen.datasets import UMLS, Nations
-from pykeen.models import RotatE
-from pykeen.training import SLCWATrainingLoop
 from torch import Tensor, nn
 from torch_geometric.nn.kge import TransE
 
@@ -31,6 +30,7 @@ from kgfast.adapters.pykeen import from_pykeen
 from kgfast.models.rotate import EPSILON
 from lib.benchmark import Benchmark, Options
 from lib.columns import CONVERSIONS
+from lib.peers.pykeen_loop import PykeenLoop
 
 DIM, EPOCHS, BATCH, GAMMA = 32, 30, 512, 6.0
 Scores = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -98,13 +98,11 @@ def in_blocks(scores: Scores, data: Any) -> kgfast.BlockScorer:
 
 def of_pykeen(data: Any, epochs: int, _: Path) -> Conversion:
     """RotatE, whose distance is the norm of the whole vector."""
-    factory = data.training
-    model = RotatE(triples_factory=factory, embedding_dim=DIM, random_seed=0)
-    loop = SLCWATrainingLoop(
-        model=model, triples_factory=factory, optimizer="adam", optimizer_kwargs={"lr": 0.01}
-    )
-    loop.train(triples_factory=factory, num_epochs=epochs, batch_size=BATCH, use_tqdm=False)
-    model.eval()
+    hrt, sizes = data.training.mapped_triples, (data.num_entities, data.num_relations)
+    adam = partial(torch.optim.Adam, lr=0.01)
+    loop = PykeenLoop(hrt, sizes, "RotatE", "slcwa", adam, {"embedding_dim": DIM})
+    loop.train(hrt, BATCH, epochs=epochs)
+    model = loop.model.eval()
 
     def own(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
         return model.score_hrt(torch.stack([h, r, t], 1))

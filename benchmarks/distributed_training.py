@@ -10,7 +10,6 @@ less, and the MRR of the test set after the last step. Rows of section `curve` h
 difference of each step's loss from that of one process.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,9 @@ import torch
 
 import kgfast
 from kgfast.training import Config, Trainer
-from lib import options as known_options
 from lib.bare_run import bare_run
-from lib.benchmark import draw
-from lib.machine import facts, machine_line
+from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options
 from lib.measure import Stopwatch
-from lib.options import QUICK_SIZES
-from lib.results import write_json
-from lib.tables import console
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "RotatE, nssa": {
@@ -64,10 +59,11 @@ SOME_WAYS = {
 }
 SMALL = (2_000, 8, 12_000, 200, 200)  # as on docs/scale.md; others have the sizes of WN18RR
 ON_SMALL = ("docs/scale.md", *SOME_WAYS)
+WORKER = "--worker"  # the script is one of the processes
 
 
 def config_of(name: str, tables: str, steps: int, device: str) -> Config:
-    """The config of a row."""
+    """Return the config of a row."""
     common = {
         "dataset": {"name": "synthetic"},
         "threads": 1,
@@ -80,21 +76,19 @@ def config_of(name: str, tables: str, steps: int, device: str) -> Config:
     return Config.from_dict(common | own | {"train": train})
 
 
-def train(options: argparse.Namespace) -> None:
-    """One process of a way; the first writes losses and seconds."""
-    config = config_of(options.name, options.tables, options.steps, options.device)
-    sizes = SMALL if options.name in ON_SMALL else ()
-    graph = kgfast.datasets.synthetic(*(QUICK_SIZES if options.quick else sizes))
-    trainer = Trainer(config, dataset=graph, progress=False)
+def train(path: Path, sizes: list[int], name: str, *of_config: Any) -> None:
+    """Train in one process of several; the first writes losses and seconds."""
+    config = config_of(name, *of_config)
+    trainer = Trainer(config, dataset=kgfast.datasets.synthetic(*sizes), progress=False)
     run, stopwatch = bare_run(trainer), Stopwatch(trainer.device.type)
     losses, seconds, cpu = [], [], []
-    for _ in range(options.steps):
+    for _ in range(config.train.steps or 0):
         before, began = run.state.loss_sum, time.process_time()
         seconds.append(stopwatch.seconds(run.make_step))
         cpu.append(time.process_time() - began)
         losses.append(run.state.loss_sum - before)
         run.state.loss_sum = 0.0
-    ranks = trainer.evaluate("test") if options.name in ON_SMALL else None
+    ranks = trainer.evaluate("test") if name in ON_SMALL else None
     if trainer.placement.leads:
         first = len(seconds) // 10
         found = {
@@ -103,86 +97,73 @@ def train(options: argparse.Namespace) -> None:
             "cpu_seconds_per_step": statistics.median(cpu[first:]),
             "test_mrr": ranks.metrics()["mrr"] if isinstance(ranks, kgfast.Ranks) else None,
         }
-        options.worker.write_text(json.dumps(found))
+        path.write_text(json.dumps(found))
 
 
-def measure(options: argparse.Namespace, name: str, tables: str, world: int) -> dict[str, Any]:
-    """What the processes of a way found."""
+def measure(options: Options, name: str, tables: str, world: int) -> dict[str, Any]:
+    """Train in processes of torchrun, and return what the first of them found."""
+    sizes = QUICK_SIZES if options.quick else SMALL if name in ON_SMALL else ()
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
+        work = [str(found), sizes, name, tables, options.steps, options.device]
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={world}", __file__, "--worker", str(found), "--name", name),
-            *("--tables", tables, "--steps", str(options.steps), "--device", options.device),
-            *(["--quick"] if options.quick else []),
+            *(f"--nproc-per-node={world}", __file__, WORKER, json.dumps(work)),
         ]
         subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
         return dict(json.loads(found.read_text()))
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = known_options.new_parser(__doc__, quick="a small graph: a smoke test")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--name", help=argparse.SUPPRESS)
-    parser.add_argument("--tables", help=argparse.SUPPRESS)
-    known_options.add_device(parser)
-    known_options.add_outputs(parser, "distributed-training")
-    options = parser.parse_args()
-    known_options.check_positive(parser, options, "steps")
-    known_options.set_outputs(options, "distributed-training")
-    return options
-
-
-def main() -> int:
-    """Measure, print, write."""
-    options = parse()
-    if options.worker is not None:
-        train(options)
-        return 0
-    out, about = console(), facts(options.device)
-    out.print(machine_line(about) + "\n", style="dim")
-    rows: list[dict[str, Any]] = []
+def rows_of(options: Options) -> Iterator[dict[str, Any]]:
+    """Yield the row of speed and the row of the curve of each way, beside one process."""
     for name in list(CONFIGS)[: 1 if options.quick else None]:
         one: dict[str, Any] = {}
         for tables, world in SOME_WAYS.get(name, WAYS)[: 3 if options.quick else None]:
             found = measure(options, name, tables, world)
-            one = one or found
-            rows += rows_of({"name": name, "tables": tables, "processes": world}, found, one, about)
-            speed, curve = rows[-2:]
-            out.print(
-                f"{name}, {world} x {tables}: {speed['steps_per_second']:.2f} steps/s "
-                f"({speed['times_one_process']:.2f}x), "
-                f"{1e3 * speed['cpu_seconds_per_step']:.1f} ms of CPU a step and process, "
-                f"losses within {max(curve['relative_differences']):.1e}"
-            )
-    if options.json is not None:
-        write_json(options.json, {"rows": rows})
-    draw("draw_distributed_training", rows, options.plot, out)
-    return 0
+            one = one or dict(found)
+            losses = found.pop("losses")
+            own, expected = (torch.tensor(it).double() for it in (losses, one["losses"]))
+            way = {"steps": options.steps, "name": name, "tables": tables, "processes": world}
+            yield {
+                "section": "speed",
+                **way,
+                **found,
+                "times_one_process": found["steps_per_second"] / one["steps_per_second"],
+                "first_loss": losses[0],
+                "last_loss": losses[-1],
+            }
+            differences = ((own - expected) / expected).abs().tolist()
+            yield {"section": "curve", **way, "relative_differences": differences}
 
 
-def rows_of(
-    way: dict[str, Any], found: dict[str, Any], one: dict[str, Any], about: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """The row of speed and the row of the curve of a way, beside one process."""
-    own, expected = (torch.tensor(it["losses"]).double() for it in (found, one))
-    common = {"benchmark": "distributed_training", "steps": len(own), **way}
-    speed = {
-        "section": "speed",
-        **common,
-        "steps_per_second": found["steps_per_second"],
-        "cpu_seconds_per_step": found["cpu_seconds_per_step"],
-        "times_one_process": found["steps_per_second"] / one["steps_per_second"],
-        "first_loss": found["losses"][0],
-        "last_loss": found["losses"][-1],
-        "test_mrr": found["test_mrr"],
-        **about,
-    }
-    differences = ((own - expected) / expected).abs().tolist()
-    return [speed, {"section": "curve", **common, "relative_differences": differences, **about}]
-
+WAY = (("config", "{name}"), ("processes:", "{processes} x {tables}"))
+BENCHMARK = Benchmark(
+    "distributed_training",
+    __doc__,
+    {"ways": rows_of},
+    options={"steps": Option("of each way", 200)},
+    tables={
+        "speed": (
+            "Steps of several processes",
+            (
+                *WAY,
+                ("steps/s:", "{steps_per_second:.2f}"),
+                ("x one process:", "{times_one_process:.2f}"),
+                ("CPU of a step and process:", "{cpu_seconds_per_step:time}"),
+            ),
+        ),
+        "curve": (
+            "Losses beside those of one process",
+            (*WAY, ("within:", lambda row: f"{max(row['relative_differences']):.1e}")),
+        ),
+    },
+    picture="draw_distributed_training",
+    has_device=True,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == [WORKER]:
+        file, *given = json.loads(sys.argv[2])
+        train(Path(file), *given)
+    else:
+        sys.exit(BENCHMARK.main())

@@ -10,10 +10,12 @@ tier swept, that it left to float32, and that this left to canonical scores. `in
 with an index, as faiss has one. Exit code 1 if an integer differs; 2 on a machine without the tier.
 """
 
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -21,11 +23,10 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
-from lib.bench import environment
 from lib.benchmark import Benchmark, Option, Options, Parser
 from lib.columns import DOT_TIERS
 from lib.indexed import Indexed
-from lib.measure import take_turns
+from lib.measure import take_turns, thread_seconds
 from lib.peers import Missing
 from lib.peers.nearest import faiss_flat
 from lib.peers.topk import Search
@@ -111,12 +112,14 @@ def race(
 
     def with_tiers(name: str) -> Callable[[], None]:
         def work() -> None:
-            with environment("KGFAST_TIERS", name):
+            with patch.dict(os.environ, KGFAST_TIERS=name):
                 results[name] = call()
 
         return work
 
-    seconds = take_turns({name: with_tiers(name) for name in TIERS} | others, rounds)
+    seconds = take_turns(
+        {name: with_tiers(name) for name in TIERS} | others, rounds, thread_seconds
+    )
     median = {name: statistics.median(found) for name, found in seconds.items()}
     return {
         "rounds": rounds,

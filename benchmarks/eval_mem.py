@@ -12,7 +12,7 @@ the float64 specification; a difference ends the run with exit code 1.
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,11 +21,10 @@ import kgfast
 from kgfast import ops
 from lib import eval_mem_crops as crops
 from lib import naive
-from lib.benchmark import Benchmark, Option, Options, Parser
+from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options, Parser, positive
 from lib.columns import CROP_RANKS
 from lib.machine import available_memory
 from lib.measure import PeakMemory, Stopwatch, in_child, in_child_or_note, timed
-from lib.options import QUICK_SIZES
 from lib.results import Row, Rows, finite
 from lib.tables import Columns, cell_of, human_bytes
 
@@ -129,7 +128,7 @@ def measure_naive(job: Job, batch: int) -> dict[str, Any]:
     """Measure one batch of the naive evaluation, on the tail side."""
     graph = job.graph()
     known = graph.known()
-    return asdict(naive.measure(job.model(graph), graph.test.hrt, known, batch, job.device))
+    return naive.measure(job.model(graph), graph.test.hrt, known, batch, job.device)
 
 
 def row_of(job: Job, sizes: Mapping[str, Any], cap: float) -> dict[str, Any]:
@@ -310,7 +309,7 @@ BENCHMARK = Benchmark(
     options={
         "data": Option("a dataset folder, any known layout"),
         "dims": Option("dimensions", [128, 256, 512], [8, 16]),
-        "batch_size": Option("of kgfast; chosen by it unless given", keywords={"type": int}),
+        "batch_size": Option("of kgfast; chosen by it unless given", keywords={"type": positive}),
         "sample": Option("queries compared with the specification", 16),
         "naive_cap": Option(
             "GB that the naive batch may take, 0: none; 40 % of what is available, at most 10",

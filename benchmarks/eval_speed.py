@@ -1,6 +1,6 @@
 """The same rank counts by kgfast and by what a user could try first, in one process, in turns.
 
-    python benchmarks/eval_speed.py            everything; writes results/cpu-eval-speed.json, .png
+    python benchmarks/eval_speed.py            everything; writes results/cpu-eval-speed.json
     python benchmarks/eval_speed.py --quick    a smoke test: a tiny graph, eager torch only
 
 A unit of work counts, for 128 queries, the entities that score above the target and those that
@@ -33,7 +33,7 @@ from lib.bench import (
 )
 from lib.benchmark import Benchmark, Options
 from lib.columns import RACE, RACE_WORK
-from lib.measure import SLOW_ROUNDS, Timing
+from lib.measure import SLOW_ROUNDS, Timing, take_turns
 from lib.peers import ranks as peers
 from lib.peers.ranks import Counts, Work
 from lib.results import Row, Rows, find, of_section
@@ -206,10 +206,8 @@ def whole_rows(options: Options) -> Iterator[Row]:
             contenders["kgfast, planted, L2"] = partial(kgfast.rank, same, test, known=known)
             contenders |= {count: partial(pykeen.evaluate, count, few) for count in (few, more)}
             compared = compare_with_pykeen(pykeen, same, known)  # and warms it up
-        seconds: dict[Any, list[float]] = {name: [] for name in contenders}
-        for _ in range(min(SLOW_ROUNDS, options.rounds)):
-            for name, run in contenders.items():
-                seconds[name].append(race.stopwatch.seconds(run))
+        rounds = min(SLOW_ROUNDS, options.rounds)
+        seconds = take_turns(contenders, rounds, race.stopwatch.seconds)
         calls = [seconds.pop(count) for count in PYKEEN_TRIPLES if found]
         for name, values in seconds.items():
             yield whole_row(race, name, Timing.of(values), work)
@@ -308,7 +306,6 @@ BENCHMARK = Benchmark(
         "whole": ("The whole test set, both sides, filtered: {queries:,} queries", WHOLE),
     },
     ratios=ratios,
-    picture="draw_speed",
     has_device=True,
 )
 

@@ -21,10 +21,9 @@ from torch import Tensor
 import kgfast
 from kgfast.kernels.reference.canonical import canonical_scores
 from kgfast.kernels.scores import get_score
-from lib.benchmark import Benchmark, Option, Options, needs_data
+from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options, needs_data
 from lib.columns import FACTS
 from lib.measure import PeakMemory, timed
-from lib.options import QUICK_SIZES
 
 MODELS = ("DistMult", "ComplEx", "TransE", "RotatE")
 DIM, QUICK_DIM, K = 128, 8, 100

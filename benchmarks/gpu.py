@@ -116,8 +116,8 @@ def steps(tag: str) -> list[Step]:
             {"OMP_NUM_THREADS": "2"},  # of each worker, for what is computed on the CPU
             patience=15,
         ),
-        Step("loss_speed", 90, _benchmark("loss_speed.py", tag, has_plot=False)),
-        Step("eval_mem", 90, _benchmark("eval_mem.py", tag)),
+        Step("loss_speed", 90, _benchmark("loss_speed.py", tag)),
+        Step("eval_mem", 90, _benchmark("eval_mem.py", tag, has_plot=True)),
         Step("eval_speed", 120, _benchmark("eval_speed.py", tag)),
         Step("topk_speed", 80, _benchmark("topk_speed.py", tag)),
         *(_sanitizer(tool) for tool in SANITIZERS),
@@ -149,7 +149,7 @@ def _pytest(*paths: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *workers, *paths]
 
 
-def _benchmark(script: str, tag: str, *, has_plot: bool = True) -> list[str]:
+def _benchmark(script: str, tag: str, *, has_plot: bool = False) -> list[str]:
     """``eval_mem.py`` writes ``results/<gpu>-eval-mem.json`` and, if it can, a picture."""
     path = RESULTS / f"{tag}-{script.removesuffix('.py').replace('_', '-')}.json"
     has_plot = has_plot and find_spec("matplotlib") is not None

@@ -12,7 +12,6 @@ holds). Every answer with the index is compared with the one without it
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ import torch
 import kgfast
 from kgfast.kernels.panels import Panels
 from lib.benchmark import Benchmark, Option, Options
-from lib.measure import take_turns
+from lib.measure import Timing, take_turns, thread_seconds
 
 MODELS = {
     "rotate": lambda n, d: kgfast.RotatE.init(n, 11, d, seed=0),
@@ -75,10 +74,10 @@ def row_of(model: Any, index: kgfast.Index, batch: int, options: Options) -> dic
 
 
 def spreads(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, dict[str, float]]:
-    """Return median, least and most of the turns of each call."""
+    """Return the seconds of the turns of each call."""
     return {
-        name: {"median": median(values), "min": min(values), "max": max(values)}
-        for name, values in take_turns(calls, rounds).items()
+        name: Timing.of(values).as_dict()
+        for name, values in take_turns(calls, rounds, thread_seconds).items()
     }
 
 

@@ -28,10 +28,9 @@ from torch import Tensor, nn
 import kgfast
 from kgfast.datasets import load, synthetic
 from kgfast.extras.influence import tracin
-from lib.benchmark import Benchmark, Option, Options, needs_data
+from lib.benchmark import QUICK_SIZES, Benchmark, Option, Options, needs_data, positive
 from lib.columns import INFLUENCES
 from lib.measure import PeakMemory, in_child, timed
-from lib.options import QUICK_SIZES
 
 TOLERANCE = 1e-4
 BATCHES = (64, 128, 256, 512, 1024)  # of captum's
@@ -219,7 +218,9 @@ BENCHMARK = Benchmark(
         "dim": Option("of the model", 200, 16),
         "tests": Option("test triples", 100, 5),
         "rounds": Option("turns of each contender", 3, 1),
-        "captum": Option("training triples of captum's; all unless given", keywords={"type": int}),
+        "captum": Option(
+            "training triples of captum's; all unless given", keywords={"type": positive}
+        ),
     },
     tables=(
         *INFLUENCES,

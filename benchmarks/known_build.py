@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 import kgfast
 from lib.benchmark import Benchmark, Option, Options
 from lib.columns import BUILDS
-from lib.measure import AnonymousMemory, anonymous_bytes, in_child, timed
+from lib.measure import Sampled, anonymous_bytes, in_child, timed
 
 IntArray = npt.NDArray[np.int64]
 Columns = npt.NDArray[np.int32]
@@ -91,50 +91,33 @@ def write(triples: Columns, kind: str, folder: Path) -> list[Path]:
     files = []
     for part, columns in enumerate(np.array_split(triples, PARTS, axis=1)):
         files.append(folder / f"part-{part}.{kind}")
-        WRITERS[kind](files[-1], columns)
+        (write_npy if kind == "npy" else write_with_arrow)(files[-1], columns)
         with files[-1].open("rb") as file:
             os.fsync(file.fileno())
     return files
 
 
 def write_npy(path: Path, columns: Columns) -> None:
-    """int32, one row after the other."""
-    rows = np.lib.format.open_memmap(path, "w+", np.int32, (columns.shape[1], 3))
-    rows[:] = columns.T
-    rows.flush()
+    """Write int32, one row after the other."""
+    np.save(path, np.ascontiguousarray(columns.T))
 
 
-def write_tsv(path: Path, columns: Columns) -> None:
-    """Lines of three numbers between tabs."""
-    from pyarrow import csv
-
-    csv.write_csv(_table(columns), path, csv.WriteOptions(include_header=False, delimiter="\t"))
-
-
-def write_parquet(path: Path, columns: Columns) -> None:
-    """int32 columns."""
-    from pyarrow import parquet
-
-    parquet.write_table(_table(columns), path)
-
-
-def _table(columns: Columns) -> Any:
+def write_with_arrow(path: Path, columns: Columns) -> None:
+    """Write a table of Parquet, or lines of three numbers between tabs."""
     import pyarrow
+    from pyarrow import csv, parquet
 
-    return pyarrow.table(dict(zip(("head", "relation", "tail"), columns, strict=True)))
-
-
-WRITERS: dict[str, Callable[[Path, Columns], None]] = {
-    "npy": write_npy,
-    "parquet": write_parquet,
-    "tsv": write_tsv,
-}
+    table = pyarrow.table(dict(zip(("head", "relation", "tail"), columns, strict=True)))
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path)
+    else:
+        csv.write_csv(table, path, csv.WriteOptions(include_header=False, delimiter="\t"))
 
 
 def built(files: list[Path], index: Path, max_memory: str) -> dict[str, Any]:
     """What building takes, once: it is minutes."""
     before = anonymous_bytes()
-    with AnonymousMemory() as memory:
+    with Sampled() as memory:
         _, taken = timed(lambda: kgfast.KnownTriples.build(files, index, max_memory=max_memory))
     return {**taken, "anonymous_bytes": memory.bytes, "anonymous_bytes_before": before}
 
@@ -148,7 +131,7 @@ def asked(index: Path, entities: int, relations: int) -> dict[str, Any]:
     hubs = (anchors.double() / entities).pow(5).mul(entities).long()  # as tails were drawn
     found: dict[str, Any] = {"queries": QUERIES, "distinct": len(known)}
     spans = {"all": None, "shard": (0, entities // 16)}
-    with AnonymousMemory() as memory:
+    with Sampled() as memory:
         for name, within in spans.items():
             start, count = time.process_time(), 0
             for first in range(0, QUERIES, BATCH):
@@ -184,21 +167,19 @@ def are_those_of_one_sort(index: Path, triples: Columns) -> bool:
 
 
 def _are(index: Path, side: str, keys: IntArray, entities: int) -> bool:
-    """Whether sorted keys are the rows of a side."""
+    """Return whether sorted keys are the rows of a side."""
     pairs, indptr, indices = (
         np.load(index / f"{side}.{name}.npy", mmap_mode="r")
         for name in ("pairs", "indptr", "indices")
     )
-    if len(indices) != len(keys) or len(indptr) != len(pairs) + 1:
+    counts = np.diff(indptr)
+    if len(counts) != len(pairs) or not (counts > 0).all() or not (np.diff(pairs) > 0).all():
         return False
-    step = 1 << 22
-    for first in range(0, len(pairs), step):
-        ends = np.asarray(indptr[first : first + step + 1])
-        here = slice(int(ends[0]), int(ends[-1]))
-        own = np.repeat(pairs[first : first + step], np.diff(ends)) * entities + indices[here]
-        if not (np.array_equal(own, keys[here]) and (np.diff(ends) > 0).all()):
-            return False
-    return bool((np.diff(pairs) > 0).all()) and int(indptr[-1]) == len(keys)
+    own = np.repeat(pairs * entities, counts)
+    if len(own) != len(indices) or int(indptr[0]) != 0:
+        return False
+    own += indices
+    return bool(np.array_equal(own, keys))
 
 
 BENCHMARK = Benchmark(

@@ -11,6 +11,7 @@ kgfast's with the float64 specification (exit code 1 if they differ), the peers'
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,34 +29,35 @@ REFERENCE_QUERIES = 4  # checked against the specification
 _ROWS = 1 << 16  # of the table, made at a time
 
 
+@dataclass(frozen=True)
 class Work:
     """Queries, a table, and the candidates of each query."""
 
-    def __init__(self, options: Options) -> None:
+    queries: Tensor
+    table: Tensor
+    targets: Tensor
+    ids: Tensor
+
+    @classmethod
+    def random(cls, options: Options) -> "Work":
+        """Draw normal numbers, and distinct candidates in any order."""
         generator = torch.Generator().manual_seed(0)
         rows, dim, count = options.rows, options.dim, options.queries
-        self.table = torch.empty(rows, 2 * dim)
-        for part in self.table.split(_ROWS):
+        table = torch.empty(rows, 2 * dim)
+        for part in table.split(_ROWS):
             part.normal_(generator=generator)
-        self.queries = torch.randn(count, 2 * dim, generator=generator)
-        self.targets = torch.randint(rows, (count,), generator=generator)
-        self.ids = torch.stack([self._distinct(options, generator) for _ in range(count)])
-
-    @staticmethod
-    def _distinct(options: Options, generator: torch.Generator) -> Tensor:
-        """Distinct candidates in any order."""
-        drawn = torch.randint(options.rows, (2 * options.candidates,), generator=generator)
-        distinct = drawn.unique()
-        order = torch.randperm(len(distinct), generator=generator)
-        return distinct[order[: options.candidates]]
+        queries = torch.randn(count, 2 * dim, generator=generator)
+        targets = torch.randint(rows, (count,), generator=generator)
+        ids = []
+        for _ in range(count):
+            distinct = torch.randint(rows, (2 * options.candidates,), generator=generator).unique()
+            order = torch.randperm(len(distinct), generator=generator)
+            ids.append(distinct[order[: options.candidates]])
+        return cls(queries, table, targets, torch.stack(ids))
 
     def some(self, count: int) -> "Work":
-        """The first queries."""
-        few = object.__new__(Work)
-        few.table = self.table
-        few.queries, few.targets = self.queries[:count], self.targets[:count]
-        few.ids = self.ids[:count]
-        return few
+        """Return the first queries."""
+        return Work(self.queries[:count], self.table, self.targets[:count], self.ids[:count])
 
 
 def by_kgfast(work: Work) -> tuple[Tensor, Tensor]:
@@ -91,7 +93,7 @@ def by_gathering(work: Work, *, lean: bool) -> tuple[Tensor, Tensor]:
 
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     """Yield a row for each contender."""
-    work = Work(options)
+    work = Work.random(options)
     contenders = {
         "kgfast": partial(by_kgfast, work),
         "official": partial(by_gathering, work, lean=False),

@@ -1,8 +1,8 @@
 """Losses over all entities, and sampled scores: peak memory and time of forward and backward.
 
-    python benchmarks/loss_mem.py                                    the whole table
-    python benchmarks/loss_mem.py --json loss.json --plot loss.png   files are written when named
-    python benchmarks/loss_mem.py --quick                            a smoke test
+    python benchmarks/loss_mem.py                     the whole table
+    python benchmarks/loss_mem.py --json loss.json    a file is written when it is named
+    python benchmarks/loss_mem.py --quick             a smoke test
 
 Binary cross entropy of every entity, with dense labels and scores in torch (eager and compiled)
 beside kgfast; RotatE's dense form is a [batch, entities, dim] tensor, so torch takes it in chunks
@@ -12,18 +12,19 @@ memory, and all else, is measured in a fresh process per contender.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lib import losses
 from lib.benchmark import Benchmark, Option, Options
+from lib.columns import LOSS_NAMES, LOSSES
 from lib.machine import available_memory
 from lib.measure import SLOW_SECONDS, PeakMemory, Stopwatch, Timing, in_child, in_child_or_note
 from lib.peers import losses as peers
 from lib.peers.losses import Run, Work
 from lib.results import Row, Rows
-from lib.tables import Columns, cell_of, median, shape_of
+from lib.tables import cell_of
 
 BATCHES, ENTITIES, DIM = (256, 512, 1024), (10_000, 50_000), 200
 HEAD = (40_000, 50_011, 64)  # rows, outputs, width
@@ -164,17 +165,12 @@ def race(section: str, sizes: tuple[Any, ...], options: Options) -> list[dict[st
     losses.let_compile()
     *shape, per_query = sizes
     work = Work.random(*shape, options.device)
-    compile, parts = not options.no_compile, 1.0
+    compile = not options.no_compile and section != "bce rotate"
     if section in ("pairwise", "indexed"):
         runs = peers.sampled_contenders(work, per_query, compile and section == "pairwise")
-    elif work.score == "dot":
-        runs = {"kgfast": peers.kgfast_bce(work), "eager": peers.dense_bce(work)}
-        if compile:
-            runs["compile"] = peers.dense_bce(work, compile=True)
+        contenders: losses.Parts = {name: (run, 1.0) for name, run in runs.items()}
     else:
-        runs = {"kgfast": peers.kgfast_bce(work), "eager": peers.chunk_of_rotate_bce(work)}
-        parts = len(work.table) / peers.rotate_chunk(work)
-    contenders = {name: (run, 1.0 if name == "kgfast" else parts) for name, run in runs.items()}
+        contenders = losses.contenders(section, work, compile=compile)
     rows = losses.race(work, contenders, options.device, options.rounds)
     candidates = per_query or len(work.table)
     elements = len(work.queries) * candidates * work.dim
@@ -191,7 +187,7 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
         if "times_kgfast" in row and row["contender"] != "kgfast":
             what = cell_of(row, "{section}, {score}, {batch} x {candidates} x {dim}")
             yield (
-                f"{what}: kgfast against {losses.NAMES[row['contender']]}",
+                f"{what}: kgfast against {LOSS_NAMES[row['contender']]}",
                 f"{'~' if row['extrapolated'] else ''}{row['times_kgfast']:.1f}x",
                 GOALS.get((row["section"], row["contender"]), ""),
             )
@@ -199,40 +195,11 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
 
 def notes(rows: Rows) -> Iterator[str]:
     """Yield what a reader must know of the tables."""
-    yield (
-        "Peak beyond operands and their gradients. Dense, by formula: for dot labels, scores and "
-        "two temporaries; for rotate one \\[batch, entities, dim] complex tensor."
-    )
+    yield "Peak memory is beyond operands and their gradients."
     yield (
         "~ extrapolated: rotate in torch is one chunk of entities, an output head in torch "
-        f"{peers.HEAD_ROWS:,} rows, measured and multiplied; the memory is that of the part."
+        f"{peers.HEAD_ROWS:,} rows, measured and multiplied; memory in brackets is of the part."
     )
-
-
-def _peak(row: Row) -> str:
-    return cell_of(row, "{bytes:bytes} (a part)" if row.get("extrapolated") else "{bytes:bytes}")
-
-
-RACED: Columns = (
-    (" ", "{section}"),
-    *losses.CONTENDER,
-    *losses.RACED[:2],
-    ("elements/s:", "{elements_per_s:billions}"),
-    *losses.RACED[2:],
-    ("goal:", lambda row: GOALS.get((row["section"], row["contender"]), "")),
-)
-GRID: Columns = (
-    (" ", "{section}, {score}"),
-    *losses.CONTENDER,
-    ("batch x entities x dim:", shape_of),
-    ("dense, by formula:", lambda row: _formula(row["formula"])),
-    ("peak beyond operands:", _peak),
-    ("time:", median),
-)
-
-
-def _formula(formula: Mapping[str, int]) -> str:
-    return cell_of(formula, "{tensor:bytes}") or cell_of(formula, "{dense:bytes}")
 
 
 BENCHMARK = Benchmark(
@@ -241,13 +208,12 @@ BENCHMARK = Benchmark(
     {"races": race_rows, "memory": memory_rows},
     options=losses.OPTIONS | {"rounds": Option("turns of a contender", 7, 2)},
     tables={
-        "races": ("Forward and backward, all contenders in turns", RACED),
-        "memory": ("Forward and backward over all entities", GRID),
+        "races": ("Forward and backward, all contenders in turns", LOSSES),
+        "memory": ("Forward and backward over all entities", LOSSES),
     },
     section_of=lambda row: "races" if row["section"] in RACES else "memory",
     ratios=ratios,
     notes=notes,
-    picture="draw_losses",
     has_device=True,
     is_written=False,
 )

@@ -20,12 +20,11 @@ from functools import partial
 from typing import Any
 
 from lib import losses
-from lib.benchmark import Benchmark, Option, Options
+from lib.benchmark import THREADS, Benchmark, Options
+from lib.columns import LOSS_NAMES, LOSSES
 from lib.measure import in_child
-from lib.peers import losses as peers
 from lib.peers.losses import Work
 from lib.results import Row, Rows
-from lib.tables import Columns, shape_of
 
 WORKS = {  # score, batch, entities, dim, label smoothing
     "bce dot": ("dot", 512, 40_943, 200, 0.0),
@@ -46,34 +45,13 @@ QUICK_WORKS = {
 }
 
 
-def contenders(section: str, work: Work, *, compile: bool) -> losses.Parts:
-    """Return what runs, and how many times its work is the whole."""
-    parts, more = 1.0, {}
-    if section.startswith("bce"):
-        ours, make = peers.kgfast_bce, peers.dense_bce
-        if work.score == "rotate":
-            make, parts = peers.chunk_of_rotate_bce, len(work.table) / peers.rotate_chunk(work)
-    else:
-        ours, make = peers.kgfast_cross_entropy, peers.dense_cross_entropy
-        if section.startswith("1-vs-all"):
-            compile = False
-            more["products"] = peers.three_products(work)
-            more["kgfast_bf16"] = ours(work, precision="bf16")
-            more["eager_bf16"] = peers.dense_cross_entropy_bf16(work)
-        elif peers.has_linear_cross_entropy():
-            more["linear"] = peers.linear_cross_entropy(work)
-    runs = {"kgfast": ours(work)} | more
-    peer = {"eager": make(work)} | ({"compile": make(work, compile=True)} if compile else {})
-    return {name: (run, parts if name in peer else 1.0) for name, run in (runs | peer).items()}
-
-
 def race(section: str, sizes: tuple[Any, ...], options: Options) -> list[dict[str, Any]]:
     """Return the rows of one work; all its contenders take turns in this process."""
     *shape, smoothing = sizes
     work = replace(Work.random(*shape, options.device), smoothing=smoothing)
     if not options.no_compile:
         losses.let_compile()
-    found = contenders(section, work, compile=not options.no_compile)
+    found = losses.contenders(section, work, compile=not options.no_compile)
     rows = losses.race(work, found, options.device, options.rounds)
     return [{"section": section} | row for row in rows]
 
@@ -102,16 +80,15 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
         elif contender in ("eager", "compile", "linear"):
             shape = f"{row['batch']} x {row['entities']} x {row['dim']}"
             measured = f"{'~' if row['extrapolated'] else ''}{own:.2f}x"
-            yield f"{section}, {shape}: kgfast against {losses.NAMES[contender]}", measured, ">= 1x"
+            yield f"{section}, {shape}: kgfast against {LOSS_NAMES[contender]}", measured, ">= 1x"
 
 
-TABLE: Columns = (*losses.CONTENDER, ("batch x entities x dim:", shape_of), *losses.RACED)
 BENCHMARK = Benchmark(
     "loss_speed",
     __doc__,
     {name: partial(rows_of, name) for name in WORKS | QUICK_WORKS},
-    options=losses.OPTIONS | {"threads": Option("torch's unless given", keywords={"type": int})},
-    tables={name: (name, TABLE) for name in WORKS | QUICK_WORKS},
+    options=losses.OPTIONS | {"threads": THREADS},
+    tables={name: (name, LOSSES) for name in WORKS | QUICK_WORKS},
     ratios=ratios,
     is_right=lambda row: row["contender"] != "kgfast" or bool(row["seconds"]),
     has_device=True,

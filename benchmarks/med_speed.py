@@ -20,8 +20,7 @@ from kgfast import MED, RSCF
 from kgfast.datasets import Dataset
 from kgfast.models.base import Model
 from kgfast.training import Config, Trainer
-from kgfast.training.run import Run
-from lib.bare_run import bare_run, steps
+from lib.bare_run import TrainerSteps
 from lib.benchmark import Benchmark, Option, Options, Parser, graph_of
 from lib.columns import STEPS as STEPS_COLUMNS
 from lib.measure import Stopwatch
@@ -52,8 +51,8 @@ class FiltersApart(RSCF):
 
 def run_of(
     way: str, model: str, kind: str, graph: Dataset, dims: Sequence[int], sizes: tuple[int, int]
-) -> Run:
-    """Return a run whose steps are timed; it has no folder and no evaluations."""
+) -> TrainerSteps:
+    """Return what makes the steps that are timed."""
     config = Config.from_dict(
         {
             "dataset": {"name": "synthetic"},
@@ -70,7 +69,7 @@ def run_of(
             trainer.model.__class__ = Apart
         else:
             trainer.model.model.__class__ = FiltersApart
-    return bare_run(trainer)
+    return TrainerSteps(trainer)
 
 
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
@@ -80,9 +79,9 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
         sizes = (QUICK if options.quick else NEGATIVES)[kind]
         with torch.random.fork_rng():
             runs = {way: run_of(way, model, kind, graph, options.dims, sizes) for way in WAYS}
-            contenders = {way: partial(steps, run, STEPS) for way, run in runs.items()}
+            contenders = {way: partial(run.steps, STEPS) for way, run in runs.items()}
             for run in runs.values():
-                steps(run, WARM_UP)
+                run.steps(WARM_UP)
             timings = Stopwatch("cpu").interleave(contenders, options.rounds)
         for way, timing in timings.items():
             yield {

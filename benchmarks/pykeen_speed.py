@@ -11,6 +11,7 @@ of both are compared: each that differs is listed with the gap to the nearest ot
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,6 @@ import numpy as np
 import torch
 from pykeen.datasets import Nations
 from pykeen.evaluation import RankBasedEvaluator
-from pykeen.models import model_resolver
-from pykeen.training import SLCWATrainingLoop
-from pykeen.triples import CoreTriplesFactory
 
 import kgfast
 from kgfast.adapters.pykeen import KgfastEvaluator, from_pykeen
@@ -29,6 +27,7 @@ from kgfast.kernels.scores import get_score
 from lib.benchmark import Benchmark, Option, Options, needs_data
 from lib.columns import PYKEEN
 from lib.measure import timed
+from lib.peers.pykeen_loop import PykeenLoop
 
 MODELS: dict[str, dict[str, Any]] = {
     "RotatE": {},
@@ -44,30 +43,24 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     """Yield a row for each model."""
     if options.quick:
         data = Nations()
-        train = data.training
-        splits = [it.mapped_triples for it in (train, data.validation, data.testing)]
+        splits = [it.mapped_triples for it in (data.training, data.validation, data.testing)]
     else:
-        graph = kgfast.datasets.load(options.data)
-        splits = [it.hrt for it in (graph.train, graph.valid, graph.test)]
-        train = CoreTriplesFactory(splits[0], graph.num_entities, graph.num_relations)
-    dim = QUICK_DIM if options.quick else DIM
+        data = kgfast.datasets.load(options.data)
+        splits = [it.hrt for it in (data.train, data.valid, data.test)]
+    sizes, dim = (data.num_entities, data.num_relations), QUICK_DIM if options.quick else DIM
     for name in options.models:
-        yield {"model": name, "dim": dim} | row_of(
-            trained(name, train, dim), splits, options.sample
-        )
+        model = trained(name, splits[0], sizes, dim)
+        yield {"model": name, "dim": dim} | row_of(model, splits, options.sample)
 
 
-def trained(name: str, factory: Any, dim: int) -> Any:
+def trained(name: str, hrt: torch.Tensor, sizes: tuple[int, int], dim: int) -> Any:
     """Train a model for an epoch of PyKEEN's."""
     torch.manual_seed(0)
-    model = model_resolver.make(
-        name, triples_factory=factory, embedding_dim=dim, random_seed=0, **MODELS[name]
-    )
-    loop = SLCWATrainingLoop(
-        model=model, triples_factory=factory, optimizer="adam", optimizer_kwargs={"lr": 0.01}
-    )
-    loop.train(triples_factory=factory, num_epochs=1, batch_size=4096, use_tqdm=False)
-    return model
+    adam = partial(torch.optim.Adam, lr=0.01)
+    of_model = {"embedding_dim": dim, **MODELS[name]}
+    loop = PykeenLoop(hrt, sizes, name, "slcwa", adam, of_model)
+    loop.train(hrt, 4096)
+    return loop.model
 
 
 def row_of(model: Any, splits: list[torch.Tensor], sample: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ warning of the first call and the README say is the range of these ratios, round
 """
 
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 
 import kgfast
 from lib.benchmark import Benchmark, Option, Options
-from lib.measure import take_turns
+from lib.measure import take_turns, timed
 
 MODELS = {"RotatE": 200, "TransE": 200, "DistMult": 200, "ComplEx": 200}
 SIZE, QUICK_SIZE = (40_943, 11), (500, 3)
@@ -42,7 +41,7 @@ def rows_of(options: Options) -> Iterator[dict[str, Any]]:
         contenders = {
             it: lambda it=it, greater=greater: greater.update({it: rank(it)}) for it in TRIPLES
         }
-        seconds = take_turns(contenders, options.rounds, time.process_time)
+        seconds = take_turns(contenders, options.rounds, lambda work: timed(work)[1]["cpu_seconds"])
         least = {backend: min(seconds[backend]) / count for backend, count in TRIPLES.items()}
         few = greater["cpu"][: TRIPLES["reference"]]
         yield {

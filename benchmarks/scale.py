@@ -80,54 +80,35 @@ def stream(options: Options) -> Iterator[Row]:
             file = ranked(planted, path)
             memory.append(runs.rank_in_memory(near, held))
             disk.append(runs.read_cold(path, first, piece))
-            rounds.append(_round(planted, near, (memory, disk, file)))
-        yield row_of("stream", planted, **_stream_facts(planted, rounds))
+            rounds.append(_round(planted, near, memory, disk, file))
+        facts = {name: statistics.median(it[name] for it in rounds) for name in rounds[0]}
+        by = {"memory": facts["memory_elements_per_s"], "disk": facts["disk_elements_per_s"]}
+        binding = min(by, key=lambda name: by[name])
+        facts |= {"binding": binding, "of_binding": facts["elements_per_s"] / by[binding]}
+        for name in ("seconds", "cpu_seconds"):
+            facts[name] = Timing.of([it[name] for it in rounds]).as_dict()
+        wrong = sum(it["wrong"] for it in rounds)
+        yield row_of("stream", planted, file_bytes=planted.bytes, **facts | {"wrong": wrong})
         del held
 
 
-def _round(planted: Planted, near: Planted, measured: tuple[list[Row], list[Row], Row]) -> Row:
+def _round(planted: Planted, near: Planted, memory: list[Row], disk: list[Row], file: Row) -> Row:
     """Return elements a second of one round, by the clock and of a core."""
-    memory, disk, file = measured
     per_row = planted.dim * planted.queries
+    total, held = planted.entities * per_row, near.entities * per_row
 
     def mean(rows: list[Row], name: str) -> float:
         return statistics.fmean(row[name] for row in rows)
 
-    total, disk_bytes = planted.entities * per_row, mean(disk, "bytes") / mean(disk, "seconds")
-    rates = {
-        "memory": near.entities * per_row / mean(memory, "seconds"),
-        "disk": disk_bytes / (planted.dim * 4) * per_row,
-        "file": total / file["seconds"],
-    }
-    cores = near.entities * per_row / mean(memory, "cpu_seconds")
-    binding = "memory" if rates["memory"] <= rates["disk"] else "disk"
+    disk_bytes = mean(disk, "bytes") / mean(disk, "seconds")
     return {
-        "rates": rates,
-        "binding": binding,
-        "of_binding": rates["file"] / rates[binding],
-        "of_memory_by_cores": total / file["cpu_seconds"] / cores,
+        "elements_per_s": total / file["seconds"],
+        "memory_elements_per_s": held / mean(memory, "seconds"),
+        "disk_elements_per_s": disk_bytes / (planted.dim * 4) * per_row,
         "disk_bytes_per_s": disk_bytes,
-        "file": file,
+        "of_memory_by_cores": total / file["cpu_seconds"] / (held / mean(memory, "cpu_seconds")),
+        **{name: file[name] for name in ("seconds", "cpu_seconds", "anonymous_bytes")},
         "wrong": file["wrong"] + sum(int(row["wrong"]) for row in memory),
-    }
-
-
-def _stream_facts(planted: Planted, rounds: list[Row]) -> Row:
-    """Return medians of rounds."""
-    middle = sorted(rounds, key=lambda it: float(it["of_binding"]))[len(rounds) // 2]
-    return {
-        "file_bytes": planted.bytes,
-        **{
-            name: Timing.of([it["file"][name] for it in rounds]).as_dict()
-            for name in ("seconds", "cpu_seconds")
-        },
-        "elements_per_s": middle["rates"]["file"],
-        "memory_elements_per_s": middle["rates"]["memory"],
-        "disk_elements_per_s": middle["rates"]["disk"],
-        **{name: middle[name] for name in ("disk_bytes_per_s", "binding", "of_binding")},
-        "of_memory_by_cores": statistics.median(it["of_memory_by_cores"] for it in rounds),
-        "anonymous_bytes": max(it["file"]["anonymous_bytes"] for it in rounds),
-        "wrong": sum(it["wrong"] for it in rounds),
     }
 
 

@@ -26,7 +26,7 @@ import torch
 import kgfast
 from kgfast import ops
 from lib.bench import built
-from lib.benchmark import Benchmark, Option, Options
+from lib.benchmark import THREADS, Benchmark, Option, Options
 from lib.http_load import (
     Served,
     ask,
@@ -115,7 +115,7 @@ def load_rows(options: Options) -> Iterator[dict[str, Any]]:
         load(server.port, requests_of(max(CLIENTS), entities), max(CLIENTS))  # warms up
         for clients in CLIENTS:
             calls, queries = (server.counted(name) for name in ("batches_total", "queries_total"))
-            row = load(server.port, requests_of(options.requests, entities), clients).as_row()
+            row = load(server.port, requests_of(options.requests, entities), clients)
             calls = server.counted("batches_total") - calls
             queries = server.counted("queries_total") - queries
             where = {"section": "load", "clients": clients, "entities": entities, "dim": dim}
@@ -127,7 +127,7 @@ def wrong_answers(server: Served, entities: int, dim: int) -> int:
     model, wrong = model_of(entities, dim), 0
     for number in range(4):
         asked = query(number, entities)
-        content = json.loads(ask(server.port, post("/topk", json.dumps(asked).encode()))[1])
+        content = json.loads(ask(server.port, post("/topk", json.dumps(asked).encode())))
         top = kgfast.topk(model, heads=asked["heads"], relations=asked["relations"], k=K)
         wrong += [it["id"] for it in content["answers"][0]] != top.ids[0].tolist()
     return wrong
@@ -146,11 +146,11 @@ def delay_rows(options: Options) -> Iterator[dict[str, Any]]:
             load(server.port, [*small[:8], large], 1)  # warms up
             for what, requests in (("small", small), ("64", [part] * 9), ("large", [large] * 3)):
                 alone = load(server.port, requests, 1)
-                yield where | {"asked": what, "beside": 0} | alone.as_row()
+                yield where | {"asked": what, "beside": 0} | alone
             for clients in (1, 4):
                 found, others = load_beside(server.port, small, large, clients)
-                yield where | {"asked": "small", "beside": clients} | found.as_row()
-                yield where | {"asked": "large", "beside": clients} | others.as_row()
+                yield where | {"asked": "small", "beside": clients} | found
+                yield where | {"asked": "large", "beside": clients} | others
             after = [seconds_after_hanging_up(server.port, large, 256, small[0]) for _ in range(3)]
             yield where | {"asked": "small", "after": 256, "seconds": after}
 
@@ -163,7 +163,7 @@ def memory_rows(options: Options) -> Iterator[dict[str, Any]]:
         held, errors, answered = [], 0, 0
         for _ in range(10):
             found = load(server.port, part, 64)
-            errors, answered = errors + found.errors, answered + len(found.latencies)
+            errors, answered = errors + found["errors"], answered + found["requests"]
             held.append(server.resident_bytes())
         counts = {"clients": 64, "requests": answered, "errors": errors}
         yield {"section": "memory"} | where | counts | growth(held)
@@ -201,7 +201,7 @@ BENCHMARK = Benchmark(
         "entities": Option("of RotatE", 40_943, 500),
         "dim": Option("of RotatE", 256, 16),
         "rounds": Option("turns of each contender", 5, 2),
-        "threads": Option("torch's unless given", keywords={"type": int}),
+        "threads": THREADS,
         "requests": Option("for each number of clients", 2_000, 64),
         "memory_requests": Option("of the memory test", 100_000, 640),
         "small_requests": Option("of the test of delays", 30, 4),

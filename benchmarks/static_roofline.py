@@ -73,30 +73,33 @@ def tables(score: str, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(batch, width), torch.zeros(SMALL_TABLE, width)
 
 
-def best(score: str) -> Callable[[int], Launches]:
-    """``topk``."""
+def recorded(call: Callable[[], Any]) -> Callable[[int], Launches]:
+    """Return what records the launches of a call."""
 
     def record(arch: int) -> Launches:
-        operands = operands_of(*tables(score, 1000), score)
-        with aot.recorded(arch) as recorded:
-            backend.topk(operands, 5, None, Checks(deferred=True))
-        return recorded
+        with aot.recorded(arch) as launched:
+            call()
+        return launched
 
     return record
+
+
+def best(score: str) -> Callable[[int], Launches]:
+    """``topk``."""
+    operands = operands_of(*tables(score, 1000), score)
+    return recorded(lambda: backend.topk(operands, 5, None, Checks(deferred=True)))
 
 
 def pairs(score: str, per_row: int | None) -> Callable[[int], Launches]:
     """Scores and gradients of all pairs, or of ``per_row`` a query."""
+    operands = operands_of(*tables(score, 1000), score)
+    index = None if per_row is None else torch.zeros(1000, per_row, dtype=torch.int64)
 
-    def record(arch: int) -> Launches:
-        operands = operands_of(*tables(score, 1000), score)
-        index = None if per_row is None else torch.zeros(1000, per_row, dtype=torch.int64)
-        with aot.recorded(arch) as recorded:
-            grad = torch.zeros_like(backend.scores(operands, index))
-            backend.backward(operands, grad, index, need=Need(True, True, False))
-        return recorded
+    def call() -> None:
+        grad = torch.zeros_like(backend.scores(operands, index))
+        backend.backward(operands, grad, index, need=Need(True, True, False))
 
-    return record
+    return recorded(call)
 
 
 def loss(name: str, score: str) -> Callable[[int], Launches]:
@@ -104,28 +107,24 @@ def loss(name: str, score: str) -> Callable[[int], Launches]:
     return lambda arch: loss_launches(name, score, arch, 512, DIM)
 
 
-def adversarial(arch: int) -> Launches:
-    """The adversarial loss of scores ``[512, 1024]``, and its gradients."""
+def adversarial() -> None:
+    """Compute the adversarial loss of scores ``[512, 1024]``, and its gradients."""
     scores = torch.zeros(512, 1024)
-    with aot.recorded(arch) as recorded:
-        rows, peaks, masses = backend.adversarial.rows(scores, 0.5)
-        backend.adversarial.backward(rows, scores, peaks, masses, 0.5)
-    return recorded
+    rows, peaks, masses = backend.adversarial.rows(scores, 0.5)
+    backend.adversarial.backward(rows, scores, peaks, masses, 0.5)
 
 
 def negatives(score: str) -> Callable[[int], Launches]:
     """``nssa`` of 512 queries and a pool of 1,024 negatives, and its gradients."""
+    width = DIM * get_score(score).planes
+    operands = operands_of(torch.zeros(512, width), torch.zeros(1024, width), score)
+    loss, ones = NegativeLoss("nssa", 0.5), torch.ones(512)
 
-    def record(arch: int) -> Launches:
-        width = DIM * get_score(score).planes
-        operands = operands_of(torch.zeros(512, width), torch.zeros(1024, width), score)
-        loss, ones = NegativeLoss("nssa", 0.5), torch.ones(512)
-        with aot.recorded(arch) as recorded:
-            made = NEGATIVES.rows(operands, Sampled(), loss, keeps=True, check=None)
-            NEGATIVES.gradients(operands, loss, made, (ones, ones), Need(True, True))
-        return recorded
+    def call() -> None:
+        made = NEGATIVES.rows(operands, Sampled(), loss, keeps=True, check=None)
+        NEGATIVES.gradients(operands, loss, made, (ones, ones), Need(True, True))
 
-    return record
+    return recorded(call)
 
 
 WORKLOADS: dict[str, Callable[[int], Launches]] = {
@@ -146,7 +145,7 @@ WORKLOADS: dict[str, Callable[[int], Launches]] = {
         for name in LOSSES
         for score in ("rotate", "l1", "dot")
     },
-    "adversarial: any": adversarial,
+    "adversarial: any": recorded(adversarial),
     **{f"nssa of a pool: {score}": negatives(score) for score in ("rotate", "l2")},
 }
 

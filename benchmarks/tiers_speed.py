@@ -10,12 +10,14 @@ Counts with and without are compared, and a sample with the float64 specificatio
 they differ).
 """
 
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -23,10 +25,10 @@ from torch import Tensor
 import kgfast
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import tiers
-from lib.bench import embeddings, environment, equals_reference, kgfast_counts
+from lib.bench import embeddings, equals_reference, kgfast_counts
 from lib.benchmark import Benchmark, Option, Options, graph_of
 from lib.columns import TIERS
-from lib.measure import Timing, take_turns
+from lib.measure import Timing, take_turns, thread_seconds
 from lib.peers.ranks import Work
 from lib.results import Rows
 
@@ -103,14 +105,16 @@ def measured(work: Work, score: str, rounds: int) -> Iterator[dict[str, Any]]:
 
     def with_tiers(value: str) -> Callable[[], None]:
         def count() -> None:
-            with environment("KGFAST_TIERS", value):
+            with patch.dict(os.environ, KGFAST_TIERS=value):
                 before = pairs_so_far()
                 counts[value] = kgfast_counts(work, score)
                 pairs[value] = pairs_so_far() - before
 
         return count
 
-    found = take_turns({value: with_tiers(value) for value in ("none", *sets)}, rounds + 1)
+    found = take_turns(
+        {value: with_tiers(value) for value in ("none", *sets)}, rounds + 1, thread_seconds
+    )
     seconds = {value: turns[1:] for value, turns in found.items()}  # the first warms up
     distinct = len(work.queries.unique(dim=0)) * len(work.table)
     for value in sets:

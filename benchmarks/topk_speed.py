@@ -1,6 +1,6 @@
 """The best k candidates by kgfast and by what a user could try first, in one process, in turns.
 
-    python benchmarks/topk_speed.py            everything; writes results/cpu-topk-speed.json, .png
+    python benchmarks/topk_speed.py            everything; writes results/cpu-topk-speed.json
     python benchmarks/topk_speed.py --quick    a smoke test: a tiny graph, eager torch only
 
 Four works: the 10 best tails of 128 RotatE queries (beside kgfast's rank counts of the same
@@ -31,7 +31,7 @@ from lib.bench import (
     kgfast_counts,
 )
 from lib.benchmark import Benchmark, Option, Options
-from lib.columns import NAMES, RACE_WORK
+from lib.columns import LOSSES, NAMES
 from lib.machine import available_memory
 from lib.peers import topk as peers
 from lib.peers.ranks import PyKEEN
@@ -190,7 +190,7 @@ def ratios(rows: Rows) -> Iterator[tuple[str, str, str]]:
                 yield f"{what}, dim {row['dim']}", f"{row['times_kgfast']:.1f}x", ">= 1x"
 
 
-BEST: Columns = (*RACE_WORK, ("other ids:", differs))
+BEST: Columns = (*LOSSES[:-1], ("other ids:", differs))
 BENCHMARK = Benchmark(
     "topk_speed",
     __doc__,
@@ -208,7 +208,6 @@ BENCHMARK = Benchmark(
         "prediction": ("One prediction of the {k} best tails", BEST),
     },
     ratios=ratios,
-    picture="draw_topk",
     has_device=True,
 )
 

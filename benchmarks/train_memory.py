@@ -19,8 +19,8 @@ import torch
 
 from kgfast.eval.ranks import Ranks
 from kgfast.training import Config, Trainer
-from lib.bare_run import bare_run, steps
-from lib.benchmark import Benchmark, Option, Options, graph_of, needs_data
+from lib.bare_run import TrainerSteps
+from lib.benchmark import Benchmark, Option, Options, graph_of, needs_data, positive
 from lib.columns import EVALUATIONS
 from lib.measure import PeakMemory, Stopwatch, resident_bytes, return_free_memory
 from lib.results import ROOT
@@ -75,10 +75,11 @@ def trainer_of(options: Options) -> Watched:
 def rows_of(options: Options) -> Iterator[dict[str, Any]]:
     """Train and evaluate in turns; yield a row for each evaluation."""
     trainer = trainer_of(options)
-    run, med = bare_run(trainer), trainer.config.med
+    training, med = TrainerSteps(trainer), trainer.config.med
+    run = training.run
     for _ in range(options.evaluations):
         before = run.state.seconds_training
-        steps(run, options.every)
+        training.steps(options.every)
         run.evaluated("valid")
         yield {
             "config": options.config.stem,
@@ -100,7 +101,7 @@ BENCHMARK = Benchmark(
         "data": Option("where the dataset of the config is"),
         "evaluations": Option("of the run", 3),
         "every": Option("steps between them", 20),
-        "triples": Option("of the valid set; all unless given", keywords={"type": int}),
+        "triples": Option("of the valid set; all unless given", keywords={"type": positive}),
     },
     tables=EVALUATIONS,
     check=needs_data("the config's dataset"),

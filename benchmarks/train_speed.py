@@ -1,6 +1,6 @@
 """Training steps by kgfast and what a user could run instead, in turns.
 
-    python benchmarks/train_speed.py            everything; results/cpu-train-speed.json and .png
+    python benchmarks/train_speed.py            everything; results/cpu-train-speed.json
     python benchmarks/train_speed.py --quick    a smoke test: a tiny graph, seconds
 
 `negatives`: RotatE with sampled negatives, against PyKEEN's sLCWA loop and a plain torch loop.
@@ -20,10 +20,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from lib.benchmark import Benchmark, Option, Options
+from lib.benchmark import QUICK_SIZES, THREADS, Benchmark, Option, Options
 from lib.columns import RACE
 from lib.measure import PeakMemory, Stopwatch, Timing, in_child
-from lib.options import QUICK_SIZES
 from lib.peers import Missing, epochs
 from lib.peers.steps import CONTENDERS, Work, loss_difference, rows_at_once
 from lib.results import Row
@@ -185,7 +184,7 @@ BENCHMARK = Benchmark(
         "ranks": Option("of epochs", [100, 512], [8]),
         "queries": Option("of a step of an epoch", 500, 64),
         "rounds": Option("turns of each contender", 3, 2),
-        "threads": Option("torch's unless given", keywords={"type": int}),
+        "threads": THREADS,
     },
     tables={
         "negatives": (
@@ -196,7 +195,6 @@ BENCHMARK = Benchmark(
     },
     section_of=lambda row: {"train_speed": "negatives"}.get(row["benchmark"], "epochs"),
     is_right=lambda row: row["loss_difference"] < TOLERANCE,
-    picture="draw_training",
 )
 
 if __name__ == "__main__":

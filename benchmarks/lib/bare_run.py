@@ -1,5 +1,7 @@
 """The run of a trainer whose steps a benchmark makes itself."""
 
+from functools import cached_property
+
 from kgfast.training import Trainer
 from kgfast.training.run import Job, Run
 
@@ -12,7 +14,23 @@ def bare_run(trainer: Trainer) -> Run:
     return run
 
 
-def steps(run: Run, count: int) -> None:
-    """Make steps."""
-    for _ in range(count):
-        run.make_step()
+class TrainerSteps:
+    """A trainer's own steps; the state of its optimizer is made at the first one."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    @cached_property
+    def run(self) -> Run:
+        """The run."""
+        return bare_run(self._trainer)
+
+    def steps(self, count: int) -> None:
+        """Make some steps."""
+        for _ in range(count):
+            self.run.make_step()
+
+    def first_loss(self) -> float:
+        """Make the first step and return its loss."""
+        self.steps(1)
+        return self.run.state.loss_sum

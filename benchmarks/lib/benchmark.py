@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,33 @@ import torch
 from rich.console import Console
 
 import kgfast
-from lib.machine import facts, machine_line
-from lib.options import (
-    QUICK_SIZES,
-    add_device,
-    add_outputs,
-    check_device,
-    check_plot,
-    check_positive,
-    new_parser,
-    set_defaults,
-    set_outputs,
-)
-from lib.results import Row, read_rows, write_json
+from lib.machine import facts, machine_line, machine_tag
+from lib.results import RESULTS, Row, read_rows, write_json
 from lib.tables import RATIOS, Columns, cell_of, console, console_table, ratio_lines
 
 Options = argparse.Namespace
 Parser = argparse.ArgumentParser
 Titled = tuple[str, Columns]
 Section = Callable[[Options], Iterable[Row]]  # measures, and yields rows
+QUICK_SIZES = (500, 6, 1200, 60, 60)  # of the synthetic graph of a smoke test
 CHECKS = ("equal", "equals_reference", "same_counts")  # values of a row that are never False
 FAULTS = ("wrong", "errors")  # counts of a row that are always 0
+
+
+def positive(word: str) -> int:
+    """Read an option that is at least 1."""
+    if (value := int(word)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1; got {value}")
+    return value
+
+
+def picture_path(word: str) -> Path:
+    """Read the path of a picture, and find out now whether it can be drawn."""
+    if (path := Path(word)).suffix not in (".png", ".svg", ".pdf"):
+        raise argparse.ArgumentTypeError(f"must end in .png, .svg or .pdf; got {path.name}")
+    if find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError('needs matplotlib: pip install "kgfast[bench]"')
+    return path
 
 
 @dataclass(frozen=True)
@@ -57,22 +64,21 @@ class Option:
     def add(self, parser: Parser, name: str) -> None:
         """Add the option to a parser."""
         flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
-        keywords = dict(self.keywords)
-        if self.whole is False:
-            keywords |= {"action": "store_true", "default": None}
-        elif isinstance(self.whole, list):
-            keywords = {"nargs": "+", "type": type(self.whole[0])} | keywords
-        elif self.whole is not None:
-            keywords = {"type": type(self.whole)} | keywords
         values = self.whole if isinstance(self.whole, list) else [self.whole]
+        keywords: dict[str, Any] = {}
+        if self.whole is False:
+            keywords = {"action": "store_true", "default": None}
+        elif self.whole is not None:
+            is_count = type(values[0]) is int and values[0] != 0
+            keywords = {"type": positive if is_count else type(values[0])}
+        if isinstance(self.whole, list):
+            keywords["nargs"] = "+"
         said = f"; {' '.join(map(str, values))} unless given" * (self.whole not in (None, False))
-        parser.add_argument(flag, help=f"{self.help}{said}".replace("%", "%%"), **keywords)
+        help = f"{self.help}{said}".replace("%", "%%")
+        parser.add_argument(flag, help=help, **keywords | self.keywords)
 
-    @property
-    def is_count(self) -> bool:
-        """True if values are at least 1."""
-        whole = self.whole[0] if isinstance(self.whole, list) else self.whole
-        return self.keywords.get("type") is int or (type(whole) is int and whole != 0)
+
+THREADS = Option("torch's unless given", keywords={"type": positive})
 
 
 @dataclass(frozen=True)
@@ -146,30 +152,32 @@ class Benchmark:
 
     def parse(self, arguments: list[str] | None = None) -> Options:
         """Read and check the command line."""
-        file = self.name.replace("_", "-")
-        parser = new_parser(self.doc)
+        parser = Parser(description=(self.doc or "").split("\n")[0])
+        parser.add_argument("--quick", action="store_true", help="a tiny graph: seconds")
         for name, option in self.options.items():
             option.add(parser, name)
         if len(self.sections) > 1:
             parser.add_argument("--sections", nargs="+", choices=tuple(self.sections))
         if self.has_device:
-            add_device(parser)
-        add_outputs(parser, file if self.is_written else None, plot=self.picture is not None)
+            parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        where = "results/<machine>-*.json unless given" if self.is_written else "write the rows"
+        parser.add_argument("--json", type=Path, metavar="FILE", help=where)
+        if self.picture is not None:
+            parser.add_argument("--plot", type=picture_path, metavar="FILE", help="draw the rows")
         options = parser.parse_args(arguments)
-        whole = {name: it.whole for name, it in self.options.items()}
-        quick = {name: it.quick for name, it in self.options.items() if it.quick is not None}
-        set_defaults(options, whole, whole | quick)
+        for name, it in self.options.items():
+            if getattr(options, name) is None:
+                is_quick = options.quick and it.quick is not None
+                setattr(options, name, it.quick if is_quick else it.whole)
         options.sections = getattr(options, "sections", None) or list(self.sections)
-        counts = [name for name, it in self.options.items() if it.is_count]
-        check_positive(parser, options, *counts)
-        if self.has_device:
-            check_device(parser, options)
+        device = getattr(options, "device", "cpu")
+        if device == "cuda" and not torch.cuda.is_available():
+            parser.error("--device cuda: torch sees no GPU here")
         if self.check is not None:
             self.check(parser, options)
-        if self.picture is not None:
-            check_plot(parser, options.plot)
-        if self.is_written:
-            set_outputs(options, file)
+        if self.is_written and not options.quick and options.json is None:
+            name = f"{machine_tag(device)}-{self.name.replace('_', '-')}.json"
+            options.json = RESULTS / name
         return options
 
     def main(self) -> int:
@@ -203,10 +211,11 @@ class Benchmark:
             out.print(console_table("Ratios of medians", RATIOS, lines))
         for note in self.notes(rows) if self.notes is not None else ():
             out.print(f"- {note}", style="dim")
-        if self.picture is not None:
-            draw(
-                self.picture, [it for it in rows if it["benchmark"] == self.name], options.plot, out
-            )
+        if self.picture is not None and options.plot is not None:
+            from lib import pictures
+
+            drawn = [row for row in rows if row["benchmark"] == self.name]
+            getattr(pictures, self.picture)(drawn, options.plot)
         if not all(map(self.is_right, rows)):
             out.print("[bold white on red] ANSWERS ARE WRONG: this is a bug ")
             failed = True
@@ -247,18 +256,6 @@ class Benchmark:
 def has_no_fault(row: Row) -> bool:
     """Return whether no check of a row failed."""
     return all(row.get(name, True) for name in CHECKS) and not any(map(row.get, FAULTS))
-
-
-def draw(name: str, rows: Sequence[Row], path: Path | None, out: Console) -> None:
-    """Draw a picture of `lib.pictures`; without a path none, without matplotlib a word."""
-    if path is None or not rows:
-        return
-    try:
-        from lib import pictures
-    except ImportError:
-        out.print('no picture: matplotlib is not installed (pip install "kgfast[bench]")')
-        return
-    getattr(pictures, name)(rows, path)
 
 
 def graph_of(options: Options) -> Any:

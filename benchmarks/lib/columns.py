@@ -254,3 +254,45 @@ PLANS: Columns = (
     ("measured:", "{measured_seconds:time}"),
     ("difference:", "{error:+.0%}"),
 )
+
+# Of loss_mem.py, loss_speed.py and topk_speed.py.
+LOSS_WORKS = {
+    "pairwise": "pairwise_scores",
+    "indexed": "indexed_scores",
+    "bce dot": "bce, all contenders in turns",
+    "bce rotate": "bce, all contenders in turns",
+    "head": "output head",
+    "top": "output head, best output",
+    "outputs": "10 million outputs",
+    "prediction": "one query, as a user asks it",
+}
+LOSS_NAMES = NAMES | {
+    "eager": "torch",
+    "counts": "kgfast.ops.rank_counts",
+    "pykeen": "pykeen",
+}
+
+
+def _loss_work(row: Row) -> str:
+    work = LOSS_WORKS.get(row["section"], row["section"])
+    optional = ("{score}", "{table} table", "k = {k}")
+    return ", ".join([work, *filter(None, (cell_of(row, it) for it in optional))])
+
+
+def _loss_shape(row: Row) -> str:
+    columns = row.get("candidates", row["entities"])
+    per_row = f" (of {row['entities']:,})" if columns != row["entities"] else ""
+    return f"{row.get('batch', 1):,} x {columns:,}{per_row} x {row['dim']}"
+
+
+LOSSES: Columns = (
+    ("what", _loss_work),
+    ("batch x entities x dim", _loss_shape),
+    ("contender", lambda row: LOSS_NAMES.get(row["contender"], row["contender"])),
+    ("time:", median),
+    ("times kgfast's:", "{times_kgfast:.2f}x"),
+    (
+        "peak memory:",
+        lambda row: cell_of(row, "({bytes:bytes})" if row.get("extrapolated") else "{bytes:bytes}"),
+    ),
+)

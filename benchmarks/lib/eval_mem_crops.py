@@ -13,7 +13,6 @@ MED evaluates one sub-model after the other, so the widest counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,46 +26,37 @@ CHECKED = 2  # triples that the specification ranks too
 KINDS = ("med", "med + rscf")
 
 
-@dataclass(frozen=True)
-class CropJob:
-    """What a child process needs to know."""
+def measure(job: Any, dims: list[int], kind: str) -> dict[str, Any]:
+    """Rank the whole test set by every sub-model, in each way that there is.
 
-    base: Any  # an eval_mem.Job at the widest dimension
-    dims: tuple[int, ...]
-    kind: str
-
-    def model(self, graph: Any) -> kgfast.MED:
-        """Croppable embeddings; filters are Xavier-uniform as at the start of training."""
-        model = self.base.model(graph)
-        if self.kind == "med + rscf":
-            model = kgfast.RSCF(model, seed=0)
-        return kgfast.MED(model, self.dims).requires_grad_(False).to(self.base.device)
-
-
-def measure(job: CropJob) -> dict[str, Any]:
-    """Rank the whole test set by every sub-model, in each way that there is."""
-    graph = job.base.graph()
+    ``job`` is that of eval_mem.py at the widest dimension. Filters are Xavier-uniform, as at the
+    start of training.
+    """
+    graph = job.graph()
     model, known, test = job.model(graph), graph.known(), graph.test.hrt
+    if kind == "med + rscf":
+        model = kgfast.RSCF(model, seed=0)
+    model = kgfast.MED(model, dims).requires_grad_(False).to(job.device)
     few = test[:1]
-    kgfast.rank(model, few, dims=list(job.dims))  # loads code and starts threads
+    kgfast.rank(model, few, dims=dims)  # loads code and starts threads
 
-    def one_by_one(dims: Sequence[int]) -> dict[int, kgfast.Ranks]:
-        return {dim: kgfast.rank(model, test, known=known, dims=dim) for dim in dims}
+    def one_by_one(some: Sequence[int]) -> dict[int, kgfast.Ranks]:
+        return {dim: kgfast.rank(model, test, known=known, dims=dim) for dim in some}
 
-    ways = {job.kind: lambda: kgfast.rank(model, test, known=known, dims=list(job.dims))}
-    if job.kind == "med":
-        ways["med separate"] = lambda: one_by_one(job.dims)
-    widest = "widest alone" if job.kind == "med" else "rscf"
-    ways[widest] = lambda: one_by_one(job.dims[-1:])
+    ways = {kind: lambda: kgfast.rank(model, test, known=known, dims=dims)}
+    if kind == "med":
+        ways["med separate"] = lambda: one_by_one(dims)
+    widest = "widest alone" if kind == "med" else "rscf"
+    ways[widest] = lambda: one_by_one(dims[-1:])
     # A table like those of the model: N(t A3) + 1 of every entity, for one side and crop at a time.
-    factor = 4 * graph.num_entities * max(job.dims) if "rscf" in job.kind else 0
-    stopwatch = Stopwatch(job.base.device)
+    factor = 4 * graph.num_entities * max(dims) if "rscf" in kind else 0
+    stopwatch = Stopwatch(job.device)
     found, results = {}, {}
     for name, way in ways.items():
         kept: list[dict[int, kgfast.Ranks]] = []
-        if job.base.device != "cpu":
+        if job.device != "cpu":
             way()  # only the same call compiles all that it needs
-        with PeakMemory(job.base.device) as peak:
+        with PeakMemory(job.device) as peak:
             seconds = stopwatch.seconds(lambda way=way, kept=kept: kept.append(way()))
         found[name] = {
             "bytes": peak.bytes - factor,
@@ -75,11 +65,11 @@ def measure(job: CropJob) -> dict[str, Any]:
             "seconds": seconds,
         }
         results[name] = kept[0]
-    ranks = results[job.kind]
+    ranks = results[kind]
     return {
         "ways": found,
         "mrr": {str(dim): it.mrr for dim, it in ranks.items()},
-        "check": _check(model, test, known, results, job.dims),
+        "check": _check(model, test, known, results, dims),
     }
 
 
@@ -111,7 +101,7 @@ def _counts(ranks: kgfast.Ranks) -> torch.Tensor:
 def rows(base: Any, sizes: Mapping[str, Any], dims: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield a row per way of ranking all sub-models; ``base`` is the job of the widest."""
     for kind in KINDS:
-        measured = in_child(measure, CropJob(base, tuple(dims), kind))
+        measured = in_child(measure, base, list(dims), kind)
         per_pair = 4 * (FILTERED_FLOATS if "rscf" in kind else naive.FLOATS_PER_ELEMENT["official"])
         formula = per_pair * naive.BATCH * sizes["entities"] * max(dims)
         for way, ours in measured.pop("ways").items():

@@ -19,35 +19,7 @@ from typing import Any
 
 import torch
 
-
-@dataclass(frozen=True)
-class Load:
-    """What came of many requests.
-
-    Attributes
-    ----------
-    latencies : list of float
-        Seconds of those that were answered.
-    errors : int
-        Those that were not, with 200.
-    seconds : float
-        All of it.
-    """
-
-    latencies: list[float]
-    errors: int
-    seconds: float
-
-    def as_row(self) -> dict[str, Any]:
-        """For a results file."""
-        at = torch.tensor([0.5, 0.9, 0.99], dtype=torch.float64)
-        values = torch.tensor(self.latencies, dtype=torch.float64).quantile(at).tolist()
-        return {
-            "requests": len(self.latencies),
-            "errors": self.errors,
-            "latency_seconds": dict(zip(("p50", "p90", "p99"), values, strict=True)),
-            "requests_per_s": len(self.latencies) / self.seconds,
-        }
+Row = dict[str, Any]
 
 
 def post(path: str, body: bytes) -> bytes:
@@ -56,36 +28,36 @@ def post(path: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-def ask(port: int, request: bytes) -> tuple[int, bytes]:
-    """Status and body of the answer to one request."""
+def ask(port: int, request: bytes) -> bytes:
+    """Return the body of the answer to one request."""
 
-    async def once() -> tuple[int, bytes]:
+    async def once() -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
-        found = await _answer(reader)
+        _, found = await _answer(reader)
         writer.close()
         return found
 
     return asyncio.run(once())
 
 
-def load(port: int, requests: Sequence[bytes], clients: int) -> Load:
-    """Ask them all, each client the next that nobody has asked yet."""
+def load(port: int, requests: Sequence[bytes], clients: int) -> Row:
+    """Ask them all, each client the next that nobody has asked yet; return a row of latencies."""
     return asyncio.run(_load(port, requests, clients))
 
 
 def load_beside(
     port: int, requests: Sequence[bytes], other: bytes, clients: int
-) -> tuple[Load, Load]:
+) -> tuple[Row, Row]:
     """Ask all requests with one client, while others ask ``other`` without a pause.
 
     Returns
     -------
-    tuple of Load
+    tuple of dict
         Of the requests, and of what the others asked meanwhile.
     """
 
-    async def both() -> tuple[Load, Load]:
+    async def both() -> tuple[Row, Row]:
         goes_on = True
 
         def again() -> Iterator[bytes]:
@@ -113,7 +85,7 @@ def seconds_after_hanging_up(port: int, left: bytes, clients: int, request: byte
         start = time.perf_counter()
         for writer in writers:
             writer.close()
-        while (await _load(port, [request], 1)).errors:
+        while (await _load(port, [request], 1))["errors"]:
             await asyncio.sleep(0.001)
         return time.perf_counter() - start
 
@@ -141,7 +113,7 @@ def ask_ahead(port: int, request: bytes, seconds: float) -> int:
     return asyncio.run(run())
 
 
-async def _load(port: int, requests: Iterable[bytes], clients: int) -> Load:
+async def _load(port: int, requests: Iterable[bytes], clients: int) -> Row:
     latencies: list[float] = []
     errors = 0
     todo = iter(requests)
@@ -159,7 +131,15 @@ async def _load(port: int, requests: Iterable[bytes], clients: int) -> Load:
 
     start = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
-    return Load(latencies, errors, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    at = torch.tensor([0.5, 0.9, 0.99], dtype=torch.float64)
+    values = torch.tensor(latencies, dtype=torch.float64).quantile(at).tolist()
+    return {
+        "requests": len(latencies),
+        "errors": errors,
+        "latency_seconds": dict(zip(("p50", "p90", "p99"), values, strict=True)),
+        "requests_per_s": len(latencies) / seconds,
+    }
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -182,7 +162,7 @@ class Served:
 
     def counted(self, name: str) -> int:
         """A number of its metrics."""
-        text = ask(self.port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")[1].decode()
+        text = ask(self.port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").decode()
         return int(text.split(f"\nkgfast_{name} ")[1].split()[0])
 
 

@@ -6,25 +6,41 @@ from typing import Any
 import torch
 
 from lib.benchmark import Option
-from lib.columns import NAMES as ALL_NAMES
-from lib.columns import RACE
 from lib.measure import Stopwatch
+from lib.peers import losses as peers
 from lib.peers.losses import Run, Work
-from lib.tables import Columns
 
 OPTIONS = {
     "rounds": Option("turns of a contender", 9, 2),
     "no_compile": Option("leave torch.compile out", False, True),
 }
-NAMES = ALL_NAMES | {"eager": "torch, eager"}
-CONTENDER: Columns = (("contender", lambda row: NAMES.get(row["contender"], row["contender"])),)
-RACED: Columns = RACE[1:]
 Parts = Mapping[str, tuple[Run, float]]  # what runs, and how many times its work is the whole
 
 
 def let_compile() -> None:
     """Let torch.compile compile for many shapes."""
     torch._dynamo.config.cache_size_limit = 64
+
+
+def contenders(section: str, work: Work, *, compile: bool) -> Parts:
+    """Return what runs of a loss over all candidates, by the name of the work."""
+    parts, more = 1.0, {}
+    if section.startswith("bce"):
+        ours, make = peers.kgfast_bce, peers.dense_bce
+        if work.score == "rotate":
+            make, parts = peers.chunk_of_rotate_bce, len(work.table) / peers.rotate_chunk(work)
+    else:
+        ours, make = peers.kgfast_cross_entropy, peers.dense_cross_entropy
+        if section.startswith("1-vs-all"):
+            compile = False
+            more["products"] = peers.three_products(work)
+            more["kgfast_bf16"] = ours(work, precision="bf16")
+            more["eager_bf16"] = peers.dense_cross_entropy_bf16(work)
+        elif peers.has_linear_cross_entropy():
+            more["linear"] = peers.linear_cross_entropy(work)
+    runs = {"kgfast": ours(work)} | more
+    peer = {"eager": make(work)} | ({"compile": make(work, compile=True)} if compile else {})
+    return {name: (run, parts if name in peer else 1.0) for name, run in (runs | peer).items()}
 
 
 def race(work: Work, contenders: Parts, device: str, rounds: int) -> list[dict[str, Any]]:

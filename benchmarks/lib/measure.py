@@ -8,7 +8,6 @@ import ctypes
 import gc
 import multiprocessing
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -52,9 +51,11 @@ class PeakMemory:
             self.method = "torch.cuda.max_memory_allocated"
             return self
         return_free_memory()
-        self._sampler = None if _reset_high_water_mark() else _Sampler()
+        self._sampler = None if _reset_high_water_mark() else Sampled(resident_bytes, 0.001)
         self.method = "VmHWM" if self._sampler is None else "sampled RSS"
         self._before = resident_bytes()
+        if self._sampler is not None:
+            self._sampler.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,30 +63,10 @@ class PeakMemory:
             torch.cuda.synchronize()
             self.bytes = torch.cuda.max_memory_allocated() - self._before
             return
-        peak = _status_bytes("VmHWM") if self._sampler is None else self._sampler.stop()
+        if self._sampler is not None:
+            self._sampler.__exit__()
+        peak = _status_bytes("VmHWM") if self._sampler is None else self._sampler.bytes
         self.bytes = peak - self._before
-
-
-class AnonymousMemory:
-    """The highest ``RssAnon`` of a ``with`` block: all that the process holds but mapped files.
-
-    Seen by a thread that looks every few milliseconds; the pages that the system keeps of files
-    are not in it. Where the system does not tell it apart, the resident set.
-
-    Attributes
-    ----------
-    bytes : int
-        After the block.
-    """
-
-    bytes: int
-
-    def __enter__(self) -> "AnonymousMemory":
-        self._sampler = _Sampler(anonymous_bytes, 0.005)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bytes = self._sampler.stop()
 
 
 def return_free_memory() -> None:
@@ -110,16 +91,11 @@ def _status_bytes(field: str) -> int:
 
 
 def resident_bytes() -> int:
-    """What the process holds in memory; its highest so far where the system tells no more."""
+    """Return what the process holds in memory."""
     if Path("/proc/self/status").exists():
         return _status_bytes("VmRSS")
-    try:
-        import psutil  # type: ignore[import-untyped]
-    except ImportError:  # the highest so far: what follows is at least the growth
-        import resource
+    import psutil  # type: ignore[import-untyped]
 
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return int(psutil.Process().memory_info().rss)
 
 
@@ -131,24 +107,40 @@ def anonymous_bytes() -> int:
         return resident_bytes()
 
 
-class _Sampler:
-    """The highest of a value, seen by a thread that looks every so many seconds."""
+class Sampled:
+    """The highest of a value within a ``with`` block, seen by a thread that looks again and again.
 
-    def __init__(self, value: Callable[[], int] = resident_bytes, every: float = 0.001) -> None:
-        self._value, self._every = value, every
-        self._peak = value()
+    By default of all that the process holds but mapped files; the pages that the system keeps of
+    files are not in it.
+
+    Attributes
+    ----------
+    bytes : int
+        After the block.
+    """
+
+    bytes: int
+
+    def __init__(
+        self, value: Callable[[], int] = anonymous_bytes, every_seconds: float = 0.005
+    ) -> None:
+        self._value, self._every = value, every_seconds
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Sampled":
+        self.bytes = self._value()
         self._thread.start()
+        return self
 
     def _watch(self) -> None:
         while not self._done.wait(self._every):
-            self._peak = max(self._peak, self._value())
+            self.bytes = max(self.bytes, self._value())
 
-    def stop(self) -> int:
+    def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
-        return max(self._peak, self._value())
+        self.bytes = max(self.bytes, self._value())
 
 
 class ChildDied(RuntimeError):
@@ -248,16 +240,23 @@ def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 def take_turns(
     contenders: Mapping[str, Callable[[], Any]],
     rounds: int,
-    clock: Callable[[], float] = time.thread_time,
+    seconds_of: Callable[[Callable[[], Any]], float],
+    few: Mapping[str, int] | None = None,
 ) -> dict[str, list[float]]:
-    """Let contenders take turns; return the seconds of each turn, by default of this thread."""
+    """Let contenders take turns, fewer of those that ``few`` names; return seconds of each."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
+    for turn in range(rounds):
         for name, work in contenders.items():
-            start = clock()
-            work()
-            seconds[name].append(clock() - start)
+            if turn < (few or {}).get(name, rounds):
+                seconds[name].append(seconds_of(work))
     return seconds
+
+
+def thread_seconds(work: Callable[[], Any]) -> float:
+    """Return the CPU seconds that a call takes this thread."""
+    start = time.thread_time()
+    work()
+    return time.thread_time() - start
 
 
 class Stopwatch:
@@ -289,17 +288,9 @@ class Stopwatch:
         rounds: int,
         few: Mapping[str, int] | None = None,
     ) -> dict[str, Timing]:
-        """Let all contenders take turns after they have been warmed up.
-
-        ``rounds`` turns each; less for those that ``few`` names.
-        """
-        few = few or {}
-        seconds: dict[str, list[float]] = {name: [] for name in contenders}
-        for turn in range(rounds):
-            for name, work in contenders.items():
-                if turn < few.get(name, rounds):
-                    seconds[name].append(self.seconds(work))
-        return {name: Timing.of(values) for name, values in seconds.items()}
+        """Let contenders that have been warmed up take turns, as `take_turns` does."""
+        found = take_turns(contenders, rounds, self.seconds, few)
+        return {name: Timing.of(values) for name, values in found.items()}
 
     def race(
         self, contenders: Mapping[str, Callable[[], Any]], rounds: int

@@ -9,7 +9,6 @@ of the libraries have them, for B queries, E entities, d complex dimensions and 
     PyKEEN      one complex tensor, and three masks [B, K] for the filter          8 B E d + 3 B K
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,18 +40,7 @@ def batch_that_fits(entities: int, dim: int, cap: float) -> int:
     return batch
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One batch, tail side."""
-
-    batch: int
-    bytes: int
-    method: str
-    seconds: float
-    ranks: list[int]
-
-
-def measure(model: Any, triples: Tensor, known: Any, batch: int, device: str) -> Measured:
+def measure(model: Any, triples: Tensor, known: Any, batch: int, device: str) -> dict[str, Any]:
     """Peak beyond the inputs and seconds of one batch, after a batch of one query."""
     triples = triples[torch.arange(batch) % len(triples)].to(device)  # tiny test sets repeat
     with torch.no_grad():
@@ -63,7 +51,13 @@ def measure(model: Any, triples: Tensor, known: Any, batch: int, device: str) ->
             seconds = stopwatch.seconds(
                 lambda: ranks.extend(_official_ranks(model, triples, known))
             )
-    return Measured(batch, peak.bytes, peak.method, seconds, ranks)
+    return {
+        "batch": batch,
+        "bytes": peak.bytes,
+        "method": peak.method,
+        "seconds": seconds,
+        "ranks": ranks,
+    }
 
 
 def _official_ranks(model: Any, triples: Tensor, known: Any) -> list[int]:

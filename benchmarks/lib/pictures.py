@@ -1,6 +1,6 @@
 """The pictures of the results: what each of them shows, and says about itself."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ from lib.bars import (
 )
 from lib.naive import LIBRARIES
 from lib.results import Row, Rows
-from lib.tables import LABELS, human_bytes, human_seconds
+from lib.tables import human_bytes, human_seconds
 
 GPU_BYTES, GPU_COLOUR = 80e9, "#c2410c"
 
@@ -102,142 +102,6 @@ def _time_bars(rows: Rows) -> Panel:
     return panel("Time for the whole test set", groups, second_ticks, pad=16)
 
 
-def draw_speed(rows: Rows, path: Path) -> None:
-    """Rank counts of `eval_speed` by kgfast and its peers, and whole test sets beside PyKEEN."""
-    words = Words(
-        "The same ranks, sooner",
-        f"RotatE, {rows[0]['entities']:,} entities. {_turns(rows[0])}",
-        "Left: how many entities score above each target, and how many the same (KeOps: above "
-        "only). Right: filtered, both sides; L2 is PyKEEN's RotatE. Log scales.\n"
-        "Hatched: extrapolated from a few triples.",
-    )
-    draw_panels(path, 4.6, words, (_peer_bars(rows, "Rank counts"), _whole(rows)))
-
-
-def draw_topk(rows: Rows, path: Path) -> None:
-    """The best candidates of `topk_speed` by kgfast and its peers."""
-    words = Words(
-        "The best candidates, sooner",
-        f"{rows[0]['entities']:,} entities. {_turns(rows[0])}",
-        "Left: RotatE. Right: greedy decoding of output heads, beside matrix products and "
-        "topk in chunks; one RotatE prediction,\nbeside PyKEEN's predict_target. Log scales.",
-    )
-    draw_panels(path, 4.6, words, (_peer_bars(rows, "The 10 best"), _topk(rows)))
-
-
-def _peer_bars(rows: Rows, what: str) -> Panel:
-    raced = [row for row in rows if row["section"] == "rotate" and row["seconds"]]
-    dim = max(row["dim"] for row in raced)
-    groups = {
-        f"{table}\ntable": [
-            _speed_bar(row, LABELS.get(row["contender"], row["contender"]))
-            for name in ("eager", "keops", "compile", "kgfast")
-            for row in raced
-            if (row["dim"], row["table"], row["contender"]) == (dim, table, name)
-        ]
-        for table in dict.fromkeys(row["table"] for row in raced)
-    }
-    return panel(f"{what} of {raced[0]['batch']} queries, dim {dim}", groups, second_ticks)
-
-
-def _whole(rows: Rows) -> Panel:
-    whole = [row for row in rows if row["section"] == "whole" and row["seconds"]]
-    groups = {
-        f"dim {dim}": sorted(
-            (_speed_bar(row, row["contender"]) for row in whole if row["dim"] == dim),
-            key=lambda bar: -bar.value,
-        )
-        for dim in dict.fromkeys(row["dim"] for row in whole)
-    }
-    title = f"Whole test set: {whole[0]['queries']:,} queries"
-    return panel(title, groups, second_ticks, inset=0.37)
-
-
-def _topk(rows: Rows) -> Panel:
-    groups = {}
-    for section, peer in (("head", "torch"), ("outputs", "torch"), ("prediction", "PyKEEN")):
-        timed = [row for row in rows if row["section"] == section and row["seconds"]]
-        last = [row for row in timed if row["dim"] == timed[-1]["dim"]]
-        if last:
-            what = "one\nquery" if section == "prediction" else _outputs(last[0]["entities"])
-            groups[what] = [
-                _speed_bar(row, "kgfast" if row["contender"] == "kgfast" else peer)
-                for row in reversed(last)
-            ]
-    return panel("Output heads, one prediction", groups, second_ticks)
-
-
-def _outputs(count: int) -> str:
-    return f"{count / 1e6:.0f}M\noutputs" if count >= 1e6 else f"{count / 1e3:.0f}k\noutputs"
-
-
-def draw_losses(rows: Rows, path: Path) -> None:
-    """Memory and time of `loss_mem` at the largest batch, one group of bars per work."""
-    rows = [row for row in rows if row["section"] == "bce" and row["seconds"]]
-    batch = max(row["batch"] for row in rows)
-    works: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["batch"] == batch:
-            works.setdefault(f"{row['score']}\n{row['entities']:,}", []).append(row)
-    for group in works.values():
-        group.sort(key=lambda row: row["contender"] == "kgfast")
-    words = Words(
-        "A loss over all entities, without their scores",
-        f"Binary cross entropy of {batch:,} rows, dim {rows[0]['dim']}, {_where(rows[0])}.",
-        "Dense: labels and scores of all entities; rotate in torch goes in chunks of entities. "
-        "Hatched: one chunk measured, the whole extrapolated. Log scales.",
-    )
-
-    memory = {name: [_loss_memory(row) for row in group] for name, group in works.items()}
-    seconds = {
-        name: [_speed_bar(row, _loss_peer(row)) for row in group] for name, group in works.items()
-    }
-    panels = (
-        panel("Memory beyond operands", memory, byte_ticks),
-        panel("Forward and backward", seconds, second_ticks),
-    )
-    draw_panels(path, 2.15 + 1.1 * len(works), words, panels)
-
-
-def _loss_memory(row: Row) -> Bar:
-    size = row["bytes"]
-    return Bar(_loss_peer(row), max(size, 1), human_bytes(size), _colour(row["contender"]))
-
-
-def _loss_peer(row: Row) -> str:
-    names = {"kgfast": "kgfast", "compile": "torch.compile"}
-    return names.get(
-        row["contender"], "torch, in chunks" if row["extrapolated"] else "torch, dense"
-    )
-
-
-def draw_training(rows: Rows, path: Path) -> None:
-    """The contenders of `train_speed` that ran, the slowest on top."""
-    ran = [row for row in rows if row["seconds"]]
-    ran.sort(key=lambda row: -float(row["seconds"]["median"]))
-    row = ran[0]
-    words = Words(
-        "The same steps, sooner",
-        f"RotatE, dim {row['dim']}: {row['batch']} triples with {row['negatives']:,} negatives "
-        f"each, {row['entities']:,} entities. All take turns on {_where(row)}; medians.",
-        "Plain torch: the official code's formula on the same pool of negatives, dense Adam. "
-        "PyKEEN: its own sLCWA loop.\nTuned: gradients of parts of the batch add up, the "
-        "fastest of three sizes. Memory includes the optimizer's state. Log scales.",
-    )
-
-    seconds = [(row, row["seconds"]["median"], human_seconds) for row in ran]
-    memory = [(row, row["memory"]["bytes"], human_bytes) for row in ran]
-    panels = (
-        panel("Time of a step", {"": [_step_bar(*it) for it in seconds]}, second_ticks),
-        panel(
-            "Peak memory beyond the model",
-            {"": [_step_bar(*it) for it in memory]},
-            lambda axes: ticks_of(axes, human_bytes),
-        ),
-    )
-    draw_panels(path, 3.9, words, panels, left_width=1)
-
-
 def draw_distributed_training(rows: Rows, path: Path) -> None:
     """How far losses of several processes are from one's, and the CPU time of their steps."""
     speeds = [row for row in rows if row["section"] == "speed"]
@@ -305,26 +169,8 @@ def draw_reports(systems: Mapping[str, tuple[Sequence[Bar], Sequence[Bar]]], pat
 
 def named_bar(name: str, value: float, text: str) -> Bar:
     """Make a bar whose text begins with ``~`` where its value is a guess."""
-    return Bar(name, value, text, _colour(name), hatched=text.startswith("~"))
-
-
-def _step_bar(row: Row, value: float, text: Callable[[float], str]) -> Bar:
-    name = row["contender"]
-    return Bar(name.replace("pykeen", "PyKEEN"), value, text(value), _colour(name))
-
-
-def _speed_bar(row: Row, name: str) -> Bar:
-    median, extrapolated = row["seconds"]["median"], row["extrapolated"]
-    text = ("~" if extrapolated else "") + human_seconds(median)
-    return Bar(name, median, text, _colour(name), hatched=extrapolated)
-
-
-def _colour(name: str) -> str:
-    return ACCENT if name.startswith("kgfast") else GREYS["official"]
-
-
-def _turns(row: Row) -> str:
-    return f"All contenders take turns on {_where(row)}; medians."
+    colour = ACCENT if name == "kgfast" else GREYS["official"]
+    return Bar(name, value, text, colour, hatched=text.startswith("~"))
 
 
 def _where(row: Row) -> str:

@@ -6,12 +6,10 @@ target, and the target farther away but far closer than chance puts any other ro
 more than the number of these rows, and less by those that are known answers.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,6 @@ RELATIONS = 16
 # By chance it is 1.06, of the sum of 64 of them 68 with a deviation of 4.
 TARGET, CLOSER = 0.3, 0.15
 _KEPT_FREE = 1 << 30  # of the disk
-_FLUSHED = 1 << 28  # bytes after which the file is written out, and its pages given back
 
 
 @dataclass(frozen=True)
@@ -109,17 +106,17 @@ class Planted:
         path = folder / self.name
         if path.exists():
             return path
-        check_free(folder, self.bytes)
+        free = shutil.disk_usage(folder).free
+        if free < self.bytes + _KEPT_FREE:
+            raise OSError(
+                f"{folder}: the table takes {self.bytes:,} bytes; the disk has {free:,} left"
+            )
         beside = path.with_suffix(".part")
-        try:
-            with beside.open("wb", buffering=0) as file:
-                header = {"descr": "<f2", "fortran_order": False}
-                shape = self.entities, 2 * self.dim
-                np.lib.format.write_array_header_2_0(file, {**header, "shape": shape})
-                _write_all(file, self.blocks())
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        rows = np.lib.format.open_memmap(beside, "w+", np.float16, (self.entities, 2 * self.dim))
+        for place, block in enumerate(self.blocks()):
+            rows[place * BLOCK_ROWS :][: len(block)] = block
+        rows.flush()  # pages that are not written out cannot be given back
+        beside.replace(path)
         return path
 
     def table(self) -> Tensor:
@@ -191,37 +188,3 @@ class Planted:
                 rows.append(np.concatenate([moved.real, moved.imag]).astype(np.float16))
         order = np.argsort(ids)
         return np.array(ids)[order], np.array(rows)[order]
-
-
-def check_free(folder: Path, needed: int) -> None:
-    """That a disk has room for so many bytes and one GiB more.
-
-    Raises
-    ------
-    OSError
-        If it has not.
-    """
-    free = shutil.disk_usage(folder).free
-    if free < needed + _KEPT_FREE:
-        raise OSError(f"{folder}: the table takes {needed:,} bytes; the disk has {free:,} left")
-
-
-def _write_all(file: FileIO, blocks: Iterator[npt.NDArray[np.float16]]) -> None:
-    """Write blocks, and let the system forget their pages, of which it would keep them all."""
-    pending = 0
-    for block in blocks:
-        data = memoryview(block).cast("B")
-        while data:
-            data = data[file.write(data) :]
-        pending += block.nbytes
-        if pending >= _FLUSHED:
-            forget(file.fileno())
-            pending = 0
-    forget(file.fileno())
-
-
-def forget(descriptor: int) -> None:
-    """Write a file out and give back all of its pages, where the system takes such advice."""
-    if hasattr(os, "posix_fadvise"):
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -20,7 +20,7 @@ from torch import Tensor
 import kgfast
 from kgfast import distributed
 from kgfast.extras.planning import calibration
-from lib.measure import AnonymousMemory, timed
+from lib.measure import Sampled, timed
 from lib.planted import Planted
 
 BLOCK = 32 << 20  # bytes: as tables are read
@@ -49,7 +49,7 @@ def rank_file(planted: Planted, path: Path) -> dict[str, Any]:
     table = kgfast.tables.open(path)
     _ = planted.known, planted.triples  # made before the clock starts
     table.give_back(0, len(table))
-    with AnonymousMemory() as memory:
+    with Sampled() as memory:
         found, taken = timed(lambda: rank(planted, table))
     about = {"anonymous_bytes": memory.bytes, "wrong": planted.wrong(found)}
     return {**taken, **about, "counts": counts_of(found)}

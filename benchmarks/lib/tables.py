@@ -129,11 +129,6 @@ def median(row: Row) -> str:
     return "~" * bool(row.get("extrapolated")) + human_seconds(row["seconds"]["median"])
 
 
-def shape_of(row: Row) -> str:
-    """Write batch, entities and features."""
-    return cell_of(row, "{batch:,} x {entities:,} x {dim}")
-
-
 RATIOS: Columns = ((" ", "{what}"), ("measured:", "{measured}"), ("goal:", "{goal}"))
 
 

@@ -112,23 +112,6 @@ def test_eval_mem_survives_a_naive_batch_that_does_not_fit(load, monkeypatch):
     assert (row["batch"], "exit code -9" in row["reason"]) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dims", "0"], "--dims must be at least 1; got 0"),
-        (["--batch-size", "0"], "--batch-size must be at least 1; got 0"),
-        (["--sample", "0"], "--sample must be at least 1; got 0"),
-        (["--naive-cap", "-1"], "--naive-cap must not be negative"),
-        (["--plot", "picture.jpeg"], "--plot must end in .png, .svg or .pdf"),
-    ],
-)
-def test_eval_mem_refuses_bad_arguments(load, capsys, arguments, message):
-    with pytest.raises(SystemExit) as exit_info:
-        load("eval_mem").BENCHMARK.parse(arguments)
-    assert exit_info.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def test_eval_mem_names_a_missing_folder(call, tmp_path):
     done = call("eval_mem.py", "--data", tmp_path / "nowhere", "--dims", 4)
     assert done.returncode == 2

@@ -1,7 +1,6 @@
 """eval_speed.py in its smoke-test size, and its peers."""
 
 import json
-import os
 
 import torch
 
@@ -38,15 +37,3 @@ def test_eager_chunks_count_every_row_once(load):
     for chunk in (1, 7, 23, 100):
         found = peers.Chunked(work, peers.count_block, chunk)()
         assert eval_speed.difference(found, ours)["differing_queries"] == 0
-
-
-def test_a_variable_is_set_for_a_while(load, monkeypatch):
-    bench = load("lib.bench")
-    for before in (None, "baseline"):
-        if before is None:
-            monkeypatch.delenv("KGFAST_CPU_ISA", raising=False)
-        else:
-            monkeypatch.setenv("KGFAST_CPU_ISA", before)
-        with bench.environment("KGFAST_CPU_ISA", "avx2"):
-            assert os.environ["KGFAST_CPU_ISA"] == "avx2"
-        assert os.environ.get("KGFAST_CPU_ISA") == before

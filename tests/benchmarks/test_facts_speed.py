@@ -29,10 +29,3 @@ def test_a_row_says_whether_facts_are_right(load, monkeypatch):
     assert (row["equal"], row["k"], row["triples"]) == (True, 100, 60 * 60 * 3)
     monkeypatch.setattr(script, "canonical_scores", lambda query, table, *_: query @ -table.T)
     assert not script.row_of(model, "fresh", graph.known())["equal"]
-
-
-@pytest.mark.slow
-def test_it_asks_for_data(call):
-    done = call("facts_speed.py")
-    assert done.returncode == 2
-    assert "--data names the folder of FB15k-237" in done.stderr

@@ -5,13 +5,6 @@ import json
 import pytest
 
 
-def test_without_a_graph_there_is_nothing_to_measure(load, capsys):
-    with pytest.raises(SystemExit) as exit_info:
-        load("influence_speed").BENCHMARK.parse([])
-    assert exit_info.value.code == 2
-    assert "--data names the folder of each graph, or --quick" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_values_are_those_of_captum(call, tmp_path):
     pytest.importorskip("captum", reason="captum is not installed")

@@ -132,4 +132,39 @@ def test_options_have_a_value_in_earnest_and_in_a_smoke_test(load, tmp_path, cap
     assert driven(load, is_written=False).parse([]).json is None
     with pytest.raises(SystemExit):
         benchmark.parse(["--size", "0"])
-    assert "--size must be at least 1; got 0" in capsys.readouterr().err
+    assert "--size: must be at least 1; got 0" in capsys.readouterr().err
+
+
+COUNTS = {
+    "eval_mem": ("--dims", "--batch-size", "--sample"),
+    "lists_speed": ("--rows",),
+    "loss_mem": ("--rounds",),
+    "loss_speed": ("--rounds",),
+    "serve_speed": ("--rows", "--requests", "--memory-requests"),
+    "topk_speed": ("--dims", "-k", "--rounds"),
+    "train_speed": ("--dim", "--batch", "--negatives", "--rounds"),
+}
+REFUSED = [
+    *(
+        (script, (name, "0"), f"argument {name}: must be at least 1; got 0")
+        for script, names in COUNTS.items()
+        for name in names
+    ),
+    ("eval_mem", ("--naive-cap", "-1"), "--naive-cap must not be negative"),
+    ("eval_mem", ("--plot", "picture.jpeg"), "argument --plot: must end in .png, .svg or .pdf"),
+    ("facts_speed", (), "--data names the folder of FB15k-237, or --quick"),
+    ("influence_speed", (), "--data names the folder of each graph, or --quick"),
+    pytest.param("pykeen_speed", (), "--data names the folder", marks=pytest.mark.slow),
+    ("lists_speed", ("--rows", "100"), "--rows must be at least 4 times --candidates"),
+    ("topk_speed", ("--peers", "faiss"), "invalid choice"),
+]
+
+
+@pytest.mark.parametrize(("script", "arguments", "message"), REFUSED)
+def test_bad_arguments_are_refused(load, capsys, script, arguments, message):
+    if script == "pykeen_speed":
+        pytest.importorskip("pykeen")
+    with pytest.raises(SystemExit) as exit_info:
+        load(script).BENCHMARK.parse(list(arguments))
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err

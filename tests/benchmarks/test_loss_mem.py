@@ -9,9 +9,8 @@ from support.scripts import run
 
 @pytest.mark.slow
 def test_loss_mem_writes_what_it_measured(tmp_path):
-    pytest.importorskip("matplotlib")
-    result, plot = tmp_path / "loss.json", tmp_path / "loss.svg"
-    done = run("loss_mem.py", "--quick", "--rounds", 1, "--json", result, "--plot", plot)
+    result = tmp_path / "loss.json"
+    done = run("loss_mem.py", "--quick", "--rounds", 1, "--json", result)
     assert done.returncode == 0, done.stderr
     content = json.loads(result.read_text())
     rows = content["rows"]
@@ -27,7 +26,6 @@ def test_loss_mem_writes_what_it_measured(tmp_path):
     rotate = [row for row in rows if row["section"] == "bce" and row["score"] == "rotate"]
     assert rotate[0]["formula"] == {"dense": 6_400, "tensor": 19_200}
     assert len(content["ratios"]) == 4
-    assert "<svg" in plot.read_text()
     assert str(tmp_path) not in result.read_text()
 
 
@@ -64,17 +62,3 @@ def test_sampled_scores_are_the_same(load, per_query):
     assert found["kgfast"][0] == pytest.approx(found["eager"][0], rel=1e-5)
     for a, b in zip(found["kgfast"][1:], found["eager"][1:], strict=True):
         assert float((a - b).abs().max()) <= 1e-5 * float(a.abs().max())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rounds", "0"], "--rounds must be at least 1; got 0"),
-        (["--plot", "picture.jpeg"], "--plot must end in .png, .svg or .pdf"),
-    ],
-)
-def test_loss_mem_refuses_bad_arguments(load, capsys, arguments, message):
-    with pytest.raises(SystemExit) as exit_info:
-        load("loss_mem").BENCHMARK.parse(arguments)
-    assert exit_info.value.code == 2
-    assert message in capsys.readouterr().err

@@ -15,9 +15,3 @@ def test_ranks_are_compared(call, tmp_path):
     (row,) = json.loads(result.read_text())["rows"]
     assert (row["sample"], row["compared"], row["different"]) == (201, 1206, [])
     assert row["cpu_seconds"] > 0
-
-
-def test_data_must_be_named(call):
-    done = call("pykeen_speed.py")
-    assert done.returncode == 2
-    assert "--data" in done.stderr

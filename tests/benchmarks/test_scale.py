@@ -52,7 +52,7 @@ def test_rows_of_the_same_work_are_replaced(load, tmp_path):
 def test_bytes_anonymous(load):
     measure = load("lib.measure")
     before = measure.anonymous_bytes()
-    with measure.AnonymousMemory() as memory:
+    with measure.Sampled() as memory:
         held = torch.ones(20 << 20, dtype=torch.uint8)
     assert memory.bytes > before + len(held) // 2
 

@@ -7,9 +7,8 @@ import torch
 
 
 def test_topk_speed_compares_the_same_ids(call, tmp_path):
-    pytest.importorskip("matplotlib")
-    result, picture = tmp_path / "topk.json", tmp_path / "topk.png"
-    done = call("topk_speed.py", "--quick", "--json", result, "--plot", picture)
+    result = tmp_path / "topk.json"
+    done = call("topk_speed.py", "--quick", "--json", result)
     assert done.returncode == 0, done.stderr
     content = json.loads(result.read_text())
     rows = content["rows"]
@@ -24,8 +23,7 @@ def test_topk_speed_compares_the_same_ids(call, tmp_path):
             assert row["differing_queries"] == 0
     names = [line["what"] for line in content["ratios"]]
     assert "rotate, 128 queries, dim 16, random: kgfast against rank_counts, in time" in names
-    assert picture.stat().st_size > 10_000
-    assert sorted(tmp_path.iterdir()) == [result, picture]
+    assert sorted(tmp_path.iterdir()) == [result]
 
 
 def test_it_writes_only_what_it_is_told_to(call):
@@ -58,19 +56,3 @@ def test_pykeen_answers_the_same_query(load):
     pykeen = peers.PyKEEN(graph, *bench.embeddings(graph, "planted", 4), "cpu")
     top = kgfast.topk(pykeen.by_kgfast(), heads=7, relations=1, k=5)
     assert peers.predict_target(pykeen, 7, 1, 5) == top.ids[0].tolist()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dims", "0"], "--dims must be at least 1; got 0"),
-        (["-k", "0"], "-k must be at least 1; got 0"),
-        (["--rounds", "0"], "--rounds must be at least 1; got 0"),
-        (["--peers", "faiss"], "invalid choice"),
-    ],
-)
-def test_bad_arguments_are_refused(load, capsys, arguments, message):
-    with pytest.raises(SystemExit) as exit_info:
-        load("topk_speed").BENCHMARK.parse(arguments)
-    assert exit_info.value.code == 2
-    assert message in capsys.readouterr().err

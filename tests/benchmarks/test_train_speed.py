@@ -10,10 +10,9 @@ from support.sampled import threads
 
 @pytest.mark.slow
 def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
-    pytest.importorskip("matplotlib")
     train_speed = load("train_speed")
-    result, plot = tmp_path / "train.json", tmp_path / "train.svg"
-    words = ["--quick", "--threads", "1", "--json", result, "--plot", plot]
+    result = tmp_path / "train.json"
+    words = ["--quick", "--threads", "1", "--json", result]
     in_child = train_speed.in_child
 
     def measured(function, name, *rest):
@@ -41,7 +40,6 @@ def test_train_speed_writes_what_it_measured(call, load, monkeypatch, tmp_path):
         assert row["triples_per_s"] == pytest.approx(64 * row["steps_per_s"])
         assert (row["contender"] == "kgfast") <= row["memory"]["bytes"] < 500e6
         assert row["rows_at_once"] == 64 or "tuned" in row["contender"]
-    assert "<svg" in plot.read_text()
     epochs = [row for row in both if row["benchmark"] == "epoch_speed"]
     assert [row["contender"] for row in epochs] == [
         "kgfast",
@@ -75,11 +73,11 @@ def test_peers_of_an_epoch_have_the_same_losses(load):
     work = peers.Work((60, 4, 150, 0, 0), 8, 32)
     assert peers.loss_difference(work) < 1e-5
     dense = peers.Dense(work)
-    first, second = (dense._batches.batch(number) for number in (0, 1))
+    first, second = (dense.batches.batch(number) for number in (0, 1))
     before = dense.loss(first).item()
     dense.steps(1)
     assert dense.loss(first).item() < before
-    assert {first.side, second.side} == {"tail", "head"}
+    assert max(first.relations.max(), second.relations.max()) >= 4, "no inverses"
 
 
 def test_a_part_fits_into_memory(load, monkeypatch):
@@ -131,11 +129,3 @@ def test_train_speed_fails_loudly_when_the_loss_differs(call, load, monkeypatch)
     done = call("train_speed.py", "--quick", "--sections", "negatives", "--peers")
     assert done.returncode == 1
     assert "ANSWERS ARE WRONG" in done.stdout
-
-
-@pytest.mark.parametrize("option", ["--dim", "--batch", "--negatives", "--rounds"])
-def test_train_speed_refuses_bad_arguments(load, capsys, option):
-    with pytest.raises(SystemExit) as exit_info:
-        load("train_speed").BENCHMARK.parse([option, "0"])
-    assert exit_info.value.code == 2
-    assert f"{option} must be at least 1; got 0" in capsys.readouterr().err

@@ -4,41 +4,37 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from lib.columns import BUILDS, CONVERSIONS, DOT_TIERS, PYKEEN, SEARCHES, TIERS, best_first, reached
+from lib.columns import (
+    BUILDS,
+    CONVERSIONS,
+    DOT_TIERS,
+    LOSSES,
+    PYKEEN,
+    SEARCHES,
+    TIERS,
+    best_first,
+    reached,
+)
 from lib.pages import goals_of, machine_of, sources
 from lib.results import Row, read_rows
-from lib.tables import LABELS, Columns, cell_of, markdown, median
+from lib.tables import Columns, cell_of, markdown
 
 # docs/losses.md
-LOSSES = {
+LOSS_TITLES = {
     "loss_mem": "Losses and sampled scores, forward and backward",
     "topk_speed": "Top-k",
-}
-LOSS_WORKS = {
-    "pairwise": "pairwise_scores",
-    "indexed": "indexed_scores",
-    "bce dot": "bce, all contenders in turns",
-    "bce rotate": "bce, all contenders in turns",
-    "head": "output head",
-    "top": "output head, best output",
-    "outputs": "10 million outputs",
-    "prediction": "one query, as a user asks it",
-}
-LOSS_CONTENDERS = LABELS | {
-    "kgfast": "**kgfast**",
-    "eager": "torch",
-    "counts": "kgfast.ops.rank_counts",
 }
 
 
 def losses(folder: Path) -> str:
     """Write every row of loss_mem.py and topk_speed.py, a table for each machine and benchmark."""
     parts, tables = [], []
-    for benchmark, title in LOSSES.items():
+    columns = [*LOSSES[:2], ("contender", _bold), *LOSSES[3:]]
+    for benchmark, title in LOSS_TITLES.items():
         for path in sorted(folder.glob(f"*-{benchmark.replace('_', '-')}.json")):
             rows = read_rows(path)
             tables.append(rows)
-            parts += [f"### {title}: {machine_of(rows)}", "", *markdown(LOSS_COLUMNS, rows), ""]
+            parts += [f"### {title}: {machine_of(rows)}", "", *markdown(columns, rows), ""]
     parts.append(
         "~ extrapolated from a part of the work, whose memory stands in brackets. Peak memory is "
         "beyond operands and their gradients.\n"
@@ -46,29 +42,8 @@ def losses(folder: Path) -> str:
     return "\n".join([*parts, *sources(tables)])
 
 
-def _loss_work(row: Row) -> str:
-    work = LOSS_WORKS.get(row["section"], row["section"])
-    optional = ("{score}", "{table} table", "k = {k}")
-    return ", ".join([work, *filter(None, (cell_of(row, it) for it in optional))])
-
-
-def _loss_shape(row: Row) -> str:
-    columns = row.get("candidates", row["entities"])
-    per_row = f" (of {row['entities']:,})" if columns != row["entities"] else ""
-    return f"{row.get('batch', 1):,} x {columns:,}{per_row} x {row['dim']}"
-
-
-LOSS_COLUMNS: Columns = (
-    ("what", _loss_work),
-    ("batch x entities x dim", _loss_shape),
-    ("contender", lambda row: LOSS_CONTENDERS.get(row["contender"], row["contender"])),
-    ("time:", median),
-    ("times kgfast's:", "{times_kgfast:.2f}x"),
-    (
-        "peak memory:",
-        lambda row: cell_of(row, "({bytes:bytes})" if row["extrapolated"] else "{bytes:bytes}"),
-    ),
-)
+def _bold(row: Row) -> str:
+    return "**kgfast**" if row["contender"] == "kgfast" else cell_of(row, LOSSES[2][1])
 
 
 def graphs(folder: Path) -> str:

@@ -6,13 +6,13 @@ A peer that cannot run here raises `Missing`. Chunk sizes are tried beforehand.
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import Protocol, TypeVar
+from typing import Any
 
 from torch import Tensor
 
-from lib.measure import Stopwatch
+from lib.measure import Stopwatch, take_turns
 
 TRIED_ROWS = 4096  # of the table, when chunk sizes of eager code are tried
 
@@ -21,25 +21,12 @@ class Missing(Exception):
     """A peer cannot run here; the message says why."""
 
 
-class Tried(Protocol):
-    """A peer in one of several sizes."""
-
-    chunk: int
-
-    def __call__(self) -> object:
-        """Work once."""
-
-
-AnyTried = TypeVar("AnyTried", bound=Tried)
-
-
-def fastest(tried: Sequence[AnyTried], device: str) -> AnyTried:
-    """The one with the best turn of three, after a first that warms it up."""
-    contenders: dict[str, Callable[[], object]] = {str(i): it for i, it in enumerate(tried)}
-    for work in contenders.values():
+def fastest(tried: Sequence[Any], device: str) -> Any:
+    """Return the one of some sizes with the best turn of three, after a first that warms it up."""
+    for work in tried:
         work()
-    seconds = Stopwatch(device).interleave(contenders, rounds=3)
-    return min(enumerate(tried), key=lambda pair: seconds[str(pair[0])].min)[1]
+    seconds = take_turns({str(i): it for i, it in enumerate(tried)}, 3, Stopwatch(device).seconds)
+    return min(enumerate(tried), key=lambda pair: min(seconds[str(pair[0])]))[1]
 
 
 @contextmanager

@@ -18,12 +18,10 @@ from torch.nn import functional
 import kgfast
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.leaves import Leaves
-from kgfast.training.negatives import Batch
-from kgfast.training.run import Run
-from kgfast.training.steps import MODES
-from lib.bare_run import bare_run
-from lib.peers import Missing, quiet, silence_pykeen
+from kgfast.training.negatives import Batch, Batches, with_inverses
+from lib.bare_run import TrainerSteps
+from lib.peers import Missing
+from lib.peers.pykeen_loop import PykeenLoop
 
 LR = 0.1
 INIT_STD = 0.1
@@ -33,7 +31,7 @@ INIT_STD = 0.1
 class Work:
     """The shape of a step, and the sizes of the graph."""
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, int, int, int, int]
     rank: int
     batch: int
 
@@ -42,46 +40,41 @@ class Work:
         """A synthetic one."""
         return synthetic(*self.sizes)
 
-    def trainer(self, mode: str = "1vsall", precision: str = "float32") -> Trainer:
-        """Of kgfast."""
+    def trainer(self, precision: str = "float32") -> Trainer:
+        """Return kgfast's trainer."""
         model = {"name": "complex", "base_dim": self.rank, "init_std": INIT_STD, "reciprocal": True}
         config = {
             "dataset": {"name": "synthetic"},
             "model": model,
             "optim": {"name": "adagrad", "lr": LR},
-            "train": {"steps": 1_000_000, "mode": mode},
+            "train": {"steps": 1_000_000, "mode": "1vsall"},
             "data": {"train_bs": self.batch},
             "loss": {"name": "cross_entropy", "precision": precision},
         }
         return Trainer(Config.from_dict(config), dataset=self.graph, progress=False)
 
 
-class Kgfast:
+class Kgfast(TrainerSteps):
     """The trainer's own steps."""
 
     def __init__(self, work: Work, precision: str = "float32") -> None:
         if precision not in kgfast.info().precisions:
             raise Missing(f"no {precision} products on this machine")
         self.queries = 2 * len(work.graph.train.hrt)  # of an epoch
-        self._run: Run = bare_run(work.trainer(precision=precision))
-
-    def steps(self, count: int) -> None:
-        """Make some steps."""
-        for _ in range(count):
-            self._run.make_step()
+        super().__init__(work.trainer(precision))
 
 
 class Dense:
     """1-vs-all as the official code of N3 does it: three products and dense Adagrad."""
 
     def __init__(self, work: Work) -> None:
-        trainer = work.trainer()
-        hrt, entities = trainer.dataset.train.hrt, trainer.dataset.num_entities
-        self.queries = 2 * len(hrt)
-        self.entity = nn.Parameter(_inner(trainer.model).entity.detach().clone())
-        self.relation = nn.Parameter(_inner(trainer.model).relation.detach().clone())
-        self._batches = MODES["1vsall"](trainer.config, hrt, entities).batches
-        self._relations = trainer.dataset.num_relations
+        model: Any = work.trainer().model
+        inner = getattr(model, "model", model)  # its relations and their inverses are one table
+        both = with_inverses(work.graph.train.hrt, work.graph.num_relations)
+        self.queries = len(both)
+        self.entity = nn.Parameter(inner.entity.detach().clone())
+        self.relation = nn.Parameter(inner.relation.detach().clone())
+        self.batches = Batches.of_triples(both, work.batch, seed=0, sides=("tail",))
         self._optimizer = torch.optim.Adagrad([self.entity, self.relation], LR)
         self._step = 0
 
@@ -89,15 +82,14 @@ class Dense:
         """Make some steps."""
         for _ in range(count):
             self._optimizer.zero_grad()
-            self.loss(self._batches.batch(self._step)).backward()
+            self.loss(self.batches.batch(self._step)).backward()
             self._optimizer.step()
             self._step += 1
 
     def loss(self, batch: Batch) -> Tensor:
         """The mean over a batch."""
-        inverse = self._relations if batch.side == "head" else 0
         anchors = functional.embedding(batch.anchors, self.entity)
-        relations = functional.embedding(batch.relations + inverse, self.relation)
+        relations = functional.embedding(batch.relations, self.relation)
         return functional.cross_entropy(self.scores(anchors, relations), batch.targets)
 
     def scores(self, anchors: Tensor, relations: Tensor) -> Tensor:
@@ -132,48 +124,24 @@ class PykeensLcwa:
     """PyKEEN's LCWA loop on its ComplEx; its epochs are as long as the steps asked for."""
 
     def __init__(self, work: Work) -> None:
-        try:
-            from pykeen.losses import CrossEntropyLoss
-            from pykeen.models import ComplEx
-            from pykeen.training import LCWATrainingLoop
-            from pykeen.triples import CoreTriplesFactory
-        except ImportError:
-            raise Missing("not installed") from None
-        silence_pykeen()
         graph, self._batch = work.graph, work.batch
-        hrt, relations = graph.train.hrt, graph.num_relations
-        inverse = torch.stack([hrt[:, 2], hrt[:, 1] + relations, hrt[:, 0]], 1)
-        both = torch.cat([hrt, inverse])
-        pairs, self._owners = both[:, :2].unique(dim=0, return_inverse=True)
-        self.queries, self._hrt = len(pairs), both
+        self._hrt = with_inverses(graph.train.hrt, graph.num_relations)
+        pairs, self._owners = self._hrt[:, :2].unique(dim=0, return_inverse=True)
+        self.queries = len(pairs)
         self._order = torch.randperm(self.queries, generator=torch.Generator().manual_seed(0))
-        self._factory = partial(
-            CoreTriplesFactory, num_entities=graph.num_entities, num_relations=2 * relations
-        )
-        factory = self._factory(both)
-        model: nn.Module = ComplEx(
-            triples_factory=factory,
-            embedding_dim=work.rank,
-            random_seed=0,
-            loss=CrossEntropyLoss(),
-        )
-        self._loop: Any = LCWATrainingLoop(
-            model=model,
-            triples_factory=factory,
-            optimizer=torch.optim.Adagrad(model.parameters(), LR),
+        self._loop = PykeenLoop(
+            self._hrt,
+            (graph.num_entities, 2 * graph.num_relations),
+            "ComplEx",
+            "lcwa",
+            partial(torch.optim.Adagrad, lr=LR),
+            {"embedding_dim": work.rank, "loss": "crossentropy"},
         )
 
     def steps(self, count: int) -> None:
         """Train an epoch of so many batches."""
         chosen = torch.isin(self._owners, self._order[: count * self._batch])
-        with quiet():
-            self._loop.train(
-                self._factory(self._hrt[chosen]),
-                num_epochs=1,
-                batch_size=self._batch,
-                use_tqdm=False,
-                pin_memory=False,
-            )
+        self._loop.train(self._hrt[chosen], self._batch)
 
 
 CONTENDERS: dict[str, Callable[[Work], Any]] = {
@@ -187,17 +155,8 @@ CONTENDERS: dict[str, Callable[[Work], Any]] = {
 
 
 def loss_difference(work: Work) -> float:
-    """How far the losses of a first batch are from each other, relatively, at most."""
-    trainer = work.trainer()
-    hrt, entities = trainer.dataset.train.hrt, trainer.dataset.num_entities
-    objective = MODES["1vsall"](trainer.config, hrt, entities)
-    batch = objective.batches.batch(0)
-    with torch.no_grad():
-        ours = float(objective(Leaves(trainer.model), batch))
-        theirs = [float(peer(work).loss(batch)) for peer in (Dense, LibKGEs)]
+    """Return how far the losses of a first batch are from each other, relatively, at most."""
+    ours = TrainerSteps(work.trainer()).first_loss()
+    peers = [peer(work) for peer in (Dense, LibKGEs)]
+    theirs = [float(it.loss(it.batches.batch(0)).detach()) for it in peers]
     return max(abs(ours - it) / abs(it) for it in theirs)
-
-
-def _inner(model: Any) -> Any:
-    """The model whose relations and their inverses are one table."""
-    return getattr(model, "model", model)

@@ -10,23 +10,20 @@ faster than the official code's norm of a stack of two. PyKEEN has the whole bat
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.leaves import Leaves
 from kgfast.training.negatives import Batches, Negatives
-from kgfast.training.run import Run
-from kgfast.training.steps import MODES
-from lib.bare_run import bare_run
+from lib.bare_run import TrainerSteps
 from lib.machine import available_memory
 from lib.measure import Stopwatch
-from lib.peers import Missing, quiet, silence_pykeen
+from lib.peers.pykeen_loop import PykeenLoop
 
 GAMMA, ALPHA, LR = 6.0, 0.5, 1e-3
 # [B, K, d] float32 tensors alive at the peak of a step: measured on small batches.
@@ -39,7 +36,7 @@ _TINY = 1e-20  # the square root has no slope at 0
 class Work:
     """The shape of a step, and the sizes of the graph."""
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, int, int, int, int]
     dim: int
     batch: int
     negatives: int
@@ -49,9 +46,9 @@ class Work:
         """Pairs that a step scores and differentiates."""
         return self.batch * (self.negatives + 1)
 
-    def config(self) -> Config:
-        """Of kgfast's trainer."""
-        return Config.from_dict(
+    def trainer(self) -> Trainer:
+        """Return kgfast's trainer."""
+        config = Config.from_dict(
             {
                 "dataset": {"name": "synthetic"},
                 "model": {"name": "rotate", "base_dim": self.dim, "gamma": GAMMA},
@@ -65,6 +62,7 @@ class Work:
                 "loss": {"name": "nssa", "alpha": ALPHA},
             }
         )
+        return Trainer(config, dataset=synthetic(*self.sizes), progress=False)
 
     def fitting(self, contender: str) -> int:
         """Rows of a batch that fit into the free memory of a peer, ``plain`` or ``pykeen``."""
@@ -75,29 +73,12 @@ class Work:
         return part
 
 
-class Kgfast:
-    """The trainer's own steps; like its peers it makes the optimizer's state at the first one."""
-
-    def __init__(self, work: Work, part: int) -> None:
-        self.part = part  # is always the whole batch
-        self._trainer = Trainer(work.config(), dataset=synthetic(*work.sizes), progress=False)
-
-    def steps(self, count: int) -> None:
-        """Make some steps."""
-        for _ in range(count):
-            self._run.make_step()
-
-    @cached_property
-    def _run(self) -> Run:
-        return bare_run(self._trainer)
-
-
 class Plain:
     """The official code's formula in eager torch, with dense Adam as there."""
 
     def __init__(self, work: Work, part: int, is_tuned: bool = False) -> None:
-        self._work, self.part, self._is_tuned = work, part, is_tuned
-        trainer = Trainer(work.config(), dataset=synthetic(*work.sizes), progress=False)
+        self.part, self._is_tuned = part, is_tuned
+        trainer = work.trainer()
         self.model: Any = trainer.model
         hrt, config = trainer.dataset.train.hrt, trainer.config
         self._batches = Batches.of_triples(hrt, work.batch, config.seed)
@@ -165,51 +146,27 @@ class Pykeen:
     """PyKEEN's sLCWA loop on its RotatE; its epochs are as long as the steps asked for."""
 
     def __init__(self, work: Work, part: int) -> None:
-        try:
-            from pykeen.losses import NSSALoss
-            from pykeen.models import RotatE
-            from pykeen.training import SLCWATrainingLoop
-            from pykeen.triples import CoreTriplesFactory
-        except ImportError:
-            raise Missing("not installed") from None
-        silence_pykeen()
-        self._work, self.part = work, part
-        graph = synthetic(*work.sizes)
-        self._hrt = graph.train.hrt
-        self._factory = partial(
-            CoreTriplesFactory,
-            num_entities=graph.num_entities,
-            num_relations=graph.num_relations,
-        )
-        factory = self._factory(self._hrt)
-        model: nn.Module = RotatE(
-            triples_factory=factory,
-            embedding_dim=work.dim,
-            random_seed=0,
-            loss=NSSALoss(margin=GAMMA, adversarial_temperature=ALPHA),
-        )
-        self._loop: Any = SLCWATrainingLoop(
-            model=model,
-            triples_factory=factory,
-            optimizer=torch.optim.Adam(model.parameters(), LR),
-            negative_sampler_kwargs={"num_negs_per_pos": work.negatives},
+        self._work, self.part, self._hrt = work, part, synthetic(*work.sizes).train.hrt
+        loss = {"margin": GAMMA, "adversarial_temperature": ALPHA}
+        self._loop = PykeenLoop(
+            self._hrt,
+            work.sizes[:2],
+            "RotatE",
+            "slcwa",
+            partial(torch.optim.Adam, lr=LR),
+            {"embedding_dim": work.dim, "loss": "nssa", "loss_kwargs": loss},
+            {"negative_sampler_kwargs": {"num_negs_per_pos": work.negatives}},
         )
 
     def steps(self, count: int) -> None:
         """Train an epoch of so many batches."""
-        with quiet():
-            self._loop.train(
-                self._factory(self._hrt[: count * self._work.batch]),
-                num_epochs=1,
-                batch_size=self._work.batch,
-                sub_batch_size=self.part if self.part < self._work.batch else None,
-                use_tqdm=False,
-                pin_memory=False,
-            )
+        batch = self._work.batch
+        part = self.part if self.part < batch else None
+        self._loop.train(self._hrt[: count * batch], batch, part)
 
 
 CONTENDERS: dict[str, Callable[[Work, int], Any]] = {
-    "kgfast": Kgfast,
+    "kgfast": lambda work, part: TrainerSteps(work.trainer()),
     "plain torch": Plain,
     "plain torch, tuned": partial(Plain, is_tuned=True),
     "pykeen": Pykeen,
@@ -233,11 +190,6 @@ def rows_at_once(name: str, work: Work) -> int:
 
 
 def loss_difference(work: Work) -> float:
-    """How far the loss of a first batch is from that of the plain loop, relatively."""
-    trainer = Trainer(work.config(), dataset=synthetic(*work.sizes), progress=False)
-    hrt, entities = trainer.dataset.train.hrt, trainer.dataset.num_entities
-    objective = MODES["negative"](trainer.config, hrt, entities)
-    with torch.no_grad():
-        ours = float(objective(Leaves(trainer.model), objective.batches.batch(0)))
+    """Return how far the loss of a first batch is from that of the plain loop, relatively."""
     theirs = Plain(work, work.fitting("plain")).backward(0)
-    return abs(ours - theirs) / abs(theirs)
+    return abs(TrainerSteps(work.trainer()).first_loss() - theirs) / abs(theirs)
