@@ -19,8 +19,8 @@ from support.stub_driver import SHARED, build
 
 pytest.importorskip("triton")
 
-PROGRAM = Path(__file__).with_name("real_jit.py")
-TESTS = PROGRAM.parents[2]
+TESTS = Path(__file__).parents[2]
+PROGRAM = TESTS / "support" / "real_jit.py"
 ARCHS = sorted(SHARED)
 OLDEST = "3.6.0"  # what torch 2.11 brings
 slow = pytest.mark.slow

@@ -1,5 +1,5 @@
 /* A libcuda that launches nothing, and refuses what a GPU refuses: enough for Triton's compiler,
-   binder and launcher to run on CPU tensors. tests/support/stub_driver/__init__.py builds it. */
+   binder and launcher to run on CPU tensors. stub_driver.py builds it. */
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@ from pathlib import Path
 
 # Bytes of shared memory of a block: CUDA C++ programming guide, "Technical specifications".
 SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
-_SOURCE = Path(__file__).with_name("stub.c")
+_SOURCE = Path(__file__).with_suffix(".c")
 
 
 def build(folder: Path, triton: Path) -> dict[str, str]:
