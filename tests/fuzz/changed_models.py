@@ -130,5 +130,6 @@ def forms(case: Case) -> None:
             wanted = factor * parameter.grad.to_dense().double()
             error = (got.grad.to_dense().double() - wanted).abs().max()
             scale = float(wanted.abs().max())
-            small = 2.0**-8 if cast in ("half", "bfloat16") else 2.0**-20
+            # A gradient of half precision is a sum of several parts, each of which was rounded.
+            small = {"half": 2.0**-8, "bfloat16": 2.0**-6}.get(cast, 2.0**-20)
             expect(error <= small * scale + 2.0**-20, f"{key}: gradients differ by {error}")
