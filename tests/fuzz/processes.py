@@ -40,8 +40,8 @@ def scored():
     return ops.pairwise_scores(queries, table[:50], "{score}")
 calls = [ranked, found, scored]
 wanted = [call() for call in calls]
-def sweep_for_long():  # so that a thread is in the kernel when the process ends
-    large = torch.randn(20_000, 64)
+def sweep_for_long():  # so that a thread is in the kernel when the process ends, not in torch
+    large = torch.randn(200_000, 64)
     asked = torch.zeros(3_000, dtype=torch.int64)
     known = torch.zeros(3_001, dtype=torch.int64), asked[:0]
     while True:
