@@ -116,13 +116,14 @@ OF_ALL_ENTITIES = ("bce", "bce, rows", "cross_entropy")
 
 def model_losses(b: int) -> dict[str, Callable[[Any], Tensor]]:
     given, targets = triples(b), integers(N, b)
-    queries = given[:, :2].T.contiguous()
+    heads, relations, _ = given.T.contiguous()
+    queries = heads, relations
     regularizers = losses.regularizers
     return {
-        "bce": lambda model: losses.bce(model, *queries, targets),
-        "bce, rows": lambda model: losses.bce(model, *queries, positives(b), reduction="none"),
+        "bce": lambda model: losses.bce(model, given),
+        "bce, rows": lambda model: losses.bce(model, queries, positives(b), reduction="none"),
         "cross_entropy": lambda model: losses.cross_entropy(
-            model, *queries, targets, label_smoothing=0.1
+            model, queries, targets, label_smoothing=0.1
         ),
         "nssa": lambda model: losses.nssa(model, given, integers(N, b, K)),
         "nssa, a pool": lambda model: losses.nssa(model, given, integers(N, K)),

@@ -6,12 +6,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kgfast.losses import formulas
+from kgfast import losses
 from support.loss_models import B, K, random_scores
 
 
 def log_sigmoid(x: float) -> float:
     return -math.log1p(math.exp(-x))
+
+
+# Each loss in plain arithmetic.
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
@@ -26,22 +29,22 @@ def test_nssa_is_the_official_form(alpha):
         of_positives -= weights[b].item() * log_sigmoid(positive[b].item())
         of_negatives -= weights[b].item() * inner
     expected = (of_positives + of_negatives) / weights.sum().item() / 2
-    got = formulas.nssa(positive, negative, alpha=alpha, weights=weights)
+    got = losses.nssa_of_scores(positive, negative, alpha=alpha, weights=weights)
     assert got.item() == pytest.approx(expected, rel=1e-12)
-    rows = formulas.nssa(positive, negative, alpha=alpha, weights=weights, reduction="none")
-    total = formulas.nssa(positive, negative, alpha=alpha, weights=weights, reduction="sum")
+    rows = losses.nssa_of_scores(positive, negative, alpha=alpha, weights=weights, reduction="none")
+    total = losses.nssa_of_scores(positive, negative, alpha=alpha, weights=weights, reduction="sum")
     assert rows.shape == (B,)
     assert total.item() == pytest.approx(rows.sum().item())
     assert total.item() == pytest.approx(expected * weights.sum().item())
-    plain = formulas.nssa(positive, negative, alpha=alpha)
+    plain = losses.nssa_of_scores(positive, negative, alpha=alpha)
     assert plain.item() == pytest.approx(
-        formulas.nssa(positive, negative, alpha=alpha, weights=torch.ones(B)).item()
+        losses.nssa_of_scores(positive, negative, alpha=alpha, weights=torch.ones(B)).item()
     )
 
 
 def test_no_gradient_flows_through_the_weights_of_nssa():
     positive, negative = (it.requires_grad_() for it in random_scores())
-    formulas.nssa(positive, negative, alpha=2.0, reduction="sum").backward()
+    losses.nssa_of_scores(positive, negative, alpha=2.0, reduction="sum").backward()
     share = (2.0 * negative).softmax(-1)
     torch.testing.assert_close(negative.grad, share * negative.sigmoid() / 2)
     torch.testing.assert_close(positive.grad, (positive.sigmoid() - 1) / 2)
@@ -57,9 +60,9 @@ def test_margin_is_torch_margin_ranking():
             margin=1.5,
             reduction=reduction,
         )
-        got = formulas.margin(positive, negative, margin=1.5, reduction=reduction)
+        got = losses.margin_of_scores(positive, negative, margin=1.5, reduction=reduction)
         assert got.item() == pytest.approx(expected.item())
-    rows = formulas.margin(positive, negative, margin=1.5, reduction="none")
+    rows = losses.margin_of_scores(positive, negative, margin=1.5, reduction="none")
     assert rows.sum().item() == pytest.approx(expected.item())
 
 
@@ -67,15 +70,19 @@ def test_logistic_is_the_softplus_form():
     positive, negative = random_scores()
     terms = [math.log1p(math.exp(-s)) for s in positive.tolist()]
     terms += [math.log1p(math.exp(s)) for s in negative.flatten().tolist()]
-    assert formulas.logistic(positive, negative, reduction="sum").item() == pytest.approx(
+    assert losses.logistic_of_scores(positive, negative, reduction="sum").item() == pytest.approx(
         sum(terms)
     )
-    assert formulas.logistic(positive, negative).item() == pytest.approx(sum(terms) / len(terms))
-    rows = formulas.logistic(positive, negative, reduction="none")
+    assert losses.logistic_of_scores(positive, negative).item() == pytest.approx(
+        sum(terms) / len(terms)
+    )
+    rows = losses.logistic_of_scores(positive, negative, reduction="none")
     assert rows.sum().item() == pytest.approx(sum(terms))
 
 
-FORMULAS = pytest.mark.parametrize("formula", [formulas.nssa, formulas.margin, formulas.logistic])
+FORMULAS = pytest.mark.parametrize(
+    "formula", [losses.nssa_of_scores, losses.margin_of_scores, losses.logistic_of_scores]
+)
 
 
 @FORMULAS
