@@ -143,6 +143,9 @@ def operators(b: int) -> dict[str, Callable[[Tensor, Tensor, str], Any]]:
         "bce": lambda q, t, score: ops.bce(q, t, None, *labels, score),
         "bce_total": lambda q, t, score: ops.bce_total(q, t, None, *labels, score, 2.0),
         "cross_entropy": lambda q, t, score: ops.cross_entropy(q, t, None, targets, 0.1, score),
+        "cross_entropy_total": lambda q, t, score: ops.cross_entropy_total(
+            q, t, None, targets, 0.1, score, 2.0
+        ),
     }
 
 

@@ -112,7 +112,10 @@ def row_losses() -> list[Tensor]:
         def entropy(q, t, b, score=score):
             return ops.cross_entropy(q, t, b, TARGETS, 0.1, score)
 
-        for operator in (bce, total, entropy):
+        def mean(q, t, b, score=score):
+            return ops.cross_entropy_total(q, t, b, TARGETS, 0.1, score, B)
+
+        for operator in (bce, total, entropy, mean):
             found += graded(operator, make(B, WIDTH), table, bias)
     return found
 

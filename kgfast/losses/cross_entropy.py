@@ -86,17 +86,18 @@ def cross_entropy(
     check_reduction(reduction)
     CrossEntropyFormula(label_smoothing=label_smoothing, precision=precision)
     asked, queries, candidates = queries_and_candidates(model, triples, side)
-    divisors = {"mean": max(1, len(queries)), "sum": 1, "none": None}
-    rows = ops.cross_entropy(
-        queries,
+    arguments = {
         **operands_of_all(candidates, "cross_entropy"),
-        targets=given_or_own("targets", targets, asked),
-        label_smoothing=label_smoothing,
-        score=model.score,
-        divisor=divisors[reduction],
-        precision=precision,
-    )
-    return reduced(rows, len(rows), reduction)
+        "targets": given_or_own("targets", targets, asked),
+        "label_smoothing": label_smoothing,
+        "score": model.score,
+        "precision": precision,
+    }
+    count = len(queries)
+    if reduction == "none" or not count:
+        return reduced(ops.cross_entropy(queries, **arguments), count, reduction)
+    divisor = count if reduction == "mean" else 1
+    return ops.cross_entropy_total(queries, **arguments, divisor=divisor)
 
 
 class CrossEntropyLoss(LossModule, function=cross_entropy, formula=CrossEntropyFormula):
