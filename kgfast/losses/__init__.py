@@ -1,19 +1,19 @@
 """Losses over all entities (no ``[B, N]``) and over sampled negatives (no ``[B, K, D]``).
 
-A loss is one file: its equation and source, what it does to scores, its function of a model
-(``nssa``), of scores that are already there (``nssa_of_scores``), and the module that holds its
-hyperparameters (``NSSALoss``). :data:`LOSSES` lists them, and :mod:`regularizers` has penalties.
+A loss is one file: its equation and source, what it does to scores that are already there
+(``NSSAFormula``), its function of a model (``nssa``), and the module that holds its hyperparameters
+(``NSSALoss``). :data:`LOSSES` lists them, and :mod:`regularizers` has penalties.
 """
 
 from kgfast.losses import regularizers
 from kgfast.losses.bce import BCELoss, bce, smoothed_labels
 from kgfast.losses.cross_entropy import CrossEntropyLoss, cross_entropy
 from kgfast.losses.formula import EntitiesFormula, NegativesFormula
-from kgfast.losses.logistic import LogisticLoss, logistic, logistic_of_scores
-from kgfast.losses.margin import MarginLoss, margin, margin_of_scores
+from kgfast.losses.logistic import LogisticFormula, LogisticLoss, logistic
+from kgfast.losses.margin import MarginFormula, MarginLoss, margin
 from kgfast.losses.med import MEDLoss, med, med_of_scores, med_of_submodels
 from kgfast.losses.module import LossModule
-from kgfast.losses.nssa import NSSALoss, nssa, nssa_of_scores, subsampling_weights
+from kgfast.losses.nssa import NSSAFormula, NSSALoss, nssa, subsampling_weights
 from kgfast.losses.relations import relation_logits, relation_prediction
 from kgfast.losses.sampled import sampled_scores, with_gamma
 
@@ -32,23 +32,23 @@ __all__ = [
     "BCELoss",
     "CrossEntropyLoss",
     "EntitiesFormula",
+    "LogisticFormula",
     "LogisticLoss",
     "LossModule",
     "MEDLoss",
+    "MarginFormula",
     "MarginLoss",
+    "NSSAFormula",
     "NSSALoss",
     "NegativesFormula",
     "bce",
     "cross_entropy",
     "logistic",
-    "logistic_of_scores",
     "margin",
-    "margin_of_scores",
     "med",
     "med_of_scores",
     "med_of_submodels",
     "nssa",
-    "nssa_of_scores",
     "regularizers",
     "relation_logits",
     "relation_prediction",

@@ -97,10 +97,34 @@ class NegativesFormula(LossFormula):
         weights: Tensor | None = None,
         reduction: Reduction = "mean",
     ) -> Tensor:
-        """Return the loss of scores, which are checked, ``[...]`` or ``[..., B]``."""
+        """Return the loss of scores that are already there.
+
+        Parameters
+        ----------
+        positive, negative : Tensor
+            ``[..., B]`` and ``[..., B, K]``, gamma included. Leading axes (crops of croppable
+            embeddings) stay in the result.
+        weights : Tensor, optional
+            ``[B]``, of losses that take them; as of :func:`kgfast.losses.subsampling_weights`.
+        reduction : {"mean", "sum", "none"}
+            As in the function of a model.
+
+        Returns
+        -------
+        Tensor
+            ``[...]``, or ``[..., B]`` for ``none``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For shapes that do not fit each other, an unknown reduction, and weights of a loss that
+            takes none.
+        """
         _check_scores(positive, negative, self.mask)
         check_reduction(reduction)
         if weights is not None:
+            if not self.takes_weights:
+                raise ValueError(f"{type(self).__name__} takes no weights")
             check_weights(weights, positive)
         return self.reduced(self.terms(positive, negative), weights, reduction)
 

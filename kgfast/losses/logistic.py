@@ -24,7 +24,15 @@ from kgfast.models.base import Side
 
 @dataclass(frozen=True, kw_only=True)
 class LogisticFormula(NegativesFormula):
-    """``log(1 + exp(-y s))`` of positives (y = 1) and negatives (y = -1)."""
+    """``log(1 + exp(-y s))`` of positives (y = 1) and negatives (y = -1).
+
+    Examples
+    --------
+    >>> import math, torch
+    >>> zeros = torch.tensor([0.0]), torch.tensor([[0.0, 0.0]])
+    >>> LogisticFormula().of_scores(*zeros, reduction="sum") / math.log(2)
+    tensor(3.)
+    """
 
     mean_over = "scores"
 
@@ -53,7 +61,7 @@ def logistic(
 ) -> Tensor:
     """Logistic loss of positives and negatives (Trouillon et al. 2016, eq. 10).
 
-    ``log(1 + exp(-y s))``: :func:`logistic_of_scores` of :func:`sampled_scores`.
+    ``log(1 + exp(-y s))``, of :func:`sampled_scores`.
 
     Parameters
     ----------
@@ -81,42 +89,6 @@ def logistic(
     loss = LogisticFormula(mask=mask)
     made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
     return loss.reduced(made, None, reduction)
-
-
-def logistic_of_scores(
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    mask: Tensor | None = None,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """Logistic loss of scores that are already there.
-
-    Parameters
-    ----------
-    positive, negative
-        As in :func:`nssa_of_scores`.
-    mask, reduction
-        As in :func:`logistic`.
-
-    Returns
-    -------
-    Tensor
-        ``[...]``, or ``[..., B]`` for ``none``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For shapes that do not fit each other, or an unknown reduction.
-
-    Examples
-    --------
-    >>> import math, torch
-    >>> zeros = torch.tensor([0.0]), torch.tensor([[0.0, 0.0]])
-    >>> logistic_of_scores(*zeros, reduction="sum") / math.log(2)
-    tensor(3.)
-    """
-    return LogisticFormula(mask=mask).of_scores(positive, negative, None, reduction)
 
 
 class LogisticLoss(LossModule, function=logistic, formula=LogisticFormula):

@@ -30,6 +30,13 @@ class MarginFormula(NegativesFormula):
     ----------
     margin : float
         Finite: how far a positive is to be above a negative.
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = MarginFormula(margin=1.0)
+    >>> loss.of_scores(torch.tensor([1.0]), torch.tensor([[0.5, -3.0]]))
+    tensor(0.2500)
     """
 
     mean_over = "pairs"
@@ -65,7 +72,7 @@ def margin(
 ) -> Tensor:
     """Margin ranking loss over all (positive, negative) pairs (Bordes et al. 2013, eq. 1).
 
-    ``max(0, margin - s_pos + s_neg)``: :func:`margin_of_scores` of :func:`sampled_scores`.
+    ``max(0, margin - s_pos + s_neg)``, of :func:`sampled_scores`.
 
     Parameters
     ----------
@@ -95,42 +102,6 @@ def margin(
     loss = MarginFormula(margin=margin, mask=mask)
     made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
     return loss.reduced(made, None, reduction)
-
-
-def margin_of_scores(
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    margin: float = 1.0,
-    mask: Tensor | None = None,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """Margin ranking loss of scores that are already there.
-
-    Parameters
-    ----------
-    positive, negative
-        As in :func:`nssa_of_scores`.
-    margin, mask, reduction
-        As in :func:`margin`.
-
-    Returns
-    -------
-    Tensor
-        ``[...]``, or ``[..., B]`` for ``none``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For shapes that do not fit each other, or an unknown reduction.
-
-    Examples
-    --------
-    >>> import torch
-    >>> margin_of_scores(torch.tensor([1.0]), torch.tensor([[0.5, -3.0]]), margin=1.0)
-    tensor(0.2500)
-    """
-    return MarginFormula(margin=margin, mask=mask).of_scores(positive, negative, None, reduction)
 
 
 class MarginLoss(LossModule, function=margin, formula=MarginFormula):

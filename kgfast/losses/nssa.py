@@ -37,6 +37,12 @@ class NSSAFormula(NegativesFormula):
     ----------
     alpha : float
         Temperature, at least 0; 0 weighs all negatives alike.
+
+    Examples
+    --------
+    >>> loss = NSSAFormula(alpha=0.5)
+    >>> loss.of_scores(torch.tensor([1.0]), torch.tensor([[0.0, 2.0]]))
+    tensor(1.0273)
     """
 
     mean_over = "rows"
@@ -83,8 +89,8 @@ def nssa(
     """Self-adversarial negative sampling loss (Sun et al. 2019, eq. 5-6; official code).
 
     With ``p = softmax(alpha s_neg)`` without gradient,
-    ``-1/2 (log sigmoid(s_pos) + sum_i p_i log sigmoid(-s_neg_i))``: :func:`nssa_of_scores` of
-    :func:`sampled_scores`.
+    ``-1/2 (log sigmoid(s_pos) + sum_i p_i log sigmoid(-s_neg_i))``: what
+    :class:`NSSAFormula` makes of :func:`sampled_scores`.
 
     Parameters
     ----------
@@ -117,45 +123,6 @@ def nssa(
     if weights is not None:
         check_weights(weights, made.positive)
     return loss.reduced(made, weights, reduction)
-
-
-def nssa_of_scores(
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    alpha: float = 1.0,
-    weights: Tensor | None = None,
-    mask: Tensor | None = None,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """Self-adversarial negative sampling loss of scores that are already there.
-
-    Parameters
-    ----------
-    positive, negative : Tensor
-        ``[..., B]`` and ``[..., B, K]``, gamma included. Leading axes (crops of croppable
-        embeddings) stay in the result.
-    alpha, mask, reduction
-        As in :func:`nssa`.
-    weights : Tensor, optional
-        ``[B]``, as of :func:`subsampling_weights`.
-
-    Returns
-    -------
-    Tensor
-        ``[...]``, or ``[..., B]`` for ``none``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For shapes that do not fit each other, a negative alpha, an unknown reduction.
-
-    Examples
-    --------
-    >>> nssa_of_scores(torch.tensor([1.0]), torch.tensor([[0.0, 2.0]]), alpha=0.5)
-    tensor(1.0273)
-    """
-    return NSSAFormula(alpha=alpha, mask=mask).of_scores(positive, negative, weights, reduction)
 
 
 class NSSALoss(LossModule, function=nssa, formula=NSSAFormula):

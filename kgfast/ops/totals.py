@@ -83,7 +83,8 @@ def bce_total(
     tensors = queries, candidates, bias
     labels = positive_indptr, positive_indices, float(label_a), float(label_c), score
     if not _makes_gradients(*tensors):
-        return bce(queries, candidates, bias, *labels, precision=precision).sum() / divisor
+        rows = bce(queries, candidates, bias, *labels, precision=precision)
+        return rows.sum() / divisor
     return _total("bce_total", tensors, (*labels, precision, float(divisor)))
 
 
@@ -134,9 +135,8 @@ def cross_entropy_total(
     check_rounded(precision, queries, score)
     tensors, labels = (queries, candidates, bias), (targets, float(label_smoothing), score)
     if not _makes_gradients(*tensors):
-        return (
-            cross_entropy(queries, candidates, bias, *labels, precision=precision).sum() / divisor
-        )
+        rows = cross_entropy(queries, candidates, bias, *labels, precision=precision)
+        return rows.sum() / divisor
     return _total("cross_entropy_total", tensors, (*labels, precision, float(divisor)))
 
 

@@ -58,17 +58,6 @@ def squared(
     return loss.reduced(made, None, reduction)
 
 
-def squared_of_scores(
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    margin: float = 1.0,
-    mask: Tensor | None = None,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    return SquaredFormula(margin=margin, mask=mask).of_scores(positive, negative, None, reduction)
-
-
 class SquaredLoss(LossModule, function=squared, formula=SquaredFormula):
     pass
 '''
@@ -77,17 +66,16 @@ EDITS = {
     "kgfast/losses/<name>.py": LOSS,
     "kgfast/losses/__init__.py": {
         "from kgfast.losses.sampled import sampled_scores, with_gamma\n": """\
-from kgfast.losses.squared import SquaredLoss, squared, squared_of_scores
+from kgfast.losses.squared import SquaredFormula, SquaredLoss, squared
 """,
         '    "med": MEDLoss,\n': '    "squared": SquaredLoss,\n',
         '    "smoothed_labels",\n': """\
     "squared",
-    "squared_of_scores",
+    "SquaredFormula",
     "SquaredLoss",
 """,
     },
     "tests/losses/test_formulas.py": {
-        '"formula", [losses.nssa_of_scores, ': "losses.squared_of_scores, ",
         "# Each loss in plain arithmetic.\n": """\
 
 
@@ -95,7 +83,7 @@ def test_squared():
     positive, negative = random_scores()
     rows = zip(positive.tolist(), negative.tolist(), strict=True)
     terms = [max(0.0, 1.5 - s + x) ** 2 for s, row in rows for x in row]
-    got = losses.squared_of_scores(positive, negative, margin=1.5)
+    got = losses.SquaredFormula(margin=1.5).of_scores(positive, negative)
     assert got.item() == pytest.approx(sum(terms) / len(terms))
 """,
     },

@@ -184,7 +184,7 @@ def test_a_loss_of_a_model_is_the_formula_of_its_scores(name, pool, side):
     mask = torch.ones(B, K, dtype=torch.bool)
     mask[0, 1] = False
     got = getattr(losses, name)(model, triples, negatives, side=side, mask=mask)
-    assert torch.equal(got, getattr(losses, f"{name}_of_scores")(*scores, mask=mask))
+    assert torch.equal(got, losses.LOSSES[name].formula(mask=mask).of_scores(*scores))
 
 
 def test_a_weight_of_a_loss_reaches_it():
@@ -192,7 +192,7 @@ def test_a_weight_of_a_loss_reaches_it():
     weights = losses.subsampling_weights(triples)
     scores = losses.sampled_scores(model, triples, negatives)
     got = losses.nssa(model, triples, negatives, alpha=0.3, weights=weights)
-    assert torch.equal(got, losses.nssa_of_scores(*scores, alpha=0.3, weights=weights))
+    assert torch.equal(got, losses.NSSAFormula(alpha=0.3).of_scores(*scores, weights))
 
 
 def test_subsampling_weights_are_those_of_the_official_code():

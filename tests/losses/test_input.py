@@ -13,7 +13,6 @@ from support.loss_models import (
     N,
     R,
     query_of,
-    random_scores,
     some_negatives,
     some_triples,
 )
@@ -116,12 +115,12 @@ BAD = {
     "weights": (lambda: nssa_of(weights=torch.ones(2)), ValueError, r"weights must have shape \[6"),
     "mask": (lambda: nssa_of(mask=torch.ones(B, K)), ValueError, r"mask must be bool \[6, 4\]"),
     "margin": (
-        lambda: losses.margin_of_scores(*random_scores(), margin=float("nan")),
+        lambda: losses.MarginFormula(margin=float("nan")),
         ValueError,
         "margin must be finite",
     ),
     "scores": (
-        lambda: losses.logistic_of_scores(torch.zeros(2), torch.zeros(3, 4)),
+        lambda: losses.LogisticFormula().of_scores(torch.zeros(2), torch.zeros(3, 4)),
         ValueError,
         r"positive must be \[..., B\] and negative \[..., B, K\]; got shapes \[2\] and \[3, 4\]",
     ),
@@ -176,6 +175,11 @@ BAD = {
         lambda: nssa_of(triples=(*some_triples().T[:2], torch.arange(B) + 6)),
         ValueError,
         r"targets\[5\] must be in 0 .. 10; got 11",
+    ),
+    "weights of a margin": (
+        lambda: losses.MarginFormula().of_scores(torch.ones(B), torch.ones(B, K), torch.ones(B)),
+        ValueError,
+        "MarginFormula takes no weights",
     ),
     "module reduction": (lambda: losses.NSSALoss(reduction="max"), ValueError, "reduction must"),
 }
@@ -256,7 +260,7 @@ def test_masks_and_weights_of_another_kind(name):
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_scores_of_another_kind(name):
-    loss = getattr(losses, f"{name}_of_scores")
+    loss = losses.LOSSES[name].formula().of_scores
     positive, negative = torch.ones(B), torch.ones(B, K)
     for value in ("x", 3, None, [1.0]):
         refused(TypeError, "^positive must be a tensor; got", loss, value, negative)

@@ -85,7 +85,7 @@ def test_nssa_is_the_same_by_the_kernel_and_by_torch(shape):
     found = []
     for backend in ("cpu", "reference"):
         with ops.use_backend(backend):
-            loss = losses.nssa_of_scores(positive, scores, alpha=0.7, reduction="none")
+            loss = losses.NSSAFormula(alpha=0.7).of_scores(positive, scores, reduction="none")
             (gradient,) = torch.autograd.grad(loss.sum(), scores)
         found.append((loss.detach(), gradient))
     assert found[0][0].shape == shape[:-1]

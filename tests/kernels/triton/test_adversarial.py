@@ -108,7 +108,7 @@ class TestAdversarial:
         positive, found = torch.randn(2, 3).to(DEVICE), []
         for backend in ("triton", "reference"):
             with ops.use_backend(backend):
-                loss = losses.nssa_of_scores(positive, scores, alpha=0.7, reduction="none")
+                loss = losses.NSSAFormula(alpha=0.7).of_scores(positive, scores, reduction="none")
                 (gradient,) = torch.autograd.grad(loss.sum(), scores)
             found.append((loss.detach(), gradient))
         torch.testing.assert_close(*found)
