@@ -175,7 +175,7 @@ def test_a_bias_of_minus_infinity_leaves_candidates_out(backend, operator, maske
     rest_bias = bias[kept].clone().requires_grad_()
     targets, csr = torch.tensor([place[int(it)] for it in TARGETS]), CSR[1].clone()
     csr.apply_(lambda it: place[it])
-    if operator is cross_entropy:
+    if operator in (cross_entropy, cross_entropy_total):
         want = ops.cross_entropy(given["queries"], rest, rest_bias, targets, 0.0, "rotate").sum()
     else:
         want = ops.bce(given["queries"], rest, rest_bias, CSR[0], csr, 1.0, 0.0, "rotate").sum()
