@@ -219,9 +219,8 @@ class Products:
         )
         multiple = 4 if is_even and operands.num_features % 4 == 0 else 1
         self._product = Product(DEPTH, precision_of(table.dtype, arch), multiple)
-        has_room = arch >= 90 and multiple > 1
         self.tile: TileShape | SweepTile
-        self.tile, self._num_warps = product_tile(count, arch, has_room=has_room)
+        self.tile, self._num_warps = product_tile(count, arch, is_even=multiple > 1)
         self._has_cores, is_uneven = arch > 0, arch < 90 and multiple == 1
         # On sm_120 either gradient would spill.
         self._table_registers = UNEVEN_REGISTERS if arch >= 120 else GRAD_REGISTERS
@@ -321,16 +320,18 @@ class Products:
         )
 
 
-def product_tile(num_queries: int, arch: int, *, has_room: bool) -> tuple[TileShape, int]:
+def product_tile(num_queries: int, arch: int, *, is_even: bool) -> tuple[TileShape, int]:
     """The tile of products of so many queries, and its warps.
 
     On sm_90 each warp group has 64 rows of its own. Two that share 64 rows make two products of
-    three twice, and pass sums on through shared memory: 18 barriers a step, not 2.
+    three twice, and pass sums on through shared memory: 18 barriers a step, not 2. ``is_even``:
+    whether rows are read in fours; where they are not, four warps would spill on small GPUs.
     """
+    has_room = arch >= 90 and is_even
     if num_queries <= 16:
         return TileShape(16, 128 if has_room else 64), 4
     if not has_room:
-        return TileShape(64, 64), 8 if arch >= 120 else 4  # four warps would spill on sm_120
+        return TileShape(64, 64), 8 if arch in (86, 89, 120) and not is_even else 4
     if arch == 90:
         return (TileShape(128, 64), 8) if num_queries > 64 else (TileShape(64, 64), 4)
     return TileShape(64, 128), 8
