@@ -181,9 +181,9 @@ def check_limits(folder: Path, limits: dict[str, Any]) -> None:
 
 def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTables:
     """A folder of tables; with data, whose names must be those of its rows."""
+    from kgfast.adapters.table_folders import load_tables
     from kgfast.datasets import load as load_data
     from kgfast.graph.named import check_same_names
-    from kgfast.training.exported import load_tables
 
     model, names = load_tables(folder, as_table=as_table)
     if data is None:

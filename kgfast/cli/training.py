@@ -86,7 +86,7 @@ def export(
 ) -> None:
     """Write a trained model for another program."""
     with errors_in_a_line(debug):
-        from kgfast.training.export import export_run
+        from kgfast.adapters.export import export_run
 
         loaded = load(run, checkpoint, False, set)
         for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):
