@@ -32,6 +32,8 @@ DOORS = {
 }
 # Arrows point one way: a room may import the rooms before it.
 ROOMS = [
+    "files",
+    "frames",
     "locks",
     "openmp",
     "text",

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TextIO
 
+from kgfast.files import write_whole
 from kgfast.text import reading, shown
 
 COLUMNS = ("step", "epoch", "time", "split", "dim", "loss", "lr")
@@ -157,10 +158,7 @@ def _csv_line(values: list[Any]) -> str:
 
 
 def _rewrite(path: Path, text: str) -> None:
-    """Replace a file as a whole, so that a kill leaves the old one."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
 def _append(path: Path) -> TextIO:

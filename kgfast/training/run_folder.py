@@ -13,18 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
+from kgfast.files import set_aside, sync, write_durably
 from kgfast.locks import locked
 from kgfast.text import reading, shown
-from kgfast.training.checkpoint import (
-    Room,
-    State,
-    load,
-    load_into,
-    save,
-    set_aside,
-    sync,
-    write_beside,
-)
+from kgfast.training.checkpoint import Room, State, load, save
 from kgfast.training.logs import is_number
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, read_rows, table_of
@@ -125,7 +117,7 @@ class RunFolder:
         """Make ``next`` the last state, as the end of all that is to be done with it."""
         if keep:
             copy = self.path / f"step_{meta['step']}.safetensors"
-            write_beside(copy, partial(shutil.copyfile, self.next))
+            write_durably(copy, partial(shutil.copyfile, self.next), "a checkpoint")
             whole = self._numbered(_STEP)
             for path in whole[: max(0, len(whole) - keep)]:
                 path.unlink()
@@ -161,7 +153,7 @@ class RunFolder:
         FileNotFoundError, ValueError
             As of :func:`kgfast.training.checkpoint.load`; where files of rows are missing.
         """
-        tensors, meta = load(path) if self.room is None else load_into(path, self.room)
+        tensors, meta = load(path, self.room)
         shards, (first, step) = ShardFiles.of(meta), self.rows
         if shards is not None:
             return tensors | read_rows(self.path, shards, first, step, self.room), meta
@@ -254,7 +246,7 @@ class RunFolder:
     def write_config(self, config: Any) -> None:
         """Write the :class:`~kgfast.training.config.Config` of the run."""
         self._make()
-        write_beside(self.config, config.to_yaml)
+        write_durably(self.config, config.to_yaml, "the config")
 
     def write_graph(self, graph: RunGraph) -> None:
         """Write the names and triples that the run began with."""
@@ -278,7 +270,7 @@ class RunFolder:
         """Write what came of the run."""
         text = json.dumps(result, indent=2) + "\n"
         self._make()
-        write_beside(self.result, lambda temporary: temporary.write_text(text))
+        write_durably(self.result, lambda fresh: fresh.write_text(text), "the result")
 
     def read_result(self) -> dict[str, Any]:
         """What came of the run.

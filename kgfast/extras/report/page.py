@@ -20,6 +20,7 @@ from kgfast.datasets import Dataset
 from kgfast.eval import GroupedRanks, Interval, Ranks
 from kgfast.extras.report import figures
 from kgfast.extras.report.examples import examples
+from kgfast.files import write_whole
 from kgfast.frames import needed
 from kgfast.text import escaped
 from kgfast.training import LoadedRun, RunFolder, find_dataset, load_run, ranks_of
@@ -106,13 +107,7 @@ def write_report(
         **parts,
     )
     path = folder.path / "report.html" if out is None else Path(out)
-    beside = path.with_name(f"{path.name}.tmp")
-    try:
-        beside.write_text(page, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
+    return write_whole(path, lambda beside: beside.write_text(page, encoding="utf-8"))
 
 
 def ranks_name(ranks: Ranks) -> str:
