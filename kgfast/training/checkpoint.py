@@ -234,3 +234,77 @@ def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
             f"{path}: format version {version}; this kgfast reads up to {VERSION}: update it"
         )
     return version, meta
+
+
+def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of the model or of the optimizer, by their own names.
+
+    >>> list(of_part("model", {"model.entity": Tensor(), "optim.entity.step": Tensor()}))
+    ['entity']
+    """
+    prefix = f"{part}."
+    return {
+        name.removeprefix(prefix): it for name, it in tensors.items() if name.startswith(prefix)
+    }
+
+
+def check_like(name: str, held: Any, own: Mapping[str, Any] | None) -> None:
+    """That what a checkpoint holds of an object has the keys and types of the object's own state.
+
+    Parameters
+    ----------
+    name : str
+        What to call it.
+    held : object
+        From the checkpoint.
+    own : mapping, optional
+        Of numbers, or None where a number may come yet; None where the run has no such object.
+
+    Raises
+    ------
+    ValueError
+        If it does not.
+    """
+    if own is None or held is None:
+        if held is not own:
+            raise ValueError(f"{name} must be {'missing' if own is None else 'there'}")
+        return
+    if not isinstance(held, Mapping):
+        raise ValueError(f"{name} must be a mapping; got {held!r:.60}")
+    check_names(name, held, set(own))
+    for key, value in own.items():
+        allowed = (int,) if type(value) is int else (int, float)
+        number = held[key]
+        if not (type(number) in allowed or (number is None and value is None)):
+            raise ValueError(f"{name}.{key} must be a number; got {number!r:.60}")
+
+
+def check_tensors(name: str, held: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """That tensors have exactly the names, shapes and dtypes of those that they will replace.
+
+    Raises
+    ------
+    ValueError
+        Naming the first that does not.
+    """
+    check_names(name, held, set(own))
+    for key, tensor in held.items():
+        if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
+            raise ValueError(
+                f"{name}.{key} must be {own[key].dtype} {list(own[key].shape)}; got "
+                f"{tensor.dtype} {list(tensor.shape)}"
+            )
+
+
+def check_names(name: str, held: Mapping[str, Any], expected: set[str]) -> None:
+    """That a mapping has exactly the keys that are expected.
+
+    Raises
+    ------
+    ValueError
+        Naming the first that is missing or unknown.
+    """
+    for key in sorted(expected - set(held)):
+        raise ValueError(f"{name}.{key} is missing")
+    for key in sorted(set(held) - expected):
+        raise ValueError(f"{name}.{key} is not known; known: {', '.join(sorted(expected)) or '-'}")

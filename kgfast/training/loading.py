@@ -15,11 +15,10 @@ from kgfast.losses.formulas import smoothed_labels
 from kgfast.models import Model
 from kgfast.text import escaped
 from kgfast.training.build import build_model, load_dataset
-from kgfast.training.checkpoint import State
+from kgfast.training.checkpoint import State, check_tensors
 from kgfast.training.config import Config
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import RunGraph
-from kgfast.training.state import check_tensors
 
 
 class Vocabularies(NamedTuple):

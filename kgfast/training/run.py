@@ -25,7 +25,6 @@ from kgfast.training.config import Config
 from kgfast.training.deadline import QUERIES, Deadline
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
-from kgfast.training.kept import Kept
 from kgfast.training.logs import Logs
 from kgfast.training.mapped import room_of
 from kgfast.training.negatives import asked_of
@@ -35,8 +34,8 @@ from kgfast.training.progress import Progress
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.schedule import Patience, Schedule, gain
-from kgfast.training.shard_files import table_of
-from kgfast.training.state import State
+from kgfast.training.shard_files import Kind
+from kgfast.training.state import Kept, State
 from kgfast.training.steps import MODES
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -398,11 +397,10 @@ class Run:
         self._write_head(write, "state", self._kept.tensors())
         self._deadline.saving = time.perf_counter() - start
 
-    def _write_head(self, write: Write, kind: str, tensors: dict[str, Tensor]) -> None:
+    def _write_head(self, write: Write, kind: Kind, tensors: dict[str, Tensor]) -> None:
         """Write a checkpoint: its rows, where they are no part of it, and then itself."""
         assert self._folder is not None
-        own = tensors, self._kept.meta(self.state)
-        head = self._placement.head(self._folder, kind, own, table_of(tensors))
+        head = self._placement.head(self._folder, kind, (tensors, self._kept.meta(self.state)))
         if self._placement.leads:
             write(*head)
 

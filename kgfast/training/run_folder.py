@@ -19,7 +19,7 @@ from kgfast.text import reading, shown
 from kgfast.training.checkpoint import Room, State, load, save
 from kgfast.training.logs import is_number
 from kgfast.training.run_graph import RunGraph
-from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, read_rows, table_of
+from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
 
 _STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
 _MODEL = re.compile(r"model_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
@@ -156,9 +156,9 @@ class RunFolder:
         tensors, meta = load(path, self.room)
         shards, (first, step) = ShardFiles.of(meta), self.rows
         if shards is not None:
-            return tensors | read_rows(self.path, shards, first, step, self.room), meta
+            return tensors | shards.read_rows(self.path, first, step, self.room), meta
         if step > 1:
-            for name in ShardFiles.names_of(tensors, table_of(tensors)):
+            for name in names_of_rows(tensors):
                 tensors[name] = tensors[name][first::step].clone()
         return tensors, meta
 

@@ -28,7 +28,7 @@ from kgfast.training.parallel.replicated import Replicated, SharedLeaves
 from kgfast.training.row_gradients import RowGradients
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import SPLITS
-from kgfast.training.shard_files import ShardFiles, save_rows
+from kgfast.training.shard_files import Kind, ShardFiles, names_of_rows
 
 
 class Sharded(Replicated):
@@ -123,15 +123,15 @@ class Sharded(Replicated):
             placed[:, column] = self._starts()[ids % self.size] + ids // self.size
         return placed
 
-    def head(self, folder: RunFolder, kind: str, state: State, table: str) -> State:
+    def head(self, folder: RunFolder, kind: Kind, state: State) -> State:
         """As :meth:`Placement.head`: the rows go into files of their own, one of each process."""
         tensors, meta = state
-        names = ShardFiles.names_of(tensors, table)
-        shards = ShardFiles(kind, int(meta["step"]), self.size, self._total, names)
+        names, step = names_of_rows(tensors), int(meta["step"])
+        shards = ShardFiles(kind=kind, step=step, size=self.size, total=self._total, names=names)
         own = {name: tensors[name] for name in names}
-        self.together(lambda: save_rows(folder.path, shards, self.rank, own))
+        self.together(lambda: shards.save_rows(folder.path, self.rank, own))
         others = {name: tensor for name, tensor in tensors.items() if name not in own}
-        return others, meta | {"shards": shards.to_dict()}
+        return others, meta | {"shards": shards.model_dump()}
 
 
 class FetchedLeaves(SharedLeaves):
