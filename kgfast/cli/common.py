@@ -207,9 +207,6 @@ def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTab
 
 def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: Set) -> Any:
     """The run on the device of its config."""
-    from kgfast.training import RunFolder, load_run
-    from kgfast.training.build import device_of
-    from kgfast.training.loading import config_of
+    from kgfast.training import load_run
 
-    device = device_of(config_of(RunFolder(run), set))
-    return load_run(run, data, checkpoint=checkpoint.value, device=device, overrides=set)
+    return load_run(run, data, checkpoint=checkpoint.value, device=None, overrides=set)

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from kgfast.training.build import load_dataset
     from kgfast.training.config import Config
     from kgfast.training.divergence import first_bad_row
-    from kgfast.training.evaluation import ranks_of
-    from kgfast.training.loading import LoadedRun, Vocabularies, find_dataset, load_run, model_of
+    from kgfast.training.loading import LoadedRun, Vocabularies, load_run, model_of
     from kgfast.training.logs import read_rows
     from kgfast.training.negatives import Batch, Negatives, asked_of
     from kgfast.training.row_optim import RowAdam
@@ -26,11 +25,9 @@ _HOMES = {
     "build": ("load_dataset",),
     "config": ("Config",),
     "divergence": ("first_bad_row",),
-    "evaluation": ("ranks_of",),
     "loading": (
         "LoadedRun",
         "Vocabularies",
-        "find_dataset",
         "load_run",
         "model_of",
     ),
@@ -67,12 +64,10 @@ __all__ = [
     "Vocabularies",
     "asked_of",
     "checkpoint",
-    "find_dataset",
     "first_bad_row",
     "load_dataset",
     "load_run",
     "model_of",
-    "ranks_of",
     "read_rows",
 ]
 

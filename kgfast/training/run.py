@@ -21,12 +21,12 @@ from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
 from kgfast.rng import Stream, mix
+from kgfast.training.build import room_of
 from kgfast.training.config import Config
 from kgfast.training.deadline import QUERIES, Deadline
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.interrupts import Interrupts
 from kgfast.training.logs import Logs
-from kgfast.training.mapped import room_of
 from kgfast.training.negatives import asked_of
 from kgfast.training.optim import Optimizer
 from kgfast.training.parallel.placement import ALONE, Placement
@@ -145,7 +145,7 @@ class Run:
         if folder is not None and self.resumed and self._placement.leads:
             folder.finish_save({"step": self.state.step}, train.keep)
         at_the_end = ("valid", config.dataset.test_on) if tests else ("valid",)
-        count = sum(len(getattr(dataset, split)) for split in at_the_end)
+        count = sum(len(dataset.split(split)) for split in at_the_end)
         self._deadline = Deadline(train, time.perf_counter() if began is None else began, count)
         self._is_out_of_time = False
         if self.resumed and train.max_total_minutes is not None and not self.is_over():
@@ -230,7 +230,7 @@ class Run:
         """Time a few queries, and return the seconds of an evaluation for each triple."""
         config, most = self._config, QUERIES // len(SIDES)
         for split in ("valid", config.dataset.test_on):
-            count = min(most, len(getattr(self._dataset, split)))
+            count = min(most, len(self._dataset.split(split)))
             if count:
                 self._optimizer.spares.clear()
                 for _ in range(2):  # the first call also makes what is made once
@@ -264,13 +264,13 @@ class Run:
 
     def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
         """The metrics of a split, timed, and those of sub-models; none of an empty one."""
-        if not len(getattr(self._dataset, split)):
+        if not len(self._dataset.split(split)):
             return {}, {}
         self._optimizer.spares.clear()  # for whatever an evaluation takes
         start = time.perf_counter()
         ranks = self._evaluate(split)
         own = time.perf_counter() - start
-        self._deadline.triple = own / len(getattr(self._dataset, split))
+        self._deadline.triple = own / len(self._dataset.split(split))
         seconds = self.state.seconds_evaluating + own
         self.state.seconds_evaluating = self._placement.agreed(False, seconds)[1]
         if isinstance(ranks, Ranks):

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from kgfast.files import set_aside, sync, write_durably
 from kgfast.locks import locked
 from kgfast.text import reading, shown
 from kgfast.training.checkpoint import Room, State, load, save
+from kgfast.training.config import Config
 from kgfast.training.logs import is_number
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
@@ -243,8 +244,24 @@ class RunFolder:
             raise FileNotFoundError(f"{self.path} holds no checkpoint")
         return state
 
-    def write_config(self, config: Any) -> None:
-        """Write the :class:`~kgfast.training.config.Config` of the run."""
+    def read_config(self, overrides: Sequence[str] | None = None) -> Config:
+        """Read the config of the run, with keys changed as :meth:`Config.from_yaml` changes them.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder is not that of a run.
+        ValueError
+            If the config is malformed.
+        """
+        if not self.path.is_dir():
+            raise FileNotFoundError(f"{self.path}: no such folder")
+        if not self.config.is_file():
+            raise FileNotFoundError(f"{self.path}: not the folder of a run: it has no config.yaml")
+        return Config.from_yaml(self.config, overrides)
+
+    def write_config(self, config: Config) -> None:
+        """Write the config of the run."""
         self._make()
         write_durably(self.config, config.to_yaml, "the config")
 

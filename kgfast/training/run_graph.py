@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kgfast.datasets import Dataset
+from kgfast.datasets.base import SPLITS
 from kgfast.graph import Triples, Vocabulary
 from kgfast.rng import scrambled
 from kgfast.text import shown
 from kgfast.training.checkpoint import load, save
 
-SPLITS = ("train", "valid", "test")
 _FIRST = 5  # of what differs, in a message
 _WORD = np.uint64
 
@@ -57,7 +57,7 @@ class RunGraph:
     @classmethod
     def of(cls, dataset: Dataset) -> "RunGraph":
         """That of a dataset; tensors on the CPU are shared with it."""
-        splits = {name: getattr(dataset, name).hrt.cpu() for name in SPLITS}
+        splits = {name: dataset.split(name).hrt.cpu() for name in SPLITS}
         return cls(dataset.entities, dataset.relations, splits)
 
     @cached_property
@@ -169,7 +169,7 @@ class RunGraph:
         """Whether a dataset has the ids and the order of the run already."""
         if (dataset.entities, dataset.relations) != (self.entities, self.relations):
             return False
-        rows = ((getattr(dataset, name).hrt.cpu(), own) for name, own in self.splits.items())
+        rows = ((dataset.split(name).hrt.cpu(), own) for name, own in self.splits.items())
         return all(torch.equal(*pair) for pair in rows)
 
     def _other_triples(self, dataset: Dataset) -> list[str]:
@@ -178,7 +178,7 @@ class RunGraph:
         relation = self.relations.ids(dataset.relations).numpy()
         problems = []
         for split in SPLITS:
-            theirs = getattr(dataset, split).hrt.cpu().numpy()
+            theirs = dataset.split(split).hrt.cpu().numpy()
             columns = [entity[theirs[:, 0]], relation[theirs[:, 1]], entity[theirs[:, 2]]]
             here, there = self.splits[split].numpy(), np.stack(columns, axis=1)
             if np.array_equal(_sorted(here), _sorted(there)):

@@ -122,7 +122,8 @@ class Kept:
         return {"schedule": self.schedule, "scaler": scaler, "patience": self.patience}
 
     def _numbers(self) -> dict[str, dict[str, Any] | None]:
-        return {name: it and it.state() for name, it in self._remembering.items()}
+        held = self._remembering.items()
+        return {name: None if it is None else it.state() for name, it in held}
 
     def load_model(self, tensors: dict[str, Tensor]) -> None:
         """Give the model its tensors, among others."""

@@ -15,11 +15,9 @@ from kgfast.datasets import Dataset
 from kgfast.eval.index import Index
 from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranks import Ranks
-from kgfast.training.build import build_model, load_dataset
+from kgfast.training.build import build_model, load_dataset, ranks_of, room_of
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
-from kgfast.training.evaluation import ranks_of
-from kgfast.training.mapped import room_of
 from kgfast.training.parallel.launch import placed
 from kgfast.training.provenance import provenance
 from kgfast.training.run import Job, Run

@@ -239,8 +239,8 @@ def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
 @pytest.mark.parametrize("optim", ["row_adam", "row_adagrad"])
 def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkeypatch):
     """Bit for bit, over a crash; the files are of no name, and everything of that size is there."""
+    from kgfast.tables.mapped import MappedRoom
     from kgfast.training import checkpoint
-    from kgfast.training.mapped import MappedRoom
 
     sections = {"optim": {"name": optim, "lr": 0.02}, "train": {"steps": 12, "save_every": 5}}
     trainer_of(tmp_path / "memory", **sections).fit()

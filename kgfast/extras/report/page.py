@@ -23,7 +23,7 @@ from kgfast.extras.report.examples import examples
 from kgfast.files import write_whole
 from kgfast.frames import needed
 from kgfast.text import escaped
-from kgfast.training import LoadedRun, RunFolder, find_dataset, load_run, ranks_of
+from kgfast.training import LoadedRun, RunFolder, load_run
 
 RELATIONS = 500  # rows of the table of relations
 EXAMPLES = 10
@@ -38,7 +38,7 @@ def write_report(
     split: Literal["test", "valid"] = "test",
     data: str | os.PathLike[str] | Dataset | None = None,
     checkpoint: Literal["best", "last"] = "best",
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
     samples: int = 1000,
 ) -> Path:
@@ -78,11 +78,7 @@ def write_report(
     needed("matplotlib", "kgfast report")
     folder = RunFolder(run)
     loaded = load_run(run, data, checkpoint=checkpoint, device=device, overrides=overrides)
-    if loaded.dataset is None:
-        find_dataset(loaded.config)  # says where it was looked for
-    dataset = loaded.dataset
-    assert dataset is not None
-    results = ranks_of(loaded.model, dataset, split, loaded.config)
+    results = loaded.ranks(split)
     dim, ranks = (None, results) if isinstance(results, Ranks) else max(results.items())
     widths = {} if isinstance(results, Ranks) else results
     if not len(ranks):

@@ -3,10 +3,11 @@
 import torch
 
 from kgfast.datasets import Dataset
+from kgfast.datasets.base import SPLITS
 from kgfast.eval.meeting import Meeting
 from kgfast.eval.team import digest
 from kgfast.training.config import Config
-from kgfast.training.run_graph import SPLITS, RunGraph
+from kgfast.training.run_graph import RunGraph
 
 # What each process may have of its own, of what may change when a run is resumed.
 _OWN = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")

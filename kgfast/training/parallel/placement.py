@@ -11,9 +11,9 @@ from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
 from kgfast.models import Model
 from kgfast.models.fresh import ALL_ROWS, Fresh
+from kgfast.training.build import ranks_of
 from kgfast.training.checkpoint import State
 from kgfast.training.config import Config
-from kgfast.training.evaluation import ranks_of
 from kgfast.training.leaves import Leaves
 from kgfast.training.row_gradients import RowGradients, merge
 from kgfast.training.run_folder import RunFolder

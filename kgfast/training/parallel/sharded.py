@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
+from kgfast.datasets.base import SPLITS
 from kgfast.eval.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
@@ -19,7 +20,6 @@ from kgfast.models.fresh import Fresh
 from kgfast.tables import Shard
 from kgfast.training.checkpoint import State
 from kgfast.training.config import Config
-from kgfast.training.evaluation import check_split
 from kgfast.training.leaves import Leaves, scores_rows
 from kgfast.training.negatives import Batch
 from kgfast.training.parallel.crew import Crew
@@ -27,7 +27,6 @@ from kgfast.training.parallel.placement import RankResult
 from kgfast.training.parallel.replicated import Replicated, SharedLeaves
 from kgfast.training.row_gradients import RowGradients
 from kgfast.training.run_folder import RunFolder
-from kgfast.training.run_graph import SPLITS
 from kgfast.training.shard_files import Kind, ShardFiles, names_of_rows
 
 
@@ -97,14 +96,11 @@ class Sharded(Replicated):
         Ranking takes ranges of rows. So entities are numbered anew for it, those of process 0
         first: no count depends on that.
         """
-        check_split(split)
+        hrt = dataset.split(split).hrt[:most]
         if self._known is None:
-            self._known = KnownTriples(
-                *(self._placed(getattr(dataset, name).hrt) for name in SPLITS)
-            )
+            self._known = KnownTriples(*(self._placed(dataset.split(name).hrt) for name in SPLITS))
         start = int(self._starts()[self.rank])
         shard = Shard(model.entity.detach(), start=start, total_rows=self._total)
-        hrt = getattr(dataset, split).hrt[:most]
         ranks = self._ranks(model.with_entity(shard), self._placed(hrt), self._known, config)
         if isinstance(ranks, Ranks):
             return _renamed(ranks, hrt, dataset)
