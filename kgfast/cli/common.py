@@ -1,4 +1,4 @@
-"""What the commands share: the app, options, errors in a line, and how a run is loaded.
+"""What the commands share: the app, options, errors in a line, runs to load, configs to choose.
 
 What a user can get wrong ends in a line on the error stream and exit code 2; ``--debug`` shows the
 traceback instead.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -210,3 +210,73 @@ def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: 
     from kgfast.training import load_run
 
     return load_run(run, data, checkpoint=checkpoint.value, device=None, overrides=set)
+
+
+class Chosen(NamedTuple):
+    """What a command line chose.
+
+    Attributes
+    ----------
+    path : Path
+        The file of the config.
+    overrides : list of str
+        What it says of the dataset, as ``--set`` does.
+    run_name : str
+        What to call the run.
+    """
+
+    path: Path
+    overrides: list[str]
+    run_name: str
+
+
+def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
+    """Choose what ``kgfast train`` with these options trains.
+
+    Parameters
+    ----------
+    config : str, optional
+        A file, or the name of a config of the package.
+    model : str, optional
+        Instead: take the default config of this model.
+    data : Path, optional
+        The folder of a graph, which holds its train file itself; goes before the config's.
+
+    Raises
+    ------
+    ValueError
+        If not exactly one of config and model is given, the model has no default config, or it has
+        no data.
+    FileNotFoundError
+        If there is no such config or folder.
+    """
+    from kgfast.training.config.names import find_config, said
+
+    if (config is None) == (model is None):
+        which = "neither" if config is None else "both"
+        raise ValueError(f"name either a --config or a --model and its --data; got {which}")
+    path = find_config(config) if config is not None else _default_of(str(model))
+    if data is None:
+        if model is not None:
+            raise ValueError(f"--model {model} needs --data, the folder of the graph")
+        return Chosen(path, [], f"{path.resolve().parent.name}-{path.stem}")
+    if not data.is_dir():
+        raise FileNotFoundError(f"--data {said(data)}: no such folder")
+    if data.name in ("", ".."):
+        data = data.resolve()
+    values = {"dataset.root": str(data.parent), "dataset.name": data.name}
+    overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return Chosen(path, overrides, f"{data.name}-{path.stem}")
+
+
+def _default_of(model: str) -> Path:
+    """Return the default config of a model."""
+    from kgfast.training.config.names import packaged_configs, said
+
+    named = (name.partition("/") for name in packaged_configs())
+    known = [name for folder, _, name in named if folder == "default"]
+    if model.lower() not in known:
+        raise ValueError(
+            f"--model {said(model)}: has no default config; known are {', '.join(known)}"
+        )
+    return packaged_configs()[f"default/{model.lower()}"]

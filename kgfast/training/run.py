@@ -23,9 +23,7 @@ from kgfast.ops import backend_for
 from kgfast.rng import Stream, mix
 from kgfast.training.build import room_of
 from kgfast.training.config import Config
-from kgfast.training.deadline import QUERIES, Deadline
 from kgfast.training.divergence import describe, first_bad_row
-from kgfast.training.interrupts import Interrupts
 from kgfast.training.logs import Logs
 from kgfast.training.negatives import asked_of
 from kgfast.training.optim import Optimizer
@@ -37,6 +35,7 @@ from kgfast.training.schedule import Patience, Schedule, gain
 from kgfast.training.shard_files import Kind
 from kgfast.training.state import Kept, State
 from kgfast.training.steps import MODES
+from kgfast.training.stopping import QUERIES, Deadline, Interrupts
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _OF_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models

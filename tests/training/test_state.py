@@ -267,7 +267,7 @@ class TestMeta:
         from kgfast.training.run_graph import RunGraph
 
         job = Job(trainer.config, trainer.dataset, trainer.model, trainer.evaluate)
-        run = Run(job, graph=RunGraph.of(trainer.dataset))
+        run = Run(job, graph=RunGraph(trainer.dataset))
         run._kept.check((tensors, meta))
         for _ in range(400):
             try:

@@ -24,7 +24,7 @@ def check_agreement(
         In all processes, with the first that differs; for a model that cannot be shared out.
     """
     meeting.together(lambda: _check_trainable(config))
-    graph = RunGraph.of(dataset)
+    graph = RunGraph(dataset)
     facts = {key: str(value) for key, value in config.flat().items() if key not in _OWN}
     facts |= {"the names of entities and relations": graph.rows, "device": device.type}
     facts |= {f"the triples of {name}": digest(graph.splits[name]) for name in SPLITS}
