@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgfast.files import write_whole
+from kgfast.whole_files import write_whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -32,7 +32,7 @@ DOORS = {
 }
 # Arrows point one way: a room may import the rooms before it.
 ROOMS = [
-    "files",
+    "whole_files",
     "frames",
     "locks",
     "openmp",

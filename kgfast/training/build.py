@@ -28,6 +28,7 @@ from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal, uniform
 from kgfast.rng import Stream, mix
 from kgfast.tables.mapped import MappedRoom
 from kgfast.training.config import Config
+from kgfast.training.config.sections import OPTIONS
 
 _MODELS: dict[str, Any] = {
     "rotate": RotatE,
@@ -37,19 +38,6 @@ _MODELS: dict[str, Any] = {
     "conve": ConvE,
     "cp": CP,
     "rescal": RESCAL,
-}
-_OPTIONS = {
-    "rotate": ("gamma",),
-    "transe": ("gamma",),
-    "conve": (
-        "embedding_height",
-        "channels",
-        "kernel_size",
-        "input_dropout",
-        "feature_dropout",
-        "hidden_dropout",
-        "initial_bias",
-    ),
 }
 
 
@@ -82,7 +70,7 @@ def build_model(
     """
     section = config.model
     options: dict[str, Any] = {
-        name: getattr(section, name) for name in _OPTIONS.get(section.name, ())
+        name: getattr(section, name) for name in OPTIONS.get(section.name, ())
     }
     if fresh is not ALL_ROWS:
         options["fresh"] = fresh

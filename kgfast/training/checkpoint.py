@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from kgfast.files import write_durably
+from kgfast.whole_files import write_durably
 
 VERSION = 2
 _WITHOUT_CHECKSUM = 1

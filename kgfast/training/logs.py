@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from kgfast.files import write_whole
 from kgfast.text import reading, shown
+from kgfast.whole_files import write_whole
 
 COLUMNS = ("step", "epoch", "time", "split", "dim", "loss", "lr")
 METRICS = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri")

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.files import set_aside, sync, write_durably
 from kgfast.locks import locked
 from kgfast.text import reading, shown
 from kgfast.training.checkpoint import Room, State, load, save
@@ -21,6 +20,7 @@ from kgfast.training.config import Config
 from kgfast.training.logs import is_number
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
+from kgfast.whole_files import set_aside, sync, write_durably
 
 _STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
 _MODEL = re.compile(r"model_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")

@@ -3,8 +3,9 @@
 Everything is checked before anything is changed: a state that does not fit is refused as a whole.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
@@ -15,9 +16,13 @@ from kgfast.training.checkpoint import State as Checkpoint
 from kgfast.training.checkpoint import check_like, check_names, check_tensors, of_part
 from kgfast.training.config import Config
 from kgfast.training.optim import LossScaler, Optimizer
+from kgfast.training.parallel.placement import Placement
+from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.schedule import Patience, Schedule
+from kgfast.training.shard_files import Kind
 
+Write = Callable[[Mapping[str, Tensor], Mapping[str, Any]], None]
 _KNOWS_ITS_GRAPH = "graph"  # of the meta: checkpoints of an earlier kgfast lack it
 
 
@@ -86,7 +91,8 @@ class State(BaseModel):
 class Kept:
     """Objects of a run that remember something beside its :class:`State`.
 
-    A checkpoint is taken from them, checked against them, and given back.
+    A checkpoint is taken from them and written, or read, checked against them and given back.
+    Nothing is written without a folder.
     """
 
     config: Config
@@ -95,6 +101,44 @@ class Kept:
     schedule: Schedule
     patience: Patience | None
     graph: RunGraph | None
+    folder: RunFolder | None
+    placement: Placement
+
+    def save(self, state: State) -> None:
+        """Write the newest state."""
+        if self.folder is not None:
+            write = partial(self.folder.save_last, keep=self.config.train.keep)
+            self._write("state", self.tensors(), state, write)
+
+    def save_best(self, state: State) -> None:
+        """Write the model as that of the best state."""
+        if self.folder is not None:
+            self._write("model", self.model_tensors(), state, self.folder.save_best)
+
+    def save_model(self, state: State) -> None:
+        """Write the model as one that is kept."""
+        if self.folder is not None:
+            write = partial(self.folder.save_model, state.step)
+            self._write("model", self.model_tensors(), state, write)
+
+    def _write(self, kind: Kind, tensors: dict[str, Tensor], state: State, write: Write) -> None:
+        """Write a checkpoint: its rows, where they are no part of it, and then itself."""
+        assert self.folder is not None
+        head = self.placement.head(self.folder, kind, (tensors, self.meta(state)))
+        if self.placement.leads:
+            write(*head)
+
+    def resume(self) -> State | None:
+        """Go on from the newest state of the folder, and return it; None if there is none."""
+        checkpoint = None if self.folder is None else self.folder.load_last(self.check)
+        return None if checkpoint is None else self.load(checkpoint)
+
+    def load_best(self) -> int:
+        """Give the model the tensors of the best state, and return the step of that."""
+        assert self.folder is not None
+        tensors, meta = self.folder.load_best()
+        self._load_model(tensors)
+        return int(meta["step"])
 
     def model_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the model, ``model.`` before their names."""
@@ -125,7 +169,7 @@ class Kept:
         held = self._remembering.items()
         return {name: None if it is None else it.state() for name, it in held}
 
-    def load_model(self, tensors: dict[str, Tensor]) -> None:
+    def _load_model(self, tensors: dict[str, Tensor]) -> None:
         """Give the model its tensors, among others."""
         self.model.load_state_dict(of_part("model", tensors))
 
@@ -145,7 +189,7 @@ class Kept:
                 + ", ".join(f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items())
             )
         complete = _KNOWS_ITS_GRAPH in meta
-        self.load_model(tensors)
+        self._load_model(tensors)
         self.optimizer.load(of_part("optim", tensors), complete=complete)
         for name, it in self._remembering.items():
             if it is not None:

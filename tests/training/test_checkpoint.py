@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from kgfast import files
+from kgfast import whole_files
 from kgfast.training import RunFolder, checkpoint, run_folder
 from kgfast.training.checkpoint import load, save
 
@@ -245,7 +245,9 @@ except OSError as error:
         assert step_of(load(path)) == 1
         assert os.listdir(tmp_path) == [path.name]
 
-    @pytest.mark.parametrize(("module", "fails"), [(checkpoint, "save_file"), (files, "sync")])
+    @pytest.mark.parametrize(
+        ("module", "fails"), [(checkpoint, "save_file"), (whole_files, "sync")]
+    )
     def test_no_space_left(self, tmp_path, monkeypatch, module, fails):
         path = tmp_path / "a.safetensors"
         save(path, *state(1))

@@ -20,10 +20,10 @@ from kgfast.datasets import Dataset
 from kgfast.eval import GroupedRanks, Interval, Ranks
 from kgfast.extras.report import figures
 from kgfast.extras.report.examples import examples
-from kgfast.files import write_whole
 from kgfast.frames import needed
 from kgfast.text import escaped
 from kgfast.training import LoadedRun, RunFolder, load_run
+from kgfast.whole_files import write_whole
 
 RELATIONS = 500  # rows of the table of relations
 EXAMPLES = 10

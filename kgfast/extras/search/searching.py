@@ -14,10 +14,10 @@ from kgfast.extras.search.space import Space
 from kgfast.extras.search.study import Study, read
 from kgfast.extras.search.trial import train_trial
 from kgfast.extras.search.trials import Outcome, Trials
-from kgfast.files import write_durably
 from kgfast.locks import locked
 from kgfast.training import Config, Run, RunFolder, Trainer, load_dataset
 from kgfast.training.config import SearchConfig, may_change
+from kgfast.whole_files import write_durably
 
 _FRUITLESS = 50  # trials in a row that saw no rung
 
