@@ -335,13 +335,11 @@ class Run:
         return value
 
     def _diverged(self, step: int, what: str) -> FloatingPointError:
-        message = f"the loss {what} at step {step:,}: {self._wrong()}"
+        wrong = describe(self._model, self._dataset, self._placement.entity_id)
+        message = f"the loss {what} at step {step:,}: {wrong}"
         if self._folder is not None and self._folder.last.exists():
             message += f"; the last good state is {self._folder.last}"
         return FloatingPointError(message)
-
-    def _wrong(self) -> str:
-        return describe(self._model, self._dataset, self._placement.entity_id)
 
     def _log_loss(self, logs: Logs | None) -> float:
         """The mean loss since the last row, and a row of it."""

@@ -22,9 +22,6 @@ from kgfast.training.run_graph import RunGraph
 from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
 from kgfast.whole_files import set_aside, sync, write_durably
 
-_STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
-_MODEL = re.compile(r"model_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
-
 
 class RunFolder:
     """The files of a run.
@@ -119,8 +116,8 @@ class RunFolder:
         if keep:
             copy = self.path / f"step_{meta['step']}.safetensors"
             write_durably(copy, partial(shutil.copyfile, self.next), "a checkpoint")
-            whole = self._numbered(_STEP)
-            for path in whole[: max(0, len(whole) - keep)]:
+            self._clear("step")
+            for path in self._numbered("step")[:-keep]:
                 path.unlink()
         if self.last.exists():
             os.replace(self.last, self.previous)
@@ -138,12 +135,11 @@ class RunFolder:
         """Write ``model_<n>``; all of them are kept."""
         self._make()
         save(self.path / f"model_{step}.safetensors", tensors, meta)
-        self._numbered(_MODEL)
+        self._clear("model")
 
     def _drop_rows(self, meta: Mapping[str, Any]) -> None:
         """Delete the rows of states that are gone; ``meta`` is that of the newest."""
-        numbered = [*self._matches(_STEP), *self._matches(_MODEL)]
-        heads = [*self._states, self.best, *(self.path / it[0] for it in numbered)]
+        heads = [*self._states, self.best, *self._numbered("step"), *self.models()]
         drop_unused(self.path, [head for head in heads if head.is_file()], int(meta["step"]))
 
     def load(self, path: Path) -> State:
@@ -169,22 +165,20 @@ class RunFolder:
             path.unlink()
 
     def models(self) -> list[Path]:
-        """Every ``model_<n>``, by its step; nothing is written."""
-        found = [match for match in self._matches(_MODEL) if not match["scratch"]]
-        return [self.path / match[0] for match in found]
+        """Return every ``model_<n>``, by its step; nothing is written."""
+        return self._numbered("model")
 
-    def _numbered(self, pattern: re.Pattern[str]) -> list[Path]:
-        """The whole files of a kind, by their step; what a kill left of others is deleted."""
-        matches = self._matches(pattern)
-        for match in matches:
-            if match["scratch"]:
-                shutil.rmtree(self.path / match[0])
-        return [self.path / match[0] for match in matches if not match["scratch"]]
-
-    def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    def _numbered(self, kind: str, suffix: str = "") -> list[Path]:
+        """Return what is named ``<kind>_<n>.safetensors`` and a suffix, by its step."""
+        pattern = re.compile(rf"{kind}_(\d+)\.safetensors{re.escape(suffix)}")
         paths = self.path.iterdir() if self.path.is_dir() else ()
-        matches = [match for path in paths if (match := pattern.fullmatch(path.name))]
-        return sorted(matches, key=lambda match: int(match["step"]))
+        steps = {path: int(it[1]) for path in paths if (it := pattern.fullmatch(path.name))}
+        return sorted(steps, key=steps.__getitem__)
+
+    def _clear(self, kind: str) -> None:
+        """Delete what a kill left of files of a kind that were being written."""
+        for path in self._numbered(kind, ".tmp"):
+            shutil.rmtree(path)
 
     def load_last(self, check: Callable[[State], object] | None = None) -> State | None:
         """The newest state that can be read; None if nothing was saved yet.
