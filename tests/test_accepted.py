@@ -457,8 +457,8 @@ def test_models_of_lazily_negated_tables_are_those_of_their_numbers(name):
     if name != "own":
         negatives = torch.arange(120).view(40, 3) % 40
         calls += [
-            lambda it: kgfast.losses.bce(it, *hrt.T),
-            lambda it: kgfast.losses.cross_entropy(it, *hrt.T),
+            lambda it: kgfast.losses.bce(it, hrt),
+            lambda it: kgfast.losses.cross_entropy(it, hrt),
             lambda it: kgfast.losses.nssa(it, hrt, negatives),
         ]
     for call in calls:

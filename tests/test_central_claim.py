@@ -116,13 +116,14 @@ OF_ALL_ENTITIES = ("bce", "bce, rows", "cross_entropy")
 
 def model_losses(b: int) -> dict[str, Callable[[Any], Tensor]]:
     given, targets = triples(b), integers(N, b)
-    queries = given[:, :2].T.contiguous()
+    heads, relations, _ = given.T.contiguous()
+    queries = heads, relations
     regularizers = losses.regularizers
     return {
-        "bce": lambda model: losses.bce(model, *queries, targets),
-        "bce, rows": lambda model: losses.bce(model, *queries, positives(b), reduction="none"),
+        "bce": lambda model: losses.bce(model, given),
+        "bce, rows": lambda model: losses.bce(model, queries, positives(b), reduction="none"),
         "cross_entropy": lambda model: losses.cross_entropy(
-            model, *queries, targets, label_smoothing=0.1
+            model, queries, targets, label_smoothing=0.1
         ),
         "nssa": lambda model: losses.nssa(model, given, integers(N, b, K)),
         "nssa, a pool": lambda model: losses.nssa(model, given, integers(N, K)),
@@ -142,6 +143,9 @@ def operators(b: int) -> dict[str, Callable[[Tensor, Tensor, str], Any]]:
         "bce": lambda q, t, score: ops.bce(q, t, None, *labels, score),
         "bce_total": lambda q, t, score: ops.bce_total(q, t, None, *labels, score, 2.0),
         "cross_entropy": lambda q, t, score: ops.cross_entropy(q, t, None, targets, 0.1, score),
+        "cross_entropy_total": lambda q, t, score: ops.cross_entropy_total(
+            q, t, None, targets, 0.1, score, 2.0
+        ),
     }
 
 

@@ -14,7 +14,6 @@ import kgfast
 from kgfast import ComplEx, KnownTriples, RotatE, TransE, losses, ops
 from kgfast.extras.heads import StreamedHead
 from kgfast.kernels import cpu
-from kgfast.losses import formulas
 from support.interpreted import run_interpreted
 from support.small_runs import trainer_of
 
@@ -113,7 +112,10 @@ def row_losses() -> list[Tensor]:
         def entropy(q, t, b, score=score):
             return ops.cross_entropy(q, t, b, TARGETS, 0.1, score)
 
-        for operator in (bce, total, entropy):
+        def mean(q, t, b, score=score):
+            return ops.cross_entropy_total(q, t, b, TARGETS, 0.1, score, B)
+
+        for operator in (bce, total, entropy, mean):
             found += graded(operator, make(B, WIDTH), table, bias)
     return found
 
@@ -145,7 +147,7 @@ def sampled_losses() -> list[Tensor]:
     """Losses of models, and their formulas."""
     found: list[Tensor] = []
     positive, negative = make(B), make(B, K, seed=8)
-    found += graded(lambda p, n: formulas.nssa(p, n, alpha=0.5), positive, negative)
+    found += graded(losses.NSSAFormula(alpha=0.5).of_scores, positive, negative)
     for model in (RotatE.init(6, 4, 3, seed=0), TransE.init(6, 4, 3, seed=1)):
         for loss in (losses.nssa, losses.margin, losses.logistic):
             value = loss(model, TRIPLES, ints((9, K), 6))
@@ -153,8 +155,8 @@ def sampled_losses() -> list[Tensor]:
             if value.requires_grad:
                 found += torch.autograd.grad(value, [model.entity, model.relation])
         heads, relations, tails = TRIPLES.T
-        found.append(losses.bce(model, heads, relations, tails, label_smoothing=0.1).detach())
-        found.append(losses.cross_entropy(model, heads, relations, tails).detach())
+        found.append(losses.bce(model, TRIPLES, label_smoothing=0.1).detach())
+        found.append(losses.cross_entropy(model, (heads, relations), tails).detach())
         found.append(losses.relation_logits(model, heads, tails).detach())
         found.append(losses.regularizers.l2(model, TRIPLES).detach())
     return found

@@ -1,31 +1,53 @@
 """Losses over all entities (no ``[B, N]``) and over sampled negatives (no ``[B, K, D]``).
 
-Functions of a model (:mod:`functional`), modules that hold their hyperparameters (:mod:`modules`),
-formulas of scores that are already there (:mod:`formulas`), and penalties (:mod:`regularizers`).
+A loss is one file: its equation and source, what it does to scores that are already there
+(``NSSAFormula``), its function of a model (``nssa``), and the module that holds its hyperparameters
+(``NSSALoss``). :data:`LOSSES` lists them, and :mod:`regularizers` has penalties.
 """
 
-from kgfast.losses import formulas, regularizers
-from kgfast.losses.croppable import med_loss, med_of
-from kgfast.losses.formulas import smoothed_labels, subsampling_weights
-from kgfast.losses.functional import bce, cross_entropy, logistic, margin, med, nssa
-from kgfast.losses.modules import BCELoss, CrossEntropyLoss, LogisticLoss, MarginLoss, NSSALoss
+from kgfast.losses import regularizers
+from kgfast.losses.bce import BCELoss, bce, smoothed_labels
+from kgfast.losses.cross_entropy import CrossEntropyLoss, cross_entropy
+from kgfast.losses.formula import EntitiesFormula, NegativesFormula
+from kgfast.losses.logistic import LogisticFormula, LogisticLoss, logistic
+from kgfast.losses.margin import MarginFormula, MarginLoss, margin
+from kgfast.losses.med import MEDLoss, med, med_of_scores, med_of_submodels
+from kgfast.losses.module import LossModule
+from kgfast.losses.nssa import NSSAFormula, NSSALoss, nssa, subsampling_weights
 from kgfast.losses.relations import relation_logits, relation_prediction
 from kgfast.losses.sampled import sampled_scores, with_gamma
 
+LOSSES: dict[str, type[LossModule]] = {
+    "nssa": NSSALoss,
+    "margin": MarginLoss,
+    "logistic": LogisticLoss,
+    "bce": BCELoss,
+    "cross_entropy": CrossEntropyLoss,
+    "med": MEDLoss,
+}
+"""Every loss by its name: ``function`` is that of a model, ``formula`` says what it is."""
+
 __all__ = [
+    "LOSSES",
     "BCELoss",
     "CrossEntropyLoss",
+    "EntitiesFormula",
+    "LogisticFormula",
     "LogisticLoss",
+    "LossModule",
+    "MEDLoss",
+    "MarginFormula",
     "MarginLoss",
+    "NSSAFormula",
     "NSSALoss",
+    "NegativesFormula",
     "bce",
     "cross_entropy",
-    "formulas",
     "logistic",
     "margin",
     "med",
-    "med_loss",
-    "med_of",
+    "med_of_scores",
+    "med_of_submodels",
     "nssa",
     "regularizers",
     "relation_logits",

@@ -15,8 +15,8 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from kgfast.graph import as_triples_tensor
-from kgfast.losses.formulas import Reduction, check_reduction
-from kgfast.losses.sampled import checked
+from kgfast.losses.batches import checked
+from kgfast.losses.formula import Reduction, check_reduction
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split

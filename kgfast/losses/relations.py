@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from kgfast import ops
-from kgfast.losses.formulas import Reduction, check_reduction
+from kgfast.losses.formula import Reduction, check_reduction
 from kgfast.models import MED, ConvE, Model, Reciprocal
 from kgfast.models.base import candidates_at
 from kgfast.ops.checks import check_index, check_tensor, safe_ids

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from kgfast import ops
-from kgfast.graph import as_triples_tensor
-from kgfast.kernels.checks import NonFiniteError, checks_values
+from kgfast.kernels.checks import NonFiniteError
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.losses.formulas import NegativeTerms, check_taking_part, negatives_of
+from kgfast.losses.batches import asked_triples, checked
+from kgfast.losses.formula import NegativesFormula, NegativeTerms, check_taking_part
 from kgfast.models import RankableModel
 from kgfast.models.base import (
-    SIDES,
     Candidates,
     Side,
     candidates_at,
@@ -50,8 +49,9 @@ def sampled_scores(
     model : Model
         As in :func:`kgfast.losses.bce`. What RSCF makes of a candidate is made once for each
         distinct one.
-    triples : Triples, Tensor or array
-        int64 ``[B, 3]``.
+    triples : Triples, Tensor, array, or tuple of Tensor
+        int64 ``[B, 3]``; or ``(anchors, relations, targets)``, int64 ``[B]`` each: for side
+        ``tail`` heads, relations and tails, for ``head`` tails, relations and heads.
     negatives : Tensor
         int64 ``[B, K]``, entities for each triple; or ``[K]``, a pool for all of them.
     side : {"head", "tail"}
@@ -89,7 +89,7 @@ def sampled_negatives(
     triples: Any,
     negatives: Tensor,
     side: Side,
-    loss: NegativeLoss,
+    loss: NegativesFormula,
     *,
     sparse: bool = False,
 ) -> NegativeTerms:
@@ -99,7 +99,7 @@ def sampled_negatives(
     ----------
     model, triples, negatives, side, sparse
         As of :func:`sampled_scores`.
-    loss : NegativeLoss
+    loss : NegativesFormula
 
     Returns
     -------
@@ -126,19 +126,12 @@ def _read(
 ) -> "tuple[Any, Any, Sample, TableReader]":
     """The arguments of :func:`scores_of`, checked."""
     check_model(model)
-    hrt = as_triples_tensor(
-        triples,
-        num_entities=model.num_entities,
-        num_relations=model.num_relations,
-        forces_ids=not checks_values(),
-    )
     has_table = isinstance(getattr(model, "entity", None), Tensor)
     table = model.entity if has_table else candidates_at(model, checked(side), None).table
-    check_negatives(negatives, len(hrt), table)
+    anchors, relations, targets = asked_triples(model, triples, side, table).complete()
+    check_negatives(negatives, len(targets), table)
     if mask is not None:
-        check_taking_part(mask, negatives, (len(hrt), negatives.shape[-1]))
-    heads, relations, tails = hrt.to(table.device).T
-    anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
+        check_taking_part(mask, negatives, (len(targets), negatives.shape[-1]))
     reader = TableReader(sparse)
     is_read = is_nested(model) and not get_score(model.score).is_rscf
     if is_read and not (sparse and has_table and _are_columns(model, side)):
@@ -329,20 +322,21 @@ def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: TableReader
 
 
 def negatives_of_sample(
-    anchor_model: Any, model: Any, sample: Sample, reader: TableReader, loss: NegativeLoss
+    anchor_model: Any, model: Any, sample: Sample, reader: TableReader, loss: NegativesFormula
 ) -> NegativeTerms:
     """What the negatives of a sample without crops add to a loss; see :func:`scores_of`."""
     queries = queries_at(anchor_model, sample.anchors, sample.relations, sample.side, None)
     candidates = with_gamma(candidates_at(model, sample.side, None), model, queries.dtype)
-    is_pool = sample.negatives.ndim == 1
-    if not (reader.fuses and fuses_negatives(queries, candidates.bias, sample.negatives)):
+    is_pool, kernel = sample.negatives.ndim == 1, loss.fused()
+    fuses = reader.fuses and fuses_negatives(queries, candidates.bias, sample.negatives)
+    if kernel is None or not fuses:
         score = _pool_scores if is_pool else _row_scores
         scores = score(queries, candidates, sample, model.score, None, reader)
-        return negatives_of(loss, *scores)
+        return loss.terms(*scores)
     fused = _pool_negatives if is_pool else _row_negatives
-    positive, rows, masses = fused(queries, candidates, sample, model.score, loss, reader)
+    positive, rows, masses = fused(queries, candidates, sample, model.score, kernel, reader)
     count: Tensor | int = len(queries) * sample.negatives.shape[-1]
-    if loss.mask is not None and loss.formula != "nssa":
+    if loss.mask is not None and loss.mean_over != "rows":
         count = masses.sum()
     return NegativeTerms(positive, rows, count)
 
@@ -423,13 +417,6 @@ def _named_by_id(name: str, candidates: Candidates, ids: Tensor) -> Iterator[Non
     except NonFiniteError:
         check_rows(name, candidates.table, ids)
         raise
-
-
-def checked(side: Side) -> Side:
-    """The side, if it is one."""
-    if side not in SIDES:
-        raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
-    return side
 
 
 def check_negatives(negatives: Tensor, batch: int, table: Tensor) -> None:

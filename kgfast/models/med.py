@@ -46,7 +46,7 @@ class MED(Wrapper):
     loss_weight : {"exp", "sigmoid"}
         ``exp(w3 d_i / d_n)`` (the paper) or ``sigmoid(w3 (d_i / d_n - 1/2))``.
     positive_weight : {"softmax", "inverse"}
-        How the next smaller sub-model weighs positives; :func:`kgfast.losses.med_loss`.
+        How the next smaller sub-model weighs positives; :func:`kgfast.losses.med_of_scores`.
     scales : sequence of float
         Where ``w1``, ``w2`` and ``w3`` start: how much the weights of positives, of negatives and
         of sub-models differ. At 0 all are equal.

@@ -7,7 +7,6 @@ registered with ``torch.library``, so that it works under ``torch.compile``.
 
 from kgfast.ops.adagrad import adagrad, serves_adagrad
 from kgfast.ops.adversarial import adversarial_rows, serves_adversarial
-from kgfast.ops.bce_total import bce_total
 from kgfast.ops.checks import (
     TABLE_DTYPES,
     check_device,
@@ -23,6 +22,7 @@ from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_adam import row_adam, serves_row_adam
 from kgfast.ops.scores import indexed_scores, pairwise_scores
 from kgfast.ops.topk import topk
+from kgfast.ops.totals import bce_total, cross_entropy_total
 from kgfast.ops.unchecked import unchecked
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "check_unique",
     "cores_for_kernels",
     "cross_entropy",
+    "cross_entropy_total",
     "indexed_scores",
     "no_autocast",
     "pairwise_scores",

@@ -75,6 +75,15 @@ def refuse_forward_mode(name: str, *tensors: Tensor | None) -> None:
             )
 
 
+def has_gradients(*tensors: Tensor | None) -> bool:
+    """Return whether a backward may follow, and no transform of torch makes it."""
+    if not torch.is_grad_enabled():
+        return False
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return False
+    return any(it is not None and it.requires_grad for it in tensors)
+
+
 def empty_scores(queries: Tensor, shape: Sequence[int], dims: Sequence[int] | None) -> Tensor:
     """Room for scores: float64 for float64 queries, else float32."""
     shape = tuple(shape) if dims is None else (len(dims), *shape)

@@ -1,4 +1,4 @@
-"""Losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
+"""Row losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from kgfast.kernels.labels import Ahead, CrossEntropyBackward, Labels, LossGradients, LossNeed
+from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossGradients, LossNeed
 from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
@@ -19,7 +19,6 @@ from kgfast.ops.checks import (
     check_operands,
     check_precision,
 )
-from kgfast.ops.dispatch import get_backend
 from kgfast.ops.registry import operator
 
 _DIFFERENTIABLE = ("queries", "candidates", "bias")
@@ -116,7 +115,6 @@ def cross_entropy(
     targets: Tensor,
     label_smoothing: float,
     score: str,
-    divisor: float | None = None,
     *,
     precision: str = "float32",
 ) -> Tensor:
@@ -136,10 +134,6 @@ def cross_entropy(
         ``[B]`` int64 in ``0 .. N-1``.
     label_smoothing : float
         In ``[0, 1)``.
-    divisor : float, optional
-        What the sum of the rows will be divided by, where that is all that becomes of them: B makes
-        a mean. Gradients of that may be made with the rows, of scores that are swept once, and held
-        until the backward. Those of anything else are right, too, but take longer.
 
     Returns
     -------
@@ -163,24 +157,19 @@ def cross_entropy(
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
     check_rounded(precision, queries, score)
-    if divisor is not None:
-        check_divisor(divisor)
-        divisor = float(divisor)
     tensors = queries, candidates, bias
     options = targets, float(label_smoothing), score, precision, common.chosen_backend(queries)
-    needs = torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or not needs:
+    if torch.compiler.is_compiling() or not common.has_gradients(*tensors):
         result: tuple[Tensor, Tensor] = torch.ops.kgfast.cross_entropy(*tensors, *options)
         return result[0]
-    rows: Tensor = _CrossEntropy.apply(*tensors, options, divisor)  # type: ignore[no-untyped-call]
+    rows: Tensor = _KeptScores.apply(*tensors, options)  # type: ignore[no-untyped-call]
     return rows
 
 
-class _CrossEntropy(Function):
-    """The operator, whose scores or gradients a backend may keep for the first backward.
+class _KeptScores(Function):
+    """The operator, whose scores a backend may keep for the first backward, which overwrites them.
 
-    That overwrites them, or gives them away; a second one through a graph that was retained scores
-    again, as does one of other gradients than those that were made.
+    A second one through a graph that was retained scores again.
     """
 
     @staticmethod
@@ -190,46 +179,33 @@ class _CrossEntropy(Function):
         candidates: Tensor,
         bias: Tensor | None,
         options: tuple[Any, ...],
-        divisor: float | None,
     ) -> Tensor:
         targets, smoothing, score, precision, backend = options
         operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-        ahead = None if divisor is None else Ahead(divisor, LossNeed(*ctx.needs_input_grad[:3]))
-        made = run.cross_entropy(
-            operands, targets.contiguous(), smoothing, backend=backend, keep=True, ahead=ahead
-        )
+        given = operands, targets.contiguous(), smoothing
+        made = run.cross_entropy(*given, backend=backend, keep=True)
         ctx.save_for_backward(made.logsumexp, queries, candidates, bias, targets)
-        ctx.facts, ctx.scores = (smoothing, score, precision, backend), made.scores
-        ctx.gradients, ctx.divisor = made.gradients, divisor
+        ctx.facts, ctx.scores = options[1:], made.scores
         return made.rows
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor) -> tuple[Tensor | None, ...]:
         logsumexp, queries, candidates, bias, targets = ctx.saved_tensors
         smoothing, score, precision, backend = ctx.facts
-        need = ctx.needs_input_grad[:3]
-        scores, ctx.scores = ctx.scores, None
-        ahead, ctx.gradients = ctx.gradients, None
-        if torch.is_grad_enabled() or type(grad_rows) is not Tensor:
-            # create_graph, where the operator refuses a second derivative, or a transform of torch
+        need, scores, ctx.scores = ctx.needs_input_grad[:3], ctx.scores, None
+        if scores is None or torch.is_grad_enabled() or type(grad_rows) is not Tensor:
             gradients = torch.ops.kgfast.cross_entropy_backward(
                 grad_rows, *ctx.saved_tensors, *ctx.facts, need
             )
         else:
             operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-            if ahead is not None and bool((grad_rows == grad_rows[0]).all()):
-                made = ahead
-                factor = grad_rows[0] / (torch.ones_like(grad_rows[0]) / ctx.divisor)
-                get_backend(backend).losses.scale([it for it in made if it is not None], factor)
-            else:
-                made_of = CrossEntropyBackward(
-                    grad_rows, logsumexp, targets.contiguous(), smoothing, scores
-                )
-                asked = LossNeed(*need)
-                made = run.cross_entropy_gradients(operands, made_of, asked, backend=backend)
+            made_of = CrossEntropyBackward(
+                grad_rows, logsumexp, targets.contiguous(), smoothing, scores
+            )
+            made = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
             gradients = as_outputs(made, operands)
         needed = zip(gradients, need, strict=True)
-        return *(it if is_needed else None for it, is_needed in needed), None, None
+        return *(it if is_needed else None for it, is_needed in needed), None
 
 
 def check_labels(
@@ -245,13 +221,6 @@ def check_labels(
     check_index("positive_indices", positive_indices, (None,), candidates)
     for name, value in (("label_a", label_a), ("label_c", label_c)):
         check_bounded(name, value)
-
-
-def check_divisor(divisor: float) -> None:
-    """That a sum can be divided by it."""
-    check_bounded("divisor", divisor)
-    if divisor <= 0:
-        raise ValueError(f"divisor must be positive; got {divisor}")
 
 
 def check_smoothing(label_smoothing: float) -> None:

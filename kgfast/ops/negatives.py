@@ -1,6 +1,6 @@
 """Losses of sampled negatives, where a backend reduces them as scores arise.
 
-Elsewhere they are formulas of scores (:mod:`kgfast.losses.formulas`), which are the specification.
+Elsewhere they are formulas of scores (:mod:`kgfast.losses.formula`), which are the specification.
 """
 
 from collections.abc import Callable, Sequence

@@ -64,6 +64,7 @@ __all__ = [
     "checks_for",
     "cross_entropy",
     "cross_entropy_gradients",
+    "cross_entropy_total",
     "negative_gradients",
     "negative_rows",
     "operands_of",
@@ -338,7 +339,8 @@ def cross_entropy(
 ) -> CrossEntropyRows:
     """The contract of :func:`kgfast.ops.cross_entropy`.
 
-    ``keep``: gradients will be asked for; ``ahead``: those, where the backend likes to make them.
+    ``keep``: gradients will be asked for, and a backend may keep scores for them where these are
+    few; ``ahead``: those gradients, where it likes to make them at once.
     """
 
     def check_targets() -> None:
@@ -350,6 +352,28 @@ def cross_entropy(
     with _serving(operands, backend) as chosen:
         given = operands, targets, label_smoothing, checks
         return _losses(chosen, operands).cross_entropy(*given, keep=keep, ahead=ahead)
+
+
+def cross_entropy_total(
+    operands: Operands,
+    targets: Tensor,
+    label_smoothing: float,
+    divisor: float,
+    need: LossNeed,
+    *,
+    backend: str | None = None,
+) -> tuple[Tensor, LossGradients]:
+    """The sum of :func:`cross_entropy`, divided, and its gradients."""
+    given = operands, targets, label_smoothing
+    made = cross_entropy(*given, backend=backend, keep=True, ahead=Ahead(divisor, need))
+    gradients = made.gradients
+    if gradients is None:
+        grad_rows = torch.ones_like(made.rows) / divisor
+        made_of = CrossEntropyBackward(
+            grad_rows, made.logsumexp, targets, label_smoothing, made.scores
+        )
+        gradients = cross_entropy_gradients(operands, made_of, need, backend=backend)
+    return made.rows.sum() / divisor, gradients
 
 
 def cross_entropy_gradients(

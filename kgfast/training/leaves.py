@@ -16,7 +16,7 @@ from kgfast import ops
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.losses.formulas import NegativeTerms
+from kgfast.losses.formula import NegativesFormula, NegativeTerms
 from kgfast.losses.sampled import (
     Sample,
     TableReader,
@@ -175,7 +175,7 @@ def sample_scores(
 
 
 def sample_negatives(
-    leaves: Leaves, batch: Batch, negatives: Tensor, loss: NegativeLoss, *, takes_rows: bool
+    leaves: Leaves, batch: Batch, negatives: Tensor, loss: NegativesFormula, *, takes_rows: bool
 ) -> tuple[NegativeTerms, list[Tensor]]:
     """Score a batch, and reduce the scores of its negatives by a loss.
 
@@ -183,7 +183,7 @@ def sample_negatives(
     ----------
     leaves, batch, negatives, takes_rows
         As of :func:`sample_scores`.
-    loss : NegativeLoss
+    loss : NegativesFormula
 
     Returns
     -------

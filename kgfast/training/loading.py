@@ -12,7 +12,7 @@ from torch import Tensor
 from kgfast.datasets import Dataset
 from kgfast.eval import Ranks
 from kgfast.graph import Vocabulary
-from kgfast.losses.formulas import smoothed_labels
+from kgfast.losses import LOSSES, EntitiesFormula
 from kgfast.models import SIDES, Model, Side
 from kgfast.text import escaped
 from kgfast.training.build import build_model, device_of, load_dataset, ranks_of
@@ -71,11 +71,10 @@ class LoadedRun:
             float64 of the same shape, NaN where a score is.
         """
         loss = self.config.loss
-        if loss.name != "bce":
+        formula = LOSSES[loss.name].formula(**loss.hyperparameters())
+        if not isinstance(formula, EntitiesFormula) or formula.is_softmax:
             return None
-        scale, shift = smoothed_labels(
-            loss.label_smoothing, loss.smoothing_style, self.model.num_entities
-        )
+        scale, shift = formula.labels(self.model.num_entities)
         margin = float(getattr(self.model, "gamma", 0.0))
         return (((scores.double() + margin).sigmoid() - shift) / scale).clamp(0.0, 1.0)
 

@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 from kgfast import losses
 from kgfast.graph import KnownTriples
-from kgfast.kernels.negatives import NegativeLoss
-from kgfast.losses import med_of
-from kgfast.losses.functional import Precision
+from kgfast.losses import LOSSES, NegativesFormula
 from kgfast.models import MED
 from kgfast.models.base import SIDES, Candidates, Model, Side
 from kgfast.models.wrapper import unwrapped
@@ -43,6 +41,7 @@ class Objective:
 
     def __init__(self, config: Config) -> None:
         self._loss = config.loss
+        self._options = config.loss.hyperparameters()
         penalised = config.regularizer.name != "none"
         self._regularizer = Regularizer(config.regularizer) if penalised else None
         self._takes_rows = penalised or config.loss.relation_weight > 0
@@ -92,7 +91,10 @@ class NegativeSampling(Objective):
         self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
         super().__init__(config)
-        data, self._seed = config.data, config.seed
+        formula = LOSSES[config.loss.name].formula
+        assert issubclass(formula, NegativesFormula)
+        self._formula, self._seed = formula, config.seed
+        data = config.data
         weights = losses.subsampling_weights(hrt) if data.subsampling else None
         self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights, sides)
         self.negatives = Negatives(
@@ -113,22 +115,14 @@ class NegativeSampling(Objective):
             dims = model.draw(mix(self._seed, batch.number, Stream.SUBMODELS))
         if isinstance(model, MED) and dims is not None:
             scores = sample_scores(leaves, batch, ids, dims, takes_rows=self._takes_rows)
-            loss, rows = med_of(model, scores.positive, scores.negative, dims, mask), scores.rows
+            given = scores.positive, scores.negative
+            loss, rows = losses.med_of_submodels(model, *given, dims, mask), scores.rows
         else:
-            of_negatives = self._of_negatives(mask)
-            made, rows = sample_negatives(
-                leaves, batch, ids, of_negatives, takes_rows=self._takes_rows
-            )
-            weights = batch.weights if of_negatives.formula == "nssa" else None
-            loss = losses.formulas.reduced(of_negatives, made, weights, "mean")
+            formula = self._formula(mask=mask, **self._options)
+            made, rows = sample_negatives(leaves, batch, ids, formula, takes_rows=self._takes_rows)
+            weights = batch.weights if formula.takes_weights else None
+            loss = formula.reduced(made, weights, "mean")
         return self._with_others(loss, model, batch, *rows) if rows else loss
-
-    def _of_negatives(self, mask: Tensor | None) -> NegativeLoss:
-        if self._loss.name == "nssa":
-            return NegativeLoss("nssa", self._loss.alpha, mask)
-        if self._loss.name == "margin":
-            return NegativeLoss("margin", self._loss.margin, mask)
-        return NegativeLoss("logistic", mask=mask)
 
 
 class _AllEntities(Objective):
@@ -138,33 +132,14 @@ class _AllEntities(Objective):
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config)
-        self._precision: Precision = config.loss.precision
-        if self._precision == "bf16" and not has_bf16_losses(device):
+        self._function = LOSSES[config.loss.name].function
+        if config.loss.precision == "bf16" and not has_bf16_losses(device):
             warnings.warn(
                 f"loss.precision: no bf16 products for tensors on {device} here; training goes on "
                 f"in float32",
                 stacklevel=2,
             )
-            self._precision = "float32"
-
-    def _bce(
-        self,
-        model: Any,
-        anchors: Tensor,
-        relations: Tensor,
-        positives: Tensor | tuple[Tensor, Tensor],
-        side: Side,
-    ) -> Tensor:
-        return losses.bce(
-            model,
-            anchors,
-            relations,
-            positives,
-            side=side,
-            label_smoothing=self._loss.label_smoothing,
-            smoothing_style=self._loss.smoothing_style,
-            precision=self._precision,
-        )
+            self._options["precision"] = "float32"
 
 
 class OneVsAll(_AllEntities):
@@ -184,16 +159,8 @@ class OneVsAll(_AllEntities):
         model, anchors = _Gathered.of(leaves, asked)
 
         def mean(model: Any, rows: slice) -> Tensor:
-            of_rows = anchors[rows], relations[rows], targets[rows]
-            if self._loss.name != "cross_entropy":
-                return self._bce(model, *of_rows, side)
-            return losses.cross_entropy(
-                model,
-                *of_rows,
-                side=side,
-                label_smoothing=self._loss.label_smoothing,
-                precision=self._precision,
-            )
+            queries = anchors[rows], relations[rows]
+            return self._function(model, queries, targets[rows], side=side, **self._options)
 
         loss = leaves.over_all(model, anchors, asked, mean)
         if not self._takes_rows:
@@ -219,7 +186,8 @@ class KvsAll(_AllEntities):
 
         def mean(model: Any, rows: slice) -> Tensor:
             positives = self._known.exclude(batch.anchors[rows], batch.relations[rows], batch.side)
-            return self._bce(model, anchors[rows], asked.relations[rows], positives, asked.side)
+            queries = anchors[rows], asked.relations[rows]
+            return self._function(model, queries, positives, side=asked.side, **self._options)
 
         loss = leaves.over_all(model, anchors, asked, mean)
         if not self._takes_rows:

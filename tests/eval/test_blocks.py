@@ -297,4 +297,4 @@ def test_bad_input_is_named(name):
 
 def test_a_loss_has_no_use_for_it():
     with pytest.raises(TypeError, match=r"model must have score, queries, candidates; BlockScorer"):
-        kgfast.losses.bce(make(), torch.tensor([0]), torch.tensor([0]), torch.tensor([1]))
+        kgfast.losses.bce(make(), [(0, 0, 1)])

@@ -46,8 +46,8 @@ class Whole(Own):
 CALLS = {
     "rank": lambda model: kgfast.rank(model, TRIPLES),
     "topk": lambda model: kgfast.topk(model, heads=[0, 1], relations=0, k=2),
-    "bce": lambda model: losses.bce(model, *TRIPLES.T),
-    "cross_entropy": lambda model: losses.cross_entropy(model, *TRIPLES.T),
+    "bce": lambda model: losses.bce(model, TRIPLES),
+    "cross_entropy": lambda model: losses.cross_entropy(model, TRIPLES),
     "nssa": lambda model: losses.nssa(model, TRIPLES, torch.tensor([[0, 1]] * 3)),
     "shared": lambda model: losses.nssa(model, TRIPLES, torch.tensor([0, 1])),
     "cropped": lambda model: losses.sampled_scores(
@@ -86,7 +86,7 @@ def test_what_queries_do_to_their_ids_changes_nothing():
     one, other = (kgfast.topk(it, heads=heads, relations=relations, k=3) for it in (own, careless))
     assert torch.equal(one.ids, other.ids)
     for loss in (losses.bce, losses.cross_entropy):
-        assert torch.equal(*(loss(it, heads, relations, tails) for it in (own, careless)))
+        assert torch.equal(*(loss(it, (heads, relations), tails) for it in (own, careless)))
     for name in ("nssa", "shared"):
         assert torch.equal(CALLS[name](own), CALLS[name](careless))
     assert torch.equal(TRIPLES, before)

@@ -40,7 +40,7 @@ def lacks() -> str:
 
 
 def losses(case: Case) -> None:
-    """``ops.bce``, ``ops.bce_total`` and ``ops.cross_entropy``."""
+    """``ops.bce``, ``ops.cross_entropy`` and their totals."""
     backend = "reference" if case.chance(0.1) else "cpu"
     operands = _operands(case, _NUMBERS[backend])
     loss = _loss(case, operands)
@@ -112,8 +112,10 @@ def _loss(case: Case, operands: Operands) -> _Loss:
         case.note(smoothing=smoothing, total=total)
 
         def cross_entropy(*tensors: Tensor) -> Tensor:
-            made = ops.cross_entropy(*tensors, indices, smoothing, "dot", total, **options)
-            return made if total is None else made.sum() / total
+            given = *tensors, indices, smoothing, "dot"
+            if total is not None:
+                return ops.cross_entropy_total(*given, total, **options)
+            return ops.cross_entropy(*given, **options)
 
         asked = Asked(name, positives, 1 - smoothing, smoothing / rows)
         return _Loss(cross_entropy, asked, total, name)
@@ -147,12 +149,12 @@ def _check(
     kept = slice(None)
     if whole is not None and bool(whole.isinf().any()):
         kept = whole.isfinite()
-    # Gradients of a total of bce that are made with it are scaled by what comes in.
+    # Gradients of a total that are made with it are scaled by what comes in.
     of_rows, factor = grad, 1.0
     if loss.divisor is not None:
         of_rows, factor = torch.full((len(queries),), 1 / loss.divisor), float(grad)
         is_half = any(it is not None and it.dtype in _HALVES for it in (table, bias))
-        if loss.name == "cross_entropy" or is_half:
+        if is_half:
             of_rows, factor = of_rows * factor, 1.0
     asked = loss.asked._replace(positives=loss.asked.positives[:, kept])
     right = expected(asked, queries, table[kept], None if whole is None else whole[kept], of_rows)

@@ -74,10 +74,11 @@ class Recorded:
     def tails(self, pairs: Sequence[tuple[int, int]]) -> exact.Floats:
         """The canonical scores of all tails of heads and relations at full width, ``[B, N]``."""
         missing = [pair for pair in pairs if (*pair, "tail", None) not in self._queries]
-        if missing:  # pruned before it was asked
-            heads, relations = (torch.tensor(column) for column in zip(*missing, strict=True))
-            self.queries(heads, relations, "tail")
-        held = self._real_candidates("tail")
+        with torch.no_grad():  # as the call had it: RSCF makes others where they train
+            if missing:  # pruned before it was asked
+                heads, relations = (torch.tensor(it) for it in zip(*missing, strict=True))
+                self.queries(heads, relations, "tail")
+            held = self._real_candidates("tail")
         rows = torch.stack([self._queries[*pair, "tail", None] for pair in pairs])
         base, score = self.drawn.base, self.drawn.model.score
         return exact.scores(rows, base.entity, score, held.bias, held.factor)

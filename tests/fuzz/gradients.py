@@ -38,11 +38,11 @@ def indexed(case: Case) -> None:
 
 
 def losses(case: Case) -> None:
-    """``ops.bce``, ``ops.bce_total`` and ``ops.cross_entropy``."""
+    """``ops.bce``, ``ops.cross_entropy`` and their totals."""
     operands = _differentiable(case, LOSS_SCORES)
     if not len(operands.table):
         return
-    name = case.choice(("bce", "bce_total", "cross_entropy"))
+    name = case.choice(("bce", "bce_total", "cross_entropy", "cross_entropy_total"))
     case.note(loss=name)
     with anywhere(case):
         call, formula = _loss(case, operands, name)
@@ -117,8 +117,9 @@ def adagrad(case: Case) -> None:
 def in_state(case: Case) -> None:
     """Scores and losses are the same under every global state of torch."""
     name = case.choice(STATES)
-    kind = case.choice(("pairwise", "indexed", "bce", "bce_total", "cross_entropy"))
-    is_loss = kind not in ("pairwise", "indexed")
+    losses = "bce", "bce_total", "cross_entropy", "cross_entropy_total"
+    kind = case.choice(("pairwise", "indexed", *losses))
+    is_loss = kind in losses
     operands = _differentiable(case, LOSS_SCORES if is_loss else None)
     case.note(state=name, operator=kind)
     if not len(operands.table):
@@ -215,23 +216,24 @@ def _loss(case: Case, operands: Operands, name: str) -> tuple[Any, Any]:
     def scores(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
         return dense.scores(queries[:, None], table[None], score, bias)
 
-    if name == "cross_entropy":
+    divisor = case.choice((1.0, 7.5)) if name.endswith("_total") else 0.0
+    if name.startswith("cross_entropy"):
         targets, smoothing = case.ids(rows, batch), case.choice((0.0, 0.1, 0.9))
-        total = case.choice((None, None, 1.0, 7.5))
 
         def call(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
-            made = ops.cross_entropy(queries, table, bias, targets, smoothing, score, total)
-            return made if total is None else made.sum() / total
+            given = queries, table, bias, targets, smoothing, score
+            if divisor:
+                return ops.cross_entropy_total(*given, divisor)
+            return ops.cross_entropy(*given)
 
         def of_scores(found: Tensor) -> Tensor:
             made = dense.cross_entropy_rows(found, targets, smoothing)
-            return made if total is None else made.sum() / total
+            return made.sum() / divisor if divisor else made
 
         return call, dense.OfScores(scores, of_scores)
     indptr, indices, positives = csr(case, batch, rows, least=1)
     a, c = case.choice(((1.0, 0.0), (0.9, 0.01), (-0.5, 0.3)))
     labels = indptr, indices, a, c, score
-    divisor = case.choice((1.0, 7.5)) if name == "bce_total" else 0.0
 
     def call_bce(queries: Tensor, table: Tensor, bias: Any) -> Tensor:
         if divisor:

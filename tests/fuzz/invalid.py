@@ -68,8 +68,7 @@ def _operands(case: Case, name: str) -> Arguments:
     elif name in ("bce", "bce_total"):
         given |= {"positive_indptr": csr[0], "positive_indices": csr[1]}
         given |= {"label_a": 1.0, "label_c": 0.0}
-        given |= {"divisor": 2.0} if name == "bce_total" else {}
-    elif name == "cross_entropy":
+    elif name in ("cross_entropy", "cross_entropy_total"):
         given |= {"targets": targets, "label_smoothing": 0.1}
     elif name == "adversarial_rows":
         given = {"scores": torch.randn(4, 5), "alpha": 1.0}
@@ -81,6 +80,8 @@ def _operands(case: Case, name: str) -> Arguments:
             "betas": (0.9, 0.999),
             "step": 1,
         }
+    if name.endswith("_total"):
+        given |= {"divisor": 2.0}
     return given
 
 
@@ -96,6 +97,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "bce": ops.bce,
     "bce_total": ops.bce_total,
     "cross_entropy": ops.cross_entropy,
+    "cross_entropy_total": ops.cross_entropy_total,
     "adversarial_rows": ops.adversarial_rows,
     "row_adam": _row_adam,
 }

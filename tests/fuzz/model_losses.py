@@ -59,7 +59,8 @@ def sampled(case: Case) -> None:
         return formula(*found[0], mask, reduction)
 
     with anywhere(case):
-        loss = getattr(kgfast.losses, name)(model, hrt, negatives, **given)
+        triples = hrt if case.chance(0.5) else tuple(hrt.T if side == "tail" else hrt.flip(1).T)
+        loss = getattr(kgfast.losses, name)(model, triples, negatives, **given)
     _compare(name, drawn, loss, definition, (scores, cancelling))
 
 
@@ -96,10 +97,9 @@ def whole(case: Case) -> None:
     if drawn.name == "conve":
         model.eval()
     with anywhere(case):
-        loss = getattr(kgfast.losses, name)(
-            model, anchors, hrt[:, 1], targets, side=side, label_smoothing=smoothing,
-            reduction=reduction,
-        )  # fmt: skip
+        given = (hrt,) if case.chance(0.5) else ((anchors, hrt[:, 1]), targets)
+        options = {"side": side, "label_smoothing": smoothing, "reduction": reduction}
+        loss = getattr(kgfast.losses, name)(model, *given, **options)
     _compare(name, drawn, loss, definition)
 
 

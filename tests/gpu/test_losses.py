@@ -84,17 +84,17 @@ def test_indexed(score, sparse):
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("loss", ["bce", "bce_total", "cross_entropy"])
+@pytest.mark.parametrize("loss", ["bce", "bce_total", "cross_entropy", "cross_entropy_total"])
 def test_losses(score, loss):
     queries, table = make(score, 100, 14_541, 50)
     bias = torch.randn(len(table), device="cuda", requires_grad=True)
     indptr, indices = positives(100, len(table))
 
     def run(q, c, b, device="cuda"):
-        if loss != "cross_entropy":
+        if loss.startswith("bce"):
             index = indptr.to(device), indices.to(device)
             return getattr(ops, loss)(q, c, b, *index, 0.9, 1e-5, score)
-        return ops.cross_entropy(q, c, b, indices[:100].to(device), 0.1, score)
+        return getattr(ops, loss)(q, c, b, indices[:100].to(device), 0.1, score)
 
     found = gradients(lambda: run(queries, table, bias), queries, table, bias)
     again = gradients(lambda: run(queries, table, bias), queries, table, bias)
@@ -104,7 +104,7 @@ def test_losses(score, loss):
         close(a, b, 1e-4)  # a score of -90 errs by 5e-5, and its exponential by as much of itself
 
 
-@pytest.mark.parametrize("loss", ["bce", "bce_total", "cross_entropy"])
+@pytest.mark.parametrize("loss", ["bce", "bce_total", "cross_entropy", "cross_entropy_total"])
 @pytest.mark.parametrize("masked", [0, 2_500])
 def test_a_mask_costs_no_wait(loss, masked):
     queries, table = make("rotate", 100, 5_000, 20)
@@ -112,7 +112,7 @@ def test_a_mask_costs_no_wait(loss, masked):
     bias[:masked] = -torch.inf
     targets = 2_500 + torch.arange(100, device="cuda")
     labels = (targets, 0.0)
-    if loss != "cross_entropy":
+    if loss.startswith("bce"):
         labels = (torch.arange(101, device="cuda"), targets, 1.0, 0.0)
     run = lambda: getattr(ops, loss)(queries, table, bias, *labels, "rotate")  # noqa: E731
     run()  # compiles

@@ -3,13 +3,11 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from kgfast.kernels import cpu
+from support.copies import python, write
 from support.paths import ROOT
 
 COPIED = ("benchmarks", "configs", "kernels", "kgfast", "tests", "tools")
@@ -143,25 +141,3 @@ def test_a_score_that_was_added_is_served_by_every_backend(tmp_path):
     env |= {"PYTHONPATH": str(tmp_path / "lib"), "TRITON_INTERPRET": "1"}
     command = ["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]  # -P: not the copy's sources
     python(tmp_path, env, *command, "-k", "fourth", *RUN)
-
-
-def write(path: Path, edits: dict[str, str]) -> None:
-    """Write after each of what stands in a file what belongs there."""
-    text = path.read_text()
-    for place, addition in edits.items():
-        assert text.count(place) == 1, f"{path.name}: {place}"
-        text = text.replace(place, place + addition)
-    path.write_text(text)
-
-
-def python(folder: Path, env: dict[str, str], *arguments: str) -> None:
-    """Run Python in a folder, and show what it says where it fails."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]

@@ -6,12 +6,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kgfast.losses import formulas
+from kgfast import losses
 from support.loss_models import B, K, random_scores
 
 
 def log_sigmoid(x: float) -> float:
     return -math.log1p(math.exp(-x))
+
+
+# Each loss in plain arithmetic.
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
@@ -26,22 +29,23 @@ def test_nssa_is_the_official_form(alpha):
         of_positives -= weights[b].item() * log_sigmoid(positive[b].item())
         of_negatives -= weights[b].item() * inner
     expected = (of_positives + of_negatives) / weights.sum().item() / 2
-    got = formulas.nssa(positive, negative, alpha=alpha, weights=weights)
+    formula = losses.NSSAFormula(alpha=alpha)
+    got = formula.of_scores(positive, negative, weights)
     assert got.item() == pytest.approx(expected, rel=1e-12)
-    rows = formulas.nssa(positive, negative, alpha=alpha, weights=weights, reduction="none")
-    total = formulas.nssa(positive, negative, alpha=alpha, weights=weights, reduction="sum")
+    rows = formula.of_scores(positive, negative, weights, reduction="none")
+    total = formula.of_scores(positive, negative, weights, reduction="sum")
     assert rows.shape == (B,)
     assert total.item() == pytest.approx(rows.sum().item())
     assert total.item() == pytest.approx(expected * weights.sum().item())
-    plain = formulas.nssa(positive, negative, alpha=alpha)
+    plain = formula.of_scores(positive, negative)
     assert plain.item() == pytest.approx(
-        formulas.nssa(positive, negative, alpha=alpha, weights=torch.ones(B)).item()
+        formula.of_scores(positive, negative, torch.ones(B)).item()
     )
 
 
 def test_no_gradient_flows_through_the_weights_of_nssa():
     positive, negative = (it.requires_grad_() for it in random_scores())
-    formulas.nssa(positive, negative, alpha=2.0, reduction="sum").backward()
+    losses.NSSAFormula(alpha=2.0).of_scores(positive, negative, reduction="sum").backward()
     share = (2.0 * negative).softmax(-1)
     torch.testing.assert_close(negative.grad, share * negative.sigmoid() / 2)
     torch.testing.assert_close(positive.grad, (positive.sigmoid() - 1) / 2)
@@ -57,9 +61,9 @@ def test_margin_is_torch_margin_ranking():
             margin=1.5,
             reduction=reduction,
         )
-        got = formulas.margin(positive, negative, margin=1.5, reduction=reduction)
+        got = losses.MarginFormula(margin=1.5).of_scores(positive, negative, reduction=reduction)
         assert got.item() == pytest.approx(expected.item())
-    rows = formulas.margin(positive, negative, margin=1.5, reduction="none")
+    rows = losses.MarginFormula(margin=1.5).of_scores(positive, negative, reduction="none")
     assert rows.sum().item() == pytest.approx(expected.item())
 
 
@@ -67,15 +71,16 @@ def test_logistic_is_the_softplus_form():
     positive, negative = random_scores()
     terms = [math.log1p(math.exp(-s)) for s in positive.tolist()]
     terms += [math.log1p(math.exp(s)) for s in negative.flatten().tolist()]
-    assert formulas.logistic(positive, negative, reduction="sum").item() == pytest.approx(
-        sum(terms)
-    )
-    assert formulas.logistic(positive, negative).item() == pytest.approx(sum(terms) / len(terms))
-    rows = formulas.logistic(positive, negative, reduction="none")
+    formula = losses.LogisticFormula()
+    total = formula.of_scores(positive, negative, reduction="sum")
+    assert total.item() == pytest.approx(sum(terms))
+    assert formula.of_scores(positive, negative).item() == pytest.approx(sum(terms) / len(terms))
+    rows = formula.of_scores(positive, negative, reduction="none")
     assert rows.sum().item() == pytest.approx(sum(terms))
 
 
-FORMULAS = pytest.mark.parametrize("formula", [formulas.nssa, formulas.margin, formulas.logistic])
+OF_NEGATIVES = [it.formula for it in losses.LOSSES.values() if it.formula.over == "negatives"]
+FORMULAS = pytest.mark.parametrize("formula", OF_NEGATIVES)
 
 
 @FORMULAS
@@ -84,15 +89,15 @@ def test_masked_negatives_take_no_part(formula):
     keep = [0, 2]
     mask = torch.zeros(B, K, dtype=torch.bool)
     mask[:, keep] = True
-    expected = formula(positive, negative[:, keep])
-    assert formula(positive, negative, mask=mask).item() == pytest.approx(expected.item())
+    expected = formula().of_scores(positive, negative[:, keep])
+    assert formula(mask=mask).of_scores(positive, negative).item() == pytest.approx(expected.item())
     negative = negative.masked_fill(~mask, 1e3).requires_grad_()
-    formula(positive, negative, mask=mask).backward()
+    formula(mask=mask).of_scores(positive, negative).backward()
     assert not negative.grad[:, [1, 3]].any()
     mask[1] = False  # a row without negatives
-    assert formula(positive, negative, mask=mask).isfinite()
+    assert formula(mask=mask).of_scores(positive, negative).isfinite()
     negative.grad = None
-    loss = formula(positive, negative, mask=torch.zeros_like(mask))
+    loss = formula(mask=torch.zeros_like(mask)).of_scores(positive, negative)
     loss.backward()
     assert loss.isfinite()
     assert not negative.grad.any()
@@ -102,20 +107,19 @@ def test_masked_negatives_take_no_part(formula):
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_leading_axes_stay(formula, reduction):
     positive, negative = random_scores(2, 3)
-    result = formula(positive, negative, reduction=reduction)
+    result = formula().of_scores(positive, negative, reduction=reduction)
     assert result.shape == ((2, 3, B) if reduction == "none" else (2, 3))
     for i in range(2):
         for j in range(3):
-            torch.testing.assert_close(
-                result[i, j], formula(positive[i, j], negative[i, j], reduction=reduction)
-            )
+            expected = formula().of_scores(positive[i, j], negative[i, j], reduction=reduction)
+            torch.testing.assert_close(result[i, j], expected)
 
 
 @FORMULAS
 def test_extreme_scores_stay_finite(formula):
     positive = torch.tensor([-1e4, 1e4], requires_grad=True)
     negative = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], requires_grad=True)
-    loss = formula(positive, negative)
+    loss = formula().of_scores(positive, negative)
     loss.backward()
     assert loss.isfinite()
     assert positive.grad.isfinite().all()

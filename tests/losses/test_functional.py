@@ -1,6 +1,9 @@
 """kgfast.losses: those of a model are the formulas of its scores, on every model."""
 
+import copy
+import inspect
 import math
+import pickle
 from collections import Counter
 
 import pytest
@@ -8,7 +11,6 @@ import torch
 from torch.nn import functional
 
 from kgfast import CP, MED, Candidates, DistMult, KnownTriples, Reciprocal, RotatE, losses
-from kgfast.losses import formulas
 from support import oracles
 from support.loss_models import MODELS, B, K, N, R, query_of, some_negatives, some_triples
 
@@ -60,8 +62,7 @@ def test_bce(name, side, style):
     for reduction, exact in (("mean", each.mean()), ("sum", each.sum()), ("none", each.sum(1))):
         got = losses.bce(
             model,
-            anchors,
-            relations,
+            (anchors, relations),
             targets,
             side=side,
             label_smoothing=eps,
@@ -86,7 +87,7 @@ def test_bce_with_several_positives(name, side):
     exact = functional.binary_cross_entropy_with_logits(
         dense_scores(model, anchors, relations, side), labels
     )
-    assert_same(model, losses.bce(model, anchors, relations, positives, side=side), exact)
+    assert_same(model, losses.bce(model, (anchors, relations), positives, side=side), exact)
 
 
 @EACH_MODEL
@@ -101,8 +102,7 @@ def test_cross_entropy(name, side, eps):
         exact = functional.cross_entropy(scores, targets, label_smoothing=eps, reduction=reduction)
         got = losses.cross_entropy(
             model,
-            anchors,
-            relations,
+            (anchors, relations),
             targets,
             side=side,
             label_smoothing=eps,
@@ -184,7 +184,7 @@ def test_a_loss_of_a_model_is_the_formula_of_its_scores(name, pool, side):
     mask = torch.ones(B, K, dtype=torch.bool)
     mask[0, 1] = False
     got = getattr(losses, name)(model, triples, negatives, side=side, mask=mask)
-    assert torch.equal(got, getattr(formulas, name)(*scores, mask=mask))
+    assert torch.equal(got, losses.LOSSES[name].formula(mask=mask).of_scores(*scores))
 
 
 def test_a_weight_of_a_loss_reaches_it():
@@ -192,7 +192,7 @@ def test_a_weight_of_a_loss_reaches_it():
     weights = losses.subsampling_weights(triples)
     scores = losses.sampled_scores(model, triples, negatives)
     got = losses.nssa(model, triples, negatives, alpha=0.3, weights=weights)
-    assert torch.equal(got, formulas.nssa(*scores, alpha=0.3, weights=weights))
+    assert torch.equal(got, losses.NSSAFormula(alpha=0.3).of_scores(*scores, weights))
 
 
 def test_subsampling_weights_are_those_of_the_official_code():
@@ -215,30 +215,60 @@ def test_labels_of_every_style():
     assert losses.smoothed_labels(0.2, "pykeen", 5) == pytest.approx((0.75, 0.05))
 
 
-MODULES = {
-    "bce": (
-        losses.BCELoss(label_smoothing=0.1, smoothing_style="conve", reduction="sum"),
-        {"label_smoothing": 0.1, "smoothing_style": "conve", "reduction": "sum"},
-    ),
-    "cross_entropy": (losses.CrossEntropyLoss(label_smoothing=0.1), {"label_smoothing": 0.1}),
-    "nssa": (losses.NSSALoss(alpha=0.5, reduction="none"), {"alpha": 0.5, "reduction": "none"}),
-    "margin": (losses.MarginLoss(margin=3.0), {"margin": 3.0}),
-    "logistic": (losses.LogisticLoss(reduction="sum"), {"reduction": "sum"}),
+OPTIONS = {
+    "bce": {"label_smoothing": 0.1, "smoothing_style": "conve", "reduction": "sum"},
+    "cross_entropy": {"label_smoothing": 0.1},
+    "nssa": {"alpha": 0.5, "reduction": "none"},
+    "margin": {"margin": 3.0},
+    "logistic": {"reduction": "sum"},
+    "med": {"sparse": True},
 }
+EACH_LOSS = pytest.mark.parametrize("name", losses.LOSSES)
 
 
-@pytest.mark.parametrize("name", MODULES)
+def batch_of(name):
+    """A model, triples, and what they are compared with."""
+    is_of_crops = losses.LOSSES[name].formula.over == "crops"
+    model = MED(RotatE.init(N, R, 6, seed=0), [2, 6]) if is_of_crops else MODELS["rotate"]()
+    is_of_all = losses.LOSSES[name].formula.over == "entities"
+    return model, some_triples(), () if is_of_all else (some_negatives(),)
+
+
+@EACH_LOSS
 @SIDES
 def test_a_module_is_its_function(name, side):
-    module, options = MODULES[name]
-    model, triples = MODELS["rotate"](), some_triples()
-    given = (triples, some_negatives())
-    if name in ("bce", "cross_entropy"):
-        given = query_of(triples, side)
-    expected = getattr(losses, name)(model, *given, side=side, **options)
-    assert torch.equal(module(model, *given, side=side), expected)
-    assert not list(module.parameters())
-    assert all(f"{key}={value!r}" in repr(module) for key, value in options.items())
+    options, (model, triples, others) = OPTIONS.get(name, {}), batch_of(name)
+    module = losses.LOSSES[name](**options)
+    assert module.function is getattr(losses, name)
+    expected = module.function(model, triples, *others, side=side, **options)
+    for one in (module, pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+        assert torch.equal(one(model, triples, *others, side=side), expected)
+        assert not list(one.parameters())
+        assert all(f"{key}={value!r}" in repr(one) for key, value in options.items())
+
+
+@EACH_LOSS
+def test_the_hyperparameters_of_a_module_are_those_of_its_function(name):
+    module = losses.LOSSES[name]
+    accepted = set(inspect.signature(module.function).parameters)
+    assert set(module.formula.hyperparameters()) <= set(module.defaults) <= accepted
+    assert set(inspect.signature(module).parameters) == set(module.defaults)
+    with pytest.raises(TypeError, match=f"{module.__name__} has no weights; it has "):
+        module(weights=torch.ones(B))
+
+
+@EACH_LOSS
+@SIDES
+def test_a_batch_is_triples_or_a_tuple_of_their_columns(name, side):
+    (model, triples, others), loss = batch_of(name), getattr(losses, name)
+    anchors, relations, targets = query_of(triples, side)
+    expected = loss(model, triples, *others, side=side)
+    for batch in (triples.tolist(), triples.numpy(), (anchors, relations, targets)):
+        assert torch.equal(loss(model, batch, *others, side=side), expected)
+    if not others:
+        assert torch.equal(loss(model, (anchors, relations), targets, side=side), expected)
+        other = loss(model, (anchors, relations, anchors), targets, side=side)
+        assert torch.equal(other, expected)  # what is given is taken
 
 
 def test_sampled_scores_of_an_empty_batch_and_of_no_negatives():
@@ -262,5 +292,5 @@ def test_any_object_with_the_contract_has_losses():
         def candidates(self, side):
             return Candidates(torch.tensor([[0.0], [1.0], [2.0]]))
 
-    rows = losses.cross_entropy(Constant(), *torch.tensor([[0], [0], [2]]))
+    rows = losses.cross_entropy(Constant(), [(0, 0, 2)])
     assert rows.item() == pytest.approx(math.log(1 + math.e + math.e**2) - 2)

@@ -1,10 +1,11 @@
 """Bad input of kgfast.losses: what is wrong is named."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from kgfast import losses
-from kgfast.losses import formulas
 from support.loss_models import (
     MODELS,
     B,
@@ -12,7 +13,6 @@ from support.loss_models import (
     N,
     R,
     query_of,
-    random_scores,
     some_negatives,
     some_triples,
 )
@@ -21,7 +21,8 @@ from support.loss_models import (
 def bce_of(**change):
     anchors, relations, targets = query_of(some_triples(), "tail")
     given = {"anchors": anchors, "relations": relations, "positives": targets} | change
-    return losses.bce(MODELS["rotate"](), **given)
+    queries = given.pop("anchors"), given.pop("relations")
+    return losses.bce(MODELS["rotate"](), queries, **given)
 
 
 def nssa_of(**change):
@@ -78,12 +79,12 @@ BAD = {
         r"positive_indices\[5\] must be in 0 .. 10; got 11",
     ),
     "NaN": (
-        lambda: losses.bce(broken(), *torch.zeros(3, 1).long()),
+        lambda: losses.bce(broken(), [(0, 0, 0)]),
         ValueError,
         "candidates: row 4 holds a NaN",
     ),
     "NaN in cross entropy": (
-        lambda: losses.cross_entropy(broken(), *torch.zeros(3, 1).long()),
+        lambda: losses.cross_entropy(broken(), [(0, 0, 0)]),
         ValueError,
         "candidates: row 4 holds a NaN",
     ),
@@ -114,12 +115,12 @@ BAD = {
     "weights": (lambda: nssa_of(weights=torch.ones(2)), ValueError, r"weights must have shape \[6"),
     "mask": (lambda: nssa_of(mask=torch.ones(B, K)), ValueError, r"mask must be bool \[6, 4\]"),
     "margin": (
-        lambda: formulas.margin(*random_scores(), margin=float("nan")),
+        lambda: losses.MarginFormula(margin=float("nan")),
         ValueError,
         "margin must be finite",
     ),
     "scores": (
-        lambda: formulas.logistic(torch.zeros(2), torch.zeros(3, 4)),
+        lambda: losses.LogisticFormula().of_scores(torch.zeros(2), torch.zeros(3, 4)),
         ValueError,
         r"positive must be \[..., B\] and negative \[..., B, K\]; got shapes \[2\] and \[3, 4\]",
     ),
@@ -132,6 +133,54 @@ BAD = {
     ),
     "shares": (lambda: losses.smoothed_labels(0.1, "pykeen", 1), ValueError, "more than 1 cand"),
     "module": (lambda: losses.BCELoss(label_smoothing=2.0), ValueError, r"in \[0, 1\)"),
+    "module alpha": (lambda: losses.NSSALoss(alpha=-1.0), ValueError, "alpha must be finite"),
+    "module margin": (lambda: losses.MarginLoss(margin="x"), TypeError, "margin must be a number"),
+    "module precision": (
+        lambda: losses.CrossEntropyLoss(precision="fp8"),
+        ValueError,
+        "precision must be one of",
+    ),
+    "module style": (lambda: losses.BCELoss(smoothing_style="x"), ValueError, "smoothing_style mu"),
+    "queries without positives": (
+        lambda: bce_of(positives=None),
+        ValueError,
+        r"positives: \(anchors, relations\) have none; give them, or triples \[B, 3\]",
+    ),
+    "queries without targets": (
+        lambda: losses.cross_entropy(MODELS["rotate"](), query_of(some_triples(), "tail")[:2]),
+        ValueError,
+        "targets: .* have none",
+    ),
+    "queries and negatives": (
+        lambda: nssa_of(triples=tuple(some_triples().T[:2])),
+        ValueError,
+        r"triples must have targets, \[B, 3\] or \(anchors, relations, targets\); got",
+    ),
+    "four columns": (
+        lambda: nssa_of(triples=(torch.zeros(B).long(),) * 4),
+        ValueError,
+        r"triples must be \[B, 3\], .*; got a tuple of 4",
+    ),
+    "a list among columns": (
+        lambda: nssa_of(triples=(*some_triples().T[:2], [1] * B)),
+        TypeError,
+        "targets must be a tensor; got list",
+    ),
+    "fewer targets": (
+        lambda: nssa_of(triples=(*some_triples().T[:2], torch.arange(2))),
+        ValueError,
+        r"targets must have shape \[6\]",
+    ),
+    "target id": (
+        lambda: nssa_of(triples=(*some_triples().T[:2], torch.arange(B) + 6)),
+        ValueError,
+        r"targets\[5\] must be in 0 .. 10; got 11",
+    ),
+    "weights of a margin": (
+        lambda: losses.MarginFormula().of_scores(torch.ones(B), torch.ones(B, K), torch.ones(B)),
+        ValueError,
+        "MarginFormula takes no weights",
+    ),
     "module reduction": (lambda: losses.NSSALoss(reduction="max"), ValueError, "reduction must"),
 }
 
@@ -147,7 +196,7 @@ CALLS = {
     "bce": bce_of,
     "cross_entropy": lambda model=None, **change: losses.cross_entropy(
         MODELS["rotate"]() if model is None else model,
-        *query_of(some_triples(), "tail"),
+        some_triples(),
         **change,
     ),
     **{
@@ -172,12 +221,10 @@ def refused(error, message, call, *args, **given):
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("model", [3, "x", object(), torch.ones(3, 3)])
 def test_what_is_no_model(name, model):
+    call = CALLS[name]
     if name == "bce":
-        anchors, relations, targets = query_of(some_triples(), "tail")
-        given = losses.bce, model, anchors, relations, targets
-    else:
-        given = CALLS[name], model
-    refused(TypeError, "^model must (have score|be a MED; got)", *given)
+        call = partial(losses.bce, triples=some_triples())
+    refused(TypeError, "^model must (have score|be a MED; got)", call, model)
 
 
 def test_a_model_that_rows_cannot_be_given_to():
@@ -213,7 +260,7 @@ def test_masks_and_weights_of_another_kind(name):
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_scores_of_another_kind(name):
-    loss = getattr(formulas, name)
+    loss = losses.LOSSES[name].formula().of_scores
     positive, negative = torch.ones(B), torch.ones(B, K)
     for value in ("x", 3, None, [1.0]):
         refused(TypeError, "^positive must be a tensor; got", loss, value, negative)
@@ -231,7 +278,9 @@ def test_med_of_another_mask():
         (torch.ones(B, K), ValueError),
         (torch.ones(B, dtype=torch.bool), ValueError),
     ):
-        refused(error, "^mask must be ", losses.med_loss, *scores, [1.0], (one,) * 3, mask=mask)
+        refused(
+            error, "^mask must be ", losses.med_of_scores, *scores, [1.0], (one,) * 3, mask=mask
+        )
 
 
 def test_numbers_are_named_before_anything_is_computed():

@@ -58,10 +58,8 @@ LOSSES = {
     "nssa pool": lambda model: losses.nssa(model, HRT, POOL),
     "margin": lambda model: losses.margin(model, HRT, NEGATIVES, margin=20.0),
     "logistic": lambda model: losses.logistic(model, HRT, POOL, side="head"),
-    "bce": lambda model: losses.bce(model, HRT[:, 0], HRT[:, 1], HRT[:, 2]),
-    "cross_entropy": lambda model: losses.cross_entropy(
-        model, HRT[:, 2], HRT[:, 1], HRT[:, 0], side="head"
-    ),
+    "bce": lambda model: losses.bce(model, HRT),
+    "cross_entropy": lambda model: losses.cross_entropy(model, HRT, side="head"),
     "med": lambda model: losses.med(model, HRT, NEGATIVES),
     "relation prediction": lambda model: losses.relation_prediction(
         losses.relation_logits(model, HRT[:, 0], HRT[:, 2]), HRT[:, 1]

@@ -277,7 +277,7 @@ def test_conve_is_served_after_a_cast(cast):
     """The tables are cast; the network stays in the precision of queries."""
     model = conve(input_dropout=0.0, feature_dropout=0.0, hidden_dropout=0.0)
     model.eval().requires_grad_()
-    losses.bce(model, *torch.tensor([[0], [1], [2]])).backward()
+    losses.bce(model, [(0, 1, 2)]).backward()
     getattr(model, cast)()
     dtype = torch.float64 if cast == "double" else torch.float32
     assert model.entity.dtype == getattr(torch, cast)
@@ -289,7 +289,7 @@ def test_conve_is_served_after_a_cast(cast):
     assert rank(model, [(0, 0, 4), (4, 2, 1)]).greater.shape == (2, 2)
     assert topk(model, heads=0, relations=0, k=2).scores.dtype == dtype
     model.zero_grad()
-    losses.bce(model.train(), *torch.tensor([[0, 3], [1, 0], [2, 5]])).backward()
+    losses.bce(model.train(), [(0, 1, 2), (3, 0, 5)]).backward()
     assert all(it.grad.dtype == it.dtype for it in model.parameters())
 
 

@@ -339,7 +339,7 @@ def test_gradients_of_a_step_of_rescal_depend_on_no_number_of_threads(relations)
     def step(count: int) -> list[Tensor]:
         model = kgfast.RESCAL.init(N, relations, 200, seed=0)
         with threads(count):
-            loss = kgfast.losses.cross_entropy(model, *triples.T)
+            loss = kgfast.losses.cross_entropy(model, triples)
             loss = loss + kgfast.losses.regularizers.dura(model, triples)
             loss.backward()
         return [loss.detach(), model.entity.grad, model.relation.grad]

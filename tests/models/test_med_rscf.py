@@ -19,7 +19,7 @@ from kgfast import (
 )
 from kgfast.eval import ranking
 from kgfast.eval.batches import checked_batch_size
-from kgfast.losses import med_loss, sampled_scores
+from kgfast.losses import med_of_scores, sampled_scores
 from kgfast.ops import use_backend
 from support.paths import ROOT
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
@@ -266,7 +266,7 @@ def test_med_loss(loss_weight, positive_weight):
             weight = 1 / (1 + math.exp(-w[2] * (share - 0.5)))
         expected += weight * improving
     options = {"loss_weight": loss_weight, "positive_weight": positive_weight, "mask": mask}
-    found = med_loss(positive, negative, (0.25, 0.5, 1.0), w, **options)
+    found = med_of_scores(positive, negative, (0.25, 0.5, 1.0), w, **options)
     torch.testing.assert_close(found, expected)
 
 
@@ -306,7 +306,7 @@ def test_weights_of_the_smaller_model_carry_no_gradient():
     positive = torch.randn(2, 4, requires_grad=True)
     negative = torch.zeros(2, 4, 3)
     one = torch.tensor(1.0)
-    med_loss(positive, negative, (0.5, 1.0), (one, one, one)).backward()
+    med_of_scores(positive, negative, (0.5, 1.0), (one, one, one)).backward()
     with torch.no_grad():
         difference = positive[0] - positive[1]
         mutual = difference.clamp(-1, 1) / 4

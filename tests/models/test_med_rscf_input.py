@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kgfast import MED, RSCF, ComplEx, ConvE, RotatE, losses, rank
-from kgfast.losses import med_loss, sampled_scores
+from kgfast.losses import med_of_scores, sampled_scores
 from support.wrapped_models import TRIPLES, D, N, R, base, wrapped
 
 
@@ -66,7 +66,7 @@ def test_a_matrix_that_does_not_fit_is_named(name, dims, use):
         (lambda: MED(base("rotate"), [D], scales=(1, 1, torch.inf)), "three finite numbers"),
         (lambda: MED(ConvE.init(N, R, 50), [10]), "ConvE cannot be cropped"),
         (
-            lambda: med_loss(
+            lambda: med_of_scores(
                 torch.zeros(2, 1), torch.zeros(2, 1, 1), (0.5, 1), (torch.ones(()),) * 3,
                 positive_weight="inverse",
             ),

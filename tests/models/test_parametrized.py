@@ -81,7 +81,7 @@ def test_ranks_and_losses_are_those_of_the_values(model, name):
 
     def loss(one):
         if model == "conve":
-            return losses.bce(one, *TRIPLES.T)
+            return losses.bce(one, TRIPLES)
         sampled = losses.med if dims else losses.nssa
         return sampled(one, TRIPLES, NEGATIVES) + losses.regularizers.l2(one, TRIPLES)
 

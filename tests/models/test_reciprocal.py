@@ -84,8 +84,8 @@ def test_crops_and_evaluation_mode_are_the_models():
 def test_a_loss_of_it_is_the_models():
     plain = MODELS["complex"](N, 2 * R, 4, 0)
     model, (h, r, t) = Reciprocal(plain), random_triples(12, N, R).T
-    one = kgfast.losses.cross_entropy(model, t, r, h, side="head")
-    assert one == kgfast.losses.cross_entropy(plain, t, 2 * r + 1, h, side="tail")
+    one = kgfast.losses.cross_entropy(model, (t, r), h, side="head")
+    assert one == kgfast.losses.cross_entropy(plain, (t, 2 * r + 1), h, side="tail")
     negatives = torch.arange(5)
     triples = torch.stack([h, r, t], 1)
     one = kgfast.losses.nssa(model, triples, negatives, side="tail")

@@ -27,6 +27,7 @@ def given(name):
         "bce": rows | positives | labels,
         "bce_total": rows | positives | labels | {"divisor": 2.0},
         "cross_entropy": rows | targets | {"bias": None, "label_smoothing": 0.0},
+        "cross_entropy_total": rows | targets | {"bias": None, "label_smoothing": 0.0},
         "adversarial_rows": {"scores": torch.ones(2, 3), "alpha": 1.0},
     }[name]
 
@@ -40,7 +41,7 @@ def refused(name, error, message, **change):
 SWEEPS = ("rank_counts", "topk", "pairwise_scores", "indexed_scores", "bce", "bce_total")
 
 
-@pytest.mark.parametrize("name", [*SWEEPS, "cross_entropy"])
+@pytest.mark.parametrize("name", [*SWEEPS, "cross_entropy", "cross_entropy_total"])
 def test_rows_must_be_dense_tensors(name):
     table = "table" if name == "indexed_scores" else "candidates"
     for argument in ("queries", table):
@@ -87,6 +88,8 @@ def test_adversarial_scores_must_be_dense():
         ("bce_total", "label_c"),
         ("bce_total", "divisor"),
         ("cross_entropy", "label_smoothing"),
+        ("cross_entropy_total", "label_smoothing"),
+        ("cross_entropy_total", "divisor"),
     ],
 )
 def test_numbers_are_named(name, argument):

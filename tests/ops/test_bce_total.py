@@ -194,7 +194,7 @@ def test_the_gradient_of_the_table_is_held_once():
 def test_there_is_no_second_derivative(backend):
     tensors = operands("rotate")
     (first,) = torch.autograd.grad(total_of(tensors, "rotate"), tensors[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="bce_total can be differentiated once"):
+    with pytest.raises(RuntimeError, match=r"bce_total and .* can be differentiated once"):
         first.sum().backward()
 
 
@@ -210,7 +210,7 @@ def test_opcheck(backend, bias_shape):
         torch.library.opcheck(torch.ops.kgfast.bce_total, args)
     shapes = (4, 3), (5, 3), (0,)
     args = (torch.tensor(0.5), *map(torch.ones, shapes), *map(torch.ones, shapes[:2]), None)
-    torch.library.opcheck(torch.ops.kgfast.bce_total_backward, args)
+    torch.library.opcheck(torch.ops.kgfast.total_backward, args)
 
 
 @pytest.mark.usefixtures("backend")

@@ -211,10 +211,11 @@ def test_losses_of_a_model_hand_it_on(loss):
     anchors, relations = torch.tensor([0, 1, 2]), torch.tensor([0, 1, 0])
     make = {"bce": kgfast.losses.BCELoss, "cross_entropy": kgfast.losses.CrossEntropyLoss}[loss]
     plain, half = (
-        make(precision=precision, reduction="none")(model, anchors, relations, anchors)
+        make(precision=precision, reduction="none")(model, (anchors, relations), anchors)
         for precision in PRECISIONS
     )
     assert not torch.equal(plain, half)
     torch.testing.assert_close(plain, half, rtol=1e-3, atol=1e-3)
+    rotate = kgfast.RotatE.init(30, 2, 8, seed=0)
     with pytest.raises(ValueError, match="precision: bf16 is of dot products"):
-        make(precision="bf16")(kgfast.RotatE.init(30, 2, 8, seed=0), anchors, relations, anchors)
+        make(precision="bf16")(rotate, (anchors, relations), anchors)

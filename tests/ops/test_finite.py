@@ -60,6 +60,11 @@ def cross_entropy(queries, candidates, score, bias=None):
     return ops.cross_entropy(queries, candidates, bias, TARGETS, 0.0, score)
 
 
+def cross_entropy_total(queries, candidates, score, bias=None):
+    leaf = queries.clone().requires_grad_()
+    return ops.cross_entropy_total(leaf, candidates, bias, TARGETS, 0.0, score)
+
+
 def pairwise(queries, candidates, score, bias=None):
     return ops.pairwise_scores(queries, candidates, score, bias=bias)
 
@@ -68,8 +73,8 @@ def indexed(queries, candidates, score, bias=None):
     return ops.indexed_scores(queries, candidates, INDEX, score, bias=bias)
 
 
-OPERATORS = {it.__name__: it for it in (rank, topk, bce, bce_total, cross_entropy, pairwise)}
-LOSSES = {it.__name__: it for it in (bce, bce_total, cross_entropy)}
+LOSSES = {it.__name__: it for it in (bce, bce_total, cross_entropy, cross_entropy_total)}
+OPERATORS = {it.__name__: it for it in (rank, topk, pairwise)} | LOSSES
 ALL = [*OPERATORS.values(), indexed]
 EACH = pytest.mark.parametrize("operator", ALL, ids=[it.__name__ for it in ALL])
 
@@ -170,7 +175,7 @@ def test_a_bias_of_minus_infinity_leaves_candidates_out(backend, operator, maske
     rest_bias = bias[kept].clone().requires_grad_()
     targets, csr = torch.tensor([place[int(it)] for it in TARGETS]), CSR[1].clone()
     csr.apply_(lambda it: place[it])
-    if operator is cross_entropy:
+    if operator in (cross_entropy, cross_entropy_total):
         want = ops.cross_entropy(given["queries"], rest, rest_bias, targets, 0.0, "rotate").sum()
     else:
         want = ops.bce(given["queries"], rest, rest_bias, CSR[0], csr, 1.0, 0.0, "rotate").sum()

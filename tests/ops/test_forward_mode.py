@@ -16,6 +16,7 @@ OPERATORS = {
     "bce": lambda q, t, b: ops.bce(q, t, b, *CSR, 1.0, 0.0, "l1"),
     "bce_total": lambda q, t, b: ops.bce_total(q, t, b, *CSR, 1.0, 0.0, "l1"),
     "cross_entropy": lambda q, t, b: ops.cross_entropy(q, t, b, TARGETS, 0.0, "l1"),
+    "cross_entropy_total": lambda q, t, b: ops.cross_entropy_total(q, t, b, TARGETS, 0.0, "l1"),
 }
 
 

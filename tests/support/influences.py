@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from kgfast.losses.formulas import smoothed_labels
+from kgfast.losses import smoothed_labels
 
 
 def loss_of_scores(scores, positives, loss):

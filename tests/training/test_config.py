@@ -177,7 +177,7 @@ MISTAKES = [
     ),
     (
         {"loss__precision": "bf16", "model__name": "complex"},
-        "loss.precision: bf16 is of losses over all entities; set train.mode=1vsall or train.mode=",
+        "loss.precision: only bce and cross_entropy have it; loss.name is nssa",
     ),
     (
         {"train__mode": "1vsall", "loss": {"name": "cross_entropy", "precision": "bf16"}},

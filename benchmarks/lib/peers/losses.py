@@ -86,7 +86,7 @@ def kgfast_cross_entropy(work: Work, precision: str = "float32") -> Run:
     given = None, work.targets[:, 0], work.smoothing, work.score
     options = {"divisor": len(work.queries), "precision": precision}
     return backward(
-        work, lambda: ops.cross_entropy(work.queries, work.table, *given, **options).mean()
+        work, lambda: ops.cross_entropy_total(work.queries, work.table, *given, **options)
     )
 
 

@@ -141,11 +141,10 @@ class StreamedHead(nn.Module):
         checks.check_targets(targets, hidden, self.num_outputs, ignore_index)
         is_counted = targets != ignore_index
         pool = self._pool(candidate_ids)
-        losses, where = self._losses(hidden, targets, is_counted, pool, label_smoothing)
+        found = self._counted(hidden, targets, is_counted, pool)
         if reduction == "none":
-            return _spread(losses, where, targets)
-        total = losses.sum()
-        return total / max(1, len(losses)) if reduction == "mean" else total
+            return _spread(found.losses(label_smoothing), found.where, targets)
+        return found.total(label_smoothing, is_mean=reduction == "mean")
 
     def sampled_loss(
         self,
@@ -191,8 +190,8 @@ class StreamedHead(nn.Module):
         drawn = drawn_outputs(targets[is_counted], self.num_outputs, num_negatives, seed)
         pool = self._rows(drawn.ids)
         bias = drawn.shift if pool.bias is None else pool.bias + drawn.shift.to(pool.bias.dtype)
-        losses, _ = self._losses(hidden, targets, is_counted, pool._replace(bias=bias), 0.0)
-        return losses.sum() / max(1, len(losses))
+        found = self._counted(hidden, targets, is_counted, pool._replace(bias=bias))
+        return found.total(0.0, is_mean=True)
 
     def log_prob(
         self, hidden: Tensor, targets: Tensor, *, candidate_ids: Tensor | None = None
@@ -216,8 +215,8 @@ class StreamedHead(nn.Module):
         checks.check_hidden(hidden, self.weight)
         checks.check_targets(targets, hidden, self.num_outputs, None)
         everywhere = torch.ones_like(targets, dtype=torch.bool)
-        losses, _ = self._losses(hidden, targets, everywhere, self._pool(candidate_ids), 0.0)
-        return -losses.view(targets.shape)
+        found = self._counted(hidden, targets, everywhere, self._pool(candidate_ids))
+        return -found.losses(0.0).view(targets.shape)
 
     def greedy(self, hidden: Tensor, *, candidate_ids: Tensor | None = None) -> Tensor:
         """The best output, int64 ``[...]``: the lowest id among equals; exact as :meth:`topk`."""
@@ -327,10 +326,10 @@ class StreamedHead(nn.Module):
         rows = functional.embedding(ids, self.weight, sparse=self.sparse)
         return _Pool(rows, None if self.bias is None else self.bias[ids], ids)
 
-    def _losses(
-        self, hidden: Tensor, targets: Tensor, is_counted: Tensor, pool: "_Pool", smoothing: float
-    ) -> tuple[Tensor, Tensor | None]:
-        """Cross entropy of the targets that count, and where they are, unless all do."""
+    def _counted(
+        self, hidden: Tensor, targets: Tensor, is_counted: Tensor, pool: "_Pool"
+    ) -> "_Counted":
+        """Return the hidden states and targets that count."""
         if pool.ids is not None:
             targets = checks.places_of(targets, pool.ids, is_counted)
         flat, targets = hidden.reshape(-1, self.dim), targets.reshape(-1)
@@ -338,8 +337,7 @@ class StreamedHead(nn.Module):
         if not bool(is_counted.all()):
             where = is_counted.reshape(-1).nonzero()[:, 0]
             flat, targets = flat.index_select(0, where), targets[where]
-        rows = ops.cross_entropy(flat, pool.rows, pool.bias, targets, smoothing, "dot")
-        return rows, where
+        return _Counted(flat, targets, where, pool)
 
     def _best(self, flat: Tensor, k: int, candidate_ids: Tensor | None) -> tuple[Tensor, Tensor]:
         return ops.topk(flat, self.weight, k, bias=self.bias, candidate_ids=candidate_ids)
@@ -368,6 +366,25 @@ class _Pool(NamedTuple):
     rows: Tensor  # [M, D]
     bias: Tensor | None  # [M]
     ids: Tensor | None  # [M], ascending; None: all outputs
+
+
+class _Counted(NamedTuple):
+    """Hidden states and targets that count, and their cross entropy."""
+
+    hidden: Tensor  # [B, D]
+    targets: Tensor  # [B]
+    where: Tensor | None  # [B], places among all targets; None: all count
+    pool: _Pool
+
+    def losses(self, smoothing: float) -> Tensor:
+        pool = self.pool
+        return ops.cross_entropy(self.hidden, pool.rows, pool.bias, self.targets, smoothing, "dot")
+
+    def total(self, smoothing: float, *, is_mean: bool) -> Tensor:
+        pool, divisor = self.pool, max(1, len(self.targets)) if is_mean else 1
+        return ops.cross_entropy_total(
+            self.hidden, pool.rows, pool.bias, self.targets, smoothing, "dot", divisor
+        )
 
 
 def _spread(losses: Tensor, where: Tensor | None, targets: Tensor) -> Tensor:

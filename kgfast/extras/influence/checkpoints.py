@@ -15,14 +15,9 @@ from kgfast.extras.influence.examples import Mode
 from kgfast.models import Model, check_model
 from kgfast.text import shown
 from kgfast.training import Config, RunFolder, RunGraph, Vocabularies, model_of, read_rows
-from kgfast.training.config import LossConfig
+from kgfast.training.config import LossConfig, losses_of
 
-_BCE_OR_SOFTMAX = ("bce", "cross_entropy")
-_LOSSES: dict[str, tuple[str, ...]] = {
-    "negative": ("nssa", "margin", "logistic"),
-    "1vsall": _BCE_OR_SOFTMAX,
-    "kvsall": ("bce",),
-}
+_LOSSES = {mode: losses_of(mode) for mode in ("negative", "1vsall", "kvsall")}
 
 
 @dataclass(frozen=True)
@@ -234,7 +229,7 @@ def _loss_of(
     if name is None:
         raise ValueError("loss: models do not say what they were trained with; name it")
     chosen = loss if isinstance(loss, LossConfig) else LossConfig.model_validate({"name": name})
-    of_mode: Mode = mode or ("1vsall" if name in _BCE_OR_SOFTMAX else "negative")
+    of_mode: Mode = mode or ("1vsall" if name in _LOSSES["1vsall"] else "negative")
     if chosen.name not in _LOSSES[of_mode]:
         raise ValueError(f"loss {chosen.name} does not go with mode {of_mode}")
     if of_mode == "negative":

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker, QuerySide
-from kgfast.losses import smoothed_labels, with_gamma
+from kgfast.losses import LOSSES, EntitiesFormula, with_gamma
 from kgfast.models import candidates_at, queries_at
 from kgfast.ops import check_ids, run
 from kgfast.ops.run import Operands, Passes
@@ -282,16 +282,13 @@ class DenseInfluence:
         rows = torch.cat([queries_at(model, *part, queries.side, None) for part in asked])
         candidates = with_gamma(candidates, model, rows.dtype)
         operands = run.operands_of(rows, candidates.table, model.score, candidates.bias)
-        logsumexp = None
-        if loss.name == "cross_entropy":
+        formula = LOSSES[loss.name].formula(**loss.hyperparameters())
+        assert isinstance(formula, EntitiesFormula)
+        logsumexp, labels = None, formula.labels(self._num_entities)
+        if formula.is_softmax:
             assert queries.targets is not None
             logsumexp = run.cross_entropy(operands, queries.targets, 0.0).logsumexp
-            label, rest = 1 - loss.label_smoothing, loss.label_smoothing / self._num_entities
-        else:
-            label, rest = smoothed_labels(
-                loss.label_smoothing, loss.smoothing_style, self._num_entities
-            )
-        return _Slopes(run.passes_of(rows), operands, of_rows, ids, (label, rest), logsumexp)
+        return _Slopes(run.passes_of(rows), operands, of_rows, ids, labels, logsumexp)
 
     def _chunks(self, count: int, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Ranges of entities, with room for the slopes of so many examples."""

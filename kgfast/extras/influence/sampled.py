@@ -21,7 +21,7 @@ from kgfast.extras.influence.checkpoints import Origin
 from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.extras.influence.query_side import Asker
 from kgfast.graph import KnownTriples
-from kgfast.losses import formulas, with_gamma
+from kgfast.losses import LOSSES, NegativesFormula, with_gamma
 from kgfast.models import MED, SIDES, Candidates, Side, candidates_at, queries_at
 from kgfast.rng import Stream, mix
 from kgfast.text import shown
@@ -135,22 +135,19 @@ class Replay:
         batch = Batch(number, own.side, own.anchors, own.relations, None, None)
         drawn, mask = negatives.draw(batch)
         drawn = drawn.expand(count, -1)
-        name = self._config.loss.name
-        factor = torch.ones(count, dtype=torch.float32, device=self._device)
-        if name != "nssa":
-            pairs = factor * data.neg_size if mask is None else mask.sum(1).float()
-            factor = 1 / (pairs.clamp_min(1) if name == "margin" else pairs + 1)
+        ones = torch.ones(count, dtype=torch.float32, device=self._device)
+        pairs = ones * data.neg_size if mask is None else mask.sum(1).float()
+        factor = ones / _formula(self._config.loss).divisor(1, pairs)
         return DrawnNegatives(queries, drawn, mask, factor)
 
     def _factor(self, batch: Batch, negatives: Tensor, mask: Tensor | None) -> Tensor:
         """By what a row is multiplied in B times the loss of a batch, ``[B]``."""
-        count, name = len(negatives), self._config.loss.name
+        count, formula, weights = len(negatives), _formula(self._config.loss), batch.weights
+        if formula.takes_weights and weights is not None:
+            return weights * (count / weights.sum())
+        pairs = negatives.numel() if mask is None else int(mask.sum())
         ones = torch.ones(count, dtype=torch.float32, device=self._device)
-        if name == "nssa":
-            weights = batch.weights
-            return ones if weights is None else weights * (count / weights.sum())
-        pairs = float(negatives.numel() if mask is None else mask.sum())
-        return ones * (count / (max(pairs, 1.0) if name == "margin" else pairs + count))
+        return ones * (count / formula.divisor(count, pairs))
 
     def _rows_of(self, queries: ExampleQueries) -> Tensor:
         """Where training triples stand in the run's training set."""
@@ -177,6 +174,12 @@ class Replay:
     def _keys(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
         count = self._num_relations * (1 + self._has_inverses)
         return (heads * count + relations) * self._num_entities + tails
+
+
+def _formula(loss: LossConfig, mask: Tensor | None = None) -> NegativesFormula:
+    formula = LOSSES[loss.name].formula
+    assert issubclass(formula, NegativesFormula)
+    return formula(mask=mask, **loss.hyperparameters())
 
 
 def _triples_of(queries: ExampleQueries) -> tuple[Tensor, Tensor, Tensor]:
@@ -334,13 +337,8 @@ class SampledInfluence:
         return self._made[side]
 
     def _rows_of_loss(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        loss, positive, negative = self._loss, scores[:, 0], scores[:, 1:]
-        if loss.name == "nssa":
-            return formulas.nssa(positive, negative, alpha=loss.alpha, mask=mask, reduction="none")
-        if loss.name == "margin":
-            margin = loss.margin
-            return formulas.margin(positive, negative, margin=margin, mask=mask, reduction="none")
-        return formulas.logistic(positive, negative, mask=mask, reduction="none")
+        formula = _formula(self._loss, mask)
+        return formula.of_scores(scores[:, 0], scores[:, 1:], reduction="none")
 
     def _entries(self, part: _Part, wanted: Tensor | None) -> tuple[_Entries, _Entries | None]:
         """The gradients of rows of the entity table, of some entities alone, and of relations."""

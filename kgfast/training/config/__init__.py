@@ -9,6 +9,7 @@ hours later.
 :mod:`errors` are the way there.
 """
 
+from kgfast.training.config.fields import losses_of
 from kgfast.training.config.files import IGNORED, assigned
 from kgfast.training.config.schema import Config, may_change
 from kgfast.training.config.search import RangeConfig, SearchConfig
@@ -21,5 +22,6 @@ __all__ = [
     "RangeConfig",
     "SearchConfig",
     "assigned",
+    "losses_of",
     "may_change",
 ]

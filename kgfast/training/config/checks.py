@@ -3,13 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from kgfast.losses import LOSSES
+from kgfast.training.config.fields import losses_of
 from kgfast.training.config.sections import OPTIONS, Sections
 
-_LOSSES = {
-    "negative": ("nssa", "margin", "logistic"),
-    "1vsall": ("cross_entropy", "bce"),
-    "kvsall": ("bce",),
-}
 _FITTING = {  # which models a penalty is made for
     "n3": ("distmult", "complex", "cp"),
     "dura": ("distmult", "complex", "cp", "rescal"),
@@ -76,7 +73,7 @@ def _of_med(config: Sections) -> Iterator[str]:
     if config.train.mode != "negative":
         yield f"train.mode: must be negative with med; got {config.train.mode}"
         return
-    for key in _changed(config.loss, ("name", "alpha")):
+    for key in _changed(config.loss, ("name", *config.loss.hyperparameters())):
         yield f"loss.{key}: med has a loss of its own; leave it out"
     if config.data.subsampling:
         yield "data.subsampling: the loss of med has weights of its own; leave it out"
@@ -138,8 +135,8 @@ def _of_the_mode(config: Sections) -> Iterator[str]:
         keys = ("neg_size", "negatives", "filter_negatives", "subsampling")
         for key in _changed(config.data, keys):
             yield f"data.{key}: train.mode {mode} draws no negatives; leave it out"
-    if config.loss.name not in _LOSSES[mode]:
-        allowed = ", ".join(_LOSSES[mode])
+    if config.loss.name not in losses_of(mode):
+        allowed = ", ".join(losses_of(mode))
         yield f"loss.name: must be one of {allowed} with train.mode {mode}; got {config.loss.name}"
     if config.model.name == "conve" and mode == "negative":
         yield "train.mode: must be kvsall or 1vsall for conve; got negative"
@@ -147,29 +144,19 @@ def _of_the_mode(config: Sections) -> Iterator[str]:
 
 def _of_the_loss(config: Sections) -> Iterator[str]:
     loss = config.loss
-    if loss.name != "nssa" and _changed(loss, ("alpha",)):
-        yield f"loss.alpha: only nssa has it; loss.name is {loss.name}"
-    if loss.name != "margin" and _changed(loss, ("margin",)):
-        yield f"loss.margin: only margin has it; loss.name is {loss.name}"
-    if loss.label_smoothing and loss.name not in ("bce", "cross_entropy"):
-        yield f"loss.label_smoothing: only bce and cross_entropy have it; loss.name is {loss.name}"
-    if loss.smoothing_style != "torch" and loss.name != "bce":
-        yield f"loss.smoothing_style: must be torch unless loss.name is bce; got {loss.name}"
-    if loss.precision != "float32":
-        yield from _of_precision(config)
+    for key in _changed(loss, tuple(type(loss).model_fields)):
+        owners = [name for name, it in LOSSES.items() if key in it.formula.hyperparameters()]
+        if owners and loss.name not in owners:
+            has = "has" if len(owners) == 1 else "have"
+            yield f"loss.{key}: only {' and '.join(owners)} {has} it; loss.name is {loss.name}"
+    if loss.precision != "float32" and config.model.name in _NORMS:
+        model = config.model.name
+        yield (
+            f"loss.precision: {loss.precision} is of dot products, which {model} has not; "
+            "leave it out"
+        )
     if loss.relation_weight:
         yield from _of_relation_prediction(config)
-
-
-def _of_precision(config: Sections) -> Iterator[str]:
-    precision, mode, model = config.loss.precision, config.train.mode, config.model.name
-    if mode == "negative":
-        yield (
-            f"loss.precision: {precision} is of losses over all entities; set train.mode=1vsall "
-            "or train.mode=kvsall"
-        )
-    if model in _NORMS:
-        yield f"loss.precision: {precision} is of dot products, which {model} has not; leave it out"
 
 
 def _of_relation_prediction(config: Sections) -> Iterator[str]:

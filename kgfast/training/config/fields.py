@@ -1,9 +1,11 @@
 """What a value of a config may be: numbers that YAML reads as text, names in any case."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
+
+from kgfast.losses import LOSSES, EntitiesFormula
 
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -41,8 +43,24 @@ ModelName = Annotated[
     Literal["rotate", "transe", "distmult", "complex", "conve", "cp", "rescal"], Word
 ]
 Mode = Annotated[Literal["negative", "1vsall", "kvsall"], Word]
-LossName = Annotated[Literal["nssa", "margin", "logistic", "bce", "cross_entropy"], Word]
+_NAMES = tuple(name for name, loss in LOSSES.items() if loss.formula.over != "crops")
+if TYPE_CHECKING:
+    LossName = str
+else:
+    LossName = Annotated[Literal[_NAMES], Word]
 OptimName = Annotated[Literal["row_adam", "adam", "row_adagrad", "adagrad", "sgd"], Word]
 SchedName = Annotated[Literal["constant", "step", "linear", "cosine", "plateau"], Word]
 Metric = Annotated[Literal["mrr", "mr", "hits@1", "hits@3", "hits@10", "amr", "amri"], Word]
 Columns = Annotated[Literal["hrt", "htr", "rht", "rth", "thr", "trh"], Word]
+
+
+def losses_of(mode: str) -> tuple[str, ...]:
+    """Return the names of the losses that a mode trains with."""
+    return tuple(name for name in _NAMES if _goes_with(mode, name))
+
+
+def _goes_with(mode: str, name: str) -> bool:
+    formula = LOSSES[name].formula
+    if not issubclass(formula, EntitiesFormula):
+        return mode == "negative"
+    return mode == "1vsall" or (mode == "kvsall" and formula.takes_several)

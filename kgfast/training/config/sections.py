@@ -1,10 +1,11 @@
 """The sections of a config: their keys, defaults and meanings."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kgfast.losses import LOSSES
 from kgfast.training.config.fields import (
     Columns,
     Count,
@@ -313,6 +314,10 @@ class LossConfig(Section):
     smoothing_style: Annotated[Literal["torch", "conve", "pykeen"], Word] = "torch"
     precision: Annotated[Literal["float32", "bf16"], Word] = "float32"
     relation_weight: NonNegative = 0.0
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return the hyperparameters of the loss that is named, for its formula."""
+        return {key: getattr(self, key) for key in LOSSES[self.name].formula.hyperparameters()}
 
 
 class RegularizerConfig(Section):

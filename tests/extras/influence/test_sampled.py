@@ -10,7 +10,6 @@ from kgfast.extras.influence import self_influence, tracin
 from kgfast.extras.influence.checkpoints import stages_of
 from kgfast.extras.influence.examples import Examples, asked
 from kgfast.extras.influence.sampled import Replay
-from kgfast.losses import formulas
 from kgfast.models.base import SIDES
 from kgfast.training.leaves import Leaves
 from kgfast.training.negatives import asked_of
@@ -177,7 +176,9 @@ def _by_dense_scores(model, drawn, row, alpha):
     factor = model.with_entity(table).candidates(queries.side).factor
     scores = ops.pairwise_scores(query.detach(), table, model.score, factor=factor) + model.gamma
     negatives = scores[:, drawn.negatives[row]]
-    loss = formulas.nssa(scores[0, queries.targets[row, None]], negatives, alpha=alpha)
+    loss = losses.NSSAFormula(alpha=alpha).of_scores(
+        scores[0, queries.targets[row, None]], negatives
+    )
     return flat(loss * drawn.factor[row], [table])
 
 

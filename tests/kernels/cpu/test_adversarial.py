@@ -5,9 +5,8 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kgfast import ops
+from kgfast import losses, ops
 from kgfast.kernels import cpu
-from kgfast.losses import formulas
 from support.sampled import assert_close, threads
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -86,7 +85,7 @@ def test_nssa_is_the_same_by_the_kernel_and_by_torch(shape):
     found = []
     for backend in ("cpu", "reference"):
         with ops.use_backend(backend):
-            loss = formulas.nssa(positive, scores, alpha=0.7, reduction="none")
+            loss = losses.NSSAFormula(alpha=0.7).of_scores(positive, scores, reduction="none")
             (gradient,) = torch.autograd.grad(loss.sum(), scores)
         found.append((loss.detach(), gradient))
     assert found[0][0].shape == shape[:-1]

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgfast import ops
-from kgfast.losses import formulas
+from kgfast import losses, ops
 from support.interpreted import run_interpreted
 
 pytest.importorskip("triton")
@@ -109,7 +108,7 @@ class TestAdversarial:
         positive, found = torch.randn(2, 3).to(DEVICE), []
         for backend in ("triton", "reference"):
             with ops.use_backend(backend):
-                loss = formulas.nssa(positive, scores, alpha=0.7, reduction="none")
+                loss = losses.NSSAFormula(alpha=0.7).of_scores(positive, scores, reduction="none")
                 (gradient,) = torch.autograd.grad(loss.sum(), scores)
             found.append((loss.detach(), gradient))
         torch.testing.assert_close(*found)

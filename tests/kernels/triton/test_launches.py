@@ -13,8 +13,8 @@ import torch
 import kgfast
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses, negatives
-from kgfast.ops.bce_total import _bce_total
 from kgfast.ops.dispatch import get_backend
+from kgfast.ops.totals import _bce_total
 from support.waits import PretendDevice
 
 pytest.importorskip("triton")

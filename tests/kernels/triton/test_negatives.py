@@ -12,7 +12,6 @@ import kgfast
 from kgfast import losses, ops
 from kgfast.kernels.negatives import NegativeLoss
 from kgfast.kernels.scores import SCORES, get_score
-from kgfast.losses import formulas
 from kgfast.ops.negatives import fuses_negatives, list_rows, pool_rows
 from support import oracles
 from support.flat import operands_of
@@ -95,8 +94,10 @@ class Problem:
         if self.ids is not None:
             positive, scores = scores[:, 0], scores[:, 1:]
         self.smallest = (self.loss.parameter - positive[:, None] + scores).abs().min()
-        made = formulas.negatives_of(self.loss, positive, scores)
-        return self._differentiated(positive, made.rows, leaves)
+        formula = losses.LOSSES[self.loss.formula].formula
+        options = dict.fromkeys(formula.hyperparameters(), self.loss.parameter)
+        made = formula(mask=self.loss.mask, **options)
+        return self._differentiated(positive, made.of_negatives(positive, scores), leaves)
 
     def _dense(self, queries, table, bias):
         rows, bias = (it if self.ids is None else it[self.ids] for it in (table, bias))

@@ -149,7 +149,7 @@ def test_rank_waits_once_a_batch(
 
 BODIES = {
     operator.name: operator.body
-    for name in ("adversarial", "bce_total", "losses", "negatives", "scores")
+    for name in ("adversarial", "totals", "losses", "negatives", "scores")
     for operator in vars(import_module(f"kgfast.ops.{name}")).values()
     if isinstance(operator, Operator)
 }
@@ -237,7 +237,7 @@ def test_a_pass_over_scores_is_seen(launches) -> None:
     with SeesPairs((4, 5)) as device:
         scores = torch.empty(4, 5, device="meta", requires_grad=True)
         mask = torch.empty(4, 5, device="meta", dtype=torch.bool)
-        losses.formulas.nssa(scores[:, 0], scores, mask=mask)
+        losses.NSSAFormula(mask=mask).of_scores(scores[:, 0], scores)
     assert len(device.passes) > 3
 
 
@@ -254,9 +254,9 @@ def test_an_unchecked_step_with_all_candidates_never_waits(launches, make, loss)
         device.waits.clear()
         with kgfast.unchecked():
             if loss == "bce":
-                value = losses.bce(model, ids, ids, (indptr, ids))
+                value = losses.bce(model, (ids, ids), (indptr, ids))
             else:
-                value = losses.cross_entropy(model, ids, ids, ids)
+                value = losses.cross_entropy(model, (ids, ids), ids)
             value.backward()
     assert not device.waits
     assert launches.count("finish") == 1

@@ -9,8 +9,8 @@ import kgfast
 from kgfast.kernels.scores import get_score
 from kgfast.ops import losses, scores
 from kgfast.ops import rank as rank_operator
-from kgfast.ops.bce_total import _bce_total
 from kgfast.ops.topk import _topk
+from kgfast.ops.totals import _bce_total
 from support.waits import LiveMemory
 
 pytest.importorskip("triton")

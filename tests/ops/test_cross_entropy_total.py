@@ -1,6 +1,4 @@
-"""Gradients of cross entropy that are made with its rows: those that are made after them."""
-
-import math
+"""Totals of cross entropy, whose gradients are made with them: those of their rows."""
 
 import pytest
 import torch
@@ -25,8 +23,12 @@ def operands(dtype=torch.float32):
 TARGETS = torch.arange(BATCH) * 7 % ROWS
 
 
-def loss_of(tensors, smoothing=0.1, divisor=BATCH):
-    return ops.cross_entropy(*tensors, TARGETS, smoothing, "dot", divisor)
+def total_of(tensors, smoothing=0.1, divisor=BATCH):
+    return ops.cross_entropy_total(*tensors, TARGETS, smoothing, "dot", divisor)
+
+
+def rows_of(tensors, smoothing=0.1):
+    return ops.cross_entropy(*tensors, TARGETS, smoothing, "dot")
 
 
 def gradients(loss, tensors, **options):
@@ -46,9 +48,10 @@ def blocks(monkeypatch):
 
 @SMOOTHING
 @pytest.mark.parametrize("divisor", [1, BATCH, 7.0])
-def test_rows_have_the_bits_of_those_alone(smoothing, divisor):
+def test_a_total_has_the_bits_of_its_rows(smoothing, divisor):
     tensors = operands()
-    assert torch.equal(*(loss_of(tensors, smoothing, it) for it in (divisor, None)))
+    expected = rows_of(tensors, smoothing).sum() / divisor
+    assert torch.equal(total_of(tensors, smoothing, divisor), expected)
     check(smoothing, divisor)
 
 
@@ -60,14 +63,14 @@ def test_blocks_of_queries_add_up(smoothing):
 
 def check(smoothing, divisor):
     tensors, exact = operands(), [it.detach().double().requires_grad_() for it in operands()]
-    found = loss_of(tensors, smoothing, divisor)
+    found = total_of(tensors, smoothing, divisor)
     scores = exact[0] @ exact[1].T + exact[2]
     right = torch.nn.functional.cross_entropy(
         scores, TARGETS, reduction="none", label_smoothing=smoothing
     )
+    right = right.sum() / divisor
     oracles.assert_accurate(found.detach(), right.detach())
-    totals = found.sum() / divisor, right.sum() / divisor
-    made = (gradients(*it) for it in zip(totals, (tensors, exact), strict=True))
+    made = gradients(found, tensors), gradients(right, exact)
     for pair in zip(*made, strict=True):
         oracles.assert_accurate(*pair)
 
@@ -77,34 +80,34 @@ def test_threads_change_no_bit():
     tensors, found = operands(), []
     for count in (1, 3):
         with threads(count):
-            rows = loss_of(tensors)
-            found.append([rows, *gradients(rows.sum() / BATCH, tensors)])
+            total = total_of(tensors)
+            found.append([total, *gradients(total, tensors)])
     assert all_equal(*found)
 
 
-def test_other_gradients_are_made_of_other_scores():
-    tensors, weights = operands(), torch.linspace(0, 2, BATCH)
-    found = gradients(loss_of(tensors) @ weights, tensors)
-    assert all_equal(found, gradients(loss_of(tensors, divisor=None) @ weights, tensors))
-    twice = gradients(2 * loss_of(tensors).sum() / BATCH, tensors)
-    once = gradients(loss_of(tensors).sum() / BATCH, tensors)
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gradient_of_the_total_scales_its_own(dtype):
+    tensors = operands(dtype)
+    twice, once = (gradients(it * total_of(tensors), tensors) for it in (2, 1))
     assert all_equal(twice, [2 * it for it in once])
+    for pair in zip(once, gradients(rows_of(tensors).mean(), tensors), strict=True):
+        torch.testing.assert_close(*pair)
 
 
 def test_a_graph_that_is_retained_gives_them_again():
     tensors = operands()
-    loss = loss_of(tensors).sum() / BATCH
+    loss = total_of(tensors)
     first = gradients(loss, tensors, retain_graph=True)
-    for pair in zip(first, gradients(loss, tensors), strict=True):
-        torch.testing.assert_close(*pair)
+    assert all_equal(first, gradients(loss, tensors))
 
 
 def test_some_of_them_are_enough():
     tensors = operands()
-    whole = gradients(loss_of(tensors).sum() / BATCH, tensors)
+    whole = gradients(total_of(tensors), tensors)
     for place in range(3):
         given = [it.detach().requires_grad_(at == place) for at, it in enumerate(tensors)]
-        (found,) = gradients(loss_of(given).sum() / BATCH, [given[place]])
+        (found,) = gradients(total_of(given), [given[place]])
         assert torch.equal(found, whole[place])
 
 
@@ -119,26 +122,43 @@ def test_scores_are_made_once(monkeypatch):
 
     monkeypatch.setattr(backend, "scores", recording)
     tensors = operands()
-    gradients(loss_of(tensors).sum() / BATCH, tensors)
+    gradients(total_of(tensors), tensors)
     assert made == [8, 8, 7]
     monkeypatch.setattr(chunked_losses, "_LEAST_QUERIES", 10)  # than which nine are fewer
-    gradients(loss_of(tensors).sum() / BATCH, tensors)
+    gradients(total_of(tensors), tensors)
     assert made[3:] == [BATCH, BATCH]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_dtypes_are_served_as_ever(dtype):
+def test_other_dtypes_have_the_bits_of_rows(dtype):
     tensors = operands(dtype)
-    found, expected = (
-        gradients(loss_of(tensors, divisor=it).sum() / BATCH, tensors) for it in (BATCH, None)
-    )
-    assert all_equal(found, expected)
+    expected = gradients(rows_of(tensors).sum() / BATCH, tensors)
+    assert all_equal(gradients(total_of(tensors), tensors), expected)
 
 
-def test_a_divisor_is_a_positive_number():
-    for value in ("x", [1.0]):
-        with pytest.raises(TypeError, match=r"^divisor must be a number; got"):
-            loss_of(operands(), divisor=value)
-    for value in (0, -1, math.nan):
+def test_half_precision_is_scaled_before_it_is_rounded():
+    tensors = operands()
+    tensors[1] = tensors[1].detach().half().requires_grad_()
+    found = gradients(2.0**26 * total_of(tensors, divisor=2.0**30), tensors)
+    assert bool(found[1].any())
+
+
+@pytest.mark.usefixtures("backend")
+def test_there_is_no_second_derivative():
+    tensors = operands()
+    (first,) = torch.autograd.grad(total_of(tensors), tensors[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="cross_entropy_total can be differentiated once"):
+        first.sum().backward()
+
+
+def test_opcheck(backend):
+    for need in ([True, True, True], [False, True, False]):
+        leaves = [it if has else it.detach() for it, has in zip(operands(), need, strict=True)]
+        args = (*leaves, TARGETS, 0.1, "dot", "float32", 23.0, backend, need)
+        torch.library.opcheck(torch.ops.kgfast.cross_entropy_total, args)
+
+
+def test_a_divisor_is_positive():
+    for value in (0, -1):
         with pytest.raises(ValueError, match=r"^divisor must be "):
-            loss_of(operands(), divisor=value)
+            total_of(operands(), divisor=value)

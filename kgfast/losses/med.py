@@ -1,19 +1,29 @@
-"""The loss of croppable embeddings: MED (Zhu et al. 2025, ACL long.579, section 3)."""
+"""Loss of croppable embeddings: MED (Zhu et al. 2025, ACL long.579, section 3).
+
+Mutual learning, evolutionary improvement and dynamic weights of nested sub-models: the equation is
+that of :func:`med_of_scores`. No backend fuses it; the sub-models' scores come from one pass.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kgfast.losses.formulas import check_taking_part
+from kgfast.losses.formula import LossFormula, check_taking_part
+from kgfast.losses.module import LossModule
+from kgfast.losses.sampled import sampled_scores
+from kgfast.models.base import Side
 from kgfast.models.med import (
     LOSS_WEIGHTS,
     MED,
     POSITIVE_WEIGHTS,
     LossWeight,
     PositiveWeight,
+    check_increasing,
     check_option,
 )
 from kgfast.ops.checks import check_tensor
@@ -21,7 +31,58 @@ from kgfast.ops.checks import check_tensor
 _SINGULAR = 1e-6
 
 
-def med_loss(
+@dataclass(frozen=True, kw_only=True)
+class MEDFormula(LossFormula):
+    """Loss of croppable embeddings, whose hyperparameters are those of the model."""
+
+    over = "crops"
+
+
+def med(
+    model: MED,
+    triples: Any,
+    negatives: Tensor,
+    *,
+    side: Side = "tail",
+    dims: Sequence[int] | None = None,
+    mask: Tensor | None = None,
+    sparse: bool = False,
+) -> Tensor:
+    """Loss of croppable embeddings (Zhu et al. 2025, section 3).
+
+    :func:`med_of_scores` of :func:`sampled_scores` of the sub-models.
+
+    Parameters
+    ----------
+    model : MED
+    triples, negatives, side, sparse
+        As in :func:`sampled_scores`.
+    dims : sequence of int, optional
+        Increasing widths of the sub-models that take part, as of :meth:`MED.draw`; all by default.
+    mask : Tensor, optional
+        bool ``[B, K]``: False where a negative takes no part.
+
+    Returns
+    -------
+    Tensor
+        A scalar.
+
+    Examples
+    --------
+    >>> from kgfast import RotatE
+    >>> model = MED(RotatE.init(9, 2, dim=4, seed=0), dims=[2, 4])
+    >>> med(model, [(0, 1, 2)], torch.tensor([[3, 4]])).ndim
+    0
+    """
+    if not isinstance(model, MED):
+        raise TypeError(f"model must be a MED; got {type(model).__name__}")
+    widths = model.dims if dims is None else dims
+    check_increasing(widths)
+    scores = sampled_scores(model, triples, negatives, side, widths, sparse=sparse)
+    return med_of_submodels(model, *scores, widths, mask)
+
+
+def med_of_scores(
     positive: Tensor,
     negative: Tensor,
     fractions: Sequence[float],
@@ -72,7 +133,7 @@ def med_loss(
     Examples
     --------
     >>> one = torch.tensor(1.0)
-    >>> med_loss(torch.zeros(1, 2), torch.zeros(1, 2, 3), [1.0], (one, one, 0 * one))
+    >>> med_of_scores(torch.zeros(1, 2), torch.zeros(1, 2, 3), [1.0], (one, one, 0 * one))
     tensor(1.3863)
     """
     _check(positive, negative, fractions, mask, loss_weight, positive_weight)
@@ -96,15 +157,15 @@ def med_loss(
     return total
 
 
-def med_of(
+def med_of_submodels(
     model: MED,
     positive: Tensor,
     negative: Tensor,
     dims: Sequence[int],
     mask: Tensor | None = None,
 ) -> Tensor:
-    """:func:`med_loss` with the scales and options of a model, of its sub-models ``dims``."""
-    return med_loss(
+    """Return :func:`med_of_scores` with the scales and options of a model, of ``dims`` of it."""
+    return med_of_scores(
         positive,
         negative,
         [dim / model.dims[-1] for dim in dims],
@@ -113,6 +174,16 @@ def med_of(
         positive_weight=model.positive_weight,
         mask=mask,
     )
+
+
+class MEDLoss(LossModule, function=med, formula=MEDFormula):
+    """:func:`kgfast.losses.med` with fixed hyperparameters.
+
+    Examples
+    --------
+    >>> MEDLoss()
+    MEDLoss(sparse=False)
+    """
 
 
 _Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]

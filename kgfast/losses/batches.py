@@ -1,0 +1,93 @@
+"""What a loss is of: triples, or queries that stand apart from their targets."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from kgfast.graph import as_triples_tensor
+from kgfast.kernels.checks import checks_values
+from kgfast.models import RankableModel
+from kgfast.models.base import SIDES, Side
+from kgfast.ops.checks import check_index, safe_ids
+
+
+class AskedTriples(NamedTuple):
+    """Queries with their targets, int64 ``[B]`` each: for side ``tail`` heads, relations, tails.
+
+    Attributes
+    ----------
+    anchors, relations : Tensor
+    targets : Tensor or None
+    """
+
+    anchors: Tensor
+    relations: Tensor
+    targets: Tensor | None
+
+    def complete(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return all three; a ValueError says what is missing."""
+        if self.targets is None:
+            raise ValueError(
+                "triples must have targets, [B, 3] or (anchors, relations, targets); got "
+                "(anchors, relations)"
+            )
+        return self.anchors, self.relations, self.targets
+
+
+def asked_triples(model: RankableModel, triples: Any, side: Side, table: Tensor) -> AskedTriples:
+    """Return the checked queries of a batch, on the device of a table.
+
+    Parameters
+    ----------
+    model : Model
+        Says how many entities and relations there are.
+    triples : Triples, Tensor, array, or tuple of Tensor
+        Triples ``[B, 3]``; or ``(anchors, relations)`` or ``(anchors, relations, targets)``, int64
+        ``[B]`` each, where for side ``tail`` anchors are heads, for ``head`` they are tails.
+    side : {"head", "tail"}
+        What is predicted.
+    table : Tensor
+        Of the candidates.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For another side, another shape or dtype, and an id out of range.
+    """
+    side = checked(side)
+    if isinstance(triples, tuple) and any(isinstance(part, Tensor) for part in triples):
+        return _of_tensors(model, triples, table)
+    hrt = as_triples_tensor(
+        triples,
+        num_entities=model.num_entities,
+        num_relations=model.num_relations,
+        forces_ids=not checks_values(),
+    )
+    heads, relations, tails = hrt.to(table.device).T
+    if side == "tail":
+        return AskedTriples(heads, relations, tails)
+    return AskedTriples(tails, relations, heads)
+
+
+def _of_tensors(model: RankableModel, parts: tuple[Any, ...], table: Tensor) -> AskedTriples:
+    if len(parts) not in (2, 3):
+        raise ValueError(
+            "triples must be [B, 3], (anchors, relations) or (anchors, relations, targets); got a "
+            f"tuple of {len(parts)}"
+        )
+    anchors, relations, targets = (*parts, None)[:3]
+    check_index("anchors", anchors, (None,), table)
+    check_index("relations", relations, (len(anchors),), table)
+    anchors = safe_ids("anchors", anchors, model.num_entities)
+    relations = safe_ids("relations", relations, model.num_relations)
+    if targets is not None:
+        check_index("targets", targets, (len(anchors),), table)
+        targets = safe_ids("targets", targets, model.num_entities)
+    return AskedTriples(anchors, relations, targets)
+
+
+def checked(side: Side) -> Side:
+    """Return the side, if it is one."""
+    if side not in SIDES:
+        raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
+    return side

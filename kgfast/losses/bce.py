@@ -1,0 +1,208 @@
+"""Binary cross entropy over all entities: 1-vs-all, or KvsAll (Dettmers et al. 2018, eq. 2).
+
+For the scores ``x`` of each query with every entity, and labels ``y``::
+
+    row = -sum_j (y_j log sigmoid(x_j) + (1 - y_j) log sigmoid(-x_j))
+
+Backends fuse it: :func:`kgfast.ops.bce`, :func:`kgfast.ops.bce_total`. On dense scores it is
+:func:`torch.nn.functional.binary_cross_entropy_with_logits`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from kgfast import ops
+from kgfast.losses.entities import (
+    Positives,
+    csr,
+    given_or_own,
+    operands_of_all,
+    queries_and_candidates,
+)
+from kgfast.losses.formula import (
+    EntitiesFormula,
+    Precision,
+    Reduction,
+    check_reduction,
+    reduced,
+)
+from kgfast.losses.module import LossModule
+from kgfast.losses.sampled import with_gamma
+from kgfast.models import RankableModel
+from kgfast.models.base import Side
+from kgfast.ops.losses import check_smoothing
+
+SmoothingStyle = Literal["torch", "conve", "pykeen"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCEFormula(EntitiesFormula):
+    """Binary cross entropy: each entity is a target of a query or is not.
+
+    Attributes
+    ----------
+    smoothing_style : {"torch", "conve", "pykeen"}
+        See :func:`smoothed_labels`.
+    """
+
+    takes_several = True
+    is_softmax = False
+    smoothing_style: SmoothingStyle = "torch"
+
+    def check(self) -> None:
+        """Check the hyperparameters."""
+        super().check()
+        self.labels(2)
+
+    def labels(self, num_entities: int) -> tuple[float, float]:
+        """Return ``a`` and ``c``."""
+        return smoothed_labels(self.label_smoothing, self.smoothing_style, num_entities)
+
+
+def bce(
+    model: RankableModel,
+    triples: Any,
+    positives: Positives | None = None,
+    *,
+    side: Side = "tail",
+    label_smoothing: float = 0.0,
+    smoothing_style: SmoothingStyle = "torch",
+    reduction: Reduction = "mean",
+    precision: Precision = "float32",
+) -> Tensor:
+    """Binary cross entropy over all entities: 1-vs-all, or KvsAll (Dettmers et al. 2018, eq. 2).
+
+    ``-sum_j y_j log sigmoid(x_j) + (1 - y_j) log sigmoid(-x_j)`` for the scores ``x`` of each
+    query with every entity and labels ``y``.
+
+    Parameters
+    ----------
+    model : Model
+        Any object with ``score``, ``num_entities``, ``num_relations``, ``queries`` and
+        ``candidates`` as :class:`kgfast.Model` has them; ``gamma`` is added to scores if there.
+    triples : Triples, Tensor, array, or tuple of Tensor
+        int64 ``[B, 3]``; or queries ``(anchors, relations)``, int64 ``[B]`` each: heads and
+        relations for side ``tail``, tails and relations for ``head``.
+    positives : Tensor or pair of Tensor, optional
+        int64 ``[B]``, one true entity per query (1-vs-all); or CSR ``(indptr [B + 1],
+        indices [nnz])`` with at least one per query, as of :meth:`kgfast.KnownTriples.exclude`
+        (KvsAll). None: the target of each triple.
+    side : {"head", "tail"}
+        What is predicted.
+    label_smoothing : float
+        In ``[0, 1)``.
+    smoothing_style : {"torch", "conve", "pykeen"}
+        See :func:`kgfast.losses.smoothed_labels`.
+    reduction : {"mean", "sum", "none"}
+        Mean over all B N labels, their sum, or the sum of each row.
+    precision : {"float32", "bf16"}
+        ``bf16``: what is multiplied is rounded to bfloat16, of models whose score is ``dot``; see
+        :func:`kgfast.ops.bce`.
+
+    Returns
+    -------
+    Tensor
+        A scalar, or ``[B]`` for ``none``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that do not fit the model, a row without positives, an id out of range, a NaN
+        or an infinity; the message names the first offending row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kgfast import DistMult
+    >>> model = DistMult(torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0]]))
+    >>> bce(model, [(1, 0, 1)], reduction="none")
+    tensor([0.7113])
+    >>> bce(model, (torch.tensor([1]), torch.tensor([0])), torch.tensor([1]), reduction="none")
+    tensor([0.7113])
+    """
+    check_reduction(reduction)
+    formula = BCEFormula(
+        label_smoothing=label_smoothing, smoothing_style=smoothing_style, precision=precision
+    )
+    asked, queries, candidates = queries_and_candidates(model, triples, side)
+    a, c = formula.labels(model.num_entities)
+    arguments = {
+        **operands_of_all(with_gamma(candidates, model, queries.dtype), "bce"),
+        **csr(given_or_own("positives", positives, asked), queries),
+        "label_a": a,
+        "label_c": c,
+        "score": model.score,
+        "precision": precision,
+    }
+    count = len(queries) * len(candidates.table)
+    if reduction == "none" or not len(queries):
+        return reduced(ops.bce(queries, **arguments), count, reduction)
+    return ops.bce_total(queries, **arguments, divisor=count if reduction == "mean" else 1)
+
+
+class BCELoss(LossModule, function=bce, formula=BCEFormula):
+    """:func:`kgfast.losses.bce` with fixed hyperparameters.
+
+    Examples
+    --------
+    >>> BCELoss(label_smoothing=0.1, smoothing_style="conve", reduction="sum")
+    BCELoss(label_smoothing=0.1, smoothing_style='conve', reduction='sum', precision='float32')
+    """
+
+
+def smoothed_labels(
+    label_smoothing: float, style: SmoothingStyle, num_candidates: int
+) -> tuple[float, float]:
+    """Return labels of binary cross entropy as ``a y + c``, in the conventions of the field.
+
+    ========== ====================== =============
+    style      a                      c
+    ========== ====================== =============
+    ``torch``  1 - eps                eps / N
+    ``conve``  1 - eps                1 / N
+    ``pykeen`` 1 - eps - eps/(N - 1)  eps / (N - 1)
+    ========== ====================== =============
+
+    ``conve`` (Dettmers et al. 2018, official code; LibKGE) adds 1/N whatever eps is above 0;
+    without smoothing every style has labels 0 and 1.
+
+    Parameters
+    ----------
+    label_smoothing : float
+        eps, in ``[0, 1)``.
+    style : {"torch", "conve", "pykeen"}
+        The convention.
+    num_candidates : int
+        N.
+
+    Returns
+    -------
+    a, c : float
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a smoothing that is no number or outside ``[0, 1)`` or an unknown style.
+
+    Examples
+    --------
+    >>> smoothed_labels(0.1, "conve", 4)
+    (0.9, 0.25)
+    """
+    check_smoothing(label_smoothing)
+    styles = {
+        "torch": (label_smoothing, num_candidates),
+        "conve": (1.0, num_candidates),
+        "pykeen": (label_smoothing, num_candidates - 1),
+    }
+    if style not in list(styles):
+        raise ValueError(f"smoothing_style must be one of {', '.join(styles)}; got {style!r}")
+    if not label_smoothing:
+        return 1.0, 0.0
+    mass, shares = styles[style]
+    if shares < 1:
+        raise ValueError(f"smoothing_style {style!r} needs more than {num_candidates} candidates")
+    c = mass / shares
+    return 1 - label_smoothing - (c if style == "pykeen" else 0.0), c

@@ -1,0 +1,110 @@
+"""Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
+
+For the scores ``x`` of each query with every entity, its target and smoothing eps::
+
+    row = logsumexp(x) - (1 - eps) x_target - (eps / N) sum_j x_j
+
+Backends fuse it: :func:`kgfast.ops.cross_entropy`. On dense scores it is
+:func:`torch.nn.functional.cross_entropy`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from kgfast import ops
+from kgfast.losses.entities import given_or_own, operands_of_all, queries_and_candidates
+from kgfast.losses.formula import (
+    EntitiesFormula,
+    Precision,
+    Reduction,
+    check_reduction,
+    reduced,
+)
+from kgfast.losses.module import LossModule
+from kgfast.models import RankableModel
+from kgfast.models.base import Side
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropyFormula(EntitiesFormula):
+    """Softmax cross entropy: one entity is the target of a query."""
+
+    takes_several = False
+    is_softmax = True
+
+    def labels(self, num_entities: int) -> tuple[float, float]:
+        """Return ``a`` and ``c``."""
+        return 1 - self.label_smoothing, self.label_smoothing / num_entities
+
+
+def cross_entropy(
+    model: RankableModel,
+    triples: Any,
+    targets: Tensor | None = None,
+    *,
+    side: Side = "tail",
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+    precision: Precision = "float32",
+) -> Tensor:
+    """Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
+
+    ``logsumexp(x) - (1 - eps) x_target - (eps / N) sum_j x_j`` for the scores ``x`` of each query
+    with every entity, as ``torch.nn.functional.cross_entropy``. Gamma cancels and is left out.
+
+    Parameters
+    ----------
+    model, triples, side, precision
+        As in :func:`bce`.
+    targets : Tensor, optional
+        int64 ``[B]``, the true entity of each query. None: the target of each triple.
+    label_smoothing : float
+        eps, in ``[0, 1)``.
+    reduction : {"mean", "sum", "none"}
+        Mean or sum over rows, or the rows.
+
+    Returns
+    -------
+    Tensor
+        A scalar, or ``[B]`` for ``none``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As in :func:`bce`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kgfast import DistMult
+    >>> model = DistMult(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]]))
+    >>> cross_entropy(model, [(1, 0, 1)])
+    tensor(0.3133)
+    """
+    check_reduction(reduction)
+    CrossEntropyFormula(label_smoothing=label_smoothing, precision=precision)
+    asked, queries, candidates = queries_and_candidates(model, triples, side)
+    arguments = {
+        **operands_of_all(candidates, "cross_entropy"),
+        "targets": given_or_own("targets", targets, asked),
+        "label_smoothing": label_smoothing,
+        "score": model.score,
+        "precision": precision,
+    }
+    count = len(queries)
+    if reduction == "none" or not count:
+        return reduced(ops.cross_entropy(queries, **arguments), count, reduction)
+    divisor = count if reduction == "mean" else 1
+    return ops.cross_entropy_total(queries, **arguments, divisor=divisor)
+
+
+class CrossEntropyLoss(LossModule, function=cross_entropy, formula=CrossEntropyFormula):
+    """:func:`kgfast.losses.cross_entropy` with fixed hyperparameters.
+
+    Examples
+    --------
+    >>> CrossEntropyLoss(label_smoothing=0.1)
+    CrossEntropyLoss(label_smoothing=0.1, reduction='mean', precision='float32')
+    """

@@ -1,0 +1,51 @@
+"""What losses over all entities have in common: queries, candidates and labels of a model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.losses.batches import AskedTriples, asked_triples
+from kgfast.models import RankableModel
+from kgfast.models.base import Candidates, Side, candidates_at, check_model, queries_at
+from kgfast.ops.checks import check_index
+
+Positives = Tensor | tuple[Tensor, Tensor]
+
+
+def queries_and_candidates(
+    model: RankableModel, triples: Any, side: Side
+) -> tuple[AskedTriples, Tensor, Candidates]:
+    """Return a checked batch, the queries that a model makes of it, and all its candidates."""
+    check_model(model)
+    candidates = candidates_at(model, side, None)
+    asked = asked_triples(model, triples, side, candidates.table)
+    return asked, queries_at(model, asked.anchors, asked.relations, side, None), candidates
+
+
+def operands_of_all(candidates: Candidates, loss: str) -> dict[str, Any]:
+    """Return candidates as operators over all of them take them."""
+    operands = candidates.operands()
+    if operands.pop("factor") is not None:
+        raise ValueError(
+            f"{loss} takes no scores with a factor: RSCF needs relation_transform=False here"
+        )
+    return operands
+
+
+def given_or_own(name: str, given: Any, asked: AskedTriples) -> Any:
+    """Return the targets that were given, else those of the batch."""
+    if given is None and asked.targets is None:
+        raise ValueError(f"{name}: (anchors, relations) have none; give them, or triples [B, 3]")
+    return asked.targets if given is None else given
+
+
+def csr(positives: Positives, queries: Tensor) -> dict[str, Tensor]:
+    """Return positives as an operator takes them."""
+    if isinstance(positives, Tensor):
+        check_index("positives", positives, (len(queries),), queries)
+        indptr = torch.arange(len(queries) + 1, dtype=torch.int64, device=positives.device)
+        return {"positive_indptr": indptr, "positive_indices": positives}
+    if not isinstance(positives, tuple) or len(positives) != 2:
+        raise TypeError("positives must be a tensor [B] or a pair (indptr, indices)")
+    return {"positive_indptr": positives[0], "positive_indices": positives[1]}

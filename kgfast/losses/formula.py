@@ -1,0 +1,242 @@
+"""What a loss is: its hyperparameters, what it does to scores, and its mean."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kgfast.kernels.negatives import NegativeLoss
+from kgfast.ops.checks import check_device, check_precision, check_tensor
+from kgfast.ops.losses import check_smoothing
+
+Reduction = Literal["mean", "sum", "none"]
+Precision = Literal["float32", "bf16"]
+
+_REDUCTIONS = ("mean", "sum", "none")
+_OF_A_BATCH = ("mask",)  # fields that are no hyperparameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFormula:
+    """The hyperparameters of a loss, which are checked when they are given.
+
+    Attributes
+    ----------
+    over : {"entities", "negatives", "crops"}
+        What a target is compared with: all entities, negatives that were sampled, or both of them
+        by the sub-models of croppable embeddings.
+    """
+
+    over: ClassVar[Literal["entities", "negatives", "crops"]]
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Check the hyperparameters."""
+
+    @classmethod
+    def hyperparameters(cls) -> tuple[str, ...]:
+        """Return the names of the hyperparameters."""
+        return tuple(it.name for it in fields(cls) if it.name not in _OF_A_BATCH)
+
+
+class NegativeTerms(NamedTuple):
+    """Scores of positives, and what the negatives of each add to its loss, ``[..., B]``.
+
+    Attributes
+    ----------
+    positive, rows : Tensor
+    num_negatives : Tensor or int
+        Negatives that take part, over the rows.
+    """
+
+    positive: Tensor
+    rows: Tensor
+    num_negatives: Tensor | int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativesFormula(LossFormula):
+    """A loss of positives and of negatives that were sampled for them.
+
+    Attributes
+    ----------
+    mask : Tensor, optional
+        bool ``[B, K]``, of a batch: False where a negative takes no part.
+    mean_over : {"rows", "pairs", "scores"}
+        What a mean is divided by: the positives; the pairs of a positive and one of its negatives;
+        or the positives and the negatives together.
+    takes_weights : bool
+        Whether positives have weights.
+    """
+
+    over = "negatives"
+    mean_over: ClassVar[Literal["rows", "pairs", "scores"]]
+    takes_weights: ClassVar[bool] = False
+    mask: Tensor | None = None
+
+    def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return what negatives ``[..., B, K]`` add to the loss of each positive, ``[..., B]``."""
+        raise NotImplementedError
+
+    def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
+        """Return the loss of each positive, ``[..., B]``, given what its negatives add."""
+        raise NotImplementedError
+
+    def fused(self) -> NegativeLoss | None:
+        """Return the loss as backends know it; None where no backend fuses it."""
+        return None
+
+    def of_scores(
+        self,
+        positive: Tensor,
+        negative: Tensor,
+        weights: Tensor | None = None,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
+        """Return the loss of scores that are already there.
+
+        Parameters
+        ----------
+        positive, negative : Tensor
+            ``[..., B]`` and ``[..., B, K]``, gamma included. Leading axes (crops of croppable
+            embeddings) stay in the result.
+        weights : Tensor, optional
+            ``[B]``, of losses that take them; as of :func:`kgfast.losses.subsampling_weights`.
+        reduction : {"mean", "sum", "none"}
+            As in the function of a model.
+
+        Returns
+        -------
+        Tensor
+            ``[...]``, or ``[..., B]`` for ``none``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For shapes that do not fit each other, an unknown reduction, and weights of a loss that
+            takes none.
+        """
+        _check_scores(positive, negative, self.mask)
+        check_reduction(reduction)
+        if weights is not None:
+            if not self.takes_weights:
+                raise ValueError(f"{type(self).__name__} takes no weights")
+            check_weights(weights, positive)
+        return self.reduced(self.terms(positive, negative), weights, reduction)
+
+    def terms(self, positive: Tensor, negative: Tensor) -> NegativeTerms:
+        """Return what negatives ``[..., B, K]`` add, by operators of torch."""
+        count: Tensor | int = negative.shape[-2] * negative.shape[-1]
+        if self.mask is not None:
+            count = self.mask.sum()
+        return NegativeTerms(positive, self.of_negatives(positive, negative), count)
+
+    def reduced(self, made: NegativeTerms, weights: Tensor | None, reduction: Reduction) -> Tensor:
+        """Return the loss of a batch, of which it is known what negatives add."""
+        rows = self.of_rows(made.positive, made.rows)
+        if weights is not None:
+            return reduced(rows * weights, weights.sum(), reduction)
+        return reduced(rows, self.divisor(rows.shape[-1], made.num_negatives), reduction)
+
+    def divisor(self, num_positives: int, num_negatives: Tensor | int) -> Tensor | int:
+        """Return what the sum of the rows is divided by for a mean; at least 1 where it is 0."""
+        if self.mean_over == "rows":
+            return num_positives
+        if self.mean_over == "scores":
+            return num_negatives + num_positives
+        # Of no pair at all the mean is 0, not 0 / 0.
+        if isinstance(num_negatives, Tensor):
+            return num_negatives.clamp_min(1)
+        return max(num_negatives, 1)
+
+    def masked(self, terms: Tensor) -> Tensor:
+        """Return terms ``[..., B, K]`` that are 0 where a negative takes no part."""
+        return terms if self.mask is None else terms.masked_fill(~self.mask, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntitiesFormula(LossFormula):
+    """A loss of the scores of a query with all entities, and of labels ``a y + c``.
+
+    Attributes
+    ----------
+    label_smoothing : float
+        In ``[0, 1)``.
+    precision : {"float32", "bf16"}
+        Of what is multiplied; see :func:`kgfast.ops.bce`.
+    takes_several : bool
+        Whether a query may have several targets.
+    is_softmax : bool
+        Whether scores are normalised over the entities; each has a probability of its own if not.
+    """
+
+    over = "entities"
+    takes_several: ClassVar[bool]
+    is_softmax: ClassVar[bool]
+    label_smoothing: float = 0.0
+    precision: Precision = "float32"
+
+    def check(self) -> None:
+        """Check the hyperparameters."""
+        check_smoothing(self.label_smoothing)
+        check_precision(self.precision)
+
+    def labels(self, num_entities: int) -> tuple[float, float]:
+        """Return ``a`` and ``c``."""
+        raise NotImplementedError
+
+
+def reduced(rows: Tensor, count: Tensor | float, reduction: Reduction) -> Tensor:
+    """Return rows ``[..., B]``, or their sum, or that sum divided by what the rows count for."""
+    if reduction == "none":
+        return rows
+    total = rows.sum(-1)
+    return total if reduction == "sum" else total / count
+
+
+def check_reduction(reduction: str) -> None:
+    """Check the name of a reduction."""
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}; got {reduction!r}")
+
+
+def check_taking_part(mask: Tensor, negative: Tensor, shape: Sequence[int] | None = None) -> None:
+    """Check that a mask says of every negative ``[..., B, K]`` whether it takes part.
+
+    ``shape``: ``[B, K]``, where ``negative`` has another and says the device alone.
+    """
+    check_tensor("mask", mask)
+    wanted = list(negative.shape[-2:] if shape is None else shape)
+    if mask.dtype != torch.bool or list(mask.shape) != wanted:
+        raise ValueError(f"mask must be bool {wanted}; got {mask.dtype} {list(mask.shape)}")
+    check_device("mask", mask, negative, "scores")
+
+
+def check_weights(weights: Tensor, positive: Tensor) -> None:
+    """Check that each positive ``[..., B]`` has a weight."""
+    check_tensor("weights", weights)
+    if weights.is_complex():
+        raise TypeError(f"weights must be real; got {weights.dtype}")
+    if weights.shape != positive.shape[-1:]:
+        count = positive.shape[-1]
+        raise ValueError(f"weights must have shape [{count}]; got {list(weights.shape)}")
+    check_device("weights", weights, positive, "scores")
+
+
+def _check_scores(positive: Tensor, negative: Tensor, mask: Tensor | None) -> None:
+    for name, scores in (("positive", positive), ("negative", negative)):
+        check_tensor(name, scores)
+        if not scores.is_floating_point():
+            raise TypeError(f"{name} must be floating point; got {scores.dtype}")
+    if negative.ndim < 2 or positive.shape != negative.shape[:-1]:
+        raise ValueError(
+            "positive must be [..., B] and negative [..., B, K]; got shapes "
+            f"{list(positive.shape)} and {list(negative.shape)}"
+        )
+    check_device("negative", negative, positive, "positive scores")
+    if mask is not None:
+        check_taking_part(mask, negative)

@@ -1,0 +1,114 @@
+"""Margin ranking loss over all (positive, negative) pairs (Bordes et al. 2013, eq. 1).
+
+For a positive ``s`` and its negatives ``x_i``::
+
+    row = sum_i max(0, margin - s + x_i)
+
+The mean is over pairs, and 0 where no pair takes part. Gamma cancels. Backends fuse it with the
+scores of negatives (:mod:`kgfast.ops.negatives`).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from kgfast.kernels.negatives import NegativeLoss
+from kgfast.losses.formula import NegativesFormula, Reduction, check_reduction
+from kgfast.losses.module import LossModule
+from kgfast.losses.sampled import sampled_negatives
+from kgfast.models import RankableModel
+from kgfast.models.base import Side
+from kgfast.ops.checks import check_bounded
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginFormula(NegativesFormula):
+    """Margin ranking.
+
+    Attributes
+    ----------
+    margin : float
+        Finite: how far a positive is to be above a negative.
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = MarginFormula(margin=1.0)
+    >>> loss.of_scores(torch.tensor([1.0]), torch.tensor([[0.5, -3.0]]))
+    tensor(0.2500)
+    """
+
+    mean_over = "pairs"
+    margin: float = 1.0
+
+    def check(self) -> None:
+        """Check the hyperparameters."""
+        check_bounded("margin", self.margin)
+
+    def fused(self) -> NegativeLoss:
+        """Return the loss as backends know it."""
+        return NegativeLoss("margin", self.margin, self.mask)
+
+    def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return ``sum_i max(0, margin - s + x_i)``."""
+        return self.masked((self.margin - positive[..., None] + negative).relu()).sum(-1)
+
+    def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
+        """Return the loss of each positive."""
+        return of_negatives
+
+
+def margin(
+    model: RankableModel,
+    triples: Any,
+    negatives: Tensor,
+    *,
+    side: Side = "tail",
+    margin: float = 1.0,
+    mask: Tensor | None = None,
+    reduction: Reduction = "mean",
+    sparse: bool = False,
+) -> Tensor:
+    """Margin ranking loss over all (positive, negative) pairs (Bordes et al. 2013, eq. 1).
+
+    ``max(0, margin - s_pos + s_neg)``, of :func:`sampled_scores`.
+
+    Parameters
+    ----------
+    model, triples, negatives, side, sparse
+        As in :func:`sampled_scores`.
+    margin : float
+        Finite.
+    mask : Tensor, optional
+        bool ``[B, K]``: False where a negative takes no part.
+    reduction : {"mean", "sum", "none"}
+        Mean or sum over pairs, or the rows' sums; 0 where no pair takes part.
+
+    Returns
+    -------
+    Tensor
+        A scalar, or ``[B]`` for ``none``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kgfast import TransE
+    >>> model = TransE(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[1.0]]))
+    >>> margin(model, torch.tensor([[0, 0, 1]]), torch.tensor([2, 0]), margin=2.0)
+    tensor(0.5000)
+    """
+    check_reduction(reduction)
+    loss = MarginFormula(margin=margin, mask=mask)
+    made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
+    return loss.reduced(made, None, reduction)
+
+
+class MarginLoss(LossModule, function=margin, formula=MarginFormula):
+    """:func:`kgfast.losses.margin` with fixed hyperparameters.
+
+    Examples
+    --------
+    >>> MarginLoss(margin=2.0)
+    MarginLoss(margin=2.0, reduction='mean', sparse=False)
+    """

@@ -1,0 +1,301 @@
+"""Sums of row losses of a whole batch, whose gradients are made together with their value."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from kgfast.kernels.labels import Labels, LossNeed
+from kgfast.ops import differentiable as common
+from kgfast.ops import run
+from kgfast.ops.checks import check_bounded, check_index, check_operands
+from kgfast.ops.dispatch import get_backend
+from kgfast.ops.losses import (
+    as_outputs,
+    bce,
+    check_labels,
+    check_rounded,
+    check_smoothing,
+    cross_entropy,
+    fake_gradients,
+)
+from kgfast.ops.registry import operator
+
+_FULL = (torch.float32, torch.float64)
+_BACKEND = -2  # of the options of an operator
+
+
+def bce_total(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    divisor: float = 1.0,
+    *,
+    precision: str = "float32",
+) -> Tensor:
+    """The sum of the rows of :func:`kgfast.ops.bce`, divided.
+
+    Where a gradient is needed, it is made together with the value: scores are swept once and not
+    twice, at the price of gradients that are held from the forward on. A table or bias in half
+    precision is served by :func:`kgfast.ops.bce`, as is what a transform of torch differentiates:
+    a gradient of half precision would be rounded before it is scaled.
+
+    Parameters
+    ----------
+    queries, candidates, bias, positive_indptr, positive_indices, label_a, label_c, score
+        As of :func:`kgfast.ops.bce`.
+    divisor : float
+        Positive; ``B N`` makes a mean over all labels.
+    precision : {"float32", "bf16"}
+        As of :func:`kgfast.ops.bce`.
+
+    Returns
+    -------
+    Tensor
+        A scalar; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`kgfast.ops.bce`, and for a divisor that is not positive.
+
+    Examples
+    --------
+    >>> table = torch.tensor([[0.0], [2.0]])
+    >>> positives = torch.tensor([0, 1]), torch.tensor([1])
+    >>> bce_total(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot", divisor=2)
+    tensor(0.4100)
+    """
+    check_divisor(divisor)
+    common.refuse_forward_mode("bce_total", queries, candidates, bias)
+    queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, None, None)
+    check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
+    check_rounded(precision, queries, score)
+    tensors = queries, candidates, bias
+    labels = positive_indptr, positive_indices, float(label_a), float(label_c), score
+    if not _makes_gradients(*tensors):
+        rows = bce(queries, candidates, bias, *labels, precision=precision)
+        return rows.sum() / divisor
+    return _total("bce_total", tensors, (*labels, precision, float(divisor)))
+
+
+def cross_entropy_total(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+    divisor: float = 1.0,
+    *,
+    precision: str = "float32",
+) -> Tensor:
+    """The sum of the rows of :func:`kgfast.ops.cross_entropy`, divided.
+
+    Its gradients are made as those of :func:`bce_total`, where the backend can by one sweep.
+
+    Parameters
+    ----------
+    queries, candidates, bias, targets, label_smoothing, score, precision
+        As of :func:`kgfast.ops.cross_entropy`.
+    divisor : float
+        Positive; ``B`` makes a mean.
+
+    Returns
+    -------
+    Tensor
+        A scalar; float32, float64 for float64 queries.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`kgfast.ops.cross_entropy`, and for a divisor that is not positive.
+
+    Examples
+    --------
+    >>> table = torch.tensor([[0.0], [1.0], [3.0]])
+    >>> cross_entropy_total(torch.tensor([[1.0]]), table, None, torch.tensor([2]), 0.0, "dot")
+    tensor(0.1698)
+    """
+    check_divisor(divisor)
+    common.refuse_forward_mode("cross_entropy_total", queries, candidates, bias)
+    queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, None, None)
+    check_index("targets", targets, (len(queries),), candidates)
+    check_smoothing(label_smoothing)
+    check_rounded(precision, queries, score)
+    tensors, labels = (queries, candidates, bias), (targets, float(label_smoothing), score)
+    if not _makes_gradients(*tensors):
+        rows = cross_entropy(queries, candidates, bias, *labels, precision=precision)
+        return rows.sum() / divisor
+    return _total("cross_entropy_total", tensors, (*labels, precision, float(divisor)))
+
+
+def check_divisor(divisor: float) -> None:
+    """Check that a sum can be divided by a number."""
+    check_bounded("divisor", divisor)
+    if divisor <= 0:
+        raise ValueError(f"divisor must be positive; got {divisor}")
+
+
+def _makes_gradients(queries: Tensor, candidates: Tensor, bias: Tensor | None) -> bool:
+    """Return whether gradients are made with a value: not those that are rounded, or unasked."""
+    is_half = any(it is not None and it.dtype not in _FULL for it in (candidates, bias))
+    return not is_half and len(queries) > 0 and common.has_gradients(queries, candidates, bias)
+
+
+def _total(name: str, tensors: Sequence[Tensor | None], options: tuple[Any, ...]) -> Tensor:
+    """Call an operator ``kgfast::<name>`` so that its gradients are handed on without a copy."""
+    queries = tensors[0]
+    assert queries is not None
+    need = [it is not None and it.requires_grad for it in tensors]
+    options = *options, common.chosen_backend(queries), need
+    if torch.compiler.is_compiling():
+        result: tuple[Tensor, ...] = getattr(torch.ops.kgfast, name)(*tensors, *options)
+        return result[0]
+    total: Tensor = _Total.apply(*tensors, name, options)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _Total(Function):
+    """An operator, whose gradients the backward hands on as they are, without a second copy.
+
+    They are new tensors that only this function has. A second backward through a graph that was
+    retained sweeps again, as the first one gave them away.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        candidates: Tensor,
+        bias: Tensor | None,
+        name: str,
+        options: tuple[Any, ...],
+    ) -> Tensor:
+        ctx.operator = getattr(torch.ops.kgfast, name)
+        total: Tensor
+        total, *gradients = ctx.operator(queries, candidates, bias, *options)
+        labels = [it for it in options if isinstance(it, Tensor)]
+        ctx.save_for_backward(queries, candidates, bias, *labels)
+        ctx.options, ctx.gradients = options, gradients
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors[:3]  # raises where one was changed meanwhile
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            with torch.no_grad():
+                _, *gradients = ctx.operator(*tensors, *ctx.options)
+        if torch.is_grad_enabled():  # create_graph: this operator refuses a second derivative
+            gradients = torch.ops.kgfast.total_backward(grad_total, *gradients, *tensors)
+        elif type(grad_total) is Tensor:
+            get_backend(ctx.options[_BACKEND]).losses.scale(gradients, grad_total.resolve_neg())
+        else:  # of a transform of torch
+            for gradient in gradients:
+                gradient.mul_(grad_total)
+        needed = zip(gradients, ctx.needs_input_grad, strict=False)
+        return *(gradient if need else None for gradient, need in needed), None, None
+
+
+@operator("bce_total", waits=True)
+def _bce_total(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    positive_indptr: Tensor,
+    positive_indices: Tensor,
+    label_a: float,
+    label_c: float,
+    score: str,
+    precision: str,
+    divisor: float,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The total, and its gradients for a backward; of those that are not needed, nothing."""
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
+    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
+    made = run.bce_total(operands, labels, divisor, LossNeed(*need), backend=backend)
+    return made.total, *as_outputs(made.gradients, operands)
+
+
+@operator("cross_entropy_total", waits=True)
+def _cross_entropy_total(
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    score: str,
+    precision: str,
+    divisor: float,
+    backend: str,
+    need: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As :func:`_bce_total`."""
+    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
+    labels = targets.contiguous(), label_smoothing
+    total, gradients = run.cross_entropy_total(
+        operands, *labels, divisor, LossNeed(*need), backend=backend
+    )
+    return total, *as_outputs(gradients, operands)
+
+
+@operator("total_backward")
+def _total_backward(
+    grad_total: Tensor,
+    grad_queries: Tensor,
+    grad_candidates: Tensor,
+    grad_bias: Tensor,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of a total, times the total's own.
+
+    They were made of the operands, which is what lets a second derivative be refused.
+    """
+    return grad_queries * grad_total, grad_candidates * grad_total, grad_bias * grad_total
+
+
+@_total_backward.fake
+def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+    empty = torch.empty_like
+    return empty(args.grad_queries), empty(args.grad_candidates), empty(args.grad_bias)
+
+
+def _fake(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return common.empty_scores(args.queries, (), None), *fake_gradients(args)
+
+
+def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*output[1:], args.queries, args.candidates, args.bias)
+
+
+def _differentiate(
+    ctx: Any, need: list[bool], grad_total: Tensor, *_: Tensor | None
+) -> tuple[Tensor, ...]:
+    if torch.compiler.is_compiling():
+        # The compiler writes a product that it sees in the place of what was saved, which only this
+        # graph has; a compiled graph has no second derivative.
+        return tuple(gradient * grad_total for gradient in ctx.saved_tensors[:3])
+    gradients: tuple[Tensor, ...] = torch.ops.kgfast.total_backward(grad_total, *ctx.saved_tensors)
+    return gradients
+
+
+for _operator in (_bce_total, _cross_entropy_total):
+    _operator.fake(_fake)
+    _operator.differentiate(_differentiate, _save, wrt=("queries", "candidates", "bias"))
+_total_backward.refuse_second_derivative("bce_total and cross_entropy_total")

@@ -1,0 +1,139 @@
+"""The steps of CONTRIBUTING.md add a loss: a copy of the tree in which they are followed works."""
+
+import os
+import re
+import shutil
+
+import pytest
+
+from support.copies import python, write
+from support.paths import ROOT
+
+PACKAGE = {"kgfast": "kgfast", "kernels": "kgfast/kernels", "configs": "kgfast/configs"}
+LOSS = '''\
+"""Squared margin: ``row = sum_i max(0, margin - s + x_i)^2``; the mean is over pairs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from kgfast.losses.formula import NegativesFormula, Reduction, check_reduction
+from kgfast.losses.module import LossModule
+from kgfast.losses.sampled import sampled_negatives
+from kgfast.models import RankableModel
+from kgfast.models.base import Side
+from kgfast.ops.checks import check_bounded
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquaredFormula(NegativesFormula):
+    mean_over = "pairs"
+    margin: float = 1.0
+
+    def check(self) -> None:
+        check_bounded("margin", self.margin)
+
+    def of_negatives(self, positive: Tensor, negative: Tensor) -> Tensor:
+        return self.masked((self.margin - positive[..., None] + negative).relu() ** 2).sum(-1)
+
+    def of_rows(self, positive: Tensor, of_negatives: Tensor) -> Tensor:
+        return of_negatives
+
+
+def squared(
+    model: RankableModel,
+    triples: Any,
+    negatives: Tensor,
+    *,
+    side: Side = "tail",
+    margin: float = 1.0,
+    mask: Tensor | None = None,
+    reduction: Reduction = "mean",
+    sparse: bool = False,
+) -> Tensor:
+    check_reduction(reduction)
+    loss = SquaredFormula(margin=margin, mask=mask)
+    made = sampled_negatives(model, triples, negatives, side, loss, sparse=sparse)
+    return loss.reduced(made, None, reduction)
+
+
+class SquaredLoss(LossModule, function=squared, formula=SquaredFormula):
+    pass
+'''
+# File by file what stands in it and what is written after that; a file of its own is new.
+EDITS = {
+    "kgfast/losses/<name>.py": LOSS,
+    "kgfast/losses/__init__.py": {
+        "from kgfast.losses.sampled import sampled_scores, with_gamma\n": """\
+from kgfast.losses.squared import SquaredFormula, SquaredLoss, squared
+""",
+        '    "med": MEDLoss,\n': '    "squared": SquaredLoss,\n',
+        '    "smoothed_labels",\n': """\
+    "squared",
+    "SquaredFormula",
+    "SquaredLoss",
+""",
+    },
+    "tests/losses/test_formulas.py": {
+        "# Each loss in plain arithmetic.\n": """\
+
+
+def test_squared():
+    positive, negative = random_scores()
+    rows = zip(positive.tolist(), negative.tolist(), strict=True)
+    terms = [max(0.0, 1.5 - s + x) ** 2 for s, row in rows for x in row]
+    got = losses.SquaredFormula(margin=1.5).of_scores(positive, negative)
+    assert got.item() == pytest.approx(sum(terms) / len(terms))
+""",
+    },
+}
+TRAINING = """
+import pytest
+from support.small_runs import trainer_of
+
+@pytest.mark.parametrize("negatives", ["shared", "per_row"])
+def test_a_run_with_it_learns(backend, negatives):
+    data = {"negatives": negatives, "neg_size": 8, "filter_negatives": True}
+    trainer = trainer_of(data=data, loss={"name": "squared", "margin": 2.0}, train={"steps": 30})
+    before = trainer.evaluate("valid").mr
+    trainer.fit()
+    assert trainer.evaluate("valid").mr < 0.9 * before
+
+def test_hyperparameters_of_others_are_refused():
+    with pytest.raises(ValueError, match="loss.alpha: only nssa has it; loss.name is squared"):
+        trainer_of(loss={"name": "squared", "alpha": 2.0})
+"""
+
+
+def steps() -> list[str]:
+    """The files that the steps begin with."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text.split("## Add a loss\n")[1].split("\n## ")[0]
+    return re.findall(r"^\d\. `([\w/.<>]+)`", section, re.MULTILINE)
+
+
+def test_the_steps_are_those_followed_here():
+    assert steps() == list(EDITS)
+    assert len(EDITS) <= 3
+
+
+@pytest.mark.timeout(600)
+def test_a_loss_that_was_added_is_a_function_a_module_and_trains(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__", "csrc")
+    for name, place in PACKAGE.items():
+        shutil.copytree(ROOT / name, tmp_path / "lib" / place, ignore=ignored)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for step in steps():
+        name = step.replace("<name>", "squared")
+        path = tmp_path / ("lib" if name.startswith("kgfast/") else "") / name
+        if step == name:
+            write(path, EDITS[step])
+        else:
+            path.write_text(EDITS[step])
+    env = dict(os.environ) | {"PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{tmp_path / 'tests'}"}
+    (tmp_path / "tests/losses/test_squared.py").write_text(TRAINING)
+    files = [f"tests/losses/test_{name}.py" for name in ("formulas", "functional", "squared")]
+    command = ["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0"]
+    python(tmp_path, env, *command, "-k", "squared", *files)

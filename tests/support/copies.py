@@ -1,0 +1,28 @@
+"""Copies of the tree, in which steps of CONTRIBUTING.md are followed."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write(path: Path, edits: Mapping[str, str]) -> None:
+    """Write after each of what stands in a file what belongs there."""
+    text = path.read_text()
+    for place, addition in edits.items():
+        assert text.count(place) == 1, f"{path.name}: {place}"
+        text = text.replace(place, place + addition)
+    path.write_text(text)
+
+
+def python(folder: Path, env: Mapping[str, str], *arguments: str) -> None:
+    """Run Python in a folder, and show what it says where it fails."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
