@@ -12,6 +12,7 @@ from warnings import warn
 
 if TYPE_CHECKING:
     from kgfast import datasets, distributed, losses, tables
+    from kgfast.adapters.official_runs import load_official
     from kgfast.environment import info
     from kgfast.eval import Facts, Index, Predictions, Ranks, compare, rank, top_facts, topk
     from kgfast.graph import KnownTriples, Triples, TypeConstraints, Vocabulary
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
         TransE,
     )
     from kgfast.ops import unchecked, use_backend
-    from kgfast.training import load_official, load_run
+    from kgfast.training import load_run
 
 __version__ = "0.1.0"
 
@@ -73,6 +74,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "adapters.official_runs": ("load_official",),
     "environment": ("info",),
     "eval": ("Facts", "Index", "Predictions", "Ranks", "compare", "rank", "top_facts", "topk"),
     "graph": ("KnownTriples", "Triples", "TypeConstraints", "Vocabulary"),
@@ -81,7 +83,7 @@ _HOMES = {
         *("DistMult", "Model", "Reciprocal", "RotatE", "TransE"),
     ),
     "ops": ("unchecked", "use_backend"),
-    "training": ("load_official", "load_run"),
+    "training": ("load_run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,11 +1,14 @@
-"""What kgfast runs on here: backend, instruction set, threads, versions, devices."""
+"""What kgfast runs on here, and what a result was made with: versions, threads, devices."""
 
 import dataclasses
 import os
 import platform
+import shlex
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -141,6 +144,22 @@ def info() -> Info:
         settings={name: os.environ[name] for name in _SETTINGS if name in os.environ},
         remarks=tuple(remarks),
     )
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Return the ``machine``, ``threads``, ``versions`` and ``command`` that a result names."""
+    is_gpu = device.type == "cuda"
+    of_cpu = f"{processor()}, {counted_cores(cores())}"
+    versions = {name: _version(name) for name in ("kgfast", "torch", "numpy", "triton")}
+    program = Path(sys.argv[0])  # by its name alone; ``python -m kgfast`` is kgfast
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return {
+        "machine": torch.cuda.get_device_name(device) if is_gpu else of_cpu,
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version()}
+        | {name: found for name, found in versions.items() if found is not None},
+        "command": shlex.join([name, *sys.argv[1:]]),
+    }
 
 
 def _lacking(isa: str) -> list[str]:

@@ -1,10 +1,11 @@
-"""Tables for other programs: packages that are needed for them alone, and files written whole."""
+"""Tables for other programs, and the packages that are needed for them alone."""
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from kgfast.whole_files import write_whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -45,15 +46,3 @@ def write_parquet(frame: "DataFrame", path: str | os.PathLike[str], what: str) -
     """
     needed("pyarrow", what)
     return write_whole(path, lambda beside: frame.to_parquet(beside, engine="pyarrow"))
-
-
-def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
-    """Let ``write`` make a file beside, which then takes the place of ``path``."""
-    path = Path(path)
-    beside = path.with_name(f"{path.name}.tmp")
-    try:
-        write(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path

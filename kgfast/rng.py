@@ -27,6 +27,13 @@ class Stream(IntEnum):
     FILTERS = -3
 
 
+class DrawStream(IntEnum):
+    """Streams of noise by which an output layer draws: of blocks of outputs, and within a block."""
+
+    BLOCKS = 1
+    WITHIN = 2
+
+
 def mix(*values: int) -> int:
     """Return a seed that depends on all values: splitmix64, chained.
 

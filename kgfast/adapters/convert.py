@@ -8,23 +8,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import read_libkge
+from kgfast.adapters.official_runs import load_official
+from kgfast.adapters.table_folders import (
+    PLAIN,
+    Names,
+    described,
+    new_folder,
+    write_json,
+    write_names,
+    write_state,
+)
 from kgfast.datasets import load as load_data
 from kgfast.frames import needed
 from kgfast.graph import Vocabulary
-from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model, Reciprocal, RotatE, TransE
+from kgfast.models import Reciprocal
 from kgfast.text import reading
-from kgfast.training import load_official, new_folder
 
 __all__ = ["FORMATS", "convert"]
 
-_PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)
-_OPTIONS = ("gamma", "layout", "relation_format", "norm")
 _PYKEEN_MODEL = "trained_model.pkl"
-Names = tuple[Vocabulary | None, Vocabulary | None]
 
 
 class _Converted(NamedTuple):
@@ -42,7 +47,8 @@ def convert(
 ) -> list[Path]:
     """Write what another library trained as ``model.safetensors``, ``config.json`` and names.
 
-    ``kgfast evaluate OUT --data DIR`` and :func:`kgfast.training.exported.load_tables` read it.
+    ``kgfast evaluate OUT --data DIR`` reads the folder, and so does
+    :func:`kgfast.adapters.table_folders.load_tables`.
 
     Parameters
     ----------
@@ -79,23 +85,16 @@ def convert(
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {chosen!r}")
     model, names = FORMATS[chosen](source, trust)
     inner = model.model if isinstance(model, Reciprocal) else model
-    if not isinstance(inner, _PLAIN):
+    if not isinstance(inner, PLAIN):
         raise ValueError(
-            f"{source}: a folder of tables holds {', '.join(it.__name__ for it in _PLAIN)}; this "
+            f"{source}: a folder of tables holds {', '.join(it.__name__ for it in PLAIN)}; this "
             f"is a {type(inner).__name__}: rank it in Python (docs/{chosen}.md)"
         )
     names = _checked_names(source, model, names, data)
     with new_folder(out) as scratch:
-        state = {
-            name: table.detach().cpu().contiguous().clone()
-            for name, table in (("entity", inner.entity), ("relation", inner.relation))
-        }
-        save_file(state, scratch / "model.safetensors", {"format": "pt"})
-        config = _described(model, inner) | {"converted_from": chosen}
-        _write_json(scratch / "config.json", config)
-        for what, vocabulary in zip(("entities", "relations"), names, strict=True):
-            if vocabulary is not None:
-                _write_json(scratch / f"{what}.json", list(vocabulary))
+        write_state(scratch, inner)
+        write_json(scratch / "config.json", described(model, inner) | {"converted_from": chosen})
+        write_names(scratch, names)
     return sorted(Path(out).iterdir())
 
 
@@ -194,22 +193,3 @@ def _checked_names(
                 f"they are not those of its tables"
             )
     return names
-
-
-def _described(model: Any, inner: Model) -> dict[str, Any]:
-    """What one has to know to score with the tables."""
-    order = {"reciprocal": model.order} if isinstance(model, Reciprocal) else {}
-    return {
-        "model": type(inner).__name__,
-        "wrappers": [],
-        "score": inner.score,
-        "dim": inner.dim,
-        "num_entities": inner.num_entities,
-        "num_relations": inner.num_relations,
-        **{key: getattr(inner, key) for key in _OPTIONS if hasattr(inner, key)},
-        **order,
-    }
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from kgfast.adapters.affine import AffineModel, Parts, Rows
+from kgfast.adapters.official_runs import refused
 from kgfast.graph import Vocabulary
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
 from kgfast.text import reading, shown
-from kgfast.training import refused
 
 __all__ = ["LibKGECheckpoint", "load_libkge", "read_libkge"]
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from kgfast.adapters import ogb
 from kgfast.adapters.agreement import check_agreement
+from kgfast.adapters.official_runs import protate
 from kgfast.eval import RankType, rank
 from kgfast.graph import KnownTriples
 from kgfast.models import EPSILON, SIDES, BlockScorer, ComplEx, DistMult, RotatE, Side, TransE
 from kgfast.text import shown
-from kgfast.training import load_official, protate
 
-__all__ = ["biokg_test_step", "from_official", "load_official", "ogb_test_step", "test_step"]
+__all__ = ["biokg_test_step", "from_official", "ogb_test_step", "test_step"]
 
 _NEEDED = ("model_name", "nentity", "nrelation", "entity_embedding", "relation_embedding", "gamma")
 _HITS = (1, 3, 10)

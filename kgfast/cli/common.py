@@ -1,4 +1,4 @@
-"""What the commands share: the app, options, errors in a line, and how a run is loaded.
+"""What the commands share: the app, options, errors in a line, runs to load, configs to choose.
 
 What a user can get wrong ends in a line on the error stream and exit code 2; ``--debug`` shows the
 traceback instead.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -181,9 +181,9 @@ def check_limits(folder: Path, limits: dict[str, Any]) -> None:
 
 def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTables:
     """A folder of tables; with data, whose names must be those of its rows."""
+    from kgfast.adapters.table_folders import load_tables
     from kgfast.datasets import load as load_data
     from kgfast.graph.named import check_same_names
-    from kgfast.training.exported import load_tables
 
     model, names = load_tables(folder, as_table=as_table)
     if data is None:
@@ -207,9 +207,76 @@ def load_folder(folder: Path, data: Path | None, *, as_table: bool) -> LoadedTab
 
 def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: Set) -> Any:
     """The run on the device of its config."""
-    from kgfast.training import RunFolder, load_run
-    from kgfast.training.build import device_of
-    from kgfast.training.loading import config_of
+    from kgfast.training import load_run
 
-    device = device_of(config_of(RunFolder(run), set))
-    return load_run(run, data, checkpoint=checkpoint.value, device=device, overrides=set)
+    return load_run(run, data, checkpoint=checkpoint.value, device=None, overrides=set)
+
+
+class Chosen(NamedTuple):
+    """What a command line chose.
+
+    Attributes
+    ----------
+    path : Path
+        The file of the config.
+    overrides : list of str
+        What it says of the dataset, as ``--set`` does.
+    run_name : str
+        What to call the run.
+    """
+
+    path: Path
+    overrides: list[str]
+    run_name: str
+
+
+def choose(config: str | None, model: str | None, data: Path | None) -> Chosen:
+    """Choose what ``kgfast train`` with these options trains.
+
+    Parameters
+    ----------
+    config : str, optional
+        A file, or the name of a config of the package.
+    model : str, optional
+        Instead: take the default config of this model.
+    data : Path, optional
+        The folder of a graph, which holds its train file itself; goes before the config's.
+
+    Raises
+    ------
+    ValueError
+        If not exactly one of config and model is given, the model has no default config, or it has
+        no data.
+    FileNotFoundError
+        If there is no such config or folder.
+    """
+    from kgfast.training.config.names import find_config, said
+
+    if (config is None) == (model is None):
+        which = "neither" if config is None else "both"
+        raise ValueError(f"name either a --config or a --model and its --data; got {which}")
+    path = find_config(config) if config is not None else _default_of(str(model))
+    if data is None:
+        if model is not None:
+            raise ValueError(f"--model {model} needs --data, the folder of the graph")
+        return Chosen(path, [], f"{path.resolve().parent.name}-{path.stem}")
+    if not data.is_dir():
+        raise FileNotFoundError(f"--data {said(data)}: no such folder")
+    if data.name in ("", ".."):
+        data = data.resolve()
+    values = {"dataset.root": str(data.parent), "dataset.name": data.name}
+    overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return Chosen(path, overrides, f"{data.name}-{path.stem}")
+
+
+def _default_of(model: str) -> Path:
+    """Return the default config of a model."""
+    from kgfast.training.config.names import packaged_configs, said
+
+    named = (name.partition("/") for name in packaged_configs())
+    known = [name for folder, _, name in named if folder == "default"]
+    if model.lower() not in known:
+        raise ValueError(
+            f"--model {said(model)}: has no default config; known are {', '.join(known)}"
+        )
+    return packaged_configs()[f"default/{model.lower()}"]

@@ -79,7 +79,7 @@ def evaluate(
         else:
             check_limits(run, {"known": known, **limits})
             loaded = load(run, checkpoint, data, set)
-            which, results = _which(run, checkpoint, loaded), _of_run(loaded, split, sides)
+            which, results = _which(run, checkpoint, loaded), loaded.ranks(split.value, sides)
         say(f"{split.value} triples by the {which}")
         for dim, ranks in results.items() if isinstance(results, dict) else [(None, results)]:
             say("" if dim is None else f"dim {dim}", nl=dim is not None)
@@ -94,16 +94,6 @@ def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
     name = checkpoint.value if RunFolder(run).best.exists() else Which.last.value
     step = "" if loaded.step is None else f" (step {loaded.step:,})"
     return f"{name} checkpoint{step}"
-
-
-def _of_run(loaded: Any, split: Split, sides: Any) -> Any:
-    """The ranks of a run."""
-    from kgfast.training.evaluation import ranks_of
-    from kgfast.training.loading import find_dataset
-
-    if loaded.dataset is None:
-        find_dataset(loaded.config)  # says where it was looked for
-    return ranks_of(loaded.model, loaded.dataset, split.value, loaded.config, sides)
 
 
 def _of_tables(

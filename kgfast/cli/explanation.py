@@ -57,14 +57,13 @@ def explain(
         from kgfast.extras.influence import tracin
         from kgfast.training import RunFolder
         from kgfast.training.build import device_of
-        from kgfast.training.loading import config_of
 
         if out is not None:
             check_suffix(out, safe_cells=safe_cells)
         elif safe_cells:
             raise ValueError("--safe-cells goes with --out")
         folder = RunFolder(run)
-        device = device_of(config_of(folder))
+        device = device_of(folder.read_config())
         graph = folder.load_graph()
         if graph is None:
             raise ValueError(f"{run} has no names: {folder.graph.name} is missing")

@@ -22,9 +22,6 @@ def report(
     """Write what came of a run on one page of HTML that needs no other file."""
     with errors_in_a_line(debug):
         from kgfast.extras.report import write_report
-        from kgfast.training import RunFolder
-        from kgfast.training.build import device_of
-        from kgfast.training.loading import config_of
 
         path = write_report(
             run,
@@ -32,7 +29,7 @@ def report(
             split=split.value,
             data=data,
             checkpoint=checkpoint.value,
-            device=device_of(config_of(RunFolder(run), set)),
+            device=None,
             overrides=set,
         )
         say(str(path))

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from kgfast.cli.common import Debug, DefaultOf, Graph, Quiet, Set, app, errors_in_a_line, say
+from kgfast.cli.common import (
+    Debug,
+    DefaultOf,
+    Graph,
+    Quiet,
+    Set,
+    app,
+    choose,
+    errors_in_a_line,
+    say,
+)
 from kgfast.text import escaped
 
 
@@ -42,7 +52,6 @@ def search(
             return
         from kgfast.extras.search import search as find
         from kgfast.training import Config
-        from kgfast.training.config.names import choose
 
         chosen = choose(config, model, data)
         budget = {"search.minutes": minutes, "search.trials": trials}

@@ -18,6 +18,7 @@ from kgfast.cli.common import (
     Set,
     Which,
     app,
+    choose,
     errors_in_a_line,
     load,
     say,
@@ -58,7 +59,6 @@ def train(
     """Train a model, and rank the test set at the end; under torchrun, by several processes."""
     with errors_in_a_line(debug):
         from kgfast.training import Config, RunFolder, Trainer
-        from kgfast.training.config.names import choose
 
         chosen = choose(config, model, data)
         checked = Config.from_yaml(chosen.path, [*chosen.overrides, *(set or ())])
@@ -86,7 +86,7 @@ def export(
 ) -> None:
     """Write a trained model for another program."""
     with errors_in_a_line(debug):
-        from kgfast.training.export import export_run
+        from kgfast.adapters.export import export_run
 
         loaded = load(run, checkpoint, False, set)
         for path in export_run(loaded, to.value, out or run / f"export-{to.value}"):

@@ -8,6 +8,8 @@ import numpy as np
 from kgfast.graph import KnownTriples, Triples, Vocabulary
 from kgfast.text import escaped
 
+SPLITS = ("train", "valid", "test")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
@@ -52,6 +54,19 @@ class Dataset:
         """Number of relations in the vocabulary, whether or not a triple has them."""
         return len(self.relations)
 
+    def split(self, name: str) -> Triples:
+        """Return the triples of a split.
+
+        Raises
+        ------
+        ValueError
+            If there is no such split.
+        """
+        if name not in SPLITS:
+            raise ValueError(f"split must be train, valid or test; got {name!r}")
+        triples: Triples = getattr(self, name)
+        return triples
+
     def known(self) -> KnownTriples:
         """Return the triples of all splits, which filtering removes; built at the first call.
 
@@ -71,7 +86,8 @@ class Dataset:
         sizes = f"{self.num_entities:,} entities, {self.num_relations:,} relations"
         lines = [f"{type(self).__name__} {escaped(self.name)}: {sizes}"]
         lines.append(f"{'split':<6}{'triples':>11}{'entities':>11}{'relations':>11}")
-        for split, triples in (("train", self.train), ("valid", self.valid), ("test", self.test)):
+        for split in SPLITS:
+            triples = self.split(split)
             num_entities = len(np.unique(triples.hrt[:, ::2].cpu()))
             num_relations = len(np.unique(triples.relation_ids.cpu()))
             lines.append(f"{split:<6}{len(triples):>11,}{num_entities:>11,}{num_relations:>11,}")

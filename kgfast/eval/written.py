@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kgfast.frames import needed, write_whole
+from kgfast.frames import needed
+from kgfast.whole_files import write_whole
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
 _SUFFIXES = ".csv", ".tsv", ".parquet"

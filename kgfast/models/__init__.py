@@ -12,6 +12,7 @@ from kgfast.models.base import (
 )
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.complex import ComplEx
+from kgfast.models.complex_rows import in_layout
 from kgfast.models.conve import ConvE
 from kgfast.models.cp import CP
 from kgfast.models.distmult import DistMult
@@ -23,6 +24,7 @@ from kgfast.models.rotate import EPSILON, RotatE
 from kgfast.models.rscf import RSCF
 from kgfast.models.tables import from_array
 from kgfast.models.transe import TransE
+from kgfast.models.wrapper import Wrapper
 
 __all__ = [
     "CP",
@@ -42,9 +44,11 @@ __all__ = [
     "RotatE",
     "Side",
     "TransE",
+    "Wrapper",
     "candidates_at",
     "check_model",
     "evaluated_queries",
     "from_array",
+    "in_layout",
     "queries_at",
 ]

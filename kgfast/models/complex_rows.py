@@ -42,6 +42,11 @@ def join(value: Complex, layout: Layout) -> Tensor:
     return torch.cat(value, -1)
 
 
+def in_layout(rows: Tensor, layout: Layout, other: Layout) -> Tensor:
+    """Return rows ``[..., 2D]`` of one layout in another."""
+    return rows if layout == other else join(split(rows, layout), other)
+
+
 def layout_of(layout: Layout | None, entity: Any, relation: Any) -> Layout:
     """The layout of rows: as said, else that of complex tables, else halves.
 

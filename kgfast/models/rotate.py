@@ -135,12 +135,12 @@ class RotatE(Model):
 
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         anchor = split(query_rows(self.entity, anchors), self.layout)
-        rotation = self._rotations(relations)
+        rotation = self.rotations(relations)
         turned = anchor.times(rotation if side == "tail" else rotation.conj())
         return join(turned, self.layout)
 
-    def _rotations(self, relations: Tensor) -> Complex:
-        """Unit complex numbers ``[B, D]``, the same on every device unless gradients flow."""
+    def rotations(self, relations: Tensor) -> Complex:
+        """Return unit complex numbers ``[B, D]``, without gradients of the same bits everywhere."""
         if self.relation_format == "complex":
             return split(query_rows(self.relation, relations), self.layout)
         distinct, position = relations, None  # a GPU computes all sooner than the host waits

@@ -11,12 +11,9 @@ if TYPE_CHECKING:
     from kgfast.training.build import load_dataset
     from kgfast.training.config import Config
     from kgfast.training.divergence import first_bad_row
-    from kgfast.training.evaluation import ranks_of
-    from kgfast.training.export import export_run, new_folder
-    from kgfast.training.loading import LoadedRun, Vocabularies, find_dataset, load_run, model_of
+    from kgfast.training.loading import LoadedRun, Vocabularies, load_run, model_of
     from kgfast.training.logs import read_rows
     from kgfast.training.negatives import Batch, Negatives, asked_of
-    from kgfast.training.official import load_official, protate, refused
     from kgfast.training.row_optim import RowAdam
     from kgfast.training.run import Run
     from kgfast.training.run_folder import RunFolder
@@ -28,15 +25,9 @@ _HOMES = {
     "build": ("load_dataset",),
     "config": ("Config",),
     "divergence": ("first_bad_row",),
-    "evaluation": ("ranks_of",),
-    "export": (
-        "export_run",
-        "new_folder",
-    ),
     "loading": (
         "LoadedRun",
         "Vocabularies",
-        "find_dataset",
         "load_run",
         "model_of",
     ),
@@ -45,11 +36,6 @@ _HOMES = {
         "Batch",
         "Negatives",
         "asked_of",
-    ),
-    "official": (
-        "load_official",
-        "protate",
-        "refused",
     ),
     "row_optim": ("RowAdam",),
     "run": ("Run",),
@@ -78,18 +64,11 @@ __all__ = [
     "Vocabularies",
     "asked_of",
     "checkpoint",
-    "export_run",
-    "find_dataset",
     "first_bad_row",
     "load_dataset",
-    "load_official",
     "load_run",
     "model_of",
-    "new_folder",
-    "protate",
-    "ranks_of",
     "read_rows",
-    "refused",
 ]
 
 

@@ -1,28 +1,34 @@
-"""What a config stands for: its dataset, its model, its device."""
+"""What a config stands for: its dataset, its model, its device, its evaluations."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from kgfast import datasets
 from kgfast.datasets import Dataset
+from kgfast.eval import Index, Ranks, rank
 from kgfast.models import (
     CP,
     MED,
     RESCAL,
     RSCF,
+    SIDES,
     ComplEx,
     ConvE,
     DistMult,
     Model,
     Reciprocal,
     RotatE,
+    Side,
     TransE,
 )
 from kgfast.models.fresh import ALL_ROWS, Fill, Fresh, normal, uniform
 from kgfast.rng import Stream, mix
+from kgfast.tables.mapped import MappedRoom
 from kgfast.training.config import Config
+from kgfast.training.config.sections import OPTIONS
 
 _MODELS: dict[str, Any] = {
     "rotate": RotatE,
@@ -33,23 +39,16 @@ _MODELS: dict[str, Any] = {
     "cp": CP,
     "rescal": RESCAL,
 }
-_OPTIONS = {
-    "rotate": ("gamma",),
-    "transe": ("gamma",),
-    "conve": (
-        "embedding_height",
-        "channels",
-        "kernel_size",
-        "input_dropout",
-        "feature_dropout",
-        "hidden_dropout",
-        "initial_bias",
-    ),
-}
 
 
-def load_dataset(config: Config) -> Dataset:
-    """The dataset of a config.
+def load_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> Dataset:
+    """Load the dataset of a config.
+
+    Parameters
+    ----------
+    config : Config
+    data : path, optional
+        A folder that holds the dataset or that it is in, instead of ``dataset.root``.
 
     Raises
     ------
@@ -57,6 +56,8 @@ def load_dataset(config: Config) -> Dataset:
         If there is none, or a file of it is malformed.
     """
     source = config.dataset
+    if data is not None:
+        source = source.model_copy(update={"root": os.fspath(data)})
     return datasets.load(source.folder(), source.name, columns=source.columns)
 
 
@@ -69,7 +70,7 @@ def build_model(
     """
     section = config.model
     options: dict[str, Any] = {
-        name: getattr(section, name) for name in _OPTIONS.get(section.name, ())
+        name: getattr(section, name) for name in OPTIONS.get(section.name, ())
     }
     if fresh is not ALL_ROWS:
         options["fresh"] = fresh
@@ -141,3 +142,36 @@ def device_of(config: Config) -> torch.device:
     if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several processes of torchrun
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     return torch.device(name)
+
+
+def room_of(config: Config) -> MappedRoom | None:
+    """Return where the tables of a run go, unless that is memory."""
+    folder = config.train.table_folder
+    return None if folder is None else MappedRoom(folder)
+
+
+def ranks_of(
+    model: Model,
+    dataset: Dataset,
+    split: str,
+    config: Config,
+    sides: Sequence[Side] = SIDES,
+    index: Index | None = None,
+    most: int | None = None,
+) -> Ranks | dict[int, Ranks]:
+    """Rank a split as a config says; of croppable embeddings, by each sub-model.
+
+    An index of a model that has trained on is packed again. ``most`` ranks so many triples alone.
+    """
+    triples = dataset.split(split)[:most]
+    if index is not None and not index.is_current:
+        index.refresh()
+    return rank(
+        model,
+        triples,
+        known=dataset.known(),
+        sides=sides,
+        batch_size=config.data.test_bs,
+        dims=model.dims if isinstance(model, MED) else None,
+        index=index,
+    )

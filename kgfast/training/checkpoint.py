@@ -13,17 +13,18 @@ import json
 import math
 import os
 import re
-import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from kgfast.whole_files import write_durably
 
 VERSION = 2
 _WITHOUT_CHECKSUM = 1
@@ -32,6 +33,7 @@ _NUMBERS = 1 << 23  # of a block
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
 Room = Callable[[Sequence[int]], Tensor]
+Block = tuple[str, list[int], int, Tensor]  # name, shape of the whole, first row, rows
 
 
 def save(
@@ -67,7 +69,17 @@ def save(
     text = json.dumps({"version": VERSION, "meta": meta})
     rows = _apart(tensors)
     header = {_KEY: text, _CHECKSUM: _checksum(text, rows)}
-    write_beside(path, lambda temporary: save_file(rows, temporary, header))
+    write_durably(path, lambda fresh: _save_file(rows, fresh, header), "a checkpoint")
+
+
+def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> None:
+    """Write a file; safetensors has an error of its own for what the system refuses."""
+    try:
+        save_file(rows, path, header)
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)|code: (\d+)", str(error))
+        number = int(code[1] or code[2]) if code else errno.EIO
+        raise OSError(number, os.strerror(number) if code else str(error)) from error
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -103,16 +115,14 @@ def _with_bytes(tensor: Tensor, value: int) -> int:
     return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
 
 
-def _compare(path: Path, header: Mapping[str, str], checksum: str) -> None:
-    if header.get(_CHECKSUM) != checksum:
-        raise ValueError(
-            f"{path}: damaged: its checksum is {header.get(_CHECKSUM)}, that of its content "
-            f"{checksum}"
-        )
-
-
-def load(path: str | os.PathLike[str]) -> State:
+def load(path: str | os.PathLike[str], room: Room | None = None) -> State:
     """Read a checkpoint: its tensors, on the CPU, and its meta.
+
+    Parameters
+    ----------
+    path
+    room : callable, optional
+        Makes the float32 tensors of two axes, where memory has no room for them.
 
     Raises
     ------
@@ -122,6 +132,59 @@ def load(path: str | os.PathLike[str]) -> State:
         If it is not a file, is truncated or damaged, not a checkpoint of kgfast, or of a later
         version; names the path.
     """
+    tensors: dict[str, Tensor] = {}
+    with _opened(path) as opened:
+        if room is None:
+            return {name: whole for name, _, _, whole in _blocks(opened, None)}, opened.meta
+        for name, shape, start, block in _blocks(opened, _NUMBERS):
+            if not shape:
+                tensors[name] = block
+                continue
+            if not start:
+                has_room = block.dtype == torch.float32 and len(shape) == 2
+                tensors[name] = room(shape) if has_room else block.new_empty(shape)
+            tensors[name][start : start + len(block)] = block
+        return tensors, opened.meta
+
+
+def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the meta of a checkpoint; its tensors are not read, and so not checked.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As of :func:`load`.
+    """
+    with _opened(path) as opened:
+        return opened.meta
+
+
+def blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
+    """Read the tensors of a checkpoint a block of rows at a time: name, shape, first row, rows.
+
+    For tensors larger than memory. The checksum is compared behind the last block.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As of :func:`load`.
+    """
+    with _opened(path) as opened:
+        yield from _blocks(opened, _NUMBERS)
+
+
+class _Opened(NamedTuple):
+    """A checkpoint that is read: its file, the header of that, and what the header says."""
+
+    path: Path
+    file: Any
+    header: dict[str, str]
+    version: int
+    meta: dict[str, Any]
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[_Opened]:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such checkpoint")
@@ -130,87 +193,31 @@ def load(path: str | os.PathLike[str]) -> State:
     try:
         with safe_open(path, framework="pt") as file:
             header: dict[str, str] = file.metadata() or {}
-            version, meta = _meta(path, header)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no dict
-    except SafetensorError as error:
-        raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
-    if version != _WITHOUT_CHECKSUM:
-        _compare(path, header, _checksum(header[_KEY], tensors))
-    return tensors, meta
-
-
-def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The meta of a checkpoint; its tensors are not read, and so not checked.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As of :func:`load`.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such checkpoint")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return _meta(path, file.metadata() or {})[1]
+            yield _Opened(path, file, header, *_meta(path, header))
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
 
 
-def blocks(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[int], int, Tensor]]:
-    """The tensors of a checkpoint, a block of rows at a time: name, shape, first row, rows.
-
-    For tensors larger than memory. The checksum is compared behind the last block.
-
-    Raises
-    ------
-    ValueError
-        As of :func:`load`.
-    """
-    path = Path(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            header: dict[str, str] = file.metadata() or {}
-            version = _meta(path, header)[0]
-            value = zlib.crc32(header[_KEY].encode())
-            for name in sorted(file.keys()):
-                part = file.get_slice(name)
-                shape: list[int] = part.get_shape()
-                count = shape[0] if shape else 1
-                step = max(1, _NUMBERS // max(1, math.prod(shape[1:])))
-                for start in range(0, max(1, count), step):
-                    stop = min(start + step, count)
-                    block = part[start:stop] if shape else file.get_tensor(name)
-                    if not start:
-                        value = zlib.crc32(_kind(name, block.dtype, shape), value)
-                    value = _with_bytes(block, value)
-                    yield name, shape, start, block
-    except SafetensorError as error:
-        raise ValueError(f"{path}: truncated, or not a checkpoint: {error}") from None
-    if version != _WITHOUT_CHECKSUM:
-        _compare(path, header, f"{value:08x}")
-
-
-def load_into(path: str | os.PathLike[str], room: Room) -> State:
-    """As :func:`load`; float32 tensors of two axes go where there is room for them.
-
-    Parameters
-    ----------
-    path
-    room : callable
-        Makes a float32 tensor of a shape.
-    """
-    tensors: dict[str, Tensor] = {}
-    meta = load_meta(path)
-    for name, shape, start, block in blocks(path):
-        if not shape:
-            tensors[name] = block
-            continue
-        if not start:
-            has_room = block.dtype == torch.float32 and len(shape) == 2
-            tensors[name] = room(shape) if has_room else block.new_empty(shape)
-        tensors[name][start : start + len(block)] = block
-    return tensors, meta
+def _blocks(opened: _Opened, most: int | None) -> Iterator[Block]:
+    """The blocks of so many numbers, or whole tensors; by names, the order of the checksum."""
+    file, found = opened.file, zlib.crc32(opened.header[_KEY].encode())
+    for name in sorted(file.keys()):
+        part = file.get_slice(name)
+        shape: list[int] = part.get_shape()
+        count = shape[0] if shape else 1
+        step = max(1, count if most is None else most // max(1, math.prod(shape[1:])))
+        for start in range(0, max(1, count), step):
+            stop = min(start + step, count)
+            block = file.get_tensor(name) if step >= count else part[start:stop]
+            if not start:
+                found = zlib.crc32(_kind(name, block.dtype, shape), found)
+            found = _with_bytes(block, found)
+            yield name, shape, start, block
+    said = opened.header.get(_CHECKSUM)
+    if opened.version != _WITHOUT_CHECKSUM and said != f"{found:08x}":
+        raise ValueError(
+            f"{opened.path}: damaged: its checksum is {said}, that of its content {found:08x}"
+        )
 
 
 def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
@@ -229,55 +236,75 @@ def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     return version, meta
 
 
-def write_beside(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, bring it to the disk, rename it.
+def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of the model or of the optimizer, by their own names.
 
-    It is written in a folder of its own: safetensors makes temporary files, which a kill leaves,
-    and makes them readable by their owner alone. The next write clears what is left. A folder that
-    has the name is set aside.
+    >>> list(of_part("model", {"model.entity": Tensor(), "optim.entity.step": Tensor()}))
+    ['entity']
     """
-    scratch = path.with_name(path.name + ".tmp")
-    fresh = scratch / path.name
-    try:
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-        fresh.touch()
-        mode = fresh.stat().st_mode
-        write(fresh)
-        fresh.chmod(mode)
-        sync(fresh)
-        if path.is_dir():
-            set_aside(path)
-        os.replace(fresh, path)
-    except (OSError, SafetensorError) as error:
-        raise _os_error(error, path) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    sync(path.parent)
+    prefix = f"{part}."
+    return {
+        name.removeprefix(prefix): it for name, it in tensors.items() if name.startswith(prefix)
+    }
 
 
-def set_aside(path: Path) -> Path:
-    """Rename what cannot be read to a free name, ``<name>.broken`` or so; returns it."""
-    names = (path.with_name(f"{path.name}.broken{'' if i == 1 else i}") for i in count(1))
-    aside = next(name for name in names if not os.path.lexists(name))
-    os.rename(path, aside)
-    return aside
+def check_like(name: str, held: Any, own: Mapping[str, Any] | None) -> None:
+    """That what a checkpoint holds of an object has the keys and types of the object's own state.
+
+    Parameters
+    ----------
+    name : str
+        What to call it.
+    held : object
+        From the checkpoint.
+    own : mapping, optional
+        Of numbers, or None where a number may come yet; None where the run has no such object.
+
+    Raises
+    ------
+    ValueError
+        If it does not.
+    """
+    if own is None or held is None:
+        if held is not own:
+            raise ValueError(f"{name} must be {'missing' if own is None else 'there'}")
+        return
+    if not isinstance(held, Mapping):
+        raise ValueError(f"{name} must be a mapping; got {held!r:.60}")
+    check_names(name, held, set(own))
+    for key, value in own.items():
+        allowed = (int,) if type(value) is int else (int, float)
+        number = held[key]
+        if not (type(number) in allowed or (number is None and value is None)):
+            raise ValueError(f"{name}.{key} must be a number; got {number!r:.60}")
 
 
-def sync(path: Path) -> None:
-    """Bring a file or the names in a folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def check_tensors(name: str, held: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """That tensors have exactly the names, shapes and dtypes of those that they will replace.
+
+    Raises
+    ------
+    ValueError
+        Naming the first that does not.
+    """
+    check_names(name, held, set(own))
+    for key, tensor in held.items():
+        if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
+            raise ValueError(
+                f"{name}.{key} must be {own[key].dtype} {list(own[key].shape)}; got "
+                f"{tensor.dtype} {list(tensor.shape)}"
+            )
 
 
-def _os_error(error: Exception, path: Path) -> OSError:
-    """The failure as an OSError about the path: safetensors has its own class."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number is None:
-        code = re.search(r"os error (\d+)|code: (\d+)", str(error))
-        number = int(code[1] or code[2]) if code else errno.EIO
-    reason = os.strerror(number) if number != errno.EIO else str(error)
-    return OSError(number, f"cannot write a checkpoint: {reason}; the old one is intact", str(path))
+def check_names(name: str, held: Mapping[str, Any], expected: set[str]) -> None:
+    """That a mapping has exactly the keys that are expected.
+
+    Raises
+    ------
+    ValueError
+        Naming the first that is missing or unknown.
+    """
+    for key in sorted(expected - set(held)):
+        raise ValueError(f"{name}.{key} is missing")
+    for key in sorted(set(held) - expected):
+        raise ValueError(f"{name}.{key} is not known; known: {', '.join(sorted(expected)) or '-'}")

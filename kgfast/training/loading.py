@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
+from kgfast.eval import Ranks
 from kgfast.graph import Vocabulary
 from kgfast.losses import LOSSES, EntitiesFormula
-from kgfast.models import Model
+from kgfast.models import SIDES, Model, Side
 from kgfast.text import escaped
-from kgfast.training.build import build_model, load_dataset
-from kgfast.training.checkpoint import State
+from kgfast.training.build import build_model, device_of, load_dataset, ranks_of
+from kgfast.training.checkpoint import State, check_tensors, of_part
 from kgfast.training.config import Config
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import RunGraph
-from kgfast.training.state import check_tensors
 
 
 class Vocabularies(NamedTuple):
@@ -78,6 +78,21 @@ class LoadedRun:
         margin = float(getattr(self.model, "gamma", 0.0))
         return (((scores.double() + margin).sigmoid() - shift) / scale).clamp(0.0, 1.0)
 
+    def ranks(self, split: str = "test", sides: Sequence[Side] = SIDES) -> Ranks | dict[int, Ranks]:
+        """Return the filtered ranks of a split; of croppable embeddings, those of each sub-model.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the data were not found: says where they were looked for.
+        ValueError
+            If the run was loaded without its data.
+        """
+        if self.dataset is None:
+            load_dataset(self.config)  # says where it was looked for
+            raise ValueError("the run was loaded without its data")
+        return ranks_of(self.model, self.dataset, split, self.config, sides)
+
     def __repr__(self) -> str:
         data = (
             "without data" if self.dataset is None else f"with dataset {escaped(self.dataset.name)}"
@@ -90,7 +105,7 @@ def load_run(
     data: str | os.PathLike[str] | Dataset | Literal[False] | None = None,
     *,
     checkpoint: Literal["best", "last"] = "best",
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
 ) -> LoadedRun:
     """Load a run: its model, the names of its rows and, where they are at hand, its data.
@@ -107,7 +122,7 @@ def load_run(
     checkpoint : {"best", "last"}
         The best by the config's metric on valid, or the newest.
     device
-        Where to put the model.
+        Where to put the model; None: on the device of the config.
     overrides : sequence of str
         ``"dataset.root=DIR"``: keys of the config to change, as ``kgfast train --set`` does.
 
@@ -143,7 +158,7 @@ def load_run(
     True
     """
     run = RunFolder(folder)
-    config = config_of(run, overrides)
+    config = run.read_config(overrides)
     tensors, meta = _state(run, checkpoint)
     graph = run.load_graph()
     if graph is not None and meta.get("graph", graph.rows) != graph.rows:
@@ -154,47 +169,9 @@ def load_run(
     dataset = _data(run, config, data, graph)
     named = graph or dataset
     vocabulary = None if named is None else Vocabularies(named.entities, named.relations)
-    model = model_of(run, config, tensors, vocabulary).to(device)
+    model = model_of(run, config, tensors, vocabulary)
+    model.to(device_of(config) if device is None else device)
     return LoadedRun(model, vocabulary, dataset, config, meta.get("step"))
-
-
-def config_of(run: RunFolder, overrides: Sequence[str] | None = None) -> Config:
-    """The config of a run.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder is not that of a run.
-    ValueError
-        If the config is malformed.
-    """
-    if not run.path.is_dir():
-        raise FileNotFoundError(f"{run.path}: no such folder")
-    if not run.config.is_file():
-        raise FileNotFoundError(f"{run.path}: not the folder of a run: it has no config.yaml")
-    return Config.from_yaml(run.config, overrides)
-
-
-def find_dataset(config: Config, data: str | os.PathLike[str] | None = None) -> Dataset:
-    """The dataset of a config.
-
-    Parameters
-    ----------
-    config : Config
-    data : path, optional
-        A folder that holds the dataset or that it is in, instead of ``dataset.root``.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it is not there.
-    ValueError
-        If a file of it is malformed.
-    """
-    if data is not None:
-        moved = config.dataset.model_copy(update={"root": os.fspath(data)})
-        config = config.model_copy(update={"dataset": moved})
-    return load_dataset(config)
 
 
 def _state(run: RunFolder, checkpoint: str) -> State:
@@ -219,7 +196,7 @@ def _data(
         dataset, source = data, f"dataset {data.name}"
     else:
         try:
-            dataset = find_dataset(config, data)
+            dataset = load_dataset(config, data)
         except FileNotFoundError:
             if data is not None:
                 raise
@@ -245,11 +222,7 @@ def model_of(
     ValueError
         If they do not fit each other, or the names.
     """
-    state = {
-        name.removeprefix("model."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("model.")
-    }
+    state = of_part("model", tensors)
     if names is None:
         sizes = _sizes(run, config, state)
     else:

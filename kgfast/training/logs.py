@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from kgfast.text import reading, shown
+from kgfast.whole_files import write_whole
 
 COLUMNS = ("step", "epoch", "time", "split", "dim", "loss", "lr")
 METRICS = ("mrr", "mr", "median_rank", "hits@1", "hits@3", "hits@10", "amr", "amri")
@@ -157,10 +158,7 @@ def _csv_line(values: list[Any]) -> str:
 
 
 def _rewrite(path: Path, text: str) -> None:
-    """Replace a file as a whole, so that a kill leaves the old one."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
 def _append(path: Path) -> TextIO:

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.kernels.spares import Spares
-from kgfast.training.checkpoint import Room
+from kgfast.training.checkpoint import Room, check_tensors
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.parallel.placement import ALONE, Placement
 from kgfast.training.row_gradients import RowGradients, add_to, merge
 from kgfast.training.row_optim import EPS, RowAdagrad, RowAdam, RowOptimizer
-from kgfast.training.state import check_tensors
 
 # Of torch's optimizers, beside the number of steps. Adagrad's are there from the start.
 _MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "adagrad": ("sum",), "sgd": ()}

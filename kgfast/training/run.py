@@ -3,10 +3,9 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,30 +19,26 @@ from kgfast.models import MED, RESCAL, ConvE, Model
 from kgfast.models.base import SIDES
 from kgfast.models.dropout import Dropout
 from kgfast.ops import backend_for
+from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
+from kgfast.training.build import room_of
 from kgfast.training.config import Config
-from kgfast.training.deadline import QUERIES, Deadline
 from kgfast.training.divergence import describe, first_bad_row
-from kgfast.training.interrupts import Interrupts
-from kgfast.training.kept import Kept
 from kgfast.training.logs import Logs
-from kgfast.training.mapped import room_of
 from kgfast.training.negatives import asked_of
 from kgfast.training.optim import Optimizer
 from kgfast.training.parallel.placement import ALONE, Placement
-from kgfast.training.progress import Progress
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import RunGraph
 from kgfast.training.schedule import Patience, Schedule, gain
-from kgfast.training.shard_files import table_of
-from kgfast.training.state import State
+from kgfast.training.state import Kept, State
 from kgfast.training.steps import MODES
+from kgfast.training.stopping import QUERIES, Deadline, Interrupts
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _OF_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
 
 Metrics = dict[str, float]
-Write = Callable[[Mapping[str, Tensor], Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -138,15 +133,22 @@ class Run:
         stop = train.early_stopping
         self._patience = None if stop is None else Patience(metric, stop.patience, stop.min_delta)
         self._kept = Kept(
-            config, model, self._optimizer, self._schedule, self._patience, self.graph
+            config=config,
+            model=model,
+            optimizer=self._optimizer,
+            schedule=self._schedule,
+            patience=self._patience,
+            graph=graph,
+            folder=folder,
+            placement=self._placement,
         )
-        self.state = State()
-        self.resumed = self._resume() if resume else False
+        resumed = self._kept.resume() if resume else None
+        self.resumed, self.state = resumed is not None, resumed or State()
         self._placement.check_same(the_step_that_is_resumed=self.state.step)
         if folder is not None and self.resumed and self._placement.leads:
             folder.finish_save({"step": self.state.step}, train.keep)
         at_the_end = ("valid", config.dataset.test_on) if tests else ("valid",)
-        count = sum(len(getattr(dataset, split)) for split in at_the_end)
+        count = sum(len(dataset.split(split)) for split in at_the_end)
         self._deadline = Deadline(train, time.perf_counter() if began is None else began, count)
         self._is_out_of_time = False
         if self.resumed and train.max_total_minutes is not None and not self.is_over():
@@ -231,7 +233,7 @@ class Run:
         """Time a few queries, and return the seconds of an evaluation for each triple."""
         config, most = self._config, QUERIES // len(SIDES)
         for split in ("valid", config.dataset.test_on):
-            count = min(most, len(getattr(self._dataset, split)))
+            count = min(most, len(self._dataset.split(split)))
             if count:
                 self._optimizer.spares.clear()
                 for _ in range(2):  # the first call also makes what is made once
@@ -259,19 +261,17 @@ class Run:
         if self._folder is None or not self.state.best_step:
             return self.state.step
         self._placement.together(lambda: None)  # process 0 may be writing still
-        tensors, meta = self._folder.load_best()
-        self._kept.load_model(tensors)
-        return int(meta["step"])
+        return self._kept.load_best()
 
     def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
         """The metrics of a split, timed, and those of sub-models; none of an empty one."""
-        if not len(getattr(self._dataset, split)):
+        if not len(self._dataset.split(split)):
             return {}, {}
         self._optimizer.spares.clear()  # for whatever an evaluation takes
         start = time.perf_counter()
         ranks = self._evaluate(split)
         own = time.perf_counter() - start
-        self._deadline.triple = own / len(getattr(self._dataset, split))
+        self._deadline.triple = own / len(self._dataset.split(split))
         seconds = self.state.seconds_evaluating + own
         self.state.seconds_evaluating = self._placement.agreed(False, seconds)[1]
         if isinstance(ranks, Ranks):
@@ -335,13 +335,11 @@ class Run:
         return value
 
     def _diverged(self, step: int, what: str) -> FloatingPointError:
-        message = f"the loss {what} at step {step:,}: {self._wrong()}"
+        wrong = describe(self._model, self._dataset, self._placement.entity_id)
+        message = f"the loss {what} at step {step:,}: {wrong}"
         if self._folder is not None and self._folder.last.exists():
             message += f"; the last good state is {self._folder.last}"
         return FloatingPointError(message)
-
-    def _wrong(self) -> str:
-        return describe(self._model, self._dataset, self._placement.entity_id)
 
     def _log_loss(self, logs: Logs | None) -> float:
         """The mean loss since the last row, and a row of it."""
@@ -366,7 +364,7 @@ class Run:
         }
         logs.write(where | row)
 
-    def _validate(self, logs: Logs | None, bar: Progress, *, due: bool) -> None:
+    def _validate(self, logs: Logs | None, bar: RunBar, *, due: bool) -> None:
         """Evaluate on valid: log it, keep the best state, tell everyone who waits for it.
 
         An evaluation that is not ``due``, as time is up, does not count for the steps to come:
@@ -381,8 +379,7 @@ class Run:
         if gain(self._config.train.save_best_metric, value, state.best) > 0:
             state.best, state.best_step = value, state.step
             state.valid, state.valid_of_submodels = metrics, submodels
-            if self._folder is not None:
-                self._write_head(self._folder.save_best, "model", self._kept.model_tensors())
+            self._kept.save_best(state)
         if due:
             self._schedule.observe(value)
         if due and self._patience is not None:
@@ -394,17 +391,8 @@ class Run:
             return
         self._require_finite()
         start = time.perf_counter()
-        write = partial(self._folder.save_last, keep=self._config.train.keep)
-        self._write_head(write, "state", self._kept.tensors())
+        self._kept.save(self.state)
         self._deadline.saving = time.perf_counter() - start
-
-    def _write_head(self, write: Write, kind: str, tensors: dict[str, Tensor]) -> None:
-        """Write a checkpoint: its rows, where they are no part of it, and then itself."""
-        assert self._folder is not None
-        own = tensors, self._kept.meta(self.state)
-        head = self._placement.head(self._folder, kind, own, table_of(tensors))
-        if self._placement.leads:
-            write(*head)
 
     def _require_finite(self) -> None:
         if first_bad_row(self._model) is not None:
@@ -414,24 +402,15 @@ class Run:
         """Keep the model as it is, for those who ask how it came to be."""
         if self._folder is not None:
             self._require_finite()
-            write = partial(self._folder.save_model, self.state.step)
-            self._write_head(write, "model", self._kept.model_tensors())
-
-    def _resume(self) -> bool:
-        """Go on from the newest state of the folder; False if there is none."""
-        checkpoint = None if self._folder is None else self._folder.load_last(self._kept.check)
-        if checkpoint is None:
-            return False
-        self.state = self._kept.load(checkpoint)
-        return True
+            self._kept.save_model(self.state)
 
     def _logs(self) -> AbstractContextManager[Logs | None]:
         if self._folder is None or not self._placement.leads:
             return nullcontext()
         return Logs(self._folder.path, self.state.step or None)
 
-    def _bar(self) -> Progress:
-        return Progress(self.steps, self.state.step, enabled=self._shows_progress)
+    def _bar(self) -> RunBar:
+        return RunBar(self.steps, self.state.step, enabled=self._shows_progress)
 
 
 def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:

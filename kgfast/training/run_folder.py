@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -15,22 +15,12 @@ from torch import Tensor
 
 from kgfast.locks import locked
 from kgfast.text import reading, shown
-from kgfast.training.checkpoint import (
-    Room,
-    State,
-    load,
-    load_into,
-    save,
-    set_aside,
-    sync,
-    write_beside,
-)
+from kgfast.training.checkpoint import Room, State, load, save
+from kgfast.training.config import Config
 from kgfast.training.logs import is_number
 from kgfast.training.run_graph import RunGraph
-from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, read_rows, table_of
-
-_STEP = re.compile(r"step_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
-_MODEL = re.compile(r"model_(?P<step>\d+)\.safetensors(?P<scratch>\.tmp)?")
+from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
+from kgfast.whole_files import set_aside, sync, write_durably
 
 
 class RunFolder:
@@ -125,9 +115,9 @@ class RunFolder:
         """Make ``next`` the last state, as the end of all that is to be done with it."""
         if keep:
             copy = self.path / f"step_{meta['step']}.safetensors"
-            write_beside(copy, partial(shutil.copyfile, self.next))
-            whole = self._numbered(_STEP)
-            for path in whole[: max(0, len(whole) - keep)]:
+            write_durably(copy, partial(shutil.copyfile, self.next), "a checkpoint")
+            self._clear("step")
+            for path in self._numbered("step")[:-keep]:
                 path.unlink()
         if self.last.exists():
             os.replace(self.last, self.previous)
@@ -145,12 +135,11 @@ class RunFolder:
         """Write ``model_<n>``; all of them are kept."""
         self._make()
         save(self.path / f"model_{step}.safetensors", tensors, meta)
-        self._numbered(_MODEL)
+        self._clear("model")
 
     def _drop_rows(self, meta: Mapping[str, Any]) -> None:
         """Delete the rows of states that are gone; ``meta`` is that of the newest."""
-        numbered = [*self._matches(_STEP), *self._matches(_MODEL)]
-        heads = [*self._states, self.best, *(self.path / it[0] for it in numbered)]
+        heads = [*self._states, self.best, *self._numbered("step"), *self.models()]
         drop_unused(self.path, [head for head in heads if head.is_file()], int(meta["step"]))
 
     def load(self, path: Path) -> State:
@@ -161,12 +150,12 @@ class RunFolder:
         FileNotFoundError, ValueError
             As of :func:`kgfast.training.checkpoint.load`; where files of rows are missing.
         """
-        tensors, meta = load(path) if self.room is None else load_into(path, self.room)
+        tensors, meta = load(path, self.room)
         shards, (first, step) = ShardFiles.of(meta), self.rows
         if shards is not None:
-            return tensors | read_rows(self.path, shards, first, step, self.room), meta
+            return tensors | shards.read_rows(self.path, first, step, self.room), meta
         if step > 1:
-            for name in ShardFiles.names_of(tensors, table_of(tensors)):
+            for name in names_of_rows(tensors):
                 tensors[name] = tensors[name][first::step].clone()
         return tensors, meta
 
@@ -176,22 +165,20 @@ class RunFolder:
             path.unlink()
 
     def models(self) -> list[Path]:
-        """Every ``model_<n>``, by its step; nothing is written."""
-        found = [match for match in self._matches(_MODEL) if not match["scratch"]]
-        return [self.path / match[0] for match in found]
+        """Return every ``model_<n>``, by its step; nothing is written."""
+        return self._numbered("model")
 
-    def _numbered(self, pattern: re.Pattern[str]) -> list[Path]:
-        """The whole files of a kind, by their step; what a kill left of others is deleted."""
-        matches = self._matches(pattern)
-        for match in matches:
-            if match["scratch"]:
-                shutil.rmtree(self.path / match[0])
-        return [self.path / match[0] for match in matches if not match["scratch"]]
-
-    def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    def _numbered(self, kind: str, suffix: str = "") -> list[Path]:
+        """Return what is named ``<kind>_<n>.safetensors`` and a suffix, by its step."""
+        pattern = re.compile(rf"{kind}_(\d+)\.safetensors{re.escape(suffix)}")
         paths = self.path.iterdir() if self.path.is_dir() else ()
-        matches = [match for path in paths if (match := pattern.fullmatch(path.name))]
-        return sorted(matches, key=lambda match: int(match["step"]))
+        steps = {path: int(it[1]) for path in paths if (it := pattern.fullmatch(path.name))}
+        return sorted(steps, key=steps.__getitem__)
+
+    def _clear(self, kind: str) -> None:
+        """Delete what a kill left of files of a kind that were being written."""
+        for path in self._numbered(kind, ".tmp"):
+            shutil.rmtree(path)
 
     def load_last(self, check: Callable[[State], object] | None = None) -> State | None:
         """The newest state that can be read; None if nothing was saved yet.
@@ -251,10 +238,26 @@ class RunFolder:
             raise FileNotFoundError(f"{self.path} holds no checkpoint")
         return state
 
-    def write_config(self, config: Any) -> None:
-        """Write the :class:`~kgfast.training.config.Config` of the run."""
+    def read_config(self, overrides: Sequence[str] | None = None) -> Config:
+        """Read the config of the run, with keys changed as :meth:`Config.from_yaml` changes them.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder is not that of a run.
+        ValueError
+            If the config is malformed.
+        """
+        if not self.path.is_dir():
+            raise FileNotFoundError(f"{self.path}: no such folder")
+        if not self.config.is_file():
+            raise FileNotFoundError(f"{self.path}: not the folder of a run: it has no config.yaml")
+        return Config.from_yaml(self.config, overrides)
+
+    def write_config(self, config: Config) -> None:
+        """Write the config of the run."""
         self._make()
-        write_beside(self.config, config.to_yaml)
+        write_durably(self.config, config.to_yaml, "the config")
 
     def write_graph(self, graph: RunGraph) -> None:
         """Write the names and triples that the run began with."""
@@ -278,7 +281,7 @@ class RunFolder:
         """Write what came of the run."""
         text = json.dumps(result, indent=2) + "\n"
         self._make()
-        write_beside(self.result, lambda temporary: temporary.write_text(text))
+        write_durably(self.result, lambda fresh: fresh.write_text(text), "the result")
 
     def read_result(self) -> dict[str, Any]:
         """What came of the run.

@@ -6,20 +6,20 @@ Rows are put together again for any number of processes, one included.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from torch import Tensor
 
 from kgfast.training.checkpoint import Room, blocks, load_meta, save
 
 FOLDER = "shards"
+Kind = Literal["state", "model"]
 
 
-@dataclass(frozen=True)
-class ShardFiles:
+class ShardFiles(BaseModel):
     """The files that hold rows of a state.
 
     Attributes
@@ -35,121 +35,102 @@ class ShardFiles:
         The tensors whose rows they hold.
     """
 
-    kind: str
-    step: int
-    size: int
-    total: int
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    kind: Kind
+    step: NonNegativeInt
+    size: PositiveInt
+    total: NonNegativeInt
     names: list[str]
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> "ShardFiles | None":
-        """Those that the meta of a head names; None of a checkpoint that holds its rows itself.
+    def of(cls, meta: Mapping[str, Any]) -> Self | None:
+        """Return the files that the meta of a head names; None of a checkpoint with its own rows.
 
         Raises
         ------
         ValueError
-            If it is not what :meth:`to_dict` makes.
+            If the meta says something else than ``model_dump`` makes.
         """
         values = meta.get(FOLDER)
-        if values is None:
-            return None
         try:
-            shards = cls(**values)
-            numbers = (shards.step, shards.size, shards.total)
-            names_are_text = all(isinstance(name, str) for name in shards.names)
-            if shards.kind not in ("state", "model") or not names_are_text:
-                raise TypeError
-            if any(type(number) is not int or number < 0 for number in numbers) or not shards.size:
-                raise TypeError
-        except TypeError:
+            return None if values is None else cls.model_validate(values)
+        except ValidationError:
             raise ValueError(
                 f"{FOLDER} must say which files hold rows; got {values!r:.60}"
             ) from None
-        return shards
-
-    @staticmethod
-    def names_of(tensors: Iterable[str], table: str) -> list[str]:
-        """Which of the tensors of a state have rows, of a model whose table has this name."""
-        own = (f"model.{table}", f"optim.{table}.")
-        return [
-            name
-            for name in tensors
-            if name == own[0] or (name.startswith(own[1]) and not name.endswith(".step"))
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the meta of a head holds."""
-        return asdict(self)
 
     def path(self, folder: Path, rank: int) -> Path:
-        """The file of a process."""
+        """Return the file of a process."""
         name = f"{self.kind}_{self.step}.{rank}-of-{self.size}.safetensors"
         return folder / FOLDER / name
 
-    def count(self, rank: int) -> int:
-        """Rows of a process's file."""
-        return len(range(rank, self.total, self.size))
+    def save_rows(self, folder: Path, rank: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write the rows of a process.
+
+        Raises
+        ------
+        OSError
+            As of :func:`kgfast.training.checkpoint.save`.
+        """
+        path = self.path(folder, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(path, tensors, {"rank": rank, **self.model_dump()})
+
+    def read_rows(
+        self, folder: Path, first: int = 0, step: int = 1, room: Room | None = None
+    ) -> dict[str, Tensor]:
+        """Read rows ``first, first + step, ...`` of the tensors, whoever held them when saved.
+
+        Files are read a block at a time: no more is held than what is returned, and a block.
+        ``room`` makes the float32 tensors.
+
+        Raises
+        ------
+        ValueError
+            If a file is missing, damaged, or another's; names it.
+        """
+        tensors: dict[str, Tensor] = {}
+        count = len(range(first, self.total, step))
+        for rank in range(self.size):
+            path = self.path(folder, rank)
+            if not path.is_file():
+                raise ValueError(f"{path} is missing: it holds rows of this checkpoint")
+            if load_meta(path) != {"rank": rank, **self.model_dump()}:
+                raise ValueError(f"{path}: not of this checkpoint")
+            for name, shape, start, block in blocks(path):
+                ids = rank + self.size * torch.arange(
+                    start, start + len(block), dtype=torch.int64, device="cpu"
+                )
+                wanted = (ids % step == first).nonzero()[:, 0]
+                if name not in tensors:
+                    own = [count, *shape[1:]]
+                    makes = room if block.dtype == torch.float32 else None
+                    tensors[name] = makes(own) if makes else block.new_empty(own)
+                tensors[name].index_copy_(0, ids[wanted] // step, block[wanted])
+        if sorted(tensors) != sorted(self.names):
+            raise ValueError(f"{self.path(folder, 0)}: its tensors are not those of the checkpoint")
+        return tensors
 
 
-def table_of(tensors: Iterable[str]) -> str:
-    """The name of the entity table, among the tensors of a state.
+def names_of_rows(tensors: Iterable[str]) -> list[str]:
+    """Return which of the tensors of a state have a row for each entity.
 
     Examples
     --------
-    >>> table_of(["model.model.entity", "model.model.relation", "optim.model.entity.exp_avg"])
-    'model.entity'
+    >>> names_of_rows(["model.inner.entity", "model.inner.relation", "optim.inner.entity.step",
+    ...                "optim.inner.entity.exp_avg"])
+    ['model.inner.entity', 'optim.inner.entity.exp_avg']
     """
-    names = (name.removeprefix("model.") for name in tensors if name.startswith("model."))
-    return next(name for name in names if f".{name}".endswith(".entity"))
-
-
-def save_rows(folder: Path, shards: ShardFiles, rank: int, tensors: Mapping[str, Tensor]) -> None:
-    """Write the rows of a process.
-
-    Raises
-    ------
-    OSError
-        As of :func:`kgfast.training.checkpoint.save`.
-    """
-    path = shards.path(folder, rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, tensors, {"rank": rank, **shards.to_dict()})
-
-
-def read_rows(
-    folder: Path, shards: ShardFiles, first: int = 0, step: int = 1, room: Room | None = None
-) -> dict[str, Tensor]:
-    """Rows ``first, first + step, ...`` of the tensors, whoever held them when they were saved.
-
-    Files are read a block at a time: no more is held than what is returned, and a block. ``room``
-    makes the float32 tensors.
-
-    Raises
-    ------
-    ValueError
-        If a file is missing, damaged, or another's; names it.
-    """
-    tensors: dict[str, Tensor] = {}
-    count = len(range(first, shards.total, step))
-    for rank in range(shards.size):
-        path = shards.path(folder, rank)
-        if not path.is_file():
-            raise ValueError(f"{path} is missing: it holds rows of this checkpoint")
-        if load_meta(path) != {"rank": rank, **shards.to_dict()}:
-            raise ValueError(f"{path}: not of this checkpoint")
-        for name, shape, start, block in blocks(path):
-            ids = rank + shards.size * torch.arange(
-                start, start + len(block), dtype=torch.int64, device="cpu"
-            )
-            wanted = (ids % step == first).nonzero()[:, 0]
-            if name not in tensors:
-                own = [count, *shape[1:]]
-                makes = room if block.dtype == torch.float32 else None
-                tensors[name] = makes(own) if makes else block.new_empty(own)
-            tensors[name].index_copy_(0, ids[wanted] // step, block[wanted])
-    if sorted(tensors) != sorted(shards.names):
-        raise ValueError(f"{shards.path(folder, 0)}: its tensors are not those of the checkpoint")
-    return tensors
+    names = list(tensors)
+    models = (name.removeprefix("model.") for name in names if name.startswith("model."))
+    table = next(name for name in models if f".{name}".endswith(".entity"))
+    of_optimizer = f"optim.{table}."
+    return [
+        name
+        for name in names
+        if name == f"model.{table}" or (name.startswith(of_optimizer) and name[-5:] != ".step")
+    ]
 
 
 def drop_unused(folder: Path, heads: Iterable[Path], before: int) -> None:

@@ -12,16 +12,14 @@ import torch
 from pydantic import TypeAdapter
 
 from kgfast.datasets import Dataset
+from kgfast.environment import provenance
 from kgfast.eval.index import Index
 from kgfast.eval.metric_tables import table_of
 from kgfast.eval.ranks import Ranks
-from kgfast.training.build import build_model, load_dataset
+from kgfast.training.build import build_model, load_dataset, ranks_of, room_of
 from kgfast.training.config import Config
 from kgfast.training.divergence import first_bad_row
-from kgfast.training.evaluation import ranks_of
-from kgfast.training.mapped import room_of
 from kgfast.training.parallel.launch import placed
-from kgfast.training.provenance import provenance
 from kgfast.training.run import Job, Run
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.run_graph import RunGraph
@@ -268,7 +266,7 @@ class Trainer:
         if self.folder is None:
             return None
         if not (resume and self.folder.holds_a_run()):
-            return RunGraph.of(self.dataset)
+            return RunGraph(self.dataset)
         graph = self.folder.load_graph()
         if graph is not None:
             self.dataset = graph.read(self.dataset, f"dataset {self.dataset.name}")
@@ -278,7 +276,7 @@ class Trainer:
                 f"is missing, as in runs of an earlier kgfast): if {self.dataset.name} is as it "
                 "was then, go on with --trust-data (trust_data=True)"
             )
-        return graph or RunGraph.of(self.dataset)
+        return graph or RunGraph(self.dataset)
 
     def evaluate(
         self, split: str = "test", *, index: Index | None = None

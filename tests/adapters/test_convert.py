@@ -11,9 +11,9 @@ import kgfast
 from kgfast.adapters.convert import convert
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import load_libkge, read_libkge
+from kgfast.adapters.official_runs import load_official
+from kgfast.adapters.table_folders import load_tables
 from kgfast.cli import app
-from kgfast.training.exported import load_tables
-from kgfast.training.official import load_official
 from support import libkge_files
 
 ENTITIES, RELATIONS, DIM = 20, 3, 4

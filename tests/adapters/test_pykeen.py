@@ -400,7 +400,7 @@ def test_nan_is_an_error_unless_it_is_asked_to_be_the_worst():
 
 def test_a_saved_pipeline_is_converted_with_its_names(tmp_path):
     from kgfast.adapters.convert import convert
-    from kgfast.training.exported import load_tables
+    from kgfast.adapters.table_folders import load_tables
 
     model, data = trained("rotate", inverse=True), graph("Nations", inverse=True)
     torch.save(model, tmp_path / "trained_model.pkl")

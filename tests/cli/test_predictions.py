@@ -9,8 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 import kgfast
+from kgfast.adapters.table_folders import load_tables
 from kgfast.cli import app
-from kgfast.training.exported import load_tables
 from support.small_runs import ring_trainer, ring_triples, write_ring
 
 
@@ -321,7 +321,9 @@ def test_tables_that_score_no_relations(trained, root, tmp_path, monkeypatch):
     scorer = kgfast.BlockScorer(print, 12, 2, sides=("head", "tail"))
     ring = kgfast.datasets.load(root / "ring")
     names = ring.entities, ring.relations
-    monkeypatch.setattr("kgfast.training.exported.load_tables", lambda _, as_table: (scorer, names))
+    monkeypatch.setattr(
+        "kgfast.adapters.table_folders.load_tables", lambda _, as_table: (scorer, names)
+    )
     line = error_of("evaluate", out, "--data", root / "ring", "--side", "relation")
     assert line == "error: print of this BlockScorer scores head, tail, not relation"
 

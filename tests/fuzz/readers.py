@@ -27,12 +27,12 @@ from kgfast import KnownTriples, TypeConstraints, tables
 from kgfast.adapters.convert import convert
 from kgfast.adapters.dglke import load_dglke
 from kgfast.adapters.libkge_checkpoints import read_libkge
+from kgfast.adapters.official_runs import load_official
+from kgfast.adapters.table_folders import load_tables
 from kgfast.extras.planning.rates import Rates
 from kgfast.graph import Vocabulary
 from kgfast.plots import plot
-from kgfast.training.exported import load_tables
 from kgfast.training.logs import read_rows
-from kgfast.training.official import load_official
 from support import libkge_files
 
 ROWS, WIDTH = 6, 4

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, RunFolder, Trainer
-from kgfast.training.deadline import Deadline
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
+from kgfast.training.stopping import Deadline
 from support.gloo import run_together, values
 
 SHARDED = {"tables": "sharded", "timeout": 30}

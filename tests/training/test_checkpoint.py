@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from kgfast import whole_files
 from kgfast.training import RunFolder, checkpoint, run_folder
 from kgfast.training.checkpoint import load, save
 
@@ -244,15 +245,17 @@ except OSError as error:
         assert step_of(load(path)) == 1
         assert os.listdir(tmp_path) == [path.name]
 
-    @pytest.mark.parametrize("fails", ["save_file", "sync"])
-    def test_no_space_left(self, tmp_path, monkeypatch, fails):
+    @pytest.mark.parametrize(
+        ("module", "fails"), [(checkpoint, "save_file"), (whole_files, "sync")]
+    )
+    def test_no_space_left(self, tmp_path, monkeypatch, module, fails):
         path = tmp_path / "a.safetensors"
         save(path, *state(1))
 
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(checkpoint, fails, full)
+        monkeypatch.setattr(module, fails, full)
         with pytest.raises(OSError, match="No space left on device; the old one is int") as caught:
             save(path, *state(2))
         assert caught.value.errno == 28
@@ -370,11 +373,11 @@ class TestRunFolder:
         folder.save_last(*state(1))
         save(folder.next, *state(2))
 
-        def meanwhile(path):
+        def meanwhile(path, room):
             if path == folder.next and path.exists():
                 os.replace(folder.last, folder.previous)
                 os.replace(folder.next, folder.last)
-            return load(path)
+            return load(path, room)
 
         monkeypatch.setattr(run_folder, "load", meanwhile)
         with warnings.catch_warnings():

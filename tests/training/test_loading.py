@@ -144,7 +144,7 @@ class TestIncomplete:
     def test_a_graph_of_another_run(self, moved):
         from kgfast.datasets import synthetic
 
-        RunFolder(moved).write_graph(RunGraph.of(synthetic(50, 3, 60, 5, 5)))
+        RunFolder(moved).write_graph(RunGraph(synthetic(50, 3, 60, 5, 5)))
         with pytest.raises(ValueError, match="rows of its best checkpoint belong to other names"):
             kgfast.load_run(moved)
 

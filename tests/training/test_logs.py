@@ -1,7 +1,6 @@
 """Logs and progress: nothing lost by a kill; resumed, they are those of the uninterrupted run."""
 
 import csv
-import io
 import json
 import subprocess
 import sys
@@ -10,11 +9,9 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from kgfast.plots import plot
 from kgfast.training.logs import COLUMNS, METRICS, Logs, read_rows
-from kgfast.training.progress import Progress
 from kgfast.training.run_folder import RunFolder
 
 
@@ -170,35 +167,6 @@ def test_no_tensorboard_is_no_error(tmp_path, monkeypatch):
         logs.write(training_row(1))
     assert read_rows(tmp_path) == [training_row(1)]
     assert not (tmp_path / "tensorboard").exists()
-
-
-def shown(terminal, steps=4):
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
-    with Progress(steps, start=1, console=console) as progress:
-        progress.update(2, loss=0.75)
-        progress.evaluated(2, {"mrr": 0.25})
-        progress.update(3)
-        progress.update(4, loss=0.5)
-    return console.file.getvalue()
-
-
-def test_a_bar_on_a_terminal():
-    assert "4/4" in shown(terminal=True)
-    assert "loss 0.5000" in shown(terminal=True)
-    assert "MRR 0.2500" in shown(terminal=True)
-
-
-def test_a_line_per_evaluation_elsewhere():
-    (line,) = shown(terminal=False).splitlines()
-    assert line.startswith("step 2 of 4  loss 0.7500  MRR 0.2500  ")
-    assert line.endswith(" min left")
-
-
-def test_silent(capsys):
-    with Progress(2, enabled=False) as progress:
-        progress.update(1, loss=0.5)
-        progress.evaluated(1, {"mrr": 0.5})
-    assert capsys.readouterr() == ("", "")
 
 
 class TestPlot:

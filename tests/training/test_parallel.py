@@ -209,27 +209,27 @@ def test_a_run_goes_on_in_another_number_of_processes(name, tmp_path):
 def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
     """States of shards as any number of processes writes them, without the processes."""
     from kgfast.training.checkpoint import save
-    from kgfast.training.shard_files import ShardFiles, read_rows, save_rows
+    from kgfast.training.shard_files import ShardFiles
 
     table = torch.arange(14.0).reshape(7, 2)
-    shards = ShardFiles("state", 5, 3, 7, ["model.entity"])
+    shards = ShardFiles(kind="state", step=5, size=3, total=7, names=["model.entity"])
     for rank in range(3):
-        save_rows(tmp_path, shards, rank, {"model.entity": table[rank::3]})
+        shards.save_rows(tmp_path, rank, {"model.entity": table[rank::3]})
     for step in (1, 2, 4, 9):
         for first in range(step):
-            rows = read_rows(tmp_path, shards, first, step)["model.entity"]
+            rows = shards.read_rows(tmp_path, first, step)["model.entity"]
             assert torch.equal(rows, table[first::step])
     path = shards.path(tmp_path, 1)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(ValueError, match=r"state_5\.1-of-3\.safetensors: damaged"):
-        read_rows(tmp_path, shards)
-    save(path, {"model.entity": table[1::3]}, {"rank": 2, **shards.to_dict()})
+        shards.read_rows(tmp_path)
+    save(path, {"model.entity": table[1::3]}, {"rank": 2, **shards.model_dump()})
     with pytest.raises(ValueError, match=r"1-of-3\.safetensors: not of this checkpoint"):
-        read_rows(tmp_path, shards)
+        shards.read_rows(tmp_path)
     path.unlink()
     with pytest.raises(ValueError, match=r"1-of-3\.safetensors is missing"):
-        read_rows(tmp_path, shards)
+        shards.read_rows(tmp_path)
     head = RunFolder(tmp_path)
     save(head.last, {}, {"step": 5, "shards": {"kind": "state"}})
     with pytest.raises(ValueError, match="shards must say which files hold rows"):
@@ -239,8 +239,8 @@ def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
 @pytest.mark.parametrize("optim", ["row_adam", "row_adagrad"])
 def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkeypatch):
     """Bit for bit, over a crash; the files are of no name, and everything of that size is there."""
+    from kgfast.tables.mapped import MappedRoom
     from kgfast.training import checkpoint
-    from kgfast.training.mapped import MappedRoom
 
     sections = {"optim": {"name": optim, "lr": 0.02}, "train": {"steps": 12, "save_every": 5}}
     trainer_of(tmp_path / "memory", **sections).fit()

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer, checkpoint
 from kgfast.training.checkpoint import load
-from kgfast.training.deadline import Deadline
 from kgfast.training.logs import read_rows
 from kgfast.training.run import Run
+from kgfast.training.stopping import Deadline
 from support.killed_runs import run_and_kill
 
 STEPS = 60

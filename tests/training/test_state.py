@@ -7,8 +7,9 @@ import torch
 
 from kgfast.training import RunFolder, checkpoint
 from kgfast.training.build import build_model
+from kgfast.training.checkpoint import check_like
 from kgfast.training.optim import Optimizer
-from kgfast.training.state import State, check_like
+from kgfast.training.state import State
 from support.small_runs import ring_trainer, write_ring
 
 DENSE = {"optim": {"name": "adam", "lr": 0.05}}
@@ -266,7 +267,7 @@ class TestMeta:
         from kgfast.training.run_graph import RunGraph
 
         job = Job(trainer.config, trainer.dataset, trainer.model, trainer.evaluate)
-        run = Run(job, graph=RunGraph.of(trainer.dataset))
+        run = Run(job, graph=RunGraph(trainer.dataset))
         run._kept.check((tensors, meta))
         for _ in range(400):
             try:

@@ -19,11 +19,10 @@ from torch import Tensor
 from kgfast import ops
 from kgfast.extras.heads.noise import gumbel
 from kgfast.ops import result_dtype, run
-from kgfast.rng import mix
+from kgfast.rng import DrawStream, mix
 
 WIDTH = 1024  # candidates of a block
 _SCRATCH = 1 << 20  # scores at once
-_OF_BLOCKS, _WITHIN = 1, 2  # streams of noise
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,9 @@ def _drawn(hidden: Tensor, outputs: Outputs, temperature: float, seed: int) -> T
     for first in range(0, len(hidden), step):
         part = hidden[first : first + step]
         rows = torch.arange(first, first + len(part), dtype=torch.int64, device=hidden.device)
-        blocks = _blocks(part, rows, outputs, temperature, mix(seed, _OF_BLOCKS))
+        blocks = _blocks(part, rows, outputs, temperature, mix(seed, DrawStream.BLOCKS))
         drawn[first : first + step] = _within(
-            part, rows, outputs, blocks, (temperature, mix(seed, _WITHIN))
+            part, rows, outputs, blocks, (temperature, mix(seed, DrawStream.WITHIN))
         )
     return drawn
 
@@ -112,7 +111,8 @@ def draw_of(scores: Tensor, ids: Tensor, temperature: float, seed: int, first: i
     """
     rows = torch.arange(first, first + len(scores), dtype=torch.int64, device=scores.device)
     scaled = (scores.double() - scores[:, :1].double()) / temperature
-    best = (scaled + gumbel(mix(seed, _WITHIN), rows[:, None], ids)).argmax(1, keepdim=True)
+    noise = gumbel(mix(seed, DrawStream.WITHIN), rows[:, None], ids)
+    best = (scaled + noise).argmax(1, keepdim=True)
     return ids.gather(1, best)[:, 0]
 
 

@@ -22,7 +22,8 @@ from kgfast.extras.report import figures
 from kgfast.extras.report.examples import examples
 from kgfast.frames import needed
 from kgfast.text import escaped
-from kgfast.training import LoadedRun, RunFolder, find_dataset, load_run, ranks_of
+from kgfast.training import LoadedRun, RunFolder, load_run
+from kgfast.whole_files import write_whole
 
 RELATIONS = 500  # rows of the table of relations
 EXAMPLES = 10
@@ -37,7 +38,7 @@ def write_report(
     split: Literal["test", "valid"] = "test",
     data: str | os.PathLike[str] | Dataset | None = None,
     checkpoint: Literal["best", "last"] = "best",
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = "cpu",
     overrides: Sequence[str] | None = None,
     samples: int = 1000,
 ) -> Path:
@@ -77,11 +78,7 @@ def write_report(
     needed("matplotlib", "kgfast report")
     folder = RunFolder(run)
     loaded = load_run(run, data, checkpoint=checkpoint, device=device, overrides=overrides)
-    if loaded.dataset is None:
-        find_dataset(loaded.config)  # says where it was looked for
-    dataset = loaded.dataset
-    assert dataset is not None
-    results = ranks_of(loaded.model, dataset, split, loaded.config)
+    results = loaded.ranks(split)
     dim, ranks = (None, results) if isinstance(results, Ranks) else max(results.items())
     widths = {} if isinstance(results, Ranks) else results
     if not len(ranks):
@@ -106,13 +103,7 @@ def write_report(
         **parts,
     )
     path = folder.path / "report.html" if out is None else Path(out)
-    beside = path.with_name(f"{path.name}.tmp")
-    try:
-        beside.write_text(page, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
+    return write_whole(path, lambda beside: beside.write_text(page, encoding="utf-8"))
 
 
 def ranks_name(ranks: Ranks) -> str:

@@ -15,8 +15,9 @@ from kgfast.extras.search.study import Study, read
 from kgfast.extras.search.trial import train_trial
 from kgfast.extras.search.trials import Outcome, Trials
 from kgfast.locks import locked
-from kgfast.training import Config, Run, RunFolder, Trainer, checkpoint, load_dataset
+from kgfast.training import Config, Run, RunFolder, Trainer, load_dataset
 from kgfast.training.config import SearchConfig, may_change
+from kgfast.whole_files import write_durably
 
 _FRUITLESS = 50  # trials in a row that saw no rung
 
@@ -125,7 +126,7 @@ class _Searching:
                     f"{self.path} holds a search: go on with --resume, or name another folder"
                 )
             _check_same(Config.from_yaml(file), self._config)
-        checkpoint.write_beside(file, self._config.to_yaml)
+        write_durably(file, self._config.to_yaml, "the config")
         self._study = Study(
             journal,
             first_rung=self._first_rung,
@@ -208,7 +209,7 @@ class _Searching:
                 config.to_yaml(path)
                 path.write_text(text + path.read_text())
 
-            checkpoint.write_beside(self.path / "best.yaml", write)
+            write_durably(self.path / "best.yaml", write, "the best config")
         for trial in trials.ended:
             if best is None or trial.number != best.number:
                 self._folder(trial.number).drop_states()

@@ -5,22 +5,13 @@ from typing import Any
 
 from kgfast.losses import LOSSES
 from kgfast.training.config.fields import losses_of
-from kgfast.training.config.sections import Sections
+from kgfast.training.config.sections import OPTIONS, Sections
 
 _FITTING = {  # which models a penalty is made for
     "n3": ("distmult", "complex", "cp"),
     "dura": ("distmult", "complex", "cp", "rescal"),
 }
 _NORMS = {"rotate": ("modulus", "l2"), "transe": ("l1", "l2")}
-_OF_CONVE = (
-    "embedding_height",
-    "channels",
-    "kernel_size",
-    "input_dropout",
-    "feature_dropout",
-    "hidden_dropout",
-    "initial_bias",
-)
 
 
 def problems(config: Sections) -> Iterator[str]:
@@ -99,7 +90,7 @@ def _of_the_model(config: Sections) -> Iterator[str]:
     if model.name == "conve" and model.reciprocal:
         yield "model.reciprocal: conve has inverse relations of its own; leave it out"
     if model.name != "conve":
-        for key in _changed(model, _OF_CONVE):
+        for key in _changed(model, OPTIONS["conve"]):
             yield f"model.{key}: only conve has it; model.name is {model.name}"
         return
     height, kernel = model.embedding_height, model.kernel_size

@@ -76,6 +76,21 @@ class DatasetConfig(Section):
         )
 
 
+OPTIONS = {  # keys of ModelConfig that only some models take
+    "rotate": ("gamma",),
+    "transe": ("gamma",),
+    "conve": (
+        "embedding_height",
+        "channels",
+        "kernel_size",
+        "input_dropout",
+        "feature_dropout",
+        "hidden_dropout",
+        "initial_bias",
+    ),
+}
+
+
 class ModelConfig(Section):
     """The model.
 

@@ -3,10 +3,11 @@
 import torch
 
 from kgfast.datasets import Dataset
+from kgfast.datasets.base import SPLITS
 from kgfast.eval.meeting import Meeting
 from kgfast.eval.team import digest
 from kgfast.training.config import Config
-from kgfast.training.run_graph import SPLITS, RunGraph
+from kgfast.training.run_graph import RunGraph
 
 # What each process may have of its own, of what may change when a run is resumed.
 _OWN = ("device", "threads", "dataset.root", "train.out_dir", "train.table_folder")
@@ -23,7 +24,7 @@ def check_agreement(
         In all processes, with the first that differs; for a model that cannot be shared out.
     """
     meeting.together(lambda: _check_trainable(config))
-    graph = RunGraph.of(dataset)
+    graph = RunGraph(dataset)
     facts = {key: str(value) for key, value in config.flat().items() if key not in _OWN}
     facts |= {"the names of entities and relations": graph.rows, "device": device.type}
     facts |= {f"the triples of {name}": digest(graph.splits[name]) for name in SPLITS}

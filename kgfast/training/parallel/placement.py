@@ -11,12 +11,13 @@ from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
 from kgfast.models import Model
 from kgfast.models.fresh import ALL_ROWS, Fresh
+from kgfast.training.build import ranks_of
 from kgfast.training.checkpoint import State
 from kgfast.training.config import Config
-from kgfast.training.evaluation import ranks_of
 from kgfast.training.leaves import Leaves
 from kgfast.training.row_gradients import RowGradients, merge
 from kgfast.training.run_folder import RunFolder
+from kgfast.training.shard_files import Kind
 
 Result = TypeVar("Result")
 RankResult = Ranks | dict[int, Ranks]
@@ -116,7 +117,7 @@ class Placement:
         """Filtered ranks of a split, or of its first ``most`` triples."""
         return ranks_of(model, dataset, split, config, most=most)
 
-    def head(self, folder: RunFolder, kind: str, state: State, table: str) -> State:
+    def head(self, folder: RunFolder, kind: Kind, state: State) -> State:
         """What the head of a checkpoint holds, once the rows that are not in it are written.
 
         Parameters
@@ -126,8 +127,6 @@ class Placement:
             With or without the optimizer's.
         state : tuple
             Tensors and meta of this process.
-        table : str
-            The name of the entity table among the model's tensors.
         """
         return state
 

@@ -15,7 +15,6 @@ from kgfast.graph import KnownTriples
 from kgfast.models import MED, Model
 from kgfast.models.base import Candidates, candidates_at, queries_at
 from kgfast.training.config import Config
-from kgfast.training.evaluation import check_split
 from kgfast.training.leaves import Leaves, MeanOverAll
 from kgfast.training.negatives import Batch
 from kgfast.training.parallel.agreement import check_agreement, check_same
@@ -97,8 +96,7 @@ class Replicated(Placement):
         self, model: Model, dataset: Dataset, split: str, config: Config, most: int | None = None
     ) -> RankResult:
         """As :meth:`Placement.ranks`, by all processes: each ranks a part of the triples."""
-        check_split(split)
-        return self._ranks(model, getattr(dataset, split)[:most], dataset.known(), config)
+        return self._ranks(model, dataset.split(split)[:most], dataset.known(), config)
 
     def _ranks(self, model: Model, triples: Any, known: KnownTriples, config: Config) -> RankResult:
         def ranked(dim: int | None) -> Ranks:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
+from kgfast.datasets.base import SPLITS
 from kgfast.eval.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
@@ -19,7 +20,6 @@ from kgfast.models.fresh import Fresh
 from kgfast.tables import Shard
 from kgfast.training.checkpoint import State
 from kgfast.training.config import Config
-from kgfast.training.evaluation import check_split
 from kgfast.training.leaves import Leaves, scores_rows
 from kgfast.training.negatives import Batch
 from kgfast.training.parallel.crew import Crew
@@ -27,8 +27,7 @@ from kgfast.training.parallel.placement import RankResult
 from kgfast.training.parallel.replicated import Replicated, SharedLeaves
 from kgfast.training.row_gradients import RowGradients
 from kgfast.training.run_folder import RunFolder
-from kgfast.training.run_graph import SPLITS
-from kgfast.training.shard_files import ShardFiles, save_rows
+from kgfast.training.shard_files import Kind, ShardFiles, names_of_rows
 
 
 class Sharded(Replicated):
@@ -97,14 +96,11 @@ class Sharded(Replicated):
         Ranking takes ranges of rows. So entities are numbered anew for it, those of process 0
         first: no count depends on that.
         """
-        check_split(split)
+        hrt = dataset.split(split).hrt[:most]
         if self._known is None:
-            self._known = KnownTriples(
-                *(self._placed(getattr(dataset, name).hrt) for name in SPLITS)
-            )
+            self._known = KnownTriples(*(self._placed(dataset.split(name).hrt) for name in SPLITS))
         start = int(self._starts()[self.rank])
         shard = Shard(model.entity.detach(), start=start, total_rows=self._total)
-        hrt = getattr(dataset, split).hrt[:most]
         ranks = self._ranks(model.with_entity(shard), self._placed(hrt), self._known, config)
         if isinstance(ranks, Ranks):
             return _renamed(ranks, hrt, dataset)
@@ -123,15 +119,15 @@ class Sharded(Replicated):
             placed[:, column] = self._starts()[ids % self.size] + ids // self.size
         return placed
 
-    def head(self, folder: RunFolder, kind: str, state: State, table: str) -> State:
+    def head(self, folder: RunFolder, kind: Kind, state: State) -> State:
         """As :meth:`Placement.head`: the rows go into files of their own, one of each process."""
         tensors, meta = state
-        names = ShardFiles.names_of(tensors, table)
-        shards = ShardFiles(kind, int(meta["step"]), self.size, self._total, names)
+        names, step = names_of_rows(tensors), int(meta["step"])
+        shards = ShardFiles(kind=kind, step=step, size=self.size, total=self._total, names=names)
         own = {name: tensors[name] for name in names}
-        self.together(lambda: save_rows(folder.path, shards, self.rank, own))
+        self.together(lambda: shards.save_rows(folder.path, self.rank, own))
         others = {name: tensor for name, tensor in tensors.items() if name not in own}
-        return others, meta | {"shards": shards.to_dict()}
+        return others, meta | {"shards": shards.model_dump()}
 
 
 class FetchedLeaves(SharedLeaves):

@@ -78,7 +78,9 @@ def test_one_block_is_gumbel_max(monkeypatch):
     """As the definition has it, with the same noise."""
     monkeypatch.setattr(sampling, "WIDTH", 64)
     head, hidden = make_head(bias=False), hidden_states(200)
-    noise = gumbel(sampling.mix(7, sampling._WITHIN), torch.arange(200)[:, None], torch.arange(50))
+    noise = gumbel(
+        sampling.mix(7, sampling.DrawStream.WITHIN), torch.arange(200)[:, None], torch.arange(50)
+    )
     scores = (hidden.double() @ head.weight.detach().double().T) / 0.8
     expected = (scores + noise).argmax(1)
     assert torch.equal(head.sample(hidden, temperature=0.8, seed=7), expected)

@@ -21,7 +21,7 @@ from kgfast.extras.report.examples import examples
 from kgfast.graph import KnownTriples, Triples
 from kgfast.text import escaped
 from kgfast.training import load_run
-from kgfast.training.evaluation import ranks_of
+from kgfast.training.build import ranks_of
 from support.small_runs import trainer_of
 
 pytest.importorskip("matplotlib")

@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kgfast.cli import app
+from kgfast.cli.common import choose
 from kgfast.training import Config, RunFolder
 from kgfast.training.config.fields import ModelName
-from kgfast.training.config.names import choose, find_config, packaged_configs
+from kgfast.training.config.names import find_config, packaged_configs
 from support.paths import ROOT
 
 MODELS = typing.get_args(typing.get_args(ModelName)[0])
@@ -115,7 +116,7 @@ def test_a_config_on_another_graph(graph):
 
 def test_the_folder_one_stands_in(graph, monkeypatch):
     monkeypatch.chdir(graph)
-    chosen = choose(None, "rotate", ".")
+    chosen = choose(None, "rotate", Path("."))
     assert Config.from_yaml(chosen.path, chosen.overrides).dataset.folder() == graph
     assert chosen.run_name == f"{graph.name}-rotate"
 

@@ -15,11 +15,8 @@ The names stand beside them in the order of rows, as ``entities.json`` and ``rel
 model whose score the target does not have is refused: its tables would mean something else there.
 """
 
-import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +25,18 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from kgfast.adapters.table_folders import (
+    PLAIN,
+    described,
+    new_folder,
+    write_json,
+    write_names,
+    write_state,
+)
 from kgfast.graph import Vocabulary
-from kgfast.kernels.reference.trig import cos_sin
 from kgfast.models import (
     CP,
+    EPSILON,
     MED,
     RESCAL,
     ComplEx,
@@ -40,15 +45,12 @@ from kgfast.models import (
     Reciprocal,
     RotatE,
     TransE,
+    Wrapper,
+    in_layout,
 )
-from kgfast.models.complex_rows import Complex, join, split
-from kgfast.models.rotate import EPSILON
-from kgfast.models.wrapper import Wrapper
 from kgfast.text import shown
-from kgfast.training.loading import LoadedRun
+from kgfast.training import LoadedRun
 
-_PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)
-_OPTIONS = ("gamma", "layout", "relation_format", "norm", "embedding_range")
 _DEFAULT_GAMMA = 12.0  # where a score has no margin; the official code wants a number
 
 
@@ -83,44 +85,19 @@ def export_run(run: LoadedRun, to: str, out: str | os.PathLike[str]) -> list[Pat
     return sorted(Path(out).iterdir())
 
 
-@contextmanager
-def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
-    """A folder to write into, which becomes ``out`` when all went well, and else nothing does.
-
-    Raises
-    ------
-    ValueError
-        If ``out`` is there already and not an empty folder.
-    """
-    out = Path(out)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"{out} is there already: name another folder with --out")
-    scratch = out.with_name(out.name + ".tmp")
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        scratch.mkdir(parents=True)
-        yield scratch
-        os.replace(scratch, out)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
 def _to_npy(run: LoadedRun, out: Path) -> None:
     model = _plain(run.model, "a pair of .npy tables")
     for name, table in (("entity", model.entity), ("relation", model.relation)):
         rows = table.detach().cpu()
         rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # NumPy has none; exact
         np.save(out / f"{name}.npy", rows.contiguous().numpy())
-    _write_json(out / "config.json", _described(run, model))
-    _write_names(run, out)
+    _write_described(run, model, out)
 
 
 def _to_safetensors(run: LoadedRun, out: Path) -> None:
     model = _without_inverses(run.model)
-    state = {name: tensor.cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    save_file(state, out / "model.safetensors", {"format": "pt"})
-    _write_json(out / "config.json", _described(run, model))
-    _write_names(run, out)
+    write_state(out, model)
+    _write_described(run, model, out)
 
 
 def _to_official(run: LoadedRun, out: Path) -> None:
@@ -142,12 +119,12 @@ def _to_official(run: LoadedRun, out: Path) -> None:
             "model.norm: l1 can be exported there"
         )
     entity, relation = (_single(table, model, theirs) for table in (model.entity, model.relation))
-    if isinstance(model, RotatE | ComplEx) and model.layout == "interleaved":
-        entity = join(split(entity, "interleaved"), "halves")
-        if isinstance(model, ComplEx):
-            relation = join(split(relation, "interleaved"), "halves")
+    if isinstance(model, RotatE | ComplEx):
+        entity = in_layout(entity, model.layout, "halves")
+    if isinstance(model, ComplEx):
+        relation = in_layout(relation, model.layout, "halves")
     gamma = float(getattr(model, "gamma", _DEFAULT_GAMMA))
-    _write_json(out / "config.json", _official_config(run, model, gamma))
+    write_json(out / "config.json", _official_config(run, model, gamma))
     state = {  # options as float64: that code casts them, load_official reads them as they are
         "gamma": torch.tensor([gamma], dtype=torch.float64, device="cpu"),
         "embedding_range": torch.tensor(
@@ -200,12 +177,11 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
         options["regularizer"] = None  # else it has tensors in the state dict
     entity, relation = (_single(table, model, "PyKEEN") for table in (model.entity, model.relation))
     if isinstance(model, RotatE | ComplEx):
-        entity = join(split(entity, model.layout), "interleaved")
+        entity = in_layout(entity, model.layout, "interleaved")
         if isinstance(model, ComplEx) or model.relation_format == "complex":
-            turned = split(relation, model.layout)
+            relation = in_layout(relation, model.layout, "interleaved")
         else:
-            turned = _rotations(model)
-        relation = join(turned, "interleaved").float()
+            relation = _rotations(model)
     factory = "triples_factory=..."
     if run.model.has_inverses:  # a relation and its inverse stand beside each other there
         relation = torch.stack(relation.chunk(2), 1).flatten(0, 1)
@@ -215,7 +191,7 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
         for what, table in (("entity", entity), ("relation", relation))
     }
     save_file(state, out / "model.safetensors", {"format": "pt"})
-    _write_json(
+    write_json(
         out / "config.json",
         {
             "model": type(model).__name__,
@@ -239,9 +215,11 @@ TARGETS: dict[str, Callable[[LoadedRun, Path], None]] = {
 }
 
 
-def _rotations(model: RotatE) -> Complex:
-    """The relations as complex numbers, ``[R, D]`` float64."""
-    return Complex(*cos_sin(model.relation.detach().cpu().double() * model.phase_unit))
+def _rotations(model: RotatE) -> Tensor:
+    """Return the relations as complex numbers, ``[R, 2D]`` interleaved float32."""
+    relation = model.relation
+    ids = torch.arange(len(relation), dtype=torch.int64, device=relation.device)
+    return torch.stack(model.rotations(ids), -1).flatten(1).cpu().float()
 
 
 def _without_inverses(model: Model) -> Model:
@@ -252,7 +230,7 @@ def _without_inverses(model: Model) -> Model:
 def _plain(model: Model, target: str) -> Model:
     """The model whose score is that of two tables; of croppable embeddings the widest."""
     inner = _without_inverses(model.model if isinstance(model, MED) else model)
-    if not isinstance(inner, _PLAIN):
+    if not isinstance(inner, PLAIN):
         name = type(inner).__name__
         if isinstance(inner, Wrapper):
             name += f" around {type(inner.model).__name__}"
@@ -288,41 +266,16 @@ def _single(table: Tensor, model: Model, target: str) -> Tensor:
     return table.detach().cpu().float().contiguous().clone()
 
 
-def _described(run: LoadedRun, model: Model) -> dict[str, Any]:
-    """What one has to know to score with the tables."""
-    innermost = model
-    while isinstance(innermost, Wrapper):
-        innermost = innermost.model
-    order = {it.order for it in run.model.modules() if isinstance(it, Reciprocal)}
-    dims = run.model.dims if isinstance(run.model, MED) else None
-    return {
-        "model": type(innermost).__name__,
-        "wrappers": _wrappers(model),
-        "score": model.score,
-        "dim": model.dim,
-        "num_entities": model.num_entities,
-        "num_relations": model.num_relations,
-        **{key: getattr(innermost, key) for key in _OPTIONS if hasattr(innermost, key)},
-        **({"reciprocal": order.pop()} if order else {}),
-        **({} if dims is None else {"dims": dims, "crop": run.model.crop}),
-        "config": run.config.to_dict(),
-    }
-
-
-def _wrappers(model: Model) -> list[str]:
-    """Names of the models around the innermost, from outside in."""
-    names = []
-    while isinstance(model, Wrapper):
-        names.append(type(model).__name__)
-        model = model.model
-    return names
+def _write_described(run: LoadedRun, stored: Model, out: Path) -> None:
+    """Write how to score with the tables, and the names of their rows."""
+    config = described(run.model, stored) | {"config": run.config.to_dict()}
+    write_json(out / "config.json", config)
+    _write_names(run, out)
 
 
 def _write_names(run: LoadedRun, out: Path) -> None:
-    """The names in the order of rows."""
     if run.vocabulary is not None:
-        for what, names in run.vocabulary._asdict().items():
-            _write_json(out / f"{what}.json", list(names))
+        write_names(out, run.vocabulary)
 
 
 def _write_dict(path: Path, names: Vocabulary, target: str) -> None:
@@ -335,7 +288,3 @@ def _write_dict(path: Path, names: Vocabulary, target: str) -> None:
             )
     lines = (f"{id}\t{name}\n" for id, name in enumerate(names))
     path.write_text("".join(lines), encoding="utf-8")
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -1,21 +1,42 @@
-"""Folders of tables: what ``kgfast export`` writes, read back; and those of the official code."""
+"""Folders of tables: what ``kgfast export`` and ``kgfast convert`` write, and how it is read back.
+
+A folder holds ``entity.npy`` and ``relation.npy``, or ``model.safetensors``; ``config.json``, which
+says how to score with the tables; and the names in the order of rows, as ``entities.json`` and
+``relations.json``.
+"""
 
 import json
 import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from kgfast import tables
+from kgfast.adapters.official_runs import load_official
 from kgfast.graph import Vocabulary
-from kgfast.models import CP, RESCAL, ComplEx, DistMult, Reciprocal, RotatE, TransE
-from kgfast.models.tables import from_array
+from kgfast.models import (
+    CP,
+    MED,
+    RESCAL,
+    ComplEx,
+    DistMult,
+    Model,
+    Reciprocal,
+    RotatE,
+    TransE,
+    Wrapper,
+    from_array,
+)
 from kgfast.text import reading, shown
-from kgfast.training.official import load_official
 
+PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables and no more
 _OPTIONS = {
     "RotatE": ("gamma", "layout", "relation_format", "norm"),
     "TransE": ("gamma",),
@@ -24,22 +45,93 @@ _OPTIONS = {
     "CP": (),
     "RESCAL": (),
 }
-_CLASSES = {it.__name__: it for it in (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)}
+_CLASSES = {it.__name__: it for it in PLAIN}
+_WRITTEN = ("gamma", "layout", "relation_format", "norm", "embedding_range")
+
+Names = tuple[Vocabulary | None, Vocabulary | None]
+
+
+@contextmanager
+def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to write into, which becomes ``out`` when all went well, and else nothing does.
+
+    Raises
+    ------
+    ValueError
+        If ``out`` is there already and not an empty folder.
+    """
+    out = Path(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ValueError(f"{out} is there already: name another folder with --out")
+    scratch = out.with_name(out.name + ".tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        scratch.mkdir(parents=True)
+        yield scratch
+        os.replace(scratch, out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def described(model: Model, stored: Model) -> dict[str, Any]:
+    """Return what one has to know to score with the tables of a model.
+
+    Parameters
+    ----------
+    model : Model
+        With all that is around it.
+    stored : Model
+        The one within whose tensors are stored.
+    """
+    wrappers, innermost = [], stored
+    while isinstance(innermost, Wrapper):
+        wrappers.append(type(innermost).__name__)
+        innermost = innermost.model
+    order = {it.order for it in model.modules() if isinstance(it, Reciprocal)}
+    return {
+        "model": type(innermost).__name__,
+        "wrappers": wrappers,
+        "score": stored.score,
+        "dim": stored.dim,
+        "num_entities": stored.num_entities,
+        "num_relations": stored.num_relations,
+        **{key: getattr(innermost, key) for key in _WRITTEN if hasattr(innermost, key)},
+        **({"reciprocal": order.pop()} if order else {}),
+        **({"dims": model.dims, "crop": model.crop} if isinstance(model, MED) else {}),
+    }
+
+
+def write_state(folder: Path, model: Model) -> None:
+    """Write ``model.safetensors``: the whole state dict of a model."""
+    state = {name: it.cpu().contiguous().clone() for name, it in model.state_dict().items()}
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
+def write_names(folder: Path, names: Sequence[Vocabulary | None]) -> None:
+    """Write the names of entities and of relations that there are, in the order of rows."""
+    for what, vocabulary in zip(("entities", "relations"), names, strict=True):
+        if vocabulary is not None:
+            write_json(folder / f"{what}.json", list(vocabulary))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as text that people can read."""
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 class Tables(NamedTuple):
     """A model, and the names of its rows where the folder has them."""
 
     model: Any
-    vocabulary: tuple[Vocabulary | None, Vocabulary | None]
+    vocabulary: Names
 
 
 def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> Tables:
     """Load a folder of tables: ``entity.npy`` and ``relation.npy``, or ``model.safetensors``.
 
-    Its ``config.json`` says how to score with them, as :func:`export_run` writes it for ``npy`` and
-    ``safetensors``, and ``kgfast convert`` for models of other libraries; of another one
-    :func:`kgfast.load_official` is asked. With ``as_table``, entities are a
+    Its ``config.json`` says how to score with them, as ``kgfast export`` writes it for ``npy`` and
+    ``safetensors``, and ``kgfast convert`` for models of other libraries. A folder with another
+    ``config.json`` is read by :func:`kgfast.load_official`. With ``as_table``, entities are a
     :class:`kgfast.tables.Table`, read in blocks.
 
     Raises

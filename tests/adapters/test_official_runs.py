@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast.training import load_official
+from kgfast.adapters.official_runs import load_official
 
 ENTITIES, RELATIONS, DIM, GAMMA = 7, 3, 4, 6.0
 WIDTHS = {"RotatE": (2, 1), "TransE": (1, 1), "DistMult": (1, 1), "ComplEx": (2, 2)}

@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 import kgfast
+from kgfast.adapters.export import export_run
+from kgfast.adapters.table_folders import load_tables
 from kgfast.datasets import synthetic
 from kgfast.graph import Vocabulary
 from kgfast.models import (
@@ -25,8 +27,7 @@ from kgfast.models import (
     RotatE,
     TransE,
 )
-from kgfast.training import LoadedRun, export_run
-from kgfast.training.exported import load_tables
+from kgfast.training import LoadedRun
 from kgfast.training.loading import Vocabularies
 from support.small_runs import RING, ring_trainer, write_ring
 

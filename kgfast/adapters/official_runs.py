@@ -20,9 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from kgfast import tables
-from kgfast.models import BlockScorer, ComplEx, DistMult, Model, RotatE, TransE
-from kgfast.models.base import SIDES, Side
-from kgfast.models.rotate import EPSILON
+from kgfast.models import (
+    EPSILON,
+    SIDES,
+    BlockScorer,
+    ComplEx,
+    DistMult,
+    Model,
+    RotatE,
+    Side,
+    TransE,
+)
 from kgfast.text import reading, shown
 
 _MODELS = ("RotatE", "pRotatE", "TransE", "DistMult", "ComplEx")

@@ -1,4 +1,4 @@
-"""Room for tables in files that are mapped into memory: those of runs that outgrow it."""
+"""Room for tables in files that are mapped into memory, where tables outgrow it."""
 
 import math
 import os
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-
-from kgfast.training.config import Config
 
 
 class MappedRoom:
@@ -36,7 +34,7 @@ class MappedRoom:
         self.folder = Path(folder)
 
     def __call__(self, shape: Sequence[int]) -> Tensor:
-        """A tensor of that shape.
+        """Return a tensor of that shape.
 
         Raises
         ------
@@ -59,9 +57,3 @@ class MappedRoom:
             os.close(descriptor)
             os.unlink(name)
         return flat.view(*shape)
-
-
-def room_of(config: Config) -> MappedRoom | None:
-    """Where the tables of a run go, unless that is memory."""
-    folder = config.train.table_folder
-    return None if folder is None else MappedRoom(folder)

@@ -1,0 +1,69 @@
+"""Files that are written whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
+    """Let ``write`` make a file beside, which then takes the place of ``path``."""
+    path = Path(path)
+    beside = path.with_name(f"{path.name}.tmp")
+    try:
+        write(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def write_durably(path: Path, write: Callable[[Path], object], what: str) -> None:
+    """Let ``write`` make a file beside, bring it to the disk, put it in the place of ``path``.
+
+    The file is written in a folder of its own: safetensors makes temporary files, which a kill
+    leaves, and makes them readable by their owner alone. The next write clears what is left. A
+    folder that has the name of the file is set aside.
+
+    Raises
+    ------
+    OSError
+        If the file, called ``what``, cannot be written: names the path; the old one is intact.
+    """
+    scratch = path.with_name(path.name + ".tmp")
+    fresh = scratch / path.name
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        fresh.touch()
+        mode = fresh.stat().st_mode
+        write(fresh)
+        fresh.chmod(mode)
+        sync(fresh)
+        if path.is_dir():
+            set_aside(path)
+        os.replace(fresh, path)
+    except OSError as error:
+        reason = f"cannot write {what}: {error.strerror or error}; the old one is intact"
+        raise OSError(error.errno, reason, str(path)) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    sync(path.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename what cannot be read to a free name, ``<name>.broken`` or so, and return that."""
+    names = (path.with_name(f"{path.name}.broken{'' if i == 1 else i}") for i in count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
+    os.rename(path, aside)
+    return aside
+
+
+def sync(path: Path) -> None:
+    """Bring a file or the names in a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
