@@ -1,45 +1,42 @@
 """Ranking and prediction by several processes: torch.distributed, or any scheduler of ranges."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.eval.asked import asked_for
-from kgfast.eval.batches import (
-    check_known,
-    check_names,
-    check_rankable,
-    checked_batch_size,
-    evaluating,
+from kgfast.eval.batches import check_rankable, evaluating
+from kgfast.eval.candidate_ids import Given, ListedCandidates, checked_candidates
+from kgfast.eval.counting import (
+    Ranking,
+    count_candidates,
+    count_relations,
+    count_side,
+    source_in_memory,
 )
-from kgfast.eval.candidate_ids import (
-    Given,
-    ListedCandidates,
-    candidates_of_sides,
-    checked_candidates,
-)
-from kgfast.eval.counting import Ranking, count_candidates, count_side
 from kgfast.eval.meeting import LostProcessError, Meeting, OtherProcessError, announced
-from kgfast.eval.partial import Fingerprint
+from kgfast.eval.one_pass import fingerprint_of
+from kgfast.eval.partial import BLOCK_BYTES, Partial, using
 from kgfast.eval.predictions import Predictions
-from kgfast.eval.queries import CPU, Queries
+from kgfast.eval.queries import Queries
 from kgfast.eval.ranking import ranks_of
 from kgfast.eval.ranks import Ranks
-from kgfast.eval.rows import RowReader, state_of
+from kgfast.eval.rows import RowReader
 from kgfast.eval.search import Search, answers
 from kgfast.eval.sources import Crops, InRows
-from kgfast.eval.team import Team, check_cover, digest, facts_of, names_digest
-from kgfast.graph import KnownTriples, TypeConstraints, as_triples_tensor, names_of, with_names
-from kgfast.graph.named import Names
+from kgfast.eval.team import Team, check_cover, facts_of, names_digest
+from kgfast.graph import KnownTriples, TypeConstraints
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.models.base import SIDES, Side, operator_width
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops.topk import check_k
 from kgfast.progress import progress_bar
+from kgfast.storage import digest
 from kgfast.tables import Shard, as_rows
 from kgfast.text import shown
 
@@ -53,7 +50,6 @@ __all__ = [
     "topk",
 ]
 
-_SAMPLE = 64  # rows that tell the table of one model from that of another
 _FILE_BATCHES = 8  # batches that a table in a file is read for at once
 
 
@@ -69,6 +65,7 @@ def rank(
     batch_size: int | None = None,
     nan: Literal["error", "worst"] = "error",
     vocabulary: Any = None,
+    partial: Any = None,
     timeout: float = 1800.0,
     progress: bool = False,
 ) -> Ranks:
@@ -92,8 +89,10 @@ def rank(
     triples : Triples, Tensor, array or sequence
         As :func:`kgfast.rank` takes them; the same in all processes.
     known : KnownTriples, optional
-        Triples to filter by: at least those whose answer is held here.
-    sides : sequence of {"head", "tail"}
+        Triples to filter by: at least those whose answer is held here; for relations, all of them.
+    sides : sequence of {"head", "relation", "tail"}
+        Relations are ranked in each process, by the rows of the heads and tails of a batch, which
+        are sent to all: for relations a query costs two rows.
     candidate_ids : optional
         As :func:`kgfast.rank` takes them; the same in all processes.
     dims : int, optional
@@ -103,6 +102,11 @@ def rank(
     nan : {"error", "worst"}
     vocabulary : pair of Vocabulary or lists of names, Dataset or Triples, optional
         The names of the rows; the same in all processes.
+    partial : path, optional
+        A folder that keeps what each process counted, in a folder of its own within, after each
+        range of its rows: the same call by as many processes goes on from there, as that of
+        :func:`kgfast.rank` does. Rows in memory are then read in blocks, too. Counts of relations
+        are not kept.
     timeout : float
         Seconds to wait for the slowest process at each batch.
     progress : bool
@@ -129,23 +133,30 @@ def rank(
         part = kgfast.tables.Shard(rows, start=first, total_rows=40_943)
         ranks = kgfast.distributed.rank(kgfast.RotatE(part, relation), triples, known=known)
     """
-    with Meeting("kgfast.distributed.rank", timeout) as meeting:
+    with Meeting("kgfast.distributed.rank", timeout) as meeting, ExitStack() as stack:
         reader = _reader_of(model, nan)
-        triples, names = with_names(triples, vocabulary)
-        check_names(names_of(vocabulary), model)
-        plan = _plan(model, reader, (triples, known, sides, candidate_ids), batch_size, nan, names)
-        team = Team.of(meeting, reader, facts_of(model, reader, dims) | _facts(plan))
+        asked = candidate_ids, batch_size, nan, vocabulary
+        plan = _plan(_SharedRanking(model, triples, known, sides, *asked), reader, batch_size)
+        facts = facts_of(model, reader, dims) | _facts(plan, partial)
+        team = Team.of(meeting, reader, facts)
+        kept, reader = _kept(stack, partial, team, reader, [model, known, facts])
         total = len(plan.hrt) * len(plan.sides) // team.num_shares
         shows = progress and meeting.rank == 0
         with evaluating(model), torch.no_grad(), progress_bar(shows, "ranking", total) as advance:
-            counts = plan.room(1).zero_()
+            counts, crops = plan.room(1).zero_(), _crop(model, dims)
             for column, side in enumerate(plan.sides):
-                source = _source(plan, side, dims, reader)
-                count_side(plan, source, counts[..., column], advance, team)
+                room = counts[..., column]
+                if side == "relation":
+                    count_relations(plan, crops, room, advance, team.local(model, reader), team)
+                    if not team.leads:  # all of a team found the same
+                        room[:5].zero_()
+                    continue
+                source = _source(plan, side, crops, reader)
+                count_side(plan, source, room, advance, team, kept)
                 if team.num_shares > 1:
-                    count_candidates(plan, source, counts[5, 0, :, column])
+                    count_candidates(plan, source, room[5, 0])
             team.add(counts)
-        return _ranks(plan, counts)
+        return ranks_of(counts[:, 0], plan.hrt, plan.sides, plan.known, plan.names)
 
 
 @announced
@@ -154,31 +165,36 @@ def topk(
     *,
     heads: Any = None,
     tails: Any = None,
-    relations: Any,
+    relations: Any = None,
     k: int,
     known: KnownTriples | None = None,
+    exclude: Any = None,
     candidate_ids: Any = None,
     dims: int | None = None,
     pad: bool = False,
     vocabulary: Any = None,
     batch_size: int | None = None,
+    partial: Any = None,
     timeout: float = 1800.0,
     progress: bool = False,
 ) -> Predictions:
-    """Find the ``k`` best tails or heads as :func:`kgfast.topk` does, by all processes together.
+    """Find the ``k`` best answers as :func:`kgfast.topk` does, by all processes together.
 
     Every process makes the same call with the rows that it holds, as for
     :func:`kgfast.distributed.rank`, and gets the same answers: those of one process, equal scores
-    ordered by the lowest id. A query costs its width and ``16 k`` bytes of each process.
+    ordered by the lowest id. A query costs its width and ``16 k`` bytes of each process. Relations
+    are found in each process: a query costs two rows.
 
     Parameters
     ----------
     model : Model
-    heads, relations, tails, k, known, dims, pad, vocabulary, batch_size
+    heads, relations, tails, k, known, exclude, dims, pad, vocabulary, batch_size
         As :func:`kgfast.topk` takes them; the same in all processes, but for ``known``, which needs
-        the triples whose answer is held here.
+        the triples whose answer is held here, and for relations all of them.
     candidate_ids : optional
         As :func:`kgfast.rank` takes them; the same in all processes.
+    partial : path, optional
+        A folder that keeps what each process found, as :func:`kgfast.distributed.rank` takes it.
     timeout : float
         Seconds to wait for the slowest process at each batch.
     progress : bool
@@ -198,32 +214,53 @@ def topk(
     LostProcessError
         If a process ended or hangs; its ``ranks`` says which.
     """
-    with Meeting("kgfast.distributed.topk", timeout) as meeting:
-        check_rankable(model)
-        check_known(known)
-        names = names_of(vocabulary)
-        check_names(names, model)
-        if relations is None:
-            raise NotImplementedError("relations are predicted by one process: kgfast.topk")
-        side, name, anchors, others = asked_for(model, heads, relations, tails, names)
-        given = _candidates(candidate_ids, (side,), len(anchors), model, names)[side]
-        ids = given if isinstance(given, Tensor) else None
-        asked = side, name, anchors.cpu(), others.cpu()
-        reader, size = _reader_of(model), checked_batch_size(batch_size, model)
-        search = Search(model, *asked, k, known, given, _crop(model, dims), size, pad=pad)
-        most = reader.num_rows if ids is None else len(ids)
-        is_shared = given is None or ids is not None
-        check_k(k, most if len(anchors) and not pad and is_shared else None)
-        facts = facts_of(model, reader, dims) | _facts_of_search(search, names)
+    with Meeting("kgfast.distributed.topk", timeout) as meeting, ExitStack() as stack:
+        reader = _reader_of(model)
+        asked = (heads, relations, tails), k, known, candidate_ids, dims, vocabulary
+        search = Search(model, *asked, batch_size, pad, exclude)
+        search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
+        is_relation = search.side == "relation"
+        rows = int(model.num_relations) if is_relation else reader.num_rows
+        ids = search.given = _ascending(search.given, rows)
+        most = len(ids) if isinstance(ids, Tensor) else rows
+        is_shared = ids is None or isinstance(ids, Tensor)
+        check_k(k, most if len(search) and not pad and is_shared else None)
+        facts = facts_of(model, reader, dims) | _facts_of_search(search, partial)
         team = Team.of(meeting, reader, facts)
-        shows, total = progress and meeting.rank == 0, len(search) // team.num_shares
+        size = search.size(search.batch_size)
+        total = len(search) if is_relation else len(search) // team.num_shares
+        shows = progress and meeting.rank == 0
         with evaluating(model), torch.no_grad(), progress_bar(shows, "predicting", total) as show:
-            source = InRows(model, side, search.crop, reader, ids)
-            scores, best = answers(search, source, search.size(size), team, done=show)
-        device = reader.device
-        values = scores, best, search.anchors, search.others
-        scores, best, anchors, others = (it.to(device) for it in values)
-        return Predictions(scores, best, anchors, others, side, vocabulary=names)
+            if is_relation:
+                local = team.local(model, reader)(torch.cat([search.anchors, search.others]))
+                memory = source_in_memory(local, search.side, search.crop, search.ids)
+                return search.predictions(*answers(search, memory, size, done=show))
+            folder = None if isinstance(search.given, ListedCandidates) else partial
+            kept, reader = _kept(stack, folder, team, reader, [model, known, facts])
+            source = InRows(model, search.side, search.crop, reader, search.ids)
+            scores, best = answers(search, source, size, team, kept=kept, done=show)
+        return search.predictions(scores.to(reader.device), best.to(reader.device))
+
+
+def _kept(
+    stack: ExitStack, partial: Any, team: Team, reader: RowReader, asked: Sequence[Any]
+) -> tuple[Partial | None, RowReader]:
+    """Open the folder of this process, and return how its rows are then read.
+
+    ``asked``: the model, the known triples, and what all processes have the same.
+    """
+    if partial is None:
+        return None, reader
+    model, known, facts = asked
+    meeting, reader = team.meeting, reader.in_blocks(BLOCK_BYTES)
+    table = as_rows(reader.entity)
+    found = fingerprint_of(model, reader, "shard", table.shape, table.dtype, table.facts)
+    spans = reader.start, reader.stop, team.share, team.num_shares
+    found.add(*spans, None if known is None else known.checksum, facts)
+    folder = Path(partial, f"process-{meeting.rank}-of-{meeting.size}")
+    path = stack.enter_context(using(folder))
+    kept = Partial(path, reader, found.text(), 1)
+    return kept, kept.reader
 
 
 @dataclass(frozen=True)
@@ -335,26 +372,19 @@ def count_range(
             f"start, stop must be a range within 0 .. {whole.num_rows}; got {shown(start)}, "
             f"{shown(stop)}"
         )
-    plan = _plan(model, whole, (triples, known, sides, candidate_ids), batch_size, nan)
+    if not set(sides) <= set(SIDES):
+        raise ValueError(f"sides must be distinct, of 'head' and 'tail'; got {sides!r}")
+    ranking = _SharedRanking(model, triples, known, sides, candidate_ids, batch_size, nan)
+    plan = _plan(ranking, whole, batch_size)
     reader, counts = RowReader.of_part(whole.entity, start, stop), plan.room(1)
     with evaluating(model), torch.no_grad():
         for column, side in enumerate(plan.sides):
-            source = _source(plan, side, dims, reader)
+            source = _source(plan, side, _crop(model, dims), reader)
             count_side(plan, source, counts[..., column], lambda count: None)
-    found = _fingerprint_of(model, whole)
+    found = fingerprint_of(model, whole, "range")
     found.add(_digest_of(plan.candidates), dims, nan)
     asked = plan.hrt, plan.sides, found.text()
     return RangeCounts(start, stop, whole.num_rows, counts[:, 0], *asked)
-
-
-def _fingerprint_of(model: Any, whole: RowReader) -> Fingerprint:
-    """Begin the fingerprint of a ranking with its model: parameters, and some rows of the table."""
-    found = Fingerprint()
-    few = min(_SAMPLE, whole.num_rows)
-    ids = torch.arange(few, dtype=torch.int64, device=CPU) * whole.num_rows // max(1, few)
-    found.add(type(model).__name__, model.score, whole.rows(ids))
-    found.add_each(it for it in state_of(model) if it is not model.entity)
-    return found
 
 
 def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) -> Ranks:
@@ -426,59 +456,33 @@ def _reader_of(model: Any, nan: str = "error") -> RowReader:
     return RowReader.of_part(whole, 0, int(model.num_entities))
 
 
-def _plan(
-    model: RankableModel | BlockScorer,
-    reader: RowReader,
-    asked: tuple[Any, Any, Any, Any],
-    batch_size: int | None,
-    nan: str,
-    names: Names = (None, None),
-) -> Ranking:
-    """Check triples, known triples, sides and candidates against a model."""
-    triples, known, sides, candidate_ids = asked
-    check_known(known)
-    chosen: tuple[Side, ...] = () if isinstance(sides, str) else tuple(sides)
-    if not chosen or len(set(chosen)) != len(chosen) or not set(chosen) <= set(SIDES):
-        raise ValueError(f"sides must be distinct, of 'head' and 'tail'; got {sides!r}")
-    hrt = as_triples_tensor(
-        triples, num_entities=reader.num_rows, num_relations=int(model.num_relations)
-    ).cpu()
-    size = checked_batch_size(batch_size, model)
-    if batch_size is None and not reader.in_place:
-        size *= _FILE_BATCHES
-    candidates = _candidates(candidate_ids, chosen, len(hrt), model, names)
-    return _SharedRanking(model, hrt, known, chosen, candidates, size, nan == "worst", names)
-
-
-def _candidates(
-    candidate_ids: Any, sides: tuple[Side, ...], count: int, model: Any, names: Names
-) -> dict[Side, Given]:
-    """Check the candidates of each side; one list of all queries ascends."""
-    found = candidates_of_sides(candidate_ids, sides, count, model, names)
-    total = int(model.num_entities)
-    return {
-        side: checked_candidates(given, total) if isinstance(given, Tensor) else given
-        for side, given in found.items()
+def _plan(plan: Ranking, reader: RowReader, batch_size: int | None) -> Ranking:
+    """Let candidates ascend, and read a file for several batches of the default size at once."""
+    plan.candidates = {
+        side: _ascending(it, reader.num_rows) for side, it in plan.candidates.items()
     }
+    if batch_size is None and not reader.in_place:
+        plan.batch_size *= _FILE_BATCHES
+    return plan
 
 
-def _source(plan: Ranking, side: Side, dim: int | None, reader: RowReader) -> InRows:
+def _ascending(given: Given, count: int) -> Given:
+    """Return candidates of ``count`` rows; one list of all queries is checked, and ascends."""
+    return checked_candidates(given, count) if isinstance(given, Tensor) else given
+
+
+def _source(plan: Ranking, side: Side, crops: Crops, reader: RowReader) -> InRows:
     """Return the rows held here as candidates of a side."""
     given = plan.candidates[side]
     ids = given if isinstance(given, Tensor) else None
-    return InRows(plan.model, side, _crop(plan.model, dim), reader, ids, allows_nan=plan.allows_nan)
+    return InRows(plan.model, side, crops, reader, ids, allows_nan=plan.allows_nan)
 
 
 def _crop(model: Any, dim: int | None) -> Crops:
     return {dim: None if dim is None else operator_width(model, dim)}
 
 
-def _ranks(plan: Ranking, counts: Tensor) -> Ranks:
-    """Return the ranks of counts that cover the table, ``[6, 1, T, S]``."""
-    return ranks_of(counts[:, 0], plan.hrt, plan.sides, plan.known, plan.names)
-
-
-def _facts(plan: Ranking) -> dict[str, str]:
+def _facts(plan: Ranking, partial: Any) -> dict[str, str]:
     """Return what must be the same of a ranking in all processes, in words."""
     return {
         "vocabularies": names_digest(plan.names),
@@ -488,18 +492,22 @@ def _facts(plan: Ranking) -> dict[str, str]:
         "batch_size": str(plan.batch_size),
         "nan": "worst" if plan.allows_nan else "error",
         "whether triples are filtered": str(plan.known is not None),
+        "whether partial= is given": str(partial is not None),
     }
 
 
-def _facts_of_search(search: Search, names: Names) -> dict[str, str]:
+def _facts_of_search(search: Search, partial: Any) -> dict[str, str]:
     """Return what must be the same of a search in all processes, in words."""
+    left_out = search.excluded
     return {
-        "vocabularies": names_digest(names),
+        "vocabularies": names_digest(search.names),
         "queries": f"{len(search):,} {digest(search.side, search.anchors, search.others)}",
         "k": str(search.k),
         "candidate_ids": _digest_of({search.side: search.given}),
+        "exclude": "none" if left_out is None else digest(left_out.ids, left_out.indptr),
         "whether known answers are left out": str(search.known is not None),
         "pad": str(bool(search.pad)),
+        "whether partial= is given": str(partial is not None),
         "batch_size": str(search.batch_size),
     }
 

@@ -1,14 +1,25 @@
-"""Tables for other programs, and the packages that are needed for them alone."""
+"""Tables for other programs: the packages they need, and columns written as CSV, TSV, Parquet."""
 
+import csv
 import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kgfast.whole_files import write_whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+Columns = Mapping[str, Sequence[Any] | np.ndarray]
+_SUFFIXES = ".csv", ".tsv", ".parquet"
+# Spreadsheets compute what begins so, wide signs too, after whatever they do not show.
+_FORMULA = re.compile(r"[\s\0-\x1f]*[=+@\uff1d\uff0b\uff20\uff0d-]")
 
 
 def needed(package: str, what: str) -> Any:
@@ -46,3 +57,110 @@ def write_parquet(frame: "DataFrame", path: str | os.PathLike[str], what: str) -
     """
     needed("pyarrow", what)
     return write_whole(path, lambda beside: frame.to_parquet(beside, engine="pyarrow"))
+
+
+class Written:
+    """A result that has columns, which it writes."""
+
+    def columns(self, vocabulary: Any = None) -> Columns:
+        """Its columns, by the names of ``vocabulary`` or its own."""
+        raise NotImplementedError
+
+    def to_csv(self, path: str | os.PathLike[str], *, safe_cells: bool = False) -> Path:
+        """Write the columns of :meth:`to_frame` as CSV, or TSV by its suffix; needs no pandas.
+
+        Parameters
+        ----------
+        path
+        safe_cells : bool
+            For spreadsheets, which compute cells that begin with ``=``, ``+``, ``-`` or ``@``: a
+            ``'`` goes before such names, and all text is quoted. Programs that read the file want
+            names as they are.
+        """
+        return write_columns(self.columns(), path, safe_cells=safe_cells)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
+        """Write the columns of :meth:`to_frame` as Parquet.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        """
+        return write_columns(self.columns(), path)
+
+
+def write_columns(
+    columns: Columns, path: str | os.PathLike[str], *, safe_cells: bool = False
+) -> Path:
+    """Write columns of one length in the format of the file's suffix.
+
+    Parameters
+    ----------
+    columns : mapping of str to sequence or array
+    path
+        ``.csv``, ``.tsv`` (names with a tab are quoted) or ``.parquet``.
+    safe_cells : bool
+        Of CSV and TSV, as :meth:`Written.to_csv` has it.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    ValueError
+        For another suffix, and for safe cells of Parquet.
+    ImportError
+        For Parquet, if pyarrow is not installed.
+    OSError
+        If the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_columns({"head": ["ann"], "score": np.float32([0.1])}, f"{folder}/a.csv")
+    ...     path.read_text().splitlines()
+    ['head,score', 'ann,0.1']
+    """
+    write = _writer(Path(path), safe_cells)
+    return write_whole(path, lambda beside: write(columns, beside))
+
+
+def check_suffix(path: str | os.PathLike[str], *, safe_cells: bool = False) -> None:
+    """Check, before the work, that :func:`write_columns` can write such a file."""
+    _writer(Path(path), safe_cells)
+
+
+def _writer(path: Path, safe_cells: bool) -> Callable[[Columns, Path], None]:
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise ValueError(f"{path}: must end in {', '.join(_SUFFIXES)}; got {suffix or 'no suffix'}")
+    if suffix == ".parquet":
+        if safe_cells:
+            raise ValueError(f"{path}: safe cells are of .csv and .tsv; Parquet holds no formulas")
+        needed("pyarrow", f"{path} (unlike .csv and .tsv)")
+        return _write_parquet
+    return partial(_write_text, "," if suffix == ".csv" else "\t", safe_cells)
+
+
+def _write_text(delimiter: str, safe_cells: bool, columns: Columns, path: Path) -> None:
+    # Another separator than ours splits no text that is quoted.
+    quoting: Any = csv.QUOTE_NONNUMERIC if safe_cells else csv.QUOTE_MINIMAL
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
+        writer.writerow(columns)
+        # Numbers of an array are as short as their type allows.
+        rows = zip(*(list(column) for column in columns.values()), strict=True)
+        writer.writerows(map(_safe, rows) if safe_cells else rows)
+
+
+def _safe(row: Sequence[Any]) -> list[Any]:
+    """Mark text that a spreadsheet would compute as text."""
+    return [f"'{it}" if isinstance(it, str) and _FORMULA.match(it) else it for it in row]
+
+
+def _write_parquet(columns: Columns, path: Path) -> None:
+    table = import_module("pyarrow").table(dict(columns))
+    import_module("pyarrow.parquet").write_table(table, path)

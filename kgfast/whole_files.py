@@ -2,20 +2,46 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 
-def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
-    """Let ``write`` make a file beside, which then takes the place of ``path``."""
+def write_whole(
+    path: str | os.PathLike[str], write: Callable[[Path], object], *, lasting: bool = False
+) -> Path:
+    """Let ``write`` make a file beside ``path``, which then takes the place of ``path``.
+
+    Parameters
+    ----------
+    path : path
+    write : callable
+        Writes the file that it is given, of the same suffix.
+    lasting : bool
+        Whether the file outlives a loss of power from when this function returns.
+
+    Returns
+    -------
+    Path
+        ``path``.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; the old one is as it was.
+    """
     path = Path(path)
-    beside = path.with_name(f"{path.name}.tmp")
+    beside = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         write(beside)
+        if lasting:
+            sync(beside)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+    if lasting and sys.platform != "win32":  # it cannot open folders
+        sync(path.parent)
     return path
 
 

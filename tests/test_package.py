@@ -37,6 +37,7 @@ ROOMS = [
     "locks",
     "openmp",
     "text",
+    "storage",
     "progress",
     "rng",
     "kernels",

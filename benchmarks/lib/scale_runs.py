@@ -124,7 +124,7 @@ def _watched(
     planted: Planted, path: Path, folder: Path, rows: Any, sender: Any, threads: int
 ) -> None:
     """Rank, and say after each block how far it is."""
-    from kgfast.eval import ranking
+    from kgfast.eval import one_pass
 
     @contextmanager
     def counted(*_: Any) -> Iterator[Callable[[int, int], None]]:
@@ -134,7 +134,7 @@ def _watched(
         yield advance
 
     torch.set_num_threads(threads)
-    with patch.object(ranking, "sweep_bar", counted):
+    with patch.object(one_pass, "sweep_bar", counted):
         found = rank(planted, kgfast.tables.open(path), partial=folder)
     sender.send(counts_of(found))
 

@@ -22,6 +22,7 @@ from kgfast.eval import Ranks, check_rankable, rank, topk
 from kgfast.graph import KnownTriples, as_integers
 from kgfast.progress import progress_bar
 from kgfast.text import shown
+from kgfast.whole_files import write_whole
 
 _MODES = {"valid": None, "test-dev": 15_000, "test-challenge": 10_000}
 _TOP = 10
@@ -248,14 +249,8 @@ def save_submission(predictions: Any, folder: str | os.PathLike[str], mode: str)
         raise ValueError(f"{mode} has {count:,} queries; got predictions of {len(rows):,}")
     Path(folder).mkdir(parents=True, exist_ok=True)
     path = Path(folder, f"t_pred_wikikg90m-v2_{mode}.npz")
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        with open(scratch, "wb") as file:
-            np.savez_compressed(file, t_pred_top10=rows.numpy().astype(np.int32))
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-    return path
+    found = rows.numpy().astype(np.int32)
+    return write_whole(path, lambda it: np.savez_compressed(it, t_pred_top10=found))
 
 
 def _checked_top10(predictions: Any) -> Tensor:

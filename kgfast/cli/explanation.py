@@ -53,8 +53,8 @@ def explain(
 ) -> None:
     """Show the training triples that speak most for a triple and against it (TracIn)."""
     with errors_in_a_line(debug):
-        from kgfast.eval.written import check_suffix, write_columns
         from kgfast.extras.influence import tracin
+        from kgfast.frames import check_suffix, write_columns
         from kgfast.training import RunFolder
         from kgfast.training.build import device_of
 

@@ -121,7 +121,7 @@ def plan(
         )
         limit = None
         if max_memory is not None:
-            from kgfast.graph.memory import memory_limit
+            from kgfast.storage import memory_limit
 
             limit = memory_limit(max_memory)
         found = planned(

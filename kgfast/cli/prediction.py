@@ -80,7 +80,7 @@ def predict(
 ) -> None:
     """Predict the best tails of (head, relation, ?), or heads, or relations, or facts of all."""
     with errors_in_a_line(debug):
-        from kgfast.eval.written import check_suffix, write_columns
+        from kgfast.frames import check_suffix, write_columns
 
         if known:
             raise ValueError("--known is called --include-known: known triples are answers too")

@@ -1,8 +1,9 @@
 """What rank() and topk() share: checks of a model and its queries, and how they go in batches."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,9 @@ from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import is_in_blocks
 from kgfast.ops import run
 from kgfast.ops.checks import check_candidates
+from kgfast.ops.dispatch import is_copied
+
+AnyModel = TypeVar("AnyModel")
 
 _QUERY_BYTES = 8 << 20  # of one batch of queries
 
@@ -143,3 +147,33 @@ def modules_of(model: Any) -> list[nn.Module]:
             if isinstance(part, nn.Module) or hasattr(part, "in_blocks"):
                 modules |= {id(module): module for module in modules_of(part)}
     return list(modules.values())
+
+
+def host_model(model: AnyModel) -> AnyModel:
+    """Return a model, or its copy on the CPU where its device, as MPS and XPU, has no kernels.
+
+    A notice tells of the first copy. The copy is made with the tensors on the CPU already, so that
+    its device needs no room for it.
+    """
+    moved: dict[int, Any] = {}
+    for tensor in _tensors_of(model):
+        if is_copied(tensor.device):
+            host = tensor.detach().cpu()
+            is_parameter = isinstance(tensor, nn.Parameter)
+            moved[id(tensor)] = (
+                nn.Parameter(host, requires_grad=tensor.requires_grad) if is_parameter else host
+            )
+    return copy.deepcopy(model, moved) if moved else model
+
+
+def _tensors_of(model: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a module, or those that another object and its modules hold."""
+    model = holder_of(model)
+    if isinstance(model, nn.Module):
+        yield from model.parameters()
+        yield from model.buffers()
+    for value in getattr(model, "__dict__", {}).values():
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, nn.Module) and not isinstance(model, nn.Module):
+            yield from _tensors_of(value)

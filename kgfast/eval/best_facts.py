@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.accumulators import Accumulator
-from kgfast.eval.one_pass import Advance, Cut, KeptPass, add_queries, fingerprint_of, run_pass
+from kgfast.eval.one_pass import Advance, Cut, FileCall, add_queries, run_pass
 from kgfast.eval.partial import Partial
 from kgfast.eval.queries import CPU, Queries, known_answers, mean_answers
 from kgfast.eval.sources import CandidateSource, Found, InMemory, InRows
 from kgfast.graph import KnownTriples
 from kgfast.kernels.operands import Prepared
 from kgfast.ops.differentiable import full_precision
-from kgfast.tables import Rows
+from kgfast.storage import Fingerprint
 
 _HASHED = 1 << 12  # queries of a fingerprint that are made at once, whatever memory there is
 _SEEDS = 512  # queries that set the first threshold: the most promising
@@ -157,13 +157,12 @@ class FactSearch:
     def _go_through(
         self, done: Callable[[int], None], advance: Advance | None, kept: Partial | None
     ) -> None:
-        for number, batch in enumerate(self.grid.batches()):
+        for batch in self.grid.batches():
             if self.best.is_full:
                 self.lost = self.best.worst
-            folder = None if kept is None else KeptPass(kept, number, self.source.num_rows)
             for queries in batch.batches(self.source.batch_size):
                 part = FactsSoFar(self.asked(queries), self)
-                run_pass([part], kept=folder, advance=advance)
+                run_pass([part], kept=kept, advance=advance)
             done(len(batch))
 
     def asked(self, queries: Queries) -> Queries:
@@ -310,28 +309,33 @@ class _Class:
         return norms * (self.reach * _ROUNDED) + self.bias
 
 
-def cut_of(
-    grid: Grid, table: Rows, known: KnownTriples | None, k: int, limit: int, dim: int
-) -> Cut:
-    """Return how a table in files is read within a limit of memory."""
+def search_file(
+    call: FileCall, grid: Grid, known: KnownTriples | None, k: int, ids: Tensor | None
+) -> FactSearch:
+    """Search a table in files; ``ids``: the tails, if they are not all."""
+
+    def search_of(cut: Cut) -> FactSearch:
+        source = InRows(call.model, "tail", {None: None}, cut.reader, ids)
+        return FactSearch(source, replace(grid, batch_size=cut.per_pass), known, k)
+
+    def fingerprint(cut: Cut) -> Fingerprint:
+        source = InRows(call.model, "tail", {None: None}, cut.reader, ids)
+        checksum = None if known is None else known.checksum
+        asked = grid.heads, grid.relations, ids, k, checksum
+        found = call.fingerprint("facts", cut.reader, *asked, *source.constants())
+        for batch in replace(grid, batch_size=_HASHED).batches():
+            add_queries(found, source, batch.anchors, batch.others)
+        return found
+
     first = next(grid.batches(), None)
     asked = (grid.heads[:0], grid.heads[:0]) if first is None else (first.anchors, first.others)
     answers = mean_answers(known, asked, "tail")
-    query_bytes = 4 * 8 * table.shape[1] + 6 * 16 * k + 32 * (answers + 1)
-    return Cut.of(table, limit, dim, query_bytes)
-
-
-def fingerprint(search: FactSearch, table: Rows) -> str:
-    """Hash all but the table that the facts depend on."""
-    source, grid, known = search.source, search.grid, search.known
-    assert isinstance(source, InRows)
-    asked = grid.heads, grid.relations, source.sorted_ids, search.best.k
-    checksum = None if known is None else known.checksum
-    found = fingerprint_of("facts", source.model, table, *asked, checksum)
-    found.add(*source.constants())
-    for batch in replace(grid, batch_size=_HASHED).batches():
-        add_queries(found, source, batch.anchors, batch.others)
-    return found.text()
+    query_bytes = 4 * 8 * call.table.shape[1] + 6 * 16 * k + 32 * (answers + 1)
+    with call.opened(query_bytes, fingerprint) as (cut, kept):
+        search = search_of(cut)
+        with call.bar(search.num_batches * len(call.table)) as advance:
+            search.run(advance=advance, kept=kept)
+    return search
 
 
 def _queries(heads: Tensor, relations: Tensor) -> Queries:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.batches import as_candidate_ids
-from kgfast.graph import TypeConstraints, Vocabulary, as_integers, check_same_names
+from kgfast.graph import TypeConstraints, Vocabulary, as_integers, check_same_names, ids_or_names
 from kgfast.graph.named import Names
 from kgfast.kernels.lists import contains
 from kgfast.kernels.operands import Known, Lists
@@ -119,6 +119,21 @@ def _given(name: str, value: Any, num_queries: int, names: Vocabulary | None) ->
             )
         return ListedCandidates(_integers(name, value))
     return as_candidate_ids(value, names)
+
+
+def checked_ids_of(name: str, values: Any, count: int, names: Vocabulary | None) -> Tensor:
+    """Return ids of one axis or none, int64, checked to lie below ``count``."""
+    ids = ids_or_names(name, values, names)
+    if ids.ndim > 1:
+        raise ValueError(f"{name} must have one axis at most; got shape {list(ids.shape)}")
+    if not ids.numel():
+        return ids
+    low, high = torch.aminmax(ids)
+    if int(low) < 0 or int(high) >= count:
+        row = int(((ids < 0) | (ids >= count)).reshape(-1).nonzero()[0])
+        where = f"{name}[{row}]" if ids.ndim else name
+        raise ValueError(f"{where} must be in 0 .. {count - 1}; got {int(ids.reshape(-1)[row])}")
+    return ids
 
 
 def is_csr(value: Any) -> bool:

@@ -1,30 +1,25 @@
 """The passes of a ranking: which triples are counted together, and the counts of all of them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.eval.accumulators import KINDS, CountsSoFar
+from kgfast.eval.batches import check_known, check_names, checked_batch_size
 from kgfast.eval.candidate_ids import (
     Given,
     ListedCandidates,
+    candidates_of_sides,
     checked_candidates,
-    runs_of,
 )
 from kgfast.eval.exchange import NOBODY, Exchange
 from kgfast.eval.functions import Scored
 from kgfast.eval.index import Index
-from kgfast.eval.one_pass import (
-    Cut,
-    KeptPass,
-    add_queries,
-    fingerprint_of,
-    keeping,
-    run_pass,
-)
+from kgfast.eval.one_pass import Cut, FileCall, add_queries, run_pass
+from kgfast.eval.partial import Partial
 from kgfast.eval.queries import (
     CPU,
     Queries,
@@ -36,28 +31,63 @@ from kgfast.eval.queries import (
 )
 from kgfast.eval.rows import local_model
 from kgfast.eval.sources import CandidateSource, Crops, InMemory, InRows
-from kgfast.graph import KnownTriples, TypeConstraints
+from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
 from kgfast.graph.named import Names
-from kgfast.models.base import Side
+from kgfast.models.base import SIDES_AND_RELATIONS, Side
 from kgfast.models.relations import blocks_at
-from kgfast.tables import Rows
+from kgfast.storage import Fingerprint
 
 _GROUP = 1 << 17  # triples whose ids and counts lie on the device at a time: 8 MiB
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ranking:
-    """The checked arguments of one ranking."""
+    """The arguments of one ranking, which are checked when it is made.
+
+    Attributes
+    ----------
+    model : Model
+    triples : as of :func:`kgfast.rank`
+    known : KnownTriples or None
+    sides : tuple of {"head", "relation", "tail"}
+    candidate_ids, nan, vocabulary : as of :func:`kgfast.rank`
+    batch_size : int
+    index : Index or None
+    hrt : Tensor
+        int64 ``[T, 3]``, on the host.
+    candidates : dict of side to Given
+        Relations have none of their own.
+    allows_nan : bool
+    names : pair of Vocabulary or None
+    """
 
     model: Any
-    hrt: Tensor  # on the host
+    triples: InitVar[Any]
     known: KnownTriples | None
-    sides: tuple[Side, ...]
-    candidates: dict[Side, Given]
-    batch_size: int
-    allows_nan: bool
-    names: Names
+    sides: Any
+    candidate_ids: InitVar[Any]
+    batch_size: Any
+    nan: InitVar[Any]
+    vocabulary: InitVar[Any] = None
     index: Index | None = None
+    hrt: Tensor = field(init=False)
+    candidates: dict[Side, Given] = field(init=False)
+    allows_nan: bool = field(init=False)
+    names: Names = field(init=False)
+
+    def __post_init__(self, triples: Any, candidate_ids: Any, nan: Any, vocabulary: Any) -> None:
+        model = self.model
+        check_known(self.known)
+        triples, self.names = with_names(triples, vocabulary)
+        check_names(names_of(vocabulary), model)
+        _check_choices(self.sides, nan)
+        self.sides, self.allows_nan = tuple(self.sides), nan == "worst"
+        sizes = {"num_entities": model.num_entities, "num_relations": model.num_relations}
+        self.hrt = as_triples_tensor(triples, **sizes).cpu()
+        entities = tuple(side for side in self.sides if side != "relation")
+        given = candidates_of_sides(candidate_ids, entities, len(self.hrt), model, self.names)
+        self.candidates = given | ({"relation": None} if "relation" in self.sides else {})
+        self.batch_size = checked_batch_size(self.batch_size, model)
 
     def room(self, num_crops: int) -> Tensor:
         """Return room for the counts of all triples, int64 ``[6, C, T, S]``."""
@@ -82,10 +112,16 @@ class Ranking:
             size = min(size, given.batch_size())
         return list(rows.split(size)) if len(rows) else []
 
-    def queries(self, side: Side, rows: Tensor, hrt: Tensor, **others: Any) -> Queries:
+    def share(self, exchange: Exchange, side: Side, size: int) -> list[Tensor]:
+        """Return the batches of this share, of about as many rows as those of the others."""
+        if exchange.num_shares > 1:
+            size = max(1, min(size, -(-len(self.hrt) // exchange.num_shares)))
+        return exchange.share_of(self.batches(side, size))
+
+    def queries(self, side: Side, rows: Tensor, hrt: Tensor) -> Queries:
         """Return the queries of some triples, which are also given as ``hrt [3, B]``."""
         anchors, relations, targets = roles_of(hrt, side)
-        return Queries(side, rows, anchors, relations, self.words, targets=targets, **others)
+        return Queries(side, rows, anchors, relations, self.words, targets=targets)
 
     def words(self, queries: Queries, place: int) -> str:
         """Name the triple of a query that is not finite."""
@@ -95,6 +131,18 @@ class Ranking:
             f"NaN or an infinity, from the embeddings of its entity or relation or from what "
             f'filters them (nan="worst" ranks it last)'
         )
+
+
+def _check_choices(sides: Any, nan: Any) -> None:
+    if isinstance(sides, str) or not sides or len(set(sides)) != len(sides):
+        raise ValueError(
+            f"sides must be distinct names of {SIDES_AND_RELATIONS}, in a tuple; got {sides!r}"
+        )
+    for side in sides:
+        if side not in SIDES_AND_RELATIONS:
+            raise ValueError(f"sides must be of 'head', 'relation' and 'tail'; got {side!r}")
+    if nan not in ("error", "worst"):
+        raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
 
 
 def source_in_memory(
@@ -119,19 +167,22 @@ def count_side(
     counts: Tensor,
     advance: Any,
     exchange: Exchange = NOBODY,
+    kept: Partial | None = None,
 ) -> None:
     """Fill in the counts of one side, ``[6, C, T]``: a pass for each batch of its queries.
 
-    Of a source in memory the host waits once a batch, in the operator.
+    Of a source in memory the host waits once a batch, in the operator. Of lists of candidates few
+    rows are read, and nothing is saved.
     """
+    if isinstance(plan.candidates[source.side], ListedCandidates):
+        kept = None
     size = min(plan.batch_size, source.batch_size)
-    if exchange.num_shares > 1:
-        size = max(1, min(size, -(-len(plan.hrt) // exchange.num_shares)))
-    batches = exchange.share_of(plan.batches(source.side, size))
+    batches = plan.share(exchange, source.side, size)
     step = max(1, _GROUP // size)
     for first in range(0, len(batches), step):
         group = batches[first : first + step]
-        counts[:, :, torch.cat(group)] = _count_group(plan, source, group, advance, exchange)
+        found = _count_group(plan, source, group, advance, exchange, kept)
+        counts[:, :, torch.cat(group)] = found
 
 
 def count_candidates(plan: Ranking, source: CandidateSource, counts: Tensor) -> None:
@@ -143,8 +194,34 @@ def count_candidates(plan: Ranking, source: CandidateSource, counts: Tensor) -> 
             counts[rows[part]] = own.sizes(source.num_rows, source.sorted_ids)[1]
 
 
+def count_relations(
+    plan: Ranking,
+    crops: Crops,
+    counts: Tensor,
+    advance: Any,
+    model_of: Callable[[Tensor], Any],
+    exchange: Exchange = NOBODY,
+) -> None:
+    """Fill in the counts of relations, ``[6, C, T]``, whose entities are not in memory.
+
+    A batch is ranked by ``model_of`` the entities of its triples.
+    """
+    counts[5] = int(plan.model.num_relations)
+    for rows in plan.share(exchange, "relation", plan.batch_size):
+        asked = plan.hrt[rows] if len(rows) else plan.hrt[:1]  # others may wait for this share
+        model = model_of(asked[:, ::2].flatten())
+        source = source_in_memory(model, "relation", crops, allows_nan=plan.allows_nan)
+        for some in rows.split(max(1, min(len(rows), source.batch_size))):
+            counts[:, :, some] = _count_group(plan, source, [some], advance)
+
+
 def _count_group(
-    plan: Ranking, source: CandidateSource, batches: list[Tensor], advance: Any, exchange: Exchange
+    plan: Ranking,
+    source: CandidateSource,
+    batches: list[Tensor],
+    advance: Any,
+    exchange: Exchange = NOBODY,
+    kept: Partial | None = None,
 ) -> Tensor:
     """Return the counts of every triple of some batches, ``[6, C, G]`` on the host."""
     side, home, known = source.side, source.home, plan.known
@@ -169,7 +246,7 @@ def _count_group(
             for part, own in shared(queries, plan.candidates[side], source)
         ]
         for together in source.passes(parts):
-            run_pass(together, exchange)
+            run_pass(together, exchange, kept)
         advance(len(rows) * source.num_crops)
     return counts.cpu()
 
@@ -190,118 +267,83 @@ def _answers_asked(
     return [{"num_answers": total} for total in totals]
 
 
-@dataclass(frozen=True)
-class Part:
-    """Triples of one side that share their candidates, and the crops that share a sweep."""
+def count_file(plan: Ranking, call: FileCall, crops: list[Crops]) -> list[Tensor]:
+    """Return the counts of each group of crops that share a sweep, int64 ``[6, C, T, S]``."""
+    file = _File(plan, call, crops)
+    with call.opened(file.query_bytes(), file.fingerprint) as (cut, kept):
+        parts = file.parts(cut)
+        total = -(-sum(len(queries) for *_, queries in parts) // cut.per_pass)
+        with call.bar(total * len(call.table)) as advance:
+            file.count_apart(cut)
+            for together in _passes(parts, cut.per_pass):
+                found = [file.counts_of(source, queries) for _, source, queries in together]
+                run_pass(found, kept=kept, advance=advance)
+                for (room, _, queries), it in zip(together, found, strict=True):
+                    room[:, :, queries.rows] = it.counts
+    return file.counts
 
-    group: int  # of crops
-    column: int  # of the side
-    rows: Tensor  # of the triples
-    ids: Tensor | None = None  # ascending: only these are candidates
+
+Part = tuple[Tensor, InRows, Queries]  # where counts go, [6, C, T], and what is counted
 
 
-class FileCounts:
-    """All counts of a ranking whose entities are a table in files.
+def _passes(parts: Iterable[Part], size: int) -> Iterator[list[Part]]:
+    """Cut parts so that each pass serves ``size`` queries of however many parts."""
+    found: list[Part] = []
+    left = size
+    for room, source, queries in parts:
+        while len(queries):
+            found.append((room, source, queries.part(slice(0, left), queries.ids)))
+            queries = queries.part(slice(left, None), queries.ids)
+            left -= len(found[-1][2])
+            if not left:
+                yield found
+                found, left = [], size
+    if found:
+        yield found
 
-    Parameters
-    ----------
-    plan : Ranking
-    table : Rows
-    crops : list of Crops
-        Those that share a sweep together.
-    limit : int
-        Bytes of memory.
-    """
 
-    def __init__(self, plan: Ranking, table: Rows, crops: list[Crops], limit: int) -> None:
-        self.plan, self.table, self.crops = plan, table, crops
-        self._use(Cut.of(table, limit, int(plan.model.dim), self._query_bytes()))
+class _File:
+    """A ranking whose entities are a table in files: sides and crops that one pass serves."""
 
-    def count(self, folder: Any, bar: Any) -> list[Tensor]:
-        """Return the counts of each group of crops, int64 ``[6, C, T, S]``.
+    def __init__(self, plan: Ranking, call: FileCall, crops: list[Crops]) -> None:
+        self.plan, self.call, self.crops = plan, call, crops
+        self.counts = [plan.room(len(group)) for group in crops]
 
-        ``folder``: where what passes count is kept, if anywhere; ``bar``: makes a progress bar.
-        """
-        counts = [self.plan.room(len(crops)) for crops in self.crops]
-        with keeping(folder, self.table, self.cut, self._fingerprint) as (kept, cut):
-            self._use(cut)
-            passes = self._passes()
-            with bar(len(passes) * len(self.table)) as advance:
-                self._count_apart(counts)
-                for number, parts in enumerate(passes):
-                    own = None if kept is None else KeptPass(kept, number, len(self.table))
-                    found = [self._counts_of(part) for part in parts]
-                    run_pass(found, kept=own, advance=advance)
-                    for part, it in zip(parts, found, strict=True):
-                        counts[part.group][:, :, part.rows, part.column] = it.counts
-        return counts
+    def parts(self, cut: Cut) -> list[Part]:
+        """Return all queries for entities, equal ones beside each other."""
+        return [
+            (room, source, queries)
+            for _, _, room, source in self._sources(cut)
+            if not isinstance(self.plan.candidates[source.side], ListedCandidates)
+            for queries in self._shared(source)
+        ]
 
-    def _use(self, cut: Cut) -> None:
-        """Read the table by a cut."""
-        self.cut, reader = cut, cut.reader(self.table)
-        self._sources = {
-            (group, column): InRows(
-                self.plan.model, side, crops, reader, allows_nan=self.plan.allows_nan
-            )
-            for group, crops in enumerate(self.crops)
-            for column, side in enumerate(self.plan.sides)
-            if side != "relation"
-        }
+    def count_apart(self, cut: Cut) -> None:
+        """Count sides whose candidates are relations, or few of each query: only these are read."""
+        plan, table = self.plan, self.call.table
+        if "relation" in plan.sides:
+            column = plan.sides.index("relation")
+            for crops, counts in zip(self.crops, self.counts, strict=True):
+                room = counts[..., column]
+                count_relations(
+                    plan, crops, room, _silent, lambda ids: local_model(plan.model, table, ids)
+                )
+        plan.batch_size = cut.per_pass
+        for _, _, room, source in self._sources(cut):
+            given = plan.candidates[source.side]
+            if isinstance(given, ListedCandidates):
+                source.batch_size = given.batch_size(cut.pairs)
+                count_side(plan, source, room, _silent)
 
-    def _counts_of(self, part: Part) -> CountsSoFar:
-        plan, source = self.plan, self._sources[part.group, part.column]
-        queries = plan.queries(source.side, part.rows, plan.hrt[part.rows].T.contiguous())
-        device = CPU if plan.known is None else plan.known.device
+    def counts_of(self, source: InRows, queries: Queries) -> CountsSoFar:
+        """Begin the counts of queries, whose known answers are looked up now."""
+        known = self.plan.known
+        device = CPU if known is None else known.device
         asked = queries.anchors.to(device), queries.others.to(device)
-        queries.ids, queries.known = part.ids, known_answers(plan.known, asked, source.side, CPU)
+        queries.known = known_answers(known, asked, source.side, CPU)
         return CountsSoFar(queries, source)
 
-    def _count_apart(self, counts: list[Tensor]) -> None:
-        """Count sides whose candidates are relations, or few of each query: only these are read."""
-        plan = self.plan
-        for group, crops in enumerate(self.crops):
-            for column, side in enumerate(plan.sides):
-                given, room = plan.candidates[side], counts[group][..., column]
-                if side == "relation":
-                    model = local_model(plan.model, self.table, plan.hrt[:, ::2].flatten())
-                    own = source_in_memory(model, side, crops, allows_nan=plan.allows_nan)
-                    count_side(replace(plan, model=model), own, room, _silent)
-                elif isinstance(given, ListedCandidates):
-                    source = self._sources[group, column]
-                    source.batch_size = min(self.cut.per_pass, given.batch_size(self.cut.pairs))
-                    every = replace(plan, batch_size=max(1, len(plan.hrt)))
-                    count_side(every, source, room, _silent)
-
-    def _passes(self) -> list[list[Part]]:
-        """Return the parts that each pass over the file serves."""
-        found: list[list[Part]] = [[]]
-        room = self.cut.per_pass
-        for part in self._parts():
-            rows = part.rows
-            while len(rows):
-                taken, rows = rows[:room], rows[room:]
-                found[-1].append(replace(part, rows=taken))
-                room -= len(taken)
-                if not room:
-                    found.append([])
-                    room = self.cut.per_pass
-        return [parts for parts in found if parts]
-
-    def _parts(self) -> Iterator[Part]:
-        """Yield every triple of every side of entities, equal queries beside each other."""
-        for group, column in self._sources:
-            side = self.plan.sides[column]
-            given, rows = self.plan.candidates[side], self.plan.ordered(side)
-            if isinstance(given, ListedCandidates) or not len(rows):
-                continue
-            if not isinstance(given, TypeConstraints):
-                ids = None if given is None else checked_candidates(given, len(self.table))
-                yield Part(group, column, rows, ids)
-                continue
-            for span, relation in runs_of(self.plan.hrt[rows, 1]):
-                yield Part(group, column, rows[span], given.candidates(relation, side).cpu())
-
-    def _query_bytes(self) -> int:
+    def query_bytes(self) -> int:
         """Return what a query takes: itself, its counts and its known answers, on average."""
         plan, crops = self.plan, max(len(crops) for crops in self.crops)
         answers = [
@@ -309,23 +351,43 @@ class FileCounts:
             for side in plan.sides
             if side != "relation"
         ]
-        own = 3 * 8 * self.table.shape[1] + 104 * crops + 64
+        own = 3 * 8 * self.call.table.shape[1] + 104 * crops + 64
         return own + 32 * (max(answers, default=0) + 1)
 
-    def _fingerprint(self) -> str:
+    def fingerprint(self, cut: Cut) -> Fingerprint:
         """Hash all but the table that the counts depend on."""
         plan = self.plan
         checksum = None if plan.known is None else plan.known.checksum
         asked = plan.sides, self.crops, plan.allows_nan, plan.hrt, checksum
-        found = fingerprint_of("rank", plan.model, self.table, *asked)
-        for part in self._parts():
-            source = self._sources[part.group, part.column]
-            anchors, others, _ = roles_of(plan.hrt[part.rows].T, source.side)
-            found.add(part.group, part.column, part.rows, part.ids)
-            add_queries(found, source, anchors, others)
-        for source in self._sources.values():
+        found, sources = self.call.fingerprint("rank", cut.reader, *asked), self._sources(cut)
+        for group, column, _, source in sources:
+            if isinstance(plan.candidates[source.side], ListedCandidates):
+                continue
+            for queries in self._shared(source):
+                ids = source.sorted_ids if queries.ids is None else queries.ids
+                found.add(group, column, queries.rows, ids)
+                add_queries(found, source, queries.anchors, queries.others)
+        for *_, source in sources:
             found.add(*source.constants())
-        return found.text()
+        return found
+
+    def _sources(self, cut: Cut) -> list[tuple[int, int, Tensor, InRows]]:
+        """Return the source of each side of entities at each group of crops."""
+        plan, count, found = self.plan, len(self.call.table), []
+        for group, (crops, counts) in enumerate(zip(self.crops, self.counts, strict=True)):
+            for column, side in enumerate(plan.sides):
+                if side != "relation":
+                    given = plan.candidates[side]
+                    ids = checked_candidates(given, count) if isinstance(given, Tensor) else None
+                    options: dict[str, Any] = {"allows_nan": plan.allows_nan}
+                    source = InRows(plan.model, side, crops, cut.reader, ids, **options)
+                    found.append((group, column, counts[..., column], source))
+        return found
+
+    def _shared(self, source: InRows) -> Iterator[Queries]:
+        plan, rows = self.plan, self.plan.ordered(source.side)
+        every = plan.queries(source.side, rows, plan.hrt[rows].T.contiguous())
+        return (own for _, own in shared(every, plan.candidates[source.side], source) if len(own))
 
 
 def _silent(*_: int) -> None:

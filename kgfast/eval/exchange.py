@@ -25,6 +25,10 @@ class Exchange:
         """Return the batches of this share: as many as every share has, the last may be empty."""
         return batches
 
+    def all_say(self, claim: bool) -> bool:
+        """Return whether a claim is true for everybody who works on the same queries."""
+        return claim
+
     def prepare(self, parts: Sequence[Accumulator]) -> None:
         """Make queries and score targets, by whoever holds their rows."""
         for part in parts:

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.eval.asked import checked_ids_of
-from kgfast.eval.candidate_ids import checked_indptr, is_csr
+from kgfast.eval.candidate_ids import checked_ids_of, checked_indptr, is_csr
 from kgfast.graph.named import Names
 from kgfast.kernels.operands import Known
 from kgfast.models.base import Side

@@ -1,33 +1,28 @@
 """top_facts(): the best new facts among all triples, or a slice of them."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.asked import checked_ids_of
 from kgfast.eval.batches import (
     check_known,
     check_names,
     check_rankable,
     checked_batch_size,
     evaluating,
+    host_model,
 )
-from kgfast.eval.best_facts import FactSearch, Grid, cut_of, fingerprint
+from kgfast.eval.best_facts import FactSearch, Grid, search_file
+from kgfast.eval.candidate_ids import checked_ids_of
 from kgfast.eval.counting import source_in_memory
 from kgfast.eval.facts import Facts
-from kgfast.eval.host import host_model
-from kgfast.eval.one_pass import Cut, keeping
-from kgfast.eval.rows import check_limits, entity_table
-from kgfast.eval.sources import InRows
+from kgfast.eval.one_pass import FileCall
 from kgfast.graph import KnownTriples, names_of
-from kgfast.graph.memory import memory_limit
 from kgfast.models import BlockScorer, RankableModel
 from kgfast.ops.checks import check_unique
 from kgfast.ops.topk import check_k
-from kgfast.progress import progress_bar, sweep_bar
-from kgfast.tables import Rows
+from kgfast.progress import progress_bar
 
 
 def top_facts(
@@ -102,38 +97,17 @@ def top_facts(
     entities, own = (int(model.num_entities), names[0]), (int(model.num_relations), names[1])
     axes = _axis("heads", heads, *entities), _axis("relations", relations, *own)
     ids = None if tails is None else _axis("tails", tails, *entities)
-    grid, table = Grid(*axes, checked_batch_size(batch_size, model)), entity_table(model)
-    check_limits(table, max_memory, partial)
+    grid = Grid(*axes, checked_batch_size(batch_size, model))
+    file = FileCall.of(model, max_memory, partial, (progress, "searching"))
     with evaluating(model), torch.no_grad():
-        if table is None:
+        if file is None:
             source = source_in_memory(model, "tail", {None: None}, ids)
             search = FactSearch(source, grid, known, k)
             with progress_bar(progress, "searching", len(grid)) as done:
                 search.run(done=done)
         else:
-            search = _search_file(
-                model, table, (grid, known, k, ids), (max_memory, partial), progress
-            )
+            search = search_file(file, grid, known, k, ids)
     return Facts(*search.found, vocabulary=names)
-
-
-def _search_file(
-    model: Any, table: Rows, asked: tuple[Any, ...], limits: tuple[Any, Any], progress: bool
-) -> FactSearch:
-    """Search a table in files within a limit of memory; keep what is found in a folder, if any."""
-    grid, known, k, ids = asked
-    cut = cut_of(grid, table, known, k, memory_limit(limits[0]), int(model.dim))
-
-    def search_of(cut: Cut) -> FactSearch:
-        source = InRows(model, "tail", {None: None}, cut.reader(table), ids)
-        return FactSearch(source, replace(grid, batch_size=cut.per_pass), known, k)
-
-    with keeping(limits[1], table, cut, lambda: fingerprint(search_of(cut), table)) as (kept, own):
-        search = search_of(own)
-        rows, sizes = search.num_batches * len(table), (table.shape[1], table.row_bytes)
-        with sweep_bar(progress, "searching", rows, *sizes) as advance:
-            search.run(advance=advance, kept=kept)
-    return search
 
 
 def _axis(name: str, values: Any, count: int, names: Any) -> Tensor:

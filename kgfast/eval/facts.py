@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from kgfast.eval.written import Written
-from kgfast.frames import needed
+from kgfast.frames import Written, needed
 from kgfast.graph import names_of
 from kgfast.text import html_table, shortened
 

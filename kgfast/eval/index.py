@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kgfast.eval.batches import check_rankable, evaluating
-from kgfast.eval.index_file import StoredIndex, TableFacts, read_index, write_index
+from kgfast.eval.index_file import read_index, write_index
 from kgfast.eval.rows import entity_table
 from kgfast.eval.writes import TableState
 from kgfast.kernels.backend import Packing
@@ -144,9 +144,8 @@ class Index:
             If its folder is not there.
         """
         self.refresh()
-        tables = [TableFacts.of(held.table) for held in self._held]
-        panels = [held.panels for held in self._held]
-        write_index(path, StoredIndex(self.score, self.croppable, tables, panels))
+        tables, panels = [it.table for it in self._held], [it.panels for it in self._held]
+        write_index(path, (self.score, self.croppable), tables, panels)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], of: Any, *, score: str | None = None) -> Self:
@@ -174,22 +173,21 @@ class Index:
         start = perf_counter()
         index = cls.__new__(cls)
         index._of, index.score = of, _score_of(of, score)
-        stored = read_index(path)
-        index.croppable = stored.croppable
         sources = _sources(of)
         states = [TableState(table) for table in sources.tables]
-        stored.check(path, index.score, sources.tables)
+        index.croppable, panels = read_index(path, index.score, sources.tables)
         packing = _packing()
-        if all(it is None or (packing and packing.reads(it)) for it in stored.panels):
+        if all(it is None or (packing and packing.reads(it)) for it in panels):
             packed = [
                 own or _packed(table, index.score, croppable=index.croppable)
-                for own, table in zip(stored.panels, sources.tables, strict=True)
+                for own, table in zip(panels, sources.tables, strict=True)
             ]
             index._hold(sources, states, packed)
             index.seconds = perf_counter() - start
         else:
+            formats = "/".join(sorted({it.number_format for it in panels if it is not None}))
             warnings.warn(
-                f"kgfast: {os.fspath(path)} holds {stored.formats} panels of another machine: its "
+                f"kgfast: {os.fspath(path)} holds {formats} panels of another machine: its "
                 f"tables are packed again, in memory; save the index again here",
                 RuntimeWarning,
                 stacklevel=2,

@@ -9,98 +9,24 @@ import os
 import struct
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgfast.eval.partial import Fingerprint
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
+from kgfast.storage import Fingerprint
 from kgfast.text import reading, shown
+from kgfast.whole_files import write_whole
 
 _KEY, _VERSION = "kgfast_index", 1
 _DTYPES = {torch.float32: "F32", torch.int8: "I8"}
 _BLOCK = 1 << 22  # numbers that a checksum takes at once
 _LINE = 64  # bytes
-
-
-@dataclass(frozen=True)
-class TableFacts:
-    """A table by its numbers.
-
-    Attributes
-    ----------
-    shape : list of int
-    dtype : str
-    checksum : str
-        Of its bytes, row by row.
-    """
-
-    shape: list[int]
-    dtype: str
-    checksum: str
-
-    @classmethod
-    def of(cls, table: Tensor) -> Self:
-        """Those of a table ``[N, G]``."""
-        return cls(list(table.shape), str(table.dtype), _checksum(table))
-
-    @property
-    def in_words(self) -> str:
-        """Shape and dtype."""
-        return f"{shown(self.shape)} of {self.dtype!s:.20}"
-
-
-@dataclass(frozen=True)
-class StoredIndex:
-    """What a file holds.
-
-    Attributes
-    ----------
-    score : str or None
-    croppable : bool
-    tables : sequence of TableFacts
-    panels : sequence of Panels or None
-        Of each table, or None.
-    """
-
-    score: str | None
-    croppable: bool
-    tables: Sequence[TableFacts]
-    panels: Sequence[Panels | None]
-
-    @property
-    def formats(self) -> str:
-        """The formats of its panels."""
-        return "/".join(sorted({it.number_format for it in self.panels if it is not None}))
-
-    def check(self, path: Any, score: str | None, tables: Sequence[Tensor]) -> None:
-        """That it is of these tables, to the last bit.
-
-        Raises
-        ------
-        ValueError
-            If it is not.
-        """
-        if score != self.score:
-            theirs = shown(self.score)
-            raise ValueError(f"{path}: an index of the score {theirs}; this is {score!r}")
-        found = [(list(table.shape), str(table.dtype)) for table in tables]
-        if found != [(own.shape, own.dtype) for own in self.tables]:
-            theirs = " and ".join(own.in_words for own in self.tables)
-            ours = " and ".join(f"{shape} of {dtype}" for shape, dtype in found)
-            raise ValueError(f"{path}: an index of other tables, {theirs}; the model's are {ours}")
-        for own, table, panels in zip(self.tables, tables, self.panels, strict=True):
-            if panels is not None and not _are_of(panels, score, table):
-                raise ValueError(f"{path}: damaged: its panels are of other rows than its table")
-            if own.checksum != _checksum(table):
-                raise ValueError(
-                    f"{path}: an index of another table of the same shape {own.shape}: the "
-                    f"checksums differ, so the model was trained on, or is another"
-                )
+_PANEL = tuple(it.name for it in fields(Panels) if it.name != "tensors")
 
 
 def _are_of(panels: Panels, score: str | None, table: Tensor) -> bool:
@@ -109,8 +35,22 @@ def _are_of(panels: Panels, score: str | None, table: Tensor) -> bool:
     return found == (score, len(table), features)
 
 
-def write_index(path: str | os.PathLike[str], index: StoredIndex) -> None:
+def write_index(
+    path: str | os.PathLike[str],
+    made: tuple[str | None, bool],
+    tables: Sequence[Tensor],
+    panels: Sequence[Panels | None],
+) -> None:
     """Write a file, whole or not at all.
+
+    Parameters
+    ----------
+    path
+    made : (str or None, bool)
+        The score, and whether the index is croppable.
+    tables : sequence of Tensor
+    panels : sequence of Panels or None
+        Of each table, or None.
 
     Raises
     ------
@@ -120,28 +60,27 @@ def write_index(path: str | os.PathLike[str], index: StoredIndex) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: no such folder")
-    held = [(place, it) for place, it in enumerate(index.panels) if it is not None]
+    held = [(place, it) for place, it in enumerate(panels) if it is not None]
     tensors = {f"{place}.{name}": it for place, own in held for name, it in own.tensors.items()}
     # The largest first: these end at a multiple of a line of the cache.
     tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].nbytes))
     facts = {
         "version": _VERSION,
         "byte_order": sys.byteorder,
-        "score": index.score,
-        "croppable": index.croppable,
-        "tables": [asdict(table) for table in index.tables],
-        "panels": [None if it is None else _facts_of(it) for it in index.panels],
+        "score": made[0],
+        "croppable": made[1],
+        "tables": [{**_form(table), "checksum": _checksum(table)} for table in tables],
+        "panels": [None if it is None else _facts_of(it) for it in panels],
         "checksums": {name: _checksum(tensor) for name, tensor in tensors.items()},
     }
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with scratch.open("wb") as file:
+
+    def write(beside: Path) -> None:
+        with beside.open("wb") as file:
             file.write(_header(json.dumps(facts), tensors))
             for tensor in tensors.values():
                 file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
+
+    write_whole(path, write)
 
 
 def _header(facts: str, tensors: dict[str, Tensor]) -> bytes:
@@ -162,15 +101,18 @@ def _header(facts: str, tensors: dict[str, Tensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def read_index(path: str | os.PathLike[str]) -> StoredIndex:
-    """Map a file into memory.
+def read_index(
+    path: str | os.PathLike[str], score: str | None, tables: Sequence[Tensor]
+) -> tuple[bool, list[Panels | None]]:
+    """Map a file into memory: whether the index is croppable, and the panels of each table.
 
     Raises
     ------
     FileNotFoundError
         If there is none.
     ValueError
-        If it is none of :func:`write_index`, damaged, or of another version or byte order.
+        If it is none of :func:`write_index`, damaged, of another version or byte order, or of
+        another score or tables, to the last bit.
     """
     from safetensors import safe_open
 
@@ -192,8 +134,41 @@ def read_index(path: str | os.PathLike[str]) -> StoredIndex:
             None if it is None else _panels(it, _of_place(place, tensors))
             for place, it in enumerate(facts["panels"])
         ]
-        tables = [TableFacts(**it) for it in facts["tables"]]
-        return StoredIndex(facts["score"], facts["croppable"], tables, panels)
+        stored = [(_form_in_words(it), it["checksum"]) for it in facts["tables"]]
+        croppable = bool(facts["croppable"])
+        _check_score(path, facts["score"], score)
+    ours = [_form_in_words(_form(table)) for table in tables]
+    if ours != [form for form, _ in stored]:
+        raise ValueError(
+            f"{path}: an index of other tables, {' and '.join(form for form, _ in stored)}; the "
+            f"model's are {' and '.join(ours)}"
+        )
+    for (_, checksum), table, own in zip(stored, tables, panels, strict=True):
+        if own is not None and not _are_of(own, score, table):
+            raise ValueError(f"{path}: damaged: its panels are of other rows than its table")
+        if checksum != _checksum(table):
+            raise ValueError(
+                f"{path}: an index of another table of the same shape {list(table.shape)}: the "
+                f"checksums differ, so the model was trained on, or is another"
+            )
+    return croppable, panels
+
+
+def _facts_of(panels: Panels) -> dict[str, Any]:
+    return {name: getattr(panels, name) for name in _PANEL}
+
+
+def _form(table: Tensor) -> dict[str, Any]:
+    return {"shape": list(table.shape), "dtype": str(table.dtype)}
+
+
+def _form_in_words(facts: dict[str, Any]) -> str:
+    return f"{shown(facts['shape'])} of {facts['dtype']!s:.20}"
+
+
+def _check_score(path: Path, stored: Any, score: str | None) -> None:
+    if stored != score:
+        raise ValueError(f"{path}: an index of the score {shown(stored)}; this is {score!r}")
 
 
 def _check_origin(path: Path, facts: Any) -> None:
@@ -216,17 +191,6 @@ def _panels(facts: dict[str, Any], tensors: dict[str, Tensor]) -> Panels:
         if type(value) is not wanted:
             raise TypeError(f"{name} must be of {wanted.__name__}; got {shown(value)}")
     return Panels(**facts, tensors=tensors)
-
-
-def _facts_of(panels: Panels) -> dict[str, Any]:
-    """All but the tensors."""
-    return {
-        "number_format": panels.number_format,
-        "score": panels.score,
-        "lanes": panels.lanes,
-        "num_rows": panels.num_rows,
-        "num_features": panels.num_features,
-    }
 
 
 def _of_place(place: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

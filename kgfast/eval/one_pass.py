@@ -7,7 +7,7 @@ as find room where a file is read.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +16,15 @@ from torch import Tensor
 
 from kgfast.eval.accumulators import Accumulator
 from kgfast.eval.exchange import NOBODY, Exchange
-from kgfast.eval.partial import BLOCK_BYTES, Fingerprint, Partial, using
+from kgfast.eval.partial import BLOCK_BYTES, Partial, using
 from kgfast.eval.queries import CPU
-from kgfast.eval.rows import RowReader, state_of
+from kgfast.eval.rows import RowReader, entity_table, state_of
 from kgfast.eval.sources import InRows
+from kgfast.progress import sweep_bar
+from kgfast.storage import Fingerprint, memory_limit
 from kgfast.tables import Rows
 from kgfast.tables.prefetch import BUFFERS, RowBlock
 
-_RANGES = 256  # after which what was found is kept, at most
 _SAMPLE = 64  # rows of a table whose files are known by size and time of change
 _PAIR_BYTES = 128  # of a candidate that one query names, while it is looked for
 _PART = 1 << 12  # queries of a fingerprint that are made at once
@@ -34,7 +35,7 @@ Advance = Callable[[int, int], None]  # by rows, and the queries that they met
 def run_pass(
     parts: Sequence[Accumulator],
     exchange: Exchange = NOBODY,
-    kept: "KeptPass | None" = None,
+    kept: Partial | None = None,
     advance: Advance | None = None,
 ) -> None:
     """Read the blocks of a source once, and let all parts take what they find.
@@ -45,28 +46,28 @@ def run_pass(
         Of one source, or of sources that read one file.
     exchange : Exchange
         Who else works on these queries.
-    kept : KeptPass, optional
-        Where what is found is kept after each range of rows: the pass goes on from there.
+    kept : Partial, optional
+        The folder where what is found is saved after each range of rows: the pass goes on there.
     advance : callable, optional
         Told of rows, and of the queries that they met.
     """
-    done = 0
+    done, is_finished = 0, False
     if kept is not None:
         done = kept.load(parts)
         if advance is not None:
             advance(done, 0)
-        if done == kept.num_rows:
-            return
-    exchange.prepare(parts)
-    for part in parts:
-        part.begin()
-    exchange.together(lambda: _read(parts, done, kept, advance))
+        is_finished = exchange.all_say(done == kept.reader.stop)
+    if not is_finished:
+        exchange.prepare(parts)
+        for part in parts:
+            part.begin()
+        exchange.together(lambda: _read(parts, done, kept, advance))
     for part in parts:
         exchange.join(part)
 
 
 def _read(
-    parts: Sequence[Accumulator], done: int, kept: "KeptPass | None", advance: Advance | None
+    parts: Sequence[Accumulator], done: int, kept: Partial | None, advance: Advance | None
 ) -> None:
     with parts[0].source.blocks([part.queries for part in parts], done) as blocks:
         if kept is not None or advance is not None:
@@ -80,24 +81,25 @@ def _watched(
     blocks: Iterator[RowBlock],
     parts: Sequence[Accumulator],
     done: int,
-    kept: "KeptPass | None",
+    kept: Partial | None,
     advance: Advance | None,
 ) -> Iterator[RowBlock]:
-    """Yield blocks of rows; tell of each, and keep what was found, when it was taken."""
-    queries, num_rows = sum(len(part.queries) for part in parts), parts[0].source.num_rows
+    """Yield blocks of rows; tell of each, and save what was found, when it was taken."""
+    queries = sum(len(part.queries) for part in parts)
+    end = parts[0].source.num_rows if kept is None else kept.reader.stop
     for block in blocks:
         if kept is not None:
-            kept.folder.check(block)
+            kept.check(block)
         yield block
         if advance is not None:
             advance(block.stop - done, queries)
         done = block.stop
         if kept is not None and kept.is_end(block):
             kept.save(parts, done)
-    if kept is not None and done < num_rows:
-        kept.save(parts, num_rows)
+    if kept is not None and done < end:
+        kept.save(parts, end)
     if advance is not None:
-        advance(num_rows - done, 0)
+        advance(end - done, 0)
 
 
 @dataclass(frozen=True)
@@ -106,19 +108,16 @@ class Cut:
 
     Attributes
     ----------
-    block_rows : int
-        Rows that are read at once.
+    reader : RowReader
+        All rows. Pages of the file are given back where it is larger than the limit.
     per_pass : int
         Queries that one pass over the file serves.
-    gives_back : bool
-        Whether pages of the file are given back: all of them, where it is larger than the limit.
     pairs : int
         Candidates of queries that name their own, which are looked for at once.
     """
 
-    block_rows: int
+    reader: RowReader
     per_pass: int
-    gives_back: bool
     pairs: int
 
     @classmethod
@@ -130,7 +129,7 @@ class Cut:
         ValueError
             If not even one row and one query find room.
         """
-        stored = table.row_bytes
+        stored, count = table.row_bytes, len(table)
         row_bytes = max(1, BUFFERS * stored + 8 + 8 * dim)  # with its factor and its id
         if limit < row_bytes + query_bytes:
             raise ValueError(
@@ -138,77 +137,96 @@ class Cut:
                 f"and one query; got {limit:,}"
             )
         most = BLOCK_BYTES // max(1, stored)
-        rows = max(1, min(most, limit // 4 // row_bytes, max(1, len(table))))
+        rows = max(1, min(most, limit // 4 // row_bytes, max(1, count)))
         queries = max(1, (limit - rows * row_bytes) // query_bytes)
         pairs = max(1, limit // 4 // _PAIR_BYTES)
-        return cls(rows, queries, len(table) * stored > limit, pairs)
-
-    def reader(self, table: Rows) -> RowReader:
-        """Return what reads the whole table so."""
-        return RowReader(table, 0, len(table), self.block_rows, self.gives_back)
+        return cls(RowReader(table, 0, count, rows, count * stored > limit), queries, pairs)
 
 
 @dataclass(frozen=True)
-class KeptPass:
-    """What one pass of a call found so far, in the folder of the call.
+class FileCall:
+    """A call of a model whose entities are a table in files.
 
     Attributes
     ----------
-    folder : Partial
-    number : int
-        Of the pass.
-    num_rows : int
-        Rows of the table.
+    model : Model
+    table : Rows
+    limit : int
+        Bytes of memory.
+    folder : path or None
+        Where what passes find is saved.
+    bar : callable
+        Makes a progress bar of so many rows.
     """
 
-    folder: Partial
-    number: int
-    num_rows: int
+    model: Any
+    table: Rows
+    limit: int
+    folder: Any
+    bar: Callable[[int], AbstractContextManager[Advance]]
 
-    def load(self, parts: Sequence[Accumulator]) -> int:
-        """Fill in what was found, and return the row that the pass goes on from."""
-        states = [part.state for part in parts]
-        done = self.folder.load(self.number, [it for own in states for it in own])
-        for part, own in zip(parts, states, strict=True):
-            part.restore(own)
-        return done
+    @classmethod
+    def of(
+        cls, model: Any, max_memory: Any, partial: Any, bar: tuple[bool, str]
+    ) -> "FileCall | None":
+        """Return the call, or None where the entities of a model are in memory.
 
-    def is_end(self, block: RowBlock) -> bool:
-        """Return whether a range ends with a block, after which what was found is kept."""
-        step = max(self.folder.block_rows, -(-self.num_rows // _RANGES))
-        return block.stop >= self.num_rows or block.stop // step > block.start // step
+        ``bar``: whether there is a progress bar, and its label.
 
-    def save(self, parts: Sequence[Accumulator], done: int) -> None:
-        """Keep what was found up to a row."""
-        self.folder.save(self.number, [it for part in parts for it in part.state], done)
+        Raises
+        ------
+        ValueError
+            If what only tables in files take is given for another model, or is no limit.
+        """
+        table = entity_table(model)
+        if table is not None:
+            sizes = table.shape[1], table.row_bytes
+            limit = memory_limit(max_memory)
+            return cls(model, table, limit, partial, lambda rows: sweep_bar(*bar, rows, *sizes))
+        for name, value in (("max_memory", max_memory), ("partial", partial)):
+            if value is not None:
+                raise ValueError(
+                    f"{name} is of models whose entities are a kgfast.tables.Table: tensors are "
+                    f"read in place, within 64 MiB"
+                )
+        return None
+
+    @contextmanager
+    def opened(
+        self, query_bytes: int, fingerprint: Callable[[Cut], Fingerprint]
+    ) -> Iterator[tuple[Cut, Partial | None]]:
+        """Cut the table for queries of a size; open the folder, whose call says how it was cut.
+
+        Raises
+        ------
+        ValueError, OSError
+            As :meth:`Cut.of` and :class:`Partial`; if another process uses the folder.
+        """
+        cut = Cut.of(self.table, self.limit, int(self.model.dim), query_bytes)
+        if self.folder is None:
+            yield cut, None
+            return
+        with using(self.folder) as path:
+            kept = Partial(path, cut.reader, fingerprint(cut).text(), cut.per_pass)
+            yield replace(cut, per_pass=kept.per_pass, reader=kept.reader), kept
+
+    def fingerprint(self, kind: str, reader: RowReader, *asked: Any) -> Fingerprint:
+        """Begin the fingerprint of a call with its model, table and arguments."""
+        table = self.table
+        found = fingerprint_of(self.model, reader, kind, table.shape, table.dtype, table.facts)
+        found.add(*asked)
+        return found
 
 
-@contextmanager
-def keeping(
-    folder: Any, table: Rows, cut: Cut, fingerprint: Callable[[], str]
-) -> Iterator[tuple[Partial | None, Cut]]:
-    """Keep in a folder, if any, what passes find; the cut is that of the call that made it.
-
-    Raises
-    ------
-    ValueError, OSError
-        As :class:`kgfast.eval.partial.Partial`; if another process uses the folder.
-    """
-    if folder is None:
-        yield None, cut
-        return
-    with using(folder) as path:
-        kept = Partial(path, table, fingerprint(), cut.per_pass, cut.block_rows)
-        yield kept, replace(cut, per_pass=kept.per_pass, block_rows=kept.block_rows)
-
-
-def fingerprint_of(kind: str, model: Any, table: Rows, *asked: Any) -> Fingerprint:
-    """Begin the fingerprint of a call with its model and table, of which Partial has the rest."""
-    found = Fingerprint()
-    found.add(kind, type(model).__name__, model.score, table.shape, table.dtype, table.facts)
-    few = min(_SAMPLE, len(table))
-    ids = torch.arange(few, dtype=torch.int64, device=CPU) * len(table) // max(1, few)
-    found.add(table.rows(ids), *state_of(model), *asked)
+def fingerprint_of(model: Any, reader: RowReader, *facts: Any) -> Fingerprint:
+    """Begin a fingerprint with a model: some of the rows that are read, and all other tensors."""
+    found, count = Fingerprint(), reader.stop - reader.start
+    found.add(facts[0], type(model).__name__, model.score, *facts[1:])
+    few = min(_SAMPLE, count)
+    ids = reader.start + torch.arange(few, dtype=torch.int64, device=CPU) * count // max(1, few)
+    rows, entity = reader.rows(ids), getattr(model, "entity", None)
+    found.add(reader.entity[ids.to(reader.device)] if rows is None else rows)
+    found.add_each(it for it in state_of(model) if it is not entity)
     return found
 
 

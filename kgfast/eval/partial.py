@@ -11,16 +11,14 @@ the folder.
 | `.lock` | which process uses the folder: see :func:`kgfast.locks.locked` |
 """
 
-import hashlib
 import json
 import os
 import re
-import shutil
-import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,41 +27,44 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kgfast.eval.accumulators import Accumulator
+from kgfast.eval.rows import RowReader
 from kgfast.locks import NAME as LOCK
 from kgfast.locks import locked
-from kgfast.tables import Rows
+from kgfast.storage import DIGEST, Fingerprint, bytes_of, check_room
 from kgfast.tables.prefetch import RowBlock, prefetched
 from kgfast.text import shown
+from kgfast.whole_files import write_whole
 
 BLOCK_BYTES = 32 << 20  # of rows that are read at once; nobody works while the first is read
 _FACTS = "call.json"
 _FORMAT = 2
 _FIELDS = ("format", "fingerprint", "per_pass", "block_rows", "blocks", "checksum")
-_DIGEST = 20  # bytes
+_RANGES = 256  # after which what was found is saved, at most
 _OURS = re.compile(r"call\.json|pass-\d+\.npz|" + re.escape(LOCK))
 _LEFT = re.compile(r"\.(call-\d+\.json|pass-\d+-\d+\.npz)")  # by a process that was killed
 
 
 class Partial:
-    """The folder of one call.
+    """The folder of one call, whose passes are numbered as they come.
 
     Parameters
     ----------
     folder : Path
         This process holds its lock.
-    table : Rows
-        What passes read.
+    reader : RowReader
+        The rows that passes read, in blocks of as many as it says if the call is new.
     fingerprint : str
         The hash of everything else that the result depends on.
     per_pass : int
         Queries that one pass over the table serves, if the call is new.
-    block_rows : int
-        Rows that are read at once, if the call is new.
 
     Attributes
     ----------
-    per_pass, block_rows : int
-        The numbers of the call that made the folder.
+    reader : RowReader
+        With the blocks of the call that made the folder.
+    per_pass : int
+        The number of the call that made the folder.
 
     Raises
     ------
@@ -74,22 +75,22 @@ class Partial:
         If the folder cannot be written to.
     """
 
-    def __init__(
-        self, folder: Path, table: Rows, fingerprint: str, per_pass: int, block_rows: int
-    ) -> None:
-        self.folder, self._table, self._facts = folder, table, table.facts
+    def __init__(self, folder: Path, reader: RowReader, fingerprint: str, per_pass: int) -> None:
+        self.folder, self.reader, self.number = folder, reader, -1
+        assert reader.table is not None
+        self._table = reader.table
+        self._facts = self._table.facts
         self._clear()
         call = self._call()
         if call is None:
-            self.per_pass, self.block_rows = per_pass, block_rows
-            self._blocks = self._checksums()
-            values = _FORMAT, fingerprint, per_pass, block_rows, self._blocks
+            self.per_pass, self._blocks = per_pass, self._checksums()
+            values = _FORMAT, fingerprint, per_pass, reader.block_rows, self._blocks
             call = dict(zip(_FIELDS, (*values, _digest(*values).hex()), strict=True))
-            text = json.dumps(call, indent=1)
-            self._replace(_FACTS, lambda path: path.write_text(text + "\n"))
+            text = json.dumps(call, indent=1) + "\n"
+            write_whole(folder / _FACTS, lambda path: path.write_text(text), lasting=True)
         else:
-            self.per_pass, self.block_rows = call["per_pass"], call["block_rows"]
-            self._blocks = call["blocks"]
+            self.per_pass, self._blocks = call["per_pass"], call["blocks"]
+            self.reader = replace(reader, block_rows=call["block_rows"])
             self._compare(call["fingerprint"] == fingerprint)
         self._checksum = call["checksum"]
 
@@ -108,66 +109,82 @@ class Partial:
                 f"{self.folder}, or delete it"
             )
         if self._blocks:
-            self._check_block(block.start // self.block_rows, _checksum(block.rows))
+            number = (block.start - self.reader.start) // self.reader.block_rows
+            self._check_block(number, _checksum(block.rows))
 
-    def load(self, number: int, like: Sequence[Tensor]) -> int:
-        """Fill ``like`` with what a pass has found, and return the row that it goes on from.
+    def is_end(self, block: RowBlock) -> bool:
+        """Return whether a range of rows ends with a block, after which results are saved."""
+        start, stop = self.reader.start, self.reader.stop
+        step = max(self.reader.block_rows, -(-(stop - start) // _RANGES))
+        return block.stop >= stop or (block.stop - start) // step > (block.start - start) // step
+
+    def load(self, parts: Sequence[Accumulator]) -> int:
+        """Begin the next pass: restore what it has found, and return the row that it goes on from.
 
         Raises
         ------
         ValueError
             If a file is not what was written.
         """
-        path, rows = self.folder / f"pass-{number}.npz", len(self._table)
+        self.number += 1
+        states = [part.state for part in parts]
+        like = [it for own in states for it in own]
+        next_row, values = self._found(like)
+        for own, kept in zip(like, values, strict=True):
+            own.copy_(kept)
+        for part, state in zip(parts, states, strict=True):
+            part.restore(state)
+        return next_row
+
+    def save(self, parts: Sequence[Accumulator], next_row: int) -> None:
+        """Save what the pass has found up to a row.
+
+        Raises
+        ------
+        OSError
+            If the disk is full; what was saved before stays.
+        """
+        values = [it for part in parts for it in part.state]
+        arrays: dict[str, Any] = {f"values_{i}": it.numpy() for i, it in enumerate(values)}
+        arrays["digest"] = np.frombuffer(self._of_pass(next_row, values), np.uint8)
+        arrays["next_row"] = np.int64(next_row)
+        needed = sum(array.nbytes for array in arrays.values()) + (1 << 12)
+        check_room(self.folder, needed, f"partial: {self.folder} needs")
+        write_whole(self._path, lambda path: np.savez(path, **arrays), lasting=True)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"pass-{self.number}.npz"
+
+    def _found(self, like: Sequence[Tensor]) -> tuple[int, Sequence[Tensor]]:
+        """Read the row that a pass goes on from, and its values; those given, where it begins."""
+        path, start, stop = self._path, self.reader.start, self.reader.stop
         wanted: dict[str, npt.NDArray[Any]] = {
             "next_row": np.zeros((), np.int64),
-            "digest": np.zeros(_DIGEST, np.uint8),
+            "digest": np.zeros(DIGEST, np.uint8),
             **{f"values_{place}": it.numpy() for place, it in enumerate(like)},
         }
         try:
             file = path.open("rb")
         except FileNotFoundError:
-            return 0
+            return start, like
         except IsADirectoryError as error:
             raise _damaged(path, error) from None
         with file:
             try:
                 found = _read_arrays(file, wanted)
                 values = [torch.from_numpy(found[f"values_{it}"]) for it in range(len(like))]
-                next_row = int(found["next_row"])
-                if not 0 <= next_row <= rows or (next_row % self.block_rows and next_row != rows):
-                    raise ValueError(f"next_row {next_row} is no end of a block of {rows} rows")
-                if found["digest"].tobytes() != self._of_pass(number, next_row, values):
+                row = int(found["next_row"])
+                is_end = start <= row <= stop and not (row - start) % self.reader.block_rows
+                if not is_end and row != stop:
+                    raise ValueError(f"next_row {row} is no end of a block of {stop} rows")
+                if found["digest"].tobytes() != self._of_pass(row, values):
                     raise ValueError("its values are not those that were written for this call")
             except MemoryError:
                 raise
             except Exception as error:  # what a damaged archive raises is of many classes
                 raise _damaged(path, error) from None
-        for own, kept in zip(like, values, strict=True):
-            own.copy_(kept)
-        return next_row
-
-    def save(self, number: int, values: Sequence[Tensor], next_row: int) -> None:
-        """Keep what a pass has found up to a row.
-
-        Raises
-        ------
-        OSError
-            If the disk is full; what was kept before stays.
-        """
-        arrays: dict[str, Any] = {f"values_{i}": it.numpy() for i, it in enumerate(values)}
-        arrays["digest"] = np.frombuffer(self._of_pass(number, next_row, values), np.uint8)
-        needed = sum(array.nbytes for array in arrays.values()) + (1 << 12)
-        free = shutil.disk_usage(self.folder).free
-        if free < needed:
-            raise OSError(
-                f"partial: {self.folder} needs {needed:,} bytes, and its disk has {free:,} left; "
-                f"what was finished before is kept: make room, or move the folder, and call again"
-            )
-        self._replace(
-            f"pass-{number}.npz",
-            lambda path: np.savez(path, next_row=np.int64(next_row), **arrays),
-        )
+        return row, values
 
     def _clear(self) -> None:
         """Remove the half-written files of killed processes; refuse a folder of something else."""
@@ -193,8 +210,8 @@ class Partial:
 
     def _compare(self, is_same: bool) -> None:
         """Check that a call is the one that made the folder, on the table that it began with."""
-        block, count = self.block_rows, len(self._table)
-        blocks = 0 if self._table.tells else -(-count // block)
+        block = self.reader.block_rows
+        blocks = 0 if self._table.tells else -(-(self.reader.stop - self.reader.start) // block)
         most = max(1, BLOCK_BYTES // max(1, self._table.row_bytes))
         if len(self._blocks) == blocks and block <= most:
             for number, checksum in enumerate(self._checksums()):
@@ -207,44 +224,24 @@ class Partial:
         )
 
     def _checksums(self) -> list[str]:
-        """Read the table once, and return the checksum of each block; none if its facts tell."""
+        """Read the rows once, and return the checksum of each block; none if their facts tell."""
         if self._table.tells:
             return []
-        count, step = len(self._table), self.block_rows
-        ranges = [(start, min(start + step, count)) for start in range(0, count, step)]
-        with prefetched(self._table, ranges, gives_back=False) as blocks:
+        with prefetched(self._table, self.reader.ranges(), gives_back=False) as blocks:
             return [_checksum(block.rows) for block in blocks]
 
     def _check_block(self, number: int, checksum: str) -> None:
         if checksum != self._blocks[number]:
-            start = number * self.block_rows
-            stop = min(start + self.block_rows, len(self._table))
+            start, stop = self.reader.ranges()[number]
             raise ValueError(
                 f"partial: {self.folder} is of another call: rows {start} .. {stop - 1} of the "
                 f"entity table, {self._table!r}, have changed since it began; choose another "
                 f"folder, or delete it"
             )
 
-    def _of_pass(self, number: int, next_row: int, values: Sequence[Tensor]) -> bytes:
+    def _of_pass(self, next_row: int, values: Sequence[Tensor]) -> bytes:
         """Hash what a pass has found, with its number and its call."""
-        return _digest(self._checksum, number, next_row, *values)
-
-    def _replace(self, name: str, write: Callable[[Path], Any]) -> None:
-        """Write a file beside, then put it in place of the old one, for good."""
-        beside = self.folder / f".{name.partition('.')[0]}-{os.getpid()}.{name.partition('.')[2]}"
-        try:
-            write(beside)
-            with beside.open("rb+") as file:
-                os.fsync(file.fileno())
-            beside.replace(self.folder / name)
-        finally:
-            beside.unlink(missing_ok=True)
-        if sys.platform != "win32":  # it cannot open folders
-            folder = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        return _digest(self._checksum, self.number, next_row, *values)
 
 
 @contextmanager
@@ -312,45 +309,10 @@ def _damaged(path: Path, error: Exception) -> ValueError:
 
 def _checksum(rows: Tensor) -> str:
     """Return the CRC-32 of a block of rows; it is several times as fast as a hash."""
-    return f"{zlib.crc32(_bytes_of(rows).data):08x}"
+    return f"{zlib.crc32(bytes_of(rows).data):08x}"
 
 
 def _digest(*values: Any) -> bytes:
     found = Fingerprint()
     found.add(*values)
     return bytes.fromhex(found.text())
-
-
-def _bytes_of(values: Tensor) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a tensor, in the order of its elements."""
-    flat = values.detach().cpu().contiguous()
-    if not flat.numel():
-        return np.empty(0, np.uint8)
-    flat = flat.as_strided((flat.numel(),), (1,))  # one number may have any stride
-    return flat.view(torch.uint8).numpy()
-
-
-class Fingerprint:
-    """A hash of tensors and plain values, in the order in which they are added."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=_DIGEST)
-
-    def add(self, *values: Any) -> None:
-        """Add tensors by their shape, dtype and bits, and anything else by its ``repr``."""
-        for value in values:
-            if isinstance(value, Tensor):
-                flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-                self._hash.update(repr((tuple(flat.shape), flat.dtype)).encode())
-                self._hash.update(_bytes_of(flat).data)
-            else:
-                self._hash.update(repr(value).encode() + b"\0")
-
-    def add_each(self, values: Iterable[Any]) -> None:
-        """Add values one after the other, as they are made."""
-        for value in values:
-            self.add(value)
-
-    def text(self) -> str:
-        """The hash in hexadecimal digits."""
-        return self._hash.hexdigest()

@@ -3,30 +3,18 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from kgfast.eval.asked import asked_for
-from kgfast.eval.batches import (
-    check_known,
-    check_names,
-    check_rankable,
-    checked_batch_size,
-    evaluating,
-)
-from kgfast.eval.candidate_ids import candidates_of_sides
+from kgfast.eval.batches import check_rankable, evaluating, host_model
 from kgfast.eval.counting import source_in_memory
-from kgfast.eval.excluded import excluded_of
-from kgfast.eval.host import host_model
 from kgfast.eval.index import Index, check_index
+from kgfast.eval.one_pass import FileCall
 from kgfast.eval.predictions import Predictions
-from kgfast.eval.rows import check_limits, entity_table, local_model
+from kgfast.eval.rows import local_model
 from kgfast.eval.search import Search, answers, answers_of_file
-from kgfast.graph import KnownTriples, names_of
-from kgfast.graph.memory import memory_limit
+from kgfast.graph import KnownTriples
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.models.base import operator_width
 from kgfast.ops.unchecked import refuse_unchecked
-from kgfast.progress import progress_bar, sweep_bar
+from kgfast.progress import progress_bar
 
 
 def topk(
@@ -68,7 +56,7 @@ def topk(
     exclude : sequence of int or names, (indptr, ids), or "anchor", optional
         More ids that are no answers, beside those of ``known``: ``[M]`` for all queries; CSR, int64
         ``[B + 1]`` and ``[nnz]``, those of each query; or the entity that each query gives. Ids may
-        repeat, and need not be candidates. Not of models whose entities are in files.
+        repeat, and need not be candidates.
     candidate_ids : tensor or sequence of int, TypeConstraints, or those of each query, optional
         Unique ids, or names, of entities, or of relations where these are predicted: answer with
         these only, which saves the work of the others. Or those of each query or relation, as
@@ -117,37 +105,19 @@ def topk(
     check_rankable(model)
     check_index(index, model, dims)
     model = host_model(model)
-    check_known(known)
-    names = names_of(vocabulary)
-    check_names(names, model)
-    side, name, anchors, others = asked_for(model, heads, relations, tails, names)
-    size = checked_batch_size(batch_size, model)
-    excluded = excluded_of(exclude, side, anchors, model, names)
-    table = entity_table(model)
-    check_limits(table, max_memory, partial)
-    if table is not None and side == "relation":
-        model, table = local_model(model, table, torch.cat([anchors, others]).cpu()), None
-    if table is not None:
-        anchors, others = anchors.cpu(), others.cpu()
-        if excluded is not None:
-            raise ValueError(
-                "exclude: the entities of this model are read from files, in blocks; known= and "
-                "candidate_ids= leave answers out there"
-            )
-    given = candidates_of_sides(candidate_ids, (side,), len(anchors), model, names)[side]
-    crop = {dims: None if dims is None else operator_width(model, dims)}
-    asked = side, name, anchors, others
-    search = Search(model, *asked, k, known, given, crop, size, excluded, pad)
+    asked, options = (heads, relations, tails), (candidate_ids, dims, vocabulary)
+    search = Search(model, asked, k, known, *options, batch_size, pad, exclude)
+    file = FileCall.of(model, max_memory, partial, (progress, "predicting"))
+    if file is not None and search.side == "relation":
+        entities = torch.cat([search.anchors, search.others]).cpu()
+        model, file = local_model(model, file.table, entities), None
     with evaluating(model), torch.no_grad():
-        if table is None:
-            ids = given if isinstance(given, Tensor) else None
-            source = source_in_memory(model, side, crop, ids, index=index)
-            with progress_bar(progress, "predicting", len(anchors)) as advance:
-                scores, best = answers(search, source, search.size(size), done=advance)
+        if file is None:
+            source = source_in_memory(model, search.side, search.crop, search.ids, index=index)
+            with progress_bar(progress, "predicting", len(search)) as advance:
+                size = search.size(search.batch_size)
+                scores, best = answers(search, source, size, done=advance)
         else:
-            sizes, limits = (table.shape[1], table.row_bytes), (memory_limit(max_memory), partial)
-            scores, best = answers_of_file(
-                search, table, limits, lambda rows: sweep_bar(progress, "predicting", rows, *sizes)
-            )
-    device = best.device
-    return Predictions(scores, best, anchors.to(device), others.to(device), side, vocabulary=names)
+            search.anchors, search.others = search.anchors.cpu(), search.others.cpu()
+            scores, best = answers_of_file(search, file)
+    return search.predictions(scores, best)

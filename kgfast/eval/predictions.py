@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from kgfast.eval.written import Written
-from kgfast.frames import needed
+from kgfast.frames import Written, needed
 from kgfast.graph import Vocabulary, names_of
 from kgfast.text import WIDTH, html_table, shortened
 

@@ -6,27 +6,18 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from kgfast.eval.batches import (
-    check_known,
-    check_names,
-    check_rankable,
-    checked_batch_size,
-    evaluating,
-)
-from kgfast.eval.candidate_ids import Given, candidates_of_sides
-from kgfast.eval.counting import FileCounts, Ranking, count_side, source_in_memory
-from kgfast.eval.host import host_model
+from kgfast.eval.batches import check_rankable, evaluating, host_model
+from kgfast.eval.counting import Ranking, count_file, count_side, source_in_memory
 from kgfast.eval.index import Index, check_index
+from kgfast.eval.one_pass import FileCall
 from kgfast.eval.ranks import GroupedRanks, Ranks
-from kgfast.eval.rows import check_limits, entity_table
 from kgfast.eval.sources import Crops
-from kgfast.graph import KnownTriples, as_triples_tensor, names_of, with_names
-from kgfast.graph.memory import memory_limit
+from kgfast.graph import KnownTriples
 from kgfast.graph.named import Names
 from kgfast.models import BlockScorer, RankableModel
-from kgfast.models.base import SIDES, SIDES_AND_RELATIONS, Side, is_nested, operator_width
+from kgfast.models.base import SIDES, Side, is_nested, operator_width
 from kgfast.ops.unchecked import refuse_unchecked
-from kgfast.progress import progress_bar, sweep_bar
+from kgfast.progress import progress_bar
 
 
 @overload
@@ -156,42 +147,26 @@ def rank(
     check_rankable(model)
     check_index(index, model, dims)
     model = host_model(model)
-    filtering = _known_of(known, triples)
-    if _is_dataset(triples):
+    is_dataset = hasattr(triples, "test") and callable(getattr(triples, "known", None))
+    if known == "dataset":
+        known = triples.known() if is_dataset else None
+    if is_dataset:
         vocabulary = triples if vocabulary is None else vocabulary
         triples = triples.test
-    triples, names = with_names(triples, vocabulary)
-    check_names(names_of(vocabulary), model)
-    _check_choices(sides, nan)
-    hrt = as_triples_tensor(
-        triples, num_entities=model.num_entities, num_relations=model.num_relations
-    )
-    plan = Ranking(
-        model,
-        hrt.cpu(),
-        filtering,
-        tuple(sides),
-        _given_of(candidate_ids, tuple(sides), len(hrt), model, names),
-        checked_batch_size(batch_size, model),
-        nan == "worst",
-        names,
-        index,
-    )
-    table, crops = entity_table(model), _crop_groups(model, dims)
-    check_limits(table, max_memory, partial)
+    asked = candidate_ids, batch_size, nan, vocabulary
+    plan = Ranking(model, triples, known, sides, *asked, index)
+    file = FileCall.of(model, max_memory, partial, (progress, "ranking"))
+    crops = _crops(model, dims)
     with evaluating(model), torch.no_grad():
-        if table is None:
+        if file is None:
             total = len(plan.hrt) * len(plan.sides) * sum(map(len, crops))
             with progress_bar(progress, "ranking", total) as advance:
                 results = [_count(plan, group, advance) for group in crops]
         else:
-            file = FileCounts(plan, table, crops, memory_limit(max_memory))
-            sizes = table.shape[1], table.row_bytes
-            results = file.count(partial, lambda rows: sweep_bar(progress, "ranking", rows, *sizes))
+            results = count_file(plan, file, crops)
+    is_filtered = known is not None
     found = {
-        dim: ranks_of(
-            counts, plan.hrt, plan.sides, filtering, names, is_filtered=filtering is not None
-        )
+        dim: ranks_of(counts, plan.hrt, plan.sides, known, plan.names, is_filtered=is_filtered)
         for group, result in zip(crops, results, strict=True)
         for dim, counts in zip(group, result.unbind(1), strict=True)
     }
@@ -238,42 +213,7 @@ def ranks_of(
     )
 
 
-def _given_of(
-    candidate_ids: Any, sides: tuple[Side, ...], num_queries: int, model: Any, names: Names
-) -> dict[Side, Given]:
-    """The candidates of each side; relations have none of their own."""
-    entities = tuple(side for side in sides if side != "relation")
-    given = candidates_of_sides(candidate_ids, entities, num_queries, model, names)
-    return given | ({"relation": None} if "relation" in sides else {})
-
-
-def _is_dataset(triples: Any) -> bool:
-    """Whether it is a dataset, whose test split is asked for."""
-    return hasattr(triples, "test") and callable(getattr(triples, "known", None))
-
-
-def _known_of(known: KnownTriples | Literal["dataset"] | None, triples: Any) -> KnownTriples | None:
-    """The triples to filter by: as given, else those of a dataset."""
-    if known != "dataset":
-        check_known(known)
-        return known
-    of_dataset: KnownTriples | None = triples.known() if _is_dataset(triples) else None
-    return of_dataset
-
-
-def _check_choices(sides: Sequence[Side], nan: str) -> None:
-    if isinstance(sides, str) or not sides or len(set(sides)) != len(sides):
-        raise ValueError(
-            f"sides must be distinct names of {SIDES_AND_RELATIONS}, in a tuple; got {sides!r}"
-        )
-    for side in sides:
-        if side not in SIDES_AND_RELATIONS:
-            raise ValueError(f"sides must be of 'head', 'relation' and 'tail'; got {side!r}")
-    if nan not in ("error", "worst"):
-        raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
-
-
-def _crop_groups(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:
+def _crops(model: Any, dims: int | Sequence[int] | None) -> list[Crops]:
     """Return the crops that each sweep serves: all, or each alone if its operands are its own."""
     if dims is None:
         return [{None: None}]

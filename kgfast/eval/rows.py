@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,8 @@ from kgfast.models.blocks import BlockScorer
 from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import blocks_at
 from kgfast.tables import Rows, as_rows, is_table
-from kgfast.tables.memory import TensorTable
 from kgfast.tables.prefetch import RowBlock, prefetched
+from kgfast.tables.protocol import TensorTable
 from kgfast.tables.shard import Shard
 
 PART_BYTES = 64 << 20  # of a part of a table, that is read at once
@@ -42,22 +42,6 @@ def entity_table(model: Any) -> Rows | None:
             f"kgfast.tables.open([...]) makes one table of those of one process"
         )
     return as_rows(held)
-
-
-def check_limits(table: Rows | None, max_memory: Any, partial: Any) -> None:
-    """That what only tables in files take is not given for another model.
-
-    Raises
-    ------
-    ValueError
-        If it is.
-    """
-    for name, value in (("max_memory", max_memory), ("partial", partial)):
-        if table is None and value is not None:
-            raise ValueError(
-                f"{name} is of models whose entities are a kgfast.tables.Table: tensors are read "
-                f"in place, within 64 MiB"
-            )
 
 
 @dataclass(frozen=True)
@@ -92,6 +76,12 @@ class RowReader:
         block_rows = max(1, PART_BYTES // (entity.shape[1] * entity.dtype.itemsize))
         in_place = isinstance(held, Tensor | TensorTable)
         return cls(entity, start, stop, block_rows, in_place=in_place)
+
+    def in_blocks(self, most: int) -> "RowReader":
+        """Read the same rows in blocks of so many bytes at most, those in memory too."""
+        entity = TensorTable(self.entity) if isinstance(self.entity, Tensor) else self.entity
+        block_rows = min(self.block_rows, max(1, most // max(1, entity.row_bytes)))
+        return replace(self, entity=entity, block_rows=block_rows, in_place=False)
 
     @property
     def table(self) -> Rows | None:
@@ -145,10 +135,13 @@ class RowReader:
         if table is None or self.in_place:
             own = self._in_place
             return nullcontext(iter([own] if is_needed(own.start, own.stop) else []))
-        starts = range(max(first, self.start), self.stop, self.block_rows)
-        ranges = [(it, min(it + self.block_rows, self.stop)) for it in starts]
-        ranges = [span for span in ranges if is_needed(*span)]
+        ranges = [span for span in self.ranges(first) if is_needed(*span)]
         return prefetched(table, ranges, gives_back=self.gives_back)
+
+    def ranges(self, first: int = 0) -> list[tuple[int, int]]:
+        """Return the blocks from row ``first`` on, in order."""
+        starts = range(max(first, self.start), self.stop, self.block_rows)
+        return [(it, min(it + self.block_rows, self.stop)) for it in starts]
 
     @cached_property
     def _in_place(self) -> RowBlock:
@@ -164,16 +157,17 @@ class LocalModel:
     Parameters
     ----------
     model : Model
-    table : Rows
-        Its entities.
+    rows_of : callable
+        Returns the rows of distinct ids, ascending.
     ids : Tensor
         int64: those that queries will ask for.
     """
 
-    def __init__(self, model: Any, table: Rows, ids: Tensor) -> None:
+    def __init__(self, model: Any, rows_of: Callable[[Tensor], Tensor], ids: Tensor) -> None:
         few = ids.unique()
-        self.ids = few.to(table.device)
-        self.model = model.with_entity(table.rows(few))
+        rows = rows_of(few)
+        self.ids = few.to(rows.device)
+        self.model = model.with_entity(rows)
         self.num_entities, self.num_relations = model.num_entities, model.num_relations
         self.score, self.dim, self.nested = model.score, model.dim, is_nested(model)
         self.query_maker = self.model
@@ -198,7 +192,7 @@ class LocalModel:
 
     def in_blocks(self, side: Side, dims: int | None = None) -> BlockScorer | None:
         """What scores relations of a model that has no queries for them."""
-        inner = blocks_at(self.model, side, dims)
+        inner = blocks_at(self.model, side, dims, self.ids)
         if inner is None:
             return None
         outer, fn = copy.copy(inner), inner.fn
@@ -216,7 +210,7 @@ class LocalModel:
 
 def local_model(model: Any, table: Rows, ids: Tensor) -> Any:
     """A model that makes queries of some entities; one of another class makes them itself."""
-    return LocalModel(model, table, ids) if hasattr(model, "with_entity") else model
+    return LocalModel(model, table.rows, ids) if hasattr(model, "with_entity") else model
 
 
 def state_of(model: Any) -> Iterator[Tensor]:

@@ -1,79 +1,110 @@
 """The passes of topk(): which queries are answered together, and the answers of all of them."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgfast.eval.accumulators import BestSoFar
-from kgfast.eval.asked import check_full, query_in_words
-from kgfast.eval.candidate_ids import Given, ListedCandidates, checked_candidates
-from kgfast.eval.exchange import NOBODY, Exchange
-from kgfast.eval.excluded import Excluded, together
-from kgfast.eval.one_pass import (
-    Advance,
-    Cut,
-    KeptPass,
-    add_queries,
-    fingerprint_of,
-    keeping,
-    run_pass,
+from kgfast.eval.batches import check_known, check_names, checked_batch_size
+from kgfast.eval.candidate_ids import (
+    Given,
+    ListedCandidates,
+    candidates_of_sides,
+    checked_candidates,
+    checked_ids_of,
 )
+from kgfast.eval.exchange import NOBODY, Exchange
+from kgfast.eval.excluded import Excluded, excluded_of, together
+from kgfast.eval.one_pass import Advance, Cut, FileCall, add_queries, run_pass
 from kgfast.eval.partial import Partial
+from kgfast.eval.predictions import Predictions
 from kgfast.eval.queries import CPU, Queries, mean_answers, moved, shared
 from kgfast.eval.sources import CandidateSource, Crops, Found, InRows
-from kgfast.graph import KnownTriples, TypeConstraints
+from kgfast.graph import KnownTriples, TypeConstraints, names_of
+from kgfast.graph.named import Names
 from kgfast.kernels.operands import Known
-from kgfast.models.base import Side
+from kgfast.models.base import Side, operator_width
 from kgfast.ops.topk import check_k
-from kgfast.tables import Rows
+from kgfast.storage import Fingerprint
 
 
-@dataclass(frozen=True)
+@dataclass
 class Search:
-    """The checked arguments of one call.
+    """The arguments of one call, which are checked when it is made.
 
     Attributes
     ----------
     model : Model
+    asked : tuple
+        Heads, relations and tails, as :func:`kgfast.topk` takes them.
+    k : int
+    known : KnownTriples or None
+    candidate_ids, dims, vocabulary, exclude : as of :func:`kgfast.topk`
+    batch_size : int
+    pad : bool
     side : {"head", "relation", "tail"}
+        What is predicted.
     name : str
         Of the argument that anchors are, for errors.
     anchors, others : Tensor
         int64 ``[B]``.
-    k : int
-    known : KnownTriples or None
     given : Given
         The candidates: all, some, or those of each query or relation.
     crop : Crops
-    batch_size : int
+    names : pair of Vocabulary or None
     excluded : Excluded or None
         More ids that are no answers.
-    pad : bool
     """
 
     model: Any
-    side: Side
-    name: str
-    anchors: Tensor
-    others: Tensor
+    asked: InitVar[tuple[Any, Any, Any]]
     k: int
     known: KnownTriples | None
-    given: Given
-    crop: Crops
-    batch_size: int
-    excluded: Excluded | None = None
-    pad: bool = False
+    candidate_ids: InitVar[Any]
+    dims: InitVar[int | None]
+    vocabulary: InitVar[Any]
+    batch_size: Any
+    pad: bool
+    exclude: InitVar[Any] = None
+    side: Side = field(init=False)
+    name: str = field(init=False)
+    anchors: Tensor = field(init=False)
+    others: Tensor = field(init=False)
+    given: Given = field(init=False)
+    crop: Crops = field(init=False)
+    names: Names = field(init=False)
+    excluded: Excluded | None = field(init=False)
+
+    def __post_init__(
+        self, asked: Any, candidate_ids: Any, dims: Any, vocabulary: Any, exclude: Any
+    ) -> None:
+        model = self.model
+        check_known(self.known)
+        names = self.names = names_of(vocabulary)
+        check_names(names, model)
+        self.side, self.name, self.anchors, self.others = _asked_for(model, asked, names)
+        self.batch_size = checked_batch_size(self.batch_size, model)
+        self.excluded = excluded_of(exclude, self.side, self.anchors, model, names)
+        given = candidates_of_sides(candidate_ids, (self.side,), len(self.anchors), model, names)
+        self.given = given[self.side]
+        self.crop = {dims: None if dims is None else operator_width(model, dims)}
+
+    @property
+    def ids(self) -> Tensor | None:
+        """The candidates that all queries share, if they are not all."""
+        return self.given if isinstance(self.given, Tensor) else None
 
     def __len__(self) -> int:
         return len(self.anchors)
 
     def in_words(self, row: int) -> str:
         """Return a query as messages call it."""
-        return query_in_words(self.side, self.name, row, self.anchors[row], self.others[row])
+        what = "tail" if self.side == "relation" else "relation"
+        anchor, other = int(self.anchors[row]), int(self.others[row])
+        return f"{self.name}[{row}] = {anchor} with {what} {other}"
 
     def words(self, queries: Queries, place: int) -> str:
         """Name a query that is not finite."""
@@ -90,6 +121,11 @@ class Search:
             rows = others.cpu().argsort(stable=True)
             anchors, others = (ids[rows.to(ids.device)] for ids in (anchors, others))
         return Queries(self.side, rows, moved(anchors, home), moved(others, home), self.words)
+
+    def predictions(self, scores: Tensor, ids: Tensor) -> Predictions:
+        """Return the result, on the device of the answers."""
+        anchors, others = self.anchors.to(ids.device), self.others.to(ids.device)
+        return Predictions(scores, ids, anchors, others, self.side, vocabulary=self.names)
 
     def size(self, most: int, pairs: int | None = None) -> int:
         """Return how many queries are answered together, ``most`` at most."""
@@ -134,57 +170,48 @@ def answers(
     size = max(1, min(size, -(-len(search) // exchange.num_shares)))
     found: list[BestSoFar] = []
     may_lack = not source.is_whole
-    for number, batch in enumerate(exchange.share_of(queries.batches(size))):
+    for batch in exchange.share_of(queries.batches(size)):
         batch.known = _known_of(search, batch, source)
         parts = [BestSoFar(own, source, search.k) for _, own in shared(batch, search.given, source)]
-        folder = None if kept is None else KeptPass(kept, number, source.num_rows)
         for some in source.passes(parts):
-            run_pass(some, exchange, folder, advance)
+            run_pass(some, exchange, kept, advance)
         found += parts
         may_lack = may_lack or any(map(_may_lack, parts))
         done(len(batch))
     scores, ids = _assembled(search, found, exchange)
     if may_lack and not search.pad:
-        check_full(ids, search.in_words)
+        _check_full(ids, search.in_words)
     is_double = any(part.dtype == torch.float64 for part in found)
     return scores.to(torch.float64 if is_double else torch.float32), ids
 
 
-def answers_of_file(
-    search: Search,
-    table: Rows,
-    limits: tuple[int, Any],
-    bar: Callable[[int], AbstractContextManager[Advance]],
-) -> Found:
-    """Return the answers of a model whose entities are a table in files.
-
-    ``limits``: bytes of memory, and the folder that keeps what was found; ``bar`` makes a progress
-    bar of so many rows.
-    """
-    given, count = search.given, len(table)
-    ids = checked_candidates(given, count) if isinstance(given, Tensor) else None
+def answers_of_file(search: Search, call: FileCall) -> Found:
+    """Return the answers of a model whose entities are a table in files."""
+    count = len(call.table)
+    ids = None if search.ids is None else checked_candidates(search.ids, count)
 
     def source_of(cut: Cut) -> InRows:
-        return InRows(search.model, search.side, search.crop, cut.reader(table), ids)
+        return InRows(search.model, search.side, search.crop, cut.reader, ids)
 
-    def fingerprint() -> str:
+    def fingerprint(cut: Cut) -> Fingerprint:
         checksum = None if search.known is None else search.known.checksum
         asked = search.side, search.k, search.crop, search.anchors, search.others, ids, checksum
-        found = fingerprint_of("topk", search.model, table, *asked)
-        source = source_of(cut)
+        found, source = call.fingerprint("topk", cut.reader, *asked), source_of(cut)
         found.add(*source.constants())
-        for _, own in shared(search.ordered(CPU), given, source):
+        if search.excluded is not None:
+            found.add(search.excluded.ids, search.excluded.indptr)
+        for _, own in shared(search.ordered(CPU), search.given, source):
             found.add(own.rows, own.ids, own.lists)
             add_queries(found, source, own.anchors, own.others)
-        return found.text()
+        return found
 
+    if isinstance(search.given, ListedCandidates):  # few rows are read
+        call = replace(call, folder=None)
     mean = mean_answers(search.known, (search.anchors, search.others), search.side)
-    query_bytes = 4 * 8 * table.shape[1] + 6 * 16 * search.k + 32 * (mean + 1)
-    cut = Cut.of(table, limits[0], int(search.model.dim), query_bytes)
-    folder = None if isinstance(given, ListedCandidates) else limits[1]  # few rows are read
-    with keeping(folder, table, cut, fingerprint) as (kept, cut):
+    query_bytes = 4 * 8 * call.table.shape[1] + 6 * 16 * search.k + 32 * (mean + 1)
+    with call.opened(query_bytes, fingerprint) as (cut, kept):
         size = search.size(cut.per_pass, cut.pairs)
-        with bar(-(-len(search) // size) * count) as advance:
+        with call.bar(-(-len(search) // size) * count) as advance:
             return answers(search, source_of(cut), size, kept=kept, advance=advance)
 
 
@@ -222,3 +249,55 @@ def _assembled(search: Search, parts: list[BestSoFar], exchange: Exchange) -> Fo
         exchange.fill_in(room)
         whole.append(room)
     return whole[0], whole[1]
+
+
+def _asked_for(model: Any, asked: Any, names: Names) -> tuple[Side, str, Tensor, Tensor]:
+    """Return what is predicted, the name of anchors, and anchors and others, ``[B]`` each."""
+    heads, relations, tails = asked
+    side = _predicted(heads, relations, tails)
+    name = "tails" if heads is None else "heads"
+    entities = checked_ids_of(name, tails if heads is None else heads, model.num_entities, names[0])
+    if side == "relation":
+        others = checked_ids_of("tails", tails, model.num_entities, names[0])
+    else:
+        others = checked_ids_of("relations", relations, model.num_relations, names[1])
+    return (
+        side,
+        name,
+        *_broadcast(name, entities, others, "tails" if side == "relation" else "relations"),
+    )
+
+
+def _predicted(heads: Any, relations: Any, tails: Any) -> Side:
+    """Return what is not given of the three."""
+    if relations is None:
+        if heads is None or tails is None:
+            raise ValueError(
+                "two of heads, relations and tails must be given; the third is predicted"
+            )
+        return "relation"
+    if (heads is None) == (tails is None):
+        raise ValueError("exactly one of heads and tails must be given; the other is predicted")
+    return "head" if heads is None else "tail"
+
+
+def _broadcast(name: str, anchors: Tensor, relations: Tensor, other: str) -> tuple[Tensor, Tensor]:
+    """Return both with one axis of the same length; one id goes with all of the other."""
+    anchors, relations = anchors.reshape(-1), relations.to(anchors.device).reshape(-1)
+    sizes = len(anchors), len(relations)
+    if sizes[0] != sizes[1] and 1 not in sizes:
+        raise ValueError(f"{name} and {other} must have one length; got {sizes[0]} and {sizes[1]}")
+    length = sizes[1] if sizes[0] == 1 else sizes[0]
+    return anchors.expand(length), relations.expand(length)
+
+
+def _check_full(ids: Tensor, query: Callable[[int], str]) -> None:
+    """Check that every query has its k answers, ``[B, k]``; ``query`` says a row's in words."""
+    short = (ids[:, -1] < 0).nonzero()
+    if len(short):
+        row = int(short[0])
+        raise ValueError(
+            f"k must be at most the number of candidates left to each query: {query(row)} has "
+            f"{int((ids[row] >= 0).sum())}, k is {ids.shape[1]} (pad=True fills the rest with id "
+            f"-1)"
+        )

@@ -1,6 +1,5 @@
 """The processes that work on one call: who holds which rows, and what they send each other."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,10 @@ from kgfast.eval.batches import modules_of
 from kgfast.eval.exchange import Exchange, Result
 from kgfast.eval.meeting import Meeting
 from kgfast.eval.queries import CPU, Queries
-from kgfast.eval.rows import RowReader
+from kgfast.eval.rows import LocalModel, RowReader
 from kgfast.eval.sources import InRows
 from kgfast.graph.named import Names
+from kgfast.storage import digest
 
 Spans = list[tuple[int, int]]
 
@@ -67,6 +67,11 @@ class Team(Exchange):
         missing = -len(batches) % self.num_shares
         return [*batches, *(batches[0][:0] for _ in range(missing))][self.share :: self.num_shares]
 
+    def all_say(self, claim: bool) -> bool:
+        """Return whether a claim is true in all processes of this team."""
+        doubts = torch.tensor([not claim], dtype=torch.int64, device=CPU)
+        return not int(self.meeting.sum(doubts, self.group))
+
     def together(self, work: Callable[[], Result]) -> Result:
         """Return what this process makes of its work, once all have done theirs."""
         return self.meeting.together(work)
@@ -85,6 +90,15 @@ class Team(Exchange):
                 queries.target_scores = here
             elif isinstance(source, InRows):
                 queries.target_rows = here.to(source.reader.dtype)
+
+    def local(self, model: Any, reader: RowReader) -> Callable[[Tensor], LocalModel]:
+        """Return what makes the model of some entities, whose rows their holders send to all."""
+
+        def rows(ids: Tensor) -> Tensor:
+            held = self.together(lambda: _held_rows(ids, reader))
+            return self._combined(held).to(reader.device, reader.dtype)
+
+        return lambda ids: LocalModel(model, rows, ids)
 
     def join(self, part: Accumulator) -> None:
         """Merge the best answers of all rows; counts are added once, at the end."""
@@ -190,19 +204,6 @@ def teams_of(spans: Spans, total: int) -> list[list[int]]:
     for place, rank in enumerate(idle):
         teams[place % len(teams)].append(rank)
     return teams
-
-
-def digest(*values: Any) -> str:
-    """Return what two processes compare instead of tensors and names."""
-    found = hashlib.sha256()
-    for value in values:
-        if isinstance(value, Tensor):
-            found.update(f"{value.dtype} {list(value.shape)}".encode())
-            flat = value.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
-            found.update(flat.view(torch.uint8).numpy().tobytes())
-        else:
-            found.update(repr(value).encode())
-    return found.hexdigest()[:12]
 
 
 def names_digest(names: Names) -> str:

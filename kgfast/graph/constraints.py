@@ -14,6 +14,7 @@ from kgfast.graph.known import Side
 from kgfast.graph.named import Names, check_same_names, ids_or_names, names_of, with_names
 from kgfast.graph.triples import Vocabulary, as_triples_tensor
 from kgfast.text import reading, shown
+from kgfast.whole_files import write_whole
 
 _SIDES: tuple[Side, Side] = ("head", "tail")
 _FORMAT = "kgfast type constraints 1"
@@ -256,12 +257,7 @@ class TypeConstraints:
                 tensors[what] = _as_bytes(names)
         if not Path(path).parent.is_dir():
             raise FileNotFoundError(f"{Path(path).parent}: no such folder")
-        scratch = Path(f"{os.fspath(path)}.{os.getpid()}.tmp")
-        try:
-            save_file(tensors, scratch, {"format": _FORMAT})
-            os.replace(scratch, path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        write_whole(path, lambda beside: save_file(tensors, beside, {"format": _FORMAT}))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "TypeConstraints":

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kgfast.graph.memory import memory_limit
 from kgfast.graph.named import check_same_names, names_of, with_names
 from kgfast.graph.pair_index import PairIndex, build_index, check_sizes, lower_bound
 from kgfast.graph.stored import building
 from kgfast.graph.stored.folder import checksum_of, open_folder
 from kgfast.graph.stored.inputs import ReadOptions
 from kgfast.graph.triples import Triples, as_triples_tensor, one_past_max
+from kgfast.storage import memory_limit
 
 Side = Literal["head", "relation", "tail"]
 Cardinality = Literal["1-1", "1-N", "N-1", "N-N"]

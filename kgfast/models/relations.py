@@ -19,10 +19,13 @@ _BLOCK, _BATCH = 256, 256
 _FEATURES = 1 << 20  # of the queries made at once: 8 MiB in float64
 
 
-def blocks_at(model: Any, side: Side, dim: int | None) -> BlockScorer | None:
+def blocks_at(
+    model: Any, side: Side, dim: int | None, rows: Tensor | None = None
+) -> BlockScorer | None:
     """What scores a side in blocks; None where its queries and candidates do.
 
     A model that is scored in blocks has a method ``in_blocks(side, dims)``, which returns either.
+    ``rows``: the ids of the entities that the model has, if these are not all; biases may be.
 
     Raises
     ------
@@ -35,7 +38,7 @@ def blocks_at(model: Any, side: Side, dim: int | None) -> BlockScorer | None:
     if side != "relation":
         return None
     if isinstance(model, Model):
-        return None if model.scores_relations else _triple_scores(model, dim)
+        return None if model.scores_relations else _triple_scores(model, dim, rows)
     _check_serves_relations(model)
     return None
 
@@ -65,10 +68,12 @@ def _check_serves_relations(model: Any) -> None:
             )
 
 
-def _triple_scores(model: Model, dim: int | None) -> BlockScorer:
+def _triple_scores(model: Model, dim: int | None, rows: Tensor | None) -> BlockScorer:
     """Canonical tail scores of a model's triples, as scores of their relations."""
     candidates = candidates_at(model, "tail", dim)
-    table, score = candidates.table, get_score(model.score)
+    table, score, bias = candidates.table, get_score(model.score), candidates.bias
+    if rows is not None and bias is not None and len(bias) > 1:
+        bias = bias if len(bias) == len(rows) else bias[rows.to(bias.device)]
     width = None if dim is None else operator_width(model, dim)
     crop = score.num_features(table.shape[1]) if width is None else width
 
@@ -76,9 +81,7 @@ def _triple_scores(model: Model, dim: int | None) -> BlockScorer:
         queries = evaluated_queries(model, heads, relations, "tail", dim)
         factor = None if candidates.factor is None else candidates.factor[tails]
         scores = crop_scores(queries, table[tails], score, [crop], factor)[0]
-        if candidates.bias is None:
-            return scores
-        return scores + candidates.bias.expand(len(table))[tails].double()
+        return scores if bias is None else scores + bias.expand(len(table))[tails].double()
 
     def scores(heads: Tensor, tails: Tensor, side: Side, ids: Tensor) -> Tensor:
         """``[B, C]``: relation after relation, as models make their queries."""

@@ -44,36 +44,19 @@ class Place:
     is_complex: bool = False
 
 
-class FileTable(Rows):
-    """A table in one file.
+class InFile(Rows):
+    """Rows of one file, however they lie there.
 
     Parameters
     ----------
     place : Place
-    writable : bool
-        Whether :meth:`update` may write into the file.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be opened.
-    ValueError
-        If it ends before the last row.
     """
 
-    def __init__(self, place: Place, *, writable: bool = False) -> None:
-        self.place, self.path, self.writable = place, place.path, writable
+    def __init__(self, place: Place) -> None:
+        self.place, self.path = place, place.path
         self.shape, self.dtype, self.is_complex = place.shape, place.dtype, place.is_complex
-        self._file = open(place.path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115
         self._lock = threading.Lock()
         self._facts = self._stat()
-        needed = place.offset + self.shape[0] * self.row_bytes
-        if self._facts[0] < needed:
-            self._file.close()
-            raise ValueError(
-                f"{self.path}: truncated: {self.shape[0]:,} rows of {self.row_bytes} bytes from "
-                f"byte {place.offset} on need {needed:,} bytes; the file has {self._facts[0]:,}"
-            )
 
     @property
     def facts(self) -> tuple[int, ...]:
@@ -98,7 +81,7 @@ class FileTable(Rows):
     def read_into(self, start: int, out: Tensor) -> None:
         """Fill ``out [n, G]``, contiguous, with the rows from ``start`` on; as :meth:`block`."""
         checked_range(start, start + len(out), self.shape[0])
-        self._read(self.place.offset + start * self.row_bytes, _bytes_of(out))
+        self._fill(start, out)
         self._check_same()
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -116,6 +99,60 @@ class FileTable(Rows):
         for first, last, start, stop in zip(*(part.tolist() for part in spans), strict=True):
             found[first:last] = self.block(start, stop)[distinct[first:last] - start]
         return found if len(distinct) == len(ids) and torch.equal(distinct, ids) else found[place]
+
+    def where(self, row: int) -> str:
+        """A row in words."""
+        return f"{self.path}: row {row}"
+
+    def _fill(self, start: int, out: Tensor) -> None:
+        """Read rows that are there."""
+        raise NotImplementedError
+
+    def _stat(self) -> tuple[int, int]:
+        found = os.stat(self.path)
+        return found.st_size, found.st_mtime_ns
+
+    def _check_same(self) -> None:
+        found = self._stat()
+        if found != self._facts:
+            (size, _), (was, _) = found, self._facts
+            how = f"its size was {was:,} and is {size:,}" if size != was else "it was written to"
+            raise ValueError(
+                f"{self.path} changed while it was read: {how}; open it again and begin anew"
+            )
+
+    def _held(self) -> str:
+        return f"{self.path.name}: "
+
+
+class FileTable(InFile):
+    """A table whose rows lie one after the other in one file.
+
+    Parameters
+    ----------
+    place : Place
+    writable : bool
+        Whether :meth:`update` may write into the file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened.
+    ValueError
+        If it ends before the last row.
+    """
+
+    def __init__(self, place: Place, *, writable: bool = False) -> None:
+        self.writable = writable
+        self._file = open(place.path, "r+b" if writable else "rb", buffering=0)  # noqa: SIM115
+        super().__init__(place)
+        needed = place.offset + self.shape[0] * self.row_bytes
+        if self._facts[0] < needed:
+            self._file.close()
+            raise ValueError(
+                f"{self.path}: truncated: {self.shape[0]:,} rows of {self.row_bytes} bytes from "
+                f"byte {place.offset} on need {needed:,} bytes; the file has {self._facts[0]:,}"
+            )
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
         """Write rows into the file.
@@ -146,10 +183,6 @@ class FileTable(Rows):
             count = (stop - start) * self.row_bytes
             os.posix_fadvise(self._file.fileno(), first, count, os.POSIX_FADV_DONTNEED)
 
-    def where(self, row: int) -> str:
-        """A row in words."""
-        return f"{self.path}: row {row}"
-
     def close(self) -> None:
         """Close the file; the table reads nothing afterwards."""
         self._file.close()
@@ -157,8 +190,9 @@ class FileTable(Rows):
     def __reduce__(self) -> tuple[object, ...]:
         return _opened, (self.place, self.writable)
 
-    def _read(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
-        done, view = 0, out.data
+    def _fill(self, start: int, out: Tensor) -> None:
+        offset = self.place.offset + start * self.row_bytes
+        done, view = 0, _bytes_of(out).data
         with self._lock:
             self._file.seek(offset)
             while done < len(view):
@@ -173,18 +207,6 @@ class FileTable(Rows):
     def _stat(self) -> tuple[int, int]:
         found = os.fstat(self._file.fileno())
         return found.st_size, found.st_mtime_ns
-
-    def _check_same(self) -> None:
-        found = self._stat()
-        if found != self._facts:
-            (size, _), (was, _) = found, self._facts
-            how = f"its size was {was:,} and is {size:,}" if size != was else "it was written to"
-            raise ValueError(
-                f"{self.path} changed while it was read: {how}; open it again and begin anew"
-            )
-
-    def _held(self) -> str:
-        return f"{self.path.name}: "
 
 
 def _opened(place: Place, writable: bool) -> FileTable:

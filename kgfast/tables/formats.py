@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kgfast.graph import did_you_mean
+from kgfast.storage import npy_header
 from kgfast.tables.files import FileTable, Place
 from kgfast.tables.hdf5 import open_hdf5
 from kgfast.tables.protocol import Rows
@@ -68,24 +68,17 @@ def place_of(
 def npy(path: Path, name: str | None) -> Place:
     """An array of numpy, of format 1, 2 or 3."""
     _no_name(path, name)
-    with path.open("rb") as file:
-        with reading(path, "not an array of numpy"):
-            version = np.lib.format.read_magic(file)
-            reader = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, by_columns, dtype = reader(file)
-        if not dtype.isnative:
-            raise TypeError(f"{path}: the order of its bytes is not this machine's: {dtype}")
-        if by_columns and len(shape) == 2 and min(shape) > 1:
-            raise ValueError(
-                f"{path}: its columns lie one after the other (Fortran order), so that a row is "
-                f"spread over the whole file: save numpy.ascontiguousarray of it"
-            )
-        if dtype.name not in _OF_NUMPY:
-            raise TypeError(f"{path}: it must be floating point; got {dtype}")
-        return place_of(path, file.tell(), shape, _OF_NUMPY[dtype.name])
+    shape, by_columns, dtype, offset = npy_header(path)
+    if not dtype.isnative:
+        raise TypeError(f"{path}: the order of its bytes is not this machine's: {dtype}")
+    if by_columns and len(shape) == 2 and min(shape) > 1:
+        raise ValueError(
+            f"{path}: its columns lie one after the other (Fortran order), so that a row is "
+            f"spread over the whole file: save numpy.ascontiguousarray of it"
+        )
+    if dtype.name not in _OF_NUMPY:
+        raise TypeError(f"{path}: it must be floating point; got {dtype}")
+    return place_of(path, offset, shape, _OF_NUMPY[dtype.name])
 
 
 def safetensors(path: Path, name: str | None) -> Place:

@@ -4,7 +4,6 @@ Rows that lie one after the other in the file are read as of any file; those in 
 be compressed, through h5py.
 """
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.tables.files import FileTable, Place
-from kgfast.tables.protocol import Rows, checked_range, checked_row_ids
+from kgfast.tables.files import FileTable, InFile, Place
+from kgfast.tables.protocol import Rows
 from kgfast.text import reading, shown
 
 _DATASET = "embeddings"  # what both call it
@@ -108,8 +107,8 @@ def _elsewhere(path: Path, name: str, what: str, files: list[str]) -> ValueError
     )
 
 
-class Hdf5Table(Rows):
-    """A dataset in chunks.
+class Hdf5Table(InFile):
+    """A dataset in chunks, of which those of some rows are read together.
 
     Parameters
     ----------
@@ -118,50 +117,10 @@ class Hdf5Table(Rows):
     """
 
     def __init__(self, place: Place, dataset: Any) -> None:
-        self.place, self.path, self._dataset = place, place.path, dataset
-        self.shape, self.dtype = place.shape, place.dtype
-        self._lock = threading.Lock()
-        self._facts = self._stat()
+        super().__init__(place)
+        self._dataset = dataset
 
-    @property
-    def facts(self) -> tuple[int, ...]:
-        """What tells that the file is the same: its size and time of change."""
-        return self._facts
-
-    def block(self, start: int, stop: int) -> Tensor:
-        """Rows ``start .. stop - 1``.
-
-        Raises
-        ------
-        IndexError
-            For rows outside.
-        ValueError
-            If the file is not what it was when it was opened.
-        """
-        checked_range(start, stop, self.shape[0])
-        out = torch.empty((stop - start, self.shape[1]), dtype=self.dtype, device="cpu")
-        if len(out) and self.shape[1]:
+    def _fill(self, start: int, out: Tensor) -> None:
+        if out.numel():
             with self._lock, reading(self.path, _DAMAGED):
-                self._dataset.read_direct(out.numpy(), source_sel=slice(start, stop))
-        if self._stat() != self._facts:
-            raise ValueError(f"{self.path} changed while it was read; open it again")
-        return out
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """The rows of ids ``[B]``, in any order."""
-        distinct, place = checked_row_ids(ids, 0, self.shape[0]).unique(return_inverse=True)
-        out = torch.empty((len(distinct), self.shape[1]), dtype=self.dtype, device="cpu")
-        for row, at in enumerate(distinct.tolist()):
-            out[row] = self.block(at, at + 1)[0]
-        return out[place]
-
-    def where(self, row: int) -> str:
-        """A row in words."""
-        return f"{self.path}: row {row}"
-
-    def _stat(self) -> tuple[int, ...]:
-        found = self.path.stat()
-        return found.st_size, found.st_mtime_ns
-
-    def _held(self) -> str:
-        return f"{self.path.name}: "
+                self._dataset.read_direct(out.numpy(), source_sel=slice(start, start + len(out)))

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from kgfast.tables.device import OnDevice
 from kgfast.tables.formats import TABLE_DTYPES, open_file, open_raw
-from kgfast.tables.memory import TensorTable
-from kgfast.tables.protocol import Rows, as_rows, is_table
+from kgfast.tables.protocol import Rows, TensorTable, as_rows, is_table
 from kgfast.tables.shards import Shards
 from kgfast.text import shown
 

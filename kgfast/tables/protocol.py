@@ -1,4 +1,4 @@
-"""What a table is to kgfast where it is no tensor: rows that are asked for, never all at once."""
+"""Tables as kgfast reads them: rows that are asked for, never all at once; a tensor as one."""
 
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -159,6 +159,53 @@ class Given(Rows):
 
     def _held(self) -> str:
         return f"{type(self.table).__name__}: "
+
+
+class TensorTable(Rows):
+    """The rows of a tensor, read in place.
+
+    Parameters
+    ----------
+    values : Tensor
+        ``[N, G]`` floating point.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For another tensor.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        if values.ndim != 2:
+            raise ValueError(f"rows must have two axes; got shape {list(values.shape)}")
+        if not values.dtype.is_floating_point:
+            raise TypeError(f"rows must be floating point; got {values.dtype}")
+        if values.is_neg():
+            raise ValueError(
+                "rows must hold their numbers as they are; got a tensor that is negated lazily, by "
+                "a bit beside numbers that are not: pass its .resolve_neg()"
+            )
+        self.values = values.detach()
+        self.shape, self.dtype = (len(values), int(values.shape[1])), values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensor lies."""
+        return self.values.device
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Rows ``start .. stop - 1``, in place."""
+        checked_range(start, stop, len(self))
+        return self.values[start:stop]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of ids ``[B]``, in any order."""
+        return self.values[checked_row_ids(ids, 0, len(self)).to(self.device)]
+
+    def update(self, ids: Tensor, rows: Tensor) -> None:
+        """Write rows into the tensor."""
+        ids = checked_update(ids, rows, self, 0, len(self))
+        self.values.index_copy_(0, ids.to(self.device), rows.detach().to(self.device))
 
 
 def as_rows(table: Table) -> Rows:

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from kgfast.tables.memory import TensorTable
 from kgfast.tables.protocol import (
     Rows,
     Table,
+    TensorTable,
     WritableTable,
     as_rows,
     checked_range,

@@ -15,6 +15,7 @@ from kgfast import (
     TransE,
     TypeConstraints,
     Vocabulary,
+    tables,
     topk,
 )
 from kgfast.eval import excluded
@@ -155,6 +156,21 @@ def test_batches_change_nothing(batch_size, monkeypatch):
             options = {"exclude": given, "k": K, "pad": True, "batch_size": batch_size}
             found = topk(model, **asked("tail"), known=KNOWN, **options)
             check(found, crossed_out(model, "tail", left_out, known=KNOWN))
+
+
+def test_entities_in_files(tmp_path):
+    """A folder is that of the ids that are left out, too."""
+    model = MODELS["rotate"](N, R, D, 0)
+    np.save(tmp_path / "e.npy", model.entity.detach().numpy())
+    stored = model.with_entity(tables.open(tmp_path / "e.npy"))
+    for number, (given, left_out) in enumerate(forms(N, "tail")):
+        options = {"exclude": given, "k": K, "pad": True, "max_memory": 30_000}
+        folder = tmp_path / f"{number}"
+        found = topk(stored, **asked("tail"), known=KNOWN, partial=folder, **options)
+        check(found, crossed_out(model, "tail", left_out, known=KNOWN))
+        options["exclude"] = [0]
+        with pytest.raises(ValueError, match="is of another call"):
+            topk(stored, **asked("tail"), known=KNOWN, partial=folder, **options)
 
 
 def test_ids_of_any_kind_and_names():

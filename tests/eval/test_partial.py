@@ -168,9 +168,9 @@ def test_rows_in_memory_that_change_in_a_pass_are_named(tmp_path, monkeypatch, h
     stored, save = model.with_entity(in_memory(how, rows, tmp_path)), partial.Partial.save
     expected = call_of(kind, stored, tmp_path / "whole")
 
-    def changing(self, number, values, next_row):
-        save(self, number, values, next_row)
-        if (number, next_row) == (1, 2 * self.block_rows):
+    def changing(self, parts, next_row):
+        save(self, parts, next_row)
+        if (self.number, next_row) == (1, 2 * self.reader.block_rows):
             rows[-1] += 1
 
     with monkeypatch.context() as patch:
@@ -371,7 +371,7 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(tmp_path, monkeypatch
         return usage._replace(free=usage.free if len(asked) < 3 else 100)
 
     with monkeypatch.context() as patch:
-        patch.setattr(partial.shutil, "disk_usage", filling)
+        patch.setattr(shutil, "disk_usage", filling)
         with pytest.raises(
             OSError, match="its disk has 100 left; what was finished before is kept"
         ):
@@ -454,6 +454,7 @@ from itertools import count
 from pathlib import Path
 import numpy as np, torch, kgfast
 from kgfast import locks
+from kgfast import whole_files as files
 from kgfast.eval import partial
 
 torch.set_num_threads(1)
@@ -469,11 +470,10 @@ def ranked():
     return kgfast.rank(stored, triples, max_memory=12_000, partial=folder / "ranks")
 
 def is_watched(code):
-    if code.co_name in ("add", "_bytes_of", "_digest"):
+    if code.co_name in ("add", "bytes_of", "_digest"):
         return False
-    return code.co_filename in (partial.__file__, locks.__file__) or code.co_name in (
-        "_savez", "write_text"
-    )
+    watched = partial.__file__, locks.__file__, files.__file__
+    return code.co_filename in watched or code.co_name in ("_savez", "write_text")
 
 def dying(moment):
     lines = 0

@@ -22,8 +22,10 @@ from support.ranked_together import (
     given_of,
     late,
     of_files,
+    relations_too,
     results_of,
     shuffled,
+    stopped_and_resumed,
     tables_with_nan,
     without_one,
 )
@@ -46,7 +48,8 @@ def assert_like_one(name: str, spans: list[tuple[int, int]]) -> None:
     ranks = kgfast.rank(model, graph.hrt, known=graph.known)
     among = kgfast.rank(model, graph.hrt[:9], known=graph.known, candidate_ids=CANDIDATES)
     best = kgfast.topk(model, heads=heads, relations=relations, k=7, known=graph.known)
-    every = kgfast.topk(model, tails=tails[:3], relations=1, k=97, known=graph.known, pad=True)
+    options = {"known": graph.known, "pad": True, "exclude": "anchor"}
+    every = kgfast.topk(model, tails=tails[:3], relations=1, k=97, **options)
     for found in values(run_together(len(spans), partial(results_of, name, spans))):
         assert_same(found[0], ranks)
         assert_same(found[1], among)
@@ -110,6 +113,46 @@ def test_filtered_models_in_shards():
         assert_same(ranks, expected)
         assert torch.equal(found.ids, best.ids)
         assert torch.equal(found.scores, best.scores)
+
+
+def test_relations_of_shards():
+    """Of models that have queries for them and that have not, of two teams that share queries."""
+    graph, names, expected = example(), ["RotatE", "ConvE"], []
+    heads, _, tails = graph.hrt.T
+    for name in names:
+        model, sides = model_of(name), ("head", "relation", "tail")
+        asked = {"heads": heads, "tails": tails, "k": 2, "pad": True, "known": graph.known}
+        expected.append(kgfast.rank(model, graph.hrt, known=graph.known, sides=sides))
+        expected.append(kgfast.topk(model, **asked))
+    spans = [(0, 40), (40, 97), (0, 40), (40, 97)]
+    for found in values(run_together(4, partial(relations_too, names, spans))):
+        for ranks, own, expected_ranks, best in zip(
+            found[::2], found[1::2], expected[::2], expected[1::2], strict=True
+        ):
+            assert_same(ranks, expected_ranks)
+            assert torch.equal(own.ids, best.ids)
+            assert torch.equal(own.scores, best.scores)
+
+
+def test_a_call_of_shards_goes_on_where_it_was_stopped(tmp_path):
+    graph, model = example(), model_of("RotatE")
+    heads, relations, _ = graph.hrt.T
+    asked = {"heads": heads, "relations": relations, "k": 6, "known": graph.known}
+    given = kgfast.TypeConstraints.from_triples(graph.hrt)
+    ranks = kgfast.rank(model, graph.hrt, known=graph.known)
+    best = [kgfast.topk(model, candidate_ids=it, pad=True, **asked) for it in (None, given)]
+    spans = [(0, 10), (10, 97), (97, 97)]
+    found = values(run_together(3, partial(stopped_and_resumed, str(tmp_path), spans)))
+    for number, (errors, results, read) in enumerate(found):
+        message = "stopped" if number == 1 else "process 1 of 3: RuntimeError: stopped"
+        assert errors == [message] * 3
+        for again in (results[:3], results[3:]):
+            assert_same(again[0], ranks)
+            for own, other in zip(again[1:], best, strict=True):
+                assert torch.equal(own.ids, other.ids)
+                assert torch.equal(own.scores, other.scores)
+        assert not read, "what is finished is not read again"
+    assert len(list((tmp_path / "ranks" / "process-1-of-3").glob("pass-*.npz"))) > 2
 
 
 def test_shards_in_one_process_of_its_own_group():

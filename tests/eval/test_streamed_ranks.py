@@ -228,3 +228,13 @@ def test_a_bar_shows_rows_and_rates(tmp_path, capsys):
     assert "ranking rows" in shown
     assert f"{N}/{N}" in shown
     assert "elements/s" in shown
+
+
+def test_relations_by_tails_with_biases(tmp_path):
+    """Each of ConvE's tails has the bias of its row, of which few are read."""
+    model = kgfast.ConvE.init(N, R, 8, seed=0, embedding_height=2, kernel_size=2)
+    model.bias.data.uniform_(-1, 1, generator=torch.Generator().manual_seed(0))
+    stored, sides = in_file(model, tmp_path), ("relation", "tail")
+    few = TRIPLES[:9]
+    found = kgfast.rank(stored, few, known=KNOWN, sides=sides, max_memory="1MiB", batch_size=4)
+    same(found, kgfast.rank(model, few, known=KNOWN, sides=sides))

@@ -101,8 +101,6 @@ def test_bad_input(tmp_path):
         kgfast.topk(stored, heads=HEADS, relations=RELATIONS, k=N + 1)
     with pytest.raises(ValueError, match="tensors are read in place"):
         kgfast.topk(model, heads=HEADS, relations=RELATIONS, k=1, max_memory="1GiB")
-    with pytest.raises(ValueError, match=r"^exclude: the entities of .* are read from"):
-        kgfast.topk(stored, heads=HEADS, relations=RELATIONS, k=1, exclude="anchor")
     model.entity.data[47, 3] = torch.nan
     stored = in_file(model, tmp_path)
     with pytest.raises(ValueError, match=r"e\.npy: row 47 holds a NaN"):

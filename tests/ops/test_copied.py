@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import kgfast
 from kgfast import ops
-from kgfast.eval.host import host_model
+from kgfast.eval.batches import host_model
 from kgfast.ops import dispatch, registry
 from kgfast.ops.run import operands_of
 from kgfast.ops.run import scores as run_scores

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +27,9 @@ def results_of(name: str, spans: list[tuple[int, int]], rank: int) -> list[Any]:
         distributed.rank(model, graph.hrt, batch_size=16, **options),
         distributed.rank(model, graph.hrt[:9], candidate_ids=CANDIDATES, **options),
         distributed.topk(model, heads=heads, relations=relations, k=7, batch_size=16, **options),
-        distributed.topk(model, tails=tails[:3], relations=1, k=97, pad=True, **options),
+        distributed.topk(
+            model, tails=tails[:3], relations=1, k=97, pad=True, exclude="anchor", **options
+        ),
     ]
 
 
@@ -300,3 +303,71 @@ def filtered_shards(spans: list[tuple[int, int]], rank: int) -> Any:
     model, graph = whole.with_entity(shard), example()
     ranks = distributed.rank(model, graph.hrt, known=graph.known, timeout=30)
     return ranks, distributed.topk(model, heads=[1, 2], relations=0, k=5, timeout=30)
+
+
+def relations_too(names: list[str], spans: list[tuple[int, int]], rank: int) -> list[Any]:
+    """Ranks of entities and relations, and the best relations, of models in shards."""
+    graph, found = example(), []
+    heads, _, tails = graph.hrt.T
+    for name in names:
+        model, options = model_of(name, spans[rank]), {"known": graph.known, "timeout": 30}
+        sides = "head", "relation", "tail"
+        found.append(distributed.rank(model, graph.hrt, sides=sides, batch_size=7, **options))
+        found.append(distributed.topk(model, heads=heads, tails=tails, k=2, pad=True, **options))
+    return found
+
+
+def stopped_and_resumed(
+    folder: str, spans: list[tuple[int, int]], rank: int
+) -> tuple[list[str], list[Any], int]:
+    """What comes of calls with ``partial=`` that process 1 leaves after some ranges of its rows.
+
+    The errors of these, the results of the same calls made again, and how many rows are read when
+    all is finished.
+    """
+    from kgfast.eval import partial, rows
+
+    rows.PART_BYTES = 10 * 8 * DIM  # blocks of 10 rows
+    graph, (first, last) = example(), spans[rank]
+    entity, relation = tables_of("RotatE")
+    table = FileTable(entity[first:last]) if rank == 1 else entity[first:last]
+    model = kgfast.RotatE(Shard(table, start=first, total_rows=N), relation)
+    heads, relations, _ = graph.hrt.T
+    options: dict[str, Any] = {"known": graph.known, "batch_size": 16, "timeout": 30}
+
+    def calls() -> list[Callable[[], Any]]:
+        given = {"candidate_ids": kgfast.TypeConstraints.from_triples(graph.hrt), "pad": True}
+        asked = {"heads": heads, "relations": relations, "k": 6} | options
+        return [
+            lambda: distributed.rank(model, graph.hrt, partial=f"{folder}/ranks", **options),
+            lambda: distributed.topk(model, partial=f"{folder}/best", **asked),
+            lambda: distributed.topk(model, partial=f"{folder}/given", **asked, **given),
+        ]
+
+    save, errors, saved = partial.Partial.save, [], [0]
+
+    def stopped(self: Any, *args: Any) -> None:
+        saved[0] += 1
+        if rank == 1 and saved[0] == 12:
+            raise RuntimeError("stopped")
+        save(self, *args)
+
+    for call in calls():
+        partial.Partial.save, saved[0] = stopped, 0
+        try:
+            call()
+        except RuntimeError as error:
+            errors.append(str(error))
+        partial.Partial.save = save
+    results = [call() for call in calls()]
+    prefetched, read = rows.prefetched, []
+
+    def counted(table: Any, ranges: Any, **options: Any) -> Any:
+        read.extend(stop - start for start, stop in ranges)
+        return prefetched(table, ranges, **options)
+
+    rows.prefetched = counted
+    for call in calls():
+        results.append(call())
+    rows.prefetched = prefetched
+    return errors, results, sum(read)

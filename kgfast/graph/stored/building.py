@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from kgfast.graph.pair_index import check_sizes, differs_from_previous, narrow_dtype
-from kgfast.graph.stored.folder import PARTS, GrowingArray, write_manifest
+from kgfast.graph.stored.folder import PARTS, GrowingArray, write_json, write_manifest
 from kgfast.graph.stored.inputs import ORDERS, Column, Columns, IdFile, ReadOptions, open_files
 from kgfast.graph.stored.runs import load_run, merged, save_run, sorted_columns
 from kgfast.progress import progress_bar
+from kgfast.storage import check_room
 from kgfast.text import reading, shown
 
 # Which columns are anchor, other and id. Runs are read in the first order.
@@ -139,6 +140,8 @@ class _Builder:
         self.work, self.files, self.options, self.advance = work, files, options, advance
         self.index = work / "index"
         self.index.mkdir(exist_ok=True)
+        for path in work.rglob(".*"):  # half-written, by a process that was killed
+            path.unlink()
 
     def check_disk(self, rows: int) -> None:
         """That what is still to be written finds room, at most.
@@ -153,12 +156,7 @@ class _Builder:
         held = sum(it.stat().st_size for it in self.work.rglob("*.npy"))
         needed = _SPARE + rows * wide * (_RUN_BYTES + _SIDE_BYTES * len(self.options.sides))
         needed += self.options.rows * _RUN_BYTES * wide  # a run beside the one it replaces
-        free = shutil.disk_usage(self.work).free
-        if free < needed - held:
-            raise OSError(
-                f"{self.work}: {rows:,} triples need up to {needed - held:,} bytes, and the disk "
-                f"has {free:,} left; what was finished is kept: make room and call again"
-            )
+        check_room(self.work, needed - held, f"{self.work}: {rows:,} triples need up to")
 
     def run(self) -> None:
         """All steps, but for those that are finished."""
@@ -195,12 +193,7 @@ class _Builder:
                     return found
             path.unlink()
         facts = {**made_of, **make()}
-        beside = path.with_suffix(".tmp")
-        with beside.open("w") as file:
-            json.dump(facts, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        write_json(path, facts)
         return facts
 
     def _read(self, number: int, file: IdFile) -> dict[str, Any]:
@@ -270,9 +263,7 @@ class _Builder:
         columns = load_run(old)
         of_triple = [columns[_SIDES[where].index(place)] for place in range(3)]
         first, second, third = (np.array(of_triple[place]) for place in _SIDES[side])
-        beside = path.with_name(f"{run}.tmp.npy")
-        save_run(beside, sorted_columns((first, second, third)))
-        os.replace(beside, path)
+        save_run(path, sorted_columns((first, second, third)))
         old.unlink()
         self.advance(len(first))
         return len(first)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from kgfast.graph.pair_index import PairIndex, check_sizes
 from kgfast.text import reading, shown
+from kgfast.whole_files import write_whole
 
 MANIFEST = "known.json"
 FORMAT, VERSION = "kgfast known triples", 1
@@ -96,10 +97,13 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
     """
     found = {"format": FORMAT, "version": VERSION} | dict(facts)
     found["checksum"] = _checksum(facts["num_relations"], facts["sides"]["tail"])
-    with (folder / MANIFEST).open("w") as file:
-        json.dump(found, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_json(folder / MANIFEST, found, indent=1)
+
+
+def write_json(path: Path, facts: Mapping[str, Any], indent: int | None = None) -> None:
+    """Write what a folder or a step says of itself, for good."""
+    text = json.dumps(facts, indent=indent)
+    write_whole(path, lambda beside: beside.write_text(text), lasting=True)
 
 
 def checksum_of(tails: PairIndex) -> str:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from kgfast.graph.ids import INT64_MAX, read_id
 from kgfast.graph.pair_index import narrow_dtype
+from kgfast.storage import NpyHeader, npy_header
 from kgfast.text import reading, shown
 
 Column = npt.NDArray[Any]
@@ -127,29 +128,32 @@ def _open(path: Path, asked: ReadOptions) -> IdFile:
 
 
 def _npy(path: Path, asked: ReadOptions) -> IdFile:
-    with reading(path, "no array of numpy that can be read, or truncated"):
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] != 3:
-        shape = list(array.shape) if isinstance(array, np.ndarray) else "several arrays"
-        raise ValueError(f"{path}: triples must have shape [T, 3]; got {shape}")
-    if array.dtype.kind not in "iuf":
-        raise TypeError(f"{path}: triples must be ids; got {array.dtype}")
-    return IdFile(path, len(array), partial(_npy_pieces, path, array, asked))
+    header = npy_header(path)
+    shape, kind = header.shape, header.dtype
+    if len(shape) != 2 or shape[1] != 3:
+        raise ValueError(f"{path}: triples must have shape [T, 3]; got {list(shape)}")
+    if kind.kind not in "iuf":
+        raise TypeError(f"{path}: triples must be ids; got {kind}")
+    needed, size = header.offset + 3 * shape[0] * kind.itemsize, path.stat().st_size
+    if size < needed:
+        raise ValueError(
+            f"{path}: truncated: {shape[0]:,} rows need {needed:,} bytes; has {size:,}"
+        )
+    return IdFile(path, shape[0], partial(_npy_pieces, path, header, asked))
 
 
-def _npy_pieces(path: Path, array: Column, asked: ReadOptions) -> Iterator[Columns]:
+def _npy_pieces(path: Path, header: NpyHeader, asked: ReadOptions) -> Iterator[Columns]:
     """Read, not mapped: a mapped file that shrinks under a run ends the process."""
-    count, size = len(array), array.dtype.itemsize
-    by_columns = array.flags.f_contiguous and not array.flags.c_contiguous
-    start = int(getattr(array, "offset", 0))
+    count, dtype, start = header.shape[0], header.dtype, header.offset
+    size = dtype.itemsize
     with path.open("rb") as file:
         for first in range(0, count, _PIECE):
             rows = min(_PIECE, count - first)
-            if by_columns:
+            if header.by_columns:
                 offsets = [start + (place * count + first) * size for place in asked.places]
-                columns = [_numbers(path, file, array.dtype, it, rows) for it in offsets]
+                columns = [_numbers(path, file, dtype, it, rows) for it in offsets]
             else:
-                found = _numbers(path, file, array.dtype, start + 3 * first * size, 3 * rows)
+                found = _numbers(path, file, dtype, start + 3 * first * size, 3 * rows)
                 columns = [found.reshape(-1, 3)[:, place] for place in asked.places]
             yield _checked(path, columns, first, asked)
 

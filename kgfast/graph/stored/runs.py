@@ -6,7 +6,6 @@ each run has fewer than s rows before its first sample there, and samples that a
 different runs.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 from kgfast.graph.pair_index import IntArray, narrow_dtype, sorted_unique
 from kgfast.graph.stored.inputs import Column, Columns
 from kgfast.text import reading
+from kgfast.whole_files import write_whole
 
 _Key = tuple[int, ...]
 
@@ -36,12 +36,14 @@ def save_run(path: Path, columns: Columns) -> None:
     """Write a run of sorted columns, for good: its marker may outlive a loss of power."""
     dtype = np.dtype(narrow_dtype(1 + max(int(column.max(initial=0)) for column in columns)))
     header = {"descr": dtype.str, "fortran_order": False, "shape": (3, len(columns[0]))}
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for column in columns:
-            file.write(np.ascontiguousarray(column, dtype).data)
-        file.flush()
-        os.fsync(file.fileno())
+
+    def write(beside: Path) -> None:
+        with beside.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for column in columns:
+                file.write(np.ascontiguousarray(column, dtype).data)
+
+    write_whole(path, write, lasting=True)
 
 
 def load_run(path: Path) -> Columns:

@@ -5,7 +5,7 @@ import torch
 from kgfast.datasets import Dataset
 from kgfast.datasets.base import SPLITS
 from kgfast.eval.meeting import Meeting
-from kgfast.eval.team import digest
+from kgfast.storage import digest
 from kgfast.training.config import Config
 from kgfast.training.run_graph import RunGraph
 

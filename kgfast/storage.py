@@ -1,0 +1,150 @@
+"""Files of any size: memory and room for calls over them, arrays of numpy, fingerprints."""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kgfast.text import reading, shown
+
+DIGEST = 20  # bytes of a fingerprint
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SHARE = 4  # of what is free, by default
+
+
+def memory_limit(value: Any) -> int:
+    """Return bytes, of a number or a text like ``"4GiB"``; None: a quarter of what is free.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For anything else.
+    """
+    if value is None:
+        return max(1 << 26, free_memory() // _SHARE)
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", value.lower())
+        if found is None or (found[3] and not found[2]):
+            raise ValueError(f'max_memory must be like "4GiB" or "500 MB"; got {shown(value)}')
+        unit = (_BINARY if found[3] else _UNITS)[found[2]]
+        value = int(float(found[1]) * unit)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"max_memory must be a number of bytes or a text; got {shown(value)}")
+    if value < 1:
+        raise ValueError(f"max_memory must be at least 1 byte; got {value}")
+    return value
+
+
+def free_memory() -> int:
+    """Return the bytes that this machine can give without swapping; 1 GiB if it does not say."""
+    try:
+        facts = Path("/proc/meminfo").read_text()
+        found = re.search(r"MemAvailable:\s+(\d+) kB", facts)
+        if found is not None:
+            return int(found[1]) << 10
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 1 << 30
+
+
+def check_room(folder: Path, needed: int, who: str) -> None:
+    """Check that the disk of a folder has room for so many bytes.
+
+    Raises
+    ------
+    OSError
+        If it has not; the message begins with ``who`` needs the bytes.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            f"{who} {needed:,} bytes, and its disk has {free:,} left; what was finished before is "
+            f"kept: make room, or move the folder, and call again"
+        )
+
+
+class NpyHeader(NamedTuple):
+    """What a file of numpy says of its array.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    by_columns : bool
+        Whether columns lie one after the other (Fortran order).
+    dtype : numpy.dtype
+    offset : int
+        Bytes before the values.
+    """
+
+    shape: tuple[int, ...]
+    by_columns: bool
+    dtype: np.dtype[Any]
+    offset: int
+
+
+def npy_header(path: Path) -> NpyHeader:
+    """Read the header of an array of numpy, of format 1, 2 or 3, and no values.
+
+    Raises
+    ------
+    ValueError
+        If the file is no such array.
+    """
+    with path.open("rb") as file, reading(path, "not an array of numpy"):
+        version = np.lib.format.read_magic(file)
+        reader = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        return NpyHeader(*reader(file), file.tell())
+
+
+class Fingerprint:
+    """A hash of tensors and plain values, in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=DIGEST)
+
+    def add(self, *values: Any) -> None:
+        """Add tensors by their shape, dtype and bits, and anything else by its ``repr``."""
+        for value in values:
+            if isinstance(value, Tensor):
+                flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+                self._hash.update(repr((tuple(flat.shape), flat.dtype)).encode())
+                self._hash.update(bytes_of(flat).data)
+            else:
+                self._hash.update(repr(value).encode() + b"\0")
+
+    def add_each(self, values: Iterable[Any]) -> None:
+        """Add values one after the other, as they are made."""
+        for value in values:
+            self.add(value)
+
+    def text(self) -> str:
+        """Return the hash in hexadecimal digits."""
+        return self._hash.hexdigest()
+
+
+def digest(*values: Any) -> str:
+    """Return the first twelve digits of the fingerprint of some values, for a line of text."""
+    found = Fingerprint()
+    found.add(*values)
+    return found.text()[:12]
+
+
+def bytes_of(values: Tensor) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a tensor, in the order of its elements."""
+    flat = values.detach().cpu().contiguous()
+    if not flat.numel():
+        return np.empty(0, np.uint8)
+    flat = flat.as_strided((flat.numel(),), (1,))  # one number may have any stride
+    return flat.view(torch.uint8).numpy()
