@@ -45,8 +45,8 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     path = tmp_path / "ranks.parquet"
     path.write_text("before")
 
-    def fail(*args, **kwargs):
-        (tmp_path / "ranks.parquet.tmp").write_text("half")
+    def fail(frame, beside, **kwargs):
+        beside.write_text("half")
         raise OSError("no space left")
 
     monkeypatch.setattr("pandas.DataFrame.to_parquet", fail)
