@@ -107,11 +107,12 @@ def steps(tag: str) -> list[Step]:
             150,
             _pytest(
                 "tests/gpu",
-                "tests/kernels/triton/test_rank.py",
-                "tests/kernels/triton/test_rank_bound.py",
-                "tests/kernels/triton/test_rank_options.py",
-                "tests/kernels/triton/test_rscf.py",
-                "tests/kernels/triton/test_in_place.py",
+                "tests/kernels/test_bounds.py",
+                "tests/kernels/test_gradients.py",
+                "tests/kernels/test_lists.py",
+                "tests/kernels/test_ranks.py",
+                "tests/kernels/test_topk.py",
+                "tests/kernels/triton/test_scratch.py",
             ),
             {"OMP_NUM_THREADS": "2"},  # of each worker, for what is computed on the CPU
             patience=15,

@@ -9,6 +9,7 @@ from hypothesis import settings
 
 from kgfast import use_backend
 from kgfast.kernels import cpu
+from support.engines import NAMES, Engine, at_work, marks_of
 from support.tiers import in_a_line
 
 settings.register_profile("kgfast", deadline=None, print_blob=True)
@@ -50,3 +51,10 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip("the extension is not built")
     with use_backend(name):
         yield name
+
+
+@pytest.fixture(params=[pytest.param(name, marks=marks_of(name)) for name in NAMES])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Each backend on each device, with each instruction set and tier, that is here."""
+    with at_work(request.param) as found:
+        yield found

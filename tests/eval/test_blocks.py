@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kgfast
-from kgfast import BlockScorer, DistMult, KnownTriples, rank, topk
+from kgfast import BlockScorer, KnownTriples, rank, topk
 from support.ranked_models import MODELS, random_triples
 from support.scorers import Recorded, as_blocks
 
@@ -16,41 +16,6 @@ def assert_same_ranks(one, other):
     for field in FIELDS:
         assert torch.equal(getattr(one, field), getattr(other, field)), field
         assert torch.equal(getattr(one.raw, field), getattr(other.raw, field)), field
-
-
-@pytest.mark.parametrize(
-    ("name", "block", "batch_size"),
-    [
-        *zip(
-            MODELS,
-            (3, 7, 22, 23, 100, 5, 11, 8, 7, 9),
-            (64, 5, 64, 1, 64, 12, 11, 64, 5, 8),
-            strict=True,
-        )
-    ],
-)
-def test_ranks_are_those_of_the_model(name, block, batch_size):
-    model, triples = MODELS[name](N, R, 4, block), random_triples(12, N, R, block)
-    known = KnownTriples(triples, random_triples(60, N, R, 1))
-    scorer = as_blocks(model, block=block, batch_size=batch_size)
-    assert_same_ranks(rank(scorer, triples, known=known), rank(model, triples, known=known))
-    ids = torch.randperm(N, generator=torch.Generator().manual_seed(0))[:9]
-    asked = {"known": known, "candidate_ids": ids}
-    assert_same_ranks(rank(scorer, triples, **asked), rank(model, triples, **asked))
-
-
-@pytest.mark.parametrize("block", [4, 100])
-@pytest.mark.parametrize("ids", [None, [20, 3, 4, 11, 0, 7, 9, 1]])
-def test_answers_are_those_of_the_model(block, ids):
-    model, triples = MODELS["rotate"](N, R, 4, 0).double(), random_triples(12, N, R)
-    scorer = as_blocks(model, block=block, batch_size=5)
-    known = KnownTriples(random_triples(80, N, R, 1))
-    asked = {"relations": triples[:, 1], "k": 10, "known": known, "candidate_ids": ids}
-    for side, column in (("heads", 0), ("tails", 2)):
-        one = topk(scorer, **{side: triples[:, column]}, **asked, pad=True)
-        other = topk(model, **{side: triples[:, column]}, **asked, pad=True)
-        assert torch.equal(one.ids, other.ids)
-        assert torch.equal(one.scores, other.scores)
 
 
 def test_ties_nan_and_infinities_are_numbers_as_everywhere():
@@ -185,15 +150,6 @@ def test_what_a_function_does_to_its_ids_and_scores_changes_nothing(ids, is_wrap
     assert torch.equal(triples, before)
     assert torch.equal(heads, before[:, 0])
     assert torch.equal(relations, before[:, 1])
-
-
-def test_nothing_to_rank():
-    scorer = as_blocks(DistMult.init(N, R, 4, seed=0))
-    assert len(rank(scorer, torch.empty(0, 3, dtype=torch.int64))) == 0
-    assert topk(scorer, heads=[], relations=0, k=2).ids.shape == (0, 2)
-    assert topk(scorer, heads=0, relations=0, k=2, candidate_ids=[], pad=True).ids.tolist() == [
-        [-1, -1]
-    ]
 
 
 def test_memory_does_not_go_with_the_number_of_candidates():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kgfast import BlockScorer, KnownTriples, TransE, TypeConstraints, Vocabulary, rank, topk
+from kgfast import KnownTriples, TransE, TypeConstraints, Vocabulary, rank, topk
 from kgfast.eval import candidate_ids
 from support.lists import padded, random_lists
 
@@ -69,13 +69,6 @@ def test_a_file_of_candidates_is_read_by_block(tmp_path):
     assert all(map(torch.equal, columns_of(found), columns_of(expected)))
 
 
-def test_one_table_serves_both_sides():
-    lists = random_lists(T, N, 4)
-    expected = rank(model(), triples(), candidate_ids={"head": tuple(lists), "tail": tuple(lists)})
-    found = rank(model(), triples(), candidate_ids=padded(lists))
-    assert all(map(torch.equal, columns_of(found), columns_of(expected)))
-
-
 def test_an_empty_list_is_rank_one_of_one():
     none = torch.full((T, 2), -1)
     for given in (none, none[:, :0], TypeConstraints.from_mapping({})):
@@ -131,31 +124,6 @@ def test_answers_come_from_the_lists(backend, dtype):
             assert torch.equal(found.scores[query], alone.scores[0])
     nobody = topk(model(), heads=heads[:0], relations=relations[:0], k=2, candidate_ids=allowed)
     assert nobody.ids.shape == (0, 2)
-
-
-def blocks() -> BlockScorer:
-    """The same model as a function, which sees the candidates of a query alone."""
-    entity, relation = (table.detach() for table in (model().entity, model().relation))
-
-    def score(anchors, relations, side, ids):
-        sign = 1 if side == "tail" else -1
-        queries = entity[anchors] + sign * relation[relations]
-        return -(queries[:, None] - entity[ids]).abs().sum(-1)
-
-    return BlockScorer(score, num_entities=N, num_relations=R, block=5)
-
-
-def test_functions_are_restricted_as_tables_are():
-    known, lists = KnownTriples(triples()), random_lists(T, N, 5)
-    allowed = TypeConstraints.from_triples(triples()[:8])
-    for given in (padded(lists), tuple(lists), allowed):
-        expected = rank(model(), triples(), known=known, candidate_ids=given)
-        found = rank(blocks(), triples(), known=known, candidate_ids=given)
-        assert all(map(torch.equal, columns_of(found), columns_of(expected)))
-        asked = {"heads": triples()[:, 0], "relations": triples()[:, 1], "k": 3, "pad": True}
-        best = topk(model(), **asked, candidate_ids=given)
-        assert torch.equal(topk(blocks(), **asked, candidate_ids=given).ids, best.ids)
-    assert topk(blocks(), heads=[], relations=[], k=2, candidate_ids=allowed).ids.shape == (0, 2)
 
 
 def test_relations_are_ranked_among_all_and_answered_from_lists():

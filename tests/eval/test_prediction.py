@@ -58,29 +58,6 @@ def test_agrees_with_ranks(name, seed, k):
                 assert not answered
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_backends_agree(name):
-    model, triples = MODELS[name](200, 4, 33, 0), random_triples(40, 200, 4)
-    known = KnownTriples(triples, random_triples(300, 200, 4, 1))
-    given_to_both = {"heads": triples[:, 0], "relations": triples[:, 1], "k": 7, "known": known}
-    top = topk(model, **given_to_both)
-    with kgfast.use_backend("reference"):
-        expected = topk(model, **given_to_both)
-    assert torch.equal(top.ids, expected.ids)
-    assert torch.equal(top.scores, expected.scores)
-
-
-@pytest.mark.parametrize("batch_size", [1, 7, 45, 100])
-def test_results_do_not_depend_on_the_batch_size(batch_size):
-    model, triples = RotatE.init(80, 3, 8, seed=1), random_triples(45, 80, 3)
-    asked = {"heads": triples[:, 0], "relations": triples[:, 1], "k": 4}
-    known = KnownTriples(random_triples(200, 80, 3, 1))
-    whole = topk(model, **asked, known=known)
-    parts = topk(model, **asked, known=known, batch_size=batch_size)
-    assert torch.equal(whole.ids, parts.ids)
-    assert torch.equal(whole.scores, parts.scores)
-
-
 def test_ids_of_any_kind_and_broadcasting():
     model = RotatE.init(30, 4, 4, seed=0)
     expected = topk(model, heads=torch.tensor([3, 5]), relations=torch.tensor([1, 1]), k=2)
@@ -139,40 +116,6 @@ def test_nan_embeddings_are_an_error_that_names_the_query_or_the_row():
     model.entity[9, 0] = float("inf")
     with pytest.raises(ValueError, match="candidates: row 9 holds a NaN or an infinity"):
         topk(model, heads=[0], relations=[0], k=1)
-
-
-def test_eval_mode_is_restored_and_gradients_are_off():
-    model = RotatE.init(9, 1, 2, seed=0)
-    model.dropout = torch.nn.Dropout(0.5)
-    model.train()
-    seen, queries = [], model.queries
-    model.dropout.register_forward_hook(lambda module, *_: seen.append(module.training))
-    model.queries = lambda *args, **kwargs: model.dropout(queries(*args, **kwargs))
-    top = topk(model, heads=0, relations=0, k=1)
-    assert seen == [False]
-    assert model.training
-    assert model.dropout.training
-    assert not top.scores.requires_grad
-
-
-def test_any_object_with_the_contract_can_predict():
-    class Constant:
-        score, num_entities, num_relations, dim = "dot", 4, 1, 1
-
-        def queries(self, anchors, relations, side, dims=None):
-            return torch.ones(len(anchors), 1)
-
-        def candidates(self, side):
-            return kgfast.Candidates(
-                torch.tensor([[3.0], [1.0], [2.0], [2.0]]), torch.tensor([0.0, 5.0, 0.0, 0.0])
-            )
-
-    assert topk(Constant(), heads=0, relations=0, k=4).ids.tolist() == [[1, 0, 2, 3]]
-
-
-def test_progress_bar(capsys):
-    topk(line(), heads=[0] * 5, relations=0, k=1, progress=True)
-    assert "predicting" in capsys.readouterr().out
 
 
 PEOPLE = Vocabulary(["ann", "bob", "cid", "dan", "eve", "fay"])

@@ -3,7 +3,6 @@
 import copy
 import pickle
 
-import numpy as np
 import pytest
 import torch
 
@@ -31,11 +30,7 @@ def test_merged_ranges_are_the_ranks(name, backend):
 @pytest.mark.parametrize(
     "options",
     [
-        {"candidate_ids": [3, 5, 50, 96, 20]},
-        {"candidate_ids": []},
-        {"candidate_ids": given_of("constraints")},
         {"candidate_ids": given_of("lists"), "batch_size": 3},
-        {"candidate_ids": given_of("by side")},
         {"dims": 2},
         {"batch_size": 3},
         {"sides": ("head",)},
@@ -74,23 +69,6 @@ def test_rows_of_a_file_are_read_in_blocks(monkeypatch):
     parts = [count_range(own, graph.hrt, *span, known=graph.known) for span in SPANS]
     assert_same(merge(parts), kgfast.rank(model, graph.hrt, known=graph.known))
     assert 0 < table.longest <= 10
-
-
-def test_no_triples():
-    graph = example()
-    assert merge([count_range(model_of("TransE"), graph.hrt[:0], 0, 97)]).greater.shape == (0, 2)
-
-
-def test_a_row_that_is_not_finite_is_named_as_in_the_whole_table():
-    graph, model = example(), model_of("TransE")
-    model.entity.data[60] = torch.nan
-    hrt = graph.hrt[(graph.hrt[:, ::2] != 60).all(1)]
-    with pytest.raises(ValueError, match="candidates: row 60 holds a NaN"):
-        count_range(model, hrt, 50, 97)
-    with pytest.raises(ValueError, match="query of entity 60 and relation 1"):
-        count_range(model, [(60, 1, 3)], 0, 5, sides=("tail",))
-    with pytest.raises(ValueError, match="candidates: row 60 holds a NaN"):
-        count_range(model, [(3, 1, 60)], 0, 5, sides=("tail",))
 
 
 @pytest.mark.parametrize(
@@ -159,13 +137,3 @@ def test_teams():
     assert teams_of([(0, 0), (0, 9)], 9) == [[1, 0]]
     with pytest.raises(ValueError, match=r"rows 0 \.\. 4 are held by 2 processes"):
         teams_of([(0, 5), (0, 5), (5, 9)], 9)
-
-
-def test_a_nan_in_a_file_names_file_and_row(tmp_path):
-    entity, relation = torch.ones(9, 4), torch.ones(1, 2)
-    entity[7, 1] = torch.nan
-    np.save(tmp_path / "e.npy", entity.numpy())
-    model = kgfast.RotatE(kgfast.tables.open(tmp_path / "e.npy"), relation)
-    for triples, span in (([(0, 0, 1)], (5, 9)), ([(0, 0, 7)], (0, 3))):
-        with pytest.raises(ValueError, match=r"e\.npy: row 7 holds a NaN"):
-            count_range(model, triples, *span, sides=("tail",))

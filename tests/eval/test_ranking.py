@@ -59,18 +59,6 @@ def test_filtering_is_removing_and_recomputing(name, seed, entities):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_backends_agree(name):
-    model, triples = MODELS[name](200, 4, 33, 0), random_triples(40, 200, 4)
-    known = KnownTriples(triples, random_triples(300, 200, 4, 1))
-    ranks = rank(model, triples, known=known)
-    with kgfast.use_backend("reference"):
-        expected = rank(model, triples, known=known)
-    for field in ("greater", "equal", "num_candidates"):
-        assert torch.equal(getattr(ranks, field), getattr(expected, field))
-        assert torch.equal(getattr(ranks.raw, field), getattr(expected.raw, field))
-
-
-@pytest.mark.parametrize("name", MODELS)
 def test_crops_equal_cropped_models(name):
     model, triples = MODELS[name](60, 3, 10, 0), random_triples(25, 60, 3)
     if name == "complex":
@@ -116,17 +104,6 @@ def test_l2_of_halves_has_no_crops():
     model = RotatE.init(5, 1, 4, norm="l2", seed=0)
     with pytest.raises(ValueError, match="store the embeddings interleaved"):
         rank(model, [(0, 0, 1)], dims=2)
-
-
-@given(seed=st.integers(0, 10_000), batch_size=st.integers(1, 50))
-@settings(max_examples=15)
-def test_ranks_do_not_depend_on_the_batch_size(seed, batch_size):
-    model, triples = RotatE.init(80, 3, 8, seed=seed), random_triples(45, 80, 3, seed)
-    known = KnownTriples(triples)
-    whole, parts = rank(model, triples, known=known), None
-    parts = rank(model, triples, known=known, batch_size=batch_size)
-    assert torch.equal(whole.greater, parts.greater)
-    assert torch.equal(whole.num_candidates, parts.num_candidates)
 
 
 def test_ranks_do_not_depend_on_entity_or_triple_order():
@@ -255,41 +232,6 @@ def test_nan_worst_never_improves_a_metric():
     assert bool((after.realistic[touched] == after.num_candidates[touched]).all())
     assert torch.equal(after.realistic[~touched], before.realistic[~touched])
     assert after.mrr < before.mrr
-
-
-def test_eval_mode_is_restored_and_gradients_are_off():
-    model = RotatE.init(9, 1, 2, seed=0)
-    model.dropout = torch.nn.Dropout(0.5)
-    model.train()
-    model.dropout.eval()
-    state = torch.get_rng_state()
-    seen = []
-    model.dropout.register_forward_hook(lambda module, *_: seen.append(module.training))
-    queries = model.queries
-    model.queries = lambda *args, **kwargs: model.dropout(queries(*args, **kwargs))
-    rank(model, [(0, 0, 1)])
-    assert seen == [False, False]
-    assert model.training
-    assert not model.dropout.training
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_any_object_with_the_contract_can_be_ranked():
-    class Constant:
-        score, num_entities, num_relations, dim = "dot", 4, 1, 1
-
-        def queries(self, anchors, relations, side, dims=None):
-            return torch.ones(len(anchors), 1)
-
-        def candidates(self, side):
-            return kgfast.Candidates(torch.tensor([[3.0], [1.0], [2.0], [2.0]]))
-
-    assert rank(Constant(), [(0, 0, 2)], sides=("tail",)).realistic.item() == 2.5
-
-
-def test_progress_bar(capsys):
-    rank(line(), [(0, 0, 1)] * 5, progress=True)
-    assert "ranking" in capsys.readouterr().out
 
 
 BAD = {

@@ -9,7 +9,6 @@ from kgfast.kernels.reference.canonical import canonical_scores
 from kgfast.kernels.scores import get_score
 from kgfast.models.relations import blocks_at
 from support.ranked_models import MODELS, line, random_triples
-from support.scorers import as_blocks
 
 N, R, SIDES = 17, 9, ("head", "relation", "tail")
 OTHERS = {
@@ -115,16 +114,6 @@ def test_crops(name):
         )
         own = scores.gather(1, triples[:, 1:2])
         assert torch.equal(ranks[2].greater, (scores > own).sum(1, keepdim=True))
-
-
-def test_blocks_of_a_function():
-    model, triples = MODELS["distmult"](N, R, 4, 0), random_triples(12, N, R)
-    known = KnownTriples(triples, random_triples(100, N, R, 1))
-    one, other = (
-        rank(it, triples, known=known, sides=SIDES) for it in (as_blocks(model, block=4), model)
-    )
-    assert torch.equal(one.greater, other.greater)
-    assert torch.equal(one.num_candidates, other.num_candidates)
 
 
 def test_metrics_never_pool_relations_with_entities():

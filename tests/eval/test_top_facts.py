@@ -226,11 +226,6 @@ def test_names_and_tables():
     assert repr(Facts(torch.empty(0, 3), torch.empty(0))) == "0 facts"
 
 
-def test_progress_bar(capsys):
-    top_facts(line(), k=1, progress=True)
-    assert "searching" in capsys.readouterr().out
-
-
 BAD = {
     "model": (lambda: top_facts(object()), TypeError, "model must have"),
     "k": (lambda: top_facts(line(), k=0), ValueError, "k must be at least 1"),

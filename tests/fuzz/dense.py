@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuzz.case import expect
-from fuzz.exact import LAYOUTS
+from support import oracles
 
 RELATIVE = 1e-5
 SMALLEST = 1e-15  # a modulus of zero may come out as 2^-62, and there may be 130 of them
@@ -37,37 +37,7 @@ def scores(
     dim: int | None = None,
 ) -> Tensor:
     """Scores of ``queries [..., F]`` with ``rows [..., G]``; at distance 0 the gradient is 0."""
-    of_query, of_row, interleaved = LAYOUTS[score]
-    q = planes(queries, of_query + (factor is not None), interleaved, dim)
-    c = planes(rows, of_row, interleaved, dim)
-    b = None if factor is None else factor[..., :dim]
-    if score == "dot":
-        total = (q[0] * c[0]).sum(-1)
-    elif score in ("l1", "l2"):
-        total = -_length(q[0] - c[0], score)
-    elif score in ("rotate", "rotate_interleaved"):
-        total = -_moduli(q[0] - c[0], q[1] - c[1])
-    elif score == "rscf_rotate":
-        re, im = q[0], q[1]
-        if b is not None:
-            angle = q[4] * b
-            re, im = re * angle.cos() - im * angle.sin(), re * angle.sin() + im * angle.cos()
-        total = -_moduli(re - q[2] * c[0], im - q[3] * c[1])
-    else:
-        moved = q[0] if b is None else q[0] + q[2] * b
-        total = -_length(moved - q[1] * c[0], score)
-    return total if bias is None else total + bias
-
-
-def _length(difference: Tensor, score: str) -> Tensor:
-    order = 2 if score.endswith("l2") else 1
-    if order == 1:
-        return difference.abs().sum(-1)
-    return torch.linalg.vector_norm(difference, dim=-1)
-
-
-def _moduli(re: Tensor, im: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(torch.stack([re, im]), dim=0).sum(-1)
+    return oracles.dense_scores(queries, rows, score, bias=bias, factor=factor, dim=dim)
 
 
 def softplus(x: Tensor) -> Tensor:

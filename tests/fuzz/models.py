@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from fuzz import dense
 from fuzz.case import Case
-from fuzz.operands import cast, matrix, strided
+from fuzz.operands import matrix, strided
 from kgfast import MED, RSCF, Candidates, ComplEx, ConvE, DistMult, RotatE, TransE
+from support.problems import cast
 
 NAMES = ("rotate", "rotate l2", "transe", "distmult", "complex", "conve", "rescal")
 FILTERED = ("rotate", "transe", "distmult", "complex")

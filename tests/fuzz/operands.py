@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fuzz.case import Case
 from fuzz.exact import LAYOUTS
+from support.problems import cast
 
 DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64)
 DIMS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 130)
@@ -122,12 +123,6 @@ def matrix(case: Case, kind: str, rows: int, width: int) -> Tensor:
     if kind == "huge":
         return case.normal(rows, width) * 10.0 ** whole(10, 37, rows, 1)
     return case.normal(rows, width) * 10.0 ** whole(-300, 300, rows, 1)  # vast
-
-
-def cast(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Finite values of a dtype."""
-    limit = torch.finfo(dtype).max
-    return values.clamp(-limit, limit).to(dtype)
 
 
 STRIDES = ("rows", "columns", "offset", "every third", "negated")

@@ -1,13 +1,20 @@
-"""Every test here needs a GPU that torch can use; elsewhere all are skipped with a reason."""
+"""Devices of the tests here: the host, where every test of a device runs, and a GPU."""
 
 import pytest
-import torch
+
+from support.engines import NO_DEVICE, ON_GPU
+
+needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not ON_GPU, reason=NO_DEVICE)]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    skip = pytest.mark.skip(reason="torch sees no CUDA or ROCm device (run `make gpu` on one)")
-    for item in items:
-        if "tests/gpu/" in item.path.as_posix():
-            item.add_marker(pytest.mark.gpu)
-            if not torch.cuda.is_available():
-                item.add_marker(skip)
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where a test's tensors are: it holds what it computes there against the CPU in float64."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=[pytest.param("cuda", marks=needs_gpu)])
+def cuda(request: pytest.FixtureRequest) -> str:
+    """A device with streams and memory of its own, for what the host has not."""
+    return str(request.param)

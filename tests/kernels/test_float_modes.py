@@ -15,6 +15,7 @@ from support import flat, oracles
 from support.flat import reference
 from support.problems import DTYPES, SCORES, cast, no_known, table_of
 from support.processes import finish, run_script
+from support.sampled import threads
 
 needs_extension = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
 ROUNDING = {"x86_64": (0x400, 0x800, 0xC00), "aarch64": (0x400000, 0x800000, 0xC00000)}
@@ -40,16 +41,6 @@ def mode(name: str) -> Iterator[None]:
 
 
 MODES = ("plain", "flush", "down", "up", "zero")
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @needs_extension

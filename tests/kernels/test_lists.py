@@ -2,69 +2,58 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kgfast.kernels import cpu, lists
+from kgfast.kernels import lists
 from kgfast.kernels.operands import Lists
-from support.flat import Flat
+from support.engines import ISAS, assert_same, engines, examples
 from support.lists import expected_best, expected_counts, random_lists
-from support.problems import RSCF_SCORES, SCORES, make_problem, rscf_problem
+from support.problems import SCORES, make_problem, make_rscf_problem, no_known
 
 SEEDS = st.integers(0, 2**31 - 1)
-BACKENDS = ["reference", *(["cpu"] if cpu.is_available() else [])]
+ENGINES = ("reference", *ISAS, "baseline", "triton")
 
 
-def check(seed: int, *, nonfinite: bool = False, rscf: str | None = None, k: int = 3) -> None:
-    """Both consumers on both backends."""
-    if rscf is None:
-        problem = make_problem(seed, nonfinite)
-        args, options = problem.args, dict(problem.kwargs)
-    else:
-        args, options = rscf_problem(rscf, seed, nonfinite=nonfinite)
+def check(engine, seed: int, nonfinite: bool, rscf: bool = False, k: int = 3) -> None:
+    """Both consumers."""
+    problem = (make_rscf_problem if rscf else make_problem)(seed, nonfinite)
+    args, options = problem.args, problem.kwargs
     options.pop("candidate_ids", None)
     queries, table, targets, *known, score = args
     own = random_lists(len(queries), len(table), seed % 1000, targets)
     best_args = (queries, table, k, *known, score)
     counts = expected_counts(args, own, **options)
     best = expected_best(best_args, own, **options)
-    for name in BACKENDS:
-        found = Flat(name).list_counts(*args, lists=own, **options)
-        assert all(map(torch.equal, found, counts)), f"{name}: counts of {seed}"
-        scores, ids = Flat(name).list_topk(*best_args, lists=own, **options)
-        assert torch.equal(ids, best[1]), f"{name}: ids of {seed}"
-        assert scores.dtype == best[0].dtype
-        assert torch.equal(scores.nan_to_num(nan=7.0), best[0].nan_to_num(nan=7.0))
+    assert_same(engine.list_counts(*args, lists=own, **options), counts, problem)
+    found = engine.list_topk(*best_args, lists=own, **options)
+    assert_same(found, best, problem, zeros_have_signs=not engine.is_triton)
 
 
-@given(seed=SEEDS, k=st.sampled_from([1, 4, 300]))
-@settings(max_examples=15)
-def test_every_backend_gives_what_each_list_alone_gives(seed, k):
-    check(seed, k=k)
+@engines(*ENGINES, quick=True)
+@given(seed=SEEDS, nonfinite=st.booleans(), k=st.sampled_from([1, 4, 300]))
+@examples(15, 2)
+def test_every_engine_gives_what_each_list_alone_gives(engine, seed, nonfinite, k):
+    check(engine, seed, nonfinite, k=k)
 
 
-@given(seed=SEEDS)
-@settings(max_examples=8)
-def test_nan_and_infinities_rank_last(seed):
-    check(seed, nonfinite=True)
-
-
-@pytest.mark.parametrize("score", RSCF_SCORES)
+@engines(*ENGINES)
 @given(seed=SEEDS, nonfinite=st.booleans())
-@settings(max_examples=3)
-def test_rscf_scores(score, seed, nonfinite):
-    check(seed, nonfinite=nonfinite, rscf=score)
+@examples(6)
+def test_rscf_scores(engine, seed, nonfinite):
+    check(engine, seed, nonfinite, rscf=True)
 
 
 @pytest.mark.slow
+@engines("reference", ISAS[0])
 @given(seed=SEEDS, nonfinite=st.booleans())
-@settings(max_examples=300)
-def test_many_lists(seed, nonfinite):
-    check(seed, nonfinite=nonfinite)
+@examples(300)
+def test_many_lists(engine, seed, nonfinite):
+    check(engine, seed, nonfinite)
 
 
-@pytest.mark.parametrize("score", SCORES)
-def test_every_instruction_set_decides_near_ties(score, isa):
+@engines(*ISAS, "baseline", scores=SCORES)
+def test_every_instruction_set_decides_near_ties(engine, score):
     """Rows within some roundings of the target's: no float32 pass can tell them apart."""
     generator = torch.Generator().manual_seed(3)
     queries = torch.randn(3, 150, generator=generator)
@@ -75,11 +64,22 @@ def test_every_instruction_set_decides_near_ties(score, isa):
     targets = torch.tensor([0, 1, 299])
     own = random_lists(3, 300, 1)
     args = (queries, table, targets, torch.tensor([0, 2, 2, 2]), torch.tensor([5, 7]), score)
-    counts = Flat("cpu").list_counts(*args, lists=own)
-    assert all(map(torch.equal, counts, expected_counts(args, own)))
+    assert_same(engine.list_counts(*args, lists=own), expected_counts(args, own))
 
 
-def test_long_lists_are_counted_in_parts(monkeypatch):
+@engines("reference", *ISAS, "triton")
+def test_what_is_not_finite_is_named_where_it_takes_part(engine):
+    table = torch.zeros(6, 4)
+    table[4, 1] = torch.inf
+    args = (table[:2], table, torch.tensor([0, 1]), *no_known(2), "l1")
+    own = random_lists(2, 4, 0)
+    engine.list_counts(*args, lists=own)
+    with pytest.raises(ValueError, match="candidates: row 4 holds a NaN or an infinity"):
+        engine.list_counts(*args, lists=own._replace(indices=own.indices + 1))
+
+
+@engines("reference", ISAS[0])
+def test_long_lists_are_counted_in_parts(engine, monkeypatch):
     """Of more pairs than are scored together, and of more than a task of the CPU's holds."""
     monkeypatch.setattr(lists, "PAIRS", 50)
     generator = torch.Generator().manual_seed(0)
@@ -94,11 +94,8 @@ def test_long_lists_are_counted_in_parts(monkeypatch):
             ]
         ),
     )
-    none = torch.zeros(4, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
-    args = (table[:3], table, torch.tensor([0, 5, 9]), *none, "l1")
+    args = (table[:3], table, torch.tensor([0, 5, 9]), *no_known(3), "l1")
     expected = expected_counts(args, own)
     best = expected_best((*args[:2], 7, *args[3:]), own)
-    for name in BACKENDS:
-        assert all(map(torch.equal, Flat(name).list_counts(*args, lists=own), expected))
-        found = Flat(name).list_topk(*args[:2], 7, *args[3:], lists=own)
-        assert all(map(torch.equal, found, best))
+    assert_same(engine.list_counts(*args, lists=own), expected)
+    assert_same(engine.list_topk(*args[:2], 7, *args[3:], lists=own), best)

@@ -57,34 +57,6 @@ def test_inputs_that_require_grad_are_served():
     assert not ops.rank_counts(**given)[0].requires_grad
 
 
-def test_an_empty_batch():
-    given = arguments(batch=0)
-    assert [len(it) for it in ops.rank_counts(**given)] == [0, 0, 0, 0]
-
-
-def test_an_empty_subset_has_nobody_better(backend):
-    """Targets are ranked against it: first of one, with known answers and with a NaN as well."""
-    given = arguments(batch=3) | {"candidate_ids": torch.empty(0, dtype=torch.int64)}
-    given |= {"exclude_indptr": torch.tensor([0, 2, 3, 3]), "exclude_indices": torch.arange(3) + 2}
-    assert torch.equal(torch.stack(ops.rank_counts(**given)), torch.zeros(4, 3, dtype=torch.int64))
-    assert torch.stack(ops.rank_counts(**given, dims=[1, 2])).count_nonzero() == 0
-    given["candidates"][1, 0] = torch.nan  # a target's
-    assert torch.stack(ops.rank_counts(**given, nan_worst=True)).count_nonzero() == 0
-    scores, ids = ops.topk(
-        given["queries"],
-        given["candidates"],
-        2,
-        given["exclude_indptr"],
-        given["exclude_indices"],
-        score="rotate",
-        candidate_ids=given["candidate_ids"],
-        nan_worst=True,
-        pad=True,
-    )
-    assert scores.tolist() == [[-torch.inf, -torch.inf]] * 3
-    assert ids.tolist() == [[-1, -1]] * 3
-
-
 def test_backend_follows_the_device_and_can_be_forced(monkeypatch):
     device = torch.device("cpu")
     monkeypatch.delenv("KGFAST_BACKEND", raising=False)
@@ -232,32 +204,6 @@ def test_bad_input_is_named(name):
     change, error, message = BAD[name]
     with pytest.raises(error, match=message):
         ops.rank_counts(**{**arguments(), **change})
-
-
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_named(backend, value):
-    with ops.use_backend(backend):
-        for argument, row in (("candidates", 4), ("queries", 1)):
-            given = arguments()
-            given[argument][row, 3] = value
-            with pytest.raises(ValueError, match=f"{argument}: row {row} holds a NaN or an inf"):
-                ops.rank_counts(**given)
-
-
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_only_numbers_that_take_part_are_judged(backend):
-    given = arguments()
-    given["candidates"][5] = float("nan")
-    subset = torch.tensor([0, 1, 2])
-    with ops.use_backend(backend):
-        ops.rank_counts(**given, candidate_ids=subset)
-        given["targets"] = torch.tensor([0, 5])
-        with pytest.raises(ValueError, match="candidates: row 5"):
-            ops.rank_counts(**given, candidate_ids=subset)
-        cropped = arguments()
-        cropped["candidates"][3, 1] = float("inf")  # feature 1: outside the crop of 1
-        ops.rank_counts(**cropped, dims=[1])
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

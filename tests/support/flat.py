@@ -44,11 +44,15 @@ class Flat:
     """A backend by its name."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
 
     @property
     def backend(self) -> Backend:
-        return get_backend(self._name)
+        return get_backend(self.name)
+
+    def operands(self, *args: Any, **options: Any) -> Operands:
+        """Those of an operator's arguments."""
+        return operands_of(*args, **options)
 
     def rank_counts(
         self,
@@ -63,7 +67,7 @@ class Flat:
         target_scores: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, ...]:
-        operands = operands_of(queries, candidates, score, **options)
+        operands = self.operands(queries, candidates, score, **options)
         known = Known(exclude_indptr, exclude_indices)
         checks = Checks(deferred=self.backend.defers_checks, allows_nan=nan_worst)
         return self.backend.rank_counts(operands, targets, known, checks, target_scores)
@@ -80,7 +84,7 @@ class Flat:
         nan_worst: bool = False,
         **options: Any,
     ) -> tuple[Tensor, Tensor]:
-        operands = operands_of(queries, candidates, score, **options)
+        operands = self.operands(queries, candidates, score, **options)
         known = None
         if exclude_indptr is not None and exclude_indices is not None:
             known = Known(exclude_indptr, exclude_indices)
@@ -100,7 +104,7 @@ class Flat:
         nan_worst: bool = False,
         **options: Any,
     ) -> tuple[Tensor, ...]:
-        operands = operands_of(queries, candidates, score, **options)
+        operands = self.operands(queries, candidates, score, **options)
         known = Known(exclude_indptr, exclude_indices)
         checks = Checks(deferred=self.backend.defers_checks, allows_nan=nan_worst)
         return self.backend.list_counts(operands, lists, targets, known, checks)
@@ -118,7 +122,7 @@ class Flat:
         nan_worst: bool = False,
         **options: Any,
     ) -> tuple[Tensor, Tensor]:
-        operands = operands_of(queries, candidates, score, **options)
+        operands = self.operands(queries, candidates, score, **options)
         known = Known(exclude_indptr, exclude_indices)
         checks = Checks(deferred=self.backend.defers_checks, allows_nan=nan_worst)
         return self.backend.list_topk(operands, lists, k, known, checks)
@@ -126,7 +130,7 @@ class Flat:
     def pairwise_scores(
         self, queries: Tensor, candidates: Tensor, score: str, *args: Any, **options: Any
     ) -> Tensor:
-        return self.backend.scores(operands_of(queries, candidates, score, *args, **options))
+        return self.backend.scores(self.operands(queries, candidates, score, *args, **options))
 
     def pairwise_backward(
         self,
@@ -138,14 +142,14 @@ class Flat:
         dims: Sequence[int] | None = None,
         need: Sequence[bool] = (True, True, True),
     ) -> tuple[Tensor | None, ...]:
-        operands = operands_of(queries, candidates, score, None, factor, dims)
+        operands = self.operands(queries, candidates, score, None, factor, dims)
         gradients = self.backend.backward(operands, grad, need=Need(*need))
         return gradients.queries, gradients.table, gradients.factor
 
     def indexed_scores(
         self, queries: Tensor, table: Tensor, index: Tensor, score: str, *args: Any, **options: Any
     ) -> Tensor:
-        return self.backend.scores(operands_of(queries, table, score, *args, **options), index)
+        return self.backend.scores(self.operands(queries, table, score, *args, **options), index)
 
     def indexed_backward(
         self,
@@ -159,7 +163,7 @@ class Flat:
         need: Sequence[bool] = (True, True, True),
     ) -> tuple[Any, ...]:
         """Gradient of the queries, ids and rows of the table's, rows of the factor's."""
-        operands = operands_of(queries, table, score, None, factor, dims)
+        operands = self.operands(queries, table, score, None, factor, dims)
         gradients: Gradients = self.backend.backward(
             operands, grad, index, need=Need(*need), rows_only=True
         )
@@ -170,7 +174,7 @@ class Flat:
         self, queries: Tensor, table: Tensor, bias: Tensor | None, *labels: Any
     ) -> tuple[Tensor, Tensor]:
         *labels, score = labels
-        operands = operands_of(queries, table, score, bias)
+        operands = self.operands(queries, table, score, bias)
         return self.backend.losses.bce(operands, Labels(*labels))
 
     def bce_backward(
@@ -183,7 +187,7 @@ class Flat:
         need: Sequence[bool] = (True, True, True),
     ) -> tuple[Tensor | None, ...]:
         *labels, score = labels
-        operands, need = operands_of(queries, table, score, bias), LossNeed(*need)
+        operands, need = self.operands(queries, table, score, bias), LossNeed(*need)
         return self.backend.losses.bce_gradients(operands, Labels(*labels), grad, need)
 
     def bce_with_gradients(
@@ -197,7 +201,7 @@ class Flat:
     ) -> tuple[Any, ...]:
         """Rows, sums of scores, and the gradients, of a backend whose losses go over chunks."""
         *labels, score = labels
-        operands, need = operands_of(queries, table, score, bias), LossNeed(*need)
+        operands, need = self.operands(queries, table, score, bias), LossNeed(*need)
         rows, gradients = losses.bce_with_gradients(
             self.backend, operands, Labels(*labels), grad, need
         )
@@ -214,7 +218,7 @@ class Flat:
     ) -> tuple[Any, ...]:
         """The total, sums of scores, and the gradients."""
         *labels, score = labels
-        operands, need = operands_of(queries, table, score, bias), LossNeed(*need)
+        operands, need = self.operands(queries, table, score, bias), LossNeed(*need)
         return self.backend.losses.bce_total(operands, Labels(*labels), divisor, need)
 
     def cross_entropy(
@@ -227,7 +231,7 @@ class Flat:
         score: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, their logsumexp, sums of scores."""
-        operands = operands_of(queries, table, score, bias)
+        operands = self.operands(queries, table, score, bias)
         made = self.backend.losses.cross_entropy(operands, targets, label_smoothing)
         return made.rows, made.logsumexp, made.linear
 
@@ -243,7 +247,7 @@ class Flat:
         score: str,
         need: Sequence[bool] = (True, True, True),
     ) -> tuple[Tensor | None, ...]:
-        operands = operands_of(queries, table, score, bias)
+        operands = self.operands(queries, table, score, bias)
         made_of = CrossEntropyBackward(grad, logsumexp, targets, label_smoothing)
         return self.backend.losses.cross_entropy_gradients(operands, made_of, LossNeed(*need))
 

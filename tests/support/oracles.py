@@ -85,26 +85,50 @@ def dense_scores(
     *,
     bias: Tensor | None = None,
     dim: int | None = None,
+    factor: Tensor | None = None,
 ) -> Tensor:
     """Scores by broadcasting ``queries [..., F]`` with ``rows [..., G]``; torch differentiates.
 
     Torch's norms have gradient 0 at 0, as ours.
     """
-    planes = 2 if score.startswith("rotate") else 1
-    if score == "rotate_interleaved":
-        q, c = (it.unflatten(-1, (-1, 2)).transpose(-1, -2) for it in (queries, rows))
+    if score.startswith("rscf"):
+        x, score = _moved(queries, rows, factor, dim, score)
     else:
-        q, c = (it.unflatten(-1, (planes, -1)) for it in (queries, rows))
-    q, c = q[..., :dim], c[..., :dim]  # [..., planes, D]
+        q, c = (_planes(it, score)[..., :dim] for it in (queries, rows))  # [..., planes, D]
+        x = q * c if score == "dot" else q - c
     if score == "dot":
-        result = (q * c).sum((-1, -2))
+        result = x.sum((-1, -2))
     elif score == "l2":
-        result = -torch.linalg.vector_norm(q - c, dim=(-1, -2))
+        result = -torch.linalg.vector_norm(x, dim=(-1, -2))
     elif score == "l1" or score.startswith("rotate"):
-        result = -torch.linalg.vector_norm(q - c, dim=-2).sum(-1)
+        result = -torch.linalg.vector_norm(x, dim=-2).sum(-1)
     else:
         raise ValueError(score)
     return result if bias is None else result + bias
+
+
+def _planes(rows: Tensor, score: str) -> Tensor:
+    if score == "rotate_interleaved":
+        return rows.unflatten(-1, (-1, 2)).transpose(-1, -2)
+    return rows.unflatten(-1, (2 if score == "rotate" else 1, -1))
+
+
+def _moved(
+    queries: Tensor, rows: Tensor, factor: Tensor | None, dim: int | None, score: str
+) -> tuple[Tensor, str]:
+    """Differences of moved queries ``[q | w | a]`` and rows, by the equations of the paper."""
+    planes = 2 if score == "rscf_rotate" else 1
+    width = rows.shape[-1] // planes
+    q, c = (it.unflatten(-1, (-1, width))[..., :dim] for it in (queries, rows))
+    x, w = q[..., :planes, :], q[..., planes : 2 * planes, :]
+    if factor is not None:
+        a, b = q[..., 2 * planes, :], factor[..., :dim]
+        if planes == 2:
+            turned = torch.complex(x[..., 0, :], x[..., 1, :]) * torch.exp(1j * a * b)
+            x = torch.view_as_real(turned).transpose(-1, -2)
+        else:
+            x = x + (a * b)[..., None, :]
+    return x - w * c, {"rscf_rotate": "rotate", "rscf_l1": "l1", "rscf_l2": "l2"}[score]
 
 
 def binary_cross_entropy(

@@ -1,6 +1,8 @@
 """Ranking problems for property tests: every score, dtype, layout and an adversarial table."""
 
+import os
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +19,16 @@ TABLES = (
     *("normal", "grid", "tiny", "huge", "same", "close", "cauchy", "zero", "lognormal"),
     "subnormal",
 )
+# Values that make ties, that vanish in float32 products, and that overflow them; those of float64.
+EVIL = [0.0, -0.0, 1.0, -1.0, 0.5, 1.0000001, 1e-40, -1e-40, 1e-23, 3e-20, 1e30, -1e30, 2e38]
+VAST = [1e-300, 1e150, 1e300, 1 + 1e-12]
+RSCF_TABLES = ("normal", "grid", "tiny", "huge", "same", "close", "zero", "lognormal")
+SPREADS = ("unit", "wild", "one", "zero", "doubles")  # of factors
 DIMS = (1, 2, 3, 7, 16, 17, 63, 64, 65, 100, 130)
 ROWS = (1, 2, 5, 16, 31, 47, 48, 49, 63, 64, 65, 100, 257)
 QUERIES = (1, 2, 3, 4, 5, 7, 8, 9, 17)
+if os.environ.get("TRITON_INTERPRET") == "1":  # a pair takes longer
+    DIMS, ROWS, QUERIES = (1, 2, 3, 7, 65), (1, 2, 5, 31, 65), (1, 2, 3, 5, 17)
 
 
 @dataclass
@@ -49,7 +58,12 @@ def table_of(
     def exponents(low: int, high: int) -> Tensor:
         return 10.0 ** torch.randint(low, high, (rows, 1), generator=generator).double()
 
+    def of(pool: list[float]) -> Tensor:
+        places = torch.randint(len(pool), (rows, width), generator=generator)
+        return torch.tensor(pool, dtype=torch.float64)[places]
+
     values = {
+        "evil": lambda: of(EVIL + VAST if dtype == torch.float64 else EVIL),
         "normal": lambda: normal(rows, width),
         "grid": lambda: torch.randint(-2, 3, (rows, width), generator=generator).double(),
         "tiny": lambda: normal(rows, width) * exponents(-44, -18),  # float32 denormals included
@@ -84,11 +98,13 @@ def strided(table: Tensor, kind: str) -> Tensor:
     return table
 
 
-def make_problem(seed: int, nonfinite: bool = False, many: bool = False) -> Problem:
+def make_problem(
+    seed: int, nonfinite: bool = False, many: bool = False, served: Sequence[str] = SCORES
+) -> Problem:
     """One random problem; with ``many`` rows, more than any band of open pairs holds."""
     pick = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    score, kind, dtype = pick.choice(SCORES), pick.choice(TABLES), pick.choice(DTYPES)
+    score, kind, dtype = pick.choice(served), pick.choice([*TABLES, "evil"]), pick.choice(DTYPES)
     dim, rows, batch = pick.choice(DIMS), pick.choice(ROWS), pick.choice(QUERIES)
     if many:
         kind = pick.choice(["subnormal", "subnormal", "grid", "same", "zero"])
@@ -135,37 +151,65 @@ def no_known(batch: int) -> tuple[Tensor, Tensor]:
     return torch.zeros(batch + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
 
 
-def rscf_problem(
-    score: str, seed: int, *, nonfinite: bool = False
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of ``rank_counts``: ties, large angles, a factor far from 1, tails, options."""
+def factor_of(kind: str, rows: int, dim: int, generator: torch.Generator) -> Tensor:
+    """Rows ``b``: 1 plus a unit vector as a model makes them, or what no model makes."""
+    values = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
+    if kind == "unit":
+        return 1 + values / values.norm(dim=1, keepdim=True)
+    if kind == "wild":  # negative entries, angles beyond half a turn
+        return 3 * values
+    if kind == "doubles":  # integers, so that pairs tie
+        return values.round()
+    return torch.full((rows, dim), float(kind == "one"), dtype=torch.float64)
+
+
+def moving_queries(
+    score: str, has_factor: bool, anchors: Tensor, scale: float, generator: torch.Generator
+) -> Tensor:
+    """Rows ``[q | w | a]``: a query near an anchor, a scale with zeros, a phase of some size."""
+    batch, width = anchors.shape
+    dim = width // scores.get_score(score).planes
+    scales = torch.randn(batch, width, generator=generator, dtype=torch.float64)
+    parts = [anchors, torch.where(scales.abs() < 0.2, 0.0, 1 + 0.2 * scales)]
+    if has_factor:
+        parts.append(scale * torch.rand(batch, dim, generator=generator, dtype=torch.float64))
+    return torch.cat(parts, 1)
+
+
+def make_rscf_problem(
+    seed: int, nonfinite: bool = False, served: Sequence[str] = RSCF_SCORES
+) -> Problem:
+    """One random problem of queries that a candidate moves; its factor is among the keywords."""
     pick, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    batch, rows, dim = pick.choice([1, 3, 5]), pick.choice([5, 30, 70]), pick.choice([1, 3, 66])
-    planes, has_factor = scores.get_score(score).planes, pick.random() < 0.75
-    dtype = pick.choice([torch.float32, torch.float16, torch.float64])
-    grid, reach = pick.choice([0, 2]), pick.choice([0.3, 3.0, 1000.0, 1e-42])
-
-    def normal(*shape: int) -> Tensor:
-        values = torch.randn(*shape, generator=generator, dtype=torch.float64)
-        return (values * grid).round() / grid if grid else values
-
-    table = normal(rows, planes * dim).to(dtype)
-    factor = (1 + 0.3 * normal(rows, dim) if pick.random() < 0.7 else normal(rows, dim)).to(dtype)
-    parts = [normal(batch, planes * dim), 1 + normal(batch, planes * dim) / 2]
-    parts += [reach * normal(batch, dim)] if has_factor else []
-    queries = torch.cat(parts, 1).to(torch.float64 if dtype == torch.float64 else torch.float32)
-    options: dict[str, Any] = {"factor": factor if has_factor else None}
-    if pick.random() < 0.4:
-        options["bias"] = normal(rows).round().to(dtype)
-    if pick.random() < 0.4:
-        options["dims"] = [dim, 1]
-    if pick.random() < 0.3:
-        options["candidate_ids"] = torch.randperm(rows, generator=generator)[: rows // 2]
+    score, kind, dtype = pick.choice(served), pick.choice(RSCF_TABLES), pick.choice(DTYPES)
+    dim, rows, batch = pick.choice(DIMS), pick.choice(ROWS), pick.choice(QUERIES)
+    spread, scale = pick.choice(SPREADS), pick.choice([0.3, 3.0, 40.0, 1e4])
+    has_factor = pick.random() < 0.7
+    width = dim * scores.get_score(score).planes
+    table = cast(table_of(kind, rows, width, generator), dtype)
+    anchors = table[torch.randint(rows, (batch,), generator=generator)].double()
+    query_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    queries = cast(moving_queries(score, has_factor, anchors, scale, generator), query_dtype)
+    kwargs: dict[str, Any] = {"nan_worst": nonfinite}
+    if has_factor:
+        factor = cast(factor_of(spread, rows, dim, generator), pick.choice(DTYPES))
+        kwargs["factor"] = strided(factor, pick.choice(["plain", "rows", "columns"]))
     if nonfinite:
-        table[0, 0], factor[-1, 0], queries[-1, -1] = torch.nan, torch.inf, -torch.inf
-        options["nan_worst"] = True
+        bad = pick.choice([float("nan"), float("inf"), 1e30])  # 1e30: a phase without a sine
+        for operand in (table, queries, kwargs.get("factor")):
+            if operand is not None and pick.random() < 0.5:
+                row, column = pick.randrange(len(operand)), pick.randrange(operand.shape[1])
+                operand[row, column] = bad
     targets = torch.randint(rows, (batch,), generator=generator)
-    counts = torch.randint(0, 4, (batch,), generator=generator)
-    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    lengths = torch.randint(0, 6, (batch,), generator=generator)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     indices = torch.randint(rows, (int(indptr[-1]),), generator=generator)
-    return (queries, table, targets, indptr, indices, score), options
+    if pick.random() < 0.4:
+        kwargs["bias"] = torch.randn(rows, generator=generator) * 10.0 ** pick.randint(-8, 3)
+    if pick.random() < 0.3:
+        kwargs["candidate_ids"] = torch.randperm(rows, generator=generator)[: pick.randint(1, rows)]
+    if pick.random() < 0.5:
+        kwargs["dims"] = [pick.randint(1, dim) for _ in range(3)]
+    note = f"{seed=} {score} {kind} {dtype} {spread} {scale} {dim=} {rows=} {sorted(kwargs)}"
+    table = strided(table, pick.choice(["plain", "rows", "columns"]))
+    return Problem((queries, table, targets, indptr, indices, score), kwargs, note)

@@ -1,25 +1,20 @@
 """Ranks by blocks: the counts of each, against target scores that are given."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.reference.rank import target_scores
-from support.flat import Flat, operands_of, reference
+from support.engines import Engine
+from support.flat import operands_of, reference
 
 
 def assert_blocks_sum_to_the_whole(
-    flat: Flat,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    cuts: int,
-    there: Callable[[Tensor], Tensor] = lambda values: values,
+    engine: Engine, args: tuple[Any, ...], kwargs: dict[str, Any], cuts: int
 ) -> None:
-    """Cut the table ``cuts`` times; ``args`` are those of ``rank_counts``, moved by ``there``."""
+    """Cut the table ``cuts`` times; ``args`` are those of ``rank_counts``."""
     queries, table, targets, indptr, indices, score = args
     options = {name: value for name, value in kwargs.items() if name != "nan_worst"}
     nan_worst = kwargs.get("nan_worst", False)
@@ -43,14 +38,9 @@ def assert_blocks_sum_to_the_whole(
         if first == last:
             continue
         here = torch.where((targets >= first) & (targets < last), targets - first, -1)
-        moved = {k: there(v) if isinstance(v, Tensor) else v for k, v in own.items()}
         tensors = (queries, table[first:last], here, known, indices[is_here] - first)
-        counted = flat.rank_counts(
-            *(there(tensor) for tensor in tensors),
-            score,
-            nan_worst=nan_worst,
-            target_scores=there(scores),
-            **moved,
+        counted = engine.rank_counts(
+            *tensors, score, nan_worst=nan_worst, target_scores=scores, **own
         )
-        total += torch.stack([part.cpu() for part in counted])
+        total += torch.stack(counted)
     assert torch.equal(total, expected)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kgfast.kernels.scores import get_score
-from support.triton_ranks import DEVICE
+from support.engines import DEVICE
 
 
 def rows(score: str, count: int, dim: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
-from support.triton_ranks import CAN_RUN, DEVICE
+from support.engines import CAN_RUN, DEVICE
 
 
 def swept_distances(score: str, queries: Tensor, candidates: Tensor, factor: Tensor | None = None):

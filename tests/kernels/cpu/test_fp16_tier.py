@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgfast.kernels.scores import get_score
 from support.paths import ROOT, TESTS
-from support.problems import TABLES, Problem, cast, no_known, problems, table_of
+from support.problems import TABLES, Problem, cast, no_known, table_of
 from support.sampled import threads
 from support.sweeps import sweep_errors
 from support.tiers import FORCED, FP16, assert_same_counts, needs_tier
@@ -24,24 +24,6 @@ some = settings(max_examples=60)
 def assert_same(problem):
     """The same counts with the tier, forced, and without; returns what the tier swept."""
     return assert_same_counts(problem, FP16 | FORCED)[0]
-
-
-@given(problem=problems())
-@some
-def test_counts_are_the_same(problem):
-    assert_same(problem)
-
-
-@given(problem=problems(many=True))
-@settings(max_examples=6)
-def test_counts_of_bands_that_overflow_are_the_same(problem):
-    assert_same(problem)
-
-
-@given(problem=problems(nonfinite=True))
-@some
-def test_counts_with_nan_and_infinities_are_the_same(problem):
-    assert_same(problem)
 
 
 @given(

@@ -5,13 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu.views import Packed, pointers_of
 from support import flat
-from support.problems import TABLES, cast, no_known, problems, table_of
+from support.problems import TABLES, cast, no_known, table_of
 from support.sampled import threads
 from support.sweeps import sweep_errors
 from support.tiers import FORCED, INT8, assert_same, needs_tier, pairs_of, serving
@@ -48,28 +47,6 @@ def rows_of(kind, rows, dim, seed=0, dtype=torch.float32):
 
 
 KINDS = (*TABLES, "clustered", "outlier")
-
-
-@given(problem=problems())
-@some
-def test_counts_of_any_problem(problem):
-    """Bias, subsets, crops, known answers, dtypes and layouts; scores other than dot pass it by."""
-    queries, table, targets, indptr, indices, _ = problem.args
-    assert_exact(counts_of(queries, table, targets, (indptr, indices), **problem.kwargs))
-
-
-@given(problem=problems(nonfinite=True))
-@some
-def test_counts_with_nan_and_infinities(problem):
-    queries, table, targets, indptr, indices, _ = problem.args
-    assert_exact(counts_of(queries, table, targets, (indptr, indices), **problem.kwargs))
-
-
-@given(problem=problems(), k=st.sampled_from([1, 2, 10, 64]))
-@some
-def test_the_best_of_any_problem(problem, k):
-    queries, table, _, indptr, indices, _ = problem.args
-    assert_exact(best_of(queries, table, k, indptr, indices, "dot", **problem.kwargs))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,17 +92,6 @@ def test_it_decides_almost_all_pairs_of_a_random_table():
     assert swept == 64 * 3_000
     assert gathered < swept // 500
     assert canonical < swept // 2_000 + 64  # a target is a tie of its own
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_neither_threads_nor_batches_change_anything(count):
-    table, queries = rows_of("grid", 700, 140), rows_of("grid", 37, 140, seed=1)
-    targets = torch.arange(37) * 11
-    with threads(count):
-        assert_exact(counts_of(queries, table, targets))
-        assert_exact(best_of(queries, table, 10))
-    for some_queries, some_targets in zip(queries.split(9), targets.split(9), strict=True):
-        assert_exact(counts_of(some_queries, table, some_targets))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from kgfast.kernels.reference import canonical as reference
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
 from support.flat import operands_of
-from support.problems import TABLES, Problem, cast, no_known, problems, table_of
+from support.problems import TABLES, Problem, cast, no_known, table_of
 from support.sampled import threads
 from support.tiers import FORCED, FP16, LINEAR, assert_same_counts, needs_tier, pairs_of, serving
 
@@ -28,24 +28,6 @@ pytestmark = needs_tier("linear")
 some = settings(max_examples=60)
 # What became of pairs with the last of the masks: (swept, decided, gathered, canonical).
 assert_same = partial(assert_same_counts, counter="linear_pairs")
-
-
-@given(problem=problems())
-@some
-def test_counts_are_the_same(problem):
-    assert_same(problem, LINEAR | FORCED, LINEAR | FP16 | FORCED)
-
-
-@given(problem=problems(many=True))
-@settings(max_examples=6)
-def test_counts_of_bands_that_overflow_are_the_same(problem):
-    assert_same(problem, LINEAR | FORCED)
-
-
-@given(problem=problems(nonfinite=True))
-@some
-def test_counts_with_nan_and_infinities_are_the_same(problem):
-    assert_same(problem, LINEAR | FORCED, LINEAR | FP16 | FORCED)
 
 
 def rows_of(kind, rows, width, generator, dtype):

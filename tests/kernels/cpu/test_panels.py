@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 
 from kgfast.kernels import cpu
 from kgfast.kernels.checks import Checks
-from kgfast.kernels.cpu import backend, tiers
+from kgfast.kernels.cpu import tiers
 from kgfast.kernels.cpu.panels import PACKING
 from kgfast.kernels.operands import Known, Operands, Prepared
 from kgfast.kernels.panels import Panels
 from kgfast.kernels.scores import get_score
 from kgfast.ops import run
-from support.flat import operands_of, reference
-from support.problems import no_known, problems
+from support.problems import no_known
 from support.tiers import BF16, FORCED, FP16, INT8, LINEAR, lacks, serving
 
 pytestmark = pytest.mark.skipif(not cpu.is_available(), reason="the extension is not built")
@@ -30,23 +28,6 @@ def packed(table: torch.Tensor, score: str, bias: torch.Tensor | None = None) ->
 
 def counts_of(operands: Operands, targets: torch.Tensor, known: Known) -> torch.Tensor:
     return torch.stack(run.rank_counts(operands, targets, known, CHECKS))
-
-
-@given(problem=problems())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_counts_equal_the_reference(isa, problem):
-    queries, table, targets, indptr, indices, score = problem.args
-    options = dict(problem.kwargs)
-    checks = Checks(deferred=False, allows_nan=options.pop("nan_worst", False))
-    operands = operands_of(queries, table, score, **options)
-    panels = PACKING.pack(Prepared(table, get_score(score)))
-    if isinstance(panels, str):
-        assert "panels would be larger" in panels
-        return
-    own = replace(operands, candidates=replace(operands.candidates, panels=panels))
-    found = backend.rank_counts(own, targets, Known(indptr, indices), checks)
-    expected = reference.rank_counts(*problem.args, **problem.kwargs)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("score", ["rotate", "l1", "l2", "dot"])
@@ -65,17 +46,6 @@ def test_a_sweep_of_panels_is_that_of_the_table(isa, score, count):
         assert torch.equal(counts_of(own, targets, known), counts_of(plain, targets, known))
         both = [run.topk(it, 5, None, CHECKS) for it in (own, plain)]
         assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
-
-
-def test_features_that_come_in_several_blocks(isa):
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randn(70, 18_000, generator=generator)
-    queries = torch.randn(3, 18_000, generator=generator)
-    targets, known = torch.tensor([1, 2, 69]), Known(*no_known(3))
-    for dims in (None, (4500, 9000)):
-        plain = Operands(queries, Prepared(table, get_score("rotate")), dims)
-        own = Operands(queries, packed(table, "rotate"), dims)
-        assert torch.equal(counts_of(own, targets, known), counts_of(plain, targets, known))
 
 
 def test_panels_are_read_in_place_of_the_table(isa):

@@ -13,7 +13,7 @@ from kgfast.kernels.scores import get_score
 from kgfast.kernels.torch_passes import TORCH_PASSES
 from support import oracles
 from support.flat import reference
-from support.problems import SCORES
+from support.problems import RSCF_SCORES, SCORES
 
 B, N, K = 4, 9, 3
 
@@ -33,8 +33,6 @@ def tensors(score: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tenso
 def tile(request, monkeypatch):
     """Also with tiles so small that every operand is split."""
     if request.param is not None:
-        monkeypatch.setattr(reference_scores, "_TILE", request.param)
-        monkeypatch.setattr(reference_scores, "_GATHERED", 20)
         monkeypatch.setattr(reference_backend, "_LOSS_SCRATCH", request.param)
 
 
@@ -51,62 +49,29 @@ def test_scores_are_canonical_and_rounded_once(score):
                 assert scores[crop, b, n].item() == torch.tensor(exact).float().item()
 
 
-@pytest.mark.parametrize("dims", [None, [3, 1, 5, 3]], ids=["full", "crops"])
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.usefixtures("tile")
-def test_pairwise(score, dims):
-    queries, table, bias = (it.requires_grad_() for it in tensors(score))
-    exact = torch.stack(
-        [
-            oracles.dense_scores(queries[:, None], table, score, bias=bias, dim=dim)
-            for dim in dims or [None]
-        ]
+@pytest.mark.parametrize("is_indexed", [False, True])
+@pytest.mark.parametrize("score", [*SCORES, *RSCF_SCORES])
+def test_tiles_change_no_more_than_roundings(score, is_indexed, monkeypatch):
+    """Values and gradients by themselves: ``tests/kernels/test_gradients.py``."""
+    generator, facts = torch.Generator().manual_seed(2), get_score(score)
+    queries, table, factor = (
+        torch.randn(rows, 5 * planes, generator=generator, dtype=torch.float64)
+        for rows, planes in ((B, facts.query_planes(facts.is_rscf)), (N, facts.planes), (N, 1))
     )
-    exact = exact[0] if dims is None else exact
-    grad = torch.randn_like(exact)
-    expected = torch.autograd.grad(exact, (queries, table), grad)
-    operand = queries.detach(), table.detach()
-    scores = reference.pairwise_scores(*operand, score, bias.detach(), dims=dims)
-    torch.testing.assert_close(scores, exact)
-    gradients = reference.pairwise_backward(grad, *operand, score, dims=dims)[:2]
-    torch.testing.assert_close(gradients, expected)
-    only = reference.pairwise_backward(grad, *operand, score, dims=dims, need=(False, True, False))[
-        :2
-    ]
-    assert only[0] is None
-    assert torch.equal(only[1], gradients[1])
+    factor = factor if facts.is_rscf else None
+    index = (torch.tensor([[2, 2, 8], [7, 0, 0], [2, 7, 7], [0, 8, 2]]),) if is_indexed else ()
+    kind, dims = "indexed" if is_indexed else "pairwise", [3, 1, 5, 3]
 
+    def results():
+        given = queries, table, *index, score
+        scores = getattr(reference, f"{kind}_scores")(*given, None, factor, dims)
+        made = getattr(reference, f"{kind}_backward")(scores, *given, factor, dims)
+        return scores, *(it for it in made if it is not None)
 
-@pytest.mark.parametrize("dims", [None, [3, 1, 5, 3]], ids=["full", "crops"])
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.usefixtures("tile")
-def test_indexed(score, dims):
-    queries, table, bias = (it.requires_grad_() for it in tensors(score))
-    index = torch.tensor([[2, 2, 8], [7, 0, 0], [2, 7, 7], [0, 8, 2]])
-    exact = torch.stack(
-        [
-            oracles.dense_scores(queries[:, None], table[index], score, bias=bias[index], dim=dim)
-            for dim in dims or [None]
-        ]
-    )
-    exact = exact[0] if dims is None else exact
-    grad = torch.randn_like(exact)
-    expected = torch.autograd.grad(exact, (queries, table), grad)
-    operand = queries.detach(), table.detach(), index
-    scores = reference.indexed_scores(*operand, score, bias.detach(), dims=dims)
-    torch.testing.assert_close(scores, exact)
-    grad_queries, (ids, rows), _ = reference.indexed_backward(grad, *operand, score, dims=dims)
-    assert ids.tolist() == [0, 2, 7, 8]
-    torch.testing.assert_close(grad_queries, expected[0])
-    torch.testing.assert_close(torch.zeros_like(table).index_copy(0, ids, rows), expected[1])
-
-
-@pytest.mark.parametrize("score", [score for score in SCORES if score != "dot"])
-def test_the_gradient_where_query_and_candidate_are_equal_is_zero(score):
-    queries, table, _ = tensors(score)
-    grad = torch.ones(1, 1, dtype=torch.float64)
-    for gradient in reference.pairwise_backward(grad, queries[:1], table[2:3], score)[:2]:
-        assert torch.equal(gradient, torch.zeros_like(gradient))
+    whole = results()
+    monkeypatch.setattr(reference_scores, "_TILE", 7)
+    monkeypatch.setattr(reference_scores, "_GATHERED", 20)
+    torch.testing.assert_close(results(), whole)
 
 
 @pytest.mark.parametrize("score", SCORES)

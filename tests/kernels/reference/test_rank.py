@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 
 from kgfast.kernels.reference.canonical import rounded_sqrt
+from kgfast.kernels.scores import get_score
 from support import oracles
 from support.flat import canonical_scores, reference
-from support.problems import SCORES, no_known, problems
+from support.problems import RSCF_SCORES, SCORES, no_known, problems
 
 
 def lists_of(indptr: torch.Tensor, indices: torch.Tensor) -> list[list[int]]:
@@ -60,6 +61,22 @@ def test_scores_are_those_of_the_oracle_to_the_last_bit(score):
             q, c = queries[b].double().tolist(), table[n].double().tolist()
             expected = oracles.canonical(q, c, score, bias[n].double().item())
             assert struct.pack("d", scores[b, n].item()) == struct.pack("d", expected)
+
+
+@pytest.mark.parametrize("score", RSCF_SCORES)
+def test_ranks_of_moved_queries_follow_the_dense_scores(score):
+    """Complex arithmetic by the equations of the paper."""
+    generator, facts = torch.Generator().manual_seed(0), get_score(score)
+    queries, table, factor = (
+        torch.randn(rows, 5 * planes, generator=generator, dtype=torch.float64)
+        for rows, planes in ((4, facts.query_planes(True)), (9, facts.planes), (9, 1))
+    )
+    targets = torch.tensor([0, 3, 8, 2])
+    for dim in (3, 5):
+        exact = oracles.dense_scores(queries[:, None], table, score, dim=dim, factor=factor)
+        wanted = (exact > exact.gather(1, targets[:, None])).sum(1)
+        given = queries, table, targets, *no_known(4), score
+        assert torch.equal(reference.rank_counts(*given, factor=factor, dims=[dim])[0][0], wanted)
 
 
 def test_square_roots_are_correctly_rounded():

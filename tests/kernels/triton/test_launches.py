@@ -27,18 +27,6 @@ BACKEND = "triton"
 PRECISION = "float32"
 
 
-@pytest.fixture
-def launches(monkeypatch) -> Counter[str]:
-    """Kernels that would be launched on an sm_90, by name."""
-    from kgfast.kernels.triton.host import launch
-
-    names: Counter[str] = Counter()
-    monkeypatch.setenv("KGFAST_BACKEND", "triton")
-    monkeypatch.setattr(launch, "launch", lambda kernel, *_, **__: names.update([kernel.__name__]))
-    monkeypatch.setattr(launch, "architecture", lambda device: 90)
-    return names
-
-
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 

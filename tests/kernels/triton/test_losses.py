@@ -1,7 +1,6 @@
 """Losses over all candidates of the Triton backend, against the reference in float64.
 
-As in test_rank.py, the class runs in a subprocess with ``TRITON_INTERPRET=1`` where there
-is no GPU: ``TRITON_INTERPRET=1 pytest tests/kernels/triton/test_losses.py`` shows it one by one.
+Without a GPU they run interpreted, by ``tests/kernels/test_interpreted.py``.
 """
 
 import pytest
@@ -11,12 +10,11 @@ from torch import Tensor
 from kgfast.kernels.labels import Labels, LossChecks, LossNeed
 from kgfast.kernels.scores import get_score
 from support.flat import operands_of, reference, triton
-from support.interpreted import fast_and_slow, run_interpreted
 from support.interpreter import shuffled_programs
 
 pytest.importorskip("triton")
 
-from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, on_gpu
+from support.engines import DEVICE, INTERPRETED, on_triton
 from support.triton_scores import assert_close, exact, operands, rows
 
 LOSS_SCORES = [
@@ -25,12 +23,6 @@ LOSS_SCORES = [
     pytest.param("l2", marks=pytest.mark.slow),  # a root
     pytest.param("rscf_l1", marks=pytest.mark.slow),
 ]
-
-
-@pytest.mark.skipif(INTERPRETED, reason="is the outer process")
-@fast_and_slow
-def test_in_the_interpreter(marks: str) -> None:
-    run_interpreted(__file__, "TestLosses", marks)
 
 
 def loss_problem(score: str, dtype: torch.dtype = torch.float32) -> tuple:
@@ -59,10 +51,8 @@ WRONG_WITH_A_MASK = {  # of a table, its bias, the targets
 }
 
 
-@on_gpu
+@on_triton
 class TestLosses:
-    __test__ = CAN_RUN
-
     @pytest.fixture(autouse=True)
     def small_chunks(self, monkeypatch) -> None:
         """Two blocks of queries, chunks of one tile, sums that are added up on the way."""

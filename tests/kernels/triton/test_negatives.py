@@ -1,6 +1,6 @@
 """Losses of sampled negatives on Triton: against float64, and what they launch and wait for.
 
-As in test_rank.py, the class runs in a subprocess with ``TRITON_INTERPRET=1`` without a GPU.
+Without a GPU they run interpreted, by ``tests/kernels/test_interpreted.py``.
 """
 
 import pytest
@@ -15,24 +15,17 @@ from kgfast.kernels.scores import SCORES, get_score
 from kgfast.ops.negatives import fuses_negatives, list_rows, pool_rows
 from support import oracles
 from support.flat import operands_of
-from support.interpreted import fast_and_slow, run_interpreted
 from support.sampled import assert_close
 
 pytest.importorskip("triton")
 import aot
+from support.engines import DEVICE, INTERPRETED, examples, on_triton
 from support.interpreter import shuffled_programs
 from support.triton_code import ARCHS
-from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
 
 FORMULAS = ["nssa", "margin", "logistic"]
 PARAMETERS = {"nssa": 0.7, "margin": 1.5, "logistic": 0.0}
 needs_a_compiler = pytest.mark.skipif(INTERPRETED, reason="needs kernels that are not interpreted")
-
-
-@pytest.mark.skipif(INTERPRETED, reason="is the outer process")
-@fast_and_slow
-def test_in_the_interpreter(marks) -> None:
-    run_interpreted(__file__, "TestNegatives", marks)
 
 
 class Problem:
@@ -123,10 +116,8 @@ def check(problem: Problem) -> None:
         assert_close(found.cpu(), wanted.cpu(), dense32)
 
 
-@on_gpu
+@on_triton
 class TestNegatives:
-    __test__ = CAN_RUN
-
     @pytest.mark.parametrize(
         ("score", "formula", "pool", "has_mask"),
         [
@@ -158,7 +149,7 @@ class TestNegatives:
         shape=st.sampled_from([(1, 1, 1), (5, 70, 9), (17, 130, 4), (3, 64, 65)]),
         dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
     )
-    @few
+    @examples(50)
     def test_any_rows_and_gradients(self, score, formula, pool, has_mask, shape, dtype) -> None:
         sizes = dict(zip(("batch", "width", "dim"), shape, strict=True))
         problem = Problem(score, formula, pool=pool, has_mask=has_mask, **sizes)

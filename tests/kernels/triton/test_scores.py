@@ -1,30 +1,25 @@
-"""Scores of pairs and their gradients on the Triton backend, against the reference in float64.
+"""How the Triton backend scores pairs and pulls their gradients: chunks, stripes, lists, orders.
 
-As in test_rank.py, the classes run in a subprocess with ``TRITON_INTERPRET=1`` where there
-is no GPU: ``TRITON_INTERPRET=1 pytest tests/kernels/triton/test_scores.py`` shows them one by one.
+Values and gradients of any problem: ``tests/kernels/test_gradients.py``.
 """
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from kgfast.kernels.operands import Need, Operands, Prepared
 from kgfast.kernels.scores import get_score
+from support.engines import CAN_RUN, DEVICE, INTERPRETED, engines
 from support.flat import reference, triton
-from support.interpreted import fast_and_slow, others_are_slow, run_interpreted
 from support.interpreter import shuffled_programs
 from support.problems import SCORES
+from support.triton_scores import assert_close, exact, narrow_bits, operands, rows
 
 pytest.importorskip("triton")
 
 import triton.language as tl
 from triton import jit
 from triton.runtime import interpreter
-
-from support.triton_ranks import CAN_RUN, DEVICE, INTERPRETED, few, on_gpu
-from support.triton_scores import assert_close, exact, narrow_bits, operands, rows
 
 if CAN_RUN:
     from kgfast.kernels.triton.device.arguments import RowView, plane_at
@@ -37,15 +32,6 @@ if CAN_RUN:
 
 LAYOUTS = [score for score in SCORES if score != "rotate_interleaved"]  # one of each kernel
 DISTANCES = [score for score in LAYOUTS if score != "dot"]
-
-
-@pytest.mark.skipif(INTERPRETED, reason="is the outer process")
-@fast_and_slow
-@pytest.mark.parametrize(
-    "group", ["TestPairwise", pytest.param("TestIndexed", marks=pytest.mark.slow)]
-)
-def test_in_the_interpreter(group: str, marks: str) -> None:
-    run_interpreted(__file__, group, marks)
 
 
 def check_pairwise(queries, candidates, score, bias=None, dims=None, runs=2) -> None:
@@ -64,184 +50,6 @@ def check_pairwise(queries, candidates, score, bias=None, dims=None, runs=2) -> 
         again = triton.pairwise_backward(grad, queries, candidates, score, None, dims)
         assert all(torch.equal(a, b) for a, b in zip(actual[:2], again[:2], strict=True))
         assert actual[2] is again[2] is None  # no factor
-
-
-@on_gpu
-class TestPairwise:
-    __test__ = CAN_RUN
-
-    @given(
-        score=st.sampled_from(list(SCORES)),
-        shape=st.tuples(st.integers(1, 20), st.integers(1, 70), st.integers(1, 5)),
-        dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
-        has_bias=st.booleans(),
-        has_dims=st.booleans(),
-    )
-    @few
-    def test_random_tables(self, score, shape, dtype, has_bias, has_dims) -> None:
-        count, others, dim = shape
-        q, c = operands(score, count, others, dim, dtype)
-        bias = rows("l1", others, 1, 3)[:, 0] if has_bias else None
-        check_pairwise(q, c, score, bias, [dim, 1, (dim + 1) // 2, dim] if has_dims else None)
-
-    @pytest.mark.parametrize("score", others_are_slow(LAYOUTS, "rotate", "dot"))
-    def test_sums_of_several_parts(self, score) -> None:  # features, others, splits, tails
-        bias = torch.ones(1, device=DEVICE)
-        check_pairwise(*operands(score, 2, 130, 66), score, bias, [66, 2, 65], runs=1)
-
-    @pytest.mark.parametrize("score", others_are_slow(LAYOUTS, "rotate", "dot"))
-    def test_many_blocks(self, score, monkeypatch) -> None:
-        from kgfast.kernels.triton import pairwise
-        from kgfast.kernels.triton.host import gradients, pull
-
-        row_bytes = 4 * 2 * get_score(score).planes
-        monkeypatch.setattr(pairwise, "BLOCK_PAIRS", 9 * 512)  # 9 rows of a block, 2 copies
-        monkeypatch.setattr(pull, "PROGRAMS", 4)
-        monkeypatch.setattr(pull, "PARTIAL_BYTES", 9 * 4 * 2 * row_bytes)  # 9 queries, 4 programs
-        monkeypatch.setattr(gradients, "TOTAL_BYTES", 40 * row_bytes)  # 40 columns
-        monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
-        monkeypatch.setattr(pairwise, "CANDIDATE_BYTES", 64 * row_bytes)
-        monkeypatch.setattr(gradients, "MATMUL_BYTES", 20 * row_bytes)
-        check_pairwise(*operands(score, 34, 70, 2, torch.float16), score, runs=1)
-
-    @pytest.mark.parametrize("programs", [1, 3, 1056])
-    @pytest.mark.parametrize("score", others_are_slow(DISTANCES, "rotate"))
-    def test_stripes_of_tiles_and_splits_of_queries(self, score, programs, monkeypatch) -> None:
-        """Programs that pull several tiles, or one; queries that are split beside few rows."""
-        from kgfast.kernels.triton.host import pull
-
-        monkeypatch.setattr(pull, "PROGRAMS", programs)
-        monkeypatch.setattr(pull, "_LEAST_SPLIT", 2)
-        monkeypatch.setattr(pull, "ROWS", 2)  # tiles of 16 rows, or 32
-        check_pairwise(*operands(score, 5, 50, 3, torch.float16), score, runs=1)
-
-    def test_sums_of_queries_wait_for_the_last_chunk(self) -> None:
-        from kgfast.kernels.triton.host.launch import architecture
-        from kgfast.kernels.triton.host.pull import QuerySums, RowSums, SlopeFactors, pull
-
-        q, c = operands("rotate", 3, 70, 4)
-        grad, arch = rows("l1", 3, 70, 2), architecture(q.device)
-        of_queries, of_table, _ = triton.pairwise_backward(grad, q, c, "rotate")
-        problem = Operands(q, Prepared(c, get_score("rotate")))
-        sums = None
-        made, part = torch.full_like(c, torch.nan), torch.full_like(q, torch.nan)
-        for chunk in (slice(0, 64), slice(64, 70)):
-            block = problem.of_rows(chunk)
-            sums = sums or QuerySums(block, 0, 4, arch)
-            of_rows = RowSums(made[chunk], is_single=True)
-            pull(
-                block,
-                SlopeFactors(0, 4, grad[:, chunk]),
-                sums,
-                (of_rows, None),
-                arch,
-                is_first=True,
-            )
-            of_rows.finish()
-        sums.finish(part, adds=False)
-        assert_close(part, of_queries)
-        assert_close(made, of_table)
-
-    @pytest.mark.parametrize("score", others_are_slow(LAYOUTS, "rotate", "dot"))
-    def test_a_crop_is_the_cropped_table(self, score) -> None:
-        q, c = operands(score, 4, 40, 80)
-        crops = triton.pairwise_scores(q, c, score, dims=[80, 64, 70])
-        for dim, scores in zip([80, 64, 70], crops, strict=True):
-            q_crop, c_crop = (reference_crop(side, score, dim) for side in (q, c))
-            assert torch.equal(triton.pairwise_scores(q_crop, c_crop, score, dims=[dim])[0], scores)
-            if score != "dot":  # which is a GEMM without crops
-                assert torch.equal(triton.pairwise_scores(q_crop, c_crop, score), scores)
-
-    @pytest.mark.skipif(not INTERPRETED, reason="a GPU orders programs as it likes")
-    def test_programs_in_any_order(self, monkeypatch) -> None:
-        """Gradients have the same bits; the interpreter is asked whether the order was another."""
-        q, c = operands("rotate", 17, 40, 2)
-        grad = rows("l1", 17, 40, 2)
-        builder, places = interpreter.interpreter_builder, []
-        set_index = builder.set_grid_idx
-        monkeypatch.setattr(
-            builder, "set_grid_idx", lambda *at: (places.append(at), set_index(*at))
-        )
-        made = triton.pairwise_backward(grad, q, c, "rotate")
-        in_order = places.copy()
-        places.clear()
-        with shuffled_programs(1):
-            again = triton.pairwise_backward(grad, q, c, "rotate")
-        assert all(torch.equal(a, b) for a, b in zip(made[:2], again[:2], strict=True))
-        assert sorted(places) == sorted(in_order)
-        assert places != in_order
-
-    @pytest.mark.parametrize("score", others_are_slow(DISTANCES, "rotate"))
-    def test_no_gradient_where_rows_are_equal(self, score) -> None:
-        q = rows(score, 2, 3, 0)
-        grad = torch.ones(2, 2, device=DEVICE)
-        same = q[:1].repeat(2, 1)
-        for result in triton.pairwise_backward(grad, same, same.clone(), score)[:2]:
-            assert torch.equal(result, torch.zeros_like(q))
-        index = torch.tensor([[0, 0], [1, 1]], device=DEVICE)
-        grad_queries, (_, grad_rows), _ = triton.indexed_backward(grad, q, q.clone(), index, score)
-        assert not grad_queries.any()
-        assert not grad_rows.any()
-
-    @pytest.mark.parametrize("score", ["dot", "rotate"])
-    def test_views_of_any_strides(self, score) -> None:
-        width = 4 * get_score(score).planes
-        q = rows("l1", 9, width + 1, 0)[::3, 1:]  # misaligned
-        c = rows("l1", width, 31, 1).T  # columns
-        check_pairwise(q, c, score)
-        check_pairwise(q, c[:1].expand(20, -1), score)  # stride 0
-        check_pairwise(q, rows("l1", 20, 2 * width, 1)[:, ::2], score)
-
-    @pytest.mark.parametrize(
-        "need", [(True, False, False), (False, True, False), (False, False, False)]
-    )
-    def test_only_what_is_needed(self, need) -> None:
-        q, c = operands("rotate", 2, 5, 3)
-        grad = torch.ones(2, 5, device=DEVICE)
-        both = triton.pairwise_backward(grad, q, c, "rotate")
-        actual = triton.pairwise_backward(grad, q, c, "rotate", need=need)
-        for is_needed, a, b in zip(need, actual, both, strict=True):
-            assert torch.equal(a, b) if is_needed else a is None
-        index = torch.arange(5, device=DEVICE).repeat(2, 1)
-        actual = triton.indexed_backward(grad, q, c, index, "rotate", need=need)
-        assert [part is not None for part in actual] == list(need)
-
-    @pytest.mark.parametrize("plane", [1, 7, 2**29, 2**31 - 1])
-    def test_planes_begin_beyond_32_bits(self, plane) -> None:
-        """Of transposed queries of five planes, from D B = 2**29 on."""
-        found = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-        store_plane_at[(1,)](RowView(found, 1, plane, 1), found)
-        assert found.tolist() == [4 * plane]
-
-    def test_rows_too_long_for_the_scratch(self, monkeypatch) -> None:
-        from kgfast.kernels.triton import pairwise
-
-        monkeypatch.setattr(pairwise, "QUERY_BYTES", 64)
-        check_pairwise(*operands("rotate", 3, 20, 4), "rotate", None, [2, 4])
-
-    def test_autocast_leaves_products_alone(self) -> None:
-        q, c = operands("dot", 3, 20, 8)
-        expected = triton.pairwise_scores(q, c, "dot")
-        with torch.autocast(DEVICE, torch.bfloat16):
-            assert torch.equal(triton.pairwise_scores(q, c, "dot"), expected)
-            gradients = triton.pairwise_backward(expected, q, c, "dot")
-        plain = triton.pairwise_backward(expected, q, c, "dot")
-        assert all(torch.equal(a, b) for a, b in zip(gradients[:2], plain[:2], strict=True))
-
-    @pytest.mark.parametrize(("queries", "others"), [(0, 3), (3, 0), (0, 0)])
-    def test_nothing_to_score(self, queries, others) -> None:
-        q, c = rows("rotate", queries, 2, 0), rows("rotate", others, 2, 1)
-        grad = triton.pairwise_scores(q, c, "rotate")
-        assert grad.shape == (queries, others)
-        actual = triton.pairwise_backward(grad, q, c, "rotate")
-        for result, side in zip(actual[:2], (q, c), strict=True):
-            assert torch.equal(result, torch.zeros_like(side))
-
-
-def reference_crop(values: Tensor, score: str, dim: int) -> Tensor:
-    from kgfast.kernels.reference.canonical import crop
-
-    return crop(values, get_score(score), dim)
 
 
 def check_indexed(queries, table, index, score, bias=None, dims=None) -> None:
@@ -265,117 +73,165 @@ def random_index(queries: int, count: int, num_entities: int) -> Tensor:
     return torch.randint(num_entities, (queries, count), generator=rng).to(DEVICE)
 
 
-@on_gpu
-class TestIndexed:
-    __test__ = CAN_RUN
+@engines("triton", scores=LAYOUTS)
+def test_many_blocks(engine, score, monkeypatch) -> None:
+    from kgfast.kernels.triton import pairwise
+    from kgfast.kernels.triton.host import gradients, pull
 
-    @pytest.mark.parametrize("pieces", [2, 256])
-    @pytest.mark.parametrize(
-        ("score", "dtype"),
-        [("rotate", torch.float32), ("l1", torch.float16), ("rscf_rotate", torch.float32)],
-    )
-    def test_lists_whose_number_the_host_does_not_know(
-        self, score, dtype, pieces, monkeypatch
-    ) -> None:
-        """As many as pairs, of which those to spare write nothing; cut or whole."""
-        from kgfast.kernels.triton import indexed
-        from kgfast.kernels.triton.host import gradients
+    row_bytes = 4 * 2 * get_score(score).planes
+    monkeypatch.setattr(pairwise, "BLOCK_PAIRS", 9 * 512)  # 9 rows of a block, 2 copies
+    monkeypatch.setattr(pull, "PROGRAMS", 4)
+    monkeypatch.setattr(pull, "PARTIAL_BYTES", 9 * 4 * 2 * row_bytes)  # 9 queries, 4 programs
+    monkeypatch.setattr(gradients, "TOTAL_BYTES", 40 * row_bytes)  # 40 columns
+    monkeypatch.setattr(pairwise, "QUERY_BYTES", 32 * row_bytes)
+    monkeypatch.setattr(pairwise, "CANDIDATE_BYTES", 64 * row_bytes)
+    monkeypatch.setattr(gradients, "MATMUL_BYTES", 20 * row_bytes)
+    check_pairwise(*operands(score, 34, 70, 2, torch.float16), score, runs=1)
 
-        monkeypatch.setattr(gradients, "PIECE_PAIRS", pieces)
-        facts = get_score(score)
-        has_factor = facts.is_rscf
-        c = rows("l1", 9, 3 * facts.planes, 1, dtype)
-        factor = rows("l1", 9, 3, 3) if has_factor else None
-        q = rows("l1", 4, 3 * facts.query_planes(has_factor), 2)
-        index = torch.tensor([[0, 8, 8], [8, 8, 3], [3, 8, 2], [8, 0, 2]], device=DEVICE)
-        problem = Operands(q, Prepared(c, facts, None, factor))
-        grad, need = rows("l1", 4, 3, 2), Need(True, True, has_factor)
-        spare = triton.backend.backward(problem, grad, index, need=need)
-        monkeypatch.setattr(indexed, "SPARE_BYTES", 0)
-        counted = triton.backend.backward(problem, grad, index, need=need)
-        for found, expected in zip(spare, counted, strict=True):
-            assert found is expected is None or torch.equal(found, expected)
-        assert bool(spare.table[[0, 2, 3, 8]].any(1).all())
-        assert not spare.table[[1, 4, 5, 6, 7]].any()
 
-    @given(
-        score=st.sampled_from(list(SCORES)),
-        shape=st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(1, 30)),
-        dim=st.integers(1, 70),
-        dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
-        has_bias=st.booleans(),
-    )
-    @few
-    def test_random_indices(self, score, shape, dim, dtype, has_bias) -> None:
-        queries, count, entities = shape
-        q, table = operands(score, queries, entities, dim, dtype)
-        bias = rows("l1", entities, 1, 3)[:, 0] if has_bias else None
-        check_indexed(q, table, random_index(queries, count, entities), score, bias)
+@pytest.mark.parametrize("programs", [1, 3, 1056])
+@engines("triton", scores=DISTANCES, quick=("rotate",))
+def test_stripes_of_tiles_and_splits_of_queries(engine, score, programs, monkeypatch) -> None:
+    """Programs that pull several tiles, or one; queries that are split beside few rows."""
+    from kgfast.kernels.triton.host import pull
 
-    @pytest.mark.parametrize("score", others_are_slow(SCORES, "rotate", "dot"))
-    def test_crops(self, score) -> None:
-        q, table = operands(score, 3, 12, 70)
-        check_indexed(q, table, random_index(3, 9, 12), score, None, [66, 2, 70, 2])
+    monkeypatch.setattr(pull, "PROGRAMS", programs)
+    monkeypatch.setattr(pull, "_LEAST_SPLIT", 2)
+    monkeypatch.setattr(pull, "ROWS", 2)  # tiles of 16 rows, or 32
+    check_pairwise(*operands(score, 5, 50, 3, torch.float16), score, runs=1)
 
-    @pytest.mark.parametrize("score", others_are_slow(LAYOUTS, "rotate", "dot"))
-    def test_rows_that_no_pair_names_do_not_matter(self, score) -> None:
-        """Not even the first one, which lanes past the end of a list once read."""
 
-        q, table = operands(score, 3, 9, 5)
-        q[0], table[0] = torch.nan, torch.inf
-        index = 1 + random_index(3, 5, 8)
-        grad = rows("l1", 3, 5, 2)
-        grad_queries, (_, grad_rows), _ = triton.indexed_backward(
-            grad[1:], q[1:], table, index[1:], score
+@engines("triton")
+def test_sums_of_queries_wait_for_the_last_chunk(engine) -> None:
+    from kgfast.kernels.triton.host.launch import architecture
+    from kgfast.kernels.triton.host.pull import QuerySums, RowSums, SlopeFactors, pull
+
+    q, c = operands("rotate", 3, 70, 4)
+    grad, arch = rows("l1", 3, 70, 2), architecture(q.device)
+    of_queries, of_table, _ = triton.pairwise_backward(grad, q, c, "rotate")
+    problem = Operands(q, Prepared(c, get_score("rotate")))
+    sums = None
+    made, part = torch.full_like(c, torch.nan), torch.full_like(q, torch.nan)
+    for chunk in (slice(0, 64), slice(64, 70)):
+        block = problem.of_rows(chunk)
+        sums = sums or QuerySums(block, 0, 4, arch)
+        of_rows = RowSums(made[chunk], is_single=True)
+        pull(
+            block,
+            SlopeFactors(0, 4, grad[:, chunk]),
+            sums,
+            (of_rows, None),
+            arch,
+            is_first=True,
         )
-        assert grad_queries.isfinite().all()
-        assert grad_rows.isfinite().all()
+        of_rows.finish()
+    sums.finish(part, adds=False)
+    assert_close(part, of_queries)
+    assert_close(made, of_table)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-    def test_long_lists_are_cut(self, dtype, monkeypatch) -> None:
-        from kgfast.kernels.triton.host import gradients
 
-        monkeypatch.setattr(gradients, "PIECE_PAIRS", 4)
-        q, table = operands("rotate", 3, 9, 5, dtype)
-        index = random_index(3, 11, 9)
-        index[:, 2:9] = 7  # a hot id
-        check_indexed(q, table, index, "rotate", None, [5, 2])
-        check_indexed(q, table, torch.full_like(index, 8), "l1")
+@engines("triton")
+@pytest.mark.skipif(not INTERPRETED, reason="a GPU orders programs as it likes")
+def test_programs_in_any_order(engine, monkeypatch) -> None:
+    """Gradients have the same bits; the interpreter is asked whether the order was another."""
+    q, c = operands("rotate", 17, 40, 2)
+    grad = rows("l1", 17, 40, 2)
+    builder, places = interpreter.interpreter_builder, []
+    set_index = builder.set_grid_idx
+    monkeypatch.setattr(builder, "set_grid_idx", lambda *at: (places.append(at), set_index(*at)))
+    made = triton.pairwise_backward(grad, q, c, "rotate")
+    in_order = places.copy()
+    places.clear()
+    with shuffled_programs(1):
+        again = triton.pairwise_backward(grad, q, c, "rotate")
+    assert all(torch.equal(a, b) for a, b in zip(made[:2], again[:2], strict=True))
+    assert sorted(places) == sorted(in_order)
+    assert places != in_order
 
-    def test_views_of_any_strides(self) -> None:
-        q = rows("l1", 6, 9, 0)[::2, 1:]
-        table = rows("l1", 8, 31, 1).T
-        check_indexed(q, table, random_index(7, 3, 31).T, "rotate")
-        check_indexed(q, table, random_index(1, 1, 31).expand(3, 4), "dot")
 
-    def test_it_scores_as_pairwise_does(self) -> None:
-        q, table = operands("l2", 3, 20, 6)
-        index = torch.arange(20, device=DEVICE).repeat(3, 1)
-        assert_close(
-            triton.indexed_scores(q, table, index, "l2"), triton.pairwise_scores(q, table, "l2")
-        )
+@engines("triton")
+@pytest.mark.parametrize("plane", [1, 7, 2**29, 2**31 - 1])
+def test_planes_begin_beyond_32_bits(engine, plane) -> None:
+    """Of transposed queries of five planes, from D B = 2**29 on."""
+    found = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    store_plane_at[(1,)](RowView(found, 1, plane, 1), found)
+    assert found.tolist() == [4 * plane]
 
-    @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
-    def test_nothing_to_score(self, shape) -> None:
-        q, table = rows("rotate", shape[0], 2, 0), rows("rotate", 5, 2, 1)
-        index = torch.empty(shape, dtype=torch.int64, device=DEVICE)
-        grad = triton.indexed_scores(q, table, index, "rotate")
-        assert grad.shape == shape
-        grad_queries, (ids, grad_rows), _ = triton.indexed_backward(grad, q, table, index, "rotate")
-        assert torch.equal(grad_queries, torch.zeros_like(q))
-        assert ids.shape == (0,)
-        assert grad_rows.shape == (0, 4)
 
-    def test_the_lists_of_an_index(self) -> None:
-        from kgfast.kernels.triton.host.lists import lists_of_ids
+@engines("triton")
+def test_rows_too_long_for_the_scratch(engine, monkeypatch) -> None:
+    from kgfast.kernels.triton import pairwise
 
-        index = torch.tensor([[5, 2, 5, 5], [5, 9, 2, 5]], device=DEVICE)
-        lists = lists_of_ids(index, 2)
-        assert lists.order.tolist() == [1, 6, 0, 2, 3, 4, 7, 5]
-        assert lists.others.tolist() == [0, 1, 0, 0, 0, 1, 1, 1]
-        assert lists.starts.tolist() == [0, 2, 4, 6, 7, 8]
-        assert lists.owners.tolist() == [2, 5, 5, 5, 9]
-        assert lists.target.tolist() == [0, -1, -2, -3, 2]
-        assert lists.first_extra.tolist() == [0, 0, 3, 3]
-        assert lists.ids.tolist() == [2, 5, 9]
-        assert lists.is_cut
+    monkeypatch.setattr(pairwise, "QUERY_BYTES", 64)
+    check_pairwise(*operands("rotate", 3, 20, 4), "rotate", None, [2, 4])
+
+
+@engines("triton")
+def test_autocast_leaves_products_alone(engine) -> None:
+    q, c = operands("dot", 3, 20, 8)
+    expected = triton.pairwise_scores(q, c, "dot")
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert torch.equal(triton.pairwise_scores(q, c, "dot"), expected)
+        gradients = triton.pairwise_backward(expected, q, c, "dot")
+    plain = triton.pairwise_backward(expected, q, c, "dot")
+    assert all(torch.equal(a, b) for a, b in zip(gradients[:2], plain[:2], strict=True))
+
+
+@engines("triton")
+@pytest.mark.parametrize("pieces", [2, 256])
+@pytest.mark.parametrize(
+    ("score", "dtype"),
+    [("rotate", torch.float32), ("l1", torch.float16), ("rscf_rotate", torch.float32)],
+)
+def test_lists_whose_number_the_host_does_not_know(
+    engine, score, dtype, pieces, monkeypatch
+) -> None:
+    """As many as pairs, of which those to spare write nothing; cut or whole."""
+    from kgfast.kernels.triton import indexed
+    from kgfast.kernels.triton.host import gradients
+
+    monkeypatch.setattr(gradients, "PIECE_PAIRS", pieces)
+    facts = get_score(score)
+    has_factor = facts.is_rscf
+    c = rows("l1", 9, 3 * facts.planes, 1, dtype)
+    factor = rows("l1", 9, 3, 3) if has_factor else None
+    q = rows("l1", 4, 3 * facts.query_planes(has_factor), 2)
+    index = torch.tensor([[0, 8, 8], [8, 8, 3], [3, 8, 2], [8, 0, 2]], device=DEVICE)
+    problem = Operands(q, Prepared(c, facts, None, factor))
+    grad, need = rows("l1", 4, 3, 2), Need(True, True, has_factor)
+    spare = triton.backend.backward(problem, grad, index, need=need)
+    monkeypatch.setattr(indexed, "SPARE_BYTES", 0)
+    counted = triton.backend.backward(problem, grad, index, need=need)
+    for found, expected in zip(spare, counted, strict=True):
+        assert found is expected is None or torch.equal(found, expected)
+    assert bool(spare.table[[0, 2, 3, 8]].any(1).all())
+    assert not spare.table[[1, 4, 5, 6, 7]].any()
+
+
+@engines("triton")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_long_lists_are_cut(engine, dtype, monkeypatch) -> None:
+    from kgfast.kernels.triton.host import gradients
+
+    monkeypatch.setattr(gradients, "PIECE_PAIRS", 4)
+    q, table = operands("rotate", 3, 9, 5, dtype)
+    index = random_index(3, 11, 9)
+    index[:, 2:9] = 7  # a hot id
+    check_indexed(q, table, index, "rotate", None, [5, 2])
+    check_indexed(q, table, torch.full_like(index, 8), "l1")
+
+
+@engines("triton")
+def test_the_lists_of_an_index(engine) -> None:
+    from kgfast.kernels.triton.host.lists import lists_of_ids
+
+    index = torch.tensor([[5, 2, 5, 5], [5, 9, 2, 5]], device=DEVICE)
+    lists = lists_of_ids(index, 2)
+    assert lists.order.tolist() == [1, 6, 0, 2, 3, 4, 7, 5]
+    assert lists.others.tolist() == [0, 1, 0, 0, 0, 1, 1, 1]
+    assert lists.starts.tolist() == [0, 2, 4, 6, 7, 8]
+    assert lists.owners.tolist() == [2, 5, 5, 5, 9]
+    assert lists.target.tolist() == [0, -1, -2, -3, 2]
+    assert lists.first_extra.tolist() == [0, 0, 3, 3]
+    assert lists.ids.tolist() == [2, 5, 9]
+    assert lists.is_cut

@@ -14,24 +14,16 @@ from kgfast.ops.totals import _bce_total
 from support.waits import LiveMemory
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
-)
+pytestmark = [
+    pytest.mark.usefixtures("launches"),
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") == "1", reason="needs kernels that are not interpreted"
+    ),
+]
 
 MOST = 64 << 20
 BACKEND = "triton"
 PRECISION = "float32"
-
-
-@pytest.fixture(autouse=True)
-def no_launches(monkeypatch) -> None:
-    from kgfast.kernels.triton.host import launch, status
-
-    monkeypatch.setenv("KGFAST_BACKEND", BACKEND)
-    monkeypatch.setattr(launch, "launch", lambda *_, **__: None)
-    monkeypatch.setattr(launch, "architecture", lambda device: 90)
-    monkeypatch.setattr(launch, "num_multiprocessors", lambda device: 132)
-    monkeypatch.setattr(status.Report, "raise_if_bad", lambda report: None)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -1,0 +1,413 @@
+"""Sources of candidates: each finds what the same model finds with its tables in memory.
+
+A source is asked by rank(), topk() and top_facts(). What each of these finds of tables in memory
+is held in the files beside this one.
+"""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import kgfast
+from kgfast import MED, RSCF, Candidates, ConvE, Reciprocal, RotatE, TransE, tables
+from kgfast.distributed import count_range, merge
+from kgfast.eval import rows
+from kgfast.graph import TypeConstraints
+from support.ranked_models import MODELS
+from support.scorers import as_blocks
+from support.streamed import KNOWN, SMALL, TRIPLES, D, N, R, in_file, rotate, same
+
+HEADS, RELATIONS, TAILS = TRIPLES.T.contiguous()
+SPANS = [(0, 13), (13, 13), (13, 50), (50, 61)]
+ASKED = {
+    "head": {"tails": TAILS, "relations": RELATIONS},
+    "tail": {"heads": HEADS, "relations": RELATIONS},
+    "relation": {"heads": HEADS, "tails": TAILS},
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where candidates of a model are."""
+
+    name: str
+    folder: Any
+
+    @property
+    def is_function(self) -> bool:
+        return self.name == "function"
+
+    @property
+    def is_ranges(self) -> bool:
+        return self.name == "ranges"
+
+    def ranks_relations(self, model: Any) -> bool:
+        """Whether it ranks relations: a function does where the model scores them as candidates."""
+        return not self.is_ranges and (model.scores_relations or not self.is_function)
+
+    def of(self, model: Any) -> tuple[Any, dict[str, Any]]:
+        """The model with its entities there, and the options that make many blocks of them."""
+        if self.is_ranges:
+            return model, {}
+        if self.is_function:
+            return as_blocks(model, block=7, batch_size=5), {}
+        limit = {"max_memory": SMALL}
+        if self.name == "memory":
+            return model.with_entity(tables.open(model.entity.detach())), limit
+        return in_file(
+            model, self.folder, [1, 1, 7, 40, 61] if self.name == "shards" else None
+        ), limit
+
+    def rank(self, model: Any, triples: Any = TRIPLES, **options: Any) -> Any:
+        own, limit = self.of(model)
+        if not self.is_ranges:
+            return kgfast.rank(own, triples, **limit, **options)
+        parts = [count_range(own, triples, *span, **options) for span in reversed(SPANS)]
+        return merge(parts, known=options.get("known"))
+
+    def topk(self, model: Any, **options: Any) -> Any:
+        own, limit = self.of(model)
+        return kgfast.topk(own, **limit, **options)
+
+    def top_facts(self, model: Any, **options: Any) -> Any:
+        own, limit = self.of(model)
+        return kgfast.top_facts(own, **limit, **options)
+
+
+@pytest.fixture(params=["file", "shards", "memory", "function", "ranges"])
+def source(request, tmp_path) -> Source:
+    """Each source; ranges of rows, which others may count, are of ranks alone."""
+    return Source(request.param, tmp_path)
+
+
+@pytest.fixture(params=["file", "shards", "memory", "function"])
+def answering(request, tmp_path) -> Source:
+    """Each source that answers."""
+    return Source(request.param, tmp_path)
+
+
+def same_answers(found, expected) -> None:
+    """To the last bit; a function's scores are not rounded."""
+    assert torch.equal(found.ids, expected.ids)
+    assert torch.equal(found.scores.to(expected.scores.dtype), expected.scores)
+
+
+def same_facts(found, expected) -> None:
+    assert torch.equal(found.triples, expected.triples)
+    assert torch.equal(found.scores.to(expected.scores.dtype), expected.scores)
+
+
+def tied(model):
+    """The model with rows that occur several times."""
+    model.entity.data = model.entity.data[torch.arange(N) % 9].contiguous()
+    return model
+
+
+def around(kind):
+    base = RotatE.init(N, R, D, seed=0)
+    model = {
+        "med": lambda: MED(base, [2, 4, 6]),
+        "med split": lambda: MED(base, [2, 4, 6], crop="split"),
+        "rscf": lambda: RSCF(base, seed=1),
+        "rscf without relations": lambda: RSCF(base, relation_transform=False, seed=1),
+        "reciprocal": lambda: Reciprocal(RotatE.init(N, 2 * R, D, seed=0)),
+        "conve": lambda: ConvE.init(N, R, 8, embedding_height=2, seed=0).eval(),
+    }[kind]()
+    if kind == "conve":
+        model.bias.data.normal_(generator=torch.Generator().manual_seed(0))
+    return model
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_ranks_of_every_model(source, kind):
+    model = MODELS[kind](N, R, D, 0)
+    sides = ("tail", "relation", "head") if source.ranks_relations(model) else ("tail", "head")
+    options = {"known": KNOWN, "sides": sides}
+    same(source.rank(model, **options), kgfast.rank(model, TRIPLES, **options))
+
+
+@pytest.mark.parametrize(
+    "kind", ["med", "med split", "rscf", "rscf without relations", "reciprocal", "conve"]
+)
+def test_ranks_of_models_around_models_and_biases(source, kind):
+    if source.is_function or (source.is_ranges and "rscf" in kind):
+        pytest.skip("has no crops or factors")
+    if source.name == "memory" and kind == "conve":
+        pytest.skip("is read as its parameters are")
+    model, options = around(kind), {"known": KNOWN}
+    if "med" in kind and not source.is_ranges:
+        options["dims"] = [2, 4, 6]
+    same(source.rank(model, **options), kgfast.rank(model, TRIPLES, **options))
+
+
+@pytest.mark.parametrize("side", ["head", "tail", "relation"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_answers_of_every_model(answering, kind, side):
+    model = MODELS[kind](N, R, D, 0)
+    if side == "relation" and not answering.ranks_relations(model):
+        pytest.skip("does not answer with relations")
+    options = {**ASKED[side], "k": 3, "known": KNOWN, "pad": side == "relation"}
+    same_answers(answering.topk(model, **options), kgfast.topk(model, **options))
+
+
+@pytest.mark.parametrize("kind", ["med", "rscf", "reciprocal"])
+def test_answers_of_models_around_models(answering, kind):
+    if answering.is_function:
+        pytest.skip("has no crops or factors")
+    model, options = around(kind), {**ASKED["head"], "k": 5, "known": KNOWN}
+    options |= {"dims": 2} if kind == "med" else {}
+    same_answers(answering.topk(model, **options), kgfast.topk(model, **options))
+
+
+@pytest.mark.parametrize("kind", ["rotate", "distmult"])
+def test_facts(answering, kind):
+    model = tied(MODELS[kind](N, R, D, 0))
+    for options in (
+        {"k": 40, "known": KNOWN, "heads": list(range(0, N, 7))},
+        {"k": 5, "heads": [3, 50, 7], "relations": [2], "tails": [0, 9, 18, 60]},
+        {"k": 40, "heads": [1], "relations": 0, "tails": [0, 9]},
+        {"k": 3, "heads": []},
+    ):
+        same_facts(answering.top_facts(model, **options), kgfast.top_facts(model, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_every_dtype_with_ties(source, backend, dtype):
+    if source.name in ("file", "shards") and dtype == torch.bfloat16:
+        pytest.skip("NumPy has no bfloat16: tests/tables/test_files.py reads it")
+    model = tied(RotatE.init(N, R, D, seed=1)).to(dtype)
+    found = source.rank(model, known=KNOWN)
+    same(found, kgfast.rank(model, TRIPLES, known=KNOWN))
+    assert found.equal.sum() > 100
+    if not source.is_ranges:
+        for k in (1, 10, N):
+            options = {**ASKED["tail"], "k": k}
+            same_answers(source.topk(model, **options), kgfast.topk(model, **options))
+
+
+def test_scores_that_round_to_one_number_keep_their_order(answering):
+    far = torch.full((N, 1), 1e4)
+    far[[3, 50, 20], 0] = torch.tensor([4097.0, 4096.0, 4095.5])
+    model = TransE(far, torch.tensor([[2.0**-20]]), norm="l2")
+    options = {"heads": [0, 1], "relations": 0, "k": 4}
+    same_answers(answering.topk(model, **options), kgfast.topk(model, **options))
+
+
+def given_of(kind):
+    generator = torch.Generator().manual_seed(5)
+    lists = torch.stack([torch.randperm(N, generator=generator)[:9] for _ in TRIPLES])
+    lists[3, 4:] = -1
+    return {
+        "one list": torch.randperm(N, generator=generator)[:17],
+        "none at all": torch.empty(0, dtype=torch.int64),
+        "lists": lists,
+        "lists without an id": torch.full((len(TRIPLES), 2), -1),
+        "csr": (torch.arange(0, 9 * len(TRIPLES) + 1, 9), torch.arange(9).repeat(len(TRIPLES))),
+        "constraints": TypeConstraints.from_triples(TRIPLES),
+        "by side": {"head": torch.tensor([3, 60, 5]), "tail": lists},
+    }[kind]
+
+
+KINDS = ("one list", "none at all", "lists", "lists without an id", "csr", "constraints", "by side")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_among_candidates_of_every_kind(source, kind):
+    model, options = MODELS["rotate"](N, R, D, 0), {"known": KNOWN, "candidate_ids": given_of(kind)}
+    same(source.rank(model, **options), kgfast.rank(model, TRIPLES, **options))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "by side"])
+def test_answers_among_candidates_of_every_kind(answering, kind):
+    model, own = MODELS["rotate"](N, R, D, 0), {"candidate_ids": given_of(kind), "known": KNOWN}
+    options = {**ASKED["tail"], **own, "k": 6, "pad": True}
+    expected = kgfast.topk(model, **options)
+    same_answers(answering.topk(model, **options), expected)
+    if not answering.is_function:
+        partial = answering.folder / "partial"
+        same_answers(answering.topk(model, **options, partial=partial), expected)
+    if kind == "lists":
+        for ask in (answering.topk, kgfast.topk):
+            with pytest.raises(ValueError, match=r"k must be at most .* left to each query|k must"):
+                ask(model, **options | {"k": 18, "pad": False})
+
+
+def test_nothing_and_one_triple_many_times(source):
+    model = MODELS["rotate"](N, R, D, 0)
+    for triples in (TRIPLES[:0], TRIPLES[:1].repeat(9, 1)):
+        same(source.rank(model, triples), kgfast.rank(model, triples))
+    if not source.is_ranges:
+        options = {"heads": HEADS[:0], "relations": RELATIONS[:0], "k": 2}
+        same_answers(source.topk(model, **options), kgfast.topk(model, **options))
+
+
+def test_relations_of_which_some_are_left_out(answering):
+    model = MODELS["distmult"](N, R, D, 0)
+    options = {**ASKED["relation"], "k": R, "exclude": [1], "pad": True}
+    same_answers(answering.topk(model, **options), kgfast.topk(model, **options))
+
+
+def test_relations_by_tails_with_biases(tmp_path):
+    """Each of ConvE's tails has the bias of its row, of which few are read."""
+    model = ConvE.init(N, R, 8, seed=0, embedding_height=2, kernel_size=2)
+    model.bias.data.uniform_(-1, 1, generator=torch.Generator().manual_seed(0))
+    stored, sides = in_file(model, tmp_path), ("relation", "tail")
+    few = TRIPLES[:9]
+    found = kgfast.rank(stored, few, known=KNOWN, sides=sides, max_memory="1MiB", batch_size=4)
+    same(found, kgfast.rank(model, few, known=KNOWN, sides=sides))
+
+
+def test_a_model_of_another_class(source):
+    inner, bias = MODELS["rotate"](N, R, D, 0), torch.linspace(-1, 1, N)
+
+    class Own:
+        score, num_entities, num_relations, dim = "rotate", N, R, D
+
+        def __init__(self, entity):
+            self.entity = entity
+
+        def queries(self, anchors, relations, side):
+            return inner.queries(anchors, relations, side)
+
+        def candidates(self, side):
+            return Candidates(self.entity, bias)
+
+    model = given = Own(inner.entity.detach())
+    if not (source.is_function or source.is_ranges):
+        given = SimpleNamespace(entity=model.entity, with_entity=Own)
+    same(source.rank(given, known=KNOWN), kgfast.rank(model, TRIPLES, known=KNOWN))
+
+
+# Numbers that are not finite.
+
+NAMED = {
+    "file": r"e\.npy: row 47 holds a NaN",
+    "shards": r"4\.npy: row 7 \(row 47 of all shards\) holds a NaN",
+    "memory": "row 47 holds a NaN",
+    "function": r"NaN for block 6 of the tail side \(candidates 42 .. 48\)",
+    "ranges": "candidates: row 47 holds a NaN",
+}
+
+
+def test_a_row_that_is_not_finite_is_named(source):
+    model = MODELS["rotate"](N, R, D, 0)
+    model.entity.data[47, 3] = torch.nan
+    others = TRIPLES[(TRIPLES[:, ::2] != 47).all(1)]
+    for triples in (others, torch.tensor([[1, 0, 47]])):
+        with pytest.raises(ValueError, match=NAMED[source.name]):
+            source.rank(model, triples, sides=("tail",))
+    if source.is_function:
+        return
+    whole = r"triples\[0\] = \(47, 0, 1\): its tail query|query of entity 47 and relation 0"
+    with pytest.raises(ValueError, match=whole):
+        source.rank(model, [(47, 0, 1)], sides=("tail",))
+    options = {"nan": "worst", "known": KNOWN}
+    same(source.rank(model, **options), kgfast.rank(model, TRIPLES, **options))
+    if source.is_ranges:
+        return
+    for ids in (None, torch.tensor([[1, 47]])):
+        with pytest.raises(ValueError, match=NAMED[source.name]):
+            source.topk(model, heads=[1], relations=[0], k=1, candidate_ids=ids)
+    with pytest.raises(ValueError, match=r"heads\[1\] = 47 with relation 0: the query holds a NaN"):
+        source.topk(model, heads=[1, 47], relations=0, k=1)
+    with pytest.raises(ValueError, match=NAMED[source.name]):
+        source.top_facts(model, k=3, heads=[1])
+    with pytest.raises(ValueError, match="head 47 with relation 0: the query holds a NaN"):
+        source.top_facts(model, k=3, heads=[47])
+
+
+# Files.
+
+
+def test_lists_read_each_row_once_for_all_queries(tmp_path, monkeypatch):
+    _, stored = rotate(tmp_path)
+    table, read = stored.entity, []
+    original = type(table).rows
+    monkeypatch.setattr(
+        type(table), "rows", lambda self, ids: read.append(len(ids)) or original(self, ids)
+    )
+    kgfast.rank(stored, TRIPLES, sides=("tail",), candidate_ids=given_of("lists"))
+    anchors, targets = (len(TRIPLES[:, column].unique()) for column in (0, 2))
+    assert sum(read) <= N + anchors + targets
+
+
+def test_a_small_limit_makes_blocks_and_passes(tmp_path, monkeypatch):
+    _, stored = rotate(tmp_path)
+    passes = []  # the rows of a block, and whether pages are given back
+    original = rows.prefetched
+
+    def seen(table, ranges, *, gives_back):
+        passes.append((ranges[0][1] - ranges[0][0], gives_back))
+        return original(table, ranges, gives_back=gives_back)
+
+    monkeypatch.setattr(rows, "prefetched", seen)
+    kgfast.rank(stored, TRIPLES, max_memory=SMALL)
+    num_passes = len(passes)
+    kgfast.rank(stored, TRIPLES, max_memory="2 KiB")
+    assert len(set(passes)) == 2
+    (block_rows, gives_back), last = passes[0], passes[-1]
+    assert 3 * block_rows < N
+    assert 1 < num_passes < len(passes) - num_passes
+    assert not gives_back
+    assert last[1], "a file larger than the limit is given back"
+    assert last[0] < block_rows
+    with pytest.raises(ValueError, match=r"max_memory must be at least .* bytes here"):
+        kgfast.rank(stored, TRIPLES, max_memory=100)
+
+
+def test_what_a_model_of_a_table_does_not_do(tmp_path):
+    model, stored = rotate(tmp_path)
+    for call, words in (
+        (stored.state_dict, r"state_dict\(\): the entities are FileTable.*its own file"),
+        (stored.double, r"to\(\): the entities are FileTable.*table of that dtype"),
+        (lambda: stored.to("cpu"), r"to\(\): the entities are FileTable"),
+        (lambda: RSCF(stored).state_dict(), r"state_dict\(\): the entities"),
+        (lambda: stored.first_columns(2), r"first_columns\(\)"),
+        (
+            lambda: kgfast.losses.nssa(stored, TRIPLES, torch.arange(4)),
+            r"rank\(\), topk\(\) and top_facts\(\) read such a table",
+        ),
+        (lambda: RotatE(stored.entity, stored.entity), "relation must be a tensor"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
+    asked = {"heads": HEADS, "relations": RELATIONS, "k": 1}
+    for option in ({"max_memory": "1GiB"}, {"partial": tmp_path / "p"}):
+        for call in (
+            lambda own: kgfast.rank(model, TRIPLES, **own),
+            lambda own: kgfast.topk(model, **asked, **own),
+            lambda own: kgfast.top_facts(model, k=3, **own),
+        ):
+            with pytest.raises(ValueError, match="tensors are read in place"):
+                call(option)
+    for limit, error in (("much", ValueError), (True, TypeError), (0, ValueError)):
+        with pytest.raises(error, match="max_memory must be"):
+            kgfast.rank(stored, TRIPLES, max_memory=limit)
+    with pytest.raises(ValueError, match="k must be at most the number of candidates, 61"):
+        kgfast.topk(stored, **asked | {"k": N + 1})
+    for ids, words in (([1, 1], "must not repeat"), ([1, N], r"candidate_ids\[1\] must be in")):
+        with pytest.raises(ValueError, match=words):
+            kgfast.rank(stored, TRIPLES, candidate_ids=ids)
+    shard = tables.Shard(model.entity.detach()[:30], start=0, total_rows=N)
+    with pytest.raises(ValueError, match=r"kgfast\.distributed ranks the shards"):
+        kgfast.rank(model.with_entity(shard), TRIPLES)
+
+
+def test_a_file_that_changes_under_the_run(tmp_path):
+    _, stored = rotate(tmp_path)
+    with (tmp_path / "e.npy").open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(ValueError, match=r"changed while it was read|truncated"):
+        kgfast.rank(stored, TRIPLES)
+
+
+def test_a_bar_shows_rows_and_rates(tmp_path, capsys):
+    _, stored = rotate(tmp_path)
+    kgfast.rank(stored, TRIPLES, max_memory="1GiB", progress=True)
+    shown = capsys.readouterr().out
+    assert "ranking rows" in shown
+    assert f"{N}/{N}" in shown
+    assert "elements/s" in shown

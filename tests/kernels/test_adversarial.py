@@ -1,0 +1,143 @@
+"""Rows weighted by their own softmax, and their gradient, on every engine against float64."""
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kgfast import losses, ops
+from support.engines import INTERPRETED, ISAS, assert_same, engines, examples
+from support.sampled import assert_close, threads
+
+ENGINES = (*ISAS, "baseline", "triton")
+
+
+def scores_of(rows, columns, scale):
+    generator = torch.Generator().manual_seed(rows + columns)
+    return scale * torch.randn(rows, columns, generator=generator)
+
+
+def made(engine, scores, alpha, weights):
+    """Rows and gradient by the kernels."""
+    leaf = engine.there(scores).detach().requires_grad_()
+    with ops.use_backend(engine.flat.name):
+        rows = ops.adversarial_rows(leaf, alpha)
+        (gradient,) = torch.autograd.grad(rows, leaf, engine.there(weights))
+    return rows.detach().cpu(), gradient.cpu()
+
+
+def by_formula(scores, alpha, weights, dtype):
+    """The same by torch's operators."""
+    scores = scores.detach().to(dtype).requires_grad_()
+    weight = (scores * alpha).softmax(1).detach()
+    rows = (weight * torch.nn.functional.softplus(scores)).sum(1)
+    return rows.detach(), torch.autograd.grad(rows, scores, weights.to(dtype))[0]
+
+
+@engines(*ENGINES, quick=True)
+@given(
+    rows=st.integers(1, 20),
+    columns=st.sampled_from([1, 3, 16, 47, 128, 1024, 1100]),
+    scale=st.sampled_from([0.0, 1.0, 30.0, 1e4, 1e34]),
+    alpha=st.sampled_from([0.0, 0.5, 1.0, 7.0]),
+)
+@example(rows=9, columns=1024, scale=3.0, alpha=0.5)
+@examples(25)
+def test_rows_and_gradient(engine, rows, columns, scale, alpha):
+    scores, weights = scores_of(rows, columns, scale), torch.rand(rows)
+    exact, dense = (by_formula(scores, alpha, weights, it) for it in (torch.float64, torch.float32))
+    for found, wanted, dense32 in zip(
+        made(engine, scores, alpha, weights), exact, dense, strict=True
+    ):
+        assert found.dtype == torch.float32
+        assert_close(found, wanted, dense32)
+
+
+@engines(*ENGINES, quick=True)
+@pytest.mark.parametrize("shift", [-30.0, -5.0, 5.0])
+def test_small_terms_are_as_precise_as_large_ones(engine, shift):
+    scores, weights = scores_of(3, 130, 0.5) + shift, torch.ones(3)
+    exact = by_formula(scores, 0.5, weights, torch.float64)
+    for found, wanted in zip(made(engine, scores, 0.5, weights), exact, strict=True):
+        assert bool(((found.double() - wanted).abs() <= 1e-5 * wanted.abs()).all())
+
+
+@engines(*ENGINES, quick=True)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_bad_score_breaks_its_row_alone(engine, bad):
+    scores = scores_of(4, 150, 1.0)
+    scores[2, 148] = bad
+    rows, _ = made(engine, scores, 0.5, torch.ones(4))
+    assert rows.isnan().tolist() == [False, False, True, False]
+
+
+@engines(*ENGINES, quick=True)
+def test_a_masked_score_takes_no_part(engine):
+    scores, weights = scores_of(2, 9, 1.0), torch.ones(2)
+    scores[:, 4] = -torch.inf
+    rows, gradient = made(engine, scores, 0.5, weights)
+    others = [i for i in range(9) if i != 4]
+    alone, of_others = made(engine, scores[:, others], 0.5, weights)
+    torch.testing.assert_close(rows, alone)
+    torch.testing.assert_close(gradient[:, others], of_others)
+    assert not gradient[:, 4].any()
+
+
+@engines(*ENGINES, quick=True)
+def test_bits_depend_on_nothing_else(engine):
+    """Not on strides, threads, nor the order of programs."""
+    scores, weights = scores_of(37, 1030, 3.0), torch.rand(37)
+    wide = torch.zeros(37, 1031)
+    wide[:, 1:] = scores
+    alone = made(engine, scores, 0.5, weights)
+    with threads(3):
+        for given in (scores, wide[:, 1:], scores.t().contiguous().t()):
+            assert_same(made(engine, given, 0.5, weights), alone)
+    if INTERPRETED:
+        from support.interpreter import shuffled_programs
+
+        with shuffled_programs(0):
+            assert_same(made(engine, scores, 0.5, weights), alone)
+
+
+@engines(*ENGINES, quick=True)
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 4)], ids=["crops", "rows"])
+def test_nssa_is_the_same_by_the_kernel_and_by_torch(engine, shape):
+    generator = torch.Generator().manual_seed(0)
+    positive, scores = (torch.randn(it, generator=generator) for it in (shape[:-1], shape))
+    found = []
+    for backend in (engine.flat.name, "reference"):
+        with ops.use_backend(backend):
+            leaf = engine.there(scores).requires_grad_()
+            formula = losses.NSSAFormula(alpha=0.7)
+            loss = formula.of_scores(engine.there(positive), leaf, reduction="none")
+            (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+        found.append((loss.detach(), gradient))
+    assert found[0][0].shape == shape[:-1]
+    torch.testing.assert_close(*found)
+
+
+def test_opcheck():
+    scores = scores_of(3, 5, 1.0).requires_grad_()
+    torch.library.opcheck(torch.ops.kgfast.adversarial_rows, (scores, 0.5))
+    grad, peaks, masses = torch.rand(3, 3).unbind()
+    torch.library.opcheck(
+        torch.ops.kgfast.adversarial_backward, (grad, scores.detach(), peaks, masses, 0.5)
+    )
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [torch.zeros(2, 2).double(), torch.zeros(3, 0), torch.zeros(3)],
+    ids=["dtype", "empty", "axes"],
+)
+def test_other_scores_are_refused(scores):
+    with pytest.raises(ValueError, match=r"scores must be \[R, K\] float32, not empty, where"):
+        ops.adversarial_rows(scores, 1.0)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
+def test_an_alpha_that_makes_no_softmax_is_refused(alpha):
+    """Weights are taken relative to the highest score: with a negative alpha they overflow."""
+    with pytest.raises(ValueError, match="alpha must be finite and at least 0; got"):
+        ops.adversarial_rows(torch.zeros(2, 2), alpha)

@@ -1,0 +1,452 @@
+"""Scores of pairs, and of rows that an index names, and their gradients, on every engine."""
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kgfast.kernels.cpu import backward
+from kgfast.kernels.operands import Need
+from kgfast.kernels.scores import get_score
+from support.engines import ISAS, NAMES, assert_same, engines, examples
+from support.problems import DTYPES, RSCF_SCORES, SCORES, strided
+from support.sampled import Sampled, assert_close, dense, make_moved, make_sampled, threads
+
+ENGINES = ("reference", *ISAS, "baseline", "triton")
+ON_CPU = (*ISAS, "baseline")
+ALL_SCORES = (*SCORES, *RSCF_SCORES)
+FAST = ("rotate", "dot")  # where kernels are interpreted
+SEEDS = st.integers(0, 2**31 - 1)
+EITHER = pytest.mark.parametrize("is_indexed", [False, True], ids=["pairwise", "indexed"])
+assert set(ENGINES) <= {*NAMES, "reference"}
+
+
+class Result(NamedTuple):
+    """Scores, and gradients of the queries, of the whole table and of the factor."""
+
+    scores: Tensor
+    queries: Tensor | None
+    table: Tensor | None
+    factor: Tensor | None
+
+
+def run(
+    engine, problem: Sampled, grad: Tensor, index: Tensor | None, need=(True, True, True)
+) -> Result:
+    """What an engine makes of a problem; rows of gradients are put where they belong."""
+    given = problem.queries, problem.table, *(() if index is None else (index,)), problem.score
+    if index is None:
+        scores = engine.pairwise_scores(*given, problem.bias, problem.factor, problem.dims)
+        made = engine.pairwise_backward(grad, *given, problem.factor, problem.dims, need)
+        return Result(scores, *made)
+    if not engine.is_triton:  # which reads any strides; for others the operator lays it out
+        given = (*given[:2], index.contiguous(), problem.score)
+    scores = engine.indexed_scores(*given, problem.bias, problem.factor, problem.dims)
+    of_queries, rows, of_factor = engine.indexed_backward(
+        grad, *given, problem.factor, problem.dims, need
+    )
+    ids, of_table = rows or (index.unique(), None)
+    assert torch.equal(ids, index.unique())
+    whole = [
+        None if it is None else it.new_zeros(len(problem.table), it.shape[1]).index_copy(0, ids, it)
+        for it in (of_table, of_factor)
+    ]
+    return Result(scores, of_queries, *whole)
+
+
+def oracle(problem: Sampled, grad: Tensor, index: Tensor | None, dtype: torch.dtype) -> Result:
+    """The same by torch, in float64 or float32."""
+    leaves = [
+        None if it is None else it.detach().to(dtype, copy=True).requires_grad_()
+        for it in (problem.queries, problem.table, problem.factor)
+    ]
+    queries, table, factor = leaves
+    bias = None if problem.bias is None else problem.bias.to(dtype).expand(len(table))
+    if index is not None:
+        table, factor, bias = (None if it is None else it[index] for it in (table, factor, bias))
+    scores = dense(problem, queries[:, None], table, bias, factor)
+    found = torch.autograd.grad(scores, [it for it in leaves if it is not None], grad.to(dtype))
+    return Result(scores.detach(), *found, *([None] * (3 - len(found))))
+
+
+def check(engine, problem: Sampled, index: Tensor | None = None) -> Result:
+    """Values and gradients against float64; two runs are bit-equal."""
+    shape = (len(problem.queries), len(problem.table) if index is None else index.shape[1])
+    shape = shape if problem.dims is None else (len(problem.dims), *shape)
+    grad = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    found, exact = run(engine, problem, grad, index), oracle(problem, grad, index, torch.float64)
+    float32 = oracle(problem, grad, index, torch.float32)
+    assert found.scores.dtype == torch.float32
+    # a moved query is turned and scaled in float32 by torch, too: its error is that of the product
+    assert_close(found.scores, exact.scores, float32.scores)
+    likes = problem.queries, problem.table, problem.factor
+    for got, right, like in zip(found[1:], exact[1:], likes, strict=True):
+        assert (got is None) == (right is None)
+        if got is not None:
+            assert got.dtype == like.dtype
+            # Triton's interpreter truncates bfloat16.
+            is_cut = engine.is_triton and like.dtype == torch.bfloat16
+            assert_close(got, right, rel=8e-3 if is_cut else 1e-5)
+    again = run(engine, problem, grad, index)
+    assert_same(*([it for it in run if it is not None] for run in (again, found)), problem)
+    return found
+
+
+def index_of(problem: Sampled, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    count = int(torch.randint(1, 80, (), generator=generator))
+    shape = (count, len(problem.queries)) if seed % 3 == 0 else (len(problem.queries), count)
+    index = torch.randint(len(problem.table), shape, generator=generator)
+    return index.t() if seed % 3 == 0 else index
+
+
+@EITHER
+@engines(*ENGINES, quick=True)
+@given(seed=SEEDS)
+@example(seed=0)
+@example(seed=2003023)  # a gradient beyond float16
+@examples(25, 1)
+def test_scores_and_gradients(engine, is_indexed, seed):
+    problem = make_sampled(seed, rows=30 if is_indexed or engine.is_triton else 140)
+    check(engine, problem, index_of(problem, seed) if is_indexed else None)
+
+
+@EITHER
+@engines(*ENGINES)
+@given(seed=SEEDS)
+@examples(25, 3)
+def test_scores_and_gradients_of_moved_queries(engine, is_indexed, seed):
+    problem = make_moved(seed, rows=30)
+    check(engine, problem, index_of(problem, seed) if is_indexed else None)
+
+
+def operands(score, batch, rows, dim, dtype=torch.float32, angle=3.0, **options: Any) -> Sampled:
+    """Random operands; with a factor where the score takes one."""
+    generator = torch.Generator().manual_seed(4)
+    facts = get_score(score)
+
+    def normal(count, width):
+        return torch.randn(count, width, generator=generator)
+
+    queries, factor = normal(batch, dim * facts.planes), None
+    table = normal(rows, dim * facts.planes).to(dtype)
+    if facts.is_rscf:
+        parts = [queries, 1 + 0.2 * normal(batch, dim * facts.planes), angle * normal(batch, dim)]
+        queries, factor = torch.cat(parts, 1), (1 + 0.1 * normal(rows, dim)).to(dtype)
+    return Sampled(queries, table, score, None, options.get("dims"), score, factor)
+
+
+def an_index(problem: Sampled, width: int = 13) -> Tensor:
+    """Ids with many duplicates, within rows and across; the first one is hot."""
+    generator = torch.Generator().manual_seed(3)
+    index = torch.randint(len(problem.table), (len(problem.queries), width), generator=generator)
+    index[:, : width // 3] = 0
+    return index
+
+
+def grad_of(problem: Sampled, index: Tensor | None) -> Tensor:
+    width = len(problem.table) if index is None else index.shape[1]
+    return torch.randn(len(problem.queries), width, generator=torch.Generator().manual_seed(5))
+
+
+def given_of(score, batch, rows, dim, is_indexed, **options: Any):
+    """Operands, an index or None, and a gradient."""
+    problem = operands(score, batch, rows, dim, **options)
+    index = an_index(problem) if is_indexed else None
+    return problem, index, grad_of(problem, index)
+
+
+# Bits that depend on nothing else.
+
+
+@EITHER
+@engines(*ON_CPU, scores=ALL_SCORES)
+def test_bits_do_not_depend_on_threads(engine, score, is_indexed):
+    """Pools of 700 come in stripes."""
+    problem, index, grad = given_of(score, 70, 50 if is_indexed else 700, 33, is_indexed)
+    results = []
+    for count in (1, 2, 5, 1):
+        with threads(count):
+            results.append([it for it in run(engine, problem, grad, index) if it is not None])
+    for other in results[1:]:
+        assert_same(other, results[0])
+
+
+@EITHER
+@engines("reference", *ON_CPU, "triton", scores=ALL_SCORES)
+@pytest.mark.parametrize("dim", [150, pytest.param(4_200, marks=pytest.mark.slow)])
+def test_a_crop_has_the_bits_of_that_crop_alone_and_of_the_cropped_table(
+    engine, score, is_indexed, dim
+):
+    """In rows of one panel, and of several."""
+    if engine.is_triton and dim > 150:
+        pytest.skip("has no panels")
+    problem = operands(score, 3, 20, dim)
+    rows = (an_index(problem, 9),) if is_indexed else ()
+    scores = engine.indexed_scores if is_indexed else engine.pairwise_scores
+    factor, dims = problem.factor, [dim, 64, 1, 100, 64, dim - 1, 65]
+    together = scores(problem.queries, problem.table, *rows, score, None, factor, dims)
+    for place, width in enumerate(dims):
+        given = [cropped(it, score, dim, width) for it in (problem.queries, problem.table)]
+        own = None if factor is None else factor[:, :width]
+        alone = scores(problem.queries, problem.table, *rows, score, None, factor, [width])
+        assert torch.equal(together[place], alone[0])
+        assert torch.equal(together[place], scores(*given, *rows, score, None, own, [width])[0])
+    if not (engine.is_triton and score == "dot"):  # which is a GEMM without crops
+        whole = scores(problem.queries, problem.table, *rows, score, None, factor)
+        assert torch.equal(together[0], whole)
+
+
+def cropped(rows: Tensor, score: str, dim: int, width: int) -> Tensor:
+    if score == "rotate_interleaved":
+        return rows[:, : 2 * width]
+    return rows.unflatten(1, (-1, dim))[..., :width].flatten(1)
+
+
+@EITHER
+@engines(*ENGINES, scores=ALL_SCORES)
+def test_a_gradient_is_the_same_alone(engine, score, is_indexed):
+    problem, index, grad = given_of(score, 5, 40, 20, is_indexed)
+    every = run(engine, problem, grad, index)
+    for wanted in range(3 if get_score(score).is_rscf else 2):
+        need = tuple(it == wanted for it in range(3))
+        alone = run(engine, problem, grad, index, need)
+        assert [it is not None for it in alone[1:]] == list(need)
+        assert torch.equal(alone[1 + wanted], every[1 + wanted])
+
+
+@engines("reference", *ON_CPU, scores=SCORES)
+def test_gradients_of_a_span_of_rows_are_those_among_all(engine, score):
+    """Those of some queries, too: processes that train together sum a part each."""
+    problem, index, grad = given_of(score, 40, 50, 33, True)
+    index[0, :50], backward = torch.arange(13), engine.flat.backend.backward
+    operands = engine.flat.operands(problem.queries, problem.table, score)
+    whole = backward(operands, grad, index, need=Need(True, True), rows_only=True)
+    spans = [slice(0, 1), slice(1, 17), slice(17, 17), slice(17, 50)]
+    parts = [
+        backward(operands, grad, index, need=Need(False, True), rows_only=True, within=span)
+        for span in spans
+    ]
+    assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
+    assert torch.equal(torch.cat([part.table for part in parts]), whole.table)
+    assert len(parts[0].ids) == 1
+    assert len(parts[2].ids) == 0
+    for rows in (slice(0, 7), slice(7, 40)):
+        part = operands.of_queries(rows), grad[rows], index[rows]
+        assert torch.equal(backward(*part, need=Need(True, False)).queries, whole.queries[rows])
+    dense = backward(operands, grad, index, need=Need(True, True))
+    assert torch.equal(dense.queries, whole.queries)
+    assert torch.equal(dense.table[whole.ids], whole.table)
+
+
+# Sizes.
+
+
+@EITHER
+@engines(*ON_CPU, scores=SCORES)
+def test_rows_wider_than_one_panel(engine, score, is_indexed):
+    problem = operands(score, 3, 9 if is_indexed else 70, 4_200)
+    check(engine, problem, an_index(problem, 6) if is_indexed else None)
+
+
+@pytest.mark.slow
+@EITHER
+@engines(*ON_CPU, scores=RSCF_SCORES)
+def test_moved_rows_of_several_runs_and_queries_of_several_tiles(engine, score, is_indexed):
+    """Crops inside runs of 64 features, at their ends, and past what one lane sums."""
+    problem = operands(score, 7, 23, 1100, dims=[1100, 64, 65])
+    check(engine, problem, an_index(problem) if is_indexed else None)
+
+
+@engines(*ON_CPU, scores=ALL_SCORES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_queries_and_candidates_in_parts(engine, score, dtype, monkeypatch):
+    problem, _, grad = given_of(score, 50, 300, 6, False, dtype=dtype)
+    whole = run(engine, problem, grad, None)
+    monkeypatch.setattr(backward, "_ROWS", 16)
+    monkeypatch.setattr(backward, "_LENGTH_BYTES", 1)
+    for part, full in zip(run(engine, problem, grad, None), whole, strict=True):
+        if full is not None:
+            assert part.dtype == full.dtype
+            assert_close(part, full.double())
+
+
+@engines(*ENGINES)
+def test_many_candidates_in_few_features_come_in_stripes(engine):
+    check(engine, operands("l1", 3, 300 if engine.is_triton else 5_000, 2))
+
+
+@engines(*ENGINES)
+def test_one_row_named_by_every_pair(engine):
+    problem = operands("rotate", 6 if engine.is_triton else 60, 1, 50)
+    check(engine, problem, torch.zeros(len(problem.queries), 90, dtype=torch.int64))
+
+
+@engines(*ON_CPU)
+def test_queries_too_many_to_be_turned_beforehand(engine):
+    problem = operands("rscf_rotate", 16_000, 7, 3)
+    check(engine, problem, torch.randint(7, (16_000, 1)))
+
+
+@EITHER
+@engines(*ENGINES, quick=True)
+@pytest.mark.parametrize(("batch", "width"), [(0, 3), (3, 0), (0, 0)])
+def test_nothing_to_score(engine, is_indexed, batch, width):
+    problem = operands("rotate", batch, 5 if is_indexed else width, 2)
+    index = torch.empty(batch, width, dtype=torch.int64) if is_indexed else None
+    found = run(engine, problem, torch.empty(batch, width), index)
+    assert found.scores.shape == (batch, width)
+    assert torch.equal(found.queries, torch.zeros_like(problem.queries))
+    assert torch.equal(found.table, torch.zeros_like(problem.table))
+
+
+@engines(*ON_CPU)
+def test_offsets_beyond_two_to_the_31(engine):
+    """Rows more than 2^31 elements apart, in an allocation of which few pages are touched."""
+    stride = 1 << 21
+    table = torch.empty(stride * 1_100, dtype=torch.float16).as_strided((1_100, 6), (stride, 1))
+    table[:] = torch.randn(1_100, 6).half()
+    index = torch.tensor([[0, 1_099, 7], [1_098, 3, 1_099]])
+    problem = Sampled(torch.randn(2, 6), table, "rotate", None, None, "far")
+    near = Sampled(problem.queries, table.clone(), "rotate", None, None, "near")
+    for ids in (None, index):
+        grad = grad_of(near, ids)
+        both = [run(engine, it, grad, ids)[:3] for it in (problem, near)]
+        assert_same(*both)
+
+
+@engines(*ENGINES, scores=["dot", "rotate", *RSCF_SCORES], quick=("dot",))
+def test_views_of_any_strides(engine, score):
+    problem = operands(score, 4, 20, 5)
+    for layout, table in (
+        ("rows", strided(problem.table, "columns")),
+        ("columns", problem.table[:1].expand(20, -1)),
+    ):
+        laid = Sampled(
+            strided(problem.queries, layout), table, score, None, None, layout, problem.factor
+        )
+        check(engine, laid)
+        check(engine, laid, torch.randint(20, (7, 4)).T)
+        check(engine, laid, torch.tensor([[3]]).expand(4, 6))
+
+
+@engines(*ON_CPU, scores=SCORES)
+def test_gradients_of_any_strides(engine, score):
+    problem, _, grad = given_of(score, 6, 35, 9, False)
+    for strange in (
+        grad.t().contiguous().t(),
+        torch.tensor(0.5).expand(6, 35),
+        grad[:, :1].expand(6, 35),
+    ):
+        found, expected = (run(engine, problem, it, None) for it in (strange, strange.contiguous()))
+        assert_same(found[:3], expected[:3])
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@engines("reference", *ON_CPU)
+def test_gradients_are_rounded_once_to_nearest(engine, dtype):
+    generator = torch.Generator().manual_seed(5)
+    size = 10.0 ** torch.randint(-9, 6, (1, 4_000), generator=generator)
+    grad = torch.cat([torch.randn(1, 4_000, generator=generator) * size, 0.0 * size[:, :1]], 1)
+    table = torch.zeros(grad.shape[1], 1, dtype=dtype)
+    found = run(engine, Sampled(torch.ones(1, 1), table, "dot", None, None, ""), grad, None)
+    assert torch.equal(found.table, grad.t().to(dtype))  # of a product with 1
+
+
+@engines(*ON_CPU, scores=SCORES)
+def test_a_nan_reaches_its_own_scores_only(engine, score):
+    problem, index, _ = given_of(score, 6, 70, 40, True)
+    problem.table[66, 3] = problem.queries[1, 7] = float("nan")
+    given = problem.queries, problem.table
+    bad = engine.pairwise_scores(*given, score).isnan()
+    expected = torch.zeros(6, 70, dtype=torch.bool)
+    expected[1] = expected[:, 66] = True
+    assert torch.equal(bad, expected)
+    bad = engine.indexed_scores(*given, index, score).isnan()
+    assert torch.equal(bad, expected.gather(1, index))
+
+
+@engines(*ENGINES, scores=[score for score in ALL_SCORES if score != "dot"], quick=("rotate",))
+@EITHER
+@pytest.mark.parametrize("has_factor", [True, False], ids=["factor", "no factor"])
+def test_the_gradient_at_a_distance_of_zero_is_zero(engine, score, is_indexed, has_factor):
+    """Of numbers whose products are exact, and of angles of 0; a modulus of 0 comes as 2**-62."""
+    facts, dim = get_score(score), 20
+    row = torch.randint(-8, 8, (facts.planes * dim,)).float()
+    queries, factor = row, None
+    if facts.is_rscf:
+        factor = torch.full((4, dim), 0.25) if has_factor else None
+        move = torch.full((dim,), 0.0 if facts.planes == 2 else 3.0)
+        scale = torch.full_like(row, 0.5)
+        shift = 0.25 * move if has_factor and facts.planes == 1 else 0.0
+        queries = torch.cat([scale * row - shift, scale] + ([move] if has_factor else []))
+    table = row.expand(4, -1).clone()
+    problem = Sampled(queries.expand(3, -1).clone(), table, score, None, None, "", factor)
+    index = an_index(problem) if is_indexed else None
+    found = run(engine, problem, torch.ones_like(grad_of(problem, index)), index)
+    assert float(found.scores.abs().max()) < 1e-16
+    assert not any(it.any() for it in found[1:] if it is not None)
+
+
+@engines(*ENGINES, scores=[score for score in SCORES if score != "rotate_interleaved"])
+def test_rows_that_no_pair_names_do_not_matter(engine, score):
+    """Not even the first one, which lanes past the end of a list once read."""
+    problem, _, grad = given_of(score, 3, 9, 5, True)
+    problem.queries[0], problem.table[0] = torch.nan, torch.inf
+    index = 1 + torch.randint(8, (3, 13), generator=torch.Generator().manual_seed(5))
+    part = Sampled(problem.queries[1:], problem.table, score, None, None, "")
+    found = run(engine, part, grad[1:], index[1:])
+    assert found.queries.isfinite().all()
+    assert found.table.isfinite().all()
+
+
+@engines(*ON_CPU)
+def test_the_callers_floating_point_mode_survives(engine):
+    assert torch.set_flush_denormal(False)
+    for is_indexed in (False, True):
+        problem, index, grad = given_of("rotate", 5, 70, 40, is_indexed)
+        run(engine, problem, grad, index)
+    assert (torch.tensor(1e-310, dtype=torch.float64) * 1).item() != 0
+
+
+@EITHER
+@engines(*ON_CPU, "triton")
+@pytest.mark.parametrize("angle", [30.0, 3e3, 1e5])
+def test_angles_of_many_turns(engine, is_indexed, angle):
+    problem = operands("rscf_rotate", 5, 23, 40, angle=angle)
+    problem.factor[3, :20] = 0.0
+    problem.factor[5, 20:] *= -2.0
+    check(engine, problem, an_index(problem) if is_indexed else None)
+
+
+@engines(*ON_CPU, "triton")
+def test_an_angle_that_only_a_tiny_factor_makes_small(engine):
+    problem = operands("rscf_rotate", 5, 23, 40, angle=1e12)
+    problem.factor *= 1e-7
+    check(engine, problem)
+
+
+@EITHER
+@engines(*ON_CPU)
+def test_angles_that_need_whole_turns_change_no_bit_of_others(engine, is_indexed):
+    """Those near 0 take a shorter way, alone or between others."""
+    problem = operands("rscf_rotate", 5, 24, 150, angle=0.1)
+    near = torch.arange(0, 24, 2)
+    problem.factor[near] = 3 * (problem.factor[near] - 1)  # b - 1 is rounded
+    problem.factor[1::2] *= 100
+    queries, table, score = problem.queries, problem.table, problem.score
+    if is_indexed:
+        own = near.repeat(5, 1)
+        between = torch.stack([own, own + 1], -1).flatten(1)
+        alone = engine.indexed_scores(queries, table, own, score, None, problem.factor)
+        mixed = engine.indexed_scores(queries, table, between, score, None, problem.factor)[:, ::2]
+    else:
+        alone = engine.pairwise_scores(queries, table[near], score, None, problem.factor[near])
+        mixed = engine.pairwise_scores(queries, table, score, None, problem.factor)[:, near]
+    assert torch.equal(alone, mixed)
