@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         RotatE,
         TransE,
     )
-    from kgfast.ops import unchecked, use_backend
-    from kgfast.training import load_official, load_run
+    from kgfast.ops import RowGradients, cores_for_kernels, unchecked, use_backend
+    from kgfast.training import RowAdagrad, RowAdam, load_official, load_run
 
 __version__ = "0.1.0"
 
@@ -53,11 +53,15 @@ __all__ = [
     "Ranks",
     "Reciprocal",
     "RotatE",
+    "RowAdagrad",
+    "RowAdam",
+    "RowGradients",
     "TransE",
     "Triples",
     "TypeConstraints",
     "Vocabulary",
     "compare",
+    "cores_for_kernels",
     "datasets",
     "distributed",
     "info",
@@ -80,8 +84,8 @@ _HOMES = {
         *("CP", "MED", "RESCAL", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE"),
         *("DistMult", "Model", "Reciprocal", "RotatE", "TransE"),
     ),
-    "ops": ("unchecked", "use_backend"),
-    "training": ("load_official", "load_run"),
+    "ops": ("RowGradients", "cores_for_kernels", "unchecked", "use_backend"),
+    "training": ("RowAdagrad", "RowAdam", "load_official", "load_run"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

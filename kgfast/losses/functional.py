@@ -21,9 +21,10 @@ from kgfast.losses.formulas import (
     reduced,
     smoothed_labels,
 )
+from kgfast.losses.rows import Asked, count_of, of_distinct_anchors
 from kgfast.losses.sampled import checked, sampled_negatives, sampled_scores, with_gamma
 from kgfast.models import MED, RankableModel
-from kgfast.models.base import Candidates, Side, candidates_at, check_model, queries_at
+from kgfast.models.base import Candidates, Side, candidates_at, check_model
 from kgfast.models.med import check_increasing
 from kgfast.ops.checks import check_bounded, check_index, safe_ids
 
@@ -42,6 +43,7 @@ def bce(
     smoothing_style: SmoothingStyle = "torch",
     reduction: Reduction = "mean",
     precision: Precision = "float32",
+    sparse: bool = False,
 ) -> Tensor:
     """Binary cross entropy over all entities: 1-vs-all, or KvsAll (Dettmers et al. 2018, eq. 2).
 
@@ -54,7 +56,8 @@ def bce(
         Any object with ``score``, ``num_entities``, ``num_relations``, ``queries`` and
         ``candidates`` as :class:`kgfast.Model` has them; ``gamma`` is added to scores if there.
     anchors, relations : Tensor
-        int64 ``[B]``: heads and relations for side ``tail``, tails and relations for ``head``.
+        int64 ``[B]``: heads and relations for side ``tail``, tails and relations for ``head``. Of a
+        model with inverse relations, tails of these are predicted by their own numbers, too.
     positives : Tensor or pair of Tensor
         int64 ``[B]``, one true entity per query (1-vs-all); or CSR ``(indptr [B + 1],
         indices [nnz])`` with at least one per query, as of :meth:`kgfast.KnownTriples.exclude`
@@ -70,6 +73,10 @@ def bce(
     precision : {"float32", "bf16"}
         ``bf16``: what is multiplied is rounded to bfloat16, of models whose score is ``dot``; see
         :func:`kgfast.ops.bce`.
+    sparse : bool
+        Read the rows of anchors, and of wide relations (:attr:`kgfast.Model.has_wide_relations`),
+        so that their gradients are those of rows. The gradients of anchors are added to that of the
+        candidates, and no second tensor of its size is made. Not under ``torch.compile``.
 
     Returns
     -------
@@ -92,7 +99,7 @@ def bce(
     check_reduction(reduction)
     check_model(model)
     a, c = smoothed_labels(label_smoothing, smoothing_style, model.num_entities)
-    queries, candidates = _queries(model, anchors, relations, side)
+    queries, candidates = _queries(model, anchors, relations, side, sparse=sparse)
     arguments = {
         **_all_candidates(with_gamma(candidates, model, queries.dtype), "bce"),
         **_csr(positives, queries),
@@ -118,6 +125,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     precision: Precision = "float32",
+    sparse: bool = False,
 ) -> Tensor:
     """Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
 
@@ -126,7 +134,7 @@ def cross_entropy(
 
     Parameters
     ----------
-    model, anchors, relations, side, precision
+    model, anchors, relations, side, precision, sparse
         As in :func:`bce`.
     targets : Tensor
         int64 ``[B]``, the true entity of each query.
@@ -154,7 +162,7 @@ def cross_entropy(
     """
     check_reduction(reduction)
     check_model(model)
-    queries, candidates = _queries(model, anchors, relations, side)
+    queries, candidates = _queries(model, anchors, relations, side, sparse=sparse)
     divisors = {"mean": max(1, len(queries)), "sum": 1, "none": None}
     rows = ops.cross_entropy(
         queries,
@@ -347,15 +355,19 @@ def med(
 
 
 def _queries(
-    model: Any, anchors: Tensor, relations: Tensor, side: Side
+    model: Any, anchors: Tensor, relations: Tensor, side: Side, *, sparse: bool
 ) -> tuple[Tensor, Candidates]:
     """The checked queries of a model, and the candidates of that side."""
     candidates = candidates_at(model, checked(side), None)
     check_index("anchors", anchors, (None,), candidates.table)
     check_index("relations", relations, (len(anchors),), candidates.table)
     anchors = safe_ids("anchors", anchors, model.num_entities)
-    relations = safe_ids("relations", relations, model.num_relations)
-    return queries_at(model, anchors, relations, side, None), candidates
+    relations = safe_ids("relations", relations, count_of(model, side))
+    asked = Asked(model, anchors, relations, side)
+    if sparse:
+        check_model(model, "with_entity")
+        asked, candidates = of_distinct_anchors(asked, candidates)
+    return asked.queries(), candidates
 
 
 def _all_candidates(candidates: Candidates, loss: str) -> dict[str, Any]:

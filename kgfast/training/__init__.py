@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kgfast.training.logs import read_rows
     from kgfast.training.negatives import Batch, Negatives, asked_of
     from kgfast.training.official import load_official, protate, refused
-    from kgfast.training.row_optim import RowAdam
+    from kgfast.training.row_optim import RowAdagrad, RowAdam
     from kgfast.training.run import Run
     from kgfast.training.run_folder import RunFolder
     from kgfast.training.run_graph import RunGraph
@@ -51,7 +51,10 @@ _HOMES = {
         "protate",
         "refused",
     ),
-    "row_optim": ("RowAdam",),
+    "row_optim": (
+        "RowAdagrad",
+        "RowAdam",
+    ),
     "run": ("Run",),
     "run_folder": ("RunFolder",),
     "run_graph": ("RunGraph",),
@@ -70,6 +73,7 @@ __all__ = [
     "NegativeSampling",
     "Negatives",
     "Result",
+    "RowAdagrad",
     "RowAdam",
     "Run",
     "RunFolder",

@@ -1,26 +1,23 @@
-"""What a step computes: the loss of a batch, in three modes."""
+"""What a step computes: the losses of a batch, in three modes; each is one that a user can call."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kgfast import losses
 from kgfast.graph import KnownTriples
-from kgfast.kernels.negatives import NegativeLoss
-from kgfast.losses import med_of
 from kgfast.losses.functional import Precision
 from kgfast.models import MED
-from kgfast.models.base import SIDES, Candidates, Model, Side
-from kgfast.models.wrapper import unwrapped
+from kgfast.models.base import SIDES, Model, Side
 from kgfast.ops.differentiable import has_bf16_losses
 from kgfast.rng import Stream, mix
 from kgfast.training.config import Config
-from kgfast.training.leaves import Leaves, sample_negatives, sample_scores
 from kgfast.training.negatives import Batch, Batches, Negatives
-from kgfast.training.regularizers import Regularizer
+from kgfast.training.parallel.placement import ALONE, Placement
 
 
 class Objective:
@@ -42,39 +39,45 @@ class Objective:
     batches: Batches
 
     def __init__(self, config: Config) -> None:
-        self._loss = config.loss
-        penalised = config.regularizer.name != "none"
-        self._regularizer = Regularizer(config.regularizer) if penalised else None
-        self._takes_rows = penalised or config.loss.relation_weight > 0
+        self._loss, self._regularizer = config.loss, config.regularizer
 
-    def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
-        """The loss of a batch, a scalar: in each of several processes that of the whole batch."""
+    def __call__(
+        self, model: Model, batch: Batch, placement: Placement = ALONE
+    ) -> Iterator[Tensor]:
+        """Yield the losses of a batch, scalars whose sum is minimised.
+
+        Each has gradients of its own; the next loss is computed when it is asked for.
+
+        Parameters
+        ----------
+        model : Model
+        batch : Batch
+        placement : Placement
+            Reads the rows that sampled negatives name.
+        """
         raise NotImplementedError
 
-    def _asked(self, leaves: Leaves, batch: Batch) -> Batch:
-        """The batch as the model of the leaves is asked."""
-        model = unwrapped(leaves.model)
-        reads_few = model.has_wide_relations and model.relation.requires_grad
-        if reads_few and not self._loss.relation_weight:
-            batch = leaves.among_relations(batch)
-        return batch
-
-    def _with_others(
-        self,
-        loss: Tensor,
-        model: Model,
-        batch: Batch,
-        anchors: Tensor,
-        targets: Tensor | None,
-    ) -> Tensor:
-        """The loss with what the config adds to it, of rows ``[B, G]`` of a batch."""
-        if self._loss.relation_weight and targets is not None:
+    def _others(self, model: Model, batch: Batch) -> Iterator[Tensor]:
+        """Yield what the config adds to the loss."""
+        weight, penalty = self._loss.relation_weight, self._regularizer
+        if weight and batch.targets is not None:
             relations = model.relation_ids(batch.relations, batch.side)
-            mean = _of_relations(model, relations, batch.side, (anchors, targets))
-            loss = loss + self._loss.relation_weight * mean
-        if self._regularizer is None:
-            return loss
-        return loss + self._regularizer(model, batch, anchors, targets)
+            logits = losses.relation_logits(model, batch.heads, batch.tails, sparse=True)
+            yield weight * losses.relation_prediction(logits, relations)
+        if penalty.name != "none":
+            yield penalty.weight * self._penalty(model, batch)
+
+    def _penalty(self, model: Model, batch: Batch) -> Tensor:
+        config = self._regularizer
+        queries = batch.anchors, batch.relations
+        rows: Any = queries if batch.targets is None else batch.triples
+        if config.name == "dura":
+            weight = config.product_weight
+            return losses.regularizers.dura(
+                model, rows, side=batch.side, product_weight=weight, sparse=True
+            )
+        penalty = losses.regularizers.n3 if config.name == "n3" else losses.regularizers.l2
+        return penalty(model, rows, side=batch.side, weighted=config.weighted, sparse=True)
 
 
 class NegativeSampling(Objective):
@@ -104,31 +107,27 @@ class NegativeSampling(Objective):
             device=hrt.device,
         )
 
-    def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
+    def __call__(
+        self, model: Model, batch: Batch, placement: Placement = ALONE
+    ) -> Iterator[Tensor]:
         """As :class:`Objective`."""
-        ids, mask = self.negatives.draw(batch)
-        batch, ids = leaves.among(self._asked(leaves, batch), ids)
-        model, dims = leaves.model, None
+        negatives, mask = self.negatives.draw(batch)
+        model, batch, negatives = placement.read(model, batch, negatives)
+        given: dict[str, Any] = {"side": batch.side, "mask": mask, "sparse": True}
+        dims = None
         if isinstance(model, MED):
             dims = model.draw(mix(self._seed, batch.number, Stream.SUBMODELS))
         if isinstance(model, MED) and dims is not None:
-            scores = sample_scores(leaves, batch, ids, dims, takes_rows=self._takes_rows)
-            loss, rows = med_of(model, scores.positive, scores.negative, dims, mask), scores.rows
+            yield losses.med(model, batch.triples, negatives, dims=dims, **given)
+        elif self._loss.name == "nssa":
+            given |= {"alpha": self._loss.alpha, "weights": batch.weights}
+            yield losses.nssa(model, batch.triples, negatives, **given)
+        elif self._loss.name == "margin":
+            margin = self._loss.margin
+            yield losses.margin(model, batch.triples, negatives, margin=margin, **given)
         else:
-            of_negatives = self._of_negatives(mask)
-            made, rows = sample_negatives(
-                leaves, batch, ids, of_negatives, takes_rows=self._takes_rows
-            )
-            weights = batch.weights if of_negatives.formula == "nssa" else None
-            loss = losses.formulas.reduced(of_negatives, made, weights, "mean")
-        return self._with_others(loss, model, batch, *rows) if rows else loss
-
-    def _of_negatives(self, mask: Tensor | None) -> NegativeLoss:
-        if self._loss.name == "nssa":
-            return NegativeLoss("nssa", self._loss.alpha, mask)
-        if self._loss.name == "margin":
-            return NegativeLoss("margin", self._loss.margin, mask)
-        return NegativeLoss("logistic", mask=mask)
+            yield losses.logistic(model, batch.triples, negatives, **given)
+        yield from self._others(model, batch)
 
 
 class _AllEntities(Objective):
@@ -138,33 +137,17 @@ class _AllEntities(Objective):
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config)
-        self._precision: Precision = config.loss.precision
-        if self._precision == "bf16" and not has_bf16_losses(device):
+        precision: Precision = config.loss.precision
+        if precision == "bf16" and not has_bf16_losses(device):
             warnings.warn(
                 f"loss.precision: no bf16 products for tensors on {device} here; training goes on "
                 f"in float32",
                 stacklevel=2,
             )
-            self._precision = "float32"
-
-    def _bce(
-        self,
-        model: Any,
-        anchors: Tensor,
-        relations: Tensor,
-        positives: Tensor | tuple[Tensor, Tensor],
-        side: Side,
-    ) -> Tensor:
-        return losses.bce(
-            model,
-            anchors,
-            relations,
-            positives,
-            side=side,
-            label_smoothing=self._loss.label_smoothing,
-            smoothing_style=self._loss.smoothing_style,
-            precision=self._precision,
-        )
+            precision = "float32"
+        options = {"label_smoothing": config.loss.label_smoothing, "precision": precision}
+        self._options: dict[str, Any] = {**options, "sparse": True}
+        self._bce = partial(losses.bce, smoothing_style=config.loss.smoothing_style)
 
 
 class OneVsAll(_AllEntities):
@@ -176,30 +159,15 @@ class OneVsAll(_AllEntities):
         super().__init__(config, hrt.device)
         self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, sides=sides)
 
-    def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
+    def __call__(
+        self, model: Model, batch: Batch, placement: Placement = ALONE
+    ) -> Iterator[Tensor]:
         """As :class:`Objective`."""
-        asked = self._asked(leaves, batch)
-        assert asked.targets is not None
-        relations, targets, side = asked.relations, asked.targets, asked.side
-        model, anchors = _Gathered.of(leaves, asked)
-
-        def mean(model: Any, rows: slice) -> Tensor:
-            of_rows = anchors[rows], relations[rows], targets[rows]
-            if self._loss.name != "cross_entropy":
-                return self._bce(model, *of_rows, side)
-            return losses.cross_entropy(
-                model,
-                *of_rows,
-                side=side,
-                label_smoothing=self._loss.label_smoothing,
-                precision=self._precision,
-            )
-
-        loss = leaves.over_all(model, anchors, asked, mean)
-        if not self._takes_rows:
-            return loss
-        rows = model.rows_of(anchors), leaves.rows(targets)
-        return self._with_others(loss, leaves.model, asked, *rows)
+        assert batch.targets is not None
+        loss = losses.cross_entropy if self._loss.name == "cross_entropy" else self._bce
+        given = batch.anchors, batch.relations, batch.targets
+        yield loss(model, *given, side=batch.side, **self._options)
+        yield from self._others(model, batch)
 
 
 class KvsAll(_AllEntities):
@@ -212,19 +180,14 @@ class KvsAll(_AllEntities):
         self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
         self._known = KnownTriples(hrt).to(hrt.device)
 
-    def __call__(self, leaves: Leaves, batch: Batch) -> Tensor:
+    def __call__(
+        self, model: Model, batch: Batch, placement: Placement = ALONE
+    ) -> Iterator[Tensor]:
         """As :class:`Objective`."""
-        asked = self._asked(leaves, batch)
-        model, anchors = _Gathered.of(leaves, asked)
-
-        def mean(model: Any, rows: slice) -> Tensor:
-            positives = self._known.exclude(batch.anchors[rows], batch.relations[rows], batch.side)
-            return self._bce(model, anchors[rows], asked.relations[rows], positives, asked.side)
-
-        loss = leaves.over_all(model, anchors, asked, mean)
-        if not self._takes_rows:
-            return loss
-        return self._with_others(loss, leaves.model, asked, model.rows_of(anchors), None)
+        queries = batch.anchors, batch.relations
+        positives = self._known.exclude(*queries, batch.side)
+        yield self._bce(model, *queries, positives, side=batch.side, **self._options)
+        yield from self._others(model, batch)
 
 
 class MakeObjective(Protocol):
@@ -246,44 +209,3 @@ MODES: dict[str, MakeObjective] = {
     "1vsall": OneVsAll,
     "kvsall": KvsAll,
 }
-
-
-class _Gathered:
-    """A model whose queries come from gathered rows, and whose candidates are all entities.
-
-    Anchors are numbered as they were gathered.
-    """
-
-    def __init__(self, model: Model, anchors: Model) -> None:
-        self._model, self._anchors = model, anchors
-        self.score, self.gamma = model.score, getattr(model, "gamma", None)
-        self.num_entities = model.num_entities
-        self.num_relations = len(model.relation)  # inverses are asked for by their own numbers
-
-    @classmethod
-    def of(cls, leaves: Leaves, batch: Batch) -> "tuple[_Gathered, Tensor]":
-        """That of the distinct anchors of a batch, and the numbers of all of them."""
-        distinct, anchors = batch.anchors.unique(return_inverse=True)
-        rows = leaves.rows(distinct)
-        return cls(leaves.model, leaves.model.with_entity(rows)), anchors
-
-    def rows_of(self, anchors: Tensor) -> Tensor:
-        return nn.functional.embedding(anchors, self._anchors.entity)
-
-    def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        return self._anchors.queries(anchors, relations, side)
-
-    def candidates(self, side: Side) -> Candidates:
-        return self._model.candidates(side)
-
-
-def _of_relations(
-    model: Model, relations: Tensor, side: Side, rows: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Prediction of the model's relations, given the rows of anchors and targets."""
-    numbers = torch.arange(2 * len(relations), dtype=torch.int64, device=relations.device)
-    heads, tails = numbers.chunk(2)
-    if side == "head":
-        heads, tails = tails, heads
-    local = model.with_entity(torch.cat(rows))
-    return losses.relation_prediction(losses.relation_logits(local, heads, tails), relations)

@@ -4,7 +4,8 @@ import copy
 
 import torch
 
-from kgfast.extras.heads import RowWiseAdam, StreamedHead
+from kgfast import RowAdam
+from kgfast.extras.heads import StreamedHead
 
 
 def test_it_answers_as_on_the_cpu():
@@ -38,7 +39,7 @@ def test_it_answers_as_on_the_cpu():
 def test_rows_are_updated():
     head = StreamedHead(500, 8, sparse=True, device="cuda")
     before = head.weight.detach().clone()
-    optimizer = RowWiseAdam(head.parameters(), lr=0.1)
+    optimizer = RowAdam(head.parameters(), lr=0.1)
     hidden, targets = torch.randn(6, 8, device="cuda"), torch.arange(6, device="cuda")
     head.sampled_loss(hidden, targets, 20, seed=0).backward()
     optimizer.step()
