@@ -7,6 +7,8 @@
 `epochs`: ComplEx with cross entropy over all entities, against dense torch, LibKGE's product and
 PyKEEN's LCWA loop; an epoch's time is that of its steps, by the median of those that were made.
 
+`loops`: the trainer against the loop of a user: a public loss, `backward()`, a step of `RowAdam`.
+
 All contenders have the same batch, number of negatives, dimension and threads; they take turns in
 one process, and medians are compared. The plain loop comes as it is, and tuned. Slow contenders
 make fewer steps, but always whole ones: nothing is extrapolated.
@@ -24,7 +26,7 @@ from lib.benchmark import QUICK_SIZES, THREADS, Benchmark, Option, Options
 from lib.columns import RACE
 from lib.measure import PeakMemory, Stopwatch, Timing, in_child
 from lib.peers import Missing, epochs
-from lib.peers.steps import CONTENDERS, Work, loss_difference, rows_at_once
+from lib.peers.steps import CONTENDERS, Loop, Work, loss_difference, rows_at_once
 from lib.results import Row
 from lib.tables import Columns
 
@@ -34,9 +36,11 @@ STEPS = {"kgfast": 10}  # of a turn; peers make one
 SLOW_SECONDS = 10.0
 FB15K237_SIZES = (14_541, 237, 272_115, 0, 0)
 EPOCH_STEPS = 20  # of a turn
+LOOP_STEPS = {False: 5, True: 1}  # of a turn, by whether each triple has negatives of its own
 # Times kgfast's; of negatives and of epochs.
 GOALS = {"plain torch": ">= 30", "pykeen": ">= 10"}
 EPOCH_GOALS = {"pykeen": ">= 3"}
+LOOP_GOAL = ">= 0.95"  # of the trainer's steps
 
 
 def negative_rows(options: Options) -> Iterator[Row]:
@@ -103,6 +107,33 @@ def peak_of(name: str, work: Work, part: int) -> dict[str, Any]:
     return {"bytes": peak.bytes, "method": peak.method, "table_bytes": table}
 
 
+def loop_rows(options: Options) -> Iterator[Row]:
+    """Yield a row for the trainer and for a user's loop, with a pool and with negatives per row."""
+    for per_row in (False, True):
+        sizes = QUICK_SIZES if options.quick else SIZES
+        work = Work(sizes, options.dim, options.batch, options.negatives, per_row)
+        contenders = {"trainer": CONTENDERS["kgfast"](work, work.batch), "loop": Loop(work)}
+        for contender in contenders.values():
+            contender.steps(2)
+        count = 1 if options.quick else LOOP_STEPS[per_row]
+        turns = {name: partial(it.steps, count) for name, it in contenders.items()}
+        timings = Stopwatch("cpu").interleave(turns, options.rounds)
+        for name in contenders:
+            step = timings[name].scaled(1 / count)
+            yield {
+                "benchmark": "loop_speed",
+                "contender": name,
+                "negatives": work.negatives,
+                "shared": not per_row,
+                "entities": work.sizes[0],
+                "dim": work.dim,
+                "batch": work.batch,
+                "seconds": step.as_dict(),
+                "steps_per_s": 1 / step.median,
+                "of_trainers": timings["trainer"].median / timings[name].median,
+            }
+
+
 def epoch_rows(options: Options) -> Iterator[Row]:
     """Yield a row for each rank and contender of 1-vs-all, likewise."""
     sizes = QUICK_SIZES if options.quick else FB15K237_SIZES
@@ -151,6 +182,7 @@ def measure_epochs(work: epochs.Work, rounds: int, steps: int) -> list[dict[str,
     return rows
 
 
+SECTIONS = {"train_speed": "negatives", "epoch_speed": "epochs", "loop_speed": "loops"}
 PEERS = [name for name in CONTENDERS if name != "kgfast"]
 NEGATIVES: Columns = (
     *RACE[:1],
@@ -172,10 +204,18 @@ EPOCHS: Columns = (
     ("an epoch of queries:", "{queries:,}"),
     ("takes:", "{epoch_seconds:time}"),
 )
+LOOPS: Columns = (
+    *RACE[:1],
+    ("negatives:", lambda row: "a pool" if row["shared"] else "per row"),
+    ("a step:", "{seconds[median]:time}"),
+    ("steps/s:", "{steps_per_s:.3g}"),
+    ("of the trainer's:", "{of_trainers:.3f}"),
+    ("goal:", lambda row: LOOP_GOAL if row["contender"] == "loop" else ""),
+)
 BENCHMARK = Benchmark(
     "train_speed",
     __doc__,
-    {"negatives": negative_rows, "epochs": epoch_rows},
+    {"negatives": negative_rows, "epochs": epoch_rows, "loops": loop_rows},
     options={
         "dim": Option("of RotatE", 500, 16),
         "batch": Option("triples of a step", 512, 64),
@@ -192,9 +232,10 @@ BENCHMARK = Benchmark(
             NEGATIVES,
         ),
         "epochs": ("1-vs-all, ComplEx, batch {batch}, {entities:,} entities", EPOCHS),
+        "loops": ("the trainer and a user's loop, RotatE, dim {dim}, batch {batch}", LOOPS),
     },
-    section_of=lambda row: {"train_speed": "negatives"}.get(row["benchmark"], "epochs"),
-    is_right=lambda row: row["loss_difference"] < TOLERANCE,
+    section_of=lambda row: SECTIONS[row["benchmark"]],
+    is_right=lambda row: row.get("loss_difference", 0) < TOLERANCE,
 )
 
 if __name__ == "__main__":

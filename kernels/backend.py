@@ -366,6 +366,7 @@ class Backend(Protocol):
         need: Need,
         rows_only: bool = False,
         within: slice | None = None,
+        besides: Tensor | None = None,
     ) -> Gradients:
         """The gradients of :meth:`scores`, where those of its result are ``grad``.
 
@@ -383,6 +384,8 @@ class Backend(Protocol):
         within : slice, optional
             Give only those of such rows whose ids lie in it, with the bits that they have among
             all.
+        besides : Tensor, optional
+            int64 ``[*]``: more ids whose rows are given; zeros, where the index does not name them.
         """
         ...
 
@@ -416,6 +419,7 @@ class ChunkedBackend(Backend, Protocol):
         need: Need,
         rows_only: bool = False,
         within: slice | None = None,
+        besides: Tensor | None = None,
         into: Into | None = None,
     ) -> Gradients:
         """As of any backend; without an index and crops the gradients go where ``into`` says."""

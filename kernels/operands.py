@@ -268,6 +268,23 @@ class Gradients(NamedTuple):
         table, factor = (None if it is None else it[rows] for it in (self.table, self.factor))
         return Gradients(self.queries, table, factor, self.ids[rows])
 
+    def besides(self, ids: Tensor | None) -> "Gradients":
+        """The gradients with more rows, which are zeros where they are not there yet."""
+        if ids is None or self.ids is None:
+            return self
+        together = torch.cat([self.ids, ids]).unique()
+        if len(together) == len(self.ids):
+            return self
+        places = torch.searchsorted(together, self.ids)
+
+        def spread(rows: Tensor | None) -> Tensor | None:
+            if rows is None:
+                return None
+            zeros = rows.new_zeros(len(together), rows.shape[1])
+            return zeros.index_copy_(0, places, rows)
+
+        return Gradients(self.queries, spread(self.table), spread(self.factor), together)
+
     def spread(self, operands: Operands, need: Need) -> "Gradients":
         """Gradients of rows as gradients of the whole table and factor, zero elsewhere."""
         ids, whole = self.ids, []

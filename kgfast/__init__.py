@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         RotatE,
         TransE,
     )
-    from kgfast.ops import unchecked, use_backend
-    from kgfast.training import load_run
+    from kgfast.ops import RowGradients, cores_for_kernels, unchecked, use_backend
+    from kgfast.training import RowAdagrad, RowAdam, load_run
 
 __version__ = "0.1.0"
 
@@ -54,11 +54,15 @@ __all__ = [
     "Ranks",
     "Reciprocal",
     "RotatE",
+    "RowAdagrad",
+    "RowAdam",
+    "RowGradients",
     "TransE",
     "Triples",
     "TypeConstraints",
     "Vocabulary",
     "compare",
+    "cores_for_kernels",
     "datasets",
     "distributed",
     "info",
@@ -82,8 +86,8 @@ _HOMES = {
         *("CP", "MED", "RESCAL", "RSCF", "BlockScorer", "Candidates", "ComplEx", "ConvE"),
         *("DistMult", "Model", "Reciprocal", "RotatE", "TransE"),
     ),
-    "ops": ("unchecked", "use_backend"),
-    "training": ("load_run",),
+    "ops": ("RowGradients", "cores_for_kernels", "unchecked", "use_backend"),
+    "training": ("RowAdagrad", "RowAdam", "load_run"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

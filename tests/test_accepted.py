@@ -18,8 +18,6 @@ from kgfast import (
 )
 from kgfast.datasets import synthetic
 from kgfast.models import Model
-from kgfast.ops.collected import collected_scores
-from kgfast.ops.run import operands_of
 
 N, R, DIM = 5, 2, 3
 PEOPLE = Vocabulary(["Ann Smith", "Bob", "Cy", "Dee", "Eve"])
@@ -475,15 +473,12 @@ def test_an_index_is_not_of_the_negatives_of_its_table():
         kgfast.topk(negated, heads=0, relations=0, k=1, index=index)
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "bce", "scores", "negatives", "collected"])
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce", "scores", "negatives"])
 def test_gradients_that_come_lazily_negated_count_as_their_numbers(loss):
     queries, table = random(6, 8), random(9, 8)
     weights = random(6)
 
     def gradients(is_lazy):
-        def collect(ids, gradient):
-            given[1].grad = torch.zeros_like(table).index_add_(0, ids, gradient)
-
         given = [it.clone().requires_grad_() for it in (queries, table)]
         if loss == "cross_entropy":
             rows = ops.cross_entropy(*given, None, torch.arange(6), 0.1, "dot")
@@ -494,9 +489,6 @@ def test_gradients_that_come_lazily_negated_count_as_their_numbers(loss):
             rows = ops.adversarial_rows(ops.pairwise_scores(*given, score="dot"), 0.5)
         else:
             rows = ops.indexed_scores(*given, torch.arange(6)[:, None], score="dot").flatten()
-        if loss == "collected":
-            operands = operands_of(*given, "dot")
-            rows = collected_scores(operands, torch.arange(6)[:, None], collect).flatten()
         if is_lazy:
             rows.register_hook(lambda gradient: torch._neg_view(-gradient))
         (rows * weights).sum().backward()

@@ -377,3 +377,17 @@ def test_the_state_of_the_process_is_put_back():
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="it is that run")
 def test_the_kernels_of_triton_interpreted():
     run_interpreted(__file__)
+
+
+def test_kernels_have_the_cores_within_a_block_alone():
+    """A loop of a user leaves torch one thread, as the trainer does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with kgfast.cores_for_kernels(torch.device("cpu")):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        with kgfast.cores_for_kernels(torch.device("cuda")):
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

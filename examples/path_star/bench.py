@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.extras.heads import RowWiseAdam, StreamedHead
+from kgfast import RowAdam
+from kgfast.extras.heads import StreamedHead
 
 from .gpt import GPT
 from .train import CONFIG, Config, loss_of, read_config
@@ -102,7 +103,7 @@ def step(config: Config, count: int, loss: str) -> Iterator[dict[str, Any]]:
     hidden, nodes = _hidden(config, count).requires_grad_(), star.nodes
     targets = nodes[torch.randint(len(nodes), (count,), generator=torch.Generator())]
     if loss != "full":
-        optimizer = RowWiseAdam(head.parameters())
+        optimizer = RowAdam(head.parameters())
         loss_of(head, hidden[:2], targets[:2], config, nodes, 0).backward()
         optimizer.step()
         head.zero_grad()

@@ -17,7 +17,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from kgfast.extras.heads import RowWiseAdam, StreamedHead
+from kgfast import RowAdam
+from kgfast.extras.heads import StreamedHead
 
 from .gpt import GPT, Shape
 from .star import Star
@@ -119,7 +120,7 @@ def loss_of(
 
 def train(model: GPT, star: Star, config: Config) -> Iterator[float]:
     """Train; the loss of each batch."""
-    optimizer = RowWiseAdam(model.parameters(), config.learning_rate)
+    optimizer = RowAdam(model.parameters(), config.learning_rate)
     pool = star.nodes
     for number, (inputs, targets) in enumerate(batches(star, config)):
         optimizer.zero_grad()

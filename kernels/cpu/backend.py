@@ -83,12 +83,14 @@ def backward(
     need: Need,
     rows_only: bool = False,
     within: slice | None = None,
+    besides: Tensor | None = None,
     into: Into | None = None,
 ) -> Gradients:
     """Return the gradients of all pairs, or of those of an index."""
     if index is None:
         return pairwise_backward(operands, grad, need, into)
-    return indexed_backward(operands, grad, index, need, rows_only=rows_only, within=within)
+    given = operands, grad, index, need
+    return indexed_backward(*given, rows_only=rows_only, within=within, besides=besides)
 
 
 def loss_plan(operands: Operands) -> LossPlan:

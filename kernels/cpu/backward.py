@@ -131,6 +131,7 @@ def indexed_backward(
     *,
     rows_only: bool,
     within: slice | None,
+    besides: Tensor | None,
 ) -> Gradients:
     """The gradients of the scores of the pairs that an index names.
 
@@ -140,7 +141,7 @@ def indexed_backward(
     operands = operands.without_bias()
     crops, groups = Crops.of(operands), None
     if need.table or need.factor:
-        groups = _grouped(index, within)
+        groups = _grouped(index, within, besides)
     if groups is None or rows_only:
         gradients = _room(operands, crops, need, None if groups is None else len(groups[0]))
     else:
@@ -162,8 +163,13 @@ def indexed_backward(
     return gradients if groups is None or not rows_only else gradients._replace(ids=groups[0])
 
 
-def _grouped(index: Tensor, within: slice | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Distinct ids, the positions of each in a fixed order, and where those of an id begin."""
+def _grouped(
+    index: Tensor, within: slice | None, besides: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct ids, the positions of each in a fixed order, and where those of an id begin.
+
+    Ids of ``besides`` that the index does not name have no positions.
+    """
     named = index.flatten()
     if within is None:
         ordered, order = named.sort(stable=True)
@@ -172,7 +178,15 @@ def _grouped(index: Tensor, within: slice | None) -> tuple[Tensor, Tensor, Tenso
         ordered, order = named[places].sort(stable=True)
         order = places[order]
     ids, counts = ordered.unique_consecutive(return_counts=True)
-    return ids, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    if besides is not None:
+        if within is not None:
+            besides = besides[(besides >= within.start) & (besides < within.stop)]
+        together = torch.cat([ids, besides]).unique()
+        if len(together) > len(ids):
+            ids = together
+            first = torch.cat([torch.searchsorted(ordered, ids), first[-1:]])
+    return ids, order, first
 
 
 def _zeros(operands: Operands, crops: Crops, need: Need) -> Gradients:

@@ -80,13 +80,16 @@ def backward(
     need: Need,
     rows_only: bool = False,
     within: slice | None = None,
+    besides: Tensor | None = None,
     into: Into | None = None,
 ) -> Gradients:
     """Return the gradients of all pairs, or of those of an index."""
     if index is None:
         return all_gradients(operands, grad, need, into)
     gradients = indexed_gradients(operands, grad, index, need)
-    return gradients.within(within) if rows_only else gradients.spread(operands, need)
+    if not rows_only:
+        return gradients.spread(operands, need)
+    return gradients.besides(besides).within(within)
 
 
 def loss_plan(operands: Operands) -> LossPlan:

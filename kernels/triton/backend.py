@@ -62,9 +62,10 @@ def backward(
     need: Need,
     rows_only: bool = False,
     within: slice | None = None,
+    besides: Tensor | None = None,
 ) -> Gradients:
     """Return gradients in float32 sums, each in its operand's dtype; two runs give equal bits."""
     if index is None:
         return pairwise.all_gradients(operands, grad, need)
     gradients = indexed_gradients(operands, grad, index, need, rows_only=rows_only)
-    return gradients.within(within)
+    return gradients.besides(besides).within(within)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kgfast.graph import as_triples_tensor
 from kgfast.kernels.checks import checks_values
+from kgfast.losses.rows import count_of
 from kgfast.models import RankableModel
 from kgfast.models.base import SIDES, Side
 from kgfast.ops.checks import check_index, safe_ids
@@ -56,11 +57,11 @@ def asked_triples(model: RankableModel, triples: Any, side: Side, table: Tensor)
     """
     side = checked(side)
     if isinstance(triples, tuple) and any(isinstance(part, Tensor) for part in triples):
-        return _of_tensors(model, triples, table)
+        return _of_tensors(model, triples, side, table)
     hrt = as_triples_tensor(
         triples,
         num_entities=model.num_entities,
-        num_relations=model.num_relations,
+        num_relations=count_of(model, side),
         forces_ids=not checks_values(),
     )
     heads, relations, tails = hrt.to(table.device).T
@@ -69,7 +70,9 @@ def asked_triples(model: RankableModel, triples: Any, side: Side, table: Tensor)
     return AskedTriples(tails, relations, heads)
 
 
-def _of_tensors(model: RankableModel, parts: tuple[Any, ...], table: Tensor) -> AskedTriples:
+def _of_tensors(
+    model: RankableModel, parts: tuple[Any, ...], side: Side, table: Tensor
+) -> AskedTriples:
     if len(parts) not in (2, 3):
         raise ValueError(
             "triples must be [B, 3], (anchors, relations) or (anchors, relations, targets); got a "
@@ -79,7 +82,7 @@ def _of_tensors(model: RankableModel, parts: tuple[Any, ...], table: Tensor) -> 
     check_index("anchors", anchors, (None,), table)
     check_index("relations", relations, (len(anchors),), table)
     anchors = safe_ids("anchors", anchors, model.num_entities)
-    relations = safe_ids("relations", relations, model.num_relations)
+    relations = safe_ids("relations", relations, count_of(model, side))
     if targets is not None:
         check_index("targets", targets, (len(anchors),), table)
         targets = safe_ids("targets", targets, model.num_entities)

@@ -71,6 +71,7 @@ def bce(
     smoothing_style: SmoothingStyle = "torch",
     reduction: Reduction = "mean",
     precision: Precision = "float32",
+    sparse: bool = False,
 ) -> Tensor:
     """Binary cross entropy over all entities: 1-vs-all, or KvsAll (Dettmers et al. 2018, eq. 2).
 
@@ -84,7 +85,8 @@ def bce(
         ``candidates`` as :class:`kgfast.Model` has them; ``gamma`` is added to scores if there.
     triples : Triples, Tensor, array, or tuple of Tensor
         int64 ``[B, 3]``; or queries ``(anchors, relations)``, int64 ``[B]`` each: heads and
-        relations for side ``tail``, tails and relations for ``head``.
+        relations for side ``tail``, tails and relations for ``head``. Of a model with inverse
+        relations, tails of these are predicted by their own numbers, too.
     positives : Tensor or pair of Tensor, optional
         int64 ``[B]``, one true entity per query (1-vs-all); or CSR ``(indptr [B + 1],
         indices [nnz])`` with at least one per query, as of :meth:`kgfast.KnownTriples.exclude`
@@ -100,6 +102,10 @@ def bce(
     precision : {"float32", "bf16"}
         ``bf16``: what is multiplied is rounded to bfloat16, of models whose score is ``dot``; see
         :func:`kgfast.ops.bce`.
+    sparse : bool
+        Read the rows of anchors, and of wide relations (:attr:`kgfast.Model.has_wide_relations`),
+        so that their gradients are those of rows. The gradients of anchors are added to that of the
+        candidates, and no second tensor of its size is made. Not under ``torch.compile``.
 
     Returns
     -------
@@ -126,7 +132,7 @@ def bce(
     formula = BCEFormula(
         label_smoothing=label_smoothing, smoothing_style=smoothing_style, precision=precision
     )
-    asked, queries, candidates = queries_and_candidates(model, triples, side)
+    asked, queries, candidates = queries_and_candidates(model, triples, side, sparse=sparse)
     a, c = formula.labels(model.num_entities)
     arguments = {
         **operands_of_all(with_gamma(candidates, model, queries.dtype), "bce"),
@@ -147,8 +153,9 @@ class BCELoss(LossModule, function=bce, formula=BCEFormula):
 
     Examples
     --------
-    >>> BCELoss(label_smoothing=0.1, smoothing_style="conve", reduction="sum")
-    BCELoss(label_smoothing=0.1, smoothing_style='conve', reduction='sum', precision='float32')
+    >>> loss = BCELoss(label_smoothing=0.1, smoothing_style="conve")
+    >>> loss.label_smoothing, loss.smoothing_style, loss.reduction
+    (0.1, 'conve', 'mean')
     """
 
 

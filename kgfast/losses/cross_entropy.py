@@ -48,6 +48,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
     precision: Precision = "float32",
+    sparse: bool = False,
 ) -> Tensor:
     """Softmax cross entropy over all entities, 1-vs-all (Lacroix et al. 2018, eq. 3).
 
@@ -56,7 +57,7 @@ def cross_entropy(
 
     Parameters
     ----------
-    model, triples, side, precision
+    model, triples, side, precision, sparse
         As in :func:`bce`.
     targets : Tensor, optional
         int64 ``[B]``, the true entity of each query. None: the target of each triple.
@@ -85,7 +86,7 @@ def cross_entropy(
     """
     check_reduction(reduction)
     CrossEntropyFormula(label_smoothing=label_smoothing, precision=precision)
-    asked, queries, candidates = queries_and_candidates(model, triples, side)
+    asked, queries, candidates = queries_and_candidates(model, triples, side, sparse=sparse)
     arguments = {
         **operands_of_all(candidates, "cross_entropy"),
         "targets": given_or_own("targets", targets, asked),
@@ -106,5 +107,5 @@ class CrossEntropyLoss(LossModule, function=cross_entropy, formula=CrossEntropyF
     Examples
     --------
     >>> CrossEntropyLoss(label_smoothing=0.1)
-    CrossEntropyLoss(label_smoothing=0.1, reduction='mean', precision='float32')
+    CrossEntropyLoss(label_smoothing=0.1, reduction='mean', precision='float32', sparse=False)
     """

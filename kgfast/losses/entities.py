@@ -6,21 +6,29 @@ import torch
 from torch import Tensor
 
 from kgfast.losses.batches import AskedTriples, asked_triples
+from kgfast.losses.rows import Asked, of_distinct_anchors
 from kgfast.models import RankableModel
-from kgfast.models.base import Candidates, Side, candidates_at, check_model, queries_at
+from kgfast.models.base import Candidates, Side, candidates_at, check_model
 from kgfast.ops.checks import check_index
 
 Positives = Tensor | tuple[Tensor, Tensor]
 
 
 def queries_and_candidates(
-    model: RankableModel, triples: Any, side: Side
+    model: RankableModel, triples: Any, side: Side, *, sparse: bool = False
 ) -> tuple[AskedTriples, Tensor, Candidates]:
-    """Return a checked batch, the queries that a model makes of it, and all its candidates."""
+    """Return a checked batch, the queries that a model makes of it, and all its candidates.
+
+    ``sparse``: as of :func:`kgfast.losses.bce`.
+    """
     check_model(model)
     candidates = candidates_at(model, side, None)
     asked = asked_triples(model, triples, side, candidates.table)
-    return asked, queries_at(model, asked.anchors, asked.relations, side, None), candidates
+    read = Asked(model, asked.anchors, asked.relations, side)
+    if sparse:
+        check_model(model, "with_entity")
+        read, candidates = of_distinct_anchors(read, candidates)
+    return asked, read.queries(), candidates
 
 
 def operands_of_all(candidates: Candidates, loss: str) -> dict[str, Any]:

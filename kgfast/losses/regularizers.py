@@ -5,7 +5,7 @@ of filtered and croppable models (RSCF, MED) those of the model inside.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,17 +17,27 @@ from torch.nn import functional
 from kgfast.graph import as_triples_tensor
 from kgfast.losses.batches import checked
 from kgfast.losses.formula import Reduction, check_reduction
+from kgfast.losses.rows import count_of
 from kgfast.models import CP, RESCAL, ComplEx, DistMult, Model
 from kgfast.models.base import Side, distinct_relations
 from kgfast.models.complex_rows import split
 from kgfast.models.wrapper import unwrapped
-from kgfast.ops.checks import check_bounded
+from kgfast.ops.checks import check_bounded, check_index, safe_ids
+from kgfast.ops.row_gradients import read_rows
 
 _OF_FACTORS = (DistMult, ComplEx, CP)  # scores that are sums of products of three numbers
 _OF_PRODUCTS = (*_OF_FACTORS, RESCAL)  # bilinear ones
 
 
-def n3(model: Model, triples: Any, *, side: Side = "tail", reduction: Reduction = "mean") -> Tensor:
+def n3(
+    model: Model,
+    triples: Any,
+    *,
+    side: Side = "tail",
+    weighted: bool = True,
+    reduction: Reduction = "mean",
+    sparse: bool = False,
+) -> Tensor:
     """The nuclear 3-norm of triples: ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
 
     Lacroix et al. 2018 (arXiv 1806.07297), eq. 4, with the factors of eq. 9: moduli of complex
@@ -38,11 +48,16 @@ def n3(model: Model, triples: Any, *, side: Side = "tail", reduction: Reduction 
     ----------
     model : DistMult, ComplEx or CP
         Or a :class:`kgfast.Reciprocal` (or RSCF, MED) around one.
-    triples : Triples, Tensor or array
-        int64 ``[B, 3]``.
+    triples : Triples, Tensor or array; or pair of Tensor
+        int64 ``[B, 3]``; or the anchors and relations ``[B]`` of queries with many answers, whose
+        rows are not penalised.
     side : {"head", "tail"}
         What is predicted: of a Reciprocal, which of its relations takes part.
+    weighted : bool
+        Whether a row counts as often as triples use it; else once, shared out among its uses.
     reduction : {"mean", "sum", "none"}
+    sparse : bool
+        Give the entity table a gradient of rows (:class:`kgfast.RowGradients`).
 
     Returns
     -------
@@ -60,19 +75,29 @@ def n3(model: Model, triples: Any, *, side: Side = "tail", reduction: Reduction 
     >>> n3(model, [(0, 0, 1)])
     tensor(36.)
     """
-    return _reduced(n3_of(_uses(model, triples, side)), reduction)
+    uses = _uses(model, triples, side, weighted=weighted, sparse=sparse)
+    return _reduced(_n3(uses), reduction)
 
 
-def l2(model: Model, triples: Any, *, side: Side = "tail", reduction: Reduction = "mean") -> Tensor:
+def l2(
+    model: Model,
+    triples: Any,
+    *,
+    side: Side = "tail",
+    weighted: bool = True,
+    reduction: Reduction = "mean",
+    sparse: bool = False,
+) -> Tensor:
     """Squared lengths of triples: ``|h|^2 + |r|^2 + |t|^2``.
 
-    A row counts as often as triples use it: weighted by frequency, as LibKGE calls it.
+    Unless ``weighted`` is False, a row counts as often as triples use it: weighted by frequency, as
+    LibKGE calls it.
 
     Parameters
     ----------
     model : Model
         Any of kgfast's.
-    triples, side, reduction
+    triples, side, weighted, reduction, sparse
         As of :func:`n3`.
 
     Returns
@@ -91,7 +116,8 @@ def l2(model: Model, triples: Any, *, side: Side = "tail", reduction: Reduction 
     >>> l2(model, [(0, 0, 1)])
     tensor(14.)
     """
-    return _reduced(l2_of(_uses(model, triples, side)), reduction)
+    uses = _uses(model, triples, side, weighted=weighted, sparse=sparse)
+    return _reduced(_l2(uses), reduction)
 
 
 def dura(
@@ -101,6 +127,7 @@ def dura(
     side: Side = "tail",
     product_weight: float = 1.0,
     reduction: Reduction = "mean",
+    sparse: bool = False,
 ) -> Tensor:
     """The duality-induced regularizer: ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
 
@@ -112,8 +139,8 @@ def dura(
     ----------
     model : DistMult, ComplEx, CP or RESCAL
         Or a :class:`kgfast.Reciprocal` around one.
-    triples, side, reduction
-        As of :func:`n3`.
+    triples, side, reduction, sparse
+        As of :func:`n3`; not of queries without targets.
     product_weight : float
         ``w``, at least 0.
 
@@ -134,7 +161,10 @@ def dura(
     tensor(50.)
     """
     check_bounded("product_weight", product_weight, 0)
-    return _reduced(dura_of(_uses(model, triples, side), product_weight), reduction)
+    uses = _uses(model, triples, side, weighted=True, sparse=sparse)
+    if uses.targets is None:
+        raise ValueError("dura takes triples [B, 3]: it penalises targets as queries")
+    return _reduced(_dura(uses, product_weight), reduction)
 
 
 @dataclass(frozen=True)
@@ -210,18 +240,18 @@ class Uses:
         return torch.stack(shared).sum(0)
 
 
-def n3_of(uses: Uses) -> Tensor:
+def _n3(uses: Uses) -> Tensor:
     """:func:`n3` of each use, ``[B]``."""
     _check_fits("n3", uses.model, _OF_FACTORS)
     return uses.of_factors(partial(_cubes, uses.model))
 
 
-def l2_of(uses: Uses) -> Tensor:
+def _l2(uses: Uses) -> Tensor:
     """:func:`l2` of each use, ``[B]``."""
     return uses.of_factors(_squares)
 
 
-def dura_of(uses: Uses, product_weight: float = 1.0) -> Tensor:
+def _dura(uses: Uses, product_weight: float) -> Tensor:
     """:func:`dura` of each use, ``[B]``."""
     _check_fits("dura", uses.model, _OF_PRODUCTS)
     anchors, targets = uses.entities()
@@ -230,14 +260,40 @@ def dura_of(uses: Uses, product_weight: float = 1.0) -> Tensor:
     return _squares(anchors) + _squares(targets) + product_weight * products
 
 
-def _uses(model: Model, triples: Any, side: Side) -> Uses:
-    hrt = as_triples_tensor(
-        triples, num_entities=model.num_entities, num_relations=model.num_relations
-    )
-    heads, relations, tails = hrt.to(model.entity.device).T
-    anchors, targets = (heads, tails) if checked(side) == "tail" else (tails, heads)
-    rows = [functional.embedding(ids, model.entity) for ids in (anchors, targets)]
-    return Uses.of(model, side, rows[0], relations, rows[1])
+def _uses(model: Model, triples: Any, side: Side, *, weighted: bool, sparse: bool) -> Uses:
+    """Check ids, and read the rows of entities that they name."""
+    if isinstance(triples, tuple) and len(triples) == 2 and isinstance(triples[0], Tensor):
+        anchors, relations = triples
+        check_index("anchors", anchors, (None,), model.entity)
+        check_index("relations", relations, (len(anchors),), model.entity)
+        relations = safe_ids("relations", relations, count_of(model, side))
+        ids = [safe_ids("anchors", anchors, model.num_entities)]
+    else:
+        hrt = as_triples_tensor(
+            triples, num_entities=model.num_entities, num_relations=count_of(model, side)
+        )
+        heads, relations, tails = hrt.to(model.entity.device).T
+        ids = [heads, tails] if side == "tail" else [tails, heads]
+    if sparse:
+        _, *rows = read_rows(model.entity, *ids)
+    else:
+        rows = [functional.embedding(it, model.entity) for it in ids]
+    targets = rows[1] if len(rows) > 1 else None
+    uses = Uses.of(model, checked(side), rows[0], relations, targets)
+    return uses if weighted else replace(uses, shares=_shares(ids, uses.relations))
+
+
+def _shares(entities: list[Tensor], relations: Tensor) -> list[Tensor]:
+    """What each anchor, relation and target counts for, where ids count once among all."""
+    of_anchors, *of_targets = _once(entities)
+    return [of_anchors, *_once([relations]), *of_targets]
+
+
+def _once(ids: list[Tensor]) -> list[Tensor]:
+    """For each of the ids ``[B]``, one over how often it stands in all of them."""
+    _, places, counts = torch.cat(ids).unique(return_inverse=True, return_counts=True)
+    shares = counts.float().reciprocal().index_select(0, places)
+    return list(shares.split([len(it) for it in ids]))
 
 
 def _check_fits(name: str, model: Model, fitting: Sequence[type[Model]]) -> None:

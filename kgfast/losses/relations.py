@@ -7,9 +7,11 @@ from torch.utils.checkpoint import checkpoint
 
 from kgfast import ops
 from kgfast.losses.formula import Reduction, check_reduction
+from kgfast.losses.sampled import distinct_ids
 from kgfast.models import MED, ConvE, Model, Reciprocal
 from kgfast.models.base import candidates_at
 from kgfast.ops.checks import check_index, check_tensor, safe_ids
+from kgfast.ops.row_gradients import read_rows
 
 _NUMBERS = 1 << 22  # of queries that are held at once: 16 MiB
 
@@ -64,7 +66,7 @@ def relation_prediction(
     return functional.cross_entropy(logits, relations, reduction=reduction)
 
 
-def relation_logits(model: Model, heads: Tensor, tails: Tensor) -> Tensor:
+def relation_logits(model: Model, heads: Tensor, tails: Tensor, *, sparse: bool = False) -> Tensor:
     """The scores of every relation between heads and tails, with gradients.
 
     Parameters
@@ -74,6 +76,8 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor) -> Tensor:
         in the order of its relation table; of croppable embeddings (MED) the widest score.
     heads, tails : Tensor
         int64 ``[B]``.
+    sparse : bool
+        Give the entity table a gradient of rows (:class:`kgfast.RowGradients`).
 
     Returns
     -------
@@ -104,6 +108,9 @@ def relation_logits(model: Model, heads: Tensor, tails: Tensor) -> Tensor:
         safe_ids(name, ids, model.num_entities)
         for name, ids in (("heads", heads), ("tails", tails))
     )
+    if sparse:
+        distinct, (heads, tails) = distinct_ids(heads, tails)
+        model = model.with_entity(read_rows(model.entity, distinct)[1])
     if model.scores_relations:
         queries = model.queries(heads, tails, "relation")
         return ops.pairwise_scores(queries, model.candidates("relation").table, model.score)

@@ -15,6 +15,7 @@ from kgfast.kernels.operands import Operands, Prepared
 from kgfast.kernels.scores import get_score
 from kgfast.losses.batches import asked_triples, checked
 from kgfast.losses.formula import NegativesFormula, NegativeTerms, check_taking_part
+from kgfast.losses.rows import Asked, of_wide_relations
 from kgfast.models import RankableModel
 from kgfast.models.base import (
     Candidates,
@@ -24,11 +25,11 @@ from kgfast.models.base import (
     check_model,
     is_nested,
     operator_width,
-    queries_at,
 )
 from kgfast.ops.checks import check_device, check_tensor, safe_ids
 from kgfast.ops.finite import check_rows
 from kgfast.ops.negatives import ListRows, fuses_negatives, list_rows, pool_rows
+from kgfast.ops.row_gradients import read_rows
 
 Scores = tuple[Tensor, Tensor]
 
@@ -51,7 +52,9 @@ def sampled_scores(
         distinct one.
     triples : Triples, Tensor, array, or tuple of Tensor
         int64 ``[B, 3]``; or ``(anchors, relations, targets)``, int64 ``[B]`` each: for side
-        ``tail`` heads, relations and tails, for ``head`` tails, relations and heads.
+        ``tail`` heads, relations and tails, for ``head`` tails, relations and heads. Of a model
+        with inverse relations, tails of these are predicted by their own numbers, too
+        (:attr:`kgfast.Model.has_inverses`).
     negatives : Tensor
         int64 ``[B, K]``, entities for each triple; or ``[K]``, a pool for all of them.
     side : {"head", "tail"}
@@ -60,7 +63,9 @@ def sampled_scores(
         Crop widths of the model. Results get a leading axis; all come from one pass, but for
         models whose operands depend on the crop.
     sparse : bool
-        Give the table row-sparse gradients, as :func:`kgfast.ops.indexed_scores`.
+        Give the entity table a gradient of rows (:class:`kgfast.RowGradients`): of the rows that
+        anchors, targets and negatives name. A relation table of wide rows gets one, too
+        (:attr:`kgfast.Model.has_wide_relations`). Not under ``torch.compile``.
 
     Returns
     -------
@@ -81,7 +86,7 @@ def sampled_scores(
     >>> positive.tolist(), negative.tolist()
     ([2.0], [[-2.0, 1.0]])
     """
-    return scores_of(*_read(model, triples, negatives, side, dims, sparse=sparse))
+    return _scores_of(_read(model, triples, negatives, side, dims, sparse=sparse))
 
 
 def sampled_negatives(
@@ -110,8 +115,47 @@ def sampled_negatives(
     ValueError, TypeError
         As :func:`sampled_scores`, and for a mask that does not fit.
     """
-    read = _read(model, triples, negatives, side, None, sparse=sparse, mask=loss.mask)
-    return negatives_of_sample(*read, loss)
+    sample = _read(model, triples, negatives, side, None, sparse=sparse, mask=loss.mask)
+    return _negatives_of(sample, loss)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Triples and the negatives that replace one side of them; ids that were checked.
+
+    Attributes
+    ----------
+    asked : Asked
+        What the queries are made of.
+    model : Model
+        Has the candidates: targets and negatives are their ids.
+    targets, negatives : Tensor
+        int64 ``[B]``; and ``[B, K]``, or ``[K]``, a pool.
+    side : {"head", "tail"}
+    dims : sequence of int, optional
+        Crop widths of the model.
+    table : Tensor, optional
+        Read in place of the candidates' by lists of negatives: has a row-sparse gradient.
+    besides : Tensor, optional
+        More rows that this gradient holds.
+    rows : pair of Tensor, optional
+        Of the targets ``[B, G]`` and of the pool ``[K, G]``, where they were read before.
+    """
+
+    asked: Asked
+    model: Any
+    targets: Tensor
+    negatives: Tensor
+    side: Side
+    dims: Sequence[int] | None = None
+    table: Tensor | None = None
+    besides: Tensor | None = None
+    rows: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether all queries share their negatives."""
+        return self.negatives.ndim == 1
 
 
 def _read(
@@ -123,8 +167,8 @@ def _read(
     *,
     sparse: bool,
     mask: Tensor | None = None,
-) -> "tuple[Any, Any, Sample, TableReader]":
-    """The arguments of :func:`scores_of`, checked."""
+) -> _Sample:
+    """Check what a loss is given, and read the rows that are read before scores are made."""
     check_model(model)
     has_table = isinstance(getattr(model, "entity", None), Tensor)
     table = model.entity if has_table else candidates_at(model, checked(side), None).table
@@ -132,143 +176,89 @@ def _read(
     check_negatives(negatives, len(targets), table)
     if mask is not None:
         check_taking_part(mask, negatives, (len(targets), negatives.shape[-1]))
-    reader = TableReader(sparse)
-    is_read = is_nested(model) and not get_score(model.score).is_rscf
-    if is_read and not (sparse and has_table and _are_columns(model, side)):
-        if negatives.ndim == 1:
-            negatives = safe_ids("negatives", negatives, len(table))
-        sample = Sample(anchors, relations, targets, negatives, side, dims)
-        return model, model, sample, reader
+    are_rows = is_nested(model) and not get_score(model.score).is_rscf
+    asked = Asked(model, anchors, relations, side)
+    sample = _Sample(asked, model, targets, negatives, side, dims)
+    if sparse:
+        return _read_sparse(sample, table if has_table else None)
+    if are_rows:
+        return _with_safe_pool(sample, table)
     check_model(model, "with_entity")  # candidates are made of rows: each distinct one once
     negatives = safe_ids("negatives", negatives.flatten(), len(table)).view(negatives.shape)
     distinct, (anchors, targets, negatives) = distinct_ids(anchors, targets, negatives)
-    model = model.with_entity(reader.rows(table, distinct))
+    model = model.with_entity(_embedded(table, distinct))
     own, anchors = anchors.unique(return_inverse=True)
-    anchor_model = model.with_entity(_embedded(model.entity, own))
-    sample = Sample(anchors, relations, targets, negatives, side, dims)
-    return anchor_model, model, sample, TableReader()
+    asked = Asked(model.with_entity(_embedded(model.entity, own)), anchors, relations, side)
+    return _Sample(asked, model, targets, negatives, side, dims)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Triples and the negatives that replace one side of them; ids that were checked.
+def _with_safe_pool(sample: _Sample, table: Tensor) -> _Sample:
+    """Check the ids of a pool; those of lists are checked where they are scored."""
+    if not sample.is_pool:
+        return sample
+    return replace(sample, negatives=safe_ids("negatives", sample.negatives, len(table)))
 
-    Attributes
-    ----------
-    anchors, relations, targets : Tensor
-        int64 ``[B]``: for side ``tail`` heads, relations and tails.
-    negatives : Tensor
-        int64 ``[B, K]``, or ``[K]``, a pool.
-    side : {"head", "tail"}
-    dims : sequence of int, optional
-        Crop widths of the model.
+
+def scored_table(model: Any, side: Side, dims: Sequence[int] | None) -> Tensor | None:
+    """Return the table whose rows are scored as they are, all crops at once; None if there is none.
+
+    Of a model with ``with_entity``, candidates that are computed are made of few rows instead.
     """
-
-    anchors: Tensor
-    relations: Tensor
-    targets: Tensor
-    negatives: Tensor
-    side: Side
-    dims: Sequence[int] | None = None
-
-
-class TableReader:
-    """How the rows of a table are read, and where their gradients go: to the table.
-
-    Parameters
-    ----------
-    sparse : bool
-        Whether the table's gradient is row-sparse.
-
-    Attributes
-    ----------
-    fuses : bool
-        Whether a backend may reduce scores of negatives where they arise.
-    """
-
-    fuses: bool = True
-
-    def __init__(self, sparse: bool = False) -> None:
-        self.sparse = sparse
-
-    def rows(self, table: Tensor, ids: Tensor) -> Tensor:
-        """Rows of a table, ``[len(ids), G]``."""
-        return _embedded(table, ids, self.sparse)
-
-    def scores(
-        self,
-        queries: Tensor,
-        candidates: Candidates,
-        index: Tensor,
-        score: str,
-        widths: list[int] | None,
-    ) -> Tensor:
-        """Scores of each query with the candidates that its row of the index names."""
-        operands = candidates.operands()
-        table = operands.pop("candidates")
-        return ops.indexed_scores(
-            queries, table, index, score, dims=widths, sparse=self.sparse, **operands
-        )
-
-    def pool_scores(
-        self, queries: Tensor, pool: Candidates, score: str, widths: list[int] | None
-    ) -> Tensor:
-        """Scores of each query with each candidate of a pool."""
-        return ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
-
-    def list_rows(
-        self,
-        queries: Tensor,
-        candidates: Candidates,
-        sample: Sample,
-        score: str,
-        loss: NegativeLoss,
-    ) -> ListRows:
-        """What negatives of each query add to a loss: :func:`kgfast.ops.negatives.list_rows`."""
-        operands = operands_of(queries, candidates, score)
-        ids = sample.targets, sample.negatives
-        return list_rows(operands, *ids, loss, sparse=self.sparse)
-
-    def targets(self, candidates: Candidates, ids: Tensor) -> tuple[Candidates, Tensor]:
-        """What the targets ``[B]`` are scored among, and their index ``[B, 1]`` in that."""
-        return candidates, ids[:, None]
-
-    def some(self, candidates: Candidates, ids: Tensor) -> Candidates:
-        """Some of the candidates, as candidates of their own."""
-        bias, factor = candidates.bias, candidates.factor
-        if bias is not None and len(bias) > 1:
-            bias = _embedded(bias[:, None], ids)[:, 0]
-        factor = None if factor is None else _embedded(factor, ids)
-        return Candidates(self.rows(candidates.table, ids), bias, factor)
+    if get_score(model.score).is_rscf:
+        return None
+    if dims is not None and widths_of_one_pass(model, dims) is None:
+        return None
+    table = candidates_at(model, side, None).table
+    is_given = table.is_leaf or table is getattr(model, "entity", None)
+    return table if is_given or not hasattr(model, "with_entity") else None
 
 
-def _embedded(table: Tensor, ids: Tensor, sparse: bool = False) -> Tensor:
+def _read_sparse(sample: _Sample, entity: Tensor | None) -> _Sample:
+    """Read rows such that all their gradients come back as one."""
+    model, asked = sample.model, of_wide_relations(sample.asked)
+    candidates = scored_table(model, sample.side, sample.dims)
+    if candidates is None:
+        return _read_distinct(replace(sample, asked=asked), entity)
+    sample = _with_safe_pool(sample, candidates)
+    shares = candidates is entity and hasattr(model, "with_entity")
+    read = [sample.asked.anchors] if shares else []
+    if sample.is_pool:
+        _, *rows = read_rows(candidates, *read, sample.targets, sample.negatives)
+        sample = replace(sample, rows=(rows[-2], rows[-1]))
+    else:
+        table, *rows = read_rows(candidates, *read)
+        sample = replace(sample, table=table, besides=read[0] if shares else None)
+    return replace(sample, asked=asked.of_rows(rows[0]) if shares else asked)
+
+
+def _read_distinct(sample: _Sample, entity: Tensor | None) -> _Sample:
+    """Read the rows that candidates are made of, each once, and those of the anchors."""
+    check_model(sample.model, "with_entity")
+    assert entity is not None
+    negatives = safe_ids("negatives", sample.negatives.flatten(), len(entity))
+    distinct, (targets, negatives) = distinct_ids(sample.targets, negatives)
+    _, rows, anchors = read_rows(entity, distinct, sample.asked.anchors)
+    return replace(
+        sample,
+        asked=sample.asked.of_rows(anchors),
+        model=sample.model.with_entity(rows),
+        targets=targets,
+        negatives=negatives.view(sample.negatives.shape),
+    )
+
+
+def _embedded(table: Tensor, ids: Tensor) -> Tensor:
     """Rows of a table; unlike that of index_select, its gradient has a fixed order on a GPU."""
-    return torch.nn.functional.embedding(ids, table, sparse=sparse)
+    return torch.nn.functional.embedding(ids, table)
 
 
-def _of_one_gather(
-    candidates: Candidates, sample: Sample, reader: TableReader
-) -> tuple[Candidates, Sample, TableReader]:
-    """Gather the targets and the pool, where the table's gradient is row-sparse.
-
-    The gradient is then one sparse tensor: torch does not add two of float16.
-    """
-    if not reader.sparse:
-        return candidates, sample, reader
-    ids = torch.cat([sample.targets, sample.negatives])
-    places = torch.arange(len(ids), dtype=torch.int64, device=ids.device)
-    targets, negatives = places.split([len(sample.targets), len(sample.negatives)])
-    own = replace(sample, targets=targets, negatives=negatives)
-    return reader.some(candidates, ids), own, TableReader()
-
-
-def _are_columns(model: Any, side: Side) -> bool:
-    """Return whether candidates are columns of the entity table: those take no sparse gradient."""
-    table, entity = candidates_at(model, side, None).table, model.entity
-    memory = table.untyped_storage().data_ptr()
-    is_narrower = hasattr(model, "with_entity") and table.shape[1] < entity.shape[1]
-    return is_narrower and memory == entity.untyped_storage().data_ptr()
+def _some(candidates: Candidates, ids: Tensor, rows: Tensor | None = None) -> Candidates:
+    """Some of the candidates, as candidates of their own."""
+    bias, factor = candidates.bias, candidates.factor
+    if bias is not None and len(bias) > 1:
+        bias = _embedded(bias[:, None], ids)[:, 0]
+    factor = None if factor is None else _embedded(factor, ids)
+    return Candidates(_embedded(candidates.table, ids) if rows is None else rows, bias, factor)
 
 
 def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
@@ -285,25 +275,15 @@ def distinct_ids(*ids: Tensor) -> tuple[Tensor, list[Tensor]]:
     return distinct, [place.view(part.shape) for place, part in zip(parts, ids, strict=True)]
 
 
-def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: TableReader) -> Scores:
-    """The scores of a sample, gamma included, as :func:`sampled_scores` returns them.
-
-    Parameters
-    ----------
-    anchor_model : Model
-        Makes the queries; anchors are rows of its table.
-    model : Model
-        The same model on the table that targets and negatives are rows of.
-    sample : Sample
-    reader : TableReader
-    """
-    side, dims = sample.side, sample.dims
+def _scores_of(sample: _Sample) -> Scores:
+    """The scores of a sample, gamma included, as :func:`sampled_scores` returns them."""
+    side, dims, model = sample.side, sample.dims, sample.model
 
     def at(crop: int | None, widths: list[int] | None, candidates: Candidates) -> Scores:
-        queries = queries_at(anchor_model, sample.anchors, sample.relations, side, crop)
+        queries = sample.asked.queries(crop)
         candidates = with_gamma(candidates, model, queries.dtype)
-        score = _pool_scores if sample.negatives.ndim == 1 else _row_scores
-        return score(queries, candidates, sample, model.score, widths, reader)
+        score = _pool_scores if sample.is_pool else _row_scores
+        return score(queries, candidates, sample, widths)
 
     if dims is None:
         return at(None, None, candidates_at(model, side, None))
@@ -321,20 +301,15 @@ def scores_of(anchor_model: Any, model: Any, sample: Sample, reader: TableReader
     )
 
 
-def negatives_of_sample(
-    anchor_model: Any, model: Any, sample: Sample, reader: TableReader, loss: NegativesFormula
-) -> NegativeTerms:
-    """What the negatives of a sample without crops add to a loss; see :func:`scores_of`."""
-    queries = queries_at(anchor_model, sample.anchors, sample.relations, sample.side, None)
+def _negatives_of(sample: _Sample, loss: NegativesFormula) -> NegativeTerms:
+    """What the negatives of a sample without crops add to a loss."""
+    queries, model, kernel = sample.asked.queries(None), sample.model, loss.fused()
     candidates = with_gamma(candidates_at(model, sample.side, None), model, queries.dtype)
-    is_pool, kernel = sample.negatives.ndim == 1, loss.fused()
-    fuses = reader.fuses and fuses_negatives(queries, candidates.bias, sample.negatives)
-    if kernel is None or not fuses:
-        score = _pool_scores if is_pool else _row_scores
-        scores = score(queries, candidates, sample, model.score, None, reader)
-        return loss.terms(*scores)
-    fused = _pool_negatives if is_pool else _row_negatives
-    positive, rows, masses = fused(queries, candidates, sample, model.score, kernel, reader)
+    if kernel is None or not fuses_negatives(queries, candidates.bias, sample.negatives):
+        score = _pool_scores if sample.is_pool else _row_scores
+        return loss.terms(*score(queries, candidates, sample, None))
+    fused = _pool_negatives if sample.is_pool else _row_negatives
+    positive, rows, masses = fused(queries, candidates, sample, kernel)
     count: Tensor | int = len(queries) * sample.negatives.shape[-1]
     if loss.mask is not None and loss.mean_over != "rows":
         count = masses.sum()
@@ -342,71 +317,74 @@ def negatives_of_sample(
 
 
 def _row_negatives(
-    queries: Tensor,
-    candidates: Candidates,
-    sample: Sample,
-    score: str,
-    loss: NegativeLoss,
-    reader: TableReader,
+    queries: Tensor, candidates: Candidates, sample: _Sample, loss: NegativeLoss
 ) -> ListRows:
-    return reader.list_rows(queries, candidates, sample, score, loss)
+    if sample.table is not None:
+        candidates = replace(candidates, table=sample.table)
+    operands = _operands_of(queries, candidates, sample.model.score)
+    ids = sample.targets, sample.negatives
+    return list_rows(operands, *ids, loss, sparse=sample.table is not None)
 
 
 def _pool_negatives(
-    queries: Tensor,
-    candidates: Candidates,
-    sample: Sample,
-    score: str,
-    loss: NegativeLoss,
-    reader: TableReader,
+    queries: Tensor, candidates: Candidates, sample: _Sample, loss: NegativeLoss
 ) -> ListRows:
     """As :func:`_pool_scores`, of the pool what it adds to the loss."""
-    gathered, places, reader = _of_one_gather(candidates, sample, reader)
-    own, index = reader.targets(gathered, places.targets)
-    with _named_by_id("table", candidates, sample.targets):
-        positive = reader.scores(queries, own, index, score, None).squeeze(-1)
-    pool = reader.some(gathered, places.negatives)
+    positive, pool = _read_pool(queries, candidates, sample, None)
     with _named_by_id("candidates", candidates, sample.negatives):
-        return positive, *pool_rows(operands_of(queries, pool, score), positive, loss)
+        operands = _operands_of(queries, pool, sample.model.score)
+        return positive.squeeze(-1), *pool_rows(operands, positive.squeeze(-1), loss)
 
 
-def operands_of(queries: Tensor, candidates: Candidates, score: str) -> Operands:
+def _operands_of(queries: Tensor, candidates: Candidates, score: str) -> Operands:
     """Operands without crops."""
     table, bias, factor = candidates.table, candidates.bias, candidates.factor
     return Operands(queries, Prepared(table, get_score(score), bias, factor))
 
 
 def _row_scores(
-    queries: Tensor,
-    candidates: Candidates,
-    sample: Sample,
-    score: str,
-    widths: list[int] | None,
-    reader: TableReader,
+    queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
 ) -> Scores:
     """Target and negatives of a row in one list: one pass, and one gradient of the table."""
     index = torch.cat([sample.targets[:, None], sample.negatives], 1)
-    scores = reader.scores(queries, candidates, index, score, widths)
+    options: dict[str, Any] = {"bias": candidates.bias, "factor": candidates.factor, "dims": widths}
+    table = candidates.table
+    if sample.table is not None:
+        table = sample.table
+        options |= {"sparse": True, "besides": sample.besides}
+    scores = ops.indexed_scores(queries, table, index, sample.model.score, **options)
     positive, negative = scores.split([1, sample.negatives.shape[1]], -1)
     return positive.squeeze(-1), negative
 
 
 def _pool_scores(
-    queries: Tensor,
-    candidates: Candidates,
-    sample: Sample,
-    score: str,
-    widths: list[int] | None,
-    reader: TableReader,
+    queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
 ) -> Scores:
     """Each target with its own query, and the pool with all of them."""
-    gathered, places, reader = _of_one_gather(candidates, sample, reader)
-    own, index = reader.targets(gathered, places.targets)
-    with _named_by_id("table", candidates, sample.targets):
-        positive = reader.scores(queries, own, index, score, widths).squeeze(-1)
-    pool = reader.some(gathered, places.negatives)
+    positive, pool = _read_pool(queries, candidates, sample, widths)
     with _named_by_id("candidates", candidates, sample.negatives):
-        return positive, reader.pool_scores(queries, pool, score, widths)
+        score = sample.model.score
+        negative = ops.pairwise_scores(queries, score=score, dims=widths, **pool.operands())
+    return positive.squeeze(-1), negative
+
+
+def _read_pool(
+    queries: Tensor, candidates: Candidates, sample: _Sample, widths: list[int] | None
+) -> tuple[Tensor, Candidates]:
+    """The scores ``[..., B, 1]`` of the targets, and the pool as candidates of its own."""
+    own, index = candidates, sample.targets[:, None]
+    of_targets, of_pool = sample.rows or (None, None)
+    if of_targets is not None:
+        own = _some(candidates, sample.targets, of_targets)
+        count = len(sample.targets)
+        index = torch.arange(count, dtype=torch.int64, device=index.device)[:, None]
+    operands = own.operands()
+    table = operands.pop("candidates")
+    with _named_by_id("table", candidates, sample.targets):
+        scores = ops.indexed_scores(
+            queries, table, index, sample.model.score, dims=widths, **operands
+        )
+    return scores, _some(candidates, sample.negatives, of_pool)
 
 
 @contextmanager

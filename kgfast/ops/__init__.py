@@ -20,6 +20,7 @@ from kgfast.ops.dispatch import BACKENDS, backend_for, cores_for_kernels, use_ba
 from kgfast.ops.losses import bce, cross_entropy
 from kgfast.ops.rank import rank_counts
 from kgfast.ops.row_adam import row_adam, serves_row_adam
+from kgfast.ops.row_gradients import RowGradients
 from kgfast.ops.scores import indexed_scores, pairwise_scores
 from kgfast.ops.topk import topk
 from kgfast.ops.totals import bce_total, cross_entropy_total
@@ -28,6 +29,7 @@ from kgfast.ops.unchecked import unchecked
 __all__ = [
     "BACKENDS",
     "TABLE_DTYPES",
+    "RowGradients",
     "adagrad",
     "adversarial_rows",
     "backend_for",

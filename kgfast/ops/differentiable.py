@@ -110,6 +110,27 @@ def zero_gradients(tensors: Sequence[Tensor | None], need: Sequence[bool]) -> li
     ]
 
 
+def or_empty(gradient: Tensor | None, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a gradient, or nothing in its place: an operator cannot return None."""
+    return like.new_empty(0, dtype=dtype) if gradient is None else gradient
+
+
+def fake_row_gradients(
+    tensors: Sequence[Tensor | None], need: Sequence[bool], *, sparse: bool
+) -> tuple[Tensor, ...]:
+    """Stand for the gradients of queries, table, bias and factor, and for the ids of rows.
+
+    ``sparse``: the table's gradient has as many rows as there are ids, which nobody knows.
+    """
+    queries, table, bias, factor = zero_gradients(tensors, need)
+    count: int | torch.SymInt = 0
+    if sparse and need[1] and tensors[1] is not None:
+        count = torch.library.get_ctx().new_dynamic_size()
+        table = tensors[1].new_empty(count, tensors[1].shape[1])
+    ids = torch.empty(count, dtype=torch.int64, device=queries.device)
+    return queries, table, bias, factor, ids
+
+
 def bias_gradient(per_candidate: Tensor, bias: Tensor) -> Tensor:
     """The gradient ``[N]`` in the shape (``[N]`` or ``[1]``) and the dtype of the bias."""
     total = per_candidate if bias.shape == per_candidate.shape else per_candidate.sum(0, True)

@@ -38,6 +38,7 @@ _WITHOUT = {
 }
 
 _forced_backend: ContextVar[str | None] = ContextVar("kgfast_backend", default=None)
+_others: dict[str, Backend] = {}  # that serve, or served, and are no modules
 _warned: set[str] = set()
 
 
@@ -62,6 +63,20 @@ def use_backend(name: str) -> Iterator[None]:
     'reference'
     """
     token = _forced_backend.set(_checked_backend(name, "use_backend"))
+    try:
+        yield
+    finally:
+        _forced_backend.reset(token)
+
+
+@contextmanager
+def serving(backend: Backend) -> Iterator[None]:
+    """Let a backend that is no module of kgfast serve everything inside a ``with`` block.
+
+    Backwards of what was computed inside run on it, until another of its name serves.
+    """
+    _others[backend.name] = backend
+    token = _forced_backend.set(backend.name)
     try:
         yield
     finally:
@@ -143,6 +158,8 @@ def _checked_backend(name: str, source: str) -> str:
 
 
 def _check_forced(name: str, device: torch.device) -> None:
+    if name in _others:
+        return
     if name == "cpu" and device.type not in ("cpu", *COPIED):
         raise ValueError(f"backend 'cpu' cannot serve tensors on {device}")
     if name != "reference" and not _is_available(name):
@@ -170,5 +187,7 @@ def _warn_once(message: str) -> None:
 
 def get_backend(name: str) -> Backend:
     """The backend of a name, which is loaded where it is not yet."""
+    if name in _others:
+        return _others[name]
     backend: Backend = _module(f"{name}.backend")
     return backend

@@ -3,23 +3,20 @@
 Elsewhere they are formulas of scores (:mod:`kgfast.losses.formula`), which are the specification.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from kgfast.kernels.negatives import NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import Need, Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_operands
-from kgfast.ops.collected import Collect
 from kgfast.ops.registry import operator
+from kgfast.ops.row_gradients import RowGradients
 from kgfast.ops.scores import check_row_index
 
 PoolRows = tuple[Tensor, Tensor]
@@ -78,7 +75,6 @@ def list_rows(
     loss: NegativeLoss,
     *,
     sparse: bool = False,
-    collect: Collect | None = None,
 ) -> ListRows:
     """What negatives of each query add to its loss, and the score of its positive.
 
@@ -91,8 +87,6 @@ def list_rows(
     loss : NegativeLoss
     sparse : bool
         As of :func:`kgfast.ops.indexed_scores`.
-    collect : callable, optional
-        Takes the table's gradient instead, as of :func:`kgfast.ops.collected.collected_scores`.
 
     Returns
     -------
@@ -110,12 +104,6 @@ def list_rows(
     check_row_index(negatives, queries, table)
     if sparse and torch.compiler.is_compiling():
         raise RuntimeError("sparse=True is eager only; use sparse=False under torch.compile")
-    if collect is not None:
-        operands = replace(operands, queries=queries)
-        collected: ListRows = _Collected.apply(  # type: ignore[no-untyped-call]
-            queries, operands, (targets, negatives), loss, collect
-        )
-        return collected
     rows: tuple[Tensor, ...] = torch.ops.kgfast.negative_rows(
         *(queries, table, bias, factor, None, targets, negatives),
         *(operands.score.name, *_flat(loss)),
@@ -186,13 +174,8 @@ def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
 
 @operator("negative_backward", waits=True)
 def _negative_backward(
-    grad_rows: Tensor,
-    grad_positive: Tensor,
-    positive: Tensor,
-    masses: Tensor,
-    peaks: Tensor,
-    raw: Tensor,
-    index: Tensor,
+    grads: Sequence[Tensor],
+    kept: Sequence[Tensor],
     queries: Tensor,
     table: Tensor,
     bias: Tensor | None,
@@ -201,81 +184,44 @@ def _negative_backward(
     score: str,
     formula: str,
     parameter: float,
+    sparse: bool,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, table, bias and factor; of what is not needed, nothing."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, table, bias and factor, and ids; of what is not needed, nothing.
+
+    ``grads`` are those of rows and positives, ``kept`` the rest of the forward's results.
+    ``sparse``, of lists: the table's is that of the rows with the ids. The factor's is whole.
+    """
     operands = run.operands_of(queries, table, score, bias, factor)
-    made = NegativeRows(grad_rows, positive, masses, peaks, raw, index)
     gradients, of_bias = run.negative_gradients(
         operands,
         _loss(formula, parameter, mask),
-        made,
-        (grad_rows, grad_positive),
+        NegativeRows(grads[0], *kept),
+        (grads[0], grads[1]),
         Need(need[0], need[1], need[3]),
-        bias=need[2],
+        bias=need[2] and not sparse,
+        rows_only=sparse,
         backend=backend,
     )
     if bias is not None and of_bias is not None:
         of_bias = common.bias_gradient(of_bias, bias)
-    found = gradients.queries, gradients.table, of_bias, gradients.factor
-    whole = [queries.new_empty(0) if part is None else part for part in found]
-    return whole[0], whole[1], whole[2], whole[3]
+    of_factor = gradients.factor
+    if sparse:
+        of_factor = gradients.spread(operands, Need(False, False, need[3])).factor
+    return (
+        common.or_empty(gradients.queries, queries),
+        common.or_empty(gradients.table, queries),
+        common.or_empty(of_bias, queries),
+        common.or_empty(of_factor, queries),
+        common.or_empty(gradients.ids, queries, torch.int64),
+    )
 
 
 @_negative_backward.fake
 def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
     tensors = args.queries, args.table, args.bias, args.factor
-    return tuple(common.zero_gradients(tensors, args.need))
-
-
-@operator("negative_backward_rows", waits=True)
-def _negative_backward_rows(
-    grad_rows: Tensor,
-    grad_positive: Tensor,
-    positive: Tensor,
-    masses: Tensor,
-    peaks: Tensor,
-    raw: Tensor,
-    index: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    mask: Tensor | None,
-    score: str,
-    formula: str,
-    parameter: float,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of lists: those of queries, ids and rows of the table, and the whole of the factor."""
-    operands = run.operands_of(queries, table, score, bias, factor)
-    made = NegativeRows(grad_rows, positive, masses, peaks, raw, index)
-    of_kernel = Need(need[0], need[1], need[3])
-    gradients, _ = run.negative_gradients(
-        operands,
-        _loss(formula, parameter, mask),
-        made,
-        (grad_rows, grad_positive),
-        of_kernel,
-        rows_only=True,
-        backend=backend,
-    )
-    whole = gradients.spread(operands, Need(False, False, need[3]))
-    found = gradients.queries, gradients.ids, gradients.table, whole.factor
-    rows = [queries.new_empty(0) if part is None else part for part in found]
-    return rows[0], rows[1], rows[2], rows[3]
-
-
-@_negative_backward_rows.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
-    grad_queries, _, grad_factor = common.zero_gradients(
-        (args.queries, None, args.factor), [args.need[0], False, args.need[3]]
-    )
-    count = torch.library.get_ctx().new_dynamic_size()
-    rows = args.table.new_empty(count, args.table.shape[1])
-    return grad_queries, args.index.new_empty(count), rows, grad_factor
+    return common.fake_row_gradients(tensors, args.need, sparse=args.sparse)
 
 
 def _loss(formula: str, parameter: float, mask: Tensor | None) -> NegativeLoss:
@@ -285,86 +231,30 @@ def _loss(formula: str, parameter: float, mask: Tensor | None) -> NegativeLoss:
 def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
     _, positive, masses, peaks, raw, index = output
     ctx.set_materialize_grads(False)  # zeros for what has no gradient would be as large as scores
-    ctx.is_listed = args.negatives is not None
     ctx.mark_non_differentiable(masses, peaks, raw, index)
-    if not ctx.is_listed:
+    if args.negatives is None:
         ctx.mark_non_differentiable(positive)
         positive = positive if args.positive is None else args.positive
-    made = positive, masses, peaks, raw, index
-    ctx.save_for_backward(*made, args.queries, args.table, args.bias, args.factor, args.mask)
-    ctx.facts = args.score, args.formula, args.parameter, args.backend
+    kept = positive, masses, peaks, raw, index
+    ctx.save_for_backward(*kept, args.queries, args.table, args.bias, args.factor, args.mask)
+    ctx.facts = args.score, args.formula, args.parameter, args.sparse, args.backend
     ctx.sparse = args.sparse
 
 
 def _differentiate(ctx: Any, need: list[bool], *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    grad_rows, grad_positive = _of_outputs(grads[0], grads[1], ctx.saved_tensors[1])
-    arguments = grad_rows, grad_positive, *ctx.saved_tensors, *ctx.facts, need[:4]
-    of_positive = None
-    if need[4]:  # of a margin's pool: minus the number of negatives over it
-        of_positive = -grad_rows * ctx.saved_tensors[2]
-    if not ctx.sparse:
-        return *torch.ops.kgfast.negative_backward(*arguments), of_positive
-    queries, ids, rows, factor = torch.ops.kgfast.negative_backward_rows(*arguments)
-    shape = ctx.saved_tensors[6].shape
-    of_table = torch.sparse_coo_tensor(
-        ids[None], rows, shape, device=rows.device, check_invariants=False, is_coalesced=True
-    )
-    return queries, of_table, None, factor, of_positive
-
-
-def _of_outputs(
-    grad_rows: Tensor | None, grad_positive: Tensor | None, like: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gradients of rows and positives ``[B]``; zeros of what was not used."""
-    rows = torch.zeros_like(like) if grad_rows is None else grad_rows
-    return rows, torch.zeros_like(like) if grad_positive is None else grad_positive
+    kept, tensors = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+    masses, table = kept[1], tensors[1]
+    of_outputs = [torch.zeros_like(masses) if it is None else it for it in grads[:2]]
+    arguments = of_outputs, list(kept), *tensors, *ctx.facts, need[:4]
+    queries, of_table, bias, factor, ids = torch.ops.kgfast.negative_backward(*arguments)
+    if ctx.sparse and need[1]:
+        of_table = RowGradients(ids, of_table).to_sparse(len(table))
+    # Of the positives of a margin's pool: minus the number of negatives over it.
+    of_positive = -of_outputs[0] * kept[2] if need[4] else None
+    return queries, of_table, bias, factor, of_positive
 
 
 _negative_rows.differentiate(
     _differentiate, _save, wrt=("queries", "table", "bias", "factor", "positive")
 )
 _negative_backward.refuse_second_derivative("losses of negatives")
-_negative_backward_rows.refuse_second_derivative("losses of negatives")
-
-
-class _Collected(Function):
-    """The same of lists, whose backward hands on the table's rows."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        queries: Tensor,
-        operands: Operands,
-        ids: tuple[Tensor, Tensor],
-        loss: NegativeLoss,
-        collect: Callable[[Tensor, Tensor], None],
-    ) -> ListRows:
-        ctx.backend = common.chosen_backend(queries)
-        sampled = Sampled(None, *ids)
-        made = run.negative_rows(operands, sampled, loss, keeps=True, backend=ctx.backend)
-        ctx.mark_non_differentiable(made.masses)
-        ctx.save_for_backward(
-            queries, operands.table, operands.bias, made.positive, *made[2:], loss.mask
-        )
-        ctx.loss, ctx.score, ctx.collect = loss._replace(mask=None), operands.score.name, collect
-        return made.positive, made.rows, made.masses
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, grad_positive: Tensor, grad_rows: Tensor, *unused: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        queries, table, bias, *kept, mask = ctx.saved_tensors
-        gradients, _ = run.negative_gradients(
-            run.operands_of(queries, table, ctx.score, bias),
-            ctx.loss._replace(mask=mask),
-            NegativeRows(grad_rows, *kept),
-            (grad_rows, grad_positive),
-            Need(ctx.needs_input_grad[0], True),
-            rows_only=True,
-            backend=ctx.backend,
-        )
-        assert gradients.ids is not None
-        assert gradients.table is not None
-        ctx.collect(gradients.ids, gradients.table)
-        return gradients.queries, None, None, None, None

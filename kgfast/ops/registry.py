@@ -132,11 +132,17 @@ def on_host(body: Body) -> Body:
         for arg in args:
             if isinstance(arg, Tensor) and arg.device.type in dispatch.COPIED:
                 dispatch.is_copied(arg.device)
-                copied = [it.cpu() if isinstance(it, Tensor) else it for it in args]
+                copied = [_on_cpu(it) for it in args]
                 return _moved(body(*copied), arg.device)
         return body(*args)
 
     return run
+
+
+def _on_cpu(arg: Any) -> Any:
+    if isinstance(arg, list):
+        return [_on_cpu(it) for it in arg]
+    return arg.cpu() if isinstance(arg, Tensor) else arg
 
 
 def _moved(result: Any, device: torch.device) -> Any:

@@ -217,20 +217,22 @@ def backward(
     *,
     need: Need,
     rows_only: bool = False,
-    within: slice | None = None,
+    besides: Tensor | None = None,
     backend: str | None = None,
 ) -> Gradients:
     """Gradients of :func:`scores`; those of no scores are nothing, or zeros.
 
-    ``rows_only``: of the rows that the index names, with their ids; ``within``: of ids in it.
+    ``rows_only``, ``besides``: as of :meth:`kgfast.kernels.backend.Backend.backward`.
     """
     if not grad.numel():
-        return _no_gradients(operands, index, need, rows_only=rows_only)
+        none = _no_gradients(operands, index, need, rows_only=rows_only)
+        return none.besides(besides)
     if not any(need):
         return Gradients()
     with _serving(operands, backend) as chosen:
         grad = grad.resolve_neg().contiguous()
-        return chosen.backward(operands, grad, index, need=need, rows_only=rows_only, within=within)
+        given = operands, grad, index
+        return chosen.backward(*given, need=need, rows_only=rows_only, besides=besides)
 
 
 def _no_gradients(

@@ -14,8 +14,9 @@ from kgfast.kernels.checks import inside_of
 from kgfast.kernels.operands import Need
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
-from kgfast.ops.checks import check_device, check_operands, check_tensor, safe_rows
+from kgfast.ops.checks import check_device, check_index, check_operands, check_tensor, safe_rows
 from kgfast.ops.registry import operator
+from kgfast.ops.row_gradients import RowGradients
 
 
 def pairwise_scores(
@@ -96,6 +97,7 @@ def indexed_scores(
     factor: Tensor | None = None,
     dims: Sequence[int] | None = None,
     sparse: bool = False,
+    besides: Tensor | None = None,
 ) -> Tensor:
     """Score each query with rows of a table that are its own, gathered inside the kernel.
 
@@ -118,7 +120,11 @@ def indexed_scores(
         ``[N]`` or ``[1]`` floating point, added to scores last.
     sparse : bool
         Give the table a ``torch.sparse_coo`` gradient that holds only the rows named by the index
-        (coalesced: each once, ascending), instead of a dense one. Not under ``torch.compile``.
+        (coalesced: each once, ascending), instead of a dense one; see
+        :class:`kgfast.RowGradients`. Not under ``torch.compile``.
+    besides : Tensor, optional
+        int64 ``[*]``: with ``sparse``, more rows that the gradient holds. Other gradients of these
+        rows can then be added to it in place.
 
     Returns
     -------
@@ -153,6 +159,8 @@ def indexed_scores(
             "indexed_scores: sparse=True gives a gradient whose size depends on the values of the "
             "index, so it is eager only; use sparse=False under torch.compile"
         )
+    if besides is not None:
+        check_index("besides", besides, (None,), table)
     scores: Tensor = torch.ops.kgfast.indexed_scores(
         queries,
         table,
@@ -162,6 +170,7 @@ def indexed_scores(
         factor,
         None if dims is None else list(dims),
         sparse,
+        besides,
         common.chosen_backend(queries),
     )
     return scores
@@ -209,6 +218,7 @@ def _indexed_scores(
     factor: Tensor | None,
     dims: Sequence[int] | None,
     sparse: bool,
+    besides: Tensor | None,
     backend: str,
 ) -> Tensor:
     index = safe_rows(index, len(table))
@@ -221,10 +231,6 @@ def _(args: SimpleNamespace) -> Tensor:
     return common.empty_scores(args.queries, args.index.shape, args.dims)
 
 
-# Two backwards: one whose results have known sizes, so that it compiles, and one that returns the
-# rows that the index names, as ids [U] and gradients [U, G].
-
-
 @operator("scores_backward", waits=True)
 def _scores_backward(
     grad: Tensor,
@@ -235,76 +241,48 @@ def _scores_backward(
     bias: Tensor | None,
     factor: Tensor | None,
     dims: Sequence[int] | None,
+    sparse: bool,
+    besides: Tensor | None,
     backend: str,
     need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, table, bias and factor; of what is not needed, nothing."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, table, bias and factor, and ids; of what is not needed, nothing.
+
+    ``sparse``: the table's is that of the rows with the ids. The factor's is whole.
+    """
     operands = run.operands_of(queries, table, score, None, factor, dims)
     index = None if index is None else _of_forward(index, table)
-    of_kernel = Need(need[0], need[1], need[3])
-    gradients = run.backward(operands, grad, index, need=of_kernel, backend=backend)
+    gradients = run.backward(
+        operands,
+        grad,
+        index,
+        need=Need(need[0], need[1], need[3]),
+        rows_only=sparse,
+        besides=besides,
+        backend=backend,
+    )
+    of_factor = gradients.factor
+    if sparse:
+        of_factor = gradients.spread(operands, Need(False, False, need[3])).factor
+    of_bias = bias_gradient_of(grad, index, bias) if need[2] else None
     return (
-        _or_empty(gradients.queries, queries),
-        _or_empty(gradients.table, queries),
-        _or_empty(bias_gradient_of(grad, index, bias) if need[2] else None, queries),
-        _or_empty(gradients.factor, queries),
+        common.or_empty(gradients.queries, queries),
+        common.or_empty(gradients.table, queries),
+        common.or_empty(of_bias, queries),
+        common.or_empty(of_factor, queries),
+        common.or_empty(gradients.ids if need[1] else None, queries, torch.int64),
     )
 
 
 @_scores_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(args: SimpleNamespace) -> tuple[Tensor, ...]:
     tensors = args.queries, args.table, args.bias, args.factor
-    gradients = common.zero_gradients(tensors, args.need)
-    return gradients[0], gradients[1], gradients[2], gradients[3]
-
-
-@operator("scores_backward_rows", waits=True)
-def _scores_backward_rows(
-    grad: Tensor,
-    queries: Tensor,
-    table: Tensor,
-    index: Tensor,
-    score: str,
-    bias: Tensor | None,
-    factor: Tensor | None,
-    dims: Sequence[int] | None,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same with the table's as ids and rows; the factor's is whole."""
-    operands = run.operands_of(queries, table, score, None, factor, dims)
-    index = _of_forward(index, table)
-    of_kernel = Need(need[0], need[1], need[3])
-    gradients = run.backward(operands, grad, index, need=of_kernel, rows_only=True, backend=backend)
-    whole = gradients.spread(operands, Need(False, False, need[3]))
-    ids = gradients.ids if need[1] else None
-    return (
-        _or_empty(gradients.queries, queries),
-        index.new_empty(0) if ids is None else ids,
-        table.new_empty(0, table.shape[1]) if gradients.table is None else gradients.table,
-        _or_empty(bias_gradient_of(grad, index, bias) if need[2] else None, queries),
-        _or_empty(whole.factor, queries),
-    )
-
-
-@_scores_backward_rows.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    grad_queries, _, grad_bias, grad_factor = common.zero_gradients(
-        (args.queries, args.table, args.bias, args.factor), args.need
-    )
-    count = torch.library.get_ctx().new_dynamic_size()
-    rows = args.table.new_empty(count, args.table.shape[1])
-    return grad_queries, args.index.new_empty(count), rows, grad_bias, grad_factor
+    return common.fake_row_gradients(tensors, args.need, sparse=args.sparse)
 
 
 def _of_forward(index: Tensor, table: Tensor) -> Tensor:
     """The index that the forward read: it may have been unchecked, which a backward cannot know."""
     return inside_of(index, len(table)).contiguous()
-
-
-def _or_empty(gradient: Tensor | None, queries: Tensor) -> Tensor:
-    """An operator cannot return None."""
-    return queries.new_empty(0) if gradient is None else gradient
 
 
 def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor | None) -> Tensor | None:
@@ -327,36 +305,25 @@ def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor | None) ->
 
 
 def _save_pairwise(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
-    ctx.save_for_backward(args.queries, args.candidates, None, args.bias, args.factor)
-    ctx.score, ctx.dims, ctx.backend, ctx.sparse = (
-        args.score,
-        args.dims,
-        args.backend,
-        False,
-    )
+    ctx.save_for_backward(args.queries, args.candidates, None, args.bias, args.factor, None)
+    ctx.score, ctx.dims, ctx.backend, ctx.sparse = args.score, args.dims, args.backend, False
 
 
 def _save_indexed(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
-    ctx.save_for_backward(args.queries, args.table, args.index, args.bias, args.factor)
+    given = args.queries, args.table, args.index, args.bias, args.factor, args.besides
+    ctx.save_for_backward(*given)
     ctx.score, ctx.dims, ctx.backend = args.score, args.dims, args.backend
     ctx.sparse = args.sparse
 
 
 def _differentiate(ctx: Any, need: list[bool], grad: Tensor) -> tuple[Tensor, ...]:
-    queries, table, index, bias, factor = ctx.saved_tensors
-    arguments = grad, queries, table, index, ctx.score, bias, factor, ctx.dims, ctx.backend, need
-    if not ctx.sparse:
-        gradients: tuple[Tensor, ...] = torch.ops.kgfast.scores_backward(*arguments)
-        return gradients
-    of_queries, ids, rows, of_bias, of_factor = torch.ops.kgfast.scores_backward_rows(*arguments)
-    of_table = torch.sparse_coo_tensor(
-        ids[None],
-        rows,
-        table.shape,
-        device=rows.device,
-        check_invariants=False,
-        is_coalesced=True,
-    )
+    queries, table, index, bias, factor, besides = ctx.saved_tensors
+    operands = queries, table, index, ctx.score, bias, factor, ctx.dims
+    options = ctx.sparse, besides, ctx.backend, need
+    gradients: tuple[Tensor, ...] = torch.ops.kgfast.scores_backward(grad, *operands, *options)
+    of_queries, of_table, of_bias, of_factor, ids = gradients
+    if ctx.sparse and need[1]:
+        of_table = RowGradients(ids, of_table).to_sparse(len(table))
     return of_queries, of_table, of_bias, of_factor
 
 
@@ -367,4 +334,3 @@ _indexed_scores.differentiate(
     _differentiate, _save_indexed, wrt=("queries", "table", "bias", "factor")
 )
 _scores_backward.refuse_second_derivative("pairwise_scores and indexed_scores")
-_scores_backward_rows.refuse_second_derivative("indexed_scores")

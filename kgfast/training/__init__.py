@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kgfast.training.loading import LoadedRun, Vocabularies, load_run, model_of
     from kgfast.training.logs import read_rows
     from kgfast.training.negatives import Batch, Negatives, asked_of
-    from kgfast.training.row_optim import RowAdam
+    from kgfast.training.row_optim import RowAdagrad, RowAdam
     from kgfast.training.run import Run
     from kgfast.training.run_folder import RunFolder
     from kgfast.training.run_graph import RunGraph
@@ -37,7 +37,7 @@ _HOMES = {
         "Negatives",
         "asked_of",
     ),
-    "row_optim": ("RowAdam",),
+    "row_optim": ("RowAdagrad", "RowAdam"),
     "run": ("Run",),
     "run_folder": ("RunFolder",),
     "run_graph": ("RunGraph",),
@@ -56,6 +56,7 @@ __all__ = [
     "NegativeSampling",
     "Negatives",
     "Result",
+    "RowAdagrad",
     "RowAdam",
     "Run",
     "RunFolder",

@@ -44,6 +44,25 @@ class Batch:
     targets: Tensor | None
     weights: Tensor | None
 
+    @property
+    def heads(self) -> Tensor:
+        """int64 ``[B]``, of triples."""
+        heads = self.anchors if self.side == "tail" else self.targets
+        assert heads is not None
+        return heads
+
+    @property
+    def tails(self) -> Tensor:
+        """int64 ``[B]``, of triples."""
+        tails = self.targets if self.side == "tail" else self.anchors
+        assert tails is not None
+        return tails
+
+    @property
+    def triples(self) -> Tensor:
+        """int64 ``[B, 3]``."""
+        return torch.stack([self.heads, self.relations, self.tails], 1)
+
     def renamed(self, anchors: Tensor, targets: Tensor) -> "Batch":
         """The same batch with other ids."""
         return replace(self, anchors=anchors, targets=targets)

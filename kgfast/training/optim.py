@@ -1,4 +1,4 @@
-"""The optimizer of a run: torch's for whole parameters, a lazy one for the rows of a table."""
+"""The optimizer of a run: one for whole parameters, a lazy one for the rows of a table."""
 
 import math
 import sys
@@ -10,14 +10,11 @@ from torch import Tensor, nn
 
 from kgfast import ops
 from kgfast.kernels.spares import Spares
+from kgfast.ops.row_gradients import RowGradients, add_to, merge, numbers_of
 from kgfast.training.checkpoint import Room, check_tensors
 from kgfast.training.config.sections import OptimConfig
 from kgfast.training.parallel.placement import ALONE, Placement
-from kgfast.training.row_gradients import RowGradients, add_to, merge
 from kgfast.training.row_optim import EPS, RowAdagrad, RowAdam, RowOptimizer
-
-# Of torch's optimizers, beside the number of steps. Adagrad's are there from the start.
-_MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "adagrad": ("sum",), "sgd": ()}
 
 
 class LossScaler:
@@ -86,7 +83,7 @@ class Optimizer:
         placement: Placement = ALONE,
         room: Room | None = None,
     ) -> None:
-        self._config, self._placement, self._room = config, placement, room
+        self._config, self._placement = config, placement
         self._named = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -94,14 +91,15 @@ class Optimizer:
         }
         self._entity_name = next(name for name in self._named if f".{name}".endswith(".entity"))
         self._entity = self._named[self._entity_name]
-        relations = [it for name, it in self._named.items() if f".{name}".endswith(".relation")]
-        self._relation = relations[0] if relations else None
-        self._rows = self._row_optimizer() if lazy and config.name.startswith("row_") else None
+        kind = config.name.removeprefix("row_")
+        self._rows: RowOptimizer | None = None
+        if lazy and kind != config.name:
+            self._rows = self._row_optimizer(kind, [self._entity])
+            self._rows.state_of(self._entity, room)
         named = self._named.values()
         self._whole = [each for each in named if self._rows is None or each is not self._entity]
-        self._dense = self._dense_optimizer(self._whole)
-        self._parts: list[RowGradients] = []
-        self._of_relations: list[RowGradients] = []
+        self._dense = self._dense_optimizer(kind, self._whole)
+        self._parts: dict[Tensor, list[RowGradients]] = {}
         self.scaler = LossScaler(scaled)
         self.spares = Spares()
 
@@ -113,109 +111,103 @@ class Optimizer:
     @property
     def runs_on_kernels(self) -> bool:
         """Whether no operator of torch is large in a step of it."""
-        of_kernels = isinstance(self._dense, _Adagrad) and self._dense.is_served
-        return self.is_lazy or of_kernels
+        is_served = all(ops.serves_adagrad(it) for it in self._whole)
+        return self.is_lazy or (isinstance(self._dense, RowAdagrad) and is_served)
 
-    def _row_optimizer(self) -> RowOptimizer:
+    def _row_optimizer(self, kind: str, parameters: Sequence[nn.Parameter]) -> RowOptimizer:
         config = self._config
-        kind = config.name.removeprefix("row_")
         eps = EPS[kind] if config.eps is None else config.eps
-        names = RowAdam.names if kind == "adam" else RowAdagrad.names
-        room, shape = self._room, self._entity.shape
-        states = None if room is None else {name: room(shape) for name in names}
+        options = {"lr": config.lr, "eps": eps, "weight_decay": config.weight_decay}
         if kind == "adam":
-            return RowAdam(self._entity, config.betas, eps, config.weight_decay, states)
-        return RowAdagrad(self._entity, eps, config.weight_decay, states)
+            return RowAdam(parameters, betas=config.betas, **options)
+        return RowAdagrad(parameters, **options)
 
-    def _dense_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def _dense_optimizer(
+        self, kind: str, parameters: Sequence[nn.Parameter]
+    ) -> torch.optim.Optimizer:
         """Fused ones: they make no temporaries of the size of a table."""
         config = self._config
-        kind = config.name.removeprefix("row_")
-        on_cpu = self._entity.device.type == "cpu"
         if kind == "sgd":
             return torch.optim.SGD(
                 parameters, config.lr, weight_decay=config.weight_decay, fused=True
             )
-        eps = EPS[kind] if config.eps is None else config.eps
-        if kind == "adam":
-            betas = (config.betas[0], config.betas[1])
-            return torch.optim.Adam(
-                parameters, config.lr, betas, eps, config.weight_decay, fused=True
-            )
-        return _Adagrad(
-            parameters, config.lr, weight_decay=config.weight_decay, eps=eps, fused=on_cpu
-        )
+        return self._row_optimizer(kind, parameters)
 
-    def add(self, parts: Sequence[RowGradients], of_relations: Sequence[RowGradients] = ()) -> None:
-        """Keep gradients of rows of the entity table, and of the relation table, until the step."""
-        self._parts += parts
-        self._of_relations += of_relations
+    def collect(self, of_entities: Sequence[RowGradients] = ()) -> None:
+        """Take the gradients of rows that a backward left: torch would copy them to add the next.
+
+        Parameters
+        ----------
+        of_entities : sequence of RowGradients
+            More of them, of rows of the entity table.
+        """
+        for gradients in of_entities:
+            self.add(self._entity, gradients)
+        for parameter in self._named.values():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                self.add(parameter, RowGradients.of(parameter.grad))
+                parameter.grad = None
+
+    def add(self, parameter: Tensor, gradients: RowGradients) -> None:
+        """Keep gradients of rows until the step."""
+        self._parts.setdefault(parameter, []).append(gradients)
 
     @torch.no_grad()
     def step(self, step: int, lr: float) -> None:
         """Apply the gradients of the parameters and of the rows, and forget them."""
-        rows = self._gathered_rows()
-        of_relations = self._gathered_relations()
+        self._join_parts()
         whole = [it.grad for it in self._whole if it is not self._entity and it.grad is not None]
-        self._placement.align([*whole, *(part.rows for part in of_relations)])
-        if self._ready(rows, of_relations):
-            for group in self._dense.param_groups:
-                group["lr"] = lr
-            self._dense.step()
-            if of_relations and isinstance(self._dense, _Adagrad) and self._relation is not None:
-                self._dense.step_rows(self._relation, of_relations)
-            if self._rows is not None:
-                for part in rows:
-                    self._rows.step(part.ids, part.rows, lr, step)
+        self._placement.align([numbers_of(gradient) for gradient in whole])
+        if self._ready():
+            optimizers = [self._dense] if self._rows is None else [self._dense, self._rows]
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+            if self._rows is not None:  # steps that are skipped count, too
+                self._rows.state_of(self._entity)["step"].fill_(step)
+            for optimizer in optimizers:
+                optimizer.step()
         gradient = self._entity.grad
         for parameter in self._named.values():
             parameter.grad = None
-        if gradient is not None and sys.getrefcount(gradient) <= 2:  # nobody else holds it
+        if gradient is None or gradient.is_sparse:
+            return
+        if sys.getrefcount(gradient) <= 2:  # nobody else holds it
             self.spares.give(gradient)
 
-    def _gathered_rows(self) -> list[RowGradients]:
-        """Disjoint parts for the lazy optimizer; a dense one gets them in the table's gradient."""
-        parts, self._parts = self._parts, []
-        if self._rows is not None:
-            return self._placement.merged(parts)
-        parts = list(self._placement.gathered(parts))
-        if parts:
-            if self._entity.grad is None:
-                self._entity.grad = torch.zeros_like(self._entity)
-            add_to(self._entity.grad, parts)
-        return []
+    def _join_parts(self) -> None:
+        """Make the gradients of rows that were collected those of their parameters."""
+        parts, self._parts = self._parts, {}
+        for parameter, found in parts.items():
+            if parameter.grad is None and self._takes_rows(parameter):
+                first, *others = found
+                joined = merge(first, [(part.ids, part.rows) for part in others])
+                parameter.grad = joined.to_sparse(len(parameter))
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            add_to(parameter.grad, found)
 
-    def _gathered_relations(self) -> list[RowGradients]:
-        """Disjoint parts, where rows without a gradient stay as they are; else in that of all."""
-        parts, self._of_relations = self._of_relations, []
-        if not parts:
-            return []
-        relation = self._relation
-        assert relation is not None
-        of_rows = isinstance(self._dense, _Adagrad) and self._dense.is_of_rows
-        if of_rows:
-            return merge(parts)
-        if relation.grad is None:
-            relation.grad = torch.zeros_like(relation)
-        add_to(relation.grad, parts)
-        return []
+    def _takes_rows(self, parameter: Tensor) -> bool:
+        """Whether rows without a gradient stay as they are."""
+        if parameter is self._entity:
+            return self._rows is not None
+        return isinstance(self._dense, RowAdagrad) and not self._config.weight_decay
 
-    def _ready(self, rows: Sequence[RowGradients], of_relations: Sequence[RowGradients]) -> bool:
+    def _ready(self) -> bool:
         """Unscale and clip; whether the gradients are fit for a step."""
         clip, scale = self._config.grad_clip, self.scaler.scale
         if not (clip or self.scaler.enabled):
             return True
         named = [it for it in self._named.values() if it.grad is not None]
+        named.sort(key=lambda it: it.grad is not None and it.grad.is_sparse)
         gradients = [it.grad for it in named if it.grad is not None]
-        of_table = [it is self._entity for it in named]
-        wholes = [*self._placement.wholes(rows), *(part.rows for part in of_relations)]
-        norm = self._placement.norm([*gradients, *wholes], of_table + [False] * len(wholes)) / scale
-        gradients += [part.rows for part in (*rows, *of_relations)]
+        norm = self._placement.norm(gradients, [it is self._entity for it in named]) / scale
         factor = min(1.0, clip / (norm + 1e-6)) / scale if clip else 1 / scale
         if not self.scaler.accepts(norm):
             return False
         if factor != 1 and gradients:
-            torch._foreach_mul_(gradients, factor)
+            torch._foreach_mul_([numbers_of(gradient) for gradient in gradients], factor)
         return True
 
     def tensors(self) -> dict[str, Tensor]:
@@ -229,8 +221,10 @@ class Optimizer:
             if not self._has_rows(name)
             for key, value in self._dense_state(parameter).items()
         }
-        rows = {} if self._rows is None else self._rows.states
-        return states | {f"{self._entity_name}.{key}": value for key, value in rows.items()}
+        rows = {} if self._rows is None else self._rows.state_of(self._entity)
+        return states | {
+            f"{self._entity_name}.{key}": value for key, value in rows.items() if key != "step"
+        }
 
     def check(self, tensors: Mapping[str, Tensor], *, complete: bool = True) -> None:
         """That the tensors of a checkpoint fit; changes nothing.
@@ -267,7 +261,7 @@ class Optimizer:
         for full_name, value in tensors.items():
             name, _, key = full_name.rpartition(".")
             if self._rows is not None and self._has_rows(name):
-                self._rows.states[key].copy_(value)
+                self._rows.state_of(self._entity)[key].copy_(value)
             else:
                 state: dict[str, Any] = self._dense.state[self._named[name]]
                 state[key] = value.to(self._named[name].device, copy=True)
@@ -277,51 +271,7 @@ class Optimizer:
         return self._rows is not None and name == self._entity_name
 
     def _dense_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What torch holds of a parameter, or would begin with."""
-        held: dict[str, Tensor] = self._dense.state.get(parameter, {})
-        if held:
-            return held
-        moments = _MOMENTS[self._config.name.removeprefix("row_")]
-        if not moments:
-            return {}
-        step = torch.zeros((), dtype=torch.float32, device=parameter.device)
-        return {"step": step} | {name: torch.zeros_like(parameter) for name in moments}
-
-
-class _Adagrad(torch.optim.Adagrad):
-    """Torch's, whose updates are the extension's where that serves all parameters."""
-
-    @property
-    def is_served(self) -> bool:
-        """Whether it does."""
-        return all(ops.serves_adagrad(it) for group in self.param_groups for it in group["params"])
-
-    @property
-    def is_of_rows(self) -> bool:
-        """Whether a row whose gradient is 0 stays as it is, and :meth:`step_rows` serves others."""
-        (group,) = self.param_groups
-        return self.is_served and not group["weight_decay"]
-
-    def step_rows(self, parameter: Tensor, parts: Sequence[RowGradients]) -> None:
-        """Apply gradients of distinct rows: the bits of a step where those of others are 0."""
-        (group,) = self.param_groups
-        numbers = {name: group[name] for name in ("lr", "eps", "weight_decay")}
-        state = self.state[parameter]
-        state["step"] += 1
-        for part in parts:
-            for row, gradient in zip(part.ids.tolist(), part.rows, strict=True):
-                ops.adagrad(parameter[row], state["sum"][row], gradient, **numbers)
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """Apply the gradients that there are; the same bits as torch's."""
-        if not self.is_served:
-            return super().step(closure)
-        for group in self.param_groups:
-            numbers = {name: group[name] for name in ("lr", "eps", "weight_decay")}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    state = self.state[parameter]
-                    state["step"] += 1
-                    ops.adagrad(parameter, state["sum"], parameter.grad, **numbers)
-        return None
+        """What the optimizer holds of a parameter, or would begin with."""
+        if isinstance(self._dense, RowOptimizer):
+            return self._dense.state_of(parameter)
+        return {}

@@ -293,21 +293,28 @@ class Run:
     def _step(self, step: int) -> float:
         """One step of the optimizer; returns its loss."""
         count, total = self._config.train.accumulate, 0.0
+        optimizer, placement = self._optimizer, self._placement
         for part in range(count):
             batch = self._objective.batches.batch(step * count + part)
-            leaves = self._placement.leaves(self._model)
-            with self._autocast(), self._dropout_of(batch.number):
-                try:
-                    loss = self._objective(leaves, batch)
-                except ValueError as error:
-                    if first_bad_row(self._model) is None:
-                        raise
-                    raise self._diverged(step, "cannot be computed") from error
-            total += self._checked(loss, step)
-            (loss * (self._optimizer.scaler.scale / count)).backward()
-            self._optimizer.add(leaves.gradients(), leaves.relation_gradients())
-        self._optimizer.step(step, self._schedule.lr(step))
+            losses, value = self._objective(self._model, batch, placement), 0.0
+            with self._dropout_of(batch.number):
+                while (loss := self._next(losses, step)) is not None:
+                    value = self._checked(value + loss.detach(), step)
+                    (loss * (optimizer.scaler.scale / count)).backward()
+                    optimizer.collect(placement.read_gradients())
+            total += value
+        optimizer.step(step, self._schedule.lr(step))
         return total / count
+
+    def _next(self, losses: Iterator[Tensor], step: int) -> Tensor | None:
+        """Compute the next loss of a batch, if there is one."""
+        with self._autocast(), self._placement.sharing(self._model.entity.device):
+            try:
+                return next(losses, None)
+            except ValueError as error:
+                if first_bad_row(self._model) is None:
+                    raise
+                raise self._diverged(step, "cannot be computed") from error
 
     def _autocast(self) -> AbstractContextManager[Any]:
         amp = self._config.train.amp
@@ -329,7 +336,7 @@ class Run:
                 layer.generator = None
 
     def _checked(self, loss: Tensor, step: int) -> float:
-        value = float(loss.detach())
+        value = float(loss)
         if not math.isfinite(value):
             raise self._diverged(step, f"is {value}")
         return value

@@ -8,7 +8,7 @@ import torch
 import kgfast
 from kgfast import MED, RSCF, DistMult, RotatE, TransE, losses, tables
 from kgfast.datasets import synthetic
-from kgfast.extras.heads import RowWiseAdam, StreamedHead
+from kgfast.extras.heads import StreamedHead
 from kgfast.models.filters import filters_of
 from kgfast.training import Config, Trainer
 from support.streamed import KNOWN, SMALL, TRIPLES, rotate, same
@@ -161,7 +161,7 @@ def test_an_output_layer_answers_as_on_the_cpu(device):
 def test_rows_of_an_output_layer_are_updated(device):
     head = StreamedHead(500, 8, sparse=True, device=device)
     before = head.weight.detach().clone()
-    optimizer = RowWiseAdam(head.parameters(), lr=0.1)
+    optimizer = kgfast.RowAdam(head.parameters(), lr=0.1)
     hidden, targets = torch.randn(6, 8, device=device), torch.arange(6, device=device)
     head.sampled_loss(hidden, targets, 20, seed=0).backward()
     optimizer.step()

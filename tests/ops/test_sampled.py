@@ -230,7 +230,7 @@ def test_opcheck(dims, with_bias, backend):
     bias, index = bias if with_bias else None, an_index()
     named, own = torch.ops.kgfast.pairwise_scores, torch.ops.kgfast.indexed_scores
     torch.library.opcheck(named, (queries, table, "rotate", bias, None, dims, backend))
-    args = (queries, table, index, "rotate", bias, None, dims, False, backend)
+    args = (queries, table, index, "rotate", bias, None, dims, False, None, backend)
     torch.library.opcheck(own, args)
 
 
@@ -240,13 +240,16 @@ def test_opcheck(dims, with_bias, backend):
 def test_opcheck_of_the_backward(dims, need, backend):
     queries, table, bias = (it.detach() for it in operands("rotate"))
     index = an_index()
-    tail = "rotate", bias, None, dims, backend, need
+    head, tail = ("rotate", bias, None, dims), (backend, need)
     kgfast = torch.ops.kgfast
     grad = torch.ones(*(() if dims is None else (len(dims),)), len(queries), len(table))
-    torch.library.opcheck(kgfast.scores_backward, (grad, queries, table, None, *tail))
+    torch.library.opcheck(
+        kgfast.scores_backward, (grad, queries, table, None, *head, False, None, *tail)
+    )
     grad = grad[..., : index.shape[1]].clone()
-    for op in (kgfast.scores_backward, kgfast.scores_backward_rows):
-        torch.library.opcheck(op, (grad, queries, table, index, *tail))
+    for rows in ((False, None), (True, None), (True, torch.tensor([1, 0]))):
+        args = grad, queries, table, index, *head, *rows, *tail
+        torch.library.opcheck(kgfast.scores_backward, args)
 
 
 @pytest.mark.usefixtures("backend")

@@ -70,6 +70,12 @@ CASES: dict[str, dict[str, Any]] = {
         "data": {"neg_size": 8, "negatives": "shared"},
         "optim": {"name": "row_adam", "lr": 0.01},
     },
+    "complex, med": {
+        "model": {"name": "complex", "base_dim": 8},
+        "med": {"dims": [4, 8]},
+        "data": {"neg_size": 8},
+        "optim": {"name": "row_adam", "lr": 0.01},
+    },
     "complex, rscf": {
         "model": {"name": "complex", "base_dim": 8, "use_rscf": True},
         "data": {"neg_size": 8},

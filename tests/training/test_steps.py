@@ -8,7 +8,7 @@ import torch
 from kgfast import ConvE, KnownTriples, Reciprocal
 from kgfast.losses import regularizers
 from kgfast.training.negatives import asked_of
-from kgfast.training.steps import MODES, Leaves
+from kgfast.training.steps import MODES
 from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
 
 
@@ -182,19 +182,9 @@ def test_loss_and_gradients_are_those_of_the_plain_formula(name):
     objective = MODES[config.train.mode](config, hrt, GRAPH.num_entities, sides)
     for number in (0, 1):  # tail, head; or both of each
         batch = objective.batches.batch(number)
-        leaves = Leaves(model)
-        loss = objective(leaves, batch)
+        loss = sum(objective(model, batch))
         loss.backward()
-        found = torch.zeros(model.entity.shape, dtype=torch.float64)
-        if model.entity.grad is not None:
-            found += model.entity.grad
-        for part in leaves.gradients():
-            found.index_add_(0, part.ids, part.rows.double())
-        relation = torch.zeros(model.relation.shape, dtype=torch.float64)
-        if model.relation.grad is not None:
-            relation += model.relation.grad
-        for part in leaves.relation_gradients():
-            relation.index_add_(0, part.ids, part.rows.double())
+        found, relation = model.entity.grad.to_dense(), model.relation.grad.to_dense()
         model.zero_grad(set_to_none=True)
         inner = model.model if isinstance(model, Reciprocal) else model
         exact = type(inner)(model.entity.detach().double(), model.relation.detach().double())
@@ -216,7 +206,7 @@ def test_the_inverse_relations_of_conve_are_penalised():
     first = {batch.side: batch for batch in reversed(batches)}
     for side, half in (("tail", slice(0, 6)), ("head", slice(6, 12))):
         trainer.model.zero_grad(set_to_none=True)
-        objective(Leaves(trainer.model), first[side]).backward()
+        sum(objective(trainer.model, first[side])).backward()
         used = trainer.model.relation.grad.abs().sum(1) > 0
         assert bool(used[half].any())
         used[half] = False
@@ -245,10 +235,9 @@ def test_accumulated_batches_are_one_step_of_their_mean():
     objective = MODES["negative"](trainer.config, GRAPH.train.hrt, GRAPH.num_entities)
     gradient = torch.zeros_like(before)
     for number in (0, 1):
-        leaves = Leaves(trainer.model)
-        (objective(leaves, objective.batches.batch(number)) / 2).backward()
-        for part in leaves.gradients():
-            gradient.index_add_(0, part.ids, part.rows)
+        (sum(objective(trainer.model, objective.batches.batch(number))) / 2).backward()
+        gradient += trainer.model.entity.grad.to_dense()
+        trainer.model.entity.grad = None
     trainer.model.zero_grad(set_to_none=True)
     trainer.fit()
     torch.testing.assert_close(trainer.model.entity.detach(), before - gradient)

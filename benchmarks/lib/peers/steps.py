@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+import kgfast
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
 from kgfast.training.negatives import Batches, Negatives
@@ -40,6 +41,7 @@ class Work:
     dim: int
     batch: int
     negatives: int
+    per_row: bool = False
 
     @property
     def scores(self) -> int:
@@ -57,7 +59,7 @@ class Work:
                 "data": {
                     "train_bs": self.batch,
                     "neg_size": self.negatives,
-                    "negatives": "shared",
+                    "negatives": "per_row" if self.per_row else "shared",
                 },
                 "loss": {"name": "nssa", "alpha": ALPHA},
             }
@@ -71,6 +73,35 @@ class Work:
         while part > 1 and part * row > _SHARE * available_memory():
             part //= 2
         return part
+
+
+class Loop:
+    """What a user writes: a public loss, ``backward()``, and a step of a public optimizer."""
+
+    def __init__(self, work: Work) -> None:
+        self._graph, self._work = synthetic(*work.sizes), work
+        sizes = self._graph.num_entities, self._graph.num_relations
+        self._model = kgfast.RotatE.init(*sizes, dim=work.dim, gamma=GAMMA, seed=0)
+        self._optimizer = kgfast.RowAdam(self._model.parameters(), lr=LR)
+        self._step = 0
+
+    def steps(self, count: int) -> None:
+        """Make some steps."""
+        model, optimizer, graph, work = self._model, self._optimizer, self._graph, self._work
+        shape = (work.batch, work.negatives) if work.per_row else (work.negatives,)
+        with kgfast.cores_for_kernels(torch.device("cpu")):
+            for _ in range(count):
+                rows = torch.randint(len(graph.train), (work.batch,))
+                negatives = torch.randint(graph.num_entities, shape)
+                side = ("tail", "head")[self._step % 2]
+                loss = kgfast.losses.nssa(
+                    model, graph.train.hrt[rows], negatives, side=side, alpha=ALPHA, sparse=True
+                )
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                self._step += 1
+                assert loss.isfinite()
 
 
 class Plain:

@@ -38,8 +38,8 @@ class StreamedHead(nn.Module):
         in ``+-D**-0.5``, as of :class:`torch.nn.Linear`.
     sparse : bool
         Give the weight ``torch.sparse_coo`` gradients where a method touches few rows: ``embed``,
-        ``sampled_loss``, and ``loss`` and ``log_prob`` of ``candidate_ids``. :class:`RowWiseAdam`
-        takes them. A bias has a dense one.
+        ``sampled_loss``, and ``loss`` and ``log_prob`` of ``candidate_ids``.
+        :class:`kgfast.RowAdam` takes them. A bias has a dense one.
     device, dtype
         Of new parameters.
 

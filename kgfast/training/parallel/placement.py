@@ -11,16 +11,17 @@ from kgfast.datasets import Dataset
 from kgfast.eval.ranks import Ranks
 from kgfast.models import Model
 from kgfast.models.fresh import ALL_ROWS, Fresh
+from kgfast.ops.row_gradients import RowGradients, numbers_of
 from kgfast.training.build import ranks_of
 from kgfast.training.checkpoint import State
 from kgfast.training.config import Config
-from kgfast.training.leaves import Leaves
-from kgfast.training.row_gradients import RowGradients, merge
+from kgfast.training.negatives import Batch
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.shard_files import Kind
 
 Result = TypeVar("Result")
 RankResult = Ranks | dict[int, Ranks]
+Read = tuple[Model, Batch, Tensor]
 
 
 class Placement:
@@ -79,35 +80,31 @@ class Placement:
 
     # A step.
 
-    def leaves(self, model: Model) -> Leaves:
-        """What a step reads, of a model of the rows that are held."""
-        return Leaves(model)
+    def read(self, model: Model, batch: Batch, negatives: Tensor) -> Read:
+        """What losses of sampled negatives take: the model that has the rows, by whose ids."""
+        return model, batch, negatives
+
+    def sharing(self, device: torch.device) -> AbstractContextManager[None]:
+        """Let all processes compute a part of the losses inside, and of their gradients."""
+        return nullcontext()
+
+    def read_gradients(self) -> list[RowGradients]:
+        """Take the gradients of rows of entities that :meth:`read` fetched, as they are held."""
+        return []
 
     def agreed(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
         """What all go by: whether anyone was interrupted, and the time that process 0 took."""
         return interrupted, seconds
 
-    def merged(self, parts: Sequence[RowGradients]) -> list[RowGradients]:
-        """Gradients of the rows that are held, by their places, in disjoint parts.
-
-        ``parts`` are those of the leaves of this process.
-        """
-        return merge(parts)
-
-    def gathered(self, parts: Sequence[RowGradients]) -> Sequence[RowGradients]:
-        """The parts with the rows that are held, by their places, of the leaves of all."""
-        return parts
-
     def align(self, gradients: Sequence[Tensor]) -> None:
         """Give all processes the same bits of gradients that each has computed."""
 
-    def wholes(self, parts: Sequence[RowGradients]) -> list[Tensor]:
-        """The rows of parts of :meth:`merged`, of all processes, in the order of entities."""
-        return [part.rows for part in parts]
-
     def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
-        """The norm of all gradients together, those of the entities that are held among them."""
-        return float(nn.utils.get_total_norm(list(gradients)))
+        """The norm of all gradients together, dense or coalesced.
+
+        ``of_table``: which of them are of the entities that are held.
+        """
+        return float(nn.utils.get_total_norm([numbers_of(it) for it in gradients]))
 
     # Between steps.
 

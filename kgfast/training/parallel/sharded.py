@@ -14,18 +14,17 @@ from kgfast.datasets.base import SPLITS
 from kgfast.eval.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples
-from kgfast.losses.sampled import distinct_ids
+from kgfast.losses.sampled import distinct_ids, scored_table
 from kgfast.models import Model
 from kgfast.models.fresh import Fresh
+from kgfast.ops.row_gradients import RowGradients, numbers_of
 from kgfast.tables import Shard
 from kgfast.training.checkpoint import State
 from kgfast.training.config import Config
-from kgfast.training.leaves import Leaves, scores_rows
 from kgfast.training.negatives import Batch
 from kgfast.training.parallel.crew import Crew
-from kgfast.training.parallel.placement import RankResult
-from kgfast.training.parallel.replicated import Replicated, SharedLeaves
-from kgfast.training.row_gradients import RowGradients
+from kgfast.training.parallel.placement import RankResult, Read
+from kgfast.training.parallel.replicated import Replicated
 from kgfast.training.run_folder import RunFolder
 from kgfast.training.shard_files import Kind, ShardFiles, names_of_rows
 
@@ -43,6 +42,8 @@ class Sharded(Replicated):
         self.fresh = Fresh(first=crew.rank, step=crew.size)
         self._total = 0
         self._known: KnownTriples | None = None  # by the places where shards are ranked
+        self._held = torch.empty(0, dtype=torch.int64, device="cpu")  # that were fetched last
+        self._fetched: nn.Parameter | None = None
 
     def check(self, config: Config, dataset: Dataset, device: torch.device) -> None:
         """As :meth:`Placement.check`."""
@@ -57,35 +58,64 @@ class Sharded(Replicated):
         """As :meth:`Placement.num_held`."""
         return len(range(self.rank, num_entities, self.size))
 
-    def leaves(self, model: Model) -> Leaves:
-        """As :meth:`Placement.leaves`."""
-        return FetchedLeaves(model, self._crew)
+    def read(self, model: Model, batch: Batch, negatives: Tensor) -> Read:
+        """As :meth:`Placement.read`: fetch the rows, and number them.
 
-    def merged(self, parts: Sequence[RowGradients]) -> list[RowGradients]:
-        """As :meth:`Placement.merged`: the rows that this process sums are those that it holds."""
-        return self._merged(parts)
+        Rows that this process holds stand first: it sums their gradients.
+        """
+        assert batch.targets is not None
+        ids, places = distinct_ids(batch.anchors, batch.targets, negatives)
+        is_held = ids % self.size == self.rank
+        is_read = torch.ones_like(is_held)
+        dims = getattr(model, "dims", None)
+        if negatives.ndim > 1 and scored_table(model, batch.side, dims) is not None:
+            own = self._crew.span(len(negatives))  # whose negatives alone are scored here
+            is_read = is_held.index_fill(0, torch.cat([*places[:2], places[2][own].flatten()]), 1)
+        first, then = is_held.nonzero()[:, 0], (is_read & ~is_held).nonzero()[:, 0]
+        order = torch.cat([first, then])
+        numbers = torch.full_like(ids, len(order))  # of the row that nobody reads
+        numbers[order] = torch.arange(len(order), dtype=torch.int64, device=ids.device)
+        anchors, targets, negatives = (numbers[place] for place in places)
+        self._held = ids[first] // self.size
+        assert self._shared is not None
+        self._shared.own = slice(0, len(first))
+        self._fetched = nn.Parameter(self._fetch(model.entity.detach(), ids[order]))
+        return model.with_entity(self._fetched), batch.renamed(anchors, targets), negatives
 
-    def gathered(self, parts: Sequence[RowGradients]) -> Sequence[RowGradients]:
-        """As :meth:`Placement.gathered`, likewise."""
-        return parts
+    def _fetch(self, table: Tensor, ids: Tensor) -> Tensor:
+        """Rows of distinct ids, from whoever holds them, and one of zeros."""
+        crew = self._crew
+        order = (ids % crew.size).argsort(stable=True)
+        counts: list[int] = (ids % crew.size).bincount(minlength=crew.size).tolist()
+        asked = crew.counts_of(counts)
+        wanted = crew.exchange(ids[order], counts, asked)
+        rows = crew.exchange(table.index_select(0, wanted // crew.size), asked, counts)
+        return rows.new_zeros(len(ids) + 1, rows.shape[1]).index_copy_(0, order, rows)
 
-    def wholes(self, parts: Sequence[RowGradients]) -> list[Tensor]:
-        """As :meth:`Placement.wholes`."""
-        found = []
-        for part in parts:
-            ids, rows = self._crew.gather_rows(part.ids * self.size + self.rank, part.rows)
-            found.append(rows[ids.argsort()])
-        return found
+    def read_gradients(self) -> list[RowGradients]:
+        """As :meth:`Placement.read_gradients`; those of rows that others hold are theirs to sum."""
+        if self._fetched is None or self._fetched.grad is None:
+            return []
+        found = RowGradients.of(self._fetched.grad)
+        self._fetched.grad = None
+        count = int((found.ids < len(self._held)).sum())
+        return [RowGradients(self._held[found.ids[:count]], found.rows[:count])]
 
     def norm(self, gradients: Sequence[Tensor], of_table: Sequence[bool]) -> float:
         """As :meth:`Placement.norm`."""
+        pairs = list(zip(gradients, of_table, strict=True))
+        shared = [numbers_of(it) for it, is_held in pairs if not is_held]
+        held = [it for it, is_held in pairs if is_held]
+        shared += [self._whole_of(it) for it in held if it.is_sparse]
+        own = nn.utils.get_total_norm([it for it in held if not it.is_sparse])
+        squares = self._crew.gather(own.double().cpu().square().reshape(1)).sum()
+        return float((squares + nn.utils.get_total_norm(shared).double().cpu().square()).sqrt())
 
-        def square(*, table: bool) -> Tensor:
-            pairs = zip(gradients, of_table, strict=True)
-            norm = nn.utils.get_total_norm([it for it, is_own in pairs if is_own == table])
-            return norm.double().cpu().square().reshape(1)
-
-        return float((self._crew.gather(square(table=True)).sum() + square(table=False)).sqrt())
+    def _whole_of(self, gradient: Tensor) -> Tensor:
+        """The rows of a sparse gradient, of all processes, in the order of entities."""
+        own = RowGradients.of(gradient)
+        ids, rows = self._crew.gather_rows(own.ids * self.size + self.rank, own.rows)
+        return rows[ids.argsort()]
 
     @announced
     def ranks(
@@ -128,61 +158,6 @@ class Sharded(Replicated):
         self.together(lambda: shards.save_rows(folder.path, self.rank, own))
         others = {name: tensor for name, tensor in tensors.items() if name not in own}
         return others, meta | {"shards": shards.model_dump()}
-
-
-class FetchedLeaves(SharedLeaves):
-    """The leaves of one step of a model of the rows that were fetched for it.
-
-    Rows that this process holds stand first: those whose gradients it sums.
-    """
-
-    def __init__(self, model: Model, crew: Crew) -> None:
-        super().__init__(model, crew)
-        self._fetched: Tensor | None = None  # ids
-
-    def among(self, batch: Batch, negatives: Tensor) -> tuple[Batch, Tensor]:
-        """As :meth:`Leaves.among`: fetch the rows, and number them."""
-        assert batch.targets is not None
-        ids, places = distinct_ids(batch.anchors, batch.targets, negatives)
-        is_held = ids % self.crew.size == self.crew.rank
-        is_read = torch.ones_like(is_held)
-        dims = getattr(self.model, "dims", None)
-        if negatives.ndim > 1 and scores_rows(self.model, batch.side, dims):
-            own = self.crew.span(len(negatives))  # whose negatives alone are scored here
-            is_read = is_held.index_fill(0, torch.cat([*places[:2], places[2][own].flatten()]), 1)
-        first, then = is_held.nonzero()[:, 0], (is_read & ~is_held).nonzero()[:, 0]
-        order = torch.cat([first, then])
-        numbers = torch.full_like(ids, len(order))  # of the row that nobody reads
-        numbers[order] = torch.arange(len(order), dtype=torch.int64, device=ids.device)
-        anchors, targets, negatives = (numbers[place] for place in places)
-        self._fetched, self.own = ids[order], slice(0, len(first))
-        self.model = self.model.with_entity(self._fetch(self._fetched))
-        return batch.renamed(anchors, targets), negatives
-
-    def _fetch(self, ids: Tensor) -> Tensor:
-        """Rows of distinct ids, from whoever holds them, and one of zeros."""
-        crew, table = self.crew, self.model.entity.detach()
-        order = (ids % crew.size).argsort(stable=True)
-        counts = _per_owner(ids, crew.size)
-        asked = crew.counts_of(counts)
-        wanted = crew.exchange(ids[order], counts, asked)
-        rows = crew.exchange(table.index_select(0, wanted // crew.size), asked, counts)
-        return rows.new_zeros(len(ids) + 1, rows.shape[1]).index_copy_(0, order, rows)
-
-    def gradients(self) -> list[RowGradients]:
-        """As :meth:`Leaves.gradients`, by the places of the rows that are held."""
-        assert self._fetched is not None
-        held = self._fetched // self.crew.size
-        return [
-            RowGradients(held.index_select(0, part.ids), part.rows, part.distinct)
-            for part in super().gradients()
-        ]
-
-
-def _per_owner(ids: Tensor, size: int) -> list[int]:
-    """How many of the ids each process holds."""
-    counts: list[int] = (ids % size).bincount(minlength=size).tolist()
-    return counts
 
 
 def _renamed(ranks: Ranks, hrt: Tensor, dataset: Dataset) -> Ranks:

@@ -1,4 +1,4 @@
-"""What several processes compute together in a step: scores, and losses over all entities.
+"""Several processes as one backend: each computes a part of the scores and gradients of a step.
 
 Every process has the queries of the whole batch, and gets the scores of the whole batch: those of
 its span of the rows it computes, those of the others it receives. In the backward each query's
@@ -7,23 +7,29 @@ sum of scores depends on the number of processes. A loss over all entities is a 
 in one pass; of that each process adds its span's.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from kgfast.kernels.operands import Need, Operands
-from kgfast.models.base import Candidates, Side
-from kgfast.ops import run
-from kgfast.ops.checks import check_operands, safe_rows
-from kgfast.ops.collected import Collect
-from kgfast.ops.differentiable import chosen_backend, full_precision
-from kgfast.ops.scores import bias_gradient_of, check_row_index
+from kgfast.kernels.backend import Backend, Losses, NegativeLosses
+from kgfast.kernels.labels import (
+    Ahead,
+    BceRows,
+    BceTotal,
+    CrossEntropyBackward,
+    CrossEntropyRows,
+    Labels,
+    LossChecks,
+    LossGradients,
+    LossNeed,
+)
+from kgfast.kernels.operands import Gradients, Need, Operands
+from kgfast.ops.differentiable import result_dtype
 from kgfast.training.parallel.crew import Crew
+
+_Made = TypeVar("_Made", BceRows, BceTotal, CrossEntropyRows)
 
 _TERMS = 1024  # of a sum of products that is not cut
 _STRIPE = 256  # candidates of a sum of distances that is not cut
@@ -31,116 +37,140 @@ _PARTS = 1 << 22  # numbers that fit beside each other where sums are cut
 _ROOTS = 1 << 19  # scores at once, where the root of a distance is taken
 
 
-def shared_scores(
-    crew: Crew,
-    queries: Tensor,
-    candidates: Candidates,
-    index: Tensor | None,
-    score: str,
-    dims: list[int] | None,
-    collect: tuple[slice, Collect] | None = None,
-) -> Tensor:
-    """Scores as of :func:`kgfast.ops.pairwise_scores`, or with an index of ``indexed_scores``.
+class SharedBackend:
+    """A backend whose scores and gradients processes share out; all else it computes itself.
 
     Parameters
     ----------
     crew : Crew
-        All of whom call this with the same queries, index and rows.
-    queries, candidates, index, score, dims
-        As of those operators.
-    collect : tuple, optional
-        With an index: the ids whose rows' gradients this process sums, and what takes them, as of
-        :func:`kgfast.ops.collected.collected_scores`. Otherwise all processes get all gradients.
+        All of whom make the same calls, with the same queries and indices.
+    backend : Backend
+        Computes this process's part.
+
+    Attributes
+    ----------
+    own : slice or None
+        The rows of the table whose gradients of rows stay with this process. Without it each
+        process sums a span of the rows, and all get all of them.
     """
-    queries, table = full_precision(queries), candidates.table
-    what = "candidates" if index is None else "table"
-    check_operands(queries, table, score, candidates.bias, candidates.factor, dims, table_name=what)
-    if index is not None:
-        check_row_index(index, queries, table)
-        index = safe_rows(index, len(table)).contiguous()
-    table = table if collect is None else table.detach()
-    tensors = queries, table, candidates.bias, candidates.factor
-    scores: Tensor = _SharedScores.apply(*tensors, index, crew, score, dims, collect)  # type: ignore[no-untyped-call]
-    return scores
 
+    name = "shared"
+    negatives: NegativeLosses | None = None  # scores are shared out, not their sums
 
-class _SharedScores(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        queries: Tensor,
-        table: Tensor,
-        bias: Tensor | None,
-        factor: Tensor | None,
-        index: Tensor | None,
-        crew: Crew,
-        score: str,
-        dims: list[int] | None,
-        collect: tuple[slice, Collect] | None,
-    ) -> Tensor:
-        ctx.save_for_backward(queries, table, bias, factor, index)
-        ctx.crew, ctx.score, ctx.dims, ctx.collect = crew, score, dims, collect
-        ctx.backend = chosen_backend(queries)
-        rows = crew.span(len(queries))
-        operands = run.operands_of(queries, table, score, bias, factor, dims).of_queries(rows)
-        own = None if index is None else index[rows]
-        name = "candidates" if index is None else "table"
-        found = run.scores(operands, own, backend=ctx.backend, table_name=name)
-        joined = crew.join(found.movedim(-2, 0), len(queries))
-        return joined.movedim(0, -2).contiguous()
+    def __init__(self, crew: Crew, backend: Backend) -> None:
+        self._crew, self._backend = crew, backend
+        self.own: slice | None = None
+        self.losses: Losses = SharedLosses(crew, backend.losses)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        queries, table, bias, factor, index = ctx.saved_tensors
-        operands = run.operands_of(queries, table, ctx.score, None, factor, ctx.dims)
-        needs = ctx.needs_input_grad
-        of_queries = _of_queries(ctx, operands, grad, index) if needs[0] else None
-        of_table = of_factor = None
-        if ctx.collect is not None:
-            span, collect = ctx.collect
-            options = {"need": Need(False, True), "rows_only": True, "within": span}
-            own = run.backward(operands, grad, index, **options, backend=ctx.backend)
-            collect(own.ids, own.table)
-        elif needs[1] or needs[3]:
-            of_table, of_factor = _of_rows(ctx, operands, grad, index)
-        of_bias = bias_gradient_of(grad, index, bias) if needs[2] else None
-        return of_queries, of_table, of_bias, of_factor, *[None] * 5
+    def __getattr__(self, name: str) -> Any:
+        """What is not shared out."""
+        return getattr(self._backend, name)
 
+    def bf16_losses(self) -> Losses | None:
+        """Return the losses of precision ``bf16``, shared out."""
+        losses = self._backend.bf16_losses()
+        return None if losses is None else SharedLosses(self._crew, losses)
 
-def _of_queries(ctx: Any, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
-    """The gradients of all queries, of which this process sums its span."""
-    need, count = Need(True, False), operands.num_queries
-    if index is None and not are_summed_alone(operands, grad, of_queries=True):
-        return run.backward(operands, grad, need=need, backend=ctx.backend).queries
-    rows = ctx.crew.span(count)
-    own = None if index is None else index[rows]
-    part = operands.of_queries(rows), grad[..., rows, :], own
-    joined: Tensor = ctx.crew.join(
-        run.backward(*part, need=need, backend=ctx.backend).queries, count
-    )
-    return joined
+    def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
+        """As of any backend; one candidate of each query is little work to share."""
+        if index is not None and index.shape[1] == 1:
+            return self._backend.scores(operands, index)
+        count, span = operands.num_queries, self._crew.span(operands.num_queries)
+        width = operands.candidates.num_rows if index is None else index.shape[1]
+        if span.start < span.stop:
+            own = None if index is None else index[span]
+            found = self._backend.scores(operands.of_queries(span), own)
+        else:
+            crops = () if operands.dims is None else (len(operands.dims),)
+            dtype = result_dtype(operands.queries)
+            found = operands.queries.new_empty((*crops, 0, width), dtype=dtype)
+        return self._crew.join(found.movedim(-2, 0), count).movedim(0, -2).contiguous()
 
+    def backward(
+        self,
+        operands: Operands,
+        grad: Tensor,
+        index: Tensor | None = None,
+        *,
+        need: Need,
+        rows_only: bool = False,
+        within: slice | None = None,
+        besides: Tensor | None = None,
+    ) -> Gradients:
+        """As of any backend, but for ``within``, which ``own`` stands for."""
+        if index is not None and index.shape[1] == 1 and not rows_only:
+            return self._backend.backward(operands, grad, index, need=need)
+        of_queries = self._of_queries(operands, grad, index) if need.queries else None
+        need = need._replace(queries=False)
+        if not (need.table or need.factor):
+            return Gradients(of_queries)
+        if rows_only:
+            assert index is not None
+            found = self._of_named_rows(operands, grad, index, need, besides)
+        else:
+            found = self._of_rows(operands, grad, index, need)
+        return found._replace(queries=of_queries)
 
-def _of_rows(
-    ctx: Any, operands: Operands, grad: Tensor, index: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of table and factor, of whose rows this process sums a span."""
-    crew, table = ctx.crew, operands.table
-    need = Need(False, ctx.needs_input_grad[1], ctx.needs_input_grad[3])
-    span = crew.span(len(table))
-    if index is not None:
-        options = {"need": need, "rows_only": True, "within": span}
-        own = run.backward(operands, grad, index, **options, backend=ctx.backend)
-        whole = own.spread(operands, need)
-        found = [None if it is None else it[span] for it in (whole.table, whole.factor)]
-    elif are_summed_alone(operands, grad, of_queries=False):
-        part = operands.of_rows(span), grad[..., span]
-        found = list(run.backward(*part, need=need, backend=ctx.backend)[1:3])
-    else:
-        return run.backward(operands, grad, need=need, backend=ctx.backend)[1:3]
-    joined = [None if it is None else crew.join(it, len(table)) for it in found]
-    return joined[0], joined[1]
+    def _of_queries(self, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
+        """The gradients of all queries, of which this process sums its span."""
+        need, crew, count = Need(True, False), self._crew, operands.num_queries
+        if index is None and not are_summed_alone(operands, grad, of_queries=True):
+            return self._backend.backward(operands, grad, need=need).queries
+        span = crew.span(count)
+        found = operands.queries[span]
+        if len(found):
+            own = None if index is None else index[span]
+            part = operands.of_queries(span), grad[..., span, :].contiguous(), own
+            gradient = self._backend.backward(*part, need=need).queries
+            assert gradient is not None
+            found = gradient
+        return crew.join(found, count)
+
+    def _of_named_rows(
+        self, operands: Operands, grad: Tensor, index: Tensor, need: Need, besides: Tensor | None
+    ) -> Gradients:
+        """Those of the rows that an index names: of this process's, or all by the spans of all."""
+        crew = self._crew
+        within = crew.span(operands.candidates.num_rows) if self.own is None else self.own
+        options: dict[str, Any] = {"rows_only": True, "within": within, "besides": besides}
+        own = self._backend.backward(operands, grad, index, need=need, **options)
+        if self.own is not None:
+            return own
+        assert own.ids is not None
+        ids, *found = [
+            None if it is None else crew.gather_rows(own.ids, it)
+            for it in (own.ids, own.table, own.factor)
+        ]
+        assert ids is not None
+        table, factor = (None if it is None else it[1] for it in found)
+        return Gradients(None, table, factor, ids[0])
+
+    def _of_rows(
+        self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
+    ) -> Gradients:
+        """The gradients of table and factor, of whose rows this process sums a span."""
+        crew, count = self._crew, operands.candidates.num_rows
+        span = crew.span(count)
+        if index is not None and self.own is not None:  # each process numbers rows its own way
+            return self._backend.backward(operands, grad, index, need=need)
+        if index is not None:
+            own = self._backend.backward(
+                operands, grad, index, need=need, rows_only=True, within=span
+            )
+            whole = own.spread(operands, need)
+            found = [None if it is None else it[span] for it in (whole.table, whole.factor)]
+        elif are_summed_alone(operands, grad, of_queries=False):
+            if span.start < span.stop:
+                part = operands.of_rows(span), grad[..., span].contiguous()
+                found = list(self._backend.backward(*part, need=need)[1:3])
+            else:
+                found = [operands.table[:0] if need.table else None]
+                found += [
+                    operands.factor[:0] if need.factor and operands.factor is not None else None
+                ]
+        else:
+            return self._backend.backward(operands, grad, need=need)
+        return Gradients(None, *(None if it is None else crew.join(it, count) for it in found))
 
 
 def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:
@@ -160,86 +190,137 @@ def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> b
     return not of_queries or (fits and not (score.root and grad.numel() > _ROOTS))
 
 
-def shared_mean(
-    crew: Crew,
-    model: Any,
-    queries: Tensor,
-    candidates: Candidates,
-    mean: Callable[[Any, slice], Tensor],
-) -> Tensor:
-    """The mean of a loss over all entities, whose rows processes share out.
+class SharedLosses(Losses):
+    """Losses over all candidates, whose queries processes share out.
 
     Parameters
     ----------
     crew : Crew
-    model : Model
-        Of which the queries and candidates are.
-    queries : Tensor
-        ``[B, F]``, of the whole batch.
-    candidates : Candidates
-    mean : callable
-        Takes a model and the span of the rows, and returns their mean.
+    losses : Losses
+        Of the backend that computes this process's queries.
     """
 
-    def of_span(queries: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
-        own = replace(candidates, table=table, bias=bias)
-        rows = crew.span(count)
-        return mean(_Given(model, queries, own), rows) * (len(queries) / count)
+    def __init__(self, crew: Crew, losses: Losses) -> None:
+        self._crew, self._losses = crew, losses
 
-    count = len(queries)
-    tensors = queries, candidates.table, candidates.bias
-    loss: Tensor = _Mean.apply(*tensors, crew, of_span)  # type: ignore[no-untyped-call]
-    return loss
+    def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
+        """As of any backend."""
+        own, span = self._own(operands, checks)
+        made = BceRows(*_no_rows(operands, 2))
+        if own is not None:
+            made = self._losses.bce(own, labels.of_queries(span))
+        return _checked(BceRows(*self._joined(operands, made)), checks)
+
+    def bce_gradients(
+        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
+    ) -> LossGradients:
+        """As of any backend."""
+        own, span = self._own(operands, None)
+        made = _no_gradients(operands, need)
+        if own is not None:
+            given = labels.of_queries(span), grad_rows[span]
+            made = self._losses.bce_gradients(own, *given, need)
+        return self._summed(operands, made)
+
+    def bce_total(
+        self,
+        operands: Operands,
+        labels: Labels,
+        divisor: float,
+        need: LossNeed,
+        checks: LossChecks | None = None,
+    ) -> BceTotal:
+        """As of any backend."""
+        own, span = self._own(operands, checks)
+        rows, linear = _no_rows(operands, 2)
+        made = BceTotal(rows.sum(), linear, _no_gradients(operands, need))
+        if own is not None:
+            made = self._losses.bce_total(own, labels.of_queries(span), divisor, need)
+        parts = self._crew.gather(made.total.double().reshape(1))
+        total = parts.sum().to(made.total.device, made.total.dtype)
+        (linear,) = self._joined(operands, [made.linear])
+        gradients = self._summed(operands, made.gradients)
+        return _checked(BceTotal(total, linear, gradients), checks)
+
+    def cross_entropy(
+        self,
+        operands: Operands,
+        targets: Tensor,
+        label_smoothing: float,
+        checks: LossChecks | None = None,
+        *,
+        keep: bool = False,
+        ahead: Ahead | None = None,
+    ) -> CrossEntropyRows:
+        """As of any backend; no scores are kept."""
+        own, span = self._own(operands, checks)
+        none, linear, logsumexp = _no_rows(operands, 3)
+        made = CrossEntropyRows(none, linear, logsumexp)
+        if ahead is not None:
+            made = made._replace(gradients=_no_gradients(operands, ahead.need))
+        if own is not None:
+            given = targets[span], label_smoothing
+            made = self._losses.cross_entropy(own, *given, ahead=ahead)
+        parts = self._joined(operands, [made.rows, made.linear, made.logsumexp])
+        rows = CrossEntropyRows(parts[0], parts[1], parts[2])
+        has_them = torch.tensor([made.gradients is not None], dtype=torch.int64, device="cpu")
+        all_have = bool(self._crew.gather(has_them).all())
+        if all_have and made.gradients is not None:
+            rows = rows._replace(gradients=self._summed(operands, made.gradients))
+        return _checked(rows, checks)
+
+    def cross_entropy_gradients(
+        self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
+    ) -> LossGradients:
+        """As of any backend."""
+        own, span = self._own(operands, None)
+        made = _no_gradients(operands, need)
+        if own is not None:
+            grad_rows, logsumexp, targets = (it[span] for it in made_of[:3])
+            numbers = grad_rows, logsumexp, targets, made_of.label_smoothing
+            part = CrossEntropyBackward(*numbers)
+            made = self._losses.cross_entropy_gradients(own, part, need)
+        return self._summed(operands, made)
+
+    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
+        """As of any backend."""
+        self._losses.scale(gradients, factor)
+
+    def _own(self, operands: Operands, checks: LossChecks | None) -> tuple[Operands | None, slice]:
+        """The queries of this process, if it has any; labels of all are checked before."""
+        if checks is not None:
+            checks.labels()
+        span = self._crew.span(operands.num_queries)
+        return (operands.of_queries(span) if span.start < span.stop else None), span
+
+    def _joined(self, operands: Operands, parts: Sequence[Any]) -> list[Tensor]:
+        return [self._crew.join(part, operands.num_queries) for part in parts]
+
+    def _summed(self, operands: Operands, own: LossGradients) -> LossGradients:
+        queries = own.queries
+        if queries is not None:
+            queries = self._crew.join(queries, operands.num_queries)
+        others = [None if it is None else self._crew.sum(it) for it in own[1:]]
+        return LossGradients(queries, *others)
 
 
-class _Given:
-    """A model with the queries and candidates that it is given."""
-
-    def __init__(self, model: Any, queries: Tensor, candidates: Candidates) -> None:
-        self.score, self.gamma = model.score, model.gamma
-        self.num_entities, self.num_relations = model.num_entities, model.num_relations
-        self._queries, self._candidates = queries, candidates
-
-    def queries(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        return self._queries
-
-    def candidates(self, side: Side) -> Candidates:
-        return self._candidates
+def _checked(made: _Made, checks: LossChecks | None) -> _Made:
+    if checks is not None:
+        checks.scores(made.linear)
+    return made
 
 
-class _Mean(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        queries: Tensor,
-        table: Tensor,
-        bias: Tensor | None,
-        crew: Crew,
-        of_span: Callable[..., Tensor],
-    ) -> Tensor:
-        span, needs = crew.span(len(queries)), ctx.needs_input_grad
-        ctx.crew, ctx.count, ctx.loss = crew, len(queries), None
-        ctx.leaves = [
-            None if it is None else it.detach().requires_grad_(need)
-            for it, need in zip((queries[span], table, bias), needs, strict=False)
-        ]
-        own = torch.zeros(1, dtype=torch.float64, device="cpu")
-        if len(range(span.start, span.stop)):
-            with torch.enable_grad():
-                ctx.loss = of_span(*ctx.leaves)
-            own = ctx.loss.detach().double().reshape(1).cpu()
-        return crew.gather(own).sum().to(queries.device, torch.float32)
+def _no_rows(operands: Operands, count: int) -> list[Tensor]:
+    """Row losses and other numbers of no queries."""
+    empty, dtype = operands.queries.new_empty, result_dtype(operands.queries)
+    return [empty(0, dtype=dtype), *(empty(0, dtype=torch.float64) for _ in range(count - 1))]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        leaves = [it for it in ctx.leaves if it is not None and it.requires_grad]
-        if ctx.loss is None:
-            found = [torch.zeros_like(it) for it in leaves]
-        else:
-            found = list(torch.autograd.grad(ctx.loss, leaves, grad))
-        made = {id(leaf): it for leaf, it in zip(leaves, found, strict=True)}
-        of_queries, *others = [made.get(id(leaf)) for leaf in ctx.leaves]
-        if of_queries is not None:
-            of_queries = ctx.crew.join(of_queries, ctx.count)
-        return of_queries, *[None if it is None else ctx.crew.sum(it) for it in others], None, None
+
+def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
+    """Those that no queries have."""
+    table = operands.table
+    return LossGradients(
+        operands.queries[:0] if need.queries else None,
+        table.new_zeros(table.shape) if need.table else None,
+        table.new_zeros(len(table), dtype=result_dtype(operands.queries)) if need.bias else None,
+    )

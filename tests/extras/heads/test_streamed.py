@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from kgfast.extras.heads import RowWiseAdam, StreamedHead
+from kgfast.extras.heads import StreamedHead
 from support.memory import PeakMemory
 
 V, D = 50, 6
@@ -170,76 +170,6 @@ def test_sampled_gradients_hold_only_the_rows_that_were_drawn():
     head.zero_grad()
     head.sampled_loss(hidden, targets, 30, seed=6).backward()
     assert not torch.equal(first.indices(), head.weight.grad.coalesce().indices())
-
-
-class TestRowWiseAdam:
-    def test_it_is_adam_where_all_rows_are_used(self):
-        sparse = nn.Embedding(7, 4, sparse=True)
-        dense = copy.deepcopy(sparse)
-        dense.sparse = False
-        ids, bias = torch.arange(7), nn.Parameter(torch.ones(3))
-        options = {"lr": 0.1, "betas": (0.8, 0.95), "weight_decay": 0.01}
-        ours = RowWiseAdam([*sparse.parameters(), bias], **options)
-        twin = nn.Parameter(torch.ones(3))
-        theirs = torch.optim.Adam([*dense.parameters(), twin], **options)
-        for step in range(4):
-            for table, other, optimizer in ((sparse, bias, ours), (dense, twin, theirs)):
-                optimizer.zero_grad()
-                ((table(ids).cos() * (step + 1)).sum() + other.sin().sum()).backward()
-                optimizer.step()
-        torch.testing.assert_close(sparse.weight, dense.weight)
-        torch.testing.assert_close(bias, twin)
-
-    def test_other_rows_and_their_moments_stay(self):
-        table = nn.Embedding(9, 4, sparse=True)
-        before = table.weight.detach().clone()
-        optimizer = RowWiseAdam(table.parameters(), lr=0.5)
-        for _ in range(2):
-            optimizer.zero_grad()
-            table(torch.tensor([2, 2, 5])).pow(2).sum().backward()
-            optimizer.step()
-        moved = (table.weight.detach() != before).any(1)
-        assert moved.nonzero()[:, 0].tolist() == [2, 5]
-        state = optimizer.state[table.weight]
-        assert state["exp_avg"].any(1).nonzero()[:, 0].tolist() == [2, 5]
-        assert int(state["step"]) == 2
-
-    def test_it_goes_on_from_its_state(self):
-        tables = [nn.Embedding(9, 4, sparse=True) for _ in range(2)]
-        tables[1].load_state_dict(tables[0].state_dict())
-        whole = RowWiseAdam(tables[0].parameters(), lr=0.5)
-        part = RowWiseAdam(tables[1].parameters(), lr=0.5)
-        for step in range(4):
-            if step == 2:
-                kept = copy.deepcopy(part.state_dict())
-                part = RowWiseAdam(tables[1].parameters(), lr=0.1)
-                part.load_state_dict(kept)
-            for table, optimizer in zip(tables, (whole, part), strict=True):
-                optimizer.zero_grad()
-                table(torch.tensor([step, 5])).pow(2).sum().backward()
-                optimizer.step()
-        assert torch.equal(tables[0].weight, tables[1].weight)
-
-    def test_a_closure_is_called(self):
-        table = nn.Embedding(3, 2)
-
-        def closure():
-            loss = table.weight.pow(2).sum()
-            loss.backward()
-            return loss
-
-        before = table.weight.detach().clone()
-        assert RowWiseAdam(table.parameters()).step(closure).item() == before.pow(2).sum()
-        assert (table.weight != before).all()
-
-    @pytest.mark.parametrize(
-        "options", [{"lr": -1.0}, {"eps": float("nan")}, {"weight_decay": -1.0}]
-    )
-    def test_numbers(self, options):
-        with pytest.raises(ValueError, match=f"{next(iter(options))} must be finite"):
-            RowWiseAdam([nn.Parameter(torch.ones(2))], **options)
-        with pytest.raises(ValueError, match="betas must be two numbers in"):
-            RowWiseAdam([nn.Parameter(torch.ones(2))], betas=(0.9, 1.0))
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0, 3)])

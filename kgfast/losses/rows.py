@@ -1,0 +1,78 @@
+"""What queries are made of, where the gradients of tables are those of the rows that are read."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgfast.models.base import Candidates, Side, candidates_at, queries_at
+from kgfast.models.wrapper import unwrapped
+from kgfast.ops.row_gradients import read_rows
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A batch of queries: a model, and ids that were checked.
+
+    Attributes
+    ----------
+    model : Model
+    anchors, relations : Tensor
+        int64 ``[B]``.
+    side : {"head", "tail"}
+        As the model is asked.
+    """
+
+    model: Any
+    anchors: Tensor
+    relations: Tensor
+    side: Side
+
+    def queries(self, dim: int | None = None) -> Tensor:
+        """The queries ``[B, F]``, of a crop."""
+        return queries_at(self.model, self.anchors, self.relations, self.side, dim)
+
+    def of_rows(self, rows: Tensor) -> "Asked":
+        """The same queries, made of the rows ``[B, G]`` of their anchors."""
+        numbers = torch.arange(len(rows), dtype=torch.int64, device=rows.device)
+        return replace(self, model=self.model.with_entity(rows), anchors=numbers)
+
+
+def count_of(model: Any, side: Side) -> int:
+    """Count the relations that triples may name: inverse ones, too, where tails are predicted."""
+    if side == "tail" and getattr(model, "has_inverses", False):
+        return len(model.relation)
+    return int(model.num_relations)
+
+
+def of_wide_relations(asked: Asked) -> Asked:
+    """Read the relations of queries, where a relation is so wide that few rows are read."""
+    model = asked.model
+    inner = unwrapped(model)
+    if not getattr(inner, "has_wide_relations", False) or not inner.relation.requires_grad:
+        return asked
+    ids = model.relation_ids(asked.relations, asked.side)
+    side: Side = "tail" if model.has_inverses else asked.side
+    distinct, places = ids.unique(return_inverse=True)
+    _, rows = read_rows(inner.relation, distinct)
+    return replace(asked, model=inner.with_relation(rows), relations=places, side=side)
+
+
+def of_distinct_anchors(asked: Asked, candidates: Candidates) -> tuple[Asked, Candidates]:
+    """Read the rows of the anchors, each once, and of wide relations.
+
+    Where candidates are rows or columns of the table itself, the gradients of anchors are added to
+    theirs in place.
+    """
+    model = asked.model
+    distinct, places = asked.anchors.unique(return_inverse=True)
+    table, rows = read_rows(model.entity, distinct)
+    if _shares_memory(candidates.table, model.entity):
+        candidates = candidates_at(model.with_entity(table), asked.side, None)
+    asked = of_wide_relations(asked)
+    return replace(asked, model=asked.model.with_entity(rows), anchors=places), candidates
+
+
+def _shares_memory(table: Tensor, other: Tensor) -> bool:
+    return table.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()

@@ -1,0 +1,196 @@
+"""Gradients of a table by rows: one form for losses, which leave it, and optimizers, which take it.
+
+Autograd carries tensors only. So the form is a coalesced ``torch.sparse_coo`` gradient: its ids
+ascend, and none occurs twice. It is made without sorting or checking again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+
+@dataclass(frozen=True)
+class RowGradients:
+    """Gradients of some rows of a table.
+
+    Attributes
+    ----------
+    ids : Tensor
+        int64 ``[U]``, ascending and distinct.
+    rows : Tensor
+        ``[U, G]``.
+
+    Examples
+    --------
+    >>> table = torch.nn.Embedding(4, 1, sparse=True)
+    >>> table(torch.tensor([2, 0, 2])).sum().backward()
+    >>> found = RowGradients.of(table.weight.grad)
+    >>> found.ids.tolist(), found.rows.tolist()
+    ([0, 2], [[1.0], [2.0]])
+    """
+
+    ids: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, gradient: Tensor) -> "RowGradients":
+        """View the gradient that a loss with ``sparse=True`` leaves in a table.
+
+        Parameters
+        ----------
+        gradient : Tensor
+            ``torch.sparse_coo [N, G]`` with one sparse axis. Where its ids ascend, its tensors are
+            shared; another one, as the sum of several gradients is, is coalesced first.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For a dense gradient, or one whose rows are sparse themselves.
+        """
+        if not isinstance(gradient, Tensor) or gradient.layout != torch.sparse_coo:
+            kind = gradient.layout if isinstance(gradient, Tensor) else type(gradient).__name__
+            raise TypeError(f"gradient must be torch.sparse_coo; got {kind}")
+        if gradient.sparse_dim() != 1:
+            raise ValueError(f"gradient must have one sparse axis; got {gradient.sparse_dim()}")
+        ids, rows = gradient._indices()[0], gradient._values().detach()
+        if gradient.is_coalesced() or bool((ids[1:] > ids[:-1]).all()):
+            return cls(ids, rows)  # where torch puts a gradient into a leaf, it may drop the mark
+        gradient = gradient.detach().coalesce()
+        return cls(gradient.indices()[0], gradient.values())
+
+    def to_sparse(self, num_rows: int) -> Tensor:
+        """Return the coalesced sparse gradient ``[num_rows, G]``, which shares these tensors."""
+        return torch.sparse_coo_tensor(
+            self.ids[None],
+            self.rows,
+            (num_rows, *self.rows.shape[1:]),
+            dtype=self.rows.dtype,
+            device=self.rows.device,
+            check_invariants=False,
+            is_coalesced=True,
+        )
+
+
+Part = tuple[Tensor, Tensor]  # ids that may repeat, and their rows
+
+
+def merge(first: RowGradients | None, others: Sequence[Part]) -> RowGradients:
+    """Add gradients of rows to others, in a fixed order.
+
+    Parameters
+    ----------
+    first : RowGradients, optional
+        Takes in what the others have of its rows, in place.
+    others : sequence of pairs
+        Ids ``[*]`` and rows ``[*, G]`` each, added in this order; one at least without ``first``.
+
+    Returns
+    -------
+    RowGradients
+        ``first``, if it has all rows; else new tensors.
+    """
+    if first is None:
+        return _summed(others)
+    outside = [part for part in (_without(part, first) for part in others) if len(part[0])]
+    if not outside:
+        return first
+    rest = _summed(outside)
+    ids, order = torch.cat([first.ids, rest.ids]).sort()
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order), dtype=torch.int64, device=order.device)
+    rows = first.rows.new_empty(len(ids), *first.rows.shape[1:])
+    rows.index_copy_(0, places[: len(first.ids)], first.rows)
+    rows.index_copy_(0, places[len(first.ids) :], rest.rows)
+    return RowGradients(ids, rows)
+
+
+def add_to(table: Tensor, parts: Sequence[RowGradients]) -> None:
+    """Add gradients to those of a whole table ``[N, G]``."""
+    for part in parts:
+        _add_rows(table, part.ids, part.rows)
+
+
+def numbers_of(gradient: Tensor) -> Tensor:
+    """Return the numbers of a dense or a coalesced gradient, which they share."""
+    return gradient._values() if gradient.is_sparse else gradient
+
+
+def read_rows(table: Tensor, *ids: Tensor) -> tuple[Tensor, ...]:
+    """Read rows of a table, whose gradients reach the table as one of rows.
+
+    Parameters
+    ----------
+    table : Tensor
+        ``[N, G]``.
+    *ids : Tensor
+        int64 ``[*]`` each.
+
+    Returns
+    -------
+    tuple of Tensor
+        The table, for an operator of kgfast, and rows ``[*, G]`` for each of ``ids``. The gradients
+        of all of them become one of the table: coalesced and sparse, unless the operator's is
+        dense. The operator's stays where it is, and takes in the others': no one else may hold it.
+    """
+    found: tuple[Tensor, ...] = _ReadRows.apply(table, *ids)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _ReadRows(Function):
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, *ids: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*ids)
+        ctx.num_rows = len(table)
+        return table.detach(), *(table.index_select(0, part) for part in ids)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, whole: Tensor | None, *rows: Tensor | None) -> tuple[Any, ...]:
+        pairs = zip(ctx.saved_tensors, rows, strict=True)
+        others = [(ids, part) for ids, part in pairs if part is not None]
+        unused = [None] * len(rows)
+        if whole is None and not others:
+            return None, *unused
+        if whole is not None and not whole.is_sparse:
+            for ids, part in others:
+                _add_rows(whole, ids, part)
+            return whole, *unused
+        first = None if whole is None else RowGradients.of(whole)
+        return merge(first, others).to_sparse(ctx.num_rows), *unused
+
+
+def _summed(parts: Sequence[Part]) -> RowGradients:
+    ids, places = torch.cat([part[0] for part in parts]).unique(return_inverse=True)
+    rows = parts[0][1].new_zeros(len(ids), *parts[0][1].shape[1:])
+    for part, place in zip(parts, places.split([len(part[0]) for part in parts]), strict=True):
+        _add_rows(rows, place, part[1])
+    return RowGradients(ids, rows)
+
+
+def _without(part: Part, base: RowGradients) -> Part:
+    """Add what a part has of the rows of a base; return the rest."""
+    ids, rows = part
+    if not len(base.ids):
+        return part
+    at = torch.searchsorted(base.ids, ids.contiguous()).clamp_(max=len(base.ids) - 1)
+    shared = base.ids.index_select(0, at) == ids
+    if bool(shared.all()):
+        _add_rows(base.rows, at, rows)
+        return ids[:0], rows[:0]
+    inside, outside = shared.nonzero()[:, 0], (~shared).nonzero()[:, 0]
+    _add_rows(base.rows, at.index_select(0, inside), rows.index_select(0, inside))
+    return ids.index_select(0, outside), rows.index_select(0, outside)
+
+
+def _add_rows(table: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """Add rows that may repeat, in a fixed order: index_add_ has none on a GPU."""
+    if table.device.type == "cpu":
+        table.index_add_(0, ids, rows)
+    else:
+        table.index_put_((ids,), rows, accumulate=True)

@@ -1,0 +1,189 @@
+"""Losses with sparse=True: the gradients of others, each table's as one of rows."""
+
+import pytest
+import torch
+
+from kgfast import Candidates, RowGradients, losses
+from kgfast.models import DistMult
+from kgfast.training.steps import MODES
+from support.small_runs import GRAPH, NO_GAMMA, trainer_of
+
+FILTERED = {"use_rscf": True}
+MODELS = {
+    "rotate": {"model": {"name": "rotate"}},
+    "transe": {"model": {"name": "transe"}},
+    "complex": {"model": {"name": "complex", **NO_GAMMA}},
+    "cp": {"model": {"name": "cp", "reciprocal": True, **NO_GAMMA}},
+    "rescal": {"model": {"name": "rescal", **NO_GAMMA}},
+    "gamma and bias": {"model": {"name": "distmult", **NO_GAMMA}},
+    "computed": {"model": {"name": "distmult", **NO_GAMMA}},
+    "med": {"med": {"dims": [4, 8, 16]}},
+    "med split": {"med": {"dims": [4, 8, 16], "crop": "split"}},
+    "med of complex": {"model": {"name": "complex", **NO_GAMMA}, "med": {"dims": [4, 16]}},
+    "rscf": {"model": FILTERED},
+    "rscf of complex": {"model": {"name": "complex", **NO_GAMMA, **FILTERED}},
+    "med of rscf": {"model": FILTERED, "med": {"dims": [4, 16]}},
+}
+IN_ONE_PASS = ("rotate", "transe", "complex", "rescal", "gamma and bias", "med")
+
+
+class Biased(DistMult):
+    """DistMult with a bias per entity, which trains, and a gamma."""
+
+    gamma = 1.5
+
+    def candidates(self, side):
+        return Candidates(self.entity, self.bias)
+
+
+class Transformed(DistMult):
+    """DistMult whose candidates are not rows of the table but made of them."""
+
+    def candidates(self, side):
+        return Candidates(2 * self.entity, torch.full((1,), 0.5))
+
+
+def made(name):
+    """A model, a batch of its training triples for each side, and their negatives' drawer."""
+    model = trainer_of(**MODELS[name]).model
+    if name == "gamma and bias":
+        model.__class__ = Biased
+        bias = torch.linspace(-1, 1, model.num_entities)
+        model.bias = torch.nn.Parameter(bias)
+    if name == "computed":
+        model.__class__ = Transformed
+    return model
+
+
+def batches_of(negatives):
+    """A batch of tails, one of heads, and negatives and mask of each."""
+    sections = {"negatives": negatives, "filter_negatives": True}
+    config = trainer_of(data=sections).config
+    objective = MODES["negative"](config, GRAPH.train.hrt, GRAPH.num_entities)
+    for number in (0, 1):
+        batch = objective.batches.batch(number)
+        yield batch, *objective.negatives.draw(batch)
+
+
+def gradients_of(model, loss):
+    """The gradient of each parameter that has one."""
+    loss.backward()
+    found = {name: it.grad for name, it in model.named_parameters() if it.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def assert_close(found, expected):
+    assert found.keys() == expected.keys()
+    for key, gradient in expected.items():
+        scale = float(gradient.abs().max())
+        ours = found[key].to_dense()
+        torch.testing.assert_close(ours, gradient, rtol=1e-5, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize("negatives", ["shared", "per_row"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("backend")
+def test_gradients_of_rows_are_those_of_the_table(name, negatives):
+    model = made(name)
+    loss = losses.med if "med" in name else losses.nssa
+    for batch, ids, mask in batches_of(negatives):
+        found = []
+        for sparse in (False, True):
+            given = {"side": batch.side, "mask": mask, "sparse": sparse}
+            value = loss(model, batch.triples, ids, **given)
+            found.append((value, gradients_of(model, value)))
+        torch.testing.assert_close(found[1][0], found[0][0])
+        assert_close(found[1][1], found[0][1])
+        of_rows = {key for key, it in found[1][1].items() if it.is_sparse}
+        wanted = {"entity", "relation"} if name == "rescal" else {"entity"}
+        assert {key.rpartition(".")[2] for key in of_rows} == wanted
+        entity = next(it for key, it in found[1][1].items() if key.endswith("entity"))
+        used = torch.cat([batch.anchors, batch.targets, ids.flatten()]).unique()
+        rows = RowGradients.of(entity)
+        assert torch.equal(rows.ids, used)
+        assert rows.rows.data_ptr() == entity._values().data_ptr()  # it was one, and in order
+
+
+@pytest.mark.parametrize("name", IN_ONE_PASS)
+def test_the_rows_of_lists_stay_where_the_kernel_wrote_them(name, monkeypatch):
+    """Anchors are among them from the start: nothing is copied to make room."""
+    written = []
+    sparse_tensor = torch.sparse_coo_tensor
+
+    def watched(indices, values, *args, **options):
+        written.append(values.data_ptr())
+        return sparse_tensor(indices, values, *args, **options)
+
+    model = made(name)
+    loss = losses.med if "med" in name else losses.nssa
+    batch, ids, _ = next(batches_of("per_row"))
+    value = loss(model, batch.triples, ids[:, :3], side=batch.side, sparse=True)
+    monkeypatch.setattr(torch, "sparse_coo_tensor", watched)
+    gradients = gradients_of(model, value)
+    entity = next(it for key, it in gradients.items() if key.endswith("entity"))
+    assert written[0] == entity._values().data_ptr()
+
+
+@pytest.mark.parametrize("kind", ["complex", "rescal", "cp"])
+@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
+def test_losses_over_all_entities_read_the_rows_of_anchors(kind, loss):
+    model, call = made(kind), getattr(losses, loss)
+    for batch, _, _ in batches_of("shared"):
+        given = batch.anchors, batch.relations, batch.targets
+        found = []
+        for sparse in (False, True):
+            value = call(model, given, side=batch.side, sparse=sparse)
+            found.append((value, gradients_of(model, value)))
+        assert torch.equal(found[0][0], found[1][0])
+        assert_close(found[1][1], found[0][1])
+        for key, gradient in found[1][1].items():
+            assert gradient.is_sparse == (kind == "rescal" and key == "relation")
+
+
+def test_relations_that_are_inverse_are_asked_for_by_their_own_numbers():
+    model = made("cp")
+    count = model.num_relations
+    triples, ids = torch.tensor([[4, 1, 7], [2, 0, 3]]), torch.tensor([5, 6])
+    inverses = triples.flip(1) + torch.tensor([0, count, 0])
+    forth = losses.nssa(model, triples, ids, side="head")
+    assert torch.equal(losses.nssa(model, inverses, ids, side="tail"), forth)
+    with pytest.raises(ValueError, match="relation"):
+        losses.nssa(model, inverses, ids, side="head")
+
+
+@pytest.mark.parametrize("name", ["n3", "l2", "dura"])
+def test_penalties_leave_gradients_of_rows(name):
+    model, penalty = made("complex"), getattr(losses.regularizers, name)
+    batch, _, _ = next(batches_of("shared"))
+    found = []
+    for sparse in (False, True):
+        value = penalty(model, batch.triples, side=batch.side, sparse=sparse)
+        found.append(gradients_of(model, value))
+    assert found[1]["entity"].is_sparse
+    assert_close(found[1], found[0])
+
+
+def test_queries_without_targets_are_penalised():
+    model = made("complex")
+    batch, _, _ = next(batches_of("shared"))
+    queries = batch.anchors, batch.relations
+    both = losses.regularizers.l2(model, batch.triples, side=batch.side, reduction="none")
+    one = losses.regularizers.l2(model, queries, side=batch.side, reduction="none")
+    targets = model.entity[batch.targets].square().sum(1)
+    torch.testing.assert_close(one + targets, both)
+    with pytest.raises(ValueError, match="dura takes triples"):
+        losses.regularizers.dura(model, queries)
+
+
+@pytest.mark.parametrize("name", ["transe", "complex", "rscf"])
+def test_logits_of_relations_leave_gradients_of_rows(name):
+    model = made(name)
+    batch, _, _ = next(batches_of("shared"))
+    found = []
+    for sparse in (False, True):
+        logits = losses.relation_logits(model, batch.heads, batch.tails, sparse=sparse)
+        found.append(gradients_of(model, logits.cos().sum()))
+    entity = next(key for key in found[1] if key.endswith("entity"))
+    assert found[1][entity].is_sparse
+    assert_close(found[1], found[0])
