@@ -421,11 +421,8 @@ def test_a_target_may_be_nan_in_one_crop_only(engine):
     assert expected[0][0, 0] == 99
 
 
-def test_a_phase_without_a_sine_is_a_nan_even_where_it_hardly_matters(engine, request):
+def test_a_phase_without_a_sine_is_a_nan_even_where_it_hardly_matters(engine):
     """The sweep's own sine is finite there, and the feature too small to keep the pair open."""
-    if engine.is_triton:
-        reason = "Triton's packed sweep decides pairs whose phase is beyond 2^20"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     table, queries = rows_of("l1", 200, 4, 0), torch.ones(3, 10)
     queries[:, :8:2] = 1e-6
     factor = torch.ones(200, 2)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ...operands import Operands
+from ...reference.trig import LARGEST_PHASE
 from ..device.arguments import Lanes, Norm, RowView
 from ..device.moved_queries import describe_moves, pack_moved
 from ..device.pack import PACK_FEATURES, PACK_ROWS, LaneFacts, Panel, pack
@@ -157,6 +158,12 @@ def query_sizes(operands: Operands, dim: int) -> Tensor | None:
         },
         num_warps=4,
     )
+    if operands.has_factor and operands.score.planes == 2 and len(operands.table):
+        # A phase a b may have no canonical sine: then no bound of the query is finite.
+        reach = operands.candidates.factor_reach
+        assert reach is not None
+        phases = sizes[3] * (reach + 1.0)
+        sizes[0].masked_fill_(~(phases <= LARGEST_PHASE), torch.inf)
     return sizes
 
 

@@ -147,7 +147,7 @@ def test_a_forward_alone_writes_row_sums_alone(launches, monkeypatch, score) -> 
     with PretendDevice(0):
         losses._bce.body(*given(score), *labels(), score, PRECISION, BACKEND)
     sizes = [it.numel() * it.element_size() for it in made]
-    assert sum(sizes) < 2 << 20 if score == "dot" else max(sizes) <= 24 << 20
+    assert sum(sizes) < 3 << 20 if score == "dot" else max(sizes) <= 24 << 20, sum(sizes)
 
 
 K = 1024

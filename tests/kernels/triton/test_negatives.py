@@ -224,11 +224,6 @@ class TestNegatives:
         ids = sparse[3].coalesce().indices()[0]
         assert torch.equal(ids, problem.ids.unique())
         assert torch.equal(sparse[3].to_dense(), dense[3])
-        collected = []
-        *others, _ = problem.made(collect=lambda *it: collected.extend(it))
-        assert torch.equal(collected[0], ids)
-        assert torch.equal(collected[1], sparse[3].values())
-        assert all(torch.equal(a, b) for a, b in zip(others, dense[:2], strict=True))
 
     def test_a_second_derivative_is_refused(self) -> None:
         problem = Problem()
