@@ -1,4 +1,4 @@
-"""What kgfast runs on here, and what a result was made with: versions, threads, devices."""
+"""Describe what kgfast runs on here and what made a result: versions, threads, devices."""
 
 import dataclasses
 import os

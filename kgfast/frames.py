@@ -63,7 +63,7 @@ class Written:
     """A result that has columns, which it writes."""
 
     def columns(self, vocabulary: Any = None) -> Columns:
-        """Its columns, by the names of ``vocabulary`` or its own."""
+        """Return its columns, with the names of ``vocabulary`` or its own."""
         raise NotImplementedError
 
     def to_csv(self, path: str | os.PathLike[str], *, safe_cells: bool = False) -> Path:

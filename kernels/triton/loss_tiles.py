@@ -321,7 +321,7 @@ class Products:
 
 
 def product_tile(num_queries: int, arch: int, *, is_even: bool) -> tuple[TileShape, int]:
-    """The tile of products of so many queries, and its warps.
+    """Return the tile of products of so many queries, and its warps.
 
     On sm_90 each warp group has 64 rows of its own. Two that share 64 rows make two products of
     three twice, and pass sums on through shared memory: 18 barriers a step, not 2. ``is_even``:

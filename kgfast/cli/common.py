@@ -1,4 +1,4 @@
-"""What the commands share: the app, options, errors in a line, runs to load, configs to choose.
+"""Define what commands share: the app, options, errors in a line; load runs and choose configs.
 
 What a user can get wrong ends in a line on the error stream and exit code 2; ``--debug`` shows the
 traceback instead.
@@ -213,7 +213,7 @@ def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: 
 
 
 class Chosen(NamedTuple):
-    """What a command line chose.
+    """Choices of a command line.
 
     Attributes
     ----------

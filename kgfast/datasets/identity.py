@@ -1,4 +1,4 @@
-"""Whether two datasets are one graph: digests that no order changes, and what differs."""
+"""Compare datasets as graphs: digests that no order changes, and what differs."""
 
 import hashlib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a loss is of: triples, or queries that stand apart from their targets."""
+"""Read the batch of a loss: triples, or queries that stand apart from their targets."""
 
 from typing import Any, NamedTuple
 

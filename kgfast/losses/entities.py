@@ -1,4 +1,4 @@
-"""What losses over all entities have in common: queries, candidates and labels of a model."""
+"""Make the queries, candidates and labels of losses over all entities."""
 
 from typing import Any
 

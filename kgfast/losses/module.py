@@ -1,4 +1,4 @@
-"""A loss as a module that holds its hyperparameters, made of its function."""
+"""Make modules of losses, which hold their hyperparameters."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What queries are made of, where the gradients of tables are those of the rows that are read."""
+"""Make queries of the rows that are read, so that gradients of tables are those of rows."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,11 +30,11 @@ class Asked:
     side: Side
 
     def queries(self, dim: int | None = None) -> Tensor:
-        """The queries ``[B, F]``, of a crop."""
+        """Return the queries ``[B, F]``, of a crop."""
         return queries_at(self.model, self.anchors, self.relations, self.side, dim)
 
     def of_rows(self, rows: Tensor) -> "Asked":
-        """The same queries, made of the rows ``[B, G]`` of their anchors."""
+        """Return the same queries, made of the rows ``[B, G]`` of their anchors."""
         numbers = torch.arange(len(rows), dtype=torch.int64, device=rows.device)
         return replace(self, model=self.model.with_entity(rows), anchors=numbers)
 

@@ -154,7 +154,7 @@ class _Sample:
 
     @property
     def is_pool(self) -> bool:
-        """Whether all queries share their negatives."""
+        """Return whether all queries share their negatives."""
         return self.negatives.ndim == 1
 
 
@@ -269,7 +269,7 @@ def widths_of_one_pass(model: Any, dims: Sequence[int]) -> list[int] | None:
 
 
 def distinct_ids(*ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The distinct ids of several tensors, ascending, and each tensor as places among them."""
+    """Return the distinct ids of several tensors, ascending, and each tensor as places there."""
     distinct, places = torch.cat([part.flatten() for part in ids]).unique(return_inverse=True)
     parts = places.split([part.numel() for part in ids])
     return distinct, [place.view(part.shape) for place, part in zip(parts, ids, strict=True)]
@@ -302,7 +302,7 @@ def _scores_of(sample: _Sample) -> Scores:
 
 
 def _negatives_of(sample: _Sample, loss: NegativesFormula) -> NegativeTerms:
-    """What the negatives of a sample without crops add to a loss."""
+    """Return what the negatives of a sample without crops add to a loss."""
     queries, model, kernel = sample.asked.queries(None), sample.model, loss.fused()
     candidates = with_gamma(candidates_at(model, sample.side, None), model, queries.dtype)
     if kernel is None or not fuses_negatives(queries, candidates.bias, sample.negatives):

@@ -41,7 +41,7 @@ def bce_total(
     *,
     precision: str = "float32",
 ) -> Tensor:
-    """The sum of the rows of :func:`kgfast.ops.bce`, divided.
+    """Return the sum of the rows of :func:`kgfast.ops.bce`, divided.
 
     Where a gradient is needed, it is made together with the value: scores are swept once and not
     twice, at the price of gradients that are held from the forward on. A table or bias in half
@@ -99,7 +99,7 @@ def cross_entropy_total(
     *,
     precision: str = "float32",
 ) -> Tensor:
-    """The sum of the rows of :func:`kgfast.ops.cross_entropy`, divided.
+    """Return the sum of the rows of :func:`kgfast.ops.cross_entropy`, divided.
 
     Its gradients are made as those of :func:`bce_total`, where the backend can by one sweep.
 

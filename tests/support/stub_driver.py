@@ -48,7 +48,7 @@ def build(folder: Path, triton: Path) -> dict[str, str]:
 
 
 class StubDriver:
-    """The driver of this process, which :func:`build` made and its environment names.
+    """Driver of this process, which :func:`build` made and its environment names.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ class Work:
 
 
 class Loop:
-    """What a user writes: a public loss, ``backward()``, and a step of a public optimizer."""
+    """Train as a user writes it: a public loss, ``backward()``, a step of a public optimizer."""
 
     def __init__(self, work: Work) -> None:
         self._graph, self._work = synthetic(*work.sizes), work
