@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kgfast.models.base import Candidates, Side, candidates_at, is_nested
+from kgfast.models.base import Candidates, Side, candidates_at, is_nested, queries_at
 from kgfast.models.blocks import BlockScorer
 from kgfast.models.reciprocal import holder_of
 from kgfast.models.relations import blocks_at
@@ -176,10 +176,8 @@ class LocalModel:
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
         """As of the model; of side relation the second are tails, which are entities too."""
-        is_entity, here = side == "relation", relations.to(self.ids.device)
-        others = self._own(relations) if is_entity else here
-        found: Tensor = self.model.queries(self._own(anchors), others, side, dims=dims)
-        return found
+        others = self._own(relations) if side == "relation" else relations.to(self.ids.device)
+        return queries_at(self.model, self._own(anchors), others, side, dims)
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
         """Those of side relation."""
