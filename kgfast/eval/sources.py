@@ -22,7 +22,7 @@ from kgfast.graph.ids import INT64_MAX
 from kgfast.kernels.checks import Checks, NonFiniteError, nonfinite_error
 from kgfast.kernels.operands import Counts, Known, Lists, Operands, Prepared
 from kgfast.kernels.scores import get_score
-from kgfast.models.base import Candidates, Side, candidates_at, is_nested
+from kgfast.models.base import Candidates, Side, candidates_at, is_nested, operator_width
 from kgfast.models.evaluated import evaluated_queries
 from kgfast.ops import run
 from kgfast.ops.checks import check_queries
@@ -33,6 +33,11 @@ _SCORED_BYTES = 8 << 20  # of the float64 rows of targets that are scored at onc
 Crops = dict[int | None, int | None]  # of the model -> of the operator
 Found = tuple[Tensor, Tensor]  # scores and ids, [B, k]
 Part = TypeVar("Part")
+
+
+def crops_of(model: Any, dims: Sequence[int | None]) -> Crops:
+    """Return the operator's width of each crop; the whole model has none."""
+    return {dim: None if dim is None else operator_width(model, dim) for dim in dims}
 
 
 class CandidateSource(ABC):
@@ -357,8 +362,10 @@ class InRows(Swept):
         known = queries.known
         if known is None:
             return None
-        is_list = isinstance(block, Gathered)
-        here = among(known, block.ids) if is_list else within(known, block.start, block.stop)
+        if isinstance(block, Gathered):
+            here = among(known, block.ids)
+        else:
+            here = within(known, block.start, block.stop)
         return Known(*(part.to(self.device) for part in here))
 
     def _of(self, ids: Tensor) -> Prepared:
