@@ -199,28 +199,24 @@ class InMemory(Swept):
 
     def counts(self, queries: Queries, block: Prepared) -> Counts:
         """Count all candidates."""
-        with _named_query(queries):
-            asked = queries.targets, queries.known, queries.lists
-            return self._counted(queries, _among(block, queries), *asked)
+        asked = queries.targets, queries.known, queries.lists
+        try:
+            return self._counted(queries, self._of(queries, block), *asked)
+        except NonFiniteError:
+            queries.check_finite()
+            raise
 
     def best(self, queries: Queries, block: Prepared, k: int) -> Found:
         """Find the best answers."""
-        with _named_query(queries):
-            return self._answered(queries, _among(block, queries), k, queries.known, queries.lists)
+        asked = k, queries.known, queries.lists
+        try:
+            return self._answered(queries, self._of(queries, block), *asked)
+        except NonFiniteError:
+            queries.check_finite()
+            raise
 
-
-def _among(candidates: Prepared, queries: Queries) -> Prepared:
-    return candidates if queries.ids is None else candidates.only(queries.ids)
-
-
-@contextmanager
-def _named_query(queries: Queries) -> Iterator[None]:
-    """Name the query that is not finite, if there is one."""
-    try:
-        yield
-    except NonFiniteError:
-        queries.check_finite()
-        raise
+    def _of(self, queries: Queries, block: Prepared) -> Prepared:
+        return block if queries.ids is None else block.only(queries.ids)
 
 
 class Gathered(NamedTuple):
@@ -437,9 +433,9 @@ class InRows(Swept):
     def _named(self, queries: Queries, id_of: Any) -> Iterator[None]:
         """Name the query, or the row of the table, that is not finite; ``id_of`` a row within."""
         try:
-            with _named_query(queries):
-                yield
+            yield
         except NonFiniteError as error:
+            queries.check_finite()
             if error.row is None or error.name not in ("candidates", "factor", "bias"):
                 raise
             row = int(id_of(error.row))
