@@ -132,7 +132,7 @@ def rank(
         ranks = kgfast.distributed.rank(kgfast.RotatE(part, relation), triples, known=known)
     """
     with Meeting("kgfast.distributed.rank", timeout) as meeting, ExitStack() as stack:
-        reader = _reader_of(model, nan)
+        reader = _reader_of(model)
         asked = candidate_ids, batch_size, nan, vocabulary
         plan = _plan(Ranking(model, triples, known, sides, *asked), reader, batch_size)
         facts = facts_of(model, reader, dims) | _facts(plan, partial)
@@ -347,7 +347,7 @@ def count_range(
     >>> merge(parts).side("tail").realistic.tolist()
     [[1.0], [1.5]]
     """
-    whole = _reader_of(model, nan)
+    whole = _reader_of(model)
     if not whole.is_whole:
         raise ValueError(
             f"model: it holds rows {whole.start} .. {whole.stop - 1} of {whole.num_rows}; "
@@ -408,11 +408,9 @@ def merge(parts: Sequence[RangeCounts], *, known: KnownTriples | None = None) ->
     return ranks_of(counts, first.triples, first.sides, known, (None, None))
 
 
-def _reader_of(model: Any, nan: str = "error") -> RowReader:
+def _reader_of(model: Any) -> RowReader:
     """Return the rows of a model's entities that this process holds."""
     check_rankable(model)
-    if nan not in ("error", "worst"):
-        raise ValueError(f"nan must be 'error' or 'worst'; got {nan!r}")
     if is_in_blocks(model):
         raise TypeError(
             "model: a function that scores has no rows to share out; give each process a part of "
