@@ -165,6 +165,6 @@ def equals_reference(call: Callable[[], Sequence[Any]], found: Sequence[Any]) ->
 def differs(row: Row) -> str:
     """Say how a contender's answers differ from kgfast's, or kgfast's from the specification."""
     if "equals_reference" in row:
-        return "= reference" if row["equals_reference"] else "[bold red]NOT the specification's[/]"
+        return "= reference" if row["equals_reference"] else "NOT the specification's"
     by = f", by {row['largest_difference']}" if row.get("largest_difference") else ""
     return f"{row['differing_queries']} queries{by}" if "differing_queries" in row else ""

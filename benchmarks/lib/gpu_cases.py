@@ -252,6 +252,7 @@ def main(step: str, score: str, first: int, until: float) -> int:
         print(json.dumps(line | ({"void": True} if REHEARSES else {})), flush=True)
         if "error" in line and not _works():
             return BROKEN
+    faulthandler.cancel_dump_traceback_later()
     return 0
 
 
