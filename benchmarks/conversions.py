@@ -84,7 +84,7 @@ def row_of(made: Conversion, data: Any) -> dict[str, Any]:
 
 
 def in_blocks(scores: Scores, data: Any) -> kgfast.BlockScorer:
-    """The library's own scores, pair by pair."""
+    """Wrap the library's own scores, pair by pair."""
 
     def of_block(anchors: Tensor, relations: Tensor, side: str, ids: Tensor) -> Tensor:
         shape = len(anchors), len(ids)
@@ -97,7 +97,7 @@ def in_blocks(scores: Scores, data: Any) -> kgfast.BlockScorer:
 
 
 def of_pykeen(data: Any, epochs: int, _: Path) -> Conversion:
-    """RotatE, whose distance is the norm of the whole vector."""
+    """Train RotatE, whose distance is the norm of the whole vector."""
     hrt, sizes = data.training.mapped_triples, (data.num_entities, data.num_relations)
     adam = partial(torch.optim.Adam, lr=0.01)
     loop = PykeenLoop(hrt, sizes, "RotatE", "slcwa", adam, {"embedding_dim": DIM})
@@ -119,7 +119,7 @@ def of_pykeen(data: Any, epochs: int, _: Path) -> Conversion:
 
 
 def of_pyg(data: Any, epochs: int, _: Path) -> Conversion:
-    """TransE, which normalises nodes whenever it scores."""
+    """Train TransE, which normalises nodes whenever it scores."""
     triples = data.training.mapped_triples
     model = TransE(data.num_entities, data.num_relations, DIM)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -158,7 +158,7 @@ class _RotatE(nn.Module):
 
 
 def of_dglke(data: Any, epochs: int, folder: Path) -> Conversion:
-    """RotatE as DGL-KE saves it: config.json says gamma."""
+    """Train RotatE and save it as DGL-KE does, with gamma in config.json."""
     model, triples = _RotatE(data), data.training.mapped_triples
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _epoch in range(epochs):

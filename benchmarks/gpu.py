@@ -12,7 +12,7 @@ are missing is left out and says so; a step that fails ends no other. Cases of t
 run in processes of their own, so that one which crashes, hangs or fills the memory ends only
 itself. ``DIR`` gets at most eight files, each written as results come: <gpu>-summary.json (device,
 versions and the outcome of each step), <gpu>-cases.jsonl (a line for each case), <gpu>-log.txt (all
-output), and one file of each of the five benchmarks.
+output), and one file of each of the four benchmarks.
 """
 
 import argparse
@@ -39,7 +39,7 @@ PREDICTIONS = RESULTS / "static-roofline.json"
 PATIENCE = 10  # seconds from an interrupt to a command's end: to report what it has found
 WORKERS = min(16, os.cpu_count() or 1)  # compiling on the host is most of the work
 SCORES = ("dot", "rotate", "l1", "l2", "rscf_rotate", "rotate_interleaved", "rscf_l1", "rscf_l2")
-BENCHMARKS = ("loss_speed", "eval_speed", "topk_speed", "eval_mem", "loss_mem")
+BENCHMARKS = ("loss_mem", "eval_speed", "topk_speed", "eval_mem")
 SANITIZERS = ("memcheck", "racecheck", "synccheck")  # tools of compute-sanitizer
 TESTED = [f"tests/kernels/test_{it}.py" for it in ("bounds", "gradients", "lists", "ranks", "topk")]
 PROGRAM = [sys.executable, "benchmarks/lib/gpu_cases.py"]
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the step ran and went wrong."""
+        """Return whether the step ran and went wrong."""
         return self.verdict != "good" and not self.verdict.startswith("left out")
 
 

@@ -47,11 +47,11 @@ class WithoutBias:
         self.num_entities, self.num_relations = model.num_entities, model.num_relations
 
     def queries(self, anchors: Tensor, relations: Tensor, side: Any) -> Tensor:
-        """Those of the model."""
+        """Return the queries of the model."""
         return self.model.queries(anchors, relations, side)
 
     def candidates(self, side: Any) -> kgfast.Candidates:
-        """The entity table."""
+        """Return the entity table without biases."""
         return kgfast.Candidates(self.model.entity)
 
 
@@ -65,7 +65,7 @@ class AsNetwork(nn.Module):
         self.last.weight = nn.Parameter(model.entity.detach().clone())
 
     def forward(self, anchors: Tensor, relations: Tensor) -> Tensor:
-        """Scores of tails, ``[B, N]``."""
+        """Return scores of tails, ``[B, N]``."""
         scores: Tensor = self.last(self.model.queries(anchors, relations, "tail"))
         return scores
 
@@ -76,14 +76,14 @@ class SummedBce:
     reduction = "sum"
 
     def __call__(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Of scores ``[B, N]`` whose positives ``[B]`` are named."""
+        """Sum the loss of scores ``[B, N]`` with positives ``[B]``."""
         labels = torch.zeros_like(scores).scatter_(1, targets[:, None], 1.0)
         total = nn.functional.binary_cross_entropy_with_logits(scores, labels, reduction="sum")
         return total / scores.shape[1]
 
 
 def conve(entities: int, relations: int, dim: int) -> kgfast.ConvE:
-    """A fresh model in eval mode."""
+    """Return a fresh model in eval mode."""
     height = 20 if dim % 20 == 0 else 4
     options = {"embedding_height": height, "initial_bias": -10.0}
     model = kgfast.ConvE.init(entities, relations, dim, seed=0, **options)
@@ -91,7 +91,7 @@ def conve(entities: int, relations: int, dim: int) -> kgfast.ConvE:
 
 
 def of_captum(model: kgfast.ConvE, train: Tensor, test: Tensor, batch: int) -> Tensor:
-    """Influences ``[M, 2T]`` by captum: head queries are tail queries of inverse relations."""
+    """Return influences ``[M, 2T]`` by captum, as tail queries of inverse relations too."""
     from captum.influence import TracInCPFast
 
     heads, relations, tails = train.T
@@ -114,7 +114,7 @@ def of_captum(model: kgfast.ConvE, train: Tensor, test: Tensor, batch: int) -> T
 
 
 def of_kgfast(model: kgfast.ConvE, train: Tensor, test: Tensor, matrix: Path) -> Tensor:
-    """The same by kgfast, in a file."""
+    """Return influences ``[M, 2T]`` by kgfast, in a file."""
     options: dict[str, Any] = {"loss": "bce", "rates": [1.0], "out": matrix}
     found = tracin(WithoutBias(model), train, test, **options).matrix
     assert found is not None

@@ -61,7 +61,7 @@ class Work:
 
 
 def by_kgfast(work: Work) -> tuple[Tensor, Tensor]:
-    """How many score above the target, and how many the same."""
+    """Count the candidates above the target, and those that are equal."""
     none = torch.zeros(len(work.queries) + 1, dtype=torch.int64), work.targets[:0]
     greater, equal, *_ = ops.rank_counts(
         work.queries, work.table, work.targets, *none, "rotate", candidate_ids=work.ids
@@ -70,7 +70,7 @@ def by_kgfast(work: Work) -> tuple[Tensor, Tensor]:
 
 
 def by_gathering(work: Work, *, lean: bool) -> tuple[Tensor, Tensor]:
-    """The same of gathered rows; a candidate that is the target is not counted."""
+    """Count by gathered rows, without candidates that are the target."""
     dim = work.queries.shape[1] // 2
     counts = []
     for first in range(0, len(work.queries), BATCH):

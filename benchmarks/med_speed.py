@@ -39,7 +39,7 @@ class Apart(MED):
 
     @property
     def nested(self) -> bool:
-        """False."""
+        """Return False."""
         return False
 
 

@@ -145,10 +145,7 @@ def epoch_rows(options: Options) -> Iterator[Row]:
 
 
 def measure_epochs(work: epochs.Work, rounds: int, steps: int) -> list[dict[str, Any]]:
-    """Return a row for each contender: seconds of a step, and of as many as an epoch has.
-
-    A turn is so many steps; what a loop does before its first one is in them, too.
-    """
+    """Return a row for each contender; turns include what a loop does before its first step."""
     rows, contenders = [], {}
     for name, make in epochs.CONTENDERS.items():
         row = {

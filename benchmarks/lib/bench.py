@@ -32,12 +32,7 @@ Contender = Callable[..., Any]
 
 
 class Race:
-    """A race on the synthetic graph.
-
-    Parameters
-    ----------
-    options : Options
-    """
+    """A race on the synthetic graph."""
 
     def __init__(self, options: Options) -> None:
         self.options, self.device = options, str(options.device)
@@ -45,7 +40,7 @@ class Race:
 
     @cached_property
     def graph(self) -> Any:
-        """The graph."""
+        """Return the graph."""
         return graph_of(self.options)
 
     def row(self, section: str, contender: str, **row: Any) -> dict[str, Any]:
@@ -60,13 +55,7 @@ class Race:
         makers: Mapping[str, Callable[[], Any]],
         work: Mapping[str, Any],
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Let contenders, and peers that were asked for and can be made, take turns.
-
-        Returns
-        -------
-        tuple of dict
-            The answers, and the rows, by contender. A peer that is missing has a row that says why.
-        """
+        """Return answers and rows of contenders in turns; a missing peer's row says why."""
         peers, missing = built({it: makers[it] for it in makers if it in self.options.peers})
         runs = {**contenders, **peers}
         answers, timings = self.stopwatch.race(runs, self.options.rounds)

@@ -36,7 +36,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name in words."""
+        """Return the name in words."""
         what = "ranks" if self.work.top is None else f"best {self.work.top}"
         where = "file" if self.from_file else "memory"
         return f"{what}, {self.work.model}, {self.work.dtype}, {where}"

@@ -139,7 +139,6 @@ COUNTS = {
     "eval_mem": ("--dims", "--batch-size", "--sample"),
     "lists_speed": ("--rows",),
     "loss_mem": ("--rounds",),
-    "loss_speed": ("--rounds",),
     "serve_speed": ("--rows", "--requests", "--memory-requests"),
     "topk_speed": ("--dims", "-k", "--rounds"),
     "train_speed": ("--dim", "--batch", "--negatives", "--rounds"),
