@@ -1,7 +1,6 @@
 """What wrong conversions of other libraries' tables would give on UMLS, and that they are refused.
 
     python benchmarks/conversions.py            writes results/cpu-conversions.json
-    python benchmarks/conversions.py --quick    a smoke test: Nations, an epoch
 
 Of each library a model is trained for some epochs, and its test set is ranked twice, filtered: as
 the door converts it, and with one option forgotten. Exit code 1 if a wrong one is not refused, or a

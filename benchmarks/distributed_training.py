@@ -1,7 +1,6 @@
 """Training by several processes against one: losses step by step, and the time of a step.
 
     python benchmarks/distributed_training.py             results/cpu-distributed-training.json
-    python benchmarks/distributed_training.py --quick     a smoke test: a small graph, seconds
 
 Each way trains the same config on the same graph in processes of torchrun, one thread each, without
 evaluations between. Rows of section `speed` have the steps a second of all steps but the first

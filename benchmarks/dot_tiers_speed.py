@@ -1,7 +1,6 @@
 """What the int8 tier saves of dot products, and faiss beside the best k: one thread, in turns.
 
     python benchmarks/dot_tiers_speed.py            writes results/cpu-dot-tiers-speed.json
-    python benchmarks/dot_tiers_speed.py --quick    a smoke test: tiny tables; writes nothing
 
 Each call runs with `KGFAST_TIERS=none` and with `int8`, on a random table and on one of heavy
 tails (Student's t with 3 degrees of freedom), of whose rows bytes keep less. Times are CPU seconds

@@ -1,7 +1,6 @@
 """The same rank counts by kgfast and by what a user could try first, in one process, in turns.
 
     python benchmarks/eval_speed.py            everything; writes results/cpu-eval-speed.json
-    python benchmarks/eval_speed.py --quick    a smoke test: a tiny graph, eager torch only
 
 A unit of work counts, for 128 queries, the entities that score above the target and those that
 score the same. Peers are torch in chunks, torch.compile, KeOps; for whole test sets PyKEEN's

@@ -1,7 +1,6 @@
 """TracIn of whole training sets by kgfast, and beside captum's fast variant.
 
     python benchmarks/influence_speed.py --data DIR DIR     writes results/cpu-influence-speed.json
-    python benchmarks/influence_speed.py --quick            a smoke test: a synthetic graph
 
 `whole`: ConvE at d = 200, fresh, the entity table, one checkpoint, the first test triples as tail
 queries on every training triple of either side, 1-vs-all, with the peak of memory beyond tables.

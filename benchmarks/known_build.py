@@ -1,7 +1,6 @@
 """An index of 100 million known triples, built of files: seconds, CPU seconds, memory, disk.
 
     python benchmarks/known_build.py             writes results/cpu-known-build.json
-    python benchmarks/known_build.py --quick     a smoke test: 20,000 triples
 
 The triples are drawn with a seed, a block at a time, and written as four files of each format;
 tails and relations are skewed, so that some pairs have very many answers. Each format is built in

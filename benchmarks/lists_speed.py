@@ -1,7 +1,6 @@
 """Ranks among candidates that each query names, by kgfast and by gathering in torch, in turns.
 
     python benchmarks/lists_speed.py            writes results/cpu-lists-speed.json
-    python benchmarks/lists_speed.py --quick    a smoke test: a small table
 
 The setting of ogbl-wikikg2: RotatE, each query beside 500 candidates of 2.5 million. The peers
 gather ``[32, 501, 2 d]`` as OGB's baseline does, 32 queries a batch: `official` takes the norm of

@@ -3,7 +3,6 @@
     python benchmarks/loss_mem.py                           the whole table
     python benchmarks/loss_mem.py --sections "bce dot"      some of the works
     python benchmarks/loss_mem.py --json loss.json          a file is written when it is named
-    python benchmarks/loss_mem.py --quick                   a smoke test
 
 Contenders of a work take turns in one process: kgfast, dense torch, the same by torch.compile, and
 of cross entropy torch's own linear_cross_entropy where it is there. 1-vs-all steps are held against

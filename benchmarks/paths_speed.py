@@ -1,7 +1,6 @@
 """Messages of third-order paths: time and peak memory beside holding all paths.
 
     python benchmarks/paths_speed.py            10^6 paths, and what a batch of graphs has
-    python benchmarks/paths_speed.py --quick    a smoke test
 
 One round of SGMP's message (examples/sgmp), hidden width 64 and 20 radial functions, forward and
 backward. The naive one is the same module called with all paths at once, as its authors do: the

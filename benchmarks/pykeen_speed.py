@@ -1,7 +1,6 @@
 """PyKEEN's RankBasedEvaluator and ours, in one process, on the test set of WN18RR.
 
     python benchmarks/pykeen_speed.py --data DIR           writes results/cpu-pykeen-speed.json
-    python benchmarks/pykeen_speed.py --quick              a smoke test: Nations, which PyKEEN ships
 
 Models are PyKEEN's, trained by PyKEEN for an epoch. Its evaluator ranks a sample of the test
 triples, and its seconds for all of them are extrapolated; ours ranks all. On the sample the ranks

@@ -2,7 +2,6 @@
 
     python benchmarks/scale.py --folder DIR                 writes results/cpu-scale.json
     python benchmarks/scale.py --sections stream --entities 91_230_610
-    python benchmarks/scale.py --quick                      a smoke test: tiny tables
 
 Sections are run alone or together; each replaces its own rows of the file. Tables are made in a
 file as large as is asked for, and their ranks are known (lib/planted.py); a row whose ranks are

@@ -1,7 +1,6 @@
 """A search that was really run: RotatE's rate, gamma, alpha and negatives, at few dimensions.
 
     python benchmarks/search_trials.py --data DIR      results/cpu-search-trials.json
-    python benchmarks/search_trials.py --quick         a smoke test: the synthetic graph, seconds
     python benchmarks/search_trials.py --add SEARCH    one that `kgfast search` ran, as well
 
 DIR is a folder of WN18RR. Searched are the synthetic graph that comes with kgfast and WN18RR: 24

@@ -1,7 +1,6 @@
 """`kgfast serve` under load, and its searches beside faiss, usearch and torch.
 
     python benchmarks/serve_speed.py            everything; writes results/cpu-serve-speed.json
-    python benchmarks/serve_speed.py --quick    a smoke test: tiny tables, a few requests
     python benchmarks/serve_speed.py --sections delay       these rows anew, beside the others
 
 `load`: a server in a process of its own, 1 to 64 clients on the loopback, each asking for the 10

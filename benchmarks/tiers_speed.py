@@ -1,7 +1,6 @@
 """Rank counts with tiers of distances before the float32 sweep and without them, in turns.
 
     python benchmarks/tiers_speed.py --run DIR    tables of runs of RotatE as well (may be repeated)
-    python benchmarks/tiers_speed.py --quick      a smoke test: a small table
 
 Writes results/cpu-tiers-speed.json. One thread, and its CPU time, so that other work on the machine
 disturbs little; a ratio is the median of those of neighbouring turns. Tables: `random`, as a fresh

@@ -1,7 +1,6 @@
 """The best k candidates by kgfast and by what a user could try first, in one process, in turns.
 
     python benchmarks/topk_speed.py            everything; writes results/cpu-topk-speed.json
-    python benchmarks/topk_speed.py --quick    a smoke test: a tiny graph, eager torch only
 
 Four works: the 10 best tails of 128 RotatE queries (beside kgfast's rank counts of the same
 queries, which the same sweep makes); greedy decoding of an output head, 40,000 hidden states by

@@ -1,7 +1,6 @@
 """Memory of a training run from evaluation to evaluation: RotatE + MED + RSCF as it was meant.
 
     python benchmarks/train_memory.py --data DIR      results/cpu-train-memory.json
-    python benchmarks/train_memory.py --quick         a smoke test: a tiny model, seconds
 
 DIR is a folder of the config's dataset. Runs the first steps of a config, 20 between evaluations of
 the valid set, or so many triples of it, by every sub-model, and reads what the process holds after

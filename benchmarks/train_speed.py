@@ -1,7 +1,6 @@
 """Training steps by kgfast and what a user could run instead, in turns.
 
     python benchmarks/train_speed.py            everything; results/cpu-train-speed.json
-    python benchmarks/train_speed.py --quick    a smoke test: a tiny graph, seconds
 
 `negatives`: RotatE with sampled negatives, against PyKEEN's sLCWA loop and a plain torch loop.
 `epochs`: ComplEx with cross entropy over all entities, against dense torch, LibKGE's product and
