@@ -1,16 +1,13 @@
-"""TracIn of whole training sets by kgfast, and beside captum's fast variant.
+"""Compare TracIn of whole training sets by kgfast with captum's fast variant.
 
     python benchmarks/influence_speed.py --data DIR DIR     writes results/cpu-influence-speed.json
 
-`whole`: ConvE at d = 200, fresh, the entity table, one checkpoint, the first test triples as tail
-queries on every training triple of either side, 1-vs-all, with the peak of memory beyond tables.
-What naive gradients of each example would hold is a formula: examples x entities x dim.
-
-`part`: the first 1,000 training triples, contenders in turns, captum with each of some batch sizes;
-the same model without biases, which its TracInCPFast leaves out. `captum`: the whole training set,
-once each, captum with the batch size that was its best; of `--captum N` triples its time for all is
-extrapolated, as it takes as long for each. Seconds are those of cores, which a shared machine
-disturbs less. Exit code 1 if values differ by more than 1e-4 of the largest.
+`whole`: a fresh ConvE at d = 200, the entity table, one checkpoint, 1-vs-all: the first test
+triples as tail queries on every training triple of either side, with the peak of memory. `part`:
+the first 1,000 training triples in turns, captum with several batch sizes, without biases, which
+its TracInCPFast leaves out. `captum`: the whole training set once each, captum with its best batch
+size; after `--captum N` triples its time for all is extrapolated. Times are seconds of cores. Exit
+code 1 if values differ by more than 1e-4 of the largest.
 """
 
 import sys

@@ -1,11 +1,10 @@
-"""An index of 100 million known triples, built of files: seconds, CPU seconds, memory, disk.
+"""Build an index of 100 million known triples from files: seconds, memory, disk.
 
     python benchmarks/known_build.py             writes results/cpu-known-build.json
 
-The triples are drawn with a seed, a block at a time, and written as four files of each format;
-tails and relations are skewed, so that some pairs have very many answers. Each format is built in
-a process of its own. The arrays of the first are compared with those of one sort in memory of the
-same triples, the others' with them (exit code 1 if they differ). Files are deleted afterwards.
+Triples are drawn with a seed and written as four files of each format; some pairs have very many
+answers. Each format is built in a process of its own, and its arrays are compared with those of one
+sort in memory. Files are deleted afterwards.
 """
 
 import filecmp

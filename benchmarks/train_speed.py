@@ -1,19 +1,14 @@
-"""Training steps by kgfast and what a user could run instead, in turns.
+"""Compare training steps by kgfast with other ways to make them, in turns.
 
     python benchmarks/train_speed.py            everything; results/cpu-train-speed.json
 
-`negatives`: RotatE with sampled negatives, against PyKEEN's sLCWA loop and a plain torch loop.
-`epochs`: ComplEx with cross entropy over all entities, against dense torch, LibKGE's product and
-PyKEEN's LCWA loop; an epoch's time is that of its steps, by the median of those that were made.
+`negatives`: RotatE with sampled negatives, against PyKEEN's sLCWA loop and a plain torch loop, as
+it is and tuned. `epochs`: ComplEx with cross entropy over all entities, against dense torch,
+LibKGE's product and PyKEEN's LCWA loop, an epoch from the median of its steps. `loops`:
+the trainer against a user's loop: a public loss, `backward()`, a step of `RowAdam`.
 
-`loops`: the trainer against the loop of a user: a public loss, `backward()`, a step of `RowAdam`.
-
-All contenders have the same batch, number of negatives, dimension and threads; they take turns in
-one process, and medians are compared. The plain loop comes as it is, and tuned. Slow contenders
-make fewer steps, but always whole ones: nothing is extrapolated.
-Memory is measured in a process of its own for each: the peak of two steps beyond the model,
-optimizer state included. The loss of kgfast's first batch is held against the plain loop's (exit
-code 1 if they differ).
+Slow contenders make fewer steps, but whole ones. Memory is the peak of two steps beyond the model,
+in a fresh process. Exit code 1 if kgfast's first loss is not the plain loop's.
 """
 
 import sys

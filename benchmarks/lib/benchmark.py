@@ -1,4 +1,7 @@
-"""The driver of a benchmark: its options, rows with facts of the machine, tables, file, picture."""
+"""The driver of a benchmark: options, rows with facts of the machine, tables, file, picture.
+
+Contenders take turns; their answers are compared, and the exit code is 1 if one is wrong.
+"""
 
 import argparse
 import traceback

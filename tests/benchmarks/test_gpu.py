@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from kgfast.kernels.scores import SCORES
 from support.paths import ROOT
@@ -93,6 +94,36 @@ def test_there_is_a_step_for_each_name_and_a_case_for_each_score(gpu, run, tmp_p
     assert len(files) + len(("summary", "cases", "log")) <= 8
 
 
+@pytest.mark.parametrize(
+    ("limit", "found", "error"),
+    [
+        (0.0, 1.0, None),
+        (0.0, 2.0, "3 of 3 differ"),
+        (1e-4, 1.00001, None),
+        (1e-4, 1.1, "relative error 1.0e-01, allowed 1e-04"),
+        (1e-4, float("nan"), "relative error nan"),
+    ],
+)
+def test_a_check_compares_with_the_reference(load, limit, found, error) -> None:
+    cases, results = load("lib.gpu_cases"), iter([found, 1.0])
+
+    def call(problem) -> list[torch.Tensor]:
+        return [torch.full((3,), next(results), dtype=problem.queries.dtype)]
+
+    if error is None:
+        cases._compare(call, "dot", 8, limit)
+    else:
+        with pytest.raises(AssertionError, match=error):
+            cases._compare(call, "dot", 8, limit)
+
+
+def test_checks_of_a_score_hold_for_the_backend_of_the_host(load) -> None:
+    cases = load("lib.gpu_cases")
+    found = {name: call() for name, call in cases.checks("rotate")}
+    assert len(found) >= 22
+    assert all(it.get("relative_error", 0) <= cases.LOSSES for it in found.values())
+
+
 def program(folder, text: str) -> list[str]:
     (folder / "cases.py").write_text(f"import sys, os, time, json\n{text}")
     return [sys.executable, str(folder / "cases.py")]
@@ -165,8 +196,6 @@ def test_predictions_stand_beside_what_was_measured(gpu, tmp_path) -> None:
 
 def test_without_a_gpu_it_says_so(gpu, monkeypatch) -> None:
     """And without torch, in one line each."""
-    import torch
-
     monkeypatch.setattr(sys, "argv", ["gpu.py"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match=r"sees no CUDA or ROCm device here.*--rehearse"):
