@@ -1,4 +1,4 @@
-"""What wrong conversions of other libraries' tables would give on UMLS, and that they are refused.
+"""Rank UMLS by wrong conversions of other libraries' tables, and check that they are refused.
 
     python benchmarks/conversions.py            writes results/cpu-conversions.json
 

@@ -34,7 +34,7 @@ REFERENCE_TRIPLES = 8  # what a backend without kernels can rank while somebody 
 
 @dataclass(frozen=True)
 class Job:
-    """What a child process needs to know."""
+    """The arguments of a child process."""
 
     data: str | None
     quick: bool

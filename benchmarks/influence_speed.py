@@ -52,7 +52,7 @@ class WithoutBias:
 
 
 class AsNetwork(nn.Module):
-    """The same as captum wants it: a network whose last layer is linear."""
+    """ConvE without biases as a network for captum: its last layer is linear."""
 
     def __init__(self, model: kgfast.ConvE) -> None:
         super().__init__()

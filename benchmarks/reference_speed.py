@@ -1,4 +1,4 @@
-"""How much slower ranking is where the extension is not built: the reference backend beside it.
+"""Compare ranking by the reference backend, without the extension, with ranking by the extension.
 
     python benchmarks/reference_speed.py            writes results/cpu-reference-speed.json
 

@@ -47,7 +47,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Words:
-    """What stands above the panels, and below them."""
+    """Text above and below the panels."""
 
     title: str
     subtitle: str

@@ -1,4 +1,4 @@
-"""What a row of a results file says of where it was measured: command, machine, versions, date."""
+"""Facts of every row of a results file: command, machine, versions, date."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What ``kgfast plan`` predicts, beside runs: each measured between calibrations of its case."""
+"""Predictions of ``kgfast plan`` beside runs, each measured between calibrations of its case."""
 
 import math
 import statistics

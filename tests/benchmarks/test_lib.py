@@ -1,4 +1,4 @@
-"""What the benchmarks share: the driver, memory, processes, turns, formulas, and shown numbers."""
+"""Shared code of the benchmarks: the driver, memory, processes, turns, formulas, numbers."""
 
 import json
 import os

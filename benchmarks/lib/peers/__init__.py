@@ -1,4 +1,4 @@
-"""What a user could try instead of kgfast, at its best: a module for each work.
+"""Peers: ways to do without kgfast, each at its best; a module for each work.
 
 A peer that cannot run here raises `Missing`. Chunk sizes are tried beforehand.
 """

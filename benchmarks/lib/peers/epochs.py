@@ -100,7 +100,7 @@ class Dense:
 
 
 class DenseBf16(Dense):
-    """The same with torch's products of bfloat16 numbers, as its autocast has them."""
+    """Dense torch with products of bfloat16 numbers by autocast."""
 
     def scores(self, anchors: Tensor, relations: Tensor) -> Tensor:
         """``[B, N]``."""
