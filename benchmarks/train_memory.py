@@ -1,11 +1,9 @@
-"""Memory of a training run from evaluation to evaluation: RotatE + MED + RSCF as it was meant.
+"""Measure the memory of a training run of RotatE + MED + RSCF from evaluation to evaluation.
 
     python benchmarks/train_memory.py --data DIR      results/cpu-train-memory.json
-    python benchmarks/train_memory.py --quick         a smoke test: a tiny model, seconds
 
-DIR is a folder of the config's dataset. Runs the first steps of a config, 20 between evaluations of
-the valid set, or so many triples of it, by every sub-model, and reads what the process holds after
-each evaluation, what the allocator gives back aside, and how much more it held at its peak.
+DIR is a folder of the config's dataset. Runs the first steps of a config with 20 between
+evaluations; reads the memory of the process after each, and its peak within.
 """
 
 import gc

@@ -22,7 +22,7 @@ class TrainerSteps:
 
     @cached_property
     def run(self) -> Run:
-        """The run."""
+        """Return the run of the trainer."""
         return bare_run(self._trainer)
 
     def steps(self, count: int) -> None:

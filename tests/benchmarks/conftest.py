@@ -1,8 +1,10 @@
 """The modules of benchmarks/, for tests that call them in their own process."""
 
 import importlib
+import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -38,3 +40,21 @@ def call(
         return SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err)
 
     return call_with
+
+
+@pytest.fixture
+def measured(call: Callable[..., SimpleNamespace], tmp_path: Path) -> Callable[..., list[dict]]:
+    """Run the smoke test of a script and return its rows, which say where they come from."""
+
+    def rows_of(script: str, *arguments: object, file: str = "found.json") -> list[dict]:
+        done = call(script, "--quick", *arguments, "--json", tmp_path / file)
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = json.loads((tmp_path / file).read_text())["rows"]
+        for row in rows:
+            assert {"command", "machine", "versions", "date"} <= row.keys()
+            seconds = row.get("seconds")
+            if isinstance(seconds, dict) and "median" in seconds:
+                assert 0 <= seconds["min"] <= seconds["median"] <= seconds["max"]
+        return rows
+
+    return rows_of

@@ -1,7 +1,5 @@
 """benchmarks/known_build.py in its smoke-test size."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,11 +9,8 @@ GRAPH = {"triples": 900, "entities": 40, "relations": 3}
 
 
 @pytest.mark.slow
-def test_every_format_is_built_and_compared(call, tmp_path):
-    result = tmp_path / "known.json"
-    done = call("known_build.py", "--quick", "--json", result, "--folder", tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(result.read_text())["rows"]
+def test_every_format_is_built_and_compared(measured, tmp_path):
+    rows = measured("known_build.py", "--folder", tmp_path, file="known.json")
     assert [row["format"] for row in rows] == ["npy", "parquet", "tsv"]
     assert len({row["distinct"] for row in rows}) == 1
     assert all(row["equal"] and row["anonymous_bytes"] > 0 for row in rows)

@@ -1,16 +1,12 @@
 """med_speed.py and the page of its results, in their smoke-test sizes."""
 
-import json
-
 import pytest
 
 
 @pytest.mark.slow
-def test_steps_are_timed_and_put_into_the_page(call, tmp_path):
-    results, page = tmp_path / "results", tmp_path / "page.md"
-    done = call("med_speed.py", "--quick", "--rounds", 1, "--json", results / "cpu-med-speed.json")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((results / "cpu-med-speed.json").read_text())["rows"]
+def test_steps_are_timed_and_put_into_the_page(measured, call, tmp_path):
+    page = tmp_path / "page.md"
+    rows = measured("med_speed.py", "--rounds", 1, file="cpu-med-speed.json")
     assert [(row["model"], row["negatives"], row["way"]) for row in rows] == [
         (model, negatives, way)
         for model, negatives in (
@@ -23,26 +19,19 @@ def test_steps_are_timed_and_put_into_the_page(call, tmp_path):
     for row in rows:
         assert row["seconds"]["median"] > 0
         assert (row["times_widest"] == 1) == (row["way"] == "widest alone")
-        assert {"command", "machine", "versions", "date"} <= row.keys()
-    arguments = ("--quick", "--every", 2, "--json", results / "cpu-train-memory.json")
-    done = call("train_memory.py", *arguments)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((results / "cpu-train-memory.json").read_text())["rows"]
+    rows = measured("train_memory.py", "--every", 2, file="cpu-train-memory.json")
     assert [row["step"] for row in rows] == [2, 4, 6]
     for row in rows:
         assert row["resident_bytes"] > 50 << 20
         assert list(row["mrr"]) == ["4", "8", "16"]
         assert min(row["seconds"], row["seconds_per_step"]) > 0
-    done = call("med_trials.py", "--quick", "--json", results / "cpu-med-trials.json")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((results / "cpu-med-trials.json").read_text())["rows"]
-    arguments = ("--quick", "--every", 1, "--evaluations", 7, "--triples", 9)
-    done = call("train_memory.py", *arguments, "--json", results / "cpu-train-memory-7.json")
-    assert done.returncode == 0, done.stderr
+    rows = measured("med_trials.py", file="cpu-med-trials.json")
+    arguments = ("--every", 1, "--evaluations", 7, "--triples", 9)
+    measured("train_memory.py", *arguments, file="cpu-train-memory-7.json")
     assert [len(row["mrr"]) for row in rows] == [1, 2, 2, 2, 4, 7, 7, 7]
     assert all(0 < mrr < 1 for row in rows for mrr in row["mrr"].values())
     page.write_text("Text.\n\n<!-- results:begin -->\n<!-- results:end -->\n")
-    arguments = ("--results", results, "--page", page)
+    arguments = ("--results", tmp_path, "--page", page)
     assert call("pages.py", "med_rscf", *arguments, "--check").returncode == 1
     assert call("pages.py", "med_rscf", *arguments).returncode == 0
     assert call("pages.py", "med_rscf", *arguments, "--check").returncode == 0
