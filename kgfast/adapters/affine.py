@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kgfast.adapters.agreement import sample_ids
+from kgfast.adapters.foreign import sample_ids
 from kgfast.models import SIDES, Candidates, Side
 
 Rows = list[Tensor]

@@ -3,7 +3,6 @@
 KGEModel.test_step = staticmethod(kgfast.adapters.official.test_step)
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.adapters import ogb
-from kgfast.adapters.agreement import check_agreement
-from kgfast.adapters.official_runs import protate
+from kgfast.adapters.foreign import block_scorer, check_agreement
+from kgfast.adapters.official_runs import MODELS, official_model
 from kgfast.eval import RankType, rank
 from kgfast.graph import KnownTriples
-from kgfast.models import EPSILON, SIDES, BlockScorer, ComplEx, DistMult, RotatE, Side, TransE
+from kgfast.models import SIDES, BlockScorer, Side
 from kgfast.text import shown
 
 __all__ = ["biokg_test_step", "from_official", "ogb_test_step", "test_step"]
@@ -198,19 +197,19 @@ def from_official(model: nn.Module) -> Any:
     holder: Any = model
     entity, relation = holder.entity_embedding.detach(), holder.relation_embedding.detach()
     name, gamma = holder.model_name, float(holder.gamma)
-    converted: Any
-    if name == "RotatE":
-        _check_range(holder, gamma)
-        converted = RotatE(entity, relation, gamma=gamma)
-    elif name == "TransE":
-        converted = TransE(entity, relation, gamma=gamma)
-    elif name in ("DistMult", "ComplEx"):
-        converted = (DistMult if name == "DistMult" else ComplEx)(entity, relation)
-    elif name == "pRotatE":
-        _check_range(holder, gamma)
-        return protate(entity, relation, gamma=gamma, modulus=float(holder.modulus))
-    else:
-        return _of_its_own(holder)
+    if name not in MODELS:
+        return block_scorer(
+            model,
+            _scores,
+            int(holder.nentity),
+            int(holder.nrelation),
+            entity.device,
+            batch_size=_BATCH,
+        )
+    own = getattr(holder, "embedding_range", None), getattr(holder, "modulus", None)
+    converted = official_model(name, name, entity, relation, gamma, *own)
+    if isinstance(converted, BlockScorer):
+        return converted
     margin = gamma if name in ("RotatE", "TransE") else 0.0
     check_agreement(
         converted,
@@ -221,37 +220,8 @@ def from_official(model: nn.Module) -> Any:
     return converted
 
 
-def _check_range(model: Any, gamma: float) -> None:
-    """The unit of the phases is computed from gamma and dim: the model's must be the same."""
-    expected, own = (gamma + EPSILON) / model.hidden_dim, float(model.embedding_range)
-    if not math.isclose(own, expected, rel_tol=1e-5):
-        raise ValueError(
-            f"{model.model_name}: embedding_range must be (gamma + 2) / hidden_dim = "
-            f"{expected:g}; got {own:g}"
-        )
-
-
-def _of_its_own(model: Any) -> BlockScorer:
-    return BlockScorer(
-        _Forward(model).scores,
-        num_entities=int(model.nentity),
-        num_relations=int(model.nrelation),
-        batch_size=_BATCH,
-        sides=SIDES,
-        device=model.entity_embedding.device,
-    )
-
-
-class _Forward(nn.Module):
-    """The scores of a model's own ``forward``."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """As :class:`kgfast.BlockScorer` asks; what is predicted is not read of the first part."""
-        positive = torch.stack([anchors, relations, anchors], 1)
-        candidates = ids.expand(len(anchors), -1)
-        scores: Tensor = self.model((positive, candidates), mode=f"{side}-batch")
-        return scores
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    """Score candidates by the model's own ``forward``, which ignores the predicted column."""
+    positive = torch.stack([anchors, relations, anchors], 1)
+    scores: Tensor = model((positive, ids.expand(len(anchors), -1)), mode=f"{side}-batch")
+    return scores

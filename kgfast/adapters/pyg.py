@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import kge
 
-from kgfast.adapters.agreement import check_agreement
+from kgfast.adapters.foreign import block_scorer, check_agreement
 from kgfast.eval import rank
 from kgfast.graph import KnownTriples, as_columns
-from kgfast.models import SIDES, BlockScorer, ComplEx, DistMult, Model, RotatE, Side, TransE
+from kgfast.models import ComplEx, DistMult, Model, RotatE, Side, TransE
 
 __all__ = ["from_pyg", "test"]
 
@@ -92,14 +92,9 @@ def from_pyg(model: nn.Module) -> Any:
     with torch.no_grad():
         converted = _converted(holder)
         if converted is None:
-            return BlockScorer(
-                _PygForward(holder).scores,
-                num_entities=holder.num_nodes,
-                num_relations=holder.num_relations,
-                batch_size=_BATCH,
-                sides=SIDES,
-                device=holder.node_emb.weight.device,
-            )
+            device = holder.node_emb.weight.device
+            sizes = holder.num_nodes, holder.num_relations
+            return block_scorer(model, _scores, *sizes, device, batch_size=_BATCH)
         margin = float(holder.margin) if isinstance(converted, RotatE) else 0.0
         check_agreement(
             converted,
@@ -138,23 +133,10 @@ def _halves(model: Any) -> Tensor:
     return torch.cat([model.node_emb.weight.detach(), model.node_emb_im.weight.detach()], 1)
 
 
-class _PygForward(nn.Module):
-    """The scores of a model's own ``forward``."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """As :class:`kgfast.BlockScorer` asks: all pairs, one after the other."""
-        shape = len(anchors), len(ids)
-        anchor, relation, candidate = (
-            it.reshape(-1)
-            for it in (
-                anchors[:, None].expand(shape),
-                relations[:, None].expand(shape),
-                ids.expand(shape),
-            )
-        )
-        heads, tails = (anchor, candidate) if side == "tail" else (candidate, anchor)
-        return cast(Tensor, self.model(heads, relation, tails)).reshape(shape)
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    """Score all pairs by the model's own ``forward``, one after the other."""
+    shape = len(anchors), len(ids)
+    columns = anchors[:, None], relations[:, None], ids
+    anchor, relation, candidate = (it.expand(shape).reshape(-1) for it in columns)
+    heads, tails = (anchor, candidate) if side == "tail" else (candidate, anchor)
+    return cast(Tensor, model(heads, relation, tails)).reshape(shape)

@@ -11,11 +11,10 @@ from pykeen.nn import modules as interactions
 from torch import Tensor, nn
 
 from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
-from kgfast.adapters.agreement import check_agreement
+from kgfast.adapters.foreign import block_scorer, check_agreement
 from kgfast.models import (
     RESCAL,
     SIDES,
-    BlockScorer,
     ComplEx,
     DistMult,
     Model,
@@ -78,17 +77,11 @@ def from_pykeen(model: Any) -> Any:
         native = _native(model)
         if native is not None:
             _check_scores(model, native)
-            return Reciprocal(native, order="interleaved") if model.use_inverse_triples else native
-        affine = _affine(model)
-        if affine is not None:
-            return Reciprocal(affine, order="interleaved") if model.use_inverse_triples else affine
-    return BlockScorer(
-        _Blocks(model).scores,
-        num_entities=model.num_entities,
-        num_relations=model.num_real_relations,
-        sides=SIDES,
-        device=model.device,
-    )
+        converted: Any = native or _affine(model)
+        if converted is not None:
+            is_reciprocal = model.use_inverse_triples
+            return Reciprocal(converted, order="interleaved") if is_reciprocal else converted
+    return block_scorer(model, _scores, model.num_entities, model.num_real_relations, model.device)
 
 
 def _check(model: Any) -> None:
@@ -138,23 +131,11 @@ def _native(model: Any) -> Model | None:
     """The model of the same name, of one entity and one relation table."""
     interaction = _unclamped(model.interaction)
     build = _NATIVE.get(type(interaction))
-    if build is None or (
-        len(model.entity_representations),
-        len(model.relation_representations),
-    ) != (
-        1,
-        1,
-    ):
+    both = model.entity_representations, model.relation_representations
+    if build is None or any(len(parts) != 1 for parts in both):
         return None
-    entity, relation = (
-        _plain(_tables(parts)[0])
-        for parts in (model.entity_representations, model.relation_representations)
-    )
+    entity, relation = (_tables(parts)[0].resolve_conj() for parts in both)
     return build(interaction, entity, relation)
-
-
-def _plain(table: Tensor) -> Tensor:
-    return table.resolve_conj() if table.is_complex() else table
 
 
 def _transe(interaction: Any, entity: Tensor, relation: Tensor) -> Model | None:
@@ -204,23 +185,15 @@ def _affine(model: Any) -> AffineModel | None:
         return None
 
 
-class _Blocks(nn.Module):
-    """PyKEEN's own scores of ranges of candidates, before its sigmoid, which saturates."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def scores(self, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
-        """As :class:`kgfast.BlockScorer` asks."""
-        model = self.model
-        columns = (anchors, relations) if side == "tail" else (relations, anchors)
-        batch = model._prepare_batch(torch.stack(columns, 1), index_relation=int(side == "tail"))
-        if side == "tail":
-            return cast(Tensor, model.score_t(batch, tails=ids))
-        if model.use_inverse_triples:
-            return cast(Tensor, model.score_h_inverse(rt_batch=batch, heads=ids))
-        return cast(Tensor, model.score_h(batch, heads=ids))
+def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:
+    """Score candidates by PyKEEN, before its sigmoid, which saturates."""
+    columns = (anchors, relations) if side == "tail" else (relations, anchors)
+    batch = model._prepare_batch(torch.stack(columns, 1), index_relation=int(side == "tail"))
+    if side == "tail":
+        return cast(Tensor, model.score_t(batch, tails=ids))
+    if model.use_inverse_triples:
+        return cast(Tensor, model.score_h_inverse(rt_batch=batch, heads=ids))
+    return cast(Tensor, model.score_h(batch, heads=ids))
 
 
 def _check_scores(model: Any, converted: Model) -> None:

@@ -11,14 +11,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from kgfast import tables
+from kgfast.adapters.foreign import NamedModel, read_npy, read_options
 from kgfast.adapters.official_runs import load_official
 from kgfast.graph import Vocabulary
 from kgfast.models import (
@@ -32,7 +32,6 @@ from kgfast.models import (
     RotatE,
     TransE,
     Wrapper,
-    from_array,
 )
 from kgfast.text import reading, shown
 
@@ -40,15 +39,10 @@ PLAIN = (RotatE, TransE, DistMult, ComplEx, CP, RESCAL)  # models of two tables 
 _OPTIONS = {
     "RotatE": ("gamma", "layout", "relation_format", "norm"),
     "TransE": ("gamma",),
-    "DistMult": (),
     "ComplEx": ("layout",),
-    "CP": (),
-    "RESCAL": (),
 }
 _CLASSES = {it.__name__: it for it in PLAIN}
 _WRITTEN = ("gamma", "layout", "relation_format", "norm", "embedding_range")
-
-Names = tuple[Vocabulary | None, Vocabulary | None]
 
 
 @contextmanager
@@ -119,14 +113,7 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-class Tables(NamedTuple):
-    """A model, and the names of its rows where the folder has them."""
-
-    model: Any
-    vocabulary: Names
-
-
-def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> Tables:
+def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> NamedModel:
     """Load a folder of tables: ``entity.npy`` and ``relation.npy``, or ``model.safetensors``.
 
     Its ``config.json`` says how to score with them, as ``kgfast export`` writes it for ``npy`` and
@@ -147,16 +134,15 @@ def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> Ta
         return _loaded(folder, as_table)
 
 
-def _loaded(folder: Path, as_table: bool) -> Tables:
+def _loaded(folder: Path, as_table: bool) -> NamedModel:
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder} is neither a run nor a folder of tables: it has no config.json"
         )
-    with reading(path, "not a JSON object"):
-        config = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(config, dict) or "score" not in config:
-        return Tables(load_official(folder, as_table=as_table), (None, None))
+    config = read_options(path, "")
+    if "score" not in config:
+        return NamedModel(load_official(folder, as_table=as_table))
     name = config.get("model")
     if not isinstance(name, str) or name not in _CLASSES or config.get("wrappers"):
         around = f" within {shown(config['wrappers'])}" if config.get("wrappers") else ""
@@ -165,7 +151,7 @@ def _loaded(folder: Path, as_table: bool) -> Tables:
             f"known: {', '.join(_CLASSES)}"
         )
     entity, relation = _tables(folder, as_table)
-    options = {key: config[key] for key in _OPTIONS[name] if key in config}
+    options = {key: config[key] for key in _OPTIONS.get(name, ()) if key in config}
     if name == "TransE":
         options["norm"] = config["score"]
     model: Any = _CLASSES[name](entity, relation, **options)
@@ -178,16 +164,17 @@ def _loaded(folder: Path, as_table: bool) -> Tables:
     if "reciprocal" in config:
         with reading(path, "reciprocal"):
             model = Reciprocal(model, config["reciprocal"])
-    return Tables(model, (_names(folder, "entities"), _names(folder, "relations")))
+    return NamedModel(model, (_names(folder, "entities"), _names(folder, "relations")))
 
 
 def _tables(folder: Path, as_table: bool) -> tuple[Any, Tensor]:
     if (folder / "model.safetensors").is_file():
         return _of_safetensors(folder / "model.safetensors", as_table)
-    if as_table and (folder / "entity.npy").is_file():
-        return tables.open(folder / "entity.npy"), _array(folder / "relation.npy")
-    entity, relation = (_array(folder / f"{name}.npy") for name in ("entity", "relation"))
-    return entity, relation
+    missing, path = ", and no model.safetensors beside it", folder / "entity.npy"
+    relation = read_npy(folder / "relation.npy", missing)
+    if as_table and path.is_file():
+        return tables.open(path), relation
+    return read_npy(path, missing), relation
 
 
 def _of_safetensors(path: Path, as_table: bool) -> tuple[Any, Tensor]:
@@ -198,13 +185,6 @@ def _of_safetensors(path: Path, as_table: bool) -> tuple[Any, Tensor]:
         relation = file.get_tensor("relation")
         entity = None if as_table else file.get_tensor("entity")
     return (tables.open(f"{path}:entity") if as_table else entity), relation
-
-
-def _array(path: Path) -> Tensor:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file, and no model.safetensors beside it")
-    with reading(path, "cannot be read"):
-        return from_array(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def _names(folder: Path, what: str) -> Vocabulary | None:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.fields import ids_of_names, read_vocabulary
-from kgfast.datasets.files import DataFile, Folder, numbered_lines
+from kgfast.datasets.data_files import DataFile, Folder, numbered_lines
+from kgfast.datasets.lines import ids_of_names, read_vocabulary
 from kgfast.graph import Vocabulary
 from kgfast.text import shown
 

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from kgfast.datasets.base import Dataset
+from kgfast.datasets.catalogue import SOURCES, Source
+from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.readers import load
-from kgfast.datasets.sources import SOURCES, Source
 from kgfast.graph import did_you_mean
 from kgfast.progress import progress_bar
 from kgfast.text import shown
@@ -31,7 +31,7 @@ def download(
     """Download a data set, unless it is in the cache, and read it.
 
     Files come from the repositories in which they were published, pinned by commit, and are
-    compared with a checksum (:mod:`kgfast.datasets.sources`). Nothing is kept of what differs or
+    compared with a checksum (:mod:`kgfast.datasets.catalogue`). Nothing is kept of what differs or
     does not arrive whole. Needs pooch: ``pip install "kgfast[data]"``.
 
     Parameters

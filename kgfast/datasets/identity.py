@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kgfast.datasets.base import SPLITS, Dataset
+from kgfast.datasets.dataset import SPLITS, Dataset
 from kgfast.graph import Vocabulary
 from kgfast.rng import scrambled
 from kgfast.text import shown

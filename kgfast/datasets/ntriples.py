@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.datasets.fields import ids_of_names
-from kgfast.datasets.files import DataFile, Folder
+from kgfast.datasets.data_files import DataFile, Folder
+from kgfast.datasets.lines import ids_of_names
 from kgfast.graph import Vocabulary
 from kgfast.text import in_a_line
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.files import DataFile, Folder
+from kgfast.datasets.data_files import DataFile, Folder
 from kgfast.graph import TRIPLE_COLUMNS, Vocabulary
 from kgfast.text import reading, shown
 

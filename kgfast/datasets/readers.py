@@ -21,9 +21,10 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.datasets.base import Dataset
+from kgfast.datasets.data_files import KNOWN_LAYOUTS, Folder, checked_limit
+from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.dglke import COLUMNS, read_raw_udd
-from kgfast.datasets.fields import (
+from kgfast.datasets.lines import (
     id_name,
     ids_of_names,
     name_id,
@@ -31,7 +32,6 @@ from kgfast.datasets.fields import (
     read_names,
     read_vocabulary,
 )
-from kgfast.datasets.files import KNOWN_LAYOUTS, Folder, checked_limit
 from kgfast.datasets.ntriples import read_ntriples
 from kgfast.datasets.parquet import read_parquet
 from kgfast.graph import Triples, Vocabulary

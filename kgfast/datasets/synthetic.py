@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.base import Dataset
+from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.growth import (
     THEN,
     Floats,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kgfast.graph import did_you_mean
 from kgfast.storage import npy_header
-from kgfast.tables.files import FileTable, Place
+from kgfast.tables.file_table import FileTable, Place
 from kgfast.tables.hdf5 import open_hdf5
 from kgfast.tables.protocol import Rows
 from kgfast.text import reading, shown

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgfast.tables.files import FileTable, InFile, Place
+from kgfast.tables.file_table import FileTable, InFile, Place
 from kgfast.tables.protocol import Rows
 from kgfast.text import reading, shown
 

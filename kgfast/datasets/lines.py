@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.files import DataFile, numbered_lines, text_of
+from kgfast.datasets.data_files import DataFile, numbered_lines, text_of
 from kgfast.graph import Vocabulary
 from kgfast.graph.ids import read_id
 from kgfast.text import shown
