@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
+EXTRA = '"kgfast[data]"'  # what pip installs for all formats of data
 _SUFFIXES = ".csv", ".tsv", ".parquet"
 # Spreadsheets compute what begins so, wide signs too, after whatever they do not show.
 _FORMULA = re.compile(r"[\s\0-\x1f]*[=+@\uff1d\uff0b\uff20\uff0d-]")
 
 
-def needed(package: str, what: str) -> Any:
-    """A package that only ``what`` needs.
+def needed(package: str, what: str, install: str = "") -> Any:
+    """Import a package that only ``what`` needs.
 
     Raises
     ------
@@ -37,12 +38,14 @@ def needed(package: str, what: str) -> Any:
     ...
     ImportError: Ranks.to_frame() needs no_such_package: pip install no_such_package
     """
+    name = package.partition(".")[0]
     try:
-        return import_module(package)
+        import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != package:  # it is there, and lacks something itself
+        if error.name != name:  # the package is there, and lacks something itself
             raise
-        raise ImportError(f"{what} needs {package}: pip install {package}") from None
+        raise ImportError(f"{what} needs {name}: pip install {install or name}") from None
+    return import_module(package)
 
 
 def write_parquet(frame: "DataFrame", path: str | os.PathLike[str], what: str) -> Path:

@@ -18,32 +18,18 @@ _NAMES = {"mrr": "MRR"}
 
 @contextmanager
 def progress_bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function that advances the progress bar by a number of queries."""
-    if not progress:
-        yield lambda count: None
-        return
-    from rich.console import Console
-
-    console = Console()
-    if console.is_jupyter and find_spec("ipywidgets") is None:  # rich would show nothing
-        with _line(label, total) as advance:
-            yield advance
-        return
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+    """Yield a function that advances the progress bar by a number of queries."""
+    with _bar(progress, label, total) as advance:
+        yield lambda count: advance(count, "")
 
 
 @contextmanager
 def sweep_bar(
     progress: bool, label: str, total: int, columns: int, row_bytes: int
 ) -> Iterator[Callable[[int, int], None]]:
-    """A function that advances the bar of a pass over a file, by rows that met so many queries.
+    """Yield a function that advances the bar of a pass over a file: rows, queries that met them.
 
-    What was read before, by a run that was killed, met none; rates are those of this run.
+    Rows that a killed run has read met no queries: rates are those of this run.
     """
     began, done = time.monotonic(), [0, 0]  # bytes, elements
 
@@ -53,22 +39,28 @@ def sweep_bar(
         seconds = max(time.monotonic() - began, 1e-9)
         return f"{done[0] / seconds / 1e6:,.0f} MB/s, {done[1] / seconds / 1e9:,.2f}e9 elements/s"
 
+    with _bar(progress, f"{label} rows", total) as advance:
+        yield lambda rows, queries: advance(rows, rates(rows, queries))
+
+
+@contextmanager
+def _bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Yield a function that advances a bar and replaces the text behind its count."""
     if not progress:
-        yield lambda rows, queries: None
+        yield lambda count, text: None
         return
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console()
     if console.is_jupyter and find_spec("ipywidgets") is None:  # rich would show nothing
-        with _line(f"{label} rows", total) as advance:
-            yield lambda rows, queries: advance(rows)
+        with _line(label, total) as advance:
+            yield lambda count, text: advance(count)
         return
-    speed = TextColumn("{task.fields[rates]}")
-    shown = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), speed)
-    with Progress(*shown, TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task(f"{label} rows", total=total, rates="")
-        yield lambda rows, queries: bar.update(task, advance=rows, rates=rates(rows, queries))
+    columns = MofNCompleteColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn()
+    with Progress(*Progress.get_default_columns()[:-1], *columns, console=console) as bar:
+        task = bar.add_task(label, total=total, text="")
+        yield lambda count, text: bar.update(task, advance=count, text=text)
 
 
 @contextmanager

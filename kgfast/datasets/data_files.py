@@ -128,11 +128,6 @@ class Folder:
         return [self.need(*train), self.find(*valid), self.find(*test)]
 
 
-def text_of(file: DataFile | None) -> str:
-    """Return what a file says; "" for no file."""
-    return "" if file is None else file.text()
-
-
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield number and content of the lines that are not blank."""
     return ((i, line) for i, line in enumerate(text.split("\n"), 1) if line and not line.isspace())

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kgfast.datasets.data_files import DataFile, Folder, numbered_lines
-from kgfast.datasets.lines import ids_of_names, read_vocabulary
+from kgfast.datasets.lines import Parts, ids_of_names, read_vocabulary
 from kgfast.graph import Vocabulary
+from kgfast.graph.stored.inputs import ORDERS
 from kgfast.text import shown
 
-COLUMNS = ("hrt", "htr", "rht", "rth", "thr", "trh")
 _DELIMITERS = "\t|,;"
 
 
@@ -27,10 +26,8 @@ class _Split(NamedTuple):
     columns: list[list[str]]  # three as they stand in the file, and maybe that of importance
 
 
-def read_raw_udd(
-    folder: Folder, columns: str | None
-) -> tuple[Vocabulary, Vocabulary, list[Tensor]]:
-    """Read such a folder: the vocabularies and the rows (h, r, t) of train, valid and test."""
+def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
+    """Read a raw_udd folder."""
     entity_file, relation_file = folder.need("entities.tsv"), folder.need("relations.tsv")
     delimiter = _delimiter(entity_file)
     entities, relations = (
@@ -96,7 +93,7 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
     is_relation = [all(name in relations for name in names) for names in train.columns]
     allowed = [
         order
-        for order in COLUMNS
+        for order in ORDERS
         if all((is_relation if letter == "r" else is_entity)[i] for i, letter in enumerate(order))
     ]
     numbered = [

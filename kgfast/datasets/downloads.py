@@ -14,6 +14,7 @@ from typing import Any
 from kgfast.datasets.catalogue import SOURCES, Source
 from kgfast.datasets.dataset import Dataset
 from kgfast.datasets.readers import load
+from kgfast.frames import EXTRA, needed
 from kgfast.graph import did_you_mean
 from kgfast.progress import progress_bar
 from kgfast.text import shown
@@ -90,13 +91,7 @@ def _cache(root: str | os.PathLike[str] | None) -> Path:
 
 
 def _pooch() -> Any:
-    try:
-        import pooch
-    except ImportError:
-        raise ImportError(
-            'kgfast.datasets.download needs pooch: pip install "kgfast[data]"'
-        ) from None
-    return pooch
+    return needed("pooch", "kgfast.datasets.download", EXTRA)
 
 
 def _download(source: Source, folder: Path, progress: bool) -> None:

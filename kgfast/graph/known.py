@@ -121,12 +121,12 @@ class KnownTriples:
             If a file is not there; if the folder is there already.
         ValueError, TypeError
             For a file that is truncated, has other columns, or holds what is no id or out of range:
-            the message names file and row, or line. For ids too large to index.
+            the message names file and row, or line. For ids too large to index. If another process
+            builds the same folder.
         ImportError
             For Parquet, without pyarrow.
         OSError
-            If the disk has no room: what was finished is kept. If another process builds the same
-            folder.
+            If the disk has no room: what was finished is kept.
 
         Examples
         --------
@@ -138,7 +138,7 @@ class KnownTriples:
         ...     KnownTriples.build(parts, f"{folder}/known")
         KnownTriples(3 triples, 2 (h, r) pairs, 2 (r, t) pairs)
         """
-        asked = ReadOptions(building.checked_order(columns), num_entities, num_relations)
+        asked = ReadOptions(columns, num_entities, num_relations)
         limit = memory_limit(max_memory)
         building.build(files, folder, building.Options(asked, limit, relations, progress))
         return cls.open(folder)

@@ -9,11 +9,10 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kgfast.storage import bytes_of
 from kgfast.tables.protocol import Rows, checked_range, checked_row_ids, checked_update
 
 _CALL = 1 << 28  # bytes of one read: systems stop at 2 GiB
@@ -167,7 +166,7 @@ class FileTable(InFile):
         if not self.writable:
             raise TypeError(f"{self.path} was opened to be read; open it with writable=True")
         ids = checked_update(ids, rows, self, 0, self.shape[0])
-        values = _bytes_of(rows.detach().cpu().contiguous()).reshape(len(ids), self.row_bytes)
+        values = bytes_of(rows).reshape(len(ids), self.row_bytes)
         with self._lock:
             for row, data in zip(ids.tolist(), values, strict=True):
                 self._file.seek(self.place.offset + row * self.row_bytes)
@@ -192,7 +191,7 @@ class FileTable(InFile):
 
     def _fill(self, start: int, out: Tensor) -> None:
         offset = self.place.offset + start * self.row_bytes
-        done, view = 0, _bytes_of(out).data
+        done, view = 0, bytes_of(out).data
         with self._lock:
             self._file.seek(offset)
             while done < len(view):
@@ -211,9 +210,3 @@ class FileTable(InFile):
 
 def _opened(place: Place, writable: bool) -> FileTable:
     return FileTable(place, writable=writable)
-
-
-def _bytes_of(values: Tensor) -> npt.NDArray[np.uint8]:
-    """The memory of a contiguous tensor, flat."""
-    flat = values.detach().view(-1) if values.numel() else values.detach().reshape(-1)
-    return flat.view(torch.uint8).numpy() if values.numel() else np.empty(0, np.uint8)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kgfast.frames import needed
 from kgfast.tables.file_table import FileTable, InFile, Place
 from kgfast.tables.protocol import Rows
 from kgfast.text import reading, shown
@@ -35,10 +36,7 @@ def open_hdf5(
     ValueError, TypeError
         For another kind of file or dataset, a damaged one, and rows in other files.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError(f"{path}: HDF5 needs h5py: pip install h5py") from None
+    h5py = needed("h5py", f"{path}: HDF5")
     with ExitStack() as stack:
         with reading(path, _DAMAGED):
             file = stack.enter_context(h5py.File(path, "r"))

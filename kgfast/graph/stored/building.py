@@ -20,15 +20,16 @@ import numpy as np
 
 from kgfast.graph.pair_index import check_sizes, differs_from_previous, narrow_dtype
 from kgfast.graph.stored.folder import PARTS, GrowingArray, write_json, write_manifest
-from kgfast.graph.stored.inputs import ORDERS, Column, Columns, IdFile, ReadOptions, open_files
+from kgfast.graph.stored.inputs import Column, Columns, IdFile, ReadOptions, open_files
 from kgfast.graph.stored.runs import load_run, merged, save_run, sorted_columns
+from kgfast.locks import NAME as LOCK
+from kgfast.locks import locked
 from kgfast.progress import progress_bar
 from kgfast.storage import check_room
-from kgfast.text import reading, shown
+from kgfast.text import reading
 
 # Which columns are anchor, other and id. Runs are read in the first order.
 _SIDES = {"tail": (0, 1, 2), "head": (2, 1, 0), "relation": (0, 2, 1)}
-_LOCK = "building.lock"
 _ROW_BYTES = 56  # of memory while a row is sorted
 _RUN_BYTES, _SIDE_BYTES = 12, 16  # of disk, of a row whose ids fit 32 bits
 _SPARE = 1 << 20  # bytes of disk for all else
@@ -67,19 +68,6 @@ class Options:
         return tuple(_SIDES) if self.relations else ("tail", "head")
 
 
-def checked_order(columns: Any) -> str:
-    """What the columns of files are.
-
-    Raises
-    ------
-    ValueError
-        If it is none of their six orders.
-    """
-    if columns not in ORDERS:
-        raise ValueError(f"columns must be one of {', '.join(ORDERS)}; got {shown(columns)}")
-    return str(columns)
-
-
 def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
     """Build a folder; see :meth:`kgfast.KnownTriples.build`."""
     path = Path(folder)
@@ -105,29 +93,12 @@ def build(files: Any, folder: str | os.PathLike[str], options: Options) -> None:
 
 @contextmanager
 def _working(path: Path) -> Iterator[Path]:
-    """The folder beside, which one process works in.
-
-    Raises
-    ------
-    ValueError
-        If it holds something else.
-    BlockingIOError
-        If another process builds the same folder.
-    """
+    """Hold the lock of the folder beside, in which one process at a time builds."""
     work = path.with_name(f"{path.name}.building")
-    if work.is_dir() and any(work.iterdir()) and not (work / _LOCK).exists():
+    if work.is_dir() and any(work.iterdir()) and not (work / LOCK).exists():
         raise ValueError(f"{work} holds other files: move them, or choose another folder")
     work.mkdir(parents=True, exist_ok=True)
-    with (work / _LOCK).open("w") as lock:
-        try:
-            import fcntl
-        except ImportError:  # a system without locks of files
-            yield work
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(f"{path} is being built by another process") from None
+    with locked(work, instead="choose another folder"):
         yield work
 
 
@@ -140,7 +111,7 @@ class _Builder:
         self.work, self.files, self.options, self.advance = work, files, options, advance
         self.index = work / "index"
         self.index.mkdir(exist_ok=True)
-        for path in work.rglob(".*"):  # half-written, by a process that was killed
+        for path in work.rglob(".*-*"):  # half-written, by a process that was killed
             path.unlink()
 
     def check_disk(self, rows: int) -> None:

@@ -12,7 +12,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
         is_whole = all(type(it) is int and it >= 0 for it in numbers)
         is_whole &= {"tail", "head"} <= set(sides) <= {"tail", "head", "relation"}
         is_whole &= all(it["dtype"] in ("int32", "int64") for it in arrays)
-        is_whole &= all(isinstance(it, str) for it in _texts(facts, arrays))
+        texts = [facts["checksum"], *(it["blake2b"] for it in arrays)]
+        is_whole &= all(isinstance(it, str) for it in texts)
         is_whole &= len({ids["count"] for _, _, ids in sides.values()}) == 1
         for pairs, indptr, _ in sides.values():
             is_whole &= pairs["dtype"] == "int64" and indptr["count"] == pairs["count"] + 1
@@ -172,11 +173,6 @@ def _manifest(folder: Path) -> dict[str, Any]:
             raise ValueError("its numbers contradict each other")
         check_sizes(*numbers[:2], has_relations="relation" in sides)
     return dict(facts)
-
-
-def _texts(facts: Mapping[str, Any], arrays: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the checksums of a manifest, which are text."""
-    return [facts["checksum"], *(it["blake2b"] for it in arrays)]
 
 
 def _mapped(path: Path, facts: Mapping[str, Any], verify: bool) -> Tensor:

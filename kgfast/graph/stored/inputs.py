@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from kgfast.frames import EXTRA, needed
 from kgfast.graph.ids import INT64_MAX, read_id
 from kgfast.graph.pair_index import narrow_dtype
 from kgfast.storage import NpyHeader, npy_header
@@ -56,6 +57,10 @@ class ReadOptions:
     order: str
     num_entities: int | None
     num_relations: int | None
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ValueError(f"columns must be one of {', '.join(ORDERS)}; got {shown(self.order)}")
 
     @property
     def places(self) -> list[int]:
@@ -167,20 +172,21 @@ def _numbers(path: Path, file: BinaryIO, dtype: Any, offset: int, count: int) ->
 
 
 def _parquet(path: Path, asked: ReadOptions) -> IdFile:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError(
-            f'{path}: reading Parquet needs pyarrow: pip install "kgfast[data]"'
-        ) from None
+    parquet = needed("pyarrow.parquet", f"{path}: reading Parquet", EXTRA)
     with (
         reading(path, "no valid Parquet file, or truncated"),
         parquet.ParquetFile(path, buffer_size=_PIECE, pre_buffer=False) as file,
     ):
         columns, rows = file.schema_arrow.names, file.metadata.num_rows
+    names = triple_columns(path, columns)
+    return IdFile(path, rows, partial(_parquet_pieces, path, names, asked))
+
+
+def triple_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of heads, relations and tails of a Parquet file."""
     for names in TRIPLE_COLUMNS:
         if set(names) <= set(columns):
-            return IdFile(path, rows, partial(_parquet_pieces, path, names, asked))
+            return names
     known = " or ".join(", ".join(names) for names in TRIPLE_COLUMNS)
     raise ValueError(f"{path}: expected columns {known}; got {shown(columns)}")
 
@@ -201,12 +207,17 @@ def _parquet_pieces(path: Path, names: tuple[str, ...], asked: ReadOptions) -> I
             first += len(batch)
 
 
-def _of_arrow(path: Path, column: Any, first: int) -> Column:
-    """A column of a batch, whose every row has a value."""
+def arrow_values(path: Path, column: Any, what: str, first: int = 0) -> Column:
+    """Return the values of a column of pyarrow, whose every row must have one."""
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise ValueError(f"{path}: row {first + row} has no id")
+        raise ValueError(f"{path}: row {first + row} has no {what}")
     values: Column = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _of_arrow(path: Path, column: Any, first: int) -> Column:
+    values = arrow_values(path, column, "id", first)
     if values.dtype.kind not in "iuf":
         raise TypeError(f"{path}: triples must be ids; got {column.type}")
     return values
