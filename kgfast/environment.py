@@ -29,7 +29,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, repr=False)
 class Info:
-    """What :func:`info` found; shown as a table.
+    """Findings of :func:`info`; shown as a table.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Info:
     remarks: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """Everything as plain values, such as for JSON."""
+        """Return all fields as plain values, such as for JSON."""
         return dataclasses.asdict(self)
 
     def __repr__(self) -> str:
@@ -174,18 +174,18 @@ def _devices() -> list[str]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def counted_cores(count: int) -> str:
-    """``1 core`` or ``2 cores``."""
+    """Return ``1 core`` or ``2 cores``."""
     return f"{count} core" if count == 1 else f"{count} cores"
 
 
 def processor() -> str:
-    """The name of the processor."""
+    """Return the name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

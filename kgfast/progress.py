@@ -65,7 +65,7 @@ def _bar(progress: bool, label: str, total: int) -> Iterator[Callable[[int, str]
 
 @contextmanager
 def _line(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar of text that is written over itself, a few times a second."""
+    """Yield a function that advances a bar of text, written over itself a few times a second."""
     done, began, shown = 0, time.monotonic(), float("-inf")
 
     def advance(count: int) -> None:
@@ -93,25 +93,9 @@ def _bar_of_text(label: str, done: int, total: int, seconds: float) -> str:
 
 
 class RunBar:
-    """The bar of a run: step, loss, MRR and the time left; a line per evaluation elsewhere.
+    """Bar of a run on stderr: step, loss, MRR and time left; elsewhere a line per evaluation.
 
-    Everything goes to the error stream: what a command prints stays clean.
-
-    Parameters
-    ----------
-    steps : int
-        Of the whole run.
-    start : int
-        Steps that were done before it resumed.
-    enabled : bool
-        False shows nothing.
-    console : rich.console.Console, optional
-
-    Examples
-    --------
-    >>> with RunBar(steps=2, enabled=False) as progress:
-    ...     progress.update(1, loss=0.5)
-    ...     progress.evaluated(1, {"mrr": 0.25})
+    ``start`` steps were done before the run resumed.
     """
 
     def __init__(
@@ -144,7 +128,7 @@ class RunBar:
             self._bar.stop()
 
     def update(self, step: int, loss: float | None = None) -> None:
-        """``step`` steps are done; the loss, when it is known, is that of the last ones."""
+        """Show that ``step`` steps are done, and the loss of the last ones if it is known."""
         if loss is not None:
             self._loss = loss
         if self._bar is not None and self._task is not None:
@@ -157,7 +141,7 @@ class RunBar:
         metrics: Mapping[str, float],
         submodels: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        """An evaluation on valid is done; of sub-models, each gets a line."""
+        """Show an evaluation on valid, with a line for each sub-model."""
         self._mrr = metrics["mrr"]
         if self._bar is not None:
             self.update(step)

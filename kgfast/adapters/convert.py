@@ -93,7 +93,7 @@ def convert(
 
 
 def _format_of(source: Path) -> str:
-    """What the files of the source say."""
+    """Tell the format by the files of the source."""
     if source.is_file():
         return "pykeen" if source.name == _PYKEEN_MODEL else "libkge"
     if (source / _PYKEEN_MODEL).is_file():
@@ -129,7 +129,7 @@ def _from_pykeen(source: Path, trust: bool) -> NamedModel:
 
 
 def _names_of_pykeen(folder: Path) -> Names:
-    """The labels that PyKEEN's training triples have, if they are there."""
+    """Return the labels of PyKEEN's training triples, if the triples are there."""
     from pykeen.triples import CoreTriplesFactory, TriplesFactory
 
     if not folder.is_dir():
@@ -159,7 +159,7 @@ FORMATS: dict[str, Callable[[Path, bool], NamedModel]] = {
 def _checked_names(
     source: Path, model: Any, names: Names, data: str | os.PathLike[str] | None
 ) -> Names:
-    """The names of the rows, as many as there are rows."""
+    """Check that there are as many names as rows."""
     if data is not None:
         dataset = load_data(data)
         names = dataset.entities, dataset.relations

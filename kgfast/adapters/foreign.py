@@ -22,7 +22,7 @@ _SLACK = 1e-4  # relative, of scores in float32
 
 
 class NamedModel(NamedTuple):
-    """A model, and the vocabularies of its rows where a file has them."""
+    """Model, and the vocabularies of its rows where a file has them."""
 
     model: Any
     vocabulary: Names = (None, None)

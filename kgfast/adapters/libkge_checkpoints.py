@@ -28,7 +28,7 @@ _INSTEAD = "load it with LibKGE, and convert it with kgfast.adapters.libkge.from
 
 
 def load_libkge(checkpoint: str | os.PathLike[str]) -> Any:
-    """The model of a checkpoint of LibKGE (``checkpoint_best.pt``, or of ``kge package``).
+    """Load the model of a checkpoint of LibKGE (``checkpoint_best.pt``, or of ``kge package``).
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def _read(path: Path) -> NamedModel:
 
 
 def _mapping(path: Path, what: str, value: Any) -> Mapping[str, Any]:
-    """Return a part of a checkpoint that is a mapping; an empty one where there is none."""
+    """Return a part of a checkpoint that must be a mapping; an empty one if it is missing."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -107,7 +107,7 @@ def _mapping(path: Path, what: str, value: Any) -> Mapping[str, Any]:
 
 
 class _Config:
-    """Takes the place of ``kge.config.Config`` in a pickle: it only has attributes."""
+    """Stand-in for ``kge.config.Config`` in a pickle."""
 
     options: Mapping[str, Any]
 

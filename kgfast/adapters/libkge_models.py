@@ -16,7 +16,7 @@ _AFFINE = ("SimplEScorer", "ConvEScorer", "TransformerScorer")
 
 
 def from_libkge(model: Any) -> Any:
-    """A model of LibKGE as one that kgfast ranks and predicts with.
+    """Convert a model of LibKGE to one that kgfast ranks and predicts with.
 
     RotatE, TransE (``l_norm`` 1 or 2), DistMult, ComplEx, CP, RESCAL and RelationalTucker3 become
     models of kgfast (the latter of RESCAL's equation); SimplE, ConvE and Transformer an
@@ -75,7 +75,7 @@ def _converted(model: Any) -> Any:
 
 
 def _kind(scorer: Any) -> str:
-    """The class of a scorer, if it is LibKGE's own."""
+    """Return the class name of a scorer of LibKGE, "" for any other."""
     kind = type(scorer)
     return kind.__name__ if kind.__module__.startswith("kge.model.") else ""
 

@@ -1,4 +1,4 @@
-"""The official RotatE code (Sun et al. 2019) and its forks: ``test_step``, models, runs.
+"""Official RotatE code (Sun et al. 2019) and its forks: ``test_step``, models, runs.
 
 KGEModel.test_step = staticmethod(kgfast.adapters.official.test_step)
 """
@@ -123,7 +123,7 @@ def biokg_test_step(
     entity_dict: Mapping[str, tuple[int, int]],
     random_sampling: bool = False,
 ) -> dict[str, float]:
-    """The same of its fork for ogbl-biokg, whose ids count within their type.
+    """``KGEModel.test_step`` of the fork for ogbl-biokg, whose ids count within their type.
 
     ``entity_dict``: of each type its first row, and one past its last.
     """
@@ -149,7 +149,7 @@ def _among_negatives(
 
 
 def _num_nodes(entity_dict: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """The nodes of each type, which must stand one after the other."""
+    """Return the number of nodes of each type; types must follow each other."""
     first, sizes = 0, {}
     for name, (start, end) in sorted(entity_dict.items(), key=lambda item: item[1]):
         if start != first or end < start:
@@ -161,7 +161,7 @@ def _num_nodes(entity_dict: Mapping[str, tuple[int, int]]) -> dict[str, int]:
 def _random_negatives(
     split: Mapping[str, Any], num_entities: int, num_nodes: Mapping[str, int] | None, args: Any
 ) -> dict[str, Tensor]:
-    """``head_neg`` and ``tail_neg``, within the type where there are types."""
+    """Draw ``head_neg`` and ``tail_neg``, within the type where there are types."""
     shape = (len(split["head"]), int(args.neg_size_eval_train))
     negatives = {}
     for side in SIDES:
@@ -175,7 +175,7 @@ def _random_negatives(
 
 
 def from_official(model: nn.Module) -> Any:
-    """A ``KGEModel`` of the official code, or of a fork that keeps its ``forward``, as kgfast's.
+    """Convert a ``KGEModel`` of the official code, or of a fork that keeps its ``forward``.
 
     RotatE, TransE, DistMult and ComplEx become the models of that name, with their tables read in
     place; pRotatE is scored in blocks by its equation; a model under another name by its own

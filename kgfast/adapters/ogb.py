@@ -1,4 +1,4 @@
-"""The protocols of the Open Graph Benchmark: ogbl-wikikg2, ogbl-biokg and WikiKG90Mv2.
+"""Protocols of the Open Graph Benchmark: ogbl-wikikg2, ogbl-biokg and WikiKG90Mv2.
 
 The dicts of ``dataset.get_edge_split()`` go in as they are; memory-mapped arrays are read by block.
 A positive's rank among its negatives is ``(number greater + number greater or equal) / 2 + 1``, as
@@ -30,7 +30,7 @@ _TOP = 10
 
 @dataclass(frozen=True)
 class OgbRanks:
-    """What :func:`evaluate` found.
+    """Ranks that :func:`evaluate` found.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class OgbRanks:
     full: Ranks | None = None
 
     def lists(self) -> dict[str, Tensor]:
-        """What ``Evaluator.eval`` returns for the heads and then the tails: float32 ``[2 T]``.
+        """Return the lists of ``Evaluator.eval``, heads before tails: float32 ``[2 T]``.
 
         Keys are ``hits@1_list``, ``hits@3_list``, ``hits@10_list`` and ``mrr_list``.
         """
@@ -268,7 +268,7 @@ def _checked_top10(predictions: Any) -> Tensor:
 def _rank_block(
     model: Any, data: OgbSplit, first: int, last: int, nan: Literal["error", "worst"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Greater, equal and number of candidates ``[b, 2]`` of a range of triples."""
+    """Return greater, equal and number of candidates ``[b, 2]`` of a range of triples."""
     hrt = data.hrt[first:last]
     given = [data.negatives(column, first, last) for column in range(2)]
     for name, ids in zip(("head_neg", "tail_neg"), given, strict=True):
@@ -301,7 +301,7 @@ def _check_negatives(name: str, ids: Tensor, count: int, first: int) -> None:
 
 
 def _layers(ids: Tensor) -> Iterator[Tensor]:
-    """Rows of which each holds an id once: the j-th has those that occur more than j times."""
+    """Yield rows without repeated ids: the j-th layer has ids that occur more than j times."""
     ordered = torch.from_numpy(np.sort(ids.numpy(), axis=1))
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -317,7 +317,7 @@ def _layers(ids: Tensor) -> Iterator[Tensor]:
 def _rank_fully(
     model: Any, data: OgbSplit, known: KnownTriples | None, nan: Literal["error", "worst"]
 ) -> Ranks:
-    """The ranks among all entities, or all of the type."""
+    """Rank among all entities, or all of the type."""
     counts = torch.zeros((6, len(data.hrt), 2), dtype=torch.int64, device="cpu")
     for rows, entities in data.groups():
         ids = None if entities[0] is None else dict(zip(SIDES, entities, strict=True))

@@ -71,7 +71,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
 
 
 def from_pyg(model: nn.Module) -> Any:
-    """A model of ``torch_geometric.nn.kge`` as one that kgfast ranks and predicts with.
+    """Convert a model of ``torch_geometric.nn.kge`` to one that kgfast ranks and predicts with.
 
     The tables are those of now. TransE's nodes are normalised, as its scores are of normalised
     ones; RotatE is the Euclidean norm of the whole vector; other models that PyG may have, or of
@@ -106,7 +106,7 @@ def from_pyg(model: nn.Module) -> Any:
 
 
 def _converted(model: Any) -> Model | None:
-    """The model of the same name, of models that are PyG's own."""
+    """Return the model of the same name, if the model is one of PyG's own."""
     node, relation = model.node_emb.weight.detach(), model.rel_emb.weight.detach()
     kind = type(model)
     if kind is kge.TransE and model.p_norm in (1, 2):
@@ -129,7 +129,7 @@ def _converted(model: Any) -> Model | None:
 
 
 def _halves(model: Any) -> Tensor:
-    """The two tables of nodes side by side."""
+    """Return the two tables of nodes side by side."""
     return torch.cat([model.node_emb.weight.detach(), model.node_emb_im.weight.detach()], 1)
 
 

@@ -41,11 +41,11 @@ _SCORING = ("score_t", "score_h", "_get_representations", "_get_entity_len")
 
 
 class UnknownModelError(TypeError):
-    """A model that kgfast does not convert."""
+    """Error for a model that kgfast does not convert."""
 
 
 def from_pykeen(model: Any) -> Any:
-    """A PyKEEN model as one that kgfast ranks and predicts with.
+    """Convert a PyKEEN model to one that kgfast ranks and predicts with.
 
     The tables are those of now, read in place where PyKEEN stores them so. RotatE, TransE,
     DistMult, ComplEx and RESCAL become the models of that name; what is affine in the candidate
@@ -103,7 +103,7 @@ def _check(model: Any) -> None:
 
 
 def _unclamped(interaction: nn.Module) -> nn.Module:
-    """The interaction itself where nothing is clamped, as PyKEEN's SimplE has it."""
+    """Return the interaction within a clamp that clamps nothing, as PyKEEN's SimplE has it."""
     if type(interaction) is interactions.ClampedInteraction and interaction.clamp_score is None:
         base: nn.Module = interaction.base
         return base
@@ -112,7 +112,7 @@ def _unclamped(interaction: nn.Module) -> nn.Module:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, as each module had it afterwards."""
+    """Set eval mode, and afterwards the mode that each module had."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -123,12 +123,12 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _tables(representations: Any) -> Rows:
-    """All rows of every representation, with what PyKEEN does to them."""
+    """Return all rows of every representation, with what PyKEEN does to them."""
     return [representation(indices=None).detach() for representation in representations]
 
 
 def _native(model: Any) -> Model | None:
-    """The model of the same name, of one entity and one relation table."""
+    """Return the model of the same name, of one entity and one relation table."""
     interaction = _unclamped(model.interaction)
     build = _NATIVE.get(type(interaction))
     both = model.entity_representations, model.relation_representations
@@ -160,7 +160,7 @@ _NATIVE: dict[type, _Build] = {
 
 
 def _affine(model: Any) -> AffineModel | None:
-    """A dot product, where the interaction is affine in the candidate of every side it predicts."""
+    """Return a dot product if the interaction is affine in the candidate of each side."""
     interaction = _unclamped(model.interaction)
     if type(interaction) not in _AFFINE:
         return None

@@ -47,13 +47,7 @@ _WRITTEN = ("gamma", "layout", "relation_format", "norm", "embedding_range")
 
 @contextmanager
 def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
-    """A folder to write into, which becomes ``out`` when all went well, and else nothing does.
-
-    Raises
-    ------
-    ValueError
-        If ``out`` is there already and not an empty folder.
-    """
+    """Yield a folder that becomes ``out``, empty or new until then, if nothing is raised."""
     out = Path(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ValueError(f"{out} is there already: name another folder with --out")
@@ -68,15 +62,7 @@ def new_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def described(model: Model, stored: Model) -> dict[str, Any]:
-    """Return what one has to know to score with the tables of a model.
-
-    Parameters
-    ----------
-    model : Model
-        With all that is around it.
-    stored : Model
-        The one within whose tensors are stored.
-    """
+    """Return the facts by which the tables of ``stored``, the inner part of ``model``, score."""
     wrappers, innermost = [], stored
     while isinstance(innermost, Wrapper):
         wrappers.append(type(innermost).__name__)
@@ -102,7 +88,7 @@ def write_state(folder: Path, model: Model) -> None:
 
 
 def write_names(folder: Path, names: Sequence[Vocabulary | None]) -> None:
-    """Write the names of entities and of relations that there are, in the order of rows."""
+    """Write the names of entities and relations in the order of rows."""
     for what, vocabulary in zip(("entities", "relations"), names, strict=True):
         if vocabulary is not None:
             write_json(folder / f"{what}.json", list(vocabulary))
@@ -116,18 +102,11 @@ def write_json(path: Path, value: Any) -> None:
 def load_tables(folder: str | os.PathLike[str], *, as_table: bool = False) -> NamedModel:
     """Load a folder of tables: ``entity.npy`` and ``relation.npy``, or ``model.safetensors``.
 
-    Its ``config.json`` says how to score with them, as ``kgfast export`` writes it for ``npy`` and
-    ``safetensors``, and ``kgfast convert`` for models of other libraries. A folder with another
-    ``config.json`` is read by :func:`kgfast.load_official`. With ``as_table``, entities are a
-    :class:`kgfast.tables.Table`, read in blocks.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it holds no tables.
-    ValueError
-        If a file cannot be read or the tables do not fit config.json, and for models around others
-        (MED, RSCF), whose run has to be loaded; names the file.
+    ``config.json``, as ``kgfast export`` (``npy``, ``safetensors``) and ``kgfast convert`` write
+    it, says how to score with them. :func:`kgfast.load_official` reads a folder with another
+    ``config.json``. With ``as_table``, entities stay in the file as a :class:`kgfast.tables.Table`.
+    A ValueError names the file that cannot be read or does not fit; models around others (MED,
+    RSCF) need their run.
     """
     folder = Path(folder)
     with reading(folder, "cannot be loaded"):

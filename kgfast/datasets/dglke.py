@@ -49,7 +49,7 @@ def read_raw_udd(folder: Folder, columns: str | None) -> Parts:
 
 
 def _delimiter(file: DataFile) -> str:
-    """Return what stands between the first id and its name."""
+    """Return the character between the first id and its name."""
     number, line = next(numbered_lines(file.text()), (1, ""))
     after = line.lstrip("0123456789")
     if after == line or after[:1] not in tuple(_DELIMITERS):
@@ -88,7 +88,7 @@ def _is_number(field: str) -> bool:
 
 
 def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
-    """Return which column is which, such as "hrt": what the ids say, else what the names allow."""
+    """Return the order of columns, such as "hrt": by the ids, else by the names."""
     is_entity = [all(name in entities for name in names) for names in train.columns]
     is_relation = [all(name in relations for name in names) for names in train.columns]
     allowed = [
@@ -113,13 +113,13 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
 def _numbered_so(
     order: str, columns: list[list[str]], entities: Vocabulary, relations: Vocabulary
 ) -> bool:
-    """Whether ids are in the order in which names are met, heads before tails."""
+    """Return whether ids are in the order in which names are met, heads before tails."""
     head, relation, tail = (columns[order.index(letter)] for letter in "hrt")
     met = torch.stack([entities.ids(head), entities.ids(tail)], dim=1).flatten().numpy()
     return all(_ascends(ids) for ids in (met, relations.ids(relation).numpy()))
 
 
 def _ascends(ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bool:
-    """Whether each id is at most one above all before it."""
+    """Return whether each id is at most one above all before it."""
     before = np.maximum.accumulate(np.append(-1, ids))[:-1]
     return bool((ids <= before + 1).all())

@@ -41,7 +41,7 @@ def read_parquet(folder: Folder, _: str | None) -> Parts:
 
 
 def _table(file: DataFile) -> Any:
-    """What a file holds, as a table of pyarrow."""
+    """Read a file as a table of pyarrow."""
     parquet = needed("pyarrow.parquet", f"{file.path}: reading Parquet", EXTRA)
     if file.path.suffix == ".gz":
         raise ValueError(f"{file.path}: Parquet files compress themselves; unpack it")
@@ -52,7 +52,7 @@ def _table(file: DataFile) -> Any:
 
 
 def _column(file: DataFile, table: Any, name: str) -> Any:
-    """A column as an array of int64 or of strings."""
+    """Return a column as an array of int64 or of strings."""
     with reading(file.path, f"column {name}"):
         column = table.column(name)
         values = arrow_values(file.path, column, name)
@@ -71,7 +71,7 @@ def _triples(file: DataFile) -> _Triple:
 
 
 def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
-    """The names that columns hold, sorted; of ids, all up to the largest."""
+    """Return the sorted names in columns; for ids, all up to the largest."""
     filled = [column for column in columns if len(column)]
     if all(column.dtype.kind == "i" for column in filled):
         largest = max((int(column.max()) for column in filled), default=-1)
@@ -87,7 +87,7 @@ def _vocabulary(columns: list[Any], folder: Folder, what: str) -> Vocabulary:
 
 
 def _named(file: DataFile) -> Vocabulary:
-    """The names of a file of ids and names."""
+    """Read a file of ids and names."""
     table = _table(file)
     if not {"id", "name"} <= set(table.column_names):
         raise ValueError(
@@ -104,7 +104,7 @@ def _named(file: DataFile) -> Vocabulary:
 def _ids(
     file: DataFile | None, split: _Triple | None, entities: Vocabulary, relations: Vocabulary
 ) -> Tensor:
-    """Rows of ids, int64 ``[T, 3]``."""
+    """Return rows of ids, int64 ``[T, 3]``."""
     if file is None or split is None:
         return torch.empty(0, 3, dtype=torch.int64, device="cpu")
     columns = []

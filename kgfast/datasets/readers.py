@@ -157,7 +157,7 @@ def _libkge_files(folder: Folder) -> dict[str, str]:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name can only lead to a file in the folder itself."""
+    """Return whether a name can only lead to a file in the folder itself."""
     return name not in ("", ".", "..") and len(name) < 256 and not set(name) & set("/\\:\0")
 
 

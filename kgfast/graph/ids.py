@@ -1,4 +1,4 @@
-"""Ids as people have them, as int64 tensors."""
+"""Ids from any container, as int64 tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _MOST_DIGITS = 19  # of an id: those of the largest that fits 64 bits
 
 
 def as_integers(name: str, values: Any) -> Tensor:
-    """Integers of any dtype and container as int64, on the device they are on.
+    """Return integers of any dtype and container as int64, on the device they are on.
 
     Parameters
     ----------
@@ -89,13 +89,7 @@ def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
 
 
 def read_id(field: str, size: int | None = None) -> int:
-    """Return the id that a field holds.
-
-    Raises
-    ------
-    ValueError
-        If it is not an integer in 0..size-1; the message is what to say of its line.
-    """
+    """Return the id that a field holds; a ValueError says what is wrong with its line."""
     digits = field[1:] if field[:1] in ("+", "-") else field
     if not (field.isascii() and digits.isdigit()):
         raise ValueError(f"{shown(field)} is not an integer")

@@ -1,4 +1,4 @@
-"""The index of known triples: what filtered ranking asks for each query."""
+"""The index of known triples, which filtered ranking reads for each query."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class KnownTriples:
-    """The known triples, deduplicated and indexed both ways, for filtering.
+    """Known triples, deduplicated and indexed both ways, for filtering.
 
     Two CSR indices: the known tails of each (h, r) and the known heads of each (r, t); a third, the
     known relations of each (h, t), is made when it is first asked for. Memory goes with the number
@@ -191,7 +191,7 @@ class KnownTriples:
 
     @property
     def num_triples(self) -> int:
-        """Number of distinct triples.
+        """Return the number of distinct triples.
 
         Examples
         --------
@@ -202,7 +202,7 @@ class KnownTriples:
 
     @property
     def device(self) -> torch.device:
-        """Where the index is held; see `to`.
+        """Return the device that holds the index; see `to`.
 
         Examples
         --------
@@ -372,7 +372,7 @@ class KnownTriples:
         return moved
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a folder, its path: whoever gets it maps the same files."""
+        """Return the path of a folder: another process maps the same files."""
         if self._folder is None or self.device.type != "cpu":
             return self.__dict__
         return {"_folder": self._folder, "_checksum": self._checksum}
@@ -402,11 +402,11 @@ class KnownTriples:
         return self._tails if side == "tail" else self._heads
 
     def _num_ids(self, side: Side) -> int:
-        """One past the largest answer."""
+        """Return one past the largest answer."""
         return self._tails.num_others if side == "relation" else self._num_entities
 
     def _of_pairs(self) -> "PairIndex":
-        """The relations of each (h, t); made once, for all who ask."""
+        """Return the relations of each (h, t), made at the first call."""
         if self._relations is None:
             size = self._num_entities
             if self._folder is not None:
@@ -422,7 +422,7 @@ class KnownTriples:
 
 
 def _sets(triples: tuple[Any, ...]) -> Iterator[Any]:
-    """The sets of triples: what a list holds, where it holds things with two axes."""
+    """Yield the sets of triples: the elements of a list of things with two axes."""
     for part in triples:
         if isinstance(part, set | frozenset):
             yield list(part)
@@ -433,7 +433,7 @@ def _sets(triples: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _is_set(value: Any) -> bool:
-    """Whether a value is triples, and not one of them."""
+    """Return whether a value is triples, and not one triple."""
     if isinstance(value, Triples | set | frozenset) or hasattr(value, "mapped_triples"):
         return True
     if isinstance(value, Tensor | np.ndarray):

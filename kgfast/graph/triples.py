@@ -1,4 +1,4 @@
-"""Names and triples: what a knowledge graph is made of, as integers in (h, r, t) order."""
+"""Names, and triples as integers in (h, r, t) order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
@@ -14,7 +14,7 @@ _COLUMNS = ("head", "relation", "tail")
 
 
 class Vocabulary:
-    """An immutable two-way mapping between names and the ids 0..len-1.
+    """Immutable two-way mapping between names and the ids 0..len-1.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Vocabulary:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, in id order.
+        """Return all names, in id order.
 
         Examples
         --------
@@ -231,7 +231,7 @@ class Triples:
 
     @property
     def head_ids(self) -> Tensor:
-        """Heads, int64 `[T]`, a view.
+        """Return heads, int64 `[T]`, a view.
 
         Examples
         --------
@@ -242,7 +242,7 @@ class Triples:
 
     @property
     def relation_ids(self) -> Tensor:
-        """Relations, int64 `[T]`, a view.
+        """Return relations, int64 `[T]`, a view.
 
         Examples
         --------
@@ -253,7 +253,7 @@ class Triples:
 
     @property
     def tail_ids(self) -> Tensor:
-        """Tails, int64 `[T]`, a view.
+        """Return tails, int64 `[T]`, a view.
 
         Examples
         --------

@@ -27,14 +27,7 @@ def open_hdf5(
 ) -> Rows:
     """Open a dataset as a table, by default ``embeddings``, or the only one.
 
-    ``trust``: rows may lie in other files that the file names.
-
-    Raises
-    ------
-    ImportError
-        Without h5py.
-    ValueError, TypeError
-        For another kind of file or dataset, a damaged one, and rows in other files.
+    With ``trust``, rows may lie in other files that the file names.
     """
     h5py = needed("h5py", f"{path}: HDF5")
     with ExitStack() as stack:
@@ -86,7 +79,7 @@ def _datasets(file: Any, h5py: Any) -> list[str]:
 
 
 def _linked_file(file: Any, h5py: Any, name: str) -> str | None:
-    """Return the other file that a name leads to, if it does, without opening that file."""
+    """Return the other file that a name leads to, without opening that file; None for none."""
     at = file
     for part in filter(None, name.split("/")):
         link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
@@ -106,13 +99,7 @@ def _elsewhere(path: Path, name: str, what: str, files: list[str]) -> ValueError
 
 
 class Hdf5Table(InFile):
-    """A dataset in chunks, of which those of some rows are read together.
-
-    Parameters
-    ----------
-    place : Place
-    dataset : h5py.Dataset
-    """
+    """Dataset in chunks, which h5py reads."""
 
     def __init__(self, place: Place, dataset: Any) -> None:
         super().__init__(place)

@@ -88,7 +88,7 @@ def _opened(
     writable: bool,
     trust: bool,
 ) -> Rows:
-    """A table of one source."""
+    """Open one source."""
     if isinstance(source, Tensor):
         return TensorTable(source)
     if is_table(source):
@@ -110,7 +110,7 @@ def _opened(
 
 
 def _path_and_name(source: str) -> tuple[Path, str | None]:
-    """The path and what stands after its last colon, unless that belongs to the path."""
+    """Return the path and what stands after its last colon, unless that belongs to the path."""
     path, colon, name = source.rpartition(":")
     is_drive = len(path) == 1 and name[:1] in ("\\", "/")
     if not colon or is_drive or Path(source).exists():

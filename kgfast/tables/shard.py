@@ -1,4 +1,4 @@
-"""The rows of a larger table that this process holds."""
+"""Shards: the rows of a larger table that this process holds."""
 
 import torch
 from torch import Tensor
@@ -72,11 +72,11 @@ class Shard(Rows):
 
     @property
     def device(self) -> torch.device:
-        """Where rows are handed out."""
+        """Return where rows are handed out."""
         return self.held.device
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows of the whole table that are held here.
+        """Return rows of the whole table that are held here.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class Shard(Rows):
             self.held.read_into(start - self.start, out)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Rows that are held here, by their ids in the whole table.
+        """Return rows that are held here, by their ids in the whole table.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class Shard(Rows):
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """What tells that its rows are the same, where they can tell."""
+        """Return the range and the facts of the rows that are held."""
         return (self.start, self.stop, self.held.facts)
 
     @property
@@ -134,7 +134,7 @@ class Shard(Rows):
         self.held.give_back(start - self.start, stop - self.start)
 
     def where(self, row: int) -> str:
-        """A row that is held here, in words."""
+        """Say where a row that is held here is."""
         if isinstance(self.held, TensorTable):
             return super().where(row)
         own = self.held.where(row - self.start)

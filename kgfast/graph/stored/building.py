@@ -39,32 +39,21 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How a folder is built; see :meth:`kgfast.KnownTriples.build`.
-
-    Attributes
-    ----------
-    asked : ReadOptions
-        How files are read.
-    max_memory : int
-        Bytes.
-    relations : bool
-        Whether the relations of (h, t) are indexed, too.
-    progress : bool
-    """
+    """Options of :meth:`kgfast.KnownTriples.build`."""
 
     asked: ReadOptions
-    max_memory: int
-    relations: bool
+    max_memory: int  # bytes
+    relations: bool  # whether the relations of (h, t) are indexed, too
     progress: bool
 
     @property
     def rows(self) -> int:
-        """How many are sorted at once."""
+        """Return the number of rows that are sorted at once."""
         return max(1, self.max_memory // _ROW_BYTES)
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """What is indexed, in the order in which it is built."""
+        """Return the sides to index, in the order in which they are built."""
         return tuple(_SIDES) if self.relations else ("tail", "head")
 
 
@@ -103,7 +92,7 @@ def _working(path: Path) -> Iterator[Path]:
 
 
 class _Builder:
-    """What the steps of one call share."""
+    """State that the steps of one call share."""
 
     def __init__(
         self, work: Path, files: Sequence[IdFile], options: Options, advance: Advance
@@ -115,13 +104,7 @@ class _Builder:
             path.unlink()
 
     def check_disk(self, rows: int) -> None:
-        """That what is still to be written finds room, at most.
-
-        Raises
-        ------
-        OSError
-            If it does not.
-        """
+        """Check that all files still to be written find room, at most."""
         limit = self.options.asked.num_entities
         wide = 2 if limit is not None and limit > 2**31 else 1
         held = sum(it.stat().st_size for it in self.work.rglob("*.npy"))
@@ -130,7 +113,7 @@ class _Builder:
         check_room(self.work, needed - held, f"{self.work}: {rows:,} triples need up to")
 
     def run(self) -> None:
-        """All steps, but for those that are finished."""
+        """Run all steps that are not finished."""
         read = [self._read(number, file) for number, file in enumerate(self.files)]
         runs = [name for facts in read for name in facts["runs"]]
         self._remove_others(runs)
@@ -153,7 +136,7 @@ class _Builder:
     def _marked(
         self, name: str, made_of: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """What a step found, if its marker says that it was finished; else it is done."""
+        """Return what a step found, of its marker if the step was finished before."""
         path = self.work / name
         made_of = json.loads(json.dumps(made_of))  # as it is read again
         if path.exists():
@@ -168,7 +151,7 @@ class _Builder:
         return facts
 
     def _read(self, number: int, file: IdFile) -> dict[str, Any]:
-        """The runs of a file, and one past its largest ids."""
+        """Return the runs of a file, and one past its largest ids."""
         asked = self.options.asked
         facts = [*_state_of(file.path), asked.order, asked.num_entities, asked.num_relations]
         facts.append(self.options.rows)
@@ -196,7 +179,7 @@ class _Builder:
         return {"runs": runs, "num_entities": sizes[0], "num_relations": sizes[1], "steps": steps}
 
     def _remove_others(self, names: Sequence[str]) -> None:
-        """Forget runs and markers of files that are not asked for any more."""
+        """Remove runs and markers of files that are not among this call's."""
         kept = {f"{name}.{side}.npy" for name in names for side in _SIDES}
         kept |= {f"file-{number}.json" for number in range(len(self.files))}
         for path in [*self.work.glob("run-*"), *self.work.glob("file-*")]:
@@ -224,7 +207,7 @@ class _Builder:
         return {"arrays": arrays.finish(), "steps": steps}
 
     def _sort(self, run: str, side: str) -> int:
-        """Put a run into the order of a side, if it is in another; how many rows were sorted."""
+        """Put a run into the order of a side; return the number of rows that were sorted."""
         path = self._path(run, side)
         others = [self._path(run, other) for other in _SIDES if other != side]
         old = next((it for it in others if it.exists()), None)
@@ -241,7 +224,7 @@ class _Builder:
 
 
 class _Arrays:
-    """The arrays of a side, as far as they were merged."""
+    """Arrays of a side, as far as they were merged."""
 
     def __init__(self, folder: Path, side: str, num_ids: int, most: int) -> None:
         dtypes = np.int64, narrow_dtype(most + 1), narrow_dtype(num_ids)
@@ -264,20 +247,20 @@ class _Arrays:
         self._last = int(pairs[-1])
 
     def finish(self) -> dict[str, Any]:
-        """What the manifest says of them."""
+        """Return what the manifest says of the arrays."""
         _, indptr, indices = self._parts
         indptr.append(np.array([indices.count]))
         return {name: part.finish() for name, part in zip(PARTS, self._parts, strict=True)}
 
 
 def _state_of(path: Path) -> list[Any]:
-    """What tells that a file is the same: its place, size and time of change."""
+    """Return place, size and time of change of a file, which tell that it is the same."""
     found = path.stat()
     return [str(path.resolve()), found.st_size, found.st_mtime_ns]
 
 
 def _blocks(file: IdFile, rows: int) -> Iterator[Columns]:
-    """The triples of a file, some rows at a time."""
+    """Yield the triples of a file, some rows at a time."""
     held: list[Columns] = []
     count = 0
     for piece in file.pieces():
@@ -299,7 +282,7 @@ def _slice(columns: Columns, start: int, stop: int | None) -> Columns:
 
 
 def _joined(parts: list[Columns]) -> Columns:
-    """Columns one after the other; the parts are let go."""
+    """Concatenate columns, and let the parts go."""
     first, second, third = (np.concatenate([part[place] for part in parts]) for place in range(3))
     parts.clear()
     return first, second, third

@@ -44,15 +44,7 @@ _MOST_DIGITS = 18  # of ids that are read together
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are to be read.
-
-    Attributes
-    ----------
-    order : str
-        What the columns of ``.npy`` and text are, as "hrt".
-    num_entities, num_relations : int, optional
-        Ids must lie below these.
-    """
+    """Order of columns of ``.npy`` and text, as "hrt", and limits of ids."""
 
     order: str
     num_entities: int | None
@@ -64,45 +56,26 @@ class ReadOptions:
 
     @property
     def places(self) -> list[int]:
-        """Which columns hold heads, relations and tails."""
+        """Return the columns of heads, relations and tails."""
         return [self.order.index(letter) for letter in "hrt"]
 
     @property
     def sizes(self) -> tuple[int | None, int | None, int | None]:
-        """One past the largest head, relation and tail."""
+        """Return one past the largest head, relation and tail."""
         return self.num_entities, self.num_relations, self.num_entities
 
 
 @dataclass(frozen=True)
 class IdFile:
-    """A file of triples.
-
-    Attributes
-    ----------
-    path : Path
-    rows : int
-        How many triples it holds; of text, about.
-    pieces : function
-        Of no arguments: heads, relations and tails of some rows after the others, int32 or int64.
-    """
+    """File of triples; the number of rows of text is estimated."""
 
     path: Path
     rows: int
-    pieces: Callable[[], Iterator[Columns]]
+    pieces: Callable[[], Iterator[Columns]]  # heads, relations, tails, int32 or int64
 
 
 def open_files(sources: Any, asked: ReadOptions) -> list[IdFile]:
-    """The files of paths, or of folders of them; nothing but headers is read.
-
-    Raises
-    ------
-    FileNotFoundError
-        If one is not there, or a folder holds none.
-    ValueError, TypeError
-        For a file that is no table of three columns of ids, or is truncated.
-    ImportError
-        For Parquet, without pyarrow.
-    """
+    """Open files, or folders of files; nothing but headers is read."""
     is_one = isinstance(sources, str | os.PathLike)
     if not is_one and not isinstance(sources, Sequence):
         raise TypeError(f"files must be a path or a list of paths; got {shown(sources)}")
@@ -148,7 +121,7 @@ def _npy(path: Path, asked: ReadOptions) -> IdFile:
 
 
 def _npy_pieces(path: Path, header: NpyHeader, asked: ReadOptions) -> Iterator[Columns]:
-    """Read, not mapped: a mapped file that shrinks under a run ends the process."""
+    """Read pieces; a mapped file that shrinks under a run would end the process."""
     count, dtype, start = header.shape[0], header.dtype, header.offset
     size = dtype.itemsize
     with path.open("rb") as file:
@@ -224,7 +197,7 @@ def _of_arrow(path: Path, column: Any, first: int) -> Column:
 
 
 def _checked(path: Path, columns: list[Column], first: int, asked: ReadOptions) -> Columns:
-    """Columns of whole numbers within their sizes, in as few bits as they take."""
+    """Check that values are whole numbers within their sizes; return the narrowest dtype."""
     found = []
     for name, values, size in zip(NAMES, columns, asked.sizes, strict=True):
         if values.dtype.kind == "f":
@@ -246,7 +219,7 @@ def _refuse(path: Path, bad: Column, values: Column, first: int, problem: str) -
 
 
 def _lines_of(path: Path) -> int:
-    """About how many lines a file has: as many a byte as at its beginning."""
+    """Estimate the number of lines of a file by those at its beginning."""
     with path.open("rb") as file:
         text = file.read(_SAMPLE)
     if not text:
@@ -270,7 +243,7 @@ def _text_pieces(path: Path, asked: ReadOptions) -> Iterator[Columns]:
 
 
 def _parsed(path: Path, text: bytes, number: int, asked: ReadOptions) -> Columns:
-    """The ids of whole lines, the first of which is line `number`."""
+    """Return the ids of whole lines, the first of which is line `number`."""
     if number == 1:
         text = text.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in text:
@@ -285,7 +258,7 @@ def _parsed(path: Path, text: bytes, number: int, asked: ReadOptions) -> Columns
 
 
 def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
-    """Rows of three numbers, int64 ``[n, 3]``; None where something else stands between them."""
+    """Return rows of three numbers, int64 ``[n, 3]``; None if anything else is between them."""
     characters = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(characters < ord("0"))
     if len(ends) % 3 or (characters > ord("9")).any():
@@ -308,7 +281,7 @@ def _digits(text: bytes) -> npt.NDArray[np.int64] | None:
 
 
 def _walked(path: Path, text: bytes, first: int, asked: ReadOptions) -> npt.NDArray[np.int64]:
-    """The same line by line, up to the one to blame; blank lines are left out."""
+    """Read line by line, up to the line to blame; blank lines are left out."""
     names = [NAMES["hrt".index(letter)] for letter in asked.order]
     sizes = [asked.sizes["hrt".index(letter)] for letter in asked.order]
     sizes = [INT64_MAX + 1 if size is None else size for size in sizes]
