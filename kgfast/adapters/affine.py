@@ -5,8 +5,10 @@ without having to say ``q``: that is the gradient of the score at a candidate of
 the score there. One branch serves them all, of every library whose scores torch differentiates.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -162,6 +164,22 @@ class AffineModel:
         has_constant = bool((constant != 0).any())
         self._constant = {**self._constant, side: has_constant}
         self._tables = {**self._tables, side: _table(tables, has_constant)}
+
+
+def frozen_affine(
+    network: nn.Module, score: Callable[..., Any], parts: Parts, *, tails_only: bool
+) -> AffineModel | None:
+    """Return the model of ``score(network, heads, relations, tails)`` in float64, if affine."""
+    frozen = copy.deepcopy(network).double().eval().requires_grad_(False)
+
+    def of_rows(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
+        found: Tensor = score(frozen, heads, relations, tails)
+        return found.reshape(len(heads[0]))
+
+    try:
+        return AffineModel(of_rows, parts, network=frozen, sides=("tail",) if tails_only else SIDES)
+    except NotAffineError:
+        return None
 
 
 def _wide(rows: Tensor) -> Tensor:

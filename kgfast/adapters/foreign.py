@@ -4,7 +4,8 @@ import json
 import math
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +72,19 @@ def check_agreement(
             f"{name}: kgfast scores ({int(h[at])}, {int(r[at])}, {int(t[at])}) "
             f"{float(found[at]):.6g}, not {float(expected[at]):.6g}: {why}"
         )
+
+
+@contextmanager
+def converting(model: nn.Module) -> Iterator[None]:
+    """Set eval mode without gradients, and afterwards the mode that each module had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 class _OwnScores(nn.Module):

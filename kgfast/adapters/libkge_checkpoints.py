@@ -160,8 +160,9 @@ def model_of_tables(kind: str, norm: Any, entity: Tensor, relation: Tensor) -> A
     if kind == "transe" and norm in (1, 2):
         return TransE(entity, relation, norm="l1" if norm == 1 else "l2")
     if kind == "rotate" and norm in (1, 2):  # halves, phases, and the norm of the moduli
-        own = "modulus" if norm == 1 else "l2"
-        return RotatE(entity, relation, relation_format="phase", norm=own)
+        return RotatE(
+            entity, relation, relation_format="phase", norm="modulus" if norm == 1 else "l2"
+        )
     return None
 
 

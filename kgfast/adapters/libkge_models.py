@@ -1,16 +1,14 @@
 """LibKGE's models as kgfast's: by their scorers and embedders."""
 
-import copy
 from typing import Any, cast
 
-import torch
 from kge.model import KgeModel, ReciprocalRelationsModel
 from torch import Tensor
 
-from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
-from kgfast.adapters.foreign import block_scorer, check_agreement
+from kgfast.adapters.affine import Parts, frozen_affine
+from kgfast.adapters.foreign import block_scorer, check_agreement, converting
 from kgfast.adapters.libkge_checkpoints import model_of_tables
-from kgfast.models import SIDES, Reciprocal, Side
+from kgfast.models import Reciprocal, Side
 
 _AFFINE = ("SimplEScorer", "ConvEScorer", "TransformerScorer")
 
@@ -37,13 +35,8 @@ def from_libkge(model: Any) -> Any:
     """
     if not isinstance(model, KgeModel):
         raise TypeError(f"model must be a kge.model.KgeModel; got {type(model).__name__}")
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            converted = _converted(model)
-    finally:
-        model.train(was_training)
+    with converting(model):
+        converted = _converted(model)
     if converted is None:
         sizes = model.dataset.num_entities(), model.dataset.num_relations()
         return block_scorer(model, _scores, *sizes, next(model.parameters()).device)
@@ -67,8 +60,14 @@ def _converted(model: Any) -> Any:
             lambda h, r, t: cast(Tensor, model.score_sp(h, r, t)).diagonal(),
             f"{type(model).__name__} of LibKGE",
         )
-    else:
-        converted = _affine(scorer, Parts([subjects], [relation], [objects]), is_reciprocal)
+    elif _kind(scorer) in _AFFINE:
+        parts = Parts([subjects], [relation], [objects])
+        converted = frozen_affine(
+            scorer,
+            lambda network, h, r, t: network.score_emb(h[0], r[0], t[0], combine="spo"),
+            parts,
+            tails_only=is_reciprocal,
+        )
     if converted is None:
         return None
     return Reciprocal(converted, order="appended") if is_reciprocal else converted
@@ -78,21 +77,6 @@ def _kind(scorer: Any) -> str:
     """Return the class name of a scorer of LibKGE, "" for any other."""
     kind = type(scorer)
     return kind.__name__ if kind.__module__.startswith("kge.model.") else ""
-
-
-def _affine(scorer: Any, parts: Parts, tails_only: bool) -> AffineModel | None:
-    if _kind(scorer) not in _AFFINE:
-        return None
-    network = copy.deepcopy(scorer).double().eval().requires_grad_(False)
-
-    def score(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
-        scores = network.score_emb(heads[0], relations[0], tails[0], combine="spo")
-        return cast(Tensor, scores).reshape(len(heads[0]))
-
-    try:
-        return AffineModel(score, parts, network=network, sides=("tail",) if tails_only else SIDES)
-    except NotAffineError:
-        return None
 
 
 def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:

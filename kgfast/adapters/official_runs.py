@@ -102,7 +102,8 @@ def _loaded(folder: Path, as_table: bool) -> Model | BlockScorer:
         )
     state, source = _state(folder, as_table=as_table)
     gamma = finite_option(path, "gamma", state.get("gamma", config["gamma"]))
-    for what, table in zip(_TABLES, (state[name] for name in _TABLES), strict=True):
+    entity, relation = (state[it] for it in _TABLES)
+    for what, table in zip(_TABLES, (entity, relation), strict=True):
         is_doubled = bool(config.get(f"double_{what}"))
         is_doubled |= name == "ComplEx" or (name, what) == ("RotatE", "entity_embedding")
         check_width(f"{source}: {what}", table, dim, is_doubled, dim * (1 + is_doubled))
@@ -115,7 +116,7 @@ def _loaded(folder: Path, as_table: bool) -> Model | BlockScorer:
     unit, modulus = state.get("embedding_range"), state.get("modulus")
     if modulus is not None:
         modulus = finite_option(source, "modulus", modulus)
-    return official_model(str(source), name, *(state[it] for it in _TABLES), gamma, unit, modulus)
+    return official_model(str(source), name, entity, relation, gamma, unit, modulus)
 
 
 def official_model(

@@ -1,8 +1,6 @@
 """PyKEEN's models as kgfast's: by their representations and interactions, never by their names."""
 
-import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -10,11 +8,10 @@ from pykeen.models import ERModel
 from pykeen.nn import modules as interactions
 from torch import Tensor, nn
 
-from kgfast.adapters.affine import AffineModel, NotAffineError, Parts, Rows
-from kgfast.adapters.foreign import block_scorer, check_agreement
+from kgfast.adapters.affine import AffineModel, Parts, Rows, frozen_affine
+from kgfast.adapters.foreign import block_scorer, check_agreement, converting
 from kgfast.models import (
     RESCAL,
-    SIDES,
     ComplEx,
     DistMult,
     Model,
@@ -73,7 +70,7 @@ def from_pykeen(model: Any) -> Any:
         If the converted model does not score as PyKEEN does: a wrong conversion is never silent.
     """
     _check(model)
-    with _evaluating(model), torch.no_grad():
+    with converting(model):
         native = _native(model)
         if native is not None:
             _check_scores(model, native)
@@ -108,18 +105,6 @@ def _unclamped(interaction: nn.Module) -> nn.Module:
         base: nn.Module = interaction.base
         return base
     return interaction
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Set eval mode, and afterwards the mode that each module had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _tables(representations: Any) -> Rows:
@@ -164,10 +149,8 @@ def _affine(model: Any) -> AffineModel | None:
     interaction = _unclamped(model.interaction)
     if type(interaction) not in _AFFINE:
         return None
-    network: Any = copy.deepcopy(interaction).double().eval().requires_grad_(False)
     head_indices: Any = interaction.head_indices
     tail_indices: Any = interaction.tail_indices
-    sides: tuple[Side, ...] = ("tail",) if model.use_inverse_triples else SIDES
     entities = _tables(model.entity_representations)
     parts = Parts(
         [entities[i] for i in head_indices],
@@ -175,14 +158,12 @@ def _affine(model: Any) -> AffineModel | None:
         [entities[i] for i in tail_indices],
     )
 
-    def score(heads: Rows, relations: Rows, tails: Rows) -> Tensor:
-        h, r, t = (part[0] if len(part) == 1 else part for part in (heads, relations, tails))
-        return cast(Tensor, network(h=h, r=r, t=t)).reshape(len(heads[0]))
+    def score(network: Any, *rows: Any) -> Any:
+        h, r, t = (part[0] if len(part) == 1 else part for part in rows)
+        return network(h=h, r=r, t=t)
 
-    try:
-        return AffineModel(score, parts, network=network, sides=sides)
-    except NotAffineError:  # ConvE's heads, TuckER in a norm of its own
-        return None
+    # None for ConvE's heads, and for TuckER in a norm of its own
+    return frozen_affine(interaction, score, parts, tails_only=model.use_inverse_triples)
 
 
 def _scores(model: Any, anchors: Tensor, relations: Tensor, side: Side, ids: Tensor) -> Tensor:

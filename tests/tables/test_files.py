@@ -335,7 +335,7 @@ def test_rows_that_lie_near_each_other_are_read_together(tmp_path, monkeypatch):
     assert torch.equal(table.rows(ids), rows[ids])
     assert blocks == [(0, 401), (4999, 5000)]
     blocks.clear()
-    monkeypatch.setattr(tables.files, "_SPAN", 1000 * 16)
+    monkeypatch.setattr(tables.file_table, "_SPAN", 1000 * 16)
     assert torch.equal(table.rows(ids), rows[ids])
     ids = torch.arange(500, 2600, 7)
     assert torch.equal(table.rows(ids), rows[ids])
