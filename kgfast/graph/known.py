@@ -191,24 +191,12 @@ class KnownTriples:
 
     @property
     def num_triples(self) -> int:
-        """Return the number of distinct triples.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1), (0, 0, 1)]).num_triples
-        1
-        """
+        """Return the number of distinct triples."""
         return len(self._tails.indices)
 
     @property
     def device(self) -> torch.device:
-        """Return the device that holds the index; see `to`.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1)]).device
-        device(type='cpu')
-        """
+        """Return the device that holds the index; see `to`."""
         return self._tails.pairs.device
 
     def exclude(
@@ -356,13 +344,7 @@ class KnownTriples:
         return self._tails.per_relation()[0]
 
     def to(self, device: torch.device | str) -> "KnownTriples":
-        """Return the same index held on a device.
-
-        Examples
-        --------
-        >>> KnownTriples([(0, 0, 1)]).to("cpu").num_triples
-        1
-        """
+        """Return the same index held on a device."""
         moved = KnownTriples.__new__(KnownTriples)
         moved._num_entities = self._num_entities
         moved._tails = self._tails.to(device)

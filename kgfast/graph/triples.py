@@ -56,13 +56,7 @@ class Vocabulary:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all names, in id order.
-
-        Examples
-        --------
-        >>> Vocabulary(["cat", "dog"]).names
-        ('cat', 'dog')
-        """
+        """Return all names, in id order."""
         return self._names
 
     def name(self, id: int) -> str:
@@ -231,35 +225,17 @@ class Triples:
 
     @property
     def head_ids(self) -> Tensor:
-        """Return heads, int64 `[T]`, a view.
-
-        Examples
-        --------
-        >>> Triples([[0, 2, 1]]).head_ids
-        tensor([0])
-        """
+        """Return heads, int64 `[T]`, a view."""
         return self.hrt[:, 0]
 
     @property
     def relation_ids(self) -> Tensor:
-        """Return relations, int64 `[T]`, a view.
-
-        Examples
-        --------
-        >>> Triples([[0, 2, 1]]).relation_ids
-        tensor([2])
-        """
+        """Return relations, int64 `[T]`, a view."""
         return self.hrt[:, 1]
 
     @property
     def tail_ids(self) -> Tensor:
-        """Return tails, int64 `[T]`, a view.
-
-        Examples
-        --------
-        >>> Triples([[0, 2, 1]]).tail_ids
-        tensor([1])
-        """
+        """Return tails, int64 `[T]`, a view."""
         return self.hrt[:, 2]
 
     def __len__(self) -> int:
