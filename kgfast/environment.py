@@ -38,15 +38,15 @@ class Info:
     triton : str or None
         Its version; None where it is not installed.
     backend : str
-        What serves tensors of the CPU: ``cpu``, or ``reference`` where the extension is not built.
+        The backend of CPU tensors: ``cpu``, or ``reference`` where the extension is not built.
     isa : str or None
         The instruction set of the extension in use; None without the extension.
     isas : tuple of str
-        Those that this machine and build have, best first.
+        Instruction sets of this machine and build, best first.
     tiers : tuple of str
         Cheaper sweeps that rankings use beside it (``KGFAST_TIERS``).
     precisions : tuple of str
-        What operands of products may be rounded to in losses on the CPU
+        Dtypes to which losses on the CPU may round operands of products
         (:func:`kgfast.losses.bce`).
     threads, cores : int
         Threads of a kernel, and cores that this process may use.
@@ -55,7 +55,7 @@ class Info:
     settings : dict of str to str
         Variables of the environment that change the above.
     remarks : tuple of str
-        What is missing, and what to do about it.
+        Missing parts, and how to get them.
     """
 
     version: str
@@ -151,7 +151,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     is_gpu = device.type == "cuda"
     of_cpu = f"{processor()}, {counted_cores(cores())}"
     versions = {name: _version(name) for name in ("kgfast", "torch", "numpy", "triton")}
-    program = Path(sys.argv[0])  # by its name alone; ``python -m kgfast`` is kgfast
+    program = Path(sys.argv[0])  # the name alone; ``python -m kgfast`` is kgfast
     name = program.parent.name if program.name == "__main__.py" else program.name
     return {
         "machine": torch.cuda.get_device_name(device) if is_gpu else of_cpu,

@@ -32,7 +32,7 @@ def locked(
     every file of the folder is replaced as a whole. The error begins with ``what`` and advises
     ``instead``.
     """
-    if sys.platform == "win32":  # it has no flock
+    if sys.platform == "win32":  # Windows has no flock
         yield
         return
     text = _signature()
@@ -102,5 +102,5 @@ def _lives(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # it belongs to someone else
+        pass  # the process is another user's
     return True

@@ -18,7 +18,7 @@ from kgfast.text import reading, shown
 DIGEST = 20  # bytes of a fingerprint
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SHARE = 4  # of what is free, by default
+_SHARE = 4  # the default limit is a quarter of free memory
 
 
 def memory_limit(value: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 WIDTH = 80  # columns of a table of text
 _GAP = 2
 _MOST_SAID = 200  # characters of an error of a library
-_LABEL = 36  # what a long label keeps before columns are left out for it
+_LABEL = 36  # characters of a label for which columns are left out
 # C0, C1, separators of lines, marks that turn the direction of text, halves of surrogate pairs.
 _CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

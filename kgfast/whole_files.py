@@ -25,7 +25,7 @@ def write_whole(
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
-    if lasting and sys.platform != "win32":  # it cannot open folders
+    if lasting and sys.platform != "win32":  # Windows cannot open folders
         sync(path.parent)
     return path
 

@@ -47,12 +47,12 @@ def convert(
     Parameters
     ----------
     source
-        A run of the official RotatE code, or the folder of ``dglke_train``, or a checkpoint or
+        A run of the official RotatE code, the folder of ``dglke_train``, or a checkpoint or
         package of LibKGE (a file), or what ``PipelineResult.save_to_directory`` of PyKEEN wrote.
     out
         A folder that is empty or not there yet.
     format : {"official", "dglke", "libkge", "pykeen"}, optional
-        What the source is; by default what its files say.
+        The format of the source; by default its files tell.
     data : path, optional
         The data, whose vocabularies are then the names of the rows.
     trust : bool

@@ -157,7 +157,7 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
     if isinstance(model, RotatE):
         _refuse_norm(model, "l2", "PyKEEN: its RotatE is the L2 norm of the whole vector")
     if isinstance(model, DistMult | ComplEx):
-        options["regularizer"] = None  # else it has tensors in the state dict
+        options["regularizer"] = None  # a regularizer adds tensors to the state dict
     entity, relation = (_single(table, model, "PyKEEN") for table in (model.entity, model.relation))
     if isinstance(model, RotatE | ComplEx):
         entity = in_layout(entity, model.layout, "interleaved")
@@ -166,7 +166,7 @@ def _to_pykeen(run: LoadedRun, out: Path) -> None:
         else:
             relation = _rotations(model)
     factory = "triples_factory=..."
-    if run.model.has_inverses:  # a relation and its inverse stand beside each other there
+    if run.model.has_inverses:  # PyKEEN has each inverse beside its relation
         relation = torch.stack(relation.chunk(2), 1).flatten(0, 1)
         factory += " (with create_inverse_triples=True)"
     state = {

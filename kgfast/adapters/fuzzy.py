@@ -85,7 +85,7 @@ def _count(batch: _Batch, known: KnownTriples, band: Band) -> tuple[Tensor, Tens
     row_of = torch.repeat_interleave(numbers, indptr.diff())
     targets = batch.targets.to(batch.device)
     truth = torch.empty(count, dtype=torch.float32, device=batch.device)
-    for first in range(0, size, _BLOCK):  # the target's score is the one of its block
+    for first in range(0, size, _BLOCK):  # the score of a target comes from its block
         here = ((targets >= first) & (targets < first + _BLOCK)).nonzero()[:, 0]
         if len(here):
             scores = batch.scores(first, min(first + _BLOCK, size))

@@ -115,7 +115,7 @@ class _Config:
 def _content(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    # Of training, the trace of the last evaluation is in it, with the version of torch, a text.
+    # A checkpoint of training holds the trace of the last evaluation, with torch's version.
     allowed = [(_Config, "kge.config.Config"), TorchVersion]
     with torch.serialization.safe_globals(cast(Any, allowed)):
         content = load_weights(path)

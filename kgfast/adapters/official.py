@@ -21,7 +21,7 @@ __all__ = ["biokg_test_step", "from_official", "ogb_test_step", "test_step"]
 
 _NEEDED = ("model_name", "nentity", "nrelation", "entity_embedding", "relation_embedding", "gamma")
 _HITS = (1, 3, 10)
-_BATCH = 16  # queries that a model of its own gets: it gathers [16, 1024, 2 D]
+_BATCH = 16  # queries for a model of another name, which gathers [16, 1024, 2 D]
 
 
 def test_step(
@@ -44,7 +44,7 @@ def test_step(
     test_triples, all_true_triples : sequence of (int, int, int)
         To rank; to filter by.
     args : Namespace
-        Of the official code; ``nentity``, ``nrelation`` and ``countries`` are read.
+        Arguments of the official code; ``nentity``, ``nrelation`` and ``countries`` are read.
     ties : {"realistic", "optimistic", "pessimistic"}
         The rank among candidates with the target's score.
 
@@ -99,7 +99,7 @@ def ogb_test_step(
     test_triples : mapping
         A split of ogbl-wikikg2.
     args : Namespace
-        Of that code; ``neg_size_eval_train`` is read for random negatives.
+        Arguments of that code; ``neg_size_eval_train`` is read for random negatives.
     random_sampling : bool
         Draw negatives from torch's generator instead of taking the split's.
 
@@ -111,7 +111,7 @@ def ogb_test_step(
     Raises
     ------
     TypeError, ValueError, KeyError
-        As :func:`from_official` and :func:`kgfast.adapters.ogb.evaluate`.
+        The errors of :func:`from_official` and :func:`kgfast.adapters.ogb.evaluate`.
     """
     return _among_negatives(model, test_triples, args, None, random_sampling)
 

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.adapters.ogb_splits import SIDES, OgbSplit
+from kgfast.adapters.ogb_splits import OgbSplit
 from kgfast.eval import Ranks, check_rankable, rank, topk
 from kgfast.graph import KnownTriples, as_integers
+from kgfast.models import SIDES
 from kgfast.progress import progress_bar
 from kgfast.text import shown
 from kgfast.whole_files import write_whole
@@ -35,9 +36,9 @@ class OgbRanks:
     Attributes
     ----------
     sampled : Ranks
-        Of each positive among its negatives, heads and tails.
+        Ranks of each positive among its negatives, heads and tails.
     full : Ranks or None
-        Of the same triples among all entities, or all of the right type.
+        Ranks of the same triples among all entities, or all of the right type.
     """
 
     sampled: Ranks
@@ -73,20 +74,20 @@ def evaluate(
     Parameters
     ----------
     model : Model
-        As :func:`kgfast.rank` takes it. Of ogbl-biokg its rows are the nodes of one type after the
-        other, in the order of ``num_nodes``, as in OGB's baseline.
+        Any model of :func:`kgfast.rank`. For ogbl-biokg its rows are the nodes of one type after
+        the other, in the order of ``num_nodes``, as in OGB's baseline.
     split : mapping
         ``split["valid"]`` or ``split["test"]`` of ``dataset.get_edge_split()``: ``head``,
         ``relation``, ``tail`` ``[T]``, ``head_neg``, ``tail_neg`` ``[T, K]``; of ogbl-biokg also
         ``head_type`` and ``tail_type``, T names.
     num_nodes : mapping of str to int, optional
-        Of ogbl-biokg, ``dataset[0]["num_nodes_dict"]``: then ids count from 0 within their type.
+        For ogbl-biokg, ``dataset[0]["num_nodes_dict"]``: then ids count from 0 within their type.
     full : bool
         Rank among all entities, too, or among all of the type: exactly.
     known : KnownTriples, optional
-        What the full ranks are filtered by; :func:`known_triples` makes it of all splits.
+        Filter of the full ranks; :func:`known_triples` makes it of all splits.
     nan : {"error", "worst"}
-        As of :func:`kgfast.rank`.
+        See :func:`kgfast.rank`.
     progress : bool
         Show a progress bar.
 
@@ -133,7 +134,7 @@ def known_triples(*splits: Mapping[str, Any], num_nodes: Any = None) -> KnownTri
     *splits
         ``split["train"]``, ``split["valid"]`` and ``split["test"]``.
     num_nodes : mapping of str to int, optional
-        As of :func:`evaluate`.
+        See :func:`evaluate`.
 
     Examples
     --------
@@ -158,13 +159,13 @@ def predict_top10(
     Parameters
     ----------
     model : Model
-        As :func:`kgfast.topk` takes it.
+        Any model of :func:`kgfast.topk`.
     hr : array or Tensor
         ``[T, 2]``, the rows of ``val_hr.npy`` or of a test set.
     known : KnownTriples, optional
         Triples whose tails are left out. The evaluator does not ask for it.
     batch_size, max_memory, partial, progress
-        As of :func:`kgfast.topk`.
+        See :func:`kgfast.topk`.
 
     Returns
     -------
@@ -275,7 +276,7 @@ def _rank_block(
         _check_negatives(name, ids, model.num_entities, first)
     layers = [list(_layers(ids)) for ids in given]
     targets = hrt[:, ::2]
-    # A negative that is the positive ties with it.
+    # A negative equal to the positive ties with the positive.
     itself = torch.stack([(ids == targets[:, i, None]).sum(1) for i, ids in enumerate(given)], 1)
     greater, equal = torch.zeros_like(targets), itself
     for depth in range(max(map(len, layers))):

@@ -1,16 +1,16 @@
 """Dicts of OGB's splits: their triples and negatives as rows of a model."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kgfast.graph import as_columns, as_integers
+from kgfast.models import SIDES
 from kgfast.text import shown
 
-SIDES: tuple[Literal["head", "tail"], ...] = ("head", "tail")
 _PAIRS = 1 << 20  # of a block of negatives, both sides: 8 MiB as int64
 
 

@@ -17,7 +17,7 @@ from kgfast.models import ComplEx, DistMult, Model, RotatE, Side, TransE
 
 __all__ = ["from_pyg", "test"]
 
-_BATCH = 16  # queries that a model of its own gets: it gathers [16, 1024, D] three times
+_BATCH = 16  # queries for a model of another class, which gathers [16, 1024, D] three times
 
 
 def test(
@@ -39,9 +39,9 @@ def test(
     head_index, rel_type, tail_index : Tensor
         Integers ``[T]``.
     batch_size : int
-        As of PyG's method; not needed.
+        An argument of PyG's method; not needed.
     k : int
-        Of Hits@k.
+        The k of Hits@k.
     known : KnownTriples, optional
         Known answers are no candidates; None: raw ranks, as PyG's.
     log : bool

@@ -27,7 +27,7 @@ from kgfast.models import Side
 
 __all__ = ["KgfastEvaluator", "KgfastMacroEvaluator", "UnknownModelError", "from_pykeen"]
 
-_KEPT = 4  # filters: those of valid and of test, of two data sets
+_KEPT = 4  # filters: of valid and of test, for two data sets
 # The dtypes in which PyKEEN keeps ranks, so that its metrics have the same last digits.
 _KEPT_AS = {"optimistic": np.int64, "realistic": np.float32, "pessimistic": np.int64}
 
@@ -91,7 +91,7 @@ class _Ranked(RankBasedEvaluator):
             )
             return cast(RankBasedMetricResults, result)
         disabled = bool((tqdm_kwargs or {}).get("disable"))
-        model.eval()  # and it stays so, as after PyKEEN's
+        model.eval()  # the mode stays, as after PyKEEN's own evaluate
         ranks = rank(
             ranked,
             mapped_triples,
@@ -166,9 +166,9 @@ class KgfastEvaluator(_Ranked):
     Parameters
     ----------
     nan : {"error", "worst"}
-        What a NaN or an infinity in the embeddings gets. (PyKEEN gives a NaN the rank 0.5.)
+        Treatment of a NaN or an infinity in the embeddings. (PyKEEN gives a NaN the rank 0.5.)
     **kwargs
-        As of ``pykeen.evaluation.RankBasedEvaluator``.
+        Arguments of ``pykeen.evaluation.RankBasedEvaluator``.
     """
 
 

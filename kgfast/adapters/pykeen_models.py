@@ -131,7 +131,7 @@ def _transe(interaction: Any, entity: Tensor, relation: Tensor) -> Model | None:
 
 _Build = Callable[[Any, Tensor, Tensor], Model | None]
 _NATIVE: dict[type, _Build] = {
-    # p and power_norm of RotatE are not used by PyKEEN: it is the norm of the whole vector.
+    # PyKEEN ignores p and power_norm of RotatE, and takes the norm of the whole vector.
     interactions.RotatEInteraction: lambda _, entity, relation: RotatE(
         entity.contiguous(), relation.contiguous(), norm="l2"
     ),

@@ -18,7 +18,7 @@ KNOWN_LAYOUTS = (
     "each file but Parquet as it is or with .gz"
 )
 LIMIT_VARIABLE = "KGFAST_MAX_BYTES"
-# What a gzipped file may unpack to if nobody says: 64 times its size, and always 64 MiB. Triples by
+# By default a gzipped file may unpack to 64 times its size, and always to 64 MiB. Triples by
 # name compress 3 to 20 times; a file made to fill the memory, a thousand times.
 _RATIO = 64
 _ALWAYS = 64 << 20

@@ -18,7 +18,7 @@ class Dataset:
     Attributes
     ----------
     name
-        What to call it in reports.
+        The name in reports.
     train, valid, test
         The splits; valid and test may be empty, and may hold entities that train lacks.
     entities, relations

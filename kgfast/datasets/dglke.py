@@ -101,7 +101,7 @@ def _order(train: _Split, entities: Vocabulary, relations: Vocabulary) -> str:
     ]
     if numbered:
         return numbered[0]
-    if "hrt" in allowed or not allowed:  # the order of most; an unknown name is blamed by its line
+    if "hrt" in allowed or not allowed:  # the usual order; errors name unknown names
         return "hrt"
     assert train.file is not None
     raise ValueError(

@@ -54,11 +54,11 @@ def load(
     name
         Name of the dataset; that of the folder by default.
     columns
-        Of a raw_udd folder, what the columns of its triples are: "hrt", "htr", "rht", "rth", "thr"
+        The order of columns of a raw_udd folder's triples: "hrt", "htr", "rht", "rth", "thr"
         or "trh". By default the order in which DGL-KE gave out the ids, or hrt.
     max_bytes
-        What a gzipped file may unpack to, in bytes. By default what KGFAST_MAX_BYTES says in the
-        environment, else 64 times its size and at least 64 MiB.
+        Most bytes that a gzipped file may unpack to. By default KGFAST_MAX_BYTES of the
+        environment, else 64 times the size of the file and at least 64 MiB.
 
     Returns
     -------

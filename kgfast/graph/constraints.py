@@ -109,7 +109,7 @@ class TypeConstraints:
         Parameters
         ----------
         *triples
-            As :class:`KnownTriples` takes one set. Their labels are kept.
+            Sets of triples, each as one of :class:`KnownTriples`. Labels are kept.
         vocabulary
             For rows of names.
 
@@ -204,7 +204,7 @@ class TypeConstraints:
             Relation, an id or a name, to a pair (heads, tails) or to `{"head": ..., "tail": ...}`,
             of ids or names. A relation that it lacks has no candidates.
         vocabulary
-            What names mean, and the number of relations.
+            The ids of names, and the number of relations.
 
         Raises
         ------

@@ -10,7 +10,7 @@ from torch import Tensor
 from kgfast.text import shown
 
 INT64_MAX = 2**63 - 1
-_MOST_DIGITS = 19  # of an id: those of the largest that fits 64 bits
+_MOST_DIGITS = 19  # the digits of the largest id that fits 64 bits
 
 
 def as_integers(name: str, values: Any) -> Tensor:
@@ -19,7 +19,7 @@ def as_integers(name: str, values: Any) -> Tensor:
     Parameters
     ----------
     name : str
-        What to call them in errors.
+        The name of the argument in errors.
     values : Tensor, array, sequence of int or int
         Nothing is copied when it is an int64 tensor or array already.
 
@@ -65,7 +65,8 @@ def as_columns(columns: Mapping[str, Any]) -> list[Tensor]:
     Raises
     ------
     TypeError, ValueError
-        As :func:`as_integers`; for None, another number of axes, and columns of unequal length.
+        For values that :func:`as_integers` refuses, None, another number of axes, and columns of
+        unequal length.
 
     Examples
     --------

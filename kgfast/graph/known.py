@@ -107,9 +107,9 @@ class KnownTriples:
         num_entities, num_relations
             Ids must lie below these, if given.
         columns
-            What the columns of ``.npy`` and text are.
+            The order of the columns of ``.npy`` and text.
         relations
-            Whether the relations of (h, t) are indexed, too, for the side "relation".
+            Index the relations of (h, t), too, for the side "relation".
         max_memory
             A number of bytes, or a text like ``"4GiB"``.
         progress
@@ -215,7 +215,7 @@ class KnownTriples:
         anchors, relations
             Integer `[B]`, on any device. An unseen pair has no known answers.
         side
-            What is predicted. `"tail"`: anchors are heads, the answers the known tails of (h, r);
+            The predicted side. `"tail"`: anchors are heads, the answers the known tails of (h, r);
             `"head"`: anchors are tails, the answers the known heads of (r, t). `"relation"`:
             anchors are heads, `relations` holds tails, the answers the known relations of (h, t).
         num_answers

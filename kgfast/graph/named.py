@@ -65,7 +65,7 @@ def with_names(triples: Any, vocabulary: Any = None) -> tuple[Any, Names]:
         Rows of ids, or of names. PyKEEN's triples factories have ``mapped_triples``, and labels
         where they have ``entity_to_id`` and ``relation_to_id``.
     vocabulary : pair of Vocabulary, Dataset or Triples, optional
-        What rows of names mean. Labels that the triples have must be these.
+        The ids of names in rows. Labels of the triples must agree with the vocabulary.
 
     Returns
     -------

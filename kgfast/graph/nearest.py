@@ -29,11 +29,11 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     Parameters
     ----------
     name
-        What was asked for.
+        The unknown name.
     names
-        What there is.
+        The known names.
     count
-        How many to return at most.
+        The most names to return.
 
     Examples
     --------

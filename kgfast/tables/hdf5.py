@@ -17,7 +17,7 @@ from kgfast.tables.file_table import FileTable, InFile, Place
 from kgfast.tables.protocol import Rows
 from kgfast.text import reading, shown
 
-_DATASET = "embeddings"  # what both call it
+_DATASET = "embeddings"  # the name in PBG's and in GraphStorm's files
 _DAMAGED = "not a file of HDF5, damaged or truncated"
 _DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 

@@ -33,7 +33,7 @@ class RowBlock(NamedTuple):
 class Buffer:
     """Room for a block, which the reader fills and the worker gives back."""
 
-    host: Tensor  # what is read into: `room`, or pinned memory that is copied there
+    host: Tensor  # memory that is read into: `room`, or pinned memory that is copied to `room`
     room: Tensor  # where the block lies
     copied: Any = None  # event of the last copy into `room`
     used: Any = None  # event of the last work on `room`
@@ -71,7 +71,7 @@ class _Copied:
     def buffer(self, shape: tuple[int, int]) -> Buffer:
         room = torch.empty(shape, dtype=self.table.dtype, device=self.table.device)
         host = self.copies.pinned(shape, self.table.dtype)
-        return Buffer(host, room, used=self.copies.used())  # by whoever had this memory before
+        return Buffer(host, room, used=self.copies.used())  # by the last work on this memory
 
     def fill(self, buffer: Buffer, start: int, stop: int) -> None:
         if buffer.copied is not None:

@@ -111,7 +111,7 @@ class Shard(Rows):
         Raises
         ------
         TypeError, ValueError, IndexError
-            As of any table; for a table that cannot be written to.
+            For ids and rows that do not fit; for a table that cannot be written to.
         """
         own = checked_update(ids, rows, self, self.start, self.stop) - self.start
         if not isinstance(self.held, WritableTable):

@@ -91,7 +91,8 @@ class Shards(Rows):
         Raises
         ------
         TypeError, ValueError, IndexError
-            As of each shard; nothing is written where one of those named cannot be written to.
+            For ids and rows that do not fit, and for shards that cannot be written to; then no
+            shard is written to.
         """
         ids = checked_update(ids, rows, self, 0, self.shape[0])
         owners = self._owners(ids)

@@ -109,7 +109,7 @@ class _Builder:
         wide = 2 if limit is not None and limit > 2**31 else 1
         held = sum(it.stat().st_size for it in self.work.rglob("*.npy"))
         needed = _SPARE + rows * wide * (_RUN_BYTES + _SIDE_BYTES * len(self.options.sides))
-        needed += self.options.rows * _RUN_BYTES * wide  # a run beside the one it replaces
+        needed += self.options.rows * _RUN_BYTES * wide  # beside the run that is replaced
         check_room(self.work, needed - held, f"{self.work}: {rows:,} triples need up to")
 
     def run(self) -> None:
@@ -138,7 +138,7 @@ class _Builder:
     ) -> dict[str, Any]:
         """Return what a step found, of its marker if the step was finished before."""
         path = self.work / name
-        made_of = json.loads(json.dumps(made_of))  # as it is read again
+        made_of = json.loads(json.dumps(made_of))  # with the types that a marker is read with
         if path.exists():
             with reading(path, f"damaged: delete {self.work}, and build again"):
                 found: dict[str, Any] = dict(json.loads(path.read_text()))

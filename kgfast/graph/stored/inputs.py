@@ -37,7 +37,7 @@ _TEXT_ENDINGS = (".tsv", ".txt", ".del")
 _ENDINGS = (".npy", ".parquet", *_TEXT_ENDINGS)
 _PIECE = 1 << 20  # rows that are read at once
 _TEXT = 1 << 23  # bytes of text that are
-_SAMPLE = 1 << 20  # bytes of text by which its lines are estimated
+_SAMPLE = 1 << 20  # bytes of text from which the number of lines is estimated
 _WHOLE = 2**53  # floats hold every whole number up to here
 _MOST_DIGITS = 18  # of ids that are read together
 

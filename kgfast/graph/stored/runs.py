@@ -106,7 +106,10 @@ def _place(run: Columns, key: _Key) -> int:
     for column, value in zip(run, key, strict=True):
         if value > np.iinfo(column.dtype).max:
             return high
-        part, one = column[low:high], np.asarray(value, column.dtype)  # else all of it is converted
+        part, one = (
+            column[low:high],
+            np.asarray(value, column.dtype),
+        )  # another dtype would convert the column
         before, through = np.searchsorted(part, one), np.searchsorted(part, one, "right")
         low, high = low + int(before), low + int(through)
     return low
