@@ -15,13 +15,8 @@ class OnDevice(Rows):
     def __init__(self, table: Rows, device: torch.device | str) -> None:
         if table.device.type != "cpu":
             raise ValueError(f"{table!r} hands out its rows on {table.device}, not on the CPU")
-        self.table, self._device = table, torch.device(device)
+        self.table, self.device = table, torch.device(device)
         self.shape, self.dtype, self.is_complex = table.shape, table.dtype, table.is_complex
-
-    @property
-    def device(self) -> torch.device:
-        """Return where rows are handed out."""
-        return self._device
 
     @property
     def facts(self) -> tuple[object, ...]:
@@ -35,11 +30,11 @@ class OnDevice(Rows):
 
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows ``start .. stop - 1``."""
-        return self.table.block(start, stop).to(self._device)
+        return self.table.block(start, stop).to(self.device)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return the rows of ids ``[B]``."""
-        return self.table.rows(ids).to(self._device)
+        return self.table.rows(ids).to(self.device)
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
         """Write rows, if the table can be written to."""
@@ -57,7 +52,7 @@ class OnDevice(Rows):
         return self.table.where(row)
 
     def _held(self) -> str:
-        return f"on {self._device}: "
+        return f"on {self.device}: "
 
 
 class Copies:

@@ -55,6 +55,8 @@ class Rows:
 
     Attributes
     ----------
+    device : torch.device
+        The device on which rows are handed out.
     is_complex : bool
         Whether rows are complex numbers ``re0 im0 re1 ...``.
     requires_grad : bool
@@ -63,14 +65,10 @@ class Rows:
 
     shape: tuple[int, int]
     dtype: torch.dtype
+    device = torch.device("cpu")
     is_complex: bool = False
     requires_grad: bool = False
     ndim: int = 2
-
-    @property
-    def device(self) -> torch.device:
-        """Return where rows are handed out."""
-        return torch.device("cpu")
 
     @property
     def row_bytes(self) -> int:
@@ -126,12 +124,7 @@ class Given(Rows):
         self.table = table
         self.shape, self.dtype = (int(table.shape[0]), int(table.shape[1])), table.dtype
         self.is_complex = bool(getattr(table, "is_complex", False))
-        self._device = device_of(table)
-
-    @property
-    def device(self) -> torch.device:
-        """Return where rows are handed out."""
-        return self._device
+        self.device = device_of(table)
 
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows ``start .. stop - 1``."""
@@ -171,11 +164,7 @@ class TensorTable(Rows):
             )
         self.values = values.detach()
         self.shape, self.dtype = (len(values), int(values.shape[1])), values.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Return where rows are handed out."""
-        return self.values.device
+        self.device = values.device
 
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows ``start .. stop - 1``."""

@@ -1,6 +1,5 @@
 """Shards: the rows of a larger table that this process holds."""
 
-import torch
 from torch import Tensor
 
 from kgfast.tables.protocol import (
@@ -68,12 +67,7 @@ class Shard(Rows):
         self.held = held
         self.start, self.stop, self.total_rows = start, stop, total_rows
         self.shape, self.dtype = (total_rows, held.shape[1]), held.dtype
-        self.is_complex = held.is_complex
-
-    @property
-    def device(self) -> torch.device:
-        """Return where rows are handed out."""
-        return self.held.device
+        self.is_complex, self.device = held.is_complex, held.device
 
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows of the whole table that are held here.

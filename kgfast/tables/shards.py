@@ -55,11 +55,7 @@ class Shards(Rows):
         self.starts = [0, *accumulate(sizes)]
         self.shape = (self.starts[-1], parts[0].shape[1])
         self.dtype, self.is_complex = parts[0].dtype, parts[0].is_complex
-
-    @property
-    def device(self) -> torch.device:
-        """Return where rows are handed out."""
-        return self.parts[0].device
+        self.device = parts[0].device
 
     def block(self, start: int, stop: int) -> Tensor:
         """Return rows ``start .. stop - 1`` of any number of shards."""

@@ -106,10 +106,8 @@ def _place(run: Columns, key: _Key) -> int:
     for column, value in zip(run, key, strict=True):
         if value > np.iinfo(column.dtype).max:
             return high
-        part, one = (
-            column[low:high],
-            np.asarray(value, column.dtype),
-        )  # another dtype would convert the column
+        # A value of another dtype would convert the whole column.
+        part, one = column[low:high], np.asarray(value, column.dtype)
         before, through = np.searchsorted(part, one), np.searchsorted(part, one, "right")
         low, high = low + int(before), low + int(through)
     return low
