@@ -150,10 +150,9 @@ def _tables(folder: Path, as_table: bool) -> tuple[Any, Tensor]:
     if (folder / "model.safetensors").is_file():
         return _of_safetensors(folder / "model.safetensors", as_table)
     missing, path = ", and no model.safetensors beside it", folder / "entity.npy"
+    entity: Any = read_npy(path, missing)
     relation = read_npy(folder / "relation.npy", missing)
-    if as_table and path.is_file():
-        return tables.open(path), relation
-    return read_npy(path, missing), relation
+    return (tables.open(path) if as_table else entity), relation
 
 
 def _of_safetensors(path: Path, as_table: bool) -> tuple[Any, Tensor]:
