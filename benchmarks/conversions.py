@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch_geometric.nn.kge import TransE
 
 import kgfast
-from kgfast.adapters.agreement import check_agreement
 from kgfast.adapters.dglke import load_dglke
+from kgfast.adapters.foreign import check_agreement
 from kgfast.adapters.pyg import from_pyg
 from kgfast.adapters.pykeen import from_pykeen
 from kgfast.models.rotate import EPSILON

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kgfast.datasets import Dataset
-from kgfast.datasets.base import SPLITS
+from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.identity import differences, fingerprint, names_digest
 from kgfast.graph import Triples, Vocabulary
 from kgfast.training.checkpoint import load, save

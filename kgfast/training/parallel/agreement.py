@@ -3,7 +3,7 @@
 import torch
 
 from kgfast.datasets import Dataset
-from kgfast.datasets.base import SPLITS
+from kgfast.datasets.dataset import SPLITS
 from kgfast.eval.meeting import Meeting
 from kgfast.storage import digest
 from kgfast.training.config import Config

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kgfast.datasets import Dataset
-from kgfast.datasets.base import SPLITS
+from kgfast.datasets.dataset import SPLITS
 from kgfast.eval.meeting import announced
 from kgfast.eval.ranks import Ranks
 from kgfast.graph import KnownTriples

@@ -6,18 +6,20 @@ line to blame.
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kgfast.datasets.files import DataFile, numbered_lines, text_of
+from kgfast.datasets.data_files import DataFile, numbered_lines
 from kgfast.graph import Vocabulary
 from kgfast.graph.ids import read_id
 from kgfast.text import shown
 
 Rows = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+Columns = tuple[list[str], list[str], list[str]]  # of names: heads, relations, tails
+Parts = tuple[Vocabulary, Vocabulary, list[Tensor]]  # int64 [T, 3] (h, r, t) of each split
 
 
 def read_vocabulary(
@@ -77,10 +79,8 @@ def read_ids(file: DataFile | None, columns: dict[str, int], has_count: bool = F
     return torch.from_numpy(rows)
 
 
-def read_names(file: DataFile | None) -> tuple[list[str], list[str], list[str]]:
+def read_names(file: DataFile) -> Columns:
     """Read rows of three names between tabs, as columns."""
-    if file is None:
-        return [], [], []
     text = file.text()
     lines = [line for line in text.split("\n") if line and not line.isspace()]
     fields = "\t".join(lines).split("\t") if lines else []
@@ -95,11 +95,26 @@ def read_names(file: DataFile | None) -> tuple[list[str], list[str], list[str]]:
     return fields[0::3], fields[1::3], fields[2::3]
 
 
+def numbered_names(
+    files: Sequence[DataFile | None],
+    read: Callable[[DataFile], Columns] = read_names,
+    vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
+) -> Parts:
+    """Read the splits of names; their sorted names are the vocabularies unless these are given."""
+    parts: list[Columns] = [([], [], []) if file is None else read(file) for file in files]
+    if vocabularies is None:
+        entities = sorted({name for h, _, t in parts for names in (h, t) for name in names})
+        relations = sorted({name for _, names, _ in parts for name in names})
+        vocabularies = Vocabulary(entities), Vocabulary(relations)
+    rows = [
+        ids_of_names(file, columns, *vocabularies)
+        for file, columns in zip(files, parts, strict=True)
+    ]
+    return (*vocabularies, rows)
+
+
 def ids_of_names(
-    file: DataFile | None,
-    columns: tuple[list[str], list[str], list[str]],
-    entities: Vocabulary,
-    relations: Vocabulary,
+    file: DataFile | None, columns: Columns, entities: Vocabulary, relations: Vocabulary
 ) -> Tensor:
     """Return the ids of columns of names (h, r, t), int64 `[T, 3]`; their file is to blame."""
     vocabularies = (entities, relations, entities)
@@ -120,7 +135,7 @@ def ids_of_names(
 def _blame_row(file: DataFile | None, row: int, name: str, vocabulary: Vocabulary) -> None:
     """Raise the error of an unknown name in the `row`-th line that is not blank."""
     assert file is not None
-    number, line = list(numbered_lines(text_of(file)))[row]
+    number, line = list(numbered_lines(file.text()))[row]
     try:
         vocabulary[name]
     except ValueError as error:

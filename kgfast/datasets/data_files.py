@@ -1,4 +1,4 @@
-"""The files of a dataset folder: found, unpacked within a bound, decoded, blamed by line."""
+"""Files of a dataset folder: found, unpacked within a bound, decoded, blamed by line."""
 
 import gzip
 import os
@@ -18,7 +18,7 @@ KNOWN_LAYOUTS = (
     "each file but Parquet as it is or with .gz"
 )
 LIMIT_VARIABLE = "KGFAST_MAX_BYTES"
-# What a gzipped file may unpack to if nobody says: 64 times its size, and always 64 MiB. Triples by
+# By default a gzipped file may unpack to 64 times its size, and always to 64 MiB. Triples by
 # name compress 3 to 20 times; a file made to fill the memory, a thousand times.
 _RATIO = 64
 _ALWAYS = 64 << 20
@@ -27,27 +27,13 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a dataset.
-
-    Attributes
-    ----------
-    path
-        Where it lies.
-    max_bytes
-        What it may unpack to, if it is gzipped; by default 64 times its size or 64 MiB.
-    """
+    """File of a dataset."""
 
     path: Path
-    max_bytes: int | None = None
+    max_bytes: int | None = None  # unpacked; None: 64 times the size, and always 64 MiB
 
     def text(self) -> str:
-        """Return what it says, without byte order mark and carriage returns.
-
-        Raises
-        ------
-        ValueError
-            If it is no gzip file, unpacks to more than allowed, or is not UTF-8.
-        """
+        """Return the text of the file, without byte order mark and carriage returns."""
         raw = self._unpacked() if self.path.suffix == ".gz" else self.path.read_bytes()
         try:
             return raw.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\r")
@@ -85,21 +71,13 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of data files.
-
-    Attributes
-    ----------
-    root
-        Where it lies. It and its files may be links.
-    max_bytes
-        See `DataFile`.
-    """
+    """Folder of data files; the folder and its files may be links."""
 
     root: Path
     max_bytes: int | None = None
 
     def find(self, *names: str) -> DataFile | None:
-        """Return the first that is there, gzipped or not."""
+        """Return the first of these files that exists, gzipped or not."""
         for name in names:
             for path in (self.root / name, self.root / f"{name}.gz"):
                 if path.is_file():
@@ -107,13 +85,7 @@ class Folder:
         return None
 
     def need(self, *names: str) -> DataFile:
-        """Return the first that is there.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is none.
-        """
+        """Return the first of these files that exists, or raise FileNotFoundError."""
         file = self.find(*names)
         if file is None:
             looked_for = " or ".join(f"{name}[.gz]" for name in names)
@@ -121,16 +93,11 @@ class Folder:
         return file
 
     def splits(self, *patterns: str) -> list[DataFile | None]:
-        """Return the files of train, valid and test; only train must be there."""
+        """Return the files of train, valid and test; only train must exist."""
         train, valid, test = (
             [pattern.format(split) for pattern in patterns] for split in ("train", "valid", "test")
         )
         return [self.need(*train), self.find(*valid), self.find(*test)]
-
-
-def text_of(file: DataFile | None) -> str:
-    """Return what a file says; "" for no file."""
-    return "" if file is None else file.text()
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -139,13 +106,7 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def checked_limit(max_bytes: int | None) -> int | None:
-    """Return what a gzipped file may unpack to: the argument, else the environment's word.
-
-    Raises
-    ------
-    ValueError
-        If it is not a positive integer.
-    """
+    """Return the bytes that a gzipped file may unpack to: the argument, else LIMIT_VARIABLE."""
     if max_bytes is not None:
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be >= 1, got {max_bytes}")

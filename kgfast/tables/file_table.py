@@ -9,11 +9,10 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kgfast.storage import bytes_of
 from kgfast.tables.protocol import Rows, checked_range, checked_row_ids, checked_update
 
 _CALL = 1 << 28  # bytes of one read: systems stop at 2 GiB
@@ -23,34 +22,17 @@ _SPAN = 1 << 24  # bytes that are read together, at most
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file holds rows, and what they are.
-
-    Attributes
-    ----------
-    path : Path
-    offset : int
-        Bytes before the first row.
-    shape : tuple of int
-        ``(N, G)``, of reals.
-    dtype : torch.dtype
-    is_complex : bool
-        Whether two reals next to each other are one complex number.
-    """
+    """Position, shape and dtype of rows in a file."""
 
     path: Path
-    offset: int
-    shape: tuple[int, int]
+    offset: int  # bytes before the first row
+    shape: tuple[int, int]  # (N, G), of reals
     dtype: torch.dtype
-    is_complex: bool = False
+    is_complex: bool = False  # two reals next to each other are one complex number
 
 
 class InFile(Rows):
-    """Rows of one file, however they lie there.
-
-    Parameters
-    ----------
-    place : Place
-    """
+    """Rows of one file, however they lie there."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.path = place, place.path
@@ -60,32 +42,24 @@ class InFile(Rows):
 
     @property
     def facts(self) -> tuple[int, ...]:
-        """What tells that the file is the same: its size, time of change and where its rows lie."""
+        """Return size and time of change of the file, and where its rows lie."""
         return (*self._facts, self.place.offset)
 
     def block(self, start: int, stop: int) -> Tensor:
-        """Rows ``start .. stop - 1``, in new memory.
-
-        Raises
-        ------
-        IndexError
-            For rows outside.
-        ValueError
-            If the file is not what it was when it was opened.
-        """
+        """Return rows in new memory; a file that changed since it was opened is an error."""
         checked_range(start, stop, self.shape[0])
         out = torch.empty((stop - start, self.shape[1]), dtype=self.dtype, device="cpu")
         self.read_into(start, out)
         return out
 
     def read_into(self, start: int, out: Tensor) -> None:
-        """Fill ``out [n, G]``, contiguous, with the rows from ``start`` on; as :meth:`block`."""
+        """Fill ``out [n, G]``, contiguous, with the rows from ``start`` on."""
         checked_range(start, start + len(out), self.shape[0])
         self._fill(start, out)
         self._check_same()
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows of ids ``[B]`` in any order; rows that lie near each other are read together."""
+        """Return the rows of ids ``[B]`` in any order; rows near each other are read together."""
         ids = checked_row_ids(ids, 0, self.shape[0])
         distinct, place = ids.unique(return_inverse=True)
         found = torch.empty((len(distinct), self.shape[1]), dtype=self.dtype, device="cpu")
@@ -101,7 +75,7 @@ class InFile(Rows):
         return found if len(distinct) == len(ids) and torch.equal(distinct, ids) else found[place]
 
     def where(self, row: int) -> str:
-        """A row in words."""
+        """Say where a row is."""
         return f"{self.path}: row {row}"
 
     def _fill(self, start: int, out: Tensor) -> None:
@@ -126,21 +100,7 @@ class InFile(Rows):
 
 
 class FileTable(InFile):
-    """A table whose rows lie one after the other in one file.
-
-    Parameters
-    ----------
-    place : Place
-    writable : bool
-        Whether :meth:`update` may write into the file.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be opened.
-    ValueError
-        If it ends before the last row.
-    """
+    """Table whose rows lie one after the other in one file."""
 
     def __init__(self, place: Place, *, writable: bool = False) -> None:
         self.writable = writable
@@ -155,19 +115,11 @@ class FileTable(InFile):
             )
 
     def update(self, ids: Tensor, rows: Tensor) -> None:
-        """Write rows into the file.
-
-        Raises
-        ------
-        TypeError
-            If the table was opened to be read.
-        ValueError, IndexError
-            For ids that repeat or lie outside, and rows that do not fit.
-        """
+        """Write rows into the file, which must have been opened with ``writable``."""
         if not self.writable:
             raise TypeError(f"{self.path} was opened to be read; open it with writable=True")
         ids = checked_update(ids, rows, self, 0, self.shape[0])
-        values = _bytes_of(rows.detach().cpu().contiguous()).reshape(len(ids), self.row_bytes)
+        values = bytes_of(rows).reshape(len(ids), self.row_bytes)
         with self._lock:
             for row, data in zip(ids.tolist(), values, strict=True):
                 self._file.seek(self.place.offset + row * self.row_bytes)
@@ -177,7 +129,7 @@ class FileTable(InFile):
             self._facts = self._stat()
 
     def give_back(self, start: int, stop: int) -> None:
-        """Let the system forget the pages of a range of rows, where it takes such advice."""
+        """Let the system forget the pages of rows."""
         if hasattr(os, "posix_fadvise"):
             first = self.place.offset + start * self.row_bytes
             count = (stop - start) * self.row_bytes
@@ -192,7 +144,7 @@ class FileTable(InFile):
 
     def _fill(self, start: int, out: Tensor) -> None:
         offset = self.place.offset + start * self.row_bytes
-        done, view = 0, _bytes_of(out).data
+        done, view = 0, bytes_of(out).data
         with self._lock:
             self._file.seek(offset)
             while done < len(view):
@@ -211,9 +163,3 @@ class FileTable(InFile):
 
 def _opened(place: Place, writable: bool) -> FileTable:
     return FileTable(place, writable=writable)
-
-
-def _bytes_of(values: Tensor) -> npt.NDArray[np.uint8]:
-    """The memory of a contiguous tensor, flat."""
-    flat = values.detach().view(-1) if values.numel() else values.detach().reshape(-1)
-    return flat.view(torch.uint8).numpy() if values.numel() else np.empty(0, np.uint8)

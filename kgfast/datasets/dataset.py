@@ -1,4 +1,4 @@
-"""What a link-prediction dataset is: three splits over shared vocabularies."""
+"""A link-prediction dataset: three splits over shared vocabularies."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ class Dataset:
     Attributes
     ----------
     name
-        What to call it in reports.
+        The name in reports.
     train, valid, test
         The splits; valid and test may be empty, and may hold entities that train lacks.
     entities, relations
@@ -46,12 +46,12 @@ class Dataset:
 
     @property
     def num_entities(self) -> int:
-        """Number of entities in the vocabulary, whether or not a triple has them."""
+        """Return the number of entities in the vocabulary."""
         return len(self.entities)
 
     @property
     def num_relations(self) -> int:
-        """Number of relations in the vocabulary, whether or not a triple has them."""
+        """Return the number of relations in the vocabulary."""
         return len(self.relations)
 
     def split(self, name: str) -> Triples:

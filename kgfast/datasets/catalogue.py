@@ -1,4 +1,4 @@
-"""Where data sets are downloaded from, and what their files are known to be.
+"""Addresses that data sets are downloaded from, and checksums of their files.
 
 Files of a Git repository are pinned by its commit. A checksum of 64 digits is the SHA-256 of the
 file. One of 40, where that is not known, is the object id that Git gives the file at that commit,
@@ -23,20 +23,11 @@ _WIKIDATA5M = (
 
 @dataclass(frozen=True)
 class Source:
-    """A data set.
+    """Addresses and checksums of a data set's files."""
 
-    Attributes
-    ----------
-    base
-        What its files' addresses begin with.
-    files
-        Name of each file and its checksum.
-    members
-        Of an archive: the name of each file in it, and what it is called in the folder.
-    """
-
-    base: str
-    files: dict[str, str]
+    base: str  # the beginning of each file's address
+    files: dict[str, str]  # names and checksums
+    # Names in an archive, and in the folder.
     members: dict[str, str] = field(default_factory=dict)
 
 
