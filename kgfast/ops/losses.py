@@ -1,6 +1,5 @@
 """Row losses over all candidates, streamed: no ``[B, N]`` tensor forward or backward."""
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -203,7 +202,7 @@ class _KeptScores(Function):
                 grad_rows, logsumexp, targets.contiguous(), smoothing, scores
             )
             made = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
-            gradients = as_outputs(made, operands)
+            gradients = as_gradients(made, bias)
         needed = zip(gradients, need, strict=True)
         return *(it if is_needed else None for it, is_needed in needed), None
 
@@ -255,7 +254,7 @@ def _bce(
     backend: str,
 ) -> Tensor:
     operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
+    labels = labels_of(positive_indptr, positive_indices, label_a, label_c)
     return run.bce(operands, labels, backend=backend).rows
 
 
@@ -264,66 +263,13 @@ def _(args: SimpleNamespace) -> Tensor:
     return common.empty_scores(args.queries, (len(args.queries),), None)
 
 
-@operator("bce_backward", waits=True)
-def _bce_backward(
-    grad_rows: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    positive_indptr: Tensor,
-    positive_indices: Tensor,
-    label_a: float,
-    label_c: float,
-    score: str,
-    precision: str,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
-    gradients = run.bce_gradients(operands, labels, grad_rows, LossNeed(*need), backend=backend)
-    return as_outputs(gradients, operands)
-
-
-@_bce_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(args)
-
-
-def fake_gradients(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    """What stands for the gradients of a loss."""
-    tensors = args.queries, args.candidates, args.bias
-    of_queries, of_candidates, of_bias = common.zero_gradients(tensors, args.need)
-    return of_queries, of_candidates, of_bias
-
-
-def as_outputs(gradients: LossGradients, operands: Operands) -> tuple[Tensor, Tensor, Tensor]:
-    """What a loss gave, as an operator must: the bias in its shape and dtype, no None."""
-    queries, bias, of_bias = operands.queries, operands.bias, gradients.bias
-    if bias is not None and of_bias is not None:
-        of_bias = common.bias_gradient(of_bias, bias)
-    return (
-        queries.new_empty(0) if gradients.queries is None else gradients.queries,
-        queries.new_empty(0) if gradients.table is None else gradients.table,
-        queries.new_empty(0) if of_bias is None else of_bias,
-    )
-
-
-def _save_bce(ctx: Any, args: SimpleNamespace, output: Tensor) -> None:
-    positives = args.positive_indptr, args.positive_indices
-    ctx.save_for_backward(args.queries, args.candidates, args.bias, *positives)
-    ctx.facts = args.label_a, args.label_c, args.score, args.precision, args.backend
-
-
-def _differentiate_bce(ctx: Any, need: list[bool], grad_rows: Tensor) -> tuple[Tensor, ...]:
-    gradients: tuple[Tensor, ...] = torch.ops.kgfast.bce_backward(
-        grad_rows, *ctx.saved_tensors, *ctx.facts, need
-    )
-    return gradients
-
-
-_bce.differentiate(_differentiate_bce, _save_bce, wrt=_DIFFERENTIABLE)
-_bce_backward.refuse_second_derivative("bce")
+@_bce.gradient(*_DIFFERENTIABLE, of="bce")
+def _bce_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
+    operands = operands_of(args)
+    labels = labels_of(args.positive_indptr, args.positive_indices, args.label_a, args.label_c)
+    need = LossNeed(*args.need)
+    made = run.bce_gradients(operands, labels, args.grad_rows, need, backend=args.backend)
+    return as_gradients(made, args.bias)
 
 
 @operator("cross_entropy", waits=True)
@@ -349,46 +295,29 @@ def _(args: SimpleNamespace) -> tuple[Tensor, Tensor]:
     return rows, torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
 
 
-@operator("cross_entropy_backward", waits=True)
-def _cross_entropy_backward(
-    grad_rows: Tensor,
-    logsumexp: Tensor,
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    label_smoothing: float,
-    score: str,
-    precision: str,
-    backend: str,
-    need: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    made_of = CrossEntropyBackward(grad_rows, logsumexp, targets.contiguous(), label_smoothing)
-    gradients = run.cross_entropy_gradients(operands, made_of, LossNeed(*need), backend=backend)
-    return as_outputs(gradients, operands)
+@_cross_entropy.gradient(*_DIFFERENTIABLE, of="cross_entropy", kept=("logsumexp",))
+def _cross_entropy_backward(args: SimpleNamespace) -> tuple[Tensor | None, ...]:
+    targets = args.targets.contiguous()
+    made_of = CrossEntropyBackward(args.grad_rows, args.logsumexp, targets, args.label_smoothing)
+    need = LossNeed(*args.need)
+    made = run.cross_entropy_gradients(operands_of(args), made_of, need, backend=args.backend)
+    return as_gradients(made, args.bias)
 
 
-@_cross_entropy_backward.fake
-def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
-    return fake_gradients(args)
+def labels_of(indptr: Tensor, indices: Tensor, label_a: float, label_c: float) -> Labels:
+    """Return the labels of :func:`bce`, contiguous."""
+    return Labels(indptr.contiguous(), indices.contiguous(), label_a, label_c)
 
 
-def _save_cross_entropy(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, Tensor]) -> None:
-    logsumexp = output[1]
-    ctx.mark_non_differentiable(logsumexp)
-    ctx.save_for_backward(logsumexp, args.queries, args.candidates, args.bias, args.targets)
-    ctx.facts = args.label_smoothing, args.score, args.precision, args.backend
+def operands_of(args: SimpleNamespace) -> Operands:
+    """Return the operands of a backward operator's arguments."""
+    tensors = args.queries, args.candidates
+    return run.operands_of(*tensors, args.score, args.bias, precision=args.precision)
 
 
-def _differentiate_cross_entropy(
-    ctx: Any, need: list[bool], grad_rows: Tensor, _: Tensor | None
-) -> tuple[Tensor, ...]:
-    gradients: tuple[Tensor, ...] = torch.ops.kgfast.cross_entropy_backward(
-        grad_rows, *ctx.saved_tensors, *ctx.facts, need
-    )
-    return gradients
-
-
-_cross_entropy.differentiate(_differentiate_cross_entropy, _save_cross_entropy, wrt=_DIFFERENTIABLE)
-_cross_entropy_backward.refuse_second_derivative("cross_entropy")
+def as_gradients(made: LossGradients, bias: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return the gradients of queries, candidates and bias, the last in its shape and dtype."""
+    of_bias = made.bias
+    if bias is not None and of_bias is not None:
+        of_bias = common.bias_gradient(of_bias, bias)
+    return made.queries, made.table, of_bias

@@ -8,19 +8,20 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from kgfast.kernels.labels import Labels, LossNeed
+from kgfast.kernels.labels import LossGradients, LossNeed
+from kgfast.kernels.operands import Operands
 from kgfast.ops import differentiable as common
 from kgfast.ops import run
 from kgfast.ops.checks import check_bounded, check_index, check_operands
 from kgfast.ops.dispatch import get_backend
 from kgfast.ops.losses import (
-    as_outputs,
+    as_gradients,
     bce,
     check_labels,
     check_rounded,
     check_smoothing,
     cross_entropy,
-    fake_gradients,
+    labels_of,
 )
 from kgfast.ops.registry import operator
 
@@ -225,9 +226,9 @@ def _bce_total(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The total, and its gradients for a backward; of those that are not needed, nothing."""
     operands = run.operands_of(queries, candidates, score, bias, precision=precision)
-    labels = Labels(positive_indptr.contiguous(), positive_indices.contiguous(), label_a, label_c)
+    labels = labels_of(positive_indptr, positive_indices, label_a, label_c)
     made = run.bce_total(operands, labels, divisor, LossNeed(*need), backend=backend)
-    return made.total, *as_outputs(made.gradients, operands)
+    return _with_gradients(made.total, made.gradients, operands)
 
 
 @operator("cross_entropy_total", waits=True)
@@ -249,7 +250,15 @@ def _cross_entropy_total(
     total, gradients = run.cross_entropy_total(
         operands, *labels, divisor, LossNeed(*need), backend=backend
     )
-    return total, *as_outputs(gradients, operands)
+    return _with_gradients(total, gradients, operands)
+
+
+def _with_gradients(
+    total: Tensor, made: LossGradients, operands: Operands
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradients = as_gradients(made, operands.bias)
+    queries, table, bias = (common.or_empty(it, operands.queries) for it in gradients)
+    return total, queries, table, bias
 
 
 @operator("total_backward")
@@ -276,7 +285,10 @@ def _(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _fake(args: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return common.empty_scores(args.queries, (), None), *fake_gradients(args)
+    queries, table, bias = common.zero_gradients(
+        (args.queries, args.candidates, args.bias), args.need
+    )
+    return common.empty_scores(args.queries, (), None), queries, table, bias
 
 
 def _save(ctx: Any, args: SimpleNamespace, output: tuple[Tensor, ...]) -> None:
