@@ -21,7 +21,7 @@ from ..backend import (
     Packing,
     Passes,
 )
-from ..chunked_losses import ChunkedLosses
+from ..losses import ChunkedLosses
 from ..operands import Gradients, Need, Operands
 from . import bf16
 from .adagrad import adagrad

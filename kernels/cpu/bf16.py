@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ..backend import Into
-from ..chunked_losses import ChunkedLosses
 from ..labels import (
     Ahead,
     BceRows,
@@ -24,7 +23,7 @@ from ..labels import (
     LossGradients,
     LossNeed,
 )
-from ..losses import SoftmaxFactors, softmax_rows
+from ..losses import ChunkedLosses, SoftmaxFactors, softmax_rows
 from ..operands import Operands
 from ..positives import Positives
 from ..sweeps import GradientSums
@@ -33,7 +32,6 @@ from .passes import LossPass
 from .views import address, machine, pointers_of, query_view, table_view
 
 _QUERIES = 1024  # at a time: of more, parts of their gradient are too few for many threads
-_NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
 def is_available() -> bool:
@@ -44,29 +42,18 @@ def is_available() -> bool:
 class Bf16Losses(ChunkedLosses):
     """See :class:`kgfast.kernels.backend.Losses`: of ``dot``, of float32 queries."""
 
-    def _bce(self, operands: Operands, labels: Labels) -> BceRows:
-        return self._bce_parts(LossPass.SOFTPLUS_SUMS, operands, labels, None, _NOTHING)[0]
-
-    def _bce_gradients(
-        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-    ) -> LossGradients:
-        return self._bce_parts(LossPass.SIGMOID_SLOPES, operands, labels, grad_rows, need)[1]
-
-    def _bce_with_gradients(
-        self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
-    ) -> tuple[BceRows, LossGradients]:
-        walk = LossPass.SOFTPLUS_SUMS_SIGMOID_SLOPES
-        return self._bce_parts(walk, operands, labels, grad_rows, need)
-
-    def _bce_parts(
+    def _bce(
         self,
-        walk: LossPass,
         operands: Operands,
         labels: Labels,
         grad_rows: Tensor | None,
         need: LossNeed,
+        *,
+        has_rows: bool = True,
     ) -> tuple[BceRows, LossGradients]:
-        """What a walk has of the rows and of their gradients."""
+        walk = LossPass.SOFTPLUS_SUMS if grad_rows is None else LossPass.SIGMOID_SLOPES
+        if has_rows and grad_rows is not None:
+            walk = LossPass.SOFTPLUS_SUMS_SIGMOID_SLOPES
         rows, linear = operands.queries.new_zeros((2, operands.num_queries), dtype=torch.float64)
         gradients = GradientSums(self._backend, operands, need)
         for part in _blocks(operands):

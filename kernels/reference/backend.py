@@ -21,7 +21,7 @@ from ..backend import (
     Passes,
     RowAdam,
 )
-from ..chunked_losses import ChunkedLosses
+from ..losses import ChunkedLosses
 from ..operands import Gradients, Need, Operands
 from ..torch_passes import TORCH_PASSES
 from .listed import list_counts, list_topk

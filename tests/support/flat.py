@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor
 
-from kgfast.kernels import losses
 from kgfast.kernels.backend import Backend
 from kgfast.kernels.checks import Checks
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
@@ -202,9 +201,7 @@ class Flat:
         """Rows, sums of scores, and the gradients, of a backend whose losses go over chunks."""
         *labels, score = labels
         operands, need = self.operands(queries, table, score, bias), LossNeed(*need)
-        rows, gradients = losses.bce_with_gradients(
-            self.backend, operands, Labels(*labels), grad, need
-        )
+        rows, gradients = self.backend.losses._bce(operands, Labels(*labels), grad, need)
         return *rows, gradients
 
     def bce_total(
