@@ -45,9 +45,9 @@ _NOTHING = LossNeed(queries=False, table=False, bias=False)
 
 
 class ChunkedLosses(Losses):
-    """Checked losses of a backend that scores chunks of candidates; see :class:`Losses`.
+    """Checked losses of a backend that scores chunks of candidates.
 
-    Subclasses replace the methods that compute, whose labels are safe to index with: :meth:`_bce`,
+    Subclasses replace what computes, of labels that are safe to index with: :meth:`_bce`,
     :meth:`_cross_entropy` and :meth:`_cross_entropy_gradients`.
     """
 

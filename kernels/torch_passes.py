@@ -1,4 +1,4 @@
-"""What losses over all candidates do to a scratch of scores, as torch has it."""
+"""Passes of the losses over all candidates by operators of torch, on any device."""
 
 import torch
 from torch import Tensor
@@ -11,8 +11,6 @@ _SOFTPLUS_IS_LINEAR = 40.0
 
 
 class _TorchPasses:
-    """The passes over a scratch of any dtype, on any device."""
-
     def bce_sums(self, scores: Tensor, label_c: float) -> tuple[Tensor, Tensor]:
         linear = scores.sum(1).double()
         functional.softplus(scores, 1, _SOFTPLUS_IS_LINEAR, out=scores)  # type: ignore[call-arg]

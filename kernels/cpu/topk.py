@@ -18,7 +18,7 @@ from .views import address, machine, pointers_of, raise_nonfinite
 
 
 def topk(operands: Operands, k: int, known: Known | None, checks: Checks) -> tuple[Tensor, Tensor]:
-    """The contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
+    """Return the best; the contract of :meth:`kgfast.kernels.backend.Backend.topk`."""
     queries, crops = operands.queries, operands.crops
     scores = queries.new_empty((len(crops), len(queries), k))
     ids = queries.new_empty(scores.shape, dtype=torch.int64)

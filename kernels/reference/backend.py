@@ -1,7 +1,4 @@
-"""The reference backend: plain PyTorch in float64, the specification of all others.
-
-This module is what :class:`kgfast.kernels.backend.Backend` says.
-"""
+"""Reference backend: plain PyTorch in float64, the specification of all others."""
 
 import sys
 from typing import cast
@@ -63,7 +60,7 @@ packing: Packing | None = None
 
 
 def bf16_losses() -> Losses:
-    """Return its losses: scores and gradients round what operands ask for."""
+    """Return the losses: scores and gradients round what operands ask for."""
     return losses
 
 
