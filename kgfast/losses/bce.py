@@ -39,17 +39,11 @@ SmoothingStyle = Literal["torch", "conve", "pykeen"]
 
 @dataclass(frozen=True, kw_only=True)
 class BCEFormula(EntitiesFormula):
-    """Binary cross entropy: each entity is a target of a query or is not.
-
-    Attributes
-    ----------
-    smoothing_style : {"torch", "conve", "pykeen"}
-        See :func:`smoothed_labels`.
-    """
+    """Binary cross entropy: each entity is a target of a query or is not."""
 
     takes_several = True
     is_softmax = False
-    smoothing_style: SmoothingStyle = "torch"
+    smoothing_style: SmoothingStyle = "torch"  # see smoothed_labels
 
     def check(self) -> None:
         """Check the hyperparameters."""

@@ -1,4 +1,4 @@
-"""Make modules of losses, which hold their hyperparameters."""
+"""Modules of losses, which hold hyperparameters."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Relation prediction: the auxiliary task of Chen et al. (2021) and of RSCF (Kim et al. 2025)."""
+"""Relation prediction, the auxiliary task of Chen et al. (2021) and of RSCF (Kim et al. 2025)."""
 
 import torch
 from torch import Tensor

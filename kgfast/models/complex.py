@@ -72,5 +72,5 @@ class ComplEx(Model):
         return join(product, self.layout)
 
     def crop_width(self, dim: int) -> int | None:
-        """As :meth:`Model.crop_width`: zeros in the query crop ``re | im`` rows exactly."""
+        """Return :meth:`Model.crop_width`: zeros in the query crop ``re | im`` rows exactly."""
         return None if self.layout == "halves" else 2 * dim

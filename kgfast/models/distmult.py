@@ -61,7 +61,7 @@ class DistMult(Model):
 def xavier_normal(
     shapes: Sequence[tuple[int, int]], seed: int | None, fresh: Fresh = ALL_ROWS
 ) -> list[Tensor]:
-    """Xavier-normal tables, one after the other from one generator; the first is of entities."""
+    """Draw Xavier-normal tables, one after the other from one generator; entities come first."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
 
     def draw(shape: tuple[int, int]) -> Fill:

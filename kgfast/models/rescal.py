@@ -78,11 +78,11 @@ class RESCAL(Model):
         return products(rows, matrices, counts.tolist(), side == "head")[order.argsort()]
 
     def crop_width(self, dim: int) -> NoReturn:
-        """There are none."""
+        """Raise: there are no crops."""
         raise ValueError("dims: RESCAL cannot be cropped")
 
     def first_columns(self, dim: int) -> NoReturn:
-        """There are no crops."""
+        """Raise: there are no crops."""
         self.crop_width(dim)
 
 

@@ -87,11 +87,8 @@ def bce(
     >>> bce(torch.tensor([[1.0]]), table, None, *positives, 1.0, 0.0, "dot")
     tensor([0.8201])
     """
-    common.refuse_forward_mode("bce", queries, candidates, bias)
-    queries = common.full_precision(queries)
-    check_operands(queries, candidates, score, bias, None, None)
+    queries = checked_queries("bce", queries, candidates, bias, score, precision)
     check_labels(queries, candidates, positive_indptr, positive_indices, label_a, label_c)
-    check_rounded(precision, queries, score)
     rows: Tensor = torch.ops.kgfast.bce(
         queries,
         candidates,
@@ -150,12 +147,9 @@ def cross_entropy(
     >>> cross_entropy(torch.tensor([[1.0]]), table, None, torch.tensor([2]), 0.0, "dot")
     tensor([0.1698])
     """
-    common.refuse_forward_mode("cross_entropy", queries, candidates, bias)
-    queries = common.full_precision(queries)
-    check_operands(queries, candidates, score, bias, None, None)
+    queries = checked_queries("cross_entropy", queries, candidates, bias, score, precision)
     check_index("targets", targets, (len(queries),), candidates)
     check_smoothing(label_smoothing)
-    check_rounded(precision, queries, score)
     tensors = queries, candidates, bias
     options = targets, float(label_smoothing), score, precision, common.chosen_backend(queries)
     if torch.compiler.is_compiling() or not common.has_gradients(*tensors):
@@ -166,7 +160,7 @@ def cross_entropy(
 
 
 class _KeptScores(Function):
-    """The operator, whose scores a backend may keep for the first backward, which overwrites them.
+    """Operator whose scores a backend may keep for the first backward, which overwrites them.
 
     A second one through a graph that was retained scores again.
     """
@@ -207,6 +201,26 @@ class _KeptScores(Function):
         return *(it if is_needed else None for it, is_needed in needed), None
 
 
+def checked_queries(
+    name: str,
+    queries: Tensor,
+    candidates: Tensor,
+    bias: Tensor | None,
+    score: str,
+    precision: str,
+) -> Tensor:
+    """Check the operands of a loss; return its queries, in float32 at least."""
+    common.refuse_forward_mode(name, queries, candidates, bias)
+    queries = common.full_precision(queries)
+    check_operands(queries, candidates, score, bias, None, None)
+    check_precision(precision)
+    if precision != "float32" and score != "dot":
+        raise ValueError(f"precision: {precision} is of dot products; got score {score!r}")
+    if precision != "float32" and queries.dtype != torch.float32:
+        raise ValueError(f"precision: {precision} is of float32 queries; got {queries.dtype}")
+    return queries
+
+
 def check_labels(
     queries: Tensor,
     candidates: Tensor,
@@ -223,21 +237,10 @@ def check_labels(
 
 
 def check_smoothing(label_smoothing: float) -> None:
-    """That a smoothing of labels leaves something of them."""
+    """Check that a smoothing of labels leaves something of them."""
     check_number("label_smoothing", label_smoothing)
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing}")
-
-
-def check_rounded(precision: str, queries: Tensor, score: str) -> None:
-    """That what is multiplied can be rounded so, wherever that is computed."""
-    check_precision(precision)
-    if precision == "float32":
-        return
-    if score != "dot":
-        raise ValueError(f"precision: {precision} is of dot products; got score {score!r}")
-    if queries.dtype != torch.float32:
-        raise ValueError(f"precision: {precision} is of float32 queries; got {queries.dtype}")
 
 
 @operator("bce", waits=True)
@@ -283,7 +286,7 @@ def _cross_entropy(
     precision: str,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    """Row losses, and their logsumexp in float64 for the backward."""
+    """Return row losses, and their logsumexp in float64 for the backward."""
     operands = run.operands_of(queries, candidates, score, bias, precision=precision)
     result = run.cross_entropy(operands, targets.contiguous(), label_smoothing, backend=backend)
     return result.rows, result.logsumexp

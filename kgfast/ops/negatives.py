@@ -22,10 +22,9 @@ ListRows = tuple[Tensor, Tensor, Tensor]
 
 
 def fuses_negatives(queries: Tensor, bias: Tensor | None, negatives: Tensor) -> bool:
-    """Whether :func:`pool_rows` or :func:`list_rows` takes these.
+    """Return whether :func:`pool_rows` or :func:`list_rows` takes these operands.
 
-    They do float32 where the backend fuses such losses; negatives of each row without the gradient
-    of a bias.
+    They take float32 where the backend fuses such losses; lists take no bias that has a gradient.
     """
     if queries.dtype == torch.float64 or not (len(queries) and negatives.numel()):
         return False
@@ -35,26 +34,11 @@ def fuses_negatives(queries: Tensor, bias: Tensor | None, negatives: Tensor) -> 
 
 
 def pool_rows(operands: Operands, positive: Tensor, loss: NegativeLoss) -> PoolRows:
-    """What a pool of negatives, the rows of the operands, adds to the loss of each query.
+    """Return what a pool of negatives, the rows of the operands, adds to each query's loss.
 
-    Parameters
-    ----------
-    operands : Operands
-        Differentiable in all; see :func:`fuses_negatives`.
-    positive : Tensor
-        ``[B]``: the scores of the positives.
-    loss : NegativeLoss
-        Its formula says what is added. The mask fits.
-
-    Returns
-    -------
-    rows, masses : Tensor
-        float32 ``[B]``; of ``margin`` and ``logistic`` masses are the negatives that take part.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`kgfast.ops.pairwise_scores`.
+    ``positive [B]`` are the scores of the positives. The result is ``rows`` and ``masses``, float32
+    ``[B]``; of ``margin`` and ``logistic`` masses count the negatives that take part.
+    Differentiable in all; raises as :func:`kgfast.ops.pairwise_scores`.
     """
     queries, table, bias, factor = _checked(operands, "pool_rows")
     rows: tuple[Tensor, ...] = torch.ops.kgfast.negative_rows(
@@ -74,29 +58,11 @@ def list_rows(
     *,
     sparse: bool = False,
 ) -> ListRows:
-    """What negatives of each query add to its loss, and the score of its positive.
+    """Return the scores of positives, what each query's own negatives add, and masses.
 
-    Parameters
-    ----------
-    operands : Operands
-        The table that ids are rows of; differentiable in all but the bias.
-    targets, negatives : Tensor
-        int64 ``[B]`` and ``[B, K]``.
-    loss : NegativeLoss
-    sparse : bool
-        As of :func:`kgfast.ops.indexed_scores`.
-
-    Returns
-    -------
-    positive, rows, masses : Tensor
-        float32 ``[B]``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`kgfast.ops.indexed_scores`.
-    RuntimeError
-        For ``sparse=True`` under ``torch.compile``.
+    ``targets [B]`` and ``negatives [B, K]`` are int64 rows of the operands' table. The result is
+    float32 ``[B]`` each, differentiable in all but the bias; ``sparse`` and errors as of
+    :func:`kgfast.ops.indexed_scores`.
     """
     queries, table, bias, factor = _checked(operands, "list_rows", "table")
     check_row_index(negatives, queries, table)
@@ -113,7 +79,7 @@ def list_rows(
 
 
 def _checked(operands: Operands, name: str, table_name: str = "candidates") -> tuple[Any, ...]:
-    """Queries, in float32, table, bias and factor."""
+    """Return queries, in float32, table, bias and factor."""
     queries, candidates = common.full_precision(operands.queries), operands.candidates
     tensors = queries, candidates.table, candidates.bias, candidates.factor
     common.refuse_forward_mode(name, *tensors)
@@ -127,7 +93,7 @@ def _flat(loss: NegativeLoss) -> tuple[str, float, Tensor | None]:
 
 
 def _keeps(*tensors: Tensor | None) -> bool:
-    """Whether a backward may follow."""
+    """Return whether a backward may follow."""
     return torch.is_grad_enabled() and any(it is not None and it.requires_grad for it in tensors)
 
 
@@ -148,7 +114,7 @@ def _negative_rows(
     backend: str,
     sparse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As :class:`~kgfast.kernels.negatives.NegativeRows`, but no positives of a pool."""
+    """Return :class:`~kgfast.kernels.negatives.NegativeRows`, but no positives of a pool."""
     operands = run.operands_of(queries, table, score, bias, factor)
     loss, sampled = _loss(formula, parameter, mask), Sampled(positive, targets, negatives)
     made = run.negative_rows(operands, sampled, loss, keeps=keeps, backend=backend)

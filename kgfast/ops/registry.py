@@ -223,7 +223,7 @@ def _result(made: Sequence[Tensor]) -> Any:
 
 
 def on_host(body: Body) -> Body:
-    """Make the body serve devices without kernels: tensors are copied to the CPU, results back."""
+    """Make a body serve devices without kernels: copy tensors to the CPU, and results back."""
 
     @functools.wraps(body)
     def run(*args: Any) -> Any:

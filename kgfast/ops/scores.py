@@ -1,7 +1,4 @@
-"""Scores of queries with all candidates, or with rows of a table that are their own; gradients.
-
-Both are one problem, with or without an index, and have one backward.
-"""
+"""Scores of queries with all candidates, or with rows of a table that are their own; gradients."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -175,7 +172,7 @@ def indexed_scores(
 
 
 def check_row_index(index: Tensor, queries: Tensor, table: Tensor) -> None:
-    """That an index is int64 ``[B, K]``, beside the rows that it names."""
+    """Check that an index is int64 ``[B, K]``, beside the rows that it names."""
     check_tensor("index", index)
     if index.dtype != torch.int64:
         raise TypeError(f"index must be int64; got {index.dtype}")
@@ -271,7 +268,7 @@ def whole_factor(gradients: Gradients, operands: Operands) -> Tensor | None:
 
 
 def bias_gradient_of(grad: Tensor, index: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """Gradient of a bias ``[N]`` or ``[1]``, in a fixed order."""
+    """Return the gradient of a bias ``[N]`` or ``[1]``, summed in a fixed order."""
     if bias is None:
         return None
     if not grad.numel():

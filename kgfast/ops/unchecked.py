@@ -1,4 +1,4 @@
-"""Switching the checks of values off, and who needs them."""
+"""Switch of the checks of values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,13 +35,7 @@ def unchecked() -> Iterator[None]:
 
 
 def refuse_unchecked(name: str) -> None:
-    """Raise within :func:`unchecked`.
-
-    Raises
-    ------
-    RuntimeError
-        That says what to do.
-    """
+    """Raise a RuntimeError within :func:`unchecked`."""
     if not checks_values():
         raise RuntimeError(
             f"{name} checks the values that it is given, or its result would mean nothing: call it "
