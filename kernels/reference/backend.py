@@ -18,9 +18,8 @@ from ..backend import (
     Passes,
     RowAdam,
 )
-from ..losses import ChunkedLosses
+from ..losses import TORCH_PASSES, ChunkedLosses
 from ..operands import Gradients, Need, Operands
-from ..torch_passes import TORCH_PASSES
 from .listed import list_counts, list_topk
 from .rank import rank_counts
 from .scores import all_gradients, all_scores, indexed_gradients, indexed_scores

@@ -80,7 +80,7 @@ class _FilterFunction(torch.autograd.Function):
 
 
 def _through_norm(gradient: Tensor, result: Tensor, norm: Tensor) -> Tensor:
-    """Return the gradient of ``x`` from that of ``x / |x| + 1``, or of ``x / c`` below the least."""
+    """Return the gradient of ``x``, given that of ``x / |x| + 1``, or of ``x / c`` where held."""
     unit = result - 1.0
     along = (gradient * unit).sum(1, keepdim=True)
     along = torch.where(norm > SMALLEST_NORM, along, 0.0)

@@ -24,6 +24,7 @@ from kgfast.kernels.labels import (
     LossGradients,
     LossNeed,
 )
+from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.negatives import NegativeLoss, NegativeRows, Sampled
 from kgfast.kernels.operands import (
     Counts,
@@ -36,7 +37,6 @@ from kgfast.kernels.operands import (
 )
 from kgfast.kernels.reference.rank import target_scores as canonical_target_scores
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.torch_passes import TORCH_PASSES
 from kgfast.ops.checks import (
     check_ids,
     check_indptr,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kgfast.kernels import cpu
 from kgfast.kernels.cpu import backend
 from kgfast.kernels.cpu.passes import PASSES, LossPass
-from kgfast.kernels.torch_passes import TORCH_PASSES
+from kgfast.kernels.losses import TORCH_PASSES
 from support import flat, oracles
 from support.paths import ROOT, TESTS
 from support.problems import SCORES

@@ -6,11 +6,11 @@ import torch
 from kgfast.kernels import losses, sweeps
 from kgfast.kernels.backend import LossPlan
 from kgfast.kernels.labels import CrossEntropyBackward, Labels, LossNeed
+from kgfast.kernels.losses import TORCH_PASSES
 from kgfast.kernels.operands import Gradients, Operands, Prepared
 from kgfast.kernels.reference import backend as reference_backend
 from kgfast.kernels.reference import scores as reference_scores
 from kgfast.kernels.scores import get_score
-from kgfast.kernels.torch_passes import TORCH_PASSES
 from support import oracles
 from support.flat import reference
 from support.problems import RSCF_SCORES, SCORES
