@@ -1,4 +1,4 @@
-"""The protocol of a backend: a module that scores, ranks, and carries gradients back."""
+"""Protocol of a backend: a module that scores, ranks, and carries gradients back."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -32,7 +32,7 @@ class Into(NamedTuple):
 
 
 class AdamStep(NamedTuple):
-    """A step of Adam (Kingma & Ba 2015, algorithm 1)."""
+    """Step of Adam (Kingma & Ba 2015, algorithm 1)."""
 
     lr: float
     betas: Sequence[float]
@@ -42,7 +42,7 @@ class AdamStep(NamedTuple):
 
 
 class AdagradStep(NamedTuple):
-    """A step of Adagrad (Duchi et al. 2011)."""
+    """Step of Adagrad (Duchi et al. 2011)."""
 
     lr: float
     eps: float

@@ -58,7 +58,7 @@ class ChunkedLosses(Losses):
         self._backend = backend
 
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        """See :meth:`Losses.bce`."""
+        """Serve :meth:`Losses.bce`."""
         labels = _safe_labels(operands, labels, checks)
         result, _ = self._bce(operands, labels, None, _NOTHING)
         if checks is not None:
@@ -68,7 +68,7 @@ class ChunkedLosses(Losses):
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
-        """See :meth:`Losses.bce_gradients`."""
+        """Serve :meth:`Losses.bce_gradients`."""
         labels = _safe_labels(operands, labels, None)
         return self._bce(operands, labels, grad_rows.contiguous(), need, has_rows=False)[1]
 
@@ -80,7 +80,7 @@ class ChunkedLosses(Losses):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> BceTotal:
-        """See :meth:`Losses.bce_total`."""
+        """Serve :meth:`Losses.bce_total`."""
         labels = _safe_labels(operands, labels, checks)
         queries = operands.queries
         grad_rows = queries.new_full((len(queries),), 1 / divisor)
@@ -99,7 +99,7 @@ class ChunkedLosses(Losses):
         keep: bool = False,
         ahead: Ahead | None = None,
     ) -> CrossEntropyRows:
-        """See :meth:`Losses.cross_entropy`."""
+        """Serve :meth:`Losses.cross_entropy`."""
         if checks is not None:
             checks.labels()
         else:
@@ -112,7 +112,7 @@ class ChunkedLosses(Losses):
     def cross_entropy_gradients(
         self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
     ) -> LossGradients:
-        """See :meth:`Losses.cross_entropy_gradients`."""
+        """Serve :meth:`Losses.cross_entropy_gradients`."""
         targets = inside_of(made_of.targets, operands.candidates.num_rows)
         return self._cross_entropy_gradients(operands, made_of._replace(targets=targets), need)
 

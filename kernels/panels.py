@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """All rows of a table as a sweep reads them, of finite numbers; neither bias nor factor.
+    """Rows of a whole table as a sweep reads them, of finite numbers; neither bias nor factor.
 
     ``tensors`` are contiguous, on the CPU. Of ``"float32"`` they are ``panels [P, num_features,
     planes, lanes]`` and ``norms [P]``, upper bounds on those of each panel, and for few queries

@@ -1,4 +1,4 @@
-"""What losses do to scores on the CPU, each one walk over them.
+"""Passes of the losses on the CPU, each one walk over the scores.
 
 Cost model: engine/loss_row.h. Everything that is large runs on the threads of the extension: after
 an operator of torch its own threads spin for a while, on the cores that the next kernel needs.

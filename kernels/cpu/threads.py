@@ -1,4 +1,4 @@
-"""How many threads the extension computes on: torch's number, unless it has the cores for itself.
+"""Number of threads of the extension: torch's, unless the extension has the cores for itself.
 
 After an operator that torch spreads over its threads, those spin for milliseconds on the cores that
 the next kernel needs (unless ``OMP_WAIT_POLICY`` says otherwise, which kgfast sets where it comes

@@ -1,4 +1,4 @@
-"""The best k candidates on the CPU: the sweep of ranks, with limits that fall as it goes.
+"""Best k candidates on the CPU: the sweep of ranks, with limits that fall as it goes.
 
 A pair survives unless the float32 sweep proves that k others are better; canonical scores order
 what is left (host/topk.h). Few queries of an index read bytes before float32, or high bytes before

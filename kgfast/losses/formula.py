@@ -49,7 +49,7 @@ class NegativeTerms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NegativesFormula(LossFormula, ABC):
-    """A loss of positives and of negatives that were sampled for them.
+    """Loss of positives and of negatives that were sampled for them.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class NegativesFormula(LossFormula, ABC):
         """Return the loss of each positive, ``[..., B]``, given what its negatives add."""
 
     def fused(self) -> NegativeLoss | None:
-        """Return the loss as backends know it; None where no backend fuses it."""
+        """Return the form that backends fuse; None where there is none."""
         return None
 
     def of_scores(
@@ -137,7 +137,7 @@ class NegativesFormula(LossFormula, ABC):
             return num_positives
         if self.mean_over == "scores":
             return num_negatives + num_positives
-        # Of no pair at all the mean is 0, not 0 / 0.
+        # The mean over no pair at all is 0, not 0 / 0.
         if isinstance(num_negatives, Tensor):
             return num_negatives.clamp_min(1)
         return max(num_negatives, 1)
@@ -149,7 +149,7 @@ class NegativesFormula(LossFormula, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class EntitiesFormula(LossFormula, ABC):
-    """A loss of the scores of a query with all entities, and of labels ``a y + c``.
+    """Loss of the scores of a query with all entities, and of labels ``a y + c``.
 
     Attributes
     ----------

@@ -48,9 +48,9 @@ def med(
     mask: Tensor | None = None,
     sparse: bool = False,
 ) -> Tensor:
-    """Loss of croppable embeddings (Zhu et al. 2025, section 3).
+    """Compute the loss of croppable embeddings (Zhu et al. 2025, section 3).
 
-    :func:`med_of_scores` of :func:`sampled_scores` of the sub-models.
+    That is :func:`med_of_scores` of the sub-models' :func:`sampled_scores`.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def med_of_scores(
     positive_weight: PositiveWeight = "softmax",
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Mutual learning, evolutionary improvement and dynamic weights of nested sub-models.
+    """Compute the loss of nested sub-models: mutual learning, improvement, dynamic weights.
 
     With ``s_i`` the scores of sub-model ``i``, ``H`` the Huber loss with threshold 1 and
     ``f_i = d_i / d_n``::

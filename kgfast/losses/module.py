@@ -12,7 +12,7 @@ _OF_A_BATCH = ("side", "weights", "mask", "dims")  # keywords of a call, not of 
 
 
 class LossModule(nn.Module):
-    """A loss of a model with fixed hyperparameters: the keyword arguments of its function.
+    """Loss of a model with fixed hyperparameters: the keyword arguments of its function.
 
     What belongs to a batch (``side``, ``mask``, ``weights``, ``dims``) is given in the call.
 

@@ -38,7 +38,7 @@ def n3(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """The nuclear 3-norm of triples: ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
+    """Compute the nuclear 3-norm of triples: ``sum_k |h_k|^3 + |r_k|^3 + |t_k|^3``.
 
     Lacroix et al. 2018 (arXiv 1806.07297), eq. 4, with the factors of eq. 9: moduli of complex
     rows; a third of it is the norm. Weights in their code, and in ``regularizer.weight`` of a
@@ -88,7 +88,7 @@ def l2(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """Squared lengths of triples: ``|h|^2 + |r|^2 + |t|^2``.
+    """Compute squared lengths of triples: ``|h|^2 + |r|^2 + |t|^2``.
 
     Unless ``weighted`` is False, a row counts as often as triples use it: weighted by frequency, as
     LibKGE calls it.
@@ -129,9 +129,9 @@ def dura(
     reduction: Reduction = "mean",
     sparse: bool = False,
 ) -> Tensor:
-    """The duality-induced regularizer: ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
+    """Compute DURA, induced by duality: ``|h|^2 + |t|^2 + w (|h R|^2 + |t R^T|^2)``.
 
-    Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: with it, scores are bounded by
+    Zhang et al. 2020 (arXiv 2011.05816), eq. 8, where ``w`` is 1: the penalty bounds scores by
     distances of a query and its candidate. ``R`` is the relation as a matrix, which for DistMult,
     ComplEx and CP is diagonal.
 

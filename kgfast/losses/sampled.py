@@ -43,7 +43,7 @@ def sampled_scores(
     *,
     sparse: bool = False,
 ) -> Scores:
-    """Scores of triples and of negatives that replace one side of them, gamma included.
+    """Score triples and negatives that replace one side of them, gamma included.
 
     Parameters
     ----------

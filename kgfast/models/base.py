@@ -51,7 +51,7 @@ class Candidates:
 
 
 class RankableModel(Protocol):
-    """A model that ``rank()``, ``topk()`` and losses take: any object with these names.
+    """Model that ``rank()``, ``topk()`` and losses take: any object with these names.
 
     :class:`Model` has more. :class:`kgfast.BlockScorer` stands for a function that scores.
     """
@@ -180,7 +180,7 @@ class Model(nn.Module):
         return False
 
     def candidates(self, side: Side, dims: int | None = None) -> Candidates:
-        """The candidates of a side, for every query of it.
+        """Return the candidates of a side, for every query of that side.
 
         Parameters
         ----------
@@ -200,7 +200,7 @@ class Model(nn.Module):
     def queries(
         self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None = None
     ) -> Tensor:
-        """Queries whose score with candidate ``n`` is the score of the triple.
+        """Make queries whose score with candidate ``n`` is the score of the triple.
 
         Parameters
         ----------
@@ -252,7 +252,7 @@ class Model(nn.Module):
         return relations
 
     def with_entity(self, entity: Tensor | TableOfRows) -> Self:
-        """The same model on another entity table; all else is shared, and trains with it.
+        """Return the model on another entity table; all else is shared, and trains with it.
 
         A step of training takes the few rows it needs for a table, so that their gradient is as
         small; ids then count those rows.
@@ -265,7 +265,7 @@ class Model(nn.Module):
         return self._with(entity=entity)
 
     def with_relation(self, relation: Tensor) -> Self:
-        """The same model on another relation table, as :meth:`with_entity`.
+        """Return the model on another relation table, as :meth:`with_entity`.
 
         Parameters
         ----------
@@ -292,7 +292,7 @@ class Model(nn.Module):
             raise TypeError(f"{asked}: the entities are {table!r}, read in place: {advice}")
 
     def first_columns(self, dim: int) -> Self:
-        """The model of the first ``dim`` features' worth of columns of every row, read in place.
+        """Return the model of the first ``dim`` features' columns of every row, read in place.
 
         Complex rows are cut first and then split into their parts, so that columns change roles:
         the sub-models of checkpoints that crop this way (MED's ``split``).
@@ -333,7 +333,7 @@ def shared_copy(model: _AnyModel) -> _AnyModel:
 
 
 def check_model(model: Any, *needed: str) -> None:
-    """That a model has what every consumer reads of it, and what this one needs besides."""
+    """Check that a model has the names that every consumer reads, and those ``needed`` here."""
     names = ("score", "num_entities", "num_relations", "queries", "candidates", *needed)
     missing = [name for name in names if not hasattr(model, name)]
     if missing:
@@ -346,14 +346,14 @@ def is_nested(model: Any) -> bool:
 
 
 def candidates_at(model: Any, side: Side, dim: int | None) -> Candidates:
-    """The candidates of a crop: those of the whole model, unless the crop has its own.
+    """Return the candidates of a crop: the whole model's, unless the crop has its own.
 
     A model may return a bare table.
 
     Raises
     ------
     TypeError
-        If it returns something else.
+        If the model returns something else.
     ValueError
         If there is not one row per entity (for side ``"relation"``: per relation), as many as ranks
         are counted against.
@@ -390,7 +390,7 @@ def _one_each(candidates: Any, model: Any, side: Side) -> Candidates:
 def queries_at(
     model: Any, anchors: Tensor, relations: Tensor, side: Side, dim: int | None
 ) -> Tensor:
-    """The queries of a crop, of any model; one whose crops are prefixes need not know of them.
+    """Return the queries of a crop, of any model; one whose crops are prefixes may ignore crops.
 
     The model gets copies of the ids, which it may change.
 

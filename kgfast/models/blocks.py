@@ -15,7 +15,7 @@ _BLOCK, _BATCH = 1024, 64  # a function may hold [batch, block, features]: 32 Mi
 
 
 class BlockScorer:
-    """A model that is only a function: :func:`kgfast.rank` and :func:`kgfast.topk` take it as any.
+    """Model that is only a function; :func:`kgfast.rank` and :func:`kgfast.topk` take it.
 
     Candidates are streamed in blocks, whose borders depend on the number of candidates (or their
     list, ascending) and ``block`` alone, and counted as those of every model are. Ranks are exact
@@ -171,7 +171,7 @@ class BlockScorer:
 
 @dataclass(frozen=True)
 class Block:
-    """Some of the candidates of a side."""
+    """Candidates of a side that are scored together."""
 
     number: int
     first: int  # the place of its first candidate among all, or in the list of them

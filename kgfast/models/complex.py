@@ -50,7 +50,7 @@ class ComplEx(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "ComplEx":
-        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
+        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.

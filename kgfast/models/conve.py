@@ -120,7 +120,7 @@ class ConvE(Model):
         seed: int | None = None,
         **options: Any,
     ) -> "ConvE":
-        """Fresh trainable embeddings, Xavier-normal, and a network as torch initialises it.
+        """Make fresh trainable embeddings, Xavier-normal, and a network as torch initialises it.
 
         ``seed`` leaves torch's global generator alone; None uses it. ``options`` as of the class.
         """

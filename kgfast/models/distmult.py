@@ -44,7 +44,7 @@ class DistMult(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "DistMult":
-        """Fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
+        """Make fresh trainable embeddings, Xavier-normal (Glorot & Bengio 2010).
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.

@@ -168,7 +168,7 @@ class MED(Wrapper):
         return None if self.crop == "split" else self.model.crop_width(dim)
 
     def draw(self, number: int) -> list[int]:
-        """The consecutive sub-models of a step.
+        """Draw the consecutive sub-models of a step.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class MED(Wrapper):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """As :meth:`Wrapper.load_state_dict`; warns where the embeddings were cropped otherwise.
+        """Load as :meth:`Wrapper.load_state_dict`; warn where embeddings were cropped otherwise.
 
         What is saved afterwards says how this model crops.
         """

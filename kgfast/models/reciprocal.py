@@ -26,7 +26,7 @@ _OF_THE_SCORER = ("score", "batch_size", "block", "nan", "device")
 
 
 class Reciprocal(Wrapper):
-    """A model whose relations come with their inverses: heads are the tails of an inverse relation.
+    """Model whose relations come with their inverses: heads are tails of an inverse relation.
 
     The head query of (h, r, t) is the tail query (t, inverse of r), as Lacroix et al. (2018, arXiv
     1806.07297) train. Ranks and predictions are exact, as the model's own tails are; relations that

@@ -120,7 +120,7 @@ class RotatE(Model):
         seed: int | None = None,
         fresh: Fresh = ALL_ROWS,
     ) -> "RotatE":
-        """Fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official code.
+        """Make fresh trainable embeddings, uniform in +-(gamma + 2) / dim, as the official code.
 
         ``seed`` leaves torch's global generator alone; None uses it. ``fresh`` says which entities
         are kept.

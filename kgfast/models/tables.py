@@ -48,7 +48,7 @@ def is_computed(table: Any) -> bool:
 
 
 def from_array(name: str, table: Any) -> Tensor:
-    """A tensor as it is, or one on the memory of an array."""
+    """Return a tensor as it is, or one on the memory of an array."""
     if isinstance(table, Tensor):
         return table
     if not isinstance(table, np.ndarray):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from kgfast.models.base import Model, Side, shared_copy
 from kgfast.tables import Table
 
-# What other programs call the tables.
+# Other programs' names of the tables.
 _ALIASES = {"entity_embedding": "entity", "relation_embedding": "relation"}
 _OF_THE_MODEL = ("entity", "relation", "dim", "gamma", "layout")
 _OPTIONS = ("gamma", "embedding_range")  # which other programs keep among their tensors

@@ -104,12 +104,12 @@ def cores_for_kernels(device: torch.device) -> AbstractContextManager[None]:
 
 
 def backend_for(device: torch.device) -> str:
-    """The backend that serves tensors of ``device``.
+    """Return the name of the backend that serves tensors of ``device``.
 
-    That of :func:`use_backend`, else of the environment variable ``KGFAST_BACKEND``, else ``cpu``
-    for CPU tensors and ``triton`` for CUDA and ROCm ones; ``reference`` where that one is not
-    installed, with one warning. Tensors of MPS and XPU are served as those of the CPU, to which
-    they are copied, also with one warning.
+    :func:`use_backend` decides, else the environment variable ``KGFAST_BACKEND``. Else it is
+    ``cpu`` for CPU tensors and ``triton`` for CUDA and ROCm ones, or ``reference`` where that
+    backend is not installed, with one warning. Tensors of MPS and XPU are copied to the CPU and
+    served there, also with one warning.
 
     Raises
     ------

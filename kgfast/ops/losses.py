@@ -35,7 +35,7 @@ def bce(
     *,
     precision: str = "float32",
 ) -> Tensor:
-    """Binary cross entropy of each query's scores with all candidates.
+    """Compute binary cross entropy of each query's scores with all candidates.
 
     With scores ``x`` (bias included) and labels ``a [j positive] + c``::
 
@@ -114,7 +114,7 @@ def cross_entropy(
     *,
     precision: str = "float32",
 ) -> Tensor:
-    """Softmax cross entropy of each query's scores with all candidates.
+    """Compute softmax cross entropy of each query's scores with all candidates.
 
     With scores ``x`` (bias included), target ``t`` and smoothing eps::
 

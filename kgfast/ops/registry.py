@@ -25,7 +25,7 @@ _libraries: dict[str, torch.library.Library] = {}  # a registration lives as lon
 
 
 class Operator:
-    """A function that is ``torch.ops.kgfast.<name>``; its gradient is a second operator.
+    """Function that is ``torch.ops.kgfast.<name>``; its gradient is a second operator.
 
     The body returns new tensors: none shares storage with another or with an argument. ``waits``
     says that the host may wait for the device in the body, as checks of values do: the tag
@@ -141,7 +141,7 @@ def operator(name: str, *, waits: bool = False) -> Callable[[Body], Operator]:
 
 @dataclass(frozen=True)
 class _Gradient:
-    """The backward of an operator as an operator; fields as of :meth:`Operator.gradient`."""
+    """Backward of an operator as an operator; fields as of :meth:`Operator.gradient`."""
 
     forward: Operator
     function: Body
