@@ -203,8 +203,8 @@ class _Gradient:
         ctx.save_for_backward(*kept, *tensors.values())
 
     def differentiate(self, ctx: Any, need: list[bool], *slopes: Tensor | None) -> list[Any]:
-        count = len(self.kept)
-        kept, tensors = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved, count = ctx.saved_tensors, len(self.kept)  # which checkpoints unpack once
+        kept, tensors = saved[:count], saved[count:]
         given = ctx.given | dict(zip(ctx.names, tensors, strict=True))
         own = [zeros() if it is None else it for it, zeros in zip(slopes, ctx.zeros, strict=False)]
         run = getattr(torch.ops.kgfast, f"{self.forward.name.removeprefix('kgfast::')}_backward")
