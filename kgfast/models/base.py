@@ -7,6 +7,7 @@ convenience.
 
 import copy
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -80,14 +81,14 @@ class RankableModel(Protocol):
         ...
 
 
-class Model(nn.Module):
+class Model(nn.Module, ABC):
     """Base of the models: holds the tensors that it is given, without copying.
 
     A tensor that requires a gradient and is no parameter, as an encoder computes it, stays in its
     graph: it is a buffer that a state dict leaves out (docs/encoders.md). Others are parameters.
 
-    Subclasses set :attr:`score` and implement :meth:`queries`; :meth:`candidates` is the entity
-    table on both sides unless they say otherwise.
+    Subclasses set :attr:`score` and implement ``_queries``; :meth:`candidates` is the entity table
+    on both sides unless they say otherwise.
 
     Parameters
     ----------
@@ -243,9 +244,9 @@ class Model(nn.Module):
         if side not in SIDES and not (side == "relation" and self.scores_relations):
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
 
+    @abstractmethod
     def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
         """Make the queries of a few rows, in the precision of :func:`query_rows`."""
-        raise NotImplementedError(f"{type(self).__name__} must implement _queries")
 
     def relation_ids(self, relations: Tensor, side: Side) -> Tensor:
         """Return the rows of the relation table for queries of a side; inverses have others."""

@@ -174,14 +174,14 @@ class ConvE(Model):
             raise ValueError(f"side must be 'head' or 'tail'; got {side!r}")
         if dims is not None:
             self.crop_width(dims)
-        relations = self.relation_ids(relations, side)
         if self.training:  # the statistics are the whole batch's
-            return self._network(anchors, relations)
+            return self._queries(anchors, relations, side, None)
         count = max(1, _EVALUATED // self._hidden)
         parts = zip(anchors.split(count), relations.split(count), strict=True)
-        return torch.cat([self._network(*part) for part in parts])
+        return torch.cat([self._queries(*part, side, None) for part in parts])
 
-    def _network(self, anchors: Tensor, relations: Tensor) -> Tensor:
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        relations = self.relation_ids(relations, side)
         rows = [
             gathered(table, ids).to(self._dtype).view(-1, 1, *self._image)
             for table, ids in ((self.entity, anchors), (self.relation, relations))

@@ -45,6 +45,9 @@ class Wrapper(Model):
             return getattr(self.model, name)
         return super().__getattr__(name)
 
+    def _queries(self, anchors: Tensor, relations: Tensor, side: Side, dims: int | None) -> Tensor:
+        return self.model._queries(anchors, relations, side, dims)
+
     @property
     def num_relations(self) -> int:
         """Count the relations of the model."""
