@@ -9,7 +9,6 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -192,10 +191,7 @@ class _Gradient:
         count = len(self.grads)
         ctx.set_materialize_grads(False)  # zeros for what is kept would be as large as scores
         ctx.mark_non_differentiable(*results[count:])
-        ctx.zeros = [
-            partial(torch.zeros, it.shape, dtype=it.dtype, device=it.device)
-            for it in results[:count]
-        ]
+        ctx.results = [(it.shape, it.dtype, it.device) for it in results[:count]]
         kept = results[len(results) - len(self.kept) :]
         given = vars(args) | dict.fromkeys(self.unsaved)
         tensors = {name: it for name, it in given.items() if isinstance(it, Tensor)}
@@ -206,7 +202,10 @@ class _Gradient:
         saved, count = ctx.saved_tensors, len(self.kept)  # which checkpoints unpack once
         kept, tensors = saved[:count], saved[count:]
         given = ctx.given | dict(zip(ctx.names, tensors, strict=True))
-        own = [zeros() if it is None else it for it, zeros in zip(slopes, ctx.zeros, strict=False)]
+        own = [
+            torch.zeros(shape, dtype=dtype, device=device) if it is None else it
+            for it, (shape, dtype, device) in zip(slopes, ctx.results, strict=False)
+        ]
         run = getattr(torch.ops.kgfast, f"{self.forward.name.removeprefix('kgfast::')}_backward")
         made = run(*own, *kept, *given.values(), need)
         gradients = [made] if isinstance(made, Tensor) else list(made[: len(self.wrt)])
