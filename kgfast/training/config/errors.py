@@ -1,4 +1,4 @@
-"""What is wrong with a config, in a line per key that a person can act on."""
+"""Messages for the mistakes of a config, a line per key."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from kgfast.graph import nearest_names
 from kgfast.text import shown
 
-_MOST = 20  # mistakes that are named
+_MOST = 20  # messages
 _SAYS: dict[str, Callable[[dict[str, Any]], str]] = {
     "missing": lambda limits: "is missing",
     "float_type": lambda limits: "must be a number",
@@ -35,7 +35,7 @@ _SAYS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def describe(error: ValidationError, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(dotted key, message) of everything that is wrong; ``keys`` are all that exist."""
+    """Yield a dotted key and a message for each mistake; ``keys`` are all keys that exist."""
     mistakes = error.errors(include_url=False)
     for mistake in mistakes[:_MOST]:
         key = _cut(".".join(str(part) for part in mistake["loc"]))
@@ -60,7 +60,7 @@ def _cut(text: str, limit: int = 100) -> str:
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str:
-    """A key of the same name in another section, else the most similar."""
+    """Suggest the most similar key of the section, else a key of that name in another one."""
     section, _, name = key.rpartition(".")
     prefix = f"{section}." if section else ""
     siblings = [other.removeprefix(prefix) for other in keys if other.rpartition(".")[0] == section]
