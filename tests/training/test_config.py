@@ -49,7 +49,7 @@ def test_every_ignored_key_warns():
 
 
 # Assignments, two spaces apart, and below them how the message begins.
-MISTAKES = r"""
+MISTAKES = """
 train.table_folder=t  optim.name=adam
     train.table_folder: adam changes every row in each step; set optim.name to row_adam or
 train.table_folder=t  train.mode=kvsall  loss.name=bce
@@ -238,6 +238,14 @@ med.dims=[20, 80]  loss.alpha=0.5
     loss.alpha: med has a loss of its own
 med.dims=[20, 80]  data.subsampling=true
     data.subsampling: the loss of med has weights of its own
+model.name=conve  model.base_dim=201  train.mode=kvsall  loss.name=bce
+    model.base_dim: must be a multiple of model.embedding_height (20)
+model.name=conve  model.base_dim=200  model.kernel_size=11  train.mode=kvsall  loss.name=bce
+    model.kernel_size: must fit into the 40 x 10
+model.name=conve  model.base_dim=200  model.embedding_height=7  train.mode=kvsall  loss.name=bce
+    model.base_dim: must be a multiple of
+model.name=conve  model.base_dim=200
+    train.mode: must be kvsall or 1vsall for conve; got negative
 """
 OTHERS = [
     ({"optim": {"name": "adam"}}, "optim.lr is missing"),
@@ -272,31 +280,6 @@ def test_a_mistake_of_a_section_is_named_once(values, message):
     found = message_of(with_values(**values))
     assert found.startswith(message)
     assert found.count("\n") == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"base_dim": 201}, "model.base_dim: must be a multiple of model.embedding_height (20)"),
-        ({"base_dim": 200, "kernel_size": 11}, "model.kernel_size: must fit into the 40 x 10"),
-        ({"base_dim": 200, "embedding_height": 7}, "model.base_dim: must be a multiple of"),
-        ({"base_dim": 200}, None),
-    ],
-    ids=["not-a-multiple", "kernel", "height", "the-paper"],
-)
-def test_conve_is_reshaped(model, message):
-    values = with_values(
-        model={"name": "conve", **model}, train__mode="kvsall", loss__name="bce", optim__name="adam"
-    )
-    if message is None:
-        assert Config.from_dict(values).model.embedding_height == 20
-    else:
-        assert message_of(values).startswith(message)
-
-
-def test_conve_draws_no_negatives():
-    values = with_values(model={"name": "conve", "base_dim": 200})
-    assert message_of(values) == "train.mode: must be kvsall or 1vsall for conve; got negative"
 
 
 def test_a_config_does_not_change():

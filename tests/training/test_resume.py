@@ -237,20 +237,6 @@ def test_a_save_that_a_kill_cut_short_is_finished(renames, ends_at, tmp_path, mo
             assert_same_tensors(others, tensors)
 
 
-def test_a_truncated_checkpoint_falls_back_to_the_one_before(tmp_path):
-    name = "rotate, row_adam"
-    straight = trainer_of(name, tmp_path / "straight")
-    straight.fit()
-    broken = tmp_path / "broken"
-    trainer_of(name, broken).fit()
-    last = broken / "last.safetensors"
-    last.write_bytes(last.read_bytes()[:-100])
-    resumed = trainer_of(name, broken)
-    with pytest.warns(UserWarning, match="truncated"):
-        resumed.fit(resume=True)
-    assert torch.equal(resumed.model.entity, straight.model.entity)
-
-
 @pytest.mark.parametrize("name", ["rotate, row_adam", "margin, sgd, plateau, bf16, stopping"])
 def test_resuming_a_finished_run_changes_nothing(name, tmp_path):
     first = trainer_of(name, tmp_path)

@@ -249,20 +249,7 @@ class TestMeta:
         (tensors, meta), _, _ = runs[1]["lazy"]
         trainer = ring_trainer(runs[0], None)
         pick, refused = random.Random(0), 0
-        values = [
-            None,
-            True,
-            -1,
-            10**30,
-            1e400,
-            float("nan"),
-            "x",
-            [],
-            {},
-            [[]],
-            {"a": [1]},
-            "é" * 99,
-        ]
+        values = [None, True, -1, 10**30, 1e400, float("nan"), "x", [], {}, [[]], {"a": [1]}]
         graph = RunGraph(trainer.dataset)
         run = Run(trainer.config, trainer.dataset, trainer.model, graph=graph)
         run._kept.check((tensors, meta))

@@ -52,11 +52,11 @@ class Placement:
 
     def entity_id(self, row: int) -> int:
         """Return the entity of a row of this process."""
-        return row
+        return self.fresh.first + self.fresh.step * row
 
     def num_held(self, num_entities: int) -> int:
         """Return the number of rows that this process holds."""
-        return num_entities
+        return len(range(self.fresh.first, num_entities, self.fresh.step))
 
     # A step.
 

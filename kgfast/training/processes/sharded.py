@@ -46,12 +46,6 @@ class Sharded(Replicated):
         super().check(config, dataset, device)
         self._total = dataset.num_entities
 
-    def entity_id(self, row: int) -> int:
-        return row * self.size + self.rank
-
-    def num_held(self, num_entities: int) -> int:
-        return len(range(self.rank, num_entities, self.size))
-
     def read(self, model: Model, batch: Batch, negatives: Tensor) -> Read:
         assert batch.targets is not None
         ids, places = distinct_ids(batch.anchors, batch.targets, negatives)
