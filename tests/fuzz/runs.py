@@ -20,7 +20,7 @@ import json, os, signal, sys, threading, time
 import kgfast
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.run import Run
+from kgfast.training.loop import Run
 
 graph, config, folder, options = json.loads(sys.argv[1])
 options = dict(options)

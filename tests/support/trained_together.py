@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from torch import Tensor
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, RunFolder, Trainer
 from kgfast.training.logs import read_rows
-from kgfast.training.run import Run
-from kgfast.training.stopping import Deadline
+from kgfast.training.loop import Run
+from kgfast.training.schedule import Deadline
 from support.gloo import run_together, values
+from support.small_runs import crashing
 
 SHARDED = {"tables": "sharded", "timeout": 30}
 REPLICATED = {"tables": "replicated", "timeout": 30}
@@ -181,23 +181,6 @@ def fitted(config: Config, folder: Path, *, ends_at: int | None = None) -> dict[
         trainer = Trainer(config, folder, dataset=graph(), progress=False)
         result = trainer.fit(resume=True) if ends_at is None else crashed(trainer)
     return {"result": result, "tables": trainer.model.state_dict()}
-
-
-@contextmanager
-def crashing(at: int | None, rank: int | None = None) -> Iterator[None]:
-    """Within, runs have no memory left before a step: everywhere, or in one process."""
-    step = Run._step
-
-    def stepped(self: Run, number: int) -> float:
-        if number == at and rank in (None, self._placement.rank):
-            raise MemoryError("none is left")
-        return step(self, number)
-
-    Run._step = stepped  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Run._step = step  # type: ignore[method-assign]
 
 
 def crashed(trainer: Trainer) -> Exception:

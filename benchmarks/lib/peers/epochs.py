@@ -18,7 +18,7 @@ from torch.nn import functional
 import kgfast
 from kgfast.datasets import Dataset, synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.negatives import Batch, Batches, with_inverses
+from kgfast.training.data import Batch, Batches, with_inverses
 from lib.bare_run import TrainerSteps
 from lib.peers import Missing
 from lib.peers.pykeen_loop import PykeenLoop

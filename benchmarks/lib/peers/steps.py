@@ -20,7 +20,7 @@ from torch.nn import functional
 import kgfast
 from kgfast.datasets import synthetic
 from kgfast.training import Config, Trainer
-from kgfast.training.negatives import Batches, Negatives
+from kgfast.training.data import Batches, Negatives
 from lib.bare_run import TrainerSteps
 from lib.machine import available_memory
 from lib.measure import Stopwatch

@@ -1,11 +1,9 @@
-"""Optimizers whose steps change the rows of a table that have a gradient, and no others.
+"""Optimizers that change only the rows of a table that have a gradient.
 
-A row that a step does not use keeps its value and its state: its moments do not decay and it gets
-no update from old momentum, while bias correction counts all steps. Where every row is used in
-every step, these are the dense optimizers.
+Other rows keep their values and states, while bias correction counts all steps.
 
-Cost model of a row: the table and each state are read and written once, the gradient read once. The
-rows go through in blocks that stay in the cache.
+Cost model of a row: the table and each state are read and written once, the gradient is read once.
+Rows are processed in blocks that fit the cache.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,23 +17,19 @@ from torch.optim.adam import adam
 from kgfast import ops
 from kgfast.ops import RowGradients
 
-_BLOCK = {"cpu": 1 << 16}  # numbers at once: with gradient, states and copies 1.5 MiB
+_BLOCK = {"cpu": 1 << 16}  # numbers per block: with gradient, states and copies 1.5 MiB
 _BLOCK_ELSEWHERE = 1 << 26
-_WIDE = 1 << 12  # numbers of a row that is a kernel's work by itself
+_WIDE = 1 << 12  # numbers of a row that is enough work for one call of a kernel
 
 EPS = {"adam": 1e-8, "adagrad": 1e-10}
+Tables = list[Tensor]  # a parameter and its states
+Group = dict[str, Any]  # options of a group of parameters
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Base: changes rows where a gradient is row-sparse, and all where it is dense.
+    """Base: updates rows by a row-sparse gradient, and all by a dense one."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        The tables of a parameter's state, each as large as the parameter.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the tables of a parameter's state, each as large as the parameter
 
     def __init__(self, params: Iterable[Any], **numbers: Any) -> None:
         for name in ("lr", "eps", "weight_decay"):
@@ -45,10 +39,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Apply the gradients; return what a closure returns.
-
-        A gradient that is a sum of sparse ones is coalesced.
-        """
+        """Apply the gradients, after coalescing sparse ones; return the result of the closure."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -58,23 +49,18 @@ class RowOptimizer(torch.optim.Optimizer):
                 if parameter.grad is None:
                     continue
                 state = self.state_of(parameter)
+                tables = [parameter, *(state[name] for name in self.names)]
                 if parameter.grad.is_sparse:
-                    self._step_rows(parameter, RowGradients.of(parameter.grad), state, group)
+                    found = RowGradients.of(parameter.grad)
+                    self._step_rows(tables, found, state["step"], group)
                 else:
-                    self._step_all(parameter, parameter.grad, state, group)
+                    self._update(tables, parameter.grad, state["step"], group)
         return loss
 
     def state_of(
         self, parameter: Tensor, room: Callable[[Sequence[int]], Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """Return the state of a parameter, which begins with zeros.
-
-        Parameters
-        ----------
-        parameter : Tensor
-        room : callable, optional
-            Makes the zeros, given the shape; else they are tensors like the parameter.
-        """
+        """Return the state of a parameter, which begins with zeros; ``room`` allocates them."""
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -83,37 +69,21 @@ class RowOptimizer(torch.optim.Optimizer):
                 state[name] = made
         return state
 
-    def _step_rows(
-        self,
-        parameter: Tensor,
-        gradients: RowGradients,
-        state: dict[str, Tensor],
-        group: dict[str, Any],
-    ) -> None:
-        """Change the rows that have a gradient; count the step."""
-        ids, rows = gradients.ids, gradients.rows.contiguous()  # fused updates take no strides
-        block = _BLOCK.get(parameter.device.type, _BLOCK_ELSEWHERE)
-        count = max(1, block // max(1, parameter[:1].numel()))
-        tables = [parameter, *(state[name] for name in self.names)]
+    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
+        """Update the rows that have a gradient; count the step."""
+        ids, rows = found.ids, found.rows.contiguous()  # fused updates take no strides
+        block = _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE)
+        count = max(1, block // max(1, tables[0][:1].numel()))
         for i in range(0, len(ids), count):
             part, gradient = ids[i : i + count], rows[i : i + count]
-            found = [table.index_select(0, part) for table in tables]
-            self._update(found, gradient, state["step"].clone(), group)
-            for table, row in zip(tables, found, strict=True):
+            parts = [table.index_select(0, part) for table in tables]
+            self._update(parts, gradient, step.clone(), group)
+            for table, row in zip(tables, parts, strict=True):
                 table.index_copy_(0, part, row)
-        state["step"] += 1
+        step += 1
 
-    def _step_all(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]
-    ) -> None:
-        """Change all rows; count the step."""
-        tables = [parameter, *(state[name] for name in self.names)]
-        self._update(tables, gradient, state["step"], group)
-
-    def _update(
-        self, tables: list[Tensor], gradient: Tensor, step: Tensor, group: dict[str, Any]
-    ) -> None:
-        """Change a parameter and its states in place, and add 1 to the step."""
+    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
+        """Update a parameter and its states in place, and add 1 to the step."""
         raise NotImplementedError
 
 
@@ -121,17 +91,17 @@ class RowAdam(RowOptimizer):
     """Adam (Kingma & Ba 2015, algorithm 1), of the rows that have a gradient.
 
     A row without a gradient keeps its value and its moments, while bias correction counts all
-    steps. Where every row is used in every step, and of dense gradients, this is
-    :class:`torch.optim.Adam`. A step makes no tensor of the size of a parameter, but for the
-    moments in the first one. On the CPU a row is updated in one pass
-    (:func:`kgfast.ops.row_adam`).
+    steps. If every row has a gradient in every step this is :class:`torch.optim.Adam`. Only the
+    first step allocates memory of the size of a parameter, for the moments. On the CPU a row is
+    updated in one pass (:func:`kgfast.ops.row_adam`).
 
     Parameters
     ----------
     params : iterable
-        Parameters, or groups of them, as of every optimizer of torch.
+        Parameters, or groups of them, as for every optimizer of torch.
     lr, betas, eps, weight_decay
-        As of :class:`torch.optim.Adam`; ``weight_decay`` times a row is added to its gradient.
+        The options of :class:`torch.optim.Adam`; ``weight_decay`` times a row is added to its
+        gradient.
 
     Raises
     ------
@@ -163,31 +133,23 @@ class RowAdam(RowOptimizer):
             raise ValueError(f"betas must be two numbers in [0, 1); got {tuple(betas)}")
         super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
 
-    def _step_rows(
-        self,
-        parameter: Tensor,
-        gradients: RowGradients,
-        state: dict[str, Tensor],
-        group: dict[str, Any],
-    ) -> None:
-        """Change rows in one pass where the extension serves."""
+    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
+        parameter, *moments = tables
         if not ops.serves_row_adam(parameter):
-            return super()._step_rows(parameter, gradients, state, group)
-        state["step"] += 1
+            return super()._step_rows(tables, found, step, group)
+        step += 1
         ops.row_adam(
-            [parameter.detach(), *(state[name] for name in self.names)],
-            gradients.ids,
-            gradients.rows,
+            [parameter.detach(), *moments],
+            found.ids,
+            found.rows,
             lr=group["lr"],
             betas=group["betas"],
             eps=group["eps"],
             weight_decay=group["weight_decay"],
-            step=int(state["step"]),
+            step=int(step),
         )
 
-    def _update(
-        self, tables: list[Tensor], gradient: Tensor, step: Tensor, group: dict[str, Any]
-    ) -> None:
+    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
         parameter, exp_avg, exp_avg_sq = tables
         adam(
             [parameter],
@@ -210,16 +172,16 @@ class RowAdam(RowOptimizer):
 class RowAdagrad(RowOptimizer):
     """Adagrad (Duchi et al. 2011), of the rows that have a gradient.
 
-    Without weight decay, rows without a gradient stay as they are in :class:`torch.optim.Adagrad`,
-    too. The extension applies gradients where it serves, with torch's bits. A row has the bits of a
-    dense step.
+    A row has the bits of a dense step, and of :class:`torch.optim.Adagrad`, in which rows without a
+    gradient do not change either unless there is weight decay.
 
     Parameters
     ----------
     params : iterable
-        Parameters, or groups of them, as of every optimizer of torch.
+        Parameters, or groups of them, as for every optimizer of torch.
     lr, eps, weight_decay
-        As of :class:`torch.optim.Adagrad`; ``weight_decay`` times a row is added to its gradient.
+        The options of :class:`torch.optim.Adagrad`; ``weight_decay`` times a row is added to its
+        gradient.
 
     Raises
     ------
@@ -246,23 +208,15 @@ class RowAdagrad(RowOptimizer):
     ) -> None:
         super().__init__(params, lr=lr, eps=eps, weight_decay=weight_decay)
 
-    def _step_rows(
-        self,
-        parameter: Tensor,
-        gradients: RowGradients,
-        state: dict[str, Tensor],
-        group: dict[str, Any],
-    ) -> None:
-        """Change wide rows one by one, where they are; others in blocks."""
+    def _step_rows(self, tables: Tables, found: RowGradients, step: Tensor, group: Group) -> None:
+        parameter, total = tables
         if parameter[:1].numel() < _WIDE or not ops.serves_adagrad(parameter):
-            return super()._step_rows(parameter, gradients, state, group)
-        state["step"] += 1
-        for row, gradient in zip(gradients.ids.tolist(), gradients.rows, strict=True):
-            ops.adagrad(parameter.detach()[row], state["sum"][row], gradient, **_numbers(group))
+            return super()._step_rows(tables, found, step, group)
+        step += 1
+        for row, gradient in zip(found.ids.tolist(), found.rows, strict=True):
+            ops.adagrad(parameter.detach()[row], total[row], gradient, **_numbers(group))
 
-    def _update(
-        self, tables: list[Tensor], gradient: Tensor, step: Tensor, group: dict[str, Any]
-    ) -> None:
+    def _update(self, tables: Tables, gradient: Tensor, step: Tensor, group: Group) -> None:
         parameter, total = tables
         if ops.serves_adagrad(parameter):
             step += 1
@@ -282,5 +236,5 @@ class RowAdagrad(RowOptimizer):
         )
 
 
-def _numbers(group: dict[str, Any]) -> dict[str, float]:
+def _numbers(group: Group) -> dict[str, float]:
     return {name: group[name] for name in ("lr", "eps", "weight_decay")}

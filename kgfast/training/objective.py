@@ -1,10 +1,9 @@
-"""What a step computes: the losses of a batch, in three modes; each is one that a user can call."""
+"""The objective of a run: the losses of a batch, by public functions, in three modes."""
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from kgfast import losses
@@ -15,51 +14,46 @@ from kgfast.models.base import SIDES, Model, Side
 from kgfast.ops.differentiable import has_bf16_losses
 from kgfast.rng import Stream, mix
 from kgfast.training.config import Config
-from kgfast.training.negatives import Batch, Batches, Negatives
-from kgfast.training.parallel.placement import ALONE, Placement
+from kgfast.training.data import Batch, Batches, Negatives
+from kgfast.training.processes.placement import ALONE, Placement
 
 
 class Objective:
-    """Base of the modes; each is made of the arguments of :class:`MakeObjective`.
+    """Base of the modes: the losses of a batch.
 
-    Parameters
-    ----------
-    config : Config
-
-    Attributes
-    ----------
-    batches : Batches
-        What the run is asked about.
-    lazy : bool
-        Whether a step uses few rows of the entity table.
+    ``hrt`` are the training triples, int64 ``[T, 3]`` on the training device, and ``sides`` the
+    sides that are queried.
     """
 
-    lazy: bool
-    batches: Batches
+    lazy = False  # whether a step uses few rows of the entity table
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
+    ) -> None:
         self._loss, self._regularizer = config.loss, config.regularizer
         self._function = LOSSES[config.loss.name].function
-        self._options = config.loss.hyperparameters()
+        self._options = config.loss.hyperparameters() | {"sparse": True}
+        if config.loss.precision == "bf16" and not has_bf16_losses(hrt.device):
+            warnings.warn(
+                f"loss.precision: no bf16 products for tensors on {hrt.device} here; training goes "
+                f"on in float32",
+                stacklevel=2,
+            )
+            self._options["precision"] = "float32"
+        weights = losses.subsampling_weights(hrt) if config.data.subsampling else None
+        self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, weights, sides)
 
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        """Yield the losses of a batch, scalars whose sum is minimised.
+        """Yield the losses of a batch, each computed when it is asked for; their sum is minimised.
 
-        Each has gradients of its own; the next loss is computed when it is asked for.
-
-        Parameters
-        ----------
-        model : Model
-        batch : Batch
-        placement : Placement
-            Reads the rows that sampled negatives name.
+        ``placement`` reads the rows that sampled negatives name.
         """
         raise NotImplementedError
 
     def _others(self, model: Model, batch: Batch) -> Iterator[Tensor]:
-        """Yield what the config adds to the loss."""
+        """Yield relation prediction and the regularizer, where the config has them."""
         weight, penalty = self._loss.relation_weight, self._regularizer
         if weight and batch.targets is not None:
             relations = model.relation_ids(batch.relations, batch.side)
@@ -82,12 +76,14 @@ class Objective:
 
 
 class NegativeSampling(Objective):
-    """Positives against sampled negatives.
+    """Loss of positives against sampled negatives.
 
     Attributes
     ----------
+    batches : Batches
+        The batches of the run.
     negatives : Negatives
-        What draws them.
+        Draws the negatives of a batch.
     """
 
     lazy = True
@@ -95,13 +91,11 @@ class NegativeSampling(Objective):
     def __init__(
         self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, hrt, num_entities, sides)
         formula = LOSSES[config.loss.name].formula
         assert issubclass(formula, NegativesFormula)
         self._takes_weights, self._seed = formula.takes_weights, config.seed
         data = config.data
-        weights = losses.subsampling_weights(hrt) if data.subsampling else None
-        self.batches = Batches.of_triples(hrt, data.train_bs, config.seed, weights, sides)
         self.negatives = Negatives(
             num_entities,
             data.neg_size,
@@ -114,15 +108,12 @@ class NegativeSampling(Objective):
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        """As :class:`Objective`."""
         negatives, mask = self.negatives.draw(batch)
         model, batch, negatives = placement.read(model, batch, negatives)
-        given: dict[str, Any] = {"side": batch.side, "mask": mask, "sparse": True}
-        dims = None
+        given: dict[str, Any] = {"side": batch.side, "mask": mask}
         if isinstance(model, MED):
             dims = model.draw(mix(self._seed, batch.number, Stream.SUBMODELS))
-        if isinstance(model, MED) and dims is not None:
-            yield losses.med(model, batch.triples, negatives, dims=dims, **given)
+            yield losses.med(model, batch.triples, negatives, dims=dims, sparse=True, **given)
         else:
             if self._takes_weights:
                 given["weights"] = batch.weights
@@ -130,75 +121,36 @@ class NegativeSampling(Objective):
         yield from self._others(model, batch)
 
 
-class _AllEntities(Objective):
-    """A loss over all entities, of queries whose anchors are few rows."""
-
-    lazy = False
-
-    def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config)
-        if config.loss.precision == "bf16" and not has_bf16_losses(device):
-            warnings.warn(
-                f"loss.precision: no bf16 products for tensors on {device} here; training goes on "
-                f"in float32",
-                stacklevel=2,
-            )
-            self._options["precision"] = "float32"
-        self._options["sparse"] = True
-
-
-class OneVsAll(_AllEntities):
-    """The target of each triple against all entities."""
-
-    def __init__(
-        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
-    ) -> None:
-        super().__init__(config, hrt.device)
-        self.batches = Batches.of_triples(hrt, config.data.train_bs, config.seed, sides=sides)
+class OneVsAll(Objective):
+    """Loss of the target of each triple against all entities."""
 
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        """As :class:`Objective`."""
         yield self._function(model, batch.triples, side=batch.side, **self._options)
         yield from self._others(model, batch)
 
 
-class KvsAll(_AllEntities):
-    """All targets of each distinct query against all entities."""
+class KvsAll(Objective):
+    """Loss of all targets of each distinct query against all entities."""
 
     def __init__(
         self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
     ) -> None:
-        super().__init__(config, hrt.device)
+        super().__init__(config, hrt, num_entities, sides)
         self.batches = Batches.of_queries(hrt, config.data.train_bs, config.seed, sides)
         self._known = KnownTriples(hrt).to(hrt.device)
 
     def __call__(
         self, model: Model, batch: Batch, placement: Placement = ALONE
     ) -> Iterator[Tensor]:
-        """As :class:`Objective`."""
         queries = batch.anchors, batch.relations
         positives = self._known.exclude(*queries, batch.side)
         yield self._function(model, queries, positives, side=batch.side, **self._options)
         yield from self._others(model, batch)
 
 
-class MakeObjective(Protocol):
-    """What makes the objective of a run.
-
-    ``hrt`` are the training triples, int64 ``[T, 3]`` on the training device, and ``sides`` what is
-    asked for.
-    """
-
-    def __call__(
-        self, config: Config, hrt: Tensor, num_entities: int, sides: Sequence[Side] = SIDES
-    ) -> Objective:
-        """Make it."""
-        ...
-
-
-MODES: dict[str, MakeObjective] = {
+MODES: dict[str, type[Objective]] = {
     "negative": NegativeSampling,
     "1vsall": OneVsAll,
     "kvsall": KvsAll,

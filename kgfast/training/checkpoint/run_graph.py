@@ -1,8 +1,8 @@
-"""The graph of a run: names and triples as they were when it began, and whether data are the same.
+"""The graph of a run: the names and triples that it began with.
 
-Rows of a table mean nothing without the names that they had. So a run keeps its vocabularies and
-its triples once, in ``graph.safetensors``, and whatever data it is later given are read through
-them: another order of names or of lines changes nothing, another graph is an error.
+A run stores its vocabularies and triples once, in ``graph.safetensors``, because they say which
+entity each row of a table is. Data given later are read through them: another order of names or
+lines changes nothing, another graph is an error.
 """
 
 import os
@@ -19,7 +19,7 @@ from kgfast.datasets import Dataset
 from kgfast.datasets.dataset import SPLITS
 from kgfast.datasets.identity import differences, fingerprint, names_digest
 from kgfast.graph import Triples, Vocabulary
-from kgfast.training.checkpoint import load, save
+from kgfast.training.checkpoint.format import load, save
 
 
 class RunGraph:
@@ -28,14 +28,13 @@ class RunGraph:
     Parameters
     ----------
     dataset : Dataset
-        Names in the order of the rows of the tables; triples in the order in which a run draws
-        batches.
+        Names in the order of the rows of tables; triples in the order from which batches are drawn.
 
     Attributes
     ----------
     entities, relations : Vocabulary
     splits : dict of str to Tensor
-        int64 ``[T, 3]`` of train, valid and test, on the CPU.
+        Train, valid and test, int64 ``[T, 3]``, on the CPU.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -45,16 +44,16 @@ class RunGraph:
 
     @cached_property
     def rows(self) -> str:
-        """Digest of the names in the order of rows: it ties a checkpoint to its vocabulary."""
+        """Digest of the names in the order of rows, which a checkpoint stores too."""
         return names_digest(self._dataset)
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """Digests of the names and of each split, by name: no order and no id changes them."""
+        """Digests of the names and of each split, which depend on no order and no id."""
         return fingerprint(self._dataset)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph, as :func:`kgfast.training.checkpoint.save` does."""
+        """Write the graph by :func:`kgfast.training.checkpoint.save`."""
         tensors: dict[str, Tensor] = {}
         for what, names in (("entities", self.entities), ("relations", self.relations)):
             parts = [name.encode("utf-8", "surrogatepass") for name in names]
@@ -69,14 +68,14 @@ class RunGraph:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "RunGraph":
-        """Read what :meth:`save` wrote.
+        """Read a graph that :meth:`save` wrote.
 
         Raises
         ------
         FileNotFoundError
-            If there is none.
+            If there is no such file.
         ValueError
-            If it is damaged, or holds something else; names the path.
+            If the file is damaged or no graph; names the path.
         """
         tensors, meta = load(path)
         try:
@@ -99,19 +98,14 @@ class RunGraph:
         Parameters
         ----------
         dataset : Dataset
-            In whatever order its folder has.
+            Names and triples in any order; returned as it is if the order is that of the run.
         source : str
-            What to blame.
-
-        Returns
-        -------
-        Dataset
-            The one that was given, where nothing differs.
+            What errors call the dataset.
 
         Raises
         ------
         ValueError
-            If names or triples are missing or new: the first five of each.
+            If names or triples are missing or new: lists the first five of each.
         """
         if self._is(dataset):
             return dataset
@@ -121,7 +115,7 @@ class RunGraph:
         return replace(self._dataset, name=dataset.name)
 
     def _is(self, dataset: Dataset) -> bool:
-        """Return whether a dataset has the ids and the order of the run already."""
+        """Return whether a dataset has the ids and the order of the run."""
         if (dataset.entities, dataset.relations) != (self.entities, self.relations):
             return False
         rows = ((dataset.split(name).hrt.cpu(), own) for name, own in self.splits.items())
@@ -129,7 +123,7 @@ class RunGraph:
 
 
 def _vocabulary(tensors: Mapping[str, Tensor], what: str) -> Vocabulary:
-    """Return the names that a file holds, end to end."""
+    """Return the names that a file stores as one text and the end of each."""
     text = tensors[f"{what}.text"].numpy().tobytes()
     edges = [0, *tensors[f"{what}.ends"].tolist()]
     if edges != sorted(edges) or edges[-1] != len(text):

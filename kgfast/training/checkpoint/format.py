@@ -1,11 +1,8 @@
-"""Checkpoints that survive a kill at any moment, in a format that runs no code when it is read.
+"""The file of a checkpoint: atomic, checksummed, and read without running code.
 
-One safetensors file holds the tensors and, as JSON in its header, everything else. It is written
-beside its place, brought to the disk and renamed, so what stands under a name is always complete.
-A checksum over all of it tells a file that a disk or a copy has damaged: a CRC-32, which no flip of
-a bit escapes, and no burst of up to 32; 100 MB of tensors take it 0.03 s.
-
-Files of format 1, which earlier versions wrote, have no checksum and load without.
+A safetensors file holds the tensors and, as JSON in its header, everything else. It is written
+beside its place, synced and renamed, so a file under its name is always complete. A CRC-32 over
+header and tensors detects damage (0.03 s for 100 MB). Format 1 of earlier versions has no checksum.
 """
 
 import errno
@@ -39,21 +36,21 @@ Block = tuple[str, list[int], int, Tensor]  # name, shape of the whole, first ro
 def save(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint; whatever stands under the path stays whole until the new one is.
+    """Write a checkpoint; an older file under the path stays intact until the new one is complete.
 
     Parameters
     ----------
     path
-        Of the file; a temporary folder is made beside it.
+        The file; a temporary folder is made beside it.
     tensors : mapping of str to Tensor
-        Of any dtype and device. Contiguous ones on the CPU are not copied.
+        Tensors of any dtype and device. Contiguous tensors on the CPU are not copied.
     meta : mapping
-        What JSON can hold.
+        Values that JSON can hold.
 
     Raises
     ------
     OSError
-        If it cannot be written, a full disk for example: names the path; the old file is intact.
+        If the file cannot be written: names the path.
     TypeError
         If JSON cannot hold ``meta``.
 
@@ -73,7 +70,7 @@ def save(
 
 
 def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> None:
-    """Write a file; safetensors has an error of its own for what the system refuses."""
+    """Write a file; raise the OSError that safetensors wraps in an error of its own."""
     try:
         save_file(rows, path, header)
     except SafetensorError as error:
@@ -83,7 +80,7 @@ def _save_file(rows: dict[str, Tensor], path: Path, header: dict[str, str]) -> N
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU, each in a storage of its own, as the format wants them."""
+    """Move tensors to the CPU, each to a storage of its own, as the format requires."""
     rows: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
@@ -95,10 +92,9 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """Of the meta, and of name, dtype, shape and bytes of every tensor, in the order of names."""
+    """Hash the meta, then name, dtype, shape and bytes of every tensor, in the order of names."""
     value = zlib.crc32(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
+    for name, tensor in sorted(tensors.items()):
         value = zlib.crc32(_kind(name, tensor.dtype, tensor.shape), value)
         value = _with_bytes(tensor, value)
     return f"{value:08x}"
@@ -109,35 +105,33 @@ def _kind(name: str, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
 
 
 def _with_bytes(tensor: Tensor, value: int) -> int:
-    """The checksum of what was before, and of a tensor's bytes."""
+    """Continue a checksum with the bytes of a tensor."""
     if not tensor.numel():
         return value
     return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
 
 
 def load(path: str | os.PathLike[str], room: Room | None = None) -> State:
-    """Read a checkpoint: its tensors, on the CPU, and its meta.
+    """Read the tensors of a checkpoint, on the CPU, and its meta.
 
     Parameters
     ----------
     path
     room : callable, optional
-        Makes the float32 tensors of two axes, where memory has no room for them.
+        Allocates float32 tensors of two axes, for tables larger than memory.
 
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If there is no such file.
     ValueError
-        If it is not a file, is truncated or damaged, not a checkpoint of kgfast, or of a later
-        version; names the path.
+        If the file is truncated, damaged, no checkpoint of kgfast, or of a later version; names the
+        path.
     """
     tensors: dict[str, Tensor] = {}
     with _opened(path) as opened:
-        if room is None:
-            return {name: whole for name, _, _, whole in _blocks(opened, None)}, opened.meta
-        for name, shape, start, block in _blocks(opened, _NUMBERS):
-            if not shape:
+        for name, shape, start, block in _blocks(opened, None if room is None else _NUMBERS):
+            if room is None or not shape:
                 tensors[name] = block
                 continue
             if not start:
@@ -148,33 +142,33 @@ def load(path: str | os.PathLike[str], room: Room | None = None) -> State:
 
 
 def load_meta(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the meta of a checkpoint; its tensors are not read, and so not checked.
+    """Return the meta of a checkpoint without reading or checking its tensors.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As of :func:`load`.
+        For the reasons of :func:`load`.
     """
     with _opened(path) as opened:
         return opened.meta
 
 
 def blocks(path: str | os.PathLike[str]) -> Iterator[Block]:
-    """Read the tensors of a checkpoint a block of rows at a time: name, shape, first row, rows.
+    """Yield name, shape, first row and rows of each block of each tensor, within bounded memory.
 
-    For tensors larger than memory. The checksum is compared behind the last block.
+    The checksum is compared after the last block.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As of :func:`load`.
+        For the reasons of :func:`load`.
     """
     with _opened(path) as opened:
         yield from _blocks(opened, _NUMBERS)
 
 
 class _Opened(NamedTuple):
-    """A checkpoint that is read: its file, the header of that, and what the header says."""
+    """An open checkpoint, with the contents of its header."""
 
     path: Path
     file: Any
@@ -199,7 +193,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[_Opened]:
 
 
 def _blocks(opened: _Opened, most: int | None) -> Iterator[Block]:
-    """The blocks of so many numbers, or whole tensors; by names, the order of the checksum."""
+    """Yield blocks of ``most`` numbers, or whole tensors, in the order of the checksum."""
     file, found = opened.file, zlib.crc32(opened.header[_KEY].encode())
     for name in sorted(file.keys()):
         part = file.get_slice(name)
@@ -221,7 +215,7 @@ def _blocks(opened: _Opened, most: int | None) -> Iterator[Block]:
 
 
 def _meta(path: Path, header: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-    """The format version and the meta."""
+    """Return the format version and the meta."""
     try:
         kept = json.loads(header[_KEY])
         version, meta = kept["version"], kept["meta"]
@@ -249,21 +243,9 @@ def of_part(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_like(name: str, held: Any, own: Mapping[str, Any] | None) -> None:
-    """That what a checkpoint holds of an object has the keys and types of the object's own state.
+    """Raise a ValueError unless stored numbers ``held`` have the keys and types of ``own``.
 
-    Parameters
-    ----------
-    name : str
-        What to call it.
-    held : object
-        From the checkpoint.
-    own : mapping, optional
-        Of numbers, or None where a number may come yet; None where the run has no such object.
-
-    Raises
-    ------
-    ValueError
-        If it does not.
+    A None in ``own`` admits any number; ``own`` None means that the run has no such object.
     """
     if own is None or held is None:
         if held is not own:
@@ -280,13 +262,7 @@ def check_like(name: str, held: Any, own: Mapping[str, Any] | None) -> None:
 
 
 def check_tensors(name: str, held: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """That tensors have exactly the names, shapes and dtypes of those that they will replace.
-
-    Raises
-    ------
-    ValueError
-        Naming the first that does not.
-    """
+    """Raise a ValueError unless tensors have the names, shapes and dtypes of ``own``."""
     check_names(name, held, set(own))
     for key, tensor in held.items():
         if tensor.shape != own[key].shape or tensor.dtype != own[key].dtype:
@@ -297,13 +273,7 @@ def check_tensors(name: str, held: Mapping[str, Tensor], own: Mapping[str, Tenso
 
 
 def check_names(name: str, held: Mapping[str, Any], expected: set[str]) -> None:
-    """That a mapping has exactly the keys that are expected.
-
-    Raises
-    ------
-    ValueError
-        Naming the first that is missing or unknown.
-    """
+    """Raise a ValueError that names the first missing or unknown key."""
     for key in sorted(expected - set(held)):
         raise ValueError(f"{name}.{key} is missing")
     for key in sorted(set(held) - expected):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgfast import KnownTriples
 from kgfast.losses import subsampling_weights
-from kgfast.training.negatives import Batch, Batches, Negatives, with_inverses
+from kgfast.training.data import Batch, Batches, Negatives, with_inverses
 
 
 def random_triples(count, entities, relations, seed=0):

@@ -1,23 +1,15 @@
-"""Which placement a run has: what started its processes, and what its config says."""
+"""The choice of a placement for the processes of a run."""
 
 import torch
 import torch.distributed as dist
 
 from kgfast.training.build import device_of
 from kgfast.training.config import Config
-from kgfast.training.parallel.placement import ALONE, Placement
+from kgfast.training.processes.placement import ALONE, Placement
 
 
 def placed(config: Config) -> tuple[torch.device, Placement]:
-    """Return the device and the placement of a config: of several processes, or of one.
-
-    What is wrong in one of several processes is told to the others.
-
-    Raises
-    ------
-    RuntimeError
-        Where processes cannot find each other.
-    """
+    """Return the device and the placement of a config, for one process or those of torchrun."""
     if dist.is_available():
         from kgfast.eval.meeting import announced, num_processes
 
@@ -27,14 +19,14 @@ def placed(config: Config) -> tuple[torch.device, Placement]:
 
 
 def _placed_together(config: Config) -> tuple[torch.device, Placement]:
-    from kgfast.training.parallel.crew import Crew
+    from kgfast.training.processes.crew import Crew
 
     device = device_of(config)
     crew = Crew(config.distributed.timeout, device)
     if config.distributed.tables == "sharded":
-        from kgfast.training.parallel.sharded import Sharded
+        from kgfast.training.processes.sharded import Sharded
 
         return device, Sharded(crew)
-    from kgfast.training.parallel.replicated import Replicated
+    from kgfast.training.processes.replicated import Replicated
 
     return device, Replicated(crew)

@@ -1,4 +1,4 @@
-"""The optimizer of a run: one for whole parameters, a lazy one for the rows of a table."""
+"""The optimizer of a run: one for whole parameters, and one for the rows of the entity table."""
 
 import math
 import sys
@@ -11,66 +11,52 @@ from torch import Tensor, nn
 from kgfast import ops
 from kgfast.kernels.spares import Spares
 from kgfast.ops.row_gradients import RowGradients, add_to, merge, numbers_of
-from kgfast.training.checkpoint import Room, check_tensors
+from kgfast.training.checkpoint.format import Room, check_tensors
 from kgfast.training.config.sections import OptimConfig
-from kgfast.training.parallel.placement import ALONE, Placement
-from kgfast.training.row_optim import EPS, RowAdagrad, RowAdam, RowOptimizer
+from kgfast.training.processes.placement import ALONE, Placement
+from kgfast.training.row_optimizer import EPS, RowAdagrad, RowAdam, RowOptimizer
+
+_PATIENCE = 2000  # steps with one scale of the loss
 
 
 class LossScaler:
-    """Keeps half-precision gradients in range: the loss is multiplied, the gradients divided.
+    """Scale of the loss that keeps float16 gradients in range; gradients are divided by it.
 
-    The scale halves, and the step is skipped, whenever a gradient is not finite; it doubles after
-    ``patience`` steps that went well (Micikevicius et al. 2018, section 3.2).
+    The scale halves, and the step is skipped, when a gradient is not finite; it doubles after
+    ``_PATIENCE`` accepted steps (Micikevicius et al. 2018, section 3.2).
     """
 
-    def __init__(self, enabled: bool, scale: float = 2.0**16, patience: int = 2000) -> None:
-        self.enabled, self._patience = enabled, patience
-        self.scale, self._good = (scale if enabled else 1.0), 0
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self.scale, self._good = (2.0**16 if enabled else 1.0), 0
 
     def accepts(self, norm: float) -> bool:
-        """Whether a step with gradients of this norm may be made; adapts the scale."""
+        """Return whether gradients of this norm are fit for a step; adapt the scale."""
         if not self.enabled:
             return True
         if not math.isfinite(norm):
             self.scale, self._good = self.scale / 2, 0
             return False
         self._good += 1
-        if self._good == self._patience:
+        if self._good == _PATIENCE:
             self.scale, self._good = self.scale * 2, 0
         return True
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """Return the numbers that a checkpoint holds."""
         return {"scale": self.scale, "good": self._good} if self.enabled else {}
 
     def load(self, state: Mapping[str, float]) -> None:
-        """Go on from a state."""
+        """Resume from the numbers of a checkpoint."""
         if self.enabled and state:
             self.scale, self._good = state["scale"], int(state["good"])
 
 
 class Optimizer:
-    """Everything that a step changes: the entity table, lazily or densely, and the rest densely.
+    """The optimizers of a model: of the rows of the entity table, and of whole parameters.
 
-    Parameters
-    ----------
-    model : nn.Module
-        With a parameter ``entity``, its own or of a model that it is put around.
-    config : OptimConfig
-    lazy : bool
-        Whether steps use few rows of the table, so that a ``row_*`` optimizer has a use.
-    scaled : bool
-        Whether the loss needs a scale, for float16.
-    placement : Placement
-        Where gradients come from, and which rows are held.
-    room : callable, optional
-        Makes the zeros that a ``row_*`` optimizer begins with, float32 of a shape.
-
-    Attributes
-    ----------
-    spares : Spares
-        The memory of the last gradient of the table, for the next.
+    ``lazy`` says that steps use few rows of the table, ``scaled`` that the loss needs a scale for
+    float16. ``room`` allocates the float32 states of a ``row_*`` optimizer.
     """
 
     def __init__(
@@ -101,18 +87,13 @@ class Optimizer:
         self._dense = self._dense_optimizer(kind, self._whole)
         self._parts: dict[Tensor, list[RowGradients]] = {}
         self.scaler = LossScaler(scaled)
-        self.spares = Spares()
-
-    @property
-    def is_lazy(self) -> bool:
-        """Whether a step changes few rows of the entity table."""
-        return self._rows is not None
+        self.spares = Spares()  # the memory of the last gradient of the table
 
     @property
     def runs_on_kernels(self) -> bool:
-        """Whether no operator of torch is large in a step of it."""
+        """Return whether no operator of torch is large in an update."""
         is_served = all(ops.serves_adagrad(it) for it in self._whole)
-        return self.is_lazy or (isinstance(self._dense, RowAdagrad) and is_served)
+        return self._rows is not None or (isinstance(self._dense, RowAdagrad) and is_served)
 
     def _row_optimizer(self, kind: str, parameters: Sequence[nn.Parameter]) -> RowOptimizer:
         config = self._config
@@ -125,36 +106,29 @@ class Optimizer:
     def _dense_optimizer(
         self, kind: str, parameters: Sequence[nn.Parameter]
     ) -> torch.optim.Optimizer:
-        """Fused ones: they make no temporaries of the size of a table."""
         config = self._config
         if kind == "sgd":
-            return torch.optim.SGD(
+            return torch.optim.SGD(  # fused: it makes no temporaries of the size of a table
                 parameters, config.lr, weight_decay=config.weight_decay, fused=True
             )
         return self._row_optimizer(kind, parameters)
 
     def collect(self, of_entities: Sequence[RowGradients] = ()) -> None:
-        """Take the gradients of rows that a backward left: torch would copy them to add the next.
+        """Take the gradients of rows that a backward left, and further ones of the entity table.
 
-        Parameters
-        ----------
-        of_entities : sequence of RowGradients
-            More of them, of rows of the entity table.
+        If they stayed, torch would copy them to add those of the next backward.
         """
         for gradients in of_entities:
-            self.add(self._entity, gradients)
+            self._parts.setdefault(self._entity, []).append(gradients)
         for parameter in self._named.values():
             if parameter.grad is not None and parameter.grad.is_sparse:
-                self.add(parameter, RowGradients.of(parameter.grad))
+                found = RowGradients.of(parameter.grad)
+                self._parts.setdefault(parameter, []).append(found)
                 parameter.grad = None
-
-    def add(self, parameter: Tensor, gradients: RowGradients) -> None:
-        """Keep gradients of rows until the step."""
-        self._parts.setdefault(parameter, []).append(gradients)
 
     @torch.no_grad()
     def step(self, step: int, lr: float) -> None:
-        """Apply the gradients of the parameters and of the rows, and forget them."""
+        """Apply all gradients and drop them."""
         self._join_parts()
         whole = [it.grad for it in self._whole if it is not self._entity and it.grad is not None]
         self._placement.align([numbers_of(gradient) for gradient in whole])
@@ -176,7 +150,7 @@ class Optimizer:
             self.spares.give(gradient)
 
     def _join_parts(self) -> None:
-        """Make the gradients of rows that were collected those of their parameters."""
+        """Join collected gradients of rows, in their order, into gradients of their parameters."""
         parts, self._parts = self._parts, {}
         for parameter, found in parts.items():
             if parameter.grad is None and self._takes_rows(parameter):
@@ -189,13 +163,13 @@ class Optimizer:
             add_to(parameter.grad, found)
 
     def _takes_rows(self, parameter: Tensor) -> bool:
-        """Whether rows without a gradient stay as they are."""
+        """Return whether an update leaves rows without a gradient as they are."""
         if parameter is self._entity:
             return self._rows is not None
         return isinstance(self._dense, RowAdagrad) and not self._config.weight_decay
 
     def _ready(self) -> bool:
-        """Unscale and clip; whether the gradients are fit for a step."""
+        """Unscale and clip the gradients; return whether they are fit for a step."""
         clip, scale = self._config.grad_clip, self.scaler.scale
         if not (clip or self.scaler.enabled):
             return True
@@ -211,36 +185,21 @@ class Optimizer:
         return True
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, by parameter and name, for a checkpoint.
+        """Return the state for a checkpoint, by ``<parameter>.<name>``.
 
-        Always the same names: a parameter that had no gradient yet has the state it begins with.
+        A parameter without a gradient so far has the state that it begins with.
         """
-        states = {
+        return {
             f"{name}.{key}": value
-            for name, parameter in self._named.items()
-            if not self._has_rows(name)
-            for key, value in self._dense_state(parameter).items()
-        }
-        rows = {} if self._rows is None else self._rows.state_of(self._entity)
-        return states | {
-            f"{self._entity_name}.{key}": value for key, value in rows.items() if key != "step"
+            for name in self._named
+            for key, value in self._state_of(name).items()
         }
 
     def check(self, tensors: Mapping[str, Tensor], *, complete: bool = True) -> None:
-        """That the tensors of a checkpoint fit; changes nothing.
+        """Raise a ValueError unless the tensors of a checkpoint fit.
 
-        Parameters
-        ----------
-        tensors : mapping of str to Tensor
-            As :meth:`tensors` gives them.
-        complete : bool
-            Whether every parameter must have its state. Checkpoints of an earlier kgfast lack that
-            of parameters without a gradient so far, as a whole.
-
-        Raises
-        ------
-        ValueError
-            If a tensor is missing or unknown, or has another shape or dtype.
+        Unless ``complete``, parameters may lack their state: checkpoints of an earlier kgfast lack
+        the state of parameters without a gradient.
         """
         own = self.tensors()
         if not complete:
@@ -253,10 +212,7 @@ class Optimizer:
         check_tensors("optimizer", tensors, own)
 
     def load(self, tensors: Mapping[str, Tensor], *, complete: bool = True) -> None:
-        """Go on from the tensors of a checkpoint; arguments and errors are those of :meth:`check`.
-
-        Nothing is changed if they do not fit.
-        """
+        """Resume from the tensors of a checkpoint, which :meth:`check` looks at first."""
         self.check(tensors, complete=complete)
         for full_name, value in tensors.items():
             name, _, key = full_name.rpartition(".")
@@ -267,11 +223,14 @@ class Optimizer:
                 state[key] = value.to(self._named[name].device, copy=True)
 
     def _has_rows(self, name: str) -> bool:
-        """Whether a parameter is the table of the lazy optimizer."""
+        """Return whether a parameter is updated by rows."""
         return self._rows is not None and name == self._entity_name
 
-    def _dense_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What the optimizer holds of a parameter, or would begin with."""
+    def _state_of(self, name: str) -> dict[str, Tensor]:
+        """Return the state of a parameter; the step of the entity table is that of the run."""
+        if self._rows is not None and self._has_rows(name):
+            state = self._rows.state_of(self._entity)
+            return {key: value for key, value in state.items() if key != "step"}
         if isinstance(self._dense, RowOptimizer):
-            return self._dense.state_of(parameter)
+            return self._dense.state_of(self._named[name])
         return {}

@@ -1,10 +1,9 @@
-"""Several processes as one backend: each computes a part of the scores and gradients of a step.
+"""A backend whose scores and gradients several processes share out.
 
-Every process has the queries of the whole batch, and gets the scores of the whole batch: those of
-its span of the rows it computes, those of the others it receives. In the backward each query's
-gradient, and each candidate's, is summed by one process, over all that the batch has for it. So no
-sum of scores depends on the number of processes. A loss over all entities is a sum over the batch
-in one pass; of that each process adds its span's.
+Every process has the queries of the whole batch and gets all their scores: it computes those of its
+span of the batch and receives the others. In the backward one process sums the whole gradient of a
+query, and of a candidate. So no sum depends on the number of processes, except in losses over all
+entities, where each process sums over its span of the batch.
 """
 
 from collections.abc import Sequence
@@ -27,31 +26,20 @@ from kgfast.kernels.labels import (
 )
 from kgfast.kernels.operands import Gradients, Need, Operands
 from kgfast.ops.differentiable import result_dtype
-from kgfast.training.parallel.crew import Crew
+from kgfast.training.processes.crew import Crew
 
 _Made = TypeVar("_Made", BceRows, BceTotal, CrossEntropyRows)
 
-_TERMS = 1024  # of a sum of products that is not cut
-_STRIPE = 256  # candidates of a sum of distances that is not cut
-_PARTS = 1 << 22  # numbers that fit beside each other where sums are cut
-_ROOTS = 1 << 19  # scores at once, where the root of a distance is taken
+_TERMS = 1024  # of an uncut sum of products
+_STRIPE = 256  # candidates of an uncut sum of distances
+_PARTS = 1 << 22  # numbers of the parts of cut sums that a kernel stores
+_ROOTS = 1 << 19  # scores of a block, for distances with a root
 
 
 class SharedBackend:
-    """A backend whose scores and gradients processes share out; all else it computes itself.
+    """A backend whose scores and gradients processes share out; ``backend`` computes all else.
 
-    Parameters
-    ----------
-    crew : Crew
-        All of whom make the same calls, with the same queries and indices.
-    backend : Backend
-        Computes this process's part.
-
-    Attributes
-    ----------
-    own : slice or None
-        The rows of the table whose gradients of rows stay with this process. Without it each
-        process sums a span of the rows, and all get all of them.
+    All processes make the same calls with the same queries and indices.
     """
 
     name = "shared"
@@ -59,21 +47,21 @@ class SharedBackend:
 
     def __init__(self, crew: Crew, backend: Backend) -> None:
         self._crew, self._backend = crew, backend
+        # Rows of the table whose gradients stay with this process. If None, each process sums a
+        # span of the rows, and all get all of them.
         self.own: slice | None = None
         self.losses: Losses = SharedLosses(crew, backend.losses)
 
     def __getattr__(self, name: str) -> Any:
-        """What is not shared out."""
+        """Return an attribute that is not shared out."""
         return getattr(self._backend, name)
 
     def bf16_losses(self) -> Losses | None:
-        """Return the losses of precision ``bf16``, shared out."""
         losses = self._backend.bf16_losses()
         return None if losses is None else SharedLosses(self._crew, losses)
 
     def scores(self, operands: Operands, index: Tensor | None = None) -> Tensor:
-        """As of any backend; one candidate of each query is little work to share."""
-        if index is not None and index.shape[1] == 1:
+        if index is not None and index.shape[1] == 1:  # too little work to share
             return self._backend.scores(operands, index)
         count, span = operands.num_queries, self._crew.span(operands.num_queries)
         width = operands.candidates.num_rows if index is None else index.shape[1]
@@ -97,7 +85,7 @@ class SharedBackend:
         within: slice | None = None,
         besides: Tensor | None = None,
     ) -> Gradients:
-        """As of any backend, but for ``within``, which ``own`` stands for."""
+        """Compute gradients; ``within`` is not used: ``own`` takes its place."""
         if index is not None and index.shape[1] == 1 and not rows_only:
             return self._backend.backward(operands, grad, index, need=need)
         of_queries = self._of_queries(operands, grad, index) if need.queries else None
@@ -112,7 +100,7 @@ class SharedBackend:
         return found._replace(queries=of_queries)
 
     def _of_queries(self, operands: Operands, grad: Tensor, index: Tensor | None) -> Tensor | None:
-        """The gradients of all queries, of which this process sums its span."""
+        """Return the gradients of all queries, after summing those of this process's span."""
         need, crew, count = Need(True, False), self._crew, operands.num_queries
         if index is None and not are_summed_alone(operands, grad, of_queries=True):
             return self._backend.backward(operands, grad, need=need).queries
@@ -129,7 +117,7 @@ class SharedBackend:
     def _of_named_rows(
         self, operands: Operands, grad: Tensor, index: Tensor, need: Need, besides: Tensor | None
     ) -> Gradients:
-        """Those of the rows that an index names: of this process's, or all by the spans of all."""
+        """Return the gradients of indexed rows: of ``own`` rows, or of all by the spans of all."""
         crew = self._crew
         within = crew.span(operands.candidates.num_rows) if self.own is None else self.own
         options: dict[str, Any] = {"rows_only": True, "within": within, "besides": besides}
@@ -148,7 +136,7 @@ class SharedBackend:
     def _of_rows(
         self, operands: Operands, grad: Tensor, index: Tensor | None, need: Need
     ) -> Gradients:
-        """The gradients of table and factor, of whose rows this process sums a span."""
+        """Return dense gradients of table and factor, after summing those of a span of rows."""
         crew, count = self._crew, operands.candidates.num_rows
         span = crew.span(count)
         if index is not None and self.own is not None:  # each process numbers rows its own way
@@ -174,10 +162,10 @@ class SharedBackend:
 
 
 def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> bool:
-    """Return whether gradients of some queries, or candidates, of a pool have the bits of all.
+    """Return whether gradients of a part of the queries, or candidates, have the bits of the whole.
 
-    The kernels of the CPU cut long sums by the shape of the whole problem (host/backward.cpp and
-    host/product.cpp), so that a part of it may be cut elsewhere.
+    The CPU's kernels cut long sums by the shape of the problem (host/backward.cpp,
+    host/product.cpp), so that sums of a part may be cut elsewhere.
     """
     score, pool = operands.score, grad.shape[-1]
     if score.is_rscf:  # queries and candidates are turned in groups
@@ -191,20 +179,12 @@ def are_summed_alone(operands: Operands, grad: Tensor, *, of_queries: bool) -> b
 
 
 class SharedLosses(Losses):
-    """Losses over all candidates, whose queries processes share out.
-
-    Parameters
-    ----------
-    crew : Crew
-    losses : Losses
-        Of the backend that computes this process's queries.
-    """
+    """Losses over all candidates, whose queries processes share out."""
 
     def __init__(self, crew: Crew, losses: Losses) -> None:
         self._crew, self._losses = crew, losses
 
     def bce(self, operands: Operands, labels: Labels, checks: LossChecks | None = None) -> BceRows:
-        """As of any backend."""
         own, span = self._own(operands, checks)
         made = BceRows(*_no_rows(operands, 2))
         if own is not None:
@@ -214,7 +194,6 @@ class SharedLosses(Losses):
     def bce_gradients(
         self, operands: Operands, labels: Labels, grad_rows: Tensor, need: LossNeed
     ) -> LossGradients:
-        """As of any backend."""
         own, span = self._own(operands, None)
         made = _no_gradients(operands, need)
         if own is not None:
@@ -230,7 +209,6 @@ class SharedLosses(Losses):
         need: LossNeed,
         checks: LossChecks | None = None,
     ) -> BceTotal:
-        """As of any backend."""
         own, span = self._own(operands, checks)
         rows, linear = _no_rows(operands, 2)
         made = BceTotal(rows.sum(), linear, _no_gradients(operands, need))
@@ -252,7 +230,6 @@ class SharedLosses(Losses):
         keep: bool = False,
         ahead: Ahead | None = None,
     ) -> CrossEntropyRows:
-        """As of any backend; no scores are kept."""
         own, span = self._own(operands, checks)
         none, linear, logsumexp = _no_rows(operands, 3)
         made = CrossEntropyRows(none, linear, logsumexp)
@@ -272,7 +249,6 @@ class SharedLosses(Losses):
     def cross_entropy_gradients(
         self, operands: Operands, made_of: CrossEntropyBackward, need: LossNeed
     ) -> LossGradients:
-        """As of any backend."""
         own, span = self._own(operands, None)
         made = _no_gradients(operands, need)
         if own is not None:
@@ -283,11 +259,10 @@ class SharedLosses(Losses):
         return self._summed(operands, made)
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """As of any backend."""
         self._losses.scale(gradients, factor)
 
     def _own(self, operands: Operands, checks: LossChecks | None) -> tuple[Operands | None, slice]:
-        """The queries of this process, if it has any; labels of all are checked before."""
+        """Check all labels; return the queries of this process, or None, and its span."""
         if checks is not None:
             checks.labels()
         span = self._crew.span(operands.num_queries)
@@ -311,13 +286,13 @@ def _checked(made: _Made, checks: LossChecks | None) -> _Made:
 
 
 def _no_rows(operands: Operands, count: int) -> list[Tensor]:
-    """Row losses and other numbers of no queries."""
+    """Return losses and ``count - 1`` other columns for no queries."""
     empty, dtype = operands.queries.new_empty, result_dtype(operands.queries)
     return [empty(0, dtype=dtype), *(empty(0, dtype=torch.float64) for _ in range(count - 1))]
 
 
 def _no_gradients(operands: Operands, need: LossNeed) -> LossGradients:
-    """Those that no queries have."""
+    """Return the gradients of no queries."""
     table = operands.table
     return LossGradients(
         operands.queries[:0] if need.queries else None,

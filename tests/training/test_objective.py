@@ -7,8 +7,8 @@ import torch
 
 from kgfast import ConvE, KnownTriples, Reciprocal
 from kgfast.losses import regularizers
-from kgfast.training.negatives import asked_of
-from kgfast.training.steps import MODES
+from kgfast.training.data import asked_of
+from kgfast.training.objective import MODES
 from support.small_runs import GRAPH, LEARNERS, NO_GAMMA, trainer_of
 
 
@@ -87,88 +87,60 @@ def plain_loss(objective, config, model, batch, hrt):
     return loss + config.regularizer.weight * total / len(own)
 
 
+def of(name, **more):
+    """The section of a model; only distances have a gamma of their own here."""
+    return {"model": {"name": name, **({} if name in ("rotate", "transe") else NO_GAMMA), **more}}
+
+
+def penalty(name, weight):
+    return {"regularizer": {"name": name, "weight": weight}}
+
+
+PER_ROW = {"data": {"negatives": "per_row"}}
+FILTERED = {"data": {"negatives": "per_row", "filter_negatives": True}}
+ONE_VS_ALL = {"train": {"mode": "1vsall"}, "loss": {"name": "cross_entropy"}}
+KVS_ALL = {"train": {"mode": "kvsall"}, "loss": {"name": "bce"}}
+
+
+def with_relations(weight):
+    return ONE_VS_ALL | {"loss": {"name": "cross_entropy", "relation_weight": weight}}
+
+
 PLAIN = {
     "rotate, shared, weights": {"data": {"subsampling": True}, "loss": {"alpha": 0.5}},
     "rotate, shared, filtered": {"data": {"filter_negatives": True, "neg_size": 200}},
-    "rotate, rows": {
-        "data": {"negatives": "per_row"},
-        "regularizer": {"name": "l2", "weight": 0.1},
-    },
-    "transe, shared": {"model": {"name": "transe"}, "regularizer": {"name": "l2", "weight": 0.2}},
-    "transe, rows, filtered": {
-        "model": {"name": "transe"},
-        "data": {"negatives": "per_row", "filter_negatives": True},
-    },
-    "complex, 1vsall": {
-        "model": {"name": "complex", **NO_GAMMA},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy"},
-        "regularizer": {"name": "n3", "weight": 0.3},
-    },
-    "distmult, kvsall": {
-        "model": {"name": "distmult", **NO_GAMMA},
-        "train": {"mode": "kvsall"},
-        "loss": {"name": "bce"},
-        "regularizer": {"name": "l2", "weight": 0.3},
-    },
-    "rotate, kvsall": {"train": {"mode": "kvsall"}, "loss": {"name": "bce"}},
+    "rotate, rows": PER_ROW | penalty("l2", 0.1),
+    "transe, shared": of("transe") | penalty("l2", 0.2),
+    "transe, rows, filtered": of("transe") | FILTERED,
+    "complex, 1vsall": of("complex") | ONE_VS_ALL | penalty("n3", 0.3),
+    "distmult, kvsall": of("distmult") | KVS_ALL | penalty("l2", 0.3),
+    "rotate, kvsall": KVS_ALL,
     "rotate with inverses, rows, weights": {
         "model": {"reciprocal": True},
         "data": {"negatives": "per_row", "filter_negatives": True, "subsampling": True},
     },
-    "complex with inverses, 1vsall": {
-        "model": {"name": "complex", "reciprocal": True, **NO_GAMMA},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy"},
-        "regularizer": {"name": "n3", "weight": 0.3},
-    },
-    "distmult with inverses, kvsall": {
-        "model": {"name": "distmult", "reciprocal": True, **NO_GAMMA},
-        "train": {"mode": "kvsall"},
-        "loss": {"name": "bce"},
-        "regularizer": {"name": "l2", "weight": 0.3},
-    },
-    "rescal with inverses, 1vsall, dura": {
-        "model": {"name": "rescal", "reciprocal": True, **NO_GAMMA},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy"},
-        "regularizer": {"name": "dura", "weight": 0.2},
-    },
-    "rescal, kvsall, l2": {
-        "model": {"name": "rescal", **NO_GAMMA},
-        "train": {"mode": "kvsall"},
-        "loss": {"name": "bce"},
-        "regularizer": {"name": "l2", "weight": 0.3},
-    },
-    "rescal with inverses, rows, filtered, dura": {
-        "model": {"name": "rescal", "reciprocal": True, **NO_GAMMA},
-        "data": {"negatives": "per_row", "filter_negatives": True},
-        "regularizer": {"name": "dura", "weight": 0.2},
-    },
-    "rescal with inverses, 1vsall, relations": {
-        "model": {"name": "rescal", "reciprocal": True, **NO_GAMMA},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy", "relation_weight": 0.5},
-    },
-    "cp, shared, dura, relations": {
-        "model": {"name": "cp", **NO_GAMMA},
-        "loss": {"relation_weight": 0.5},
-        "regularizer": {"name": "dura", "weight": 0.2},
-    },
-    "complex with inverses, 1vsall, relations": {
-        "model": {"name": "complex", "reciprocal": True, **NO_GAMMA},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy", "relation_weight": 4.0},
-    },
-    "rotate, rows, relations": {
-        "data": {"negatives": "per_row"},
-        "loss": {"relation_weight": 0.5},
-    },
-    "rotate, 1vsall, more rows than entities": {
-        "data": {"train_bs": 1024},
-        "train": {"mode": "1vsall"},
-        "loss": {"name": "cross_entropy"},
-    },
+    "complex with inverses, 1vsall": (
+        of("complex", reciprocal=True) | ONE_VS_ALL | penalty("n3", 0.3)
+    ),
+    "distmult with inverses, kvsall": (
+        of("distmult", reciprocal=True) | KVS_ALL | penalty("l2", 0.3)
+    ),
+    "rescal with inverses, 1vsall, dura": (
+        of("rescal", reciprocal=True) | ONE_VS_ALL | penalty("dura", 0.2)
+    ),
+    "rescal, kvsall, l2": of("rescal") | KVS_ALL | penalty("l2", 0.3),
+    "rescal with inverses, rows, filtered, dura": (
+        of("rescal", reciprocal=True) | FILTERED | penalty("dura", 0.2)
+    ),
+    "rescal with inverses, 1vsall, relations": of("rescal", reciprocal=True) | with_relations(0.5),
+    "cp, shared, dura, relations": (
+        of("cp") | {"loss": {"relation_weight": 0.5}} | penalty("dura", 0.2)
+    ),
+    "complex with inverses, 1vsall, relations": (
+        of("complex", reciprocal=True) | with_relations(4.0)
+    ),
+    "rotate, rows, relations": PER_ROW | {"loss": {"relation_weight": 0.5}},
+    "rotate, 1vsall, more rows than entities": ONE_VS_ALL | {"data": {"train_bs": 1024}},
 }
 
 

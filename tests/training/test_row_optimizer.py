@@ -108,7 +108,7 @@ def test_neither_blocks_nor_threads_change_a_row(monkeypatch, backend):
     ids, gradients = random_rows(start, 80, 0)
     for _ in range(2):
         stepped(RowAdam([tables[0]], 0.1), tables[0], ids, gradients)
-    monkeypatch.setattr("kgfast.training.row_optim._BLOCK", {"cpu": 20})
+    monkeypatch.setattr("kgfast.training.row_optimizer._BLOCK", {"cpu": 20})
     with threads(5):
         for _ in range(2):
             stepped(RowAdam([tables[1]], 0.1), tables[1], ids, gradients.t().contiguous().t())
@@ -146,39 +146,6 @@ def test_sums_of_sparse_gradients_are_coalesced():
     for table in tables:
         RowAdam(table.parameters(), lr=0.1).step()
     torch.testing.assert_close(tables[0].weight, tables[1].weight)
-
-
-def test_it_is_adam_where_all_rows_are_used():
-    sparse = nn.Embedding(7, 4, sparse=True)
-    dense = copy.deepcopy(sparse)
-    dense.sparse = False
-    ids, bias = torch.arange(7), nn.Parameter(torch.ones(3))
-    options = {"lr": 0.1, "betas": (0.8, 0.95), "weight_decay": 0.01}
-    ours = RowAdam([*sparse.parameters(), bias], **options)
-    twin = nn.Parameter(torch.ones(3))
-    theirs = torch.optim.Adam([*dense.parameters(), twin], **options)
-    for step in range(4):
-        for table, other, optimizer in ((sparse, bias, ours), (dense, twin, theirs)):
-            optimizer.zero_grad()
-            ((table(ids).cos() * (step + 1)).sum() + other.sin().sum()).backward()
-            optimizer.step()
-    torch.testing.assert_close(sparse.weight, dense.weight)
-    torch.testing.assert_close(bias, twin)
-
-
-def test_other_rows_and_their_moments_stay():
-    table = nn.Embedding(9, 4, sparse=True)
-    before = table.weight.detach().clone()
-    optimizer = RowAdam(table.parameters(), lr=0.5)
-    for _ in range(2):
-        optimizer.zero_grad()
-        table(torch.tensor([2, 2, 5])).pow(2).sum().backward()
-        optimizer.step()
-    moved = (table.weight.detach() != before).any(1)
-    assert moved.nonzero()[:, 0].tolist() == [2, 5]
-    state = optimizer.state[table.weight]
-    assert state["exp_avg"].any(1).nonzero()[:, 0].tolist() == [2, 5]
-    assert int(state["step"]) == 2
 
 
 def test_it_goes_on_from_its_state():

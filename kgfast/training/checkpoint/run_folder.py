@@ -1,4 +1,4 @@
-"""The folder of a run: which file is what, and how one that is broken costs no more than itself."""
+"""The folder of a run: its files, and what to do about a file that is broken."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from kgfast.locks import locked
 from kgfast.text import reading, shown
-from kgfast.training.checkpoint import Room, State, load, save
+from kgfast.training.checkpoint.format import Room, State, load, save
+from kgfast.training.checkpoint.run_graph import RunGraph
+from kgfast.training.checkpoint.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
 from kgfast.training.config import Config
 from kgfast.training.logs import is_number
-from kgfast.training.run_graph import RunGraph
-from kgfast.training.shard_files import FOLDER, ShardFiles, drop_unused, names_of_rows
 from kgfast.whole_files import set_aside, sync, write_durably
 
 
@@ -28,31 +28,30 @@ class RunFolder:
 
     ========================  ============================================================
     ``config.yaml``           the config, all values
-    ``graph.safetensors``     names and triples: see :class:`~kgfast.training.run_graph.RunGraph`
+    ``graph.safetensors``     names and triples: see :class:`kgfast.training.RunGraph`
     ``metrics.jsonl, .csv``   see :mod:`kgfast.training.logs`
     ``last.safetensors``      the newest state: where a run resumes
-    ``previous.safetensors``  the one before
-    ``best.safetensors``      the best by ``train.save_best_metric``
-    ``step_<n>.safetensors``  copies that ``train.keep`` asks for
-    ``model_<n>.safetensors`` models that ``train.keep_every`` asks for, nothing to resume from
-    ``result.json``           written at the end
-    ``shards/``               rows that the states of several processes do not hold themselves:
-                              see :mod:`kgfast.training.shard_files`
-    ``.lock``                 who writes the run: see :func:`~kgfast.locks.locked`
-    ``<name>.broken``         what stood in the way of a file and could not be read
+    ``previous.safetensors``  the state before it
+    ``best.safetensors``      the best state by ``train.save_best_metric``
+    ``step_<n>.safetensors``  copies of states (``train.keep``)
+    ``model_<n>.safetensors`` models without optimizer state (``train.keep_every``)
+    ``result.json``           the result, written at the end
+    ``shards/``               rows of states that several processes saved
+    ``.lock``                 the process that writes the run: see :func:`kgfast.locks.locked`
+    ``<name>.broken``         an unreadable file or folder that stood in the way of a new file
     ========================  ============================================================
 
     Parameters
     ----------
     path
-        Made when something is first written.
+        The folder; made when something is first written.
 
     Attributes
     ----------
     rows : pair of int
         ``(first, step)``: states are read with rows ``first, first + step, ...`` of the entities.
     room : callable, optional
-        Makes the float32 tensors of states that are read, where memory has no room for them.
+        Allocates the float32 tensors of states that are read, for tables larger than memory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -70,17 +69,17 @@ class RunFolder:
         self._read: Path | None = None  # the newest state, when it was read
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the lock that a process needs to write the run; an error names who holds it."""
+        """Lock the run for writing; raise a ValueError that names the process that holds it."""
         self._make()
         return locked(self.path)
 
     def holds_a_run(self) -> bool:
-        """Whether there is a state to resume, or a result that a new run would overwrite."""
+        """Return whether there is a state to resume, or a result."""
         return any(path.exists() for path in (*self._states, self.result))
 
     @property
     def _states(self) -> tuple[Path, ...]:
-        """Where a state may be, the newest first; ``next`` only if a kill fell into its save."""
+        """Paths of states, the newest first; ``next`` exists only after a kill during a save."""
         return self.next, self.last, self.previous
 
     def save_last(
@@ -88,7 +87,7 @@ class RunFolder:
     ) -> None:
         """Write the newest state; the former one becomes ``previous``, unless it was broken.
 
-        With ``keep``, ``step_<n>`` is a copy, and all but the newest ``keep`` copies are deleted.
+        With ``keep``, copy the state to ``step_<n>`` and delete all but the newest ``keep`` copies.
         """
         self._make()
         for path in self._states:
@@ -99,20 +98,15 @@ class RunFolder:
         self._put_in_place(meta, keep)
 
     def finish_save(self, meta: Mapping[str, Any], keep: int = 0) -> None:
-        """Finish the save that a kill left before its end, if the state that was read is of one.
+        """Finish a save that a kill cut short, if :meth:`load_last` read the state of that save.
 
-        Parameters
-        ----------
-        meta : mapping
-            Of the state that :meth:`load_last` read; the caller holds the lock since.
-        keep : int
-            As :meth:`save_last` takes it.
+        ``meta`` is the meta of that state. The caller has held the lock since it was read.
         """
         if self._read == self.next:
             self._put_in_place(meta, keep)
 
     def _put_in_place(self, meta: Mapping[str, Any], keep: int) -> None:
-        """Make ``next`` the last state, as the end of all that is to be done with it."""
+        """Copy ``next`` if asked, then rename it to ``last``: the rename ends a save."""
         if keep:
             copy = self.path / f"step_{meta['step']}.safetensors"
             write_durably(copy, partial(shutil.copyfile, self.next), "a checkpoint")
@@ -131,24 +125,25 @@ class RunFolder:
         save(self.best, tensors, meta)
         self._drop_rows(meta)
 
-    def save_model(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Write ``model_<n>``; all of them are kept."""
+    def save_model(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Write ``model_<n>``, ``n`` being the step of the meta."""
         self._make()
-        save(self.path / f"model_{step}.safetensors", tensors, meta)
+        save(self.path / f"model_{meta['step']}.safetensors", tensors, meta)
         self._clear("model")
 
     def _drop_rows(self, meta: Mapping[str, Any]) -> None:
-        """Delete the rows of states that are gone; ``meta`` is that of the newest."""
+        """Delete the rows of states that are gone; ``meta`` is the meta of the newest state."""
         heads = [*self._states, self.best, *self._numbered("step"), *self.models()]
         drop_unused(self.path, [head for head in heads if head.is_file()], int(meta["step"]))
 
     def load(self, path: Path) -> State:
-        """A state, with its rows, whoever saved them.
+        """Read a state with its rows, by whatever number of processes it was saved.
 
         Raises
         ------
         FileNotFoundError, ValueError
-            As of :func:`kgfast.training.checkpoint.load`; where files of rows are missing.
+            For the reasons of :func:`kgfast.training.checkpoint.load`; if files of rows are
+            missing.
         """
         tensors, meta = load(path, self.room)
         shards, (first, step) = ShardFiles.of(meta), self.rows
@@ -160,34 +155,34 @@ class RunFolder:
         return tensors, meta
 
     def drop_states(self) -> None:
-        """Delete all that holds tensors: what is left is the config, the log and the result."""
+        """Delete every file of tensors; the config, the logs and the result stay."""
         for path in [*self.path.glob("*.safetensors"), *(self.path / FOLDER).glob("*.safetensors")]:
             path.unlink()
 
     def models(self) -> list[Path]:
-        """Return every ``model_<n>``, by its step; nothing is written."""
+        """Return the paths of every ``model_<n>``, sorted by step."""
         return self._numbered("model")
 
     def _numbered(self, kind: str, suffix: str = "") -> list[Path]:
-        """Return what is named ``<kind>_<n>.safetensors`` and a suffix, by its step."""
+        """Return paths named ``<kind>_<n>.safetensors`` and a suffix, sorted by ``n``."""
         pattern = re.compile(rf"{kind}_(\d+)\.safetensors{re.escape(suffix)}")
         paths = self.path.iterdir() if self.path.is_dir() else ()
         steps = {path: int(it[1]) for path in paths if (it := pattern.fullmatch(path.name))}
         return sorted(steps, key=steps.__getitem__)
 
     def _clear(self, kind: str) -> None:
-        """Delete what a kill left of files of a kind that were being written."""
+        """Delete temporary folders that a kill left behind."""
         for path in self._numbered(kind, ".tmp"):
             shutil.rmtree(path)
 
     def load_last(self, check: Callable[[State], object] | None = None) -> State | None:
-        """The newest state that can be read; None if nothing was saved yet.
+        """Return the newest readable state, or None if nothing was saved yet.
 
         Parameters
         ----------
         check : callable, optional
-            Raises ValueError for a state that cannot be gone on with; the one before is taken then,
-            as for one that cannot be read, with a warning that says what is wrong.
+            Raises a ValueError for a state that the run cannot resume from. Such a state is skipped
+            like an unreadable one: the one before it is read, with a warning.
 
         Raises
         ------
@@ -198,17 +193,12 @@ class RunFolder:
         for path in self._states:
             try:
                 state = self.load(path)
-            except FileNotFoundError:  # there is none, or it was renamed just now
+                if check is not None:
+                    _checked(path, state, check)
+            except FileNotFoundError:  # there is none, or the writer has just renamed it
                 continue
             except ValueError as error:
                 broken.append(str(error))
-                self._broken.add(path)
-                continue
-            try:
-                if check is not None:
-                    check(state)
-            except ValueError as error:
-                broken.append(f"{path}: {error}")
                 self._broken.add(path)
                 continue
             if broken:
@@ -220,7 +210,7 @@ class RunFolder:
         return None
 
     def load_best(self) -> State:
-        """The best state, or the last where no evaluation chose one.
+        """Return the best state, or the last where no evaluation chose one.
 
         Raises
         ------
@@ -239,7 +229,7 @@ class RunFolder:
         return state
 
     def read_config(self, overrides: Sequence[str] | None = None) -> Config:
-        """Read the config of the run, with keys changed as :meth:`Config.from_yaml` changes them.
+        """Read the config of the run; ``overrides`` are those of :meth:`Config.from_yaml`.
 
         Raises
         ------
@@ -265,12 +255,12 @@ class RunFolder:
         graph.save(self.graph)
 
     def load_graph(self) -> RunGraph | None:
-        """The names and triples that the run began with; None of a run of an earlier kgfast.
+        """Return the graph that the run began with; None for a run of an earlier kgfast.
 
         Raises
         ------
         ValueError
-            If they cannot be read.
+            If the file cannot be read.
         """
         try:
             return RunGraph.load(self.graph)
@@ -278,18 +268,18 @@ class RunFolder:
             return None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write what came of the run."""
+        """Write the result of the run."""
         text = json.dumps(result, indent=2) + "\n"
         self._make()
         write_durably(self.result, lambda fresh: fresh.write_text(text), "the result")
 
     def read_result(self) -> dict[str, Any]:
-        """What came of the run.
+        """Read the result of the run.
 
         Raises
         ------
         FileNotFoundError
-            If it has not ended.
+            If the run has not ended.
         ValueError
             If the file is not JSON.
         """
@@ -306,3 +296,11 @@ class RunFolder:
 
     def _make(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+
+
+def _checked(path: Path, state: State, check: Callable[[State], object]) -> None:
+    """Call ``check`` and put the path before its error."""
+    try:
+        check(state)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

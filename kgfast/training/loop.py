@@ -1,11 +1,11 @@
-"""A run: its steps, and what is logged, evaluated and saved between them."""
+"""The loop of a run: steps, and between them logs, evaluations and checkpoints."""
 
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,34 +22,23 @@ from kgfast.ops import backend_for
 from kgfast.progress import RunBar
 from kgfast.rng import Stream, mix
 from kgfast.training.build import room_of
+from kgfast.training.checkpoint.run_folder import RunFolder
+from kgfast.training.checkpoint.run_graph import RunGraph
+from kgfast.training.checkpoint.shard_files import Kind
+from kgfast.training.checkpoint.state import Kept, State, Write
 from kgfast.training.config import Config
+from kgfast.training.data import asked_of
 from kgfast.training.divergence import describe, first_bad_row
 from kgfast.training.logs import Logs
-from kgfast.training.negatives import asked_of
-from kgfast.training.optim import Optimizer
-from kgfast.training.parallel.placement import ALONE, Placement
-from kgfast.training.run_folder import RunFolder
-from kgfast.training.run_graph import RunGraph
-from kgfast.training.schedule import Patience, Schedule, gain
-from kgfast.training.state import Kept, State
-from kgfast.training.steps import MODES
-from kgfast.training.stopping import QUERIES, Deadline, Interrupts
+from kgfast.training.objective import MODES
+from kgfast.training.optimizer import Optimizer
+from kgfast.training.processes.placement import ALONE, Placement
+from kgfast.training.schedule import QUERIES, Deadline, Interrupts, Patience, Schedule, gain
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_OF_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
+_WITH_LARGE_OPERATORS = (ConvE, RESCAL, MED)  # of torch, in queries or in the loss of sub-models
 
 Metrics = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a run trains, how, on what, and what ranks a split of that."""
-
-    config: Config
-    dataset: Dataset
-    model: Model
-    evaluate: Callable[[str], Ranks | dict[int, Ranks]]
-    placement: Placement = ALONE
 
 
 class Run:
@@ -57,39 +46,46 @@ class Run:
 
     Parameters
     ----------
-    job : Job
+    config : Config
+    dataset : Dataset
+    model : Model
+    placement : Placement
+        How processes divide the run.
     folder : RunFolder, optional
-        Where its logs and checkpoints go; nowhere without one.
+        The folder for logs and checkpoints; without one nothing is written.
     graph : RunGraph, optional
-        That the folder keeps.
+        The graph that the folder stores.
     progress : bool
-        Show it.
+        Show a progress bar.
     resume : bool
-        Go on from the newest checkpoint of the folder, if there is one.
+        Resume from the newest checkpoint of the folder, if there is one.
     began : float, optional
         When this invocation began, by ``time.perf_counter()``; now by default.
     tests : bool
-        Whether the test set is ranked at the end, for which the run leaves time.
+        Leave time to rank the test set at the end.
 
     Attributes
     ----------
     state : State
     steps : int
-        Of the whole run.
+        Number of steps of the whole run.
     resumed : bool
-        Whether it goes on from a checkpoint.
+        Whether the run was resumed from a checkpoint.
     graph : RunGraph, optional
 
     Raises
     ------
     ValueError
-        If there are no training triples; if the folder holds a run that is not to be resumed, one
-        of another config, or no checkpoint that fits the run.
+        If there are no training triples; if the folder holds a run and ``resume`` is False, a run
+        of another config, or no checkpoint that fits.
     """
 
     def __init__(
         self,
-        job: Job,
+        config: Config,
+        dataset: Dataset,
+        model: Model,
+        placement: Placement = ALONE,
         *,
         folder: RunFolder | None = None,
         graph: RunGraph | None = None,
@@ -98,13 +94,10 @@ class Run:
         began: float | None = None,
         tests: bool = True,
     ) -> None:
-        config, dataset, model = job.config, job.dataset, job.model
         self._config, self._dataset, self._model = config, dataset, model
-        self._evaluate, self._folder, self.graph = job.evaluate, folder, graph
-        self._placement = job.placement
-        self._shows_progress = progress and self._placement.leads
-        self._requested = False  # whether any process was interrupted
-        _check_sizes(model, dataset, self._placement)
+        self._placement, self._folder, self.graph = placement, folder, graph
+        self._shows_progress = progress and placement.leads
+        _check_sizes(model, dataset, placement)
         device = model.entity.device
         train, metric = config.train, config.train.save_best_metric
         triples, sides = asked_of(
@@ -119,15 +112,15 @@ class Run:
             config.optim,
             lazy=self._objective.lazy,
             scaled=train.amp == "fp16",
-            placement=self._placement,
+            placement=placement,
             room=room_of(config),
         )
-        # Then no operator of torch is large, but for the products that make filters.
+        # Of such a step only the products that make filters are large operators of torch.
         self._leaves_cores_to_kernels = (
             backend_for(device) == "cpu"
             and self._optimizer.runs_on_kernels
             and not get_score(model.score).is_rscf
-            and not any(isinstance(it, _OF_LARGE_OPERATORS) for it in model.modules())
+            and not any(isinstance(it, _WITH_LARGE_OPERATORS) for it in model.modules())
         )
         self._schedule = Schedule(config.sched, config.optim.lr, self.steps, metric)
         stop = train.early_stopping
@@ -139,13 +132,13 @@ class Run:
             schedule=self._schedule,
             patience=self._patience,
             graph=graph,
-            folder=folder,
-            placement=self._placement,
+            placement=placement,
         )
-        resumed = self._kept.resume() if resume else None
-        self.resumed, self.state = resumed is not None, resumed or State()
-        self._placement.check_same(the_step_that_is_resumed=self.state.step)
-        if folder is not None and self.resumed and self._placement.leads:
+        checkpoint = folder.load_last(self._kept.check) if folder is not None and resume else None
+        self.resumed = checkpoint is not None
+        self.state = State() if checkpoint is None else self._kept.load(checkpoint)
+        placement.check_same({"the step that is resumed": self.state.step})
+        if folder is not None and self.resumed and placement.leads:
             folder.finish_save({"step": self.state.step}, train.keep)
         at_the_end = ("valid", config.dataset.test_on) if tests else ("valid",)
         count = sum(len(dataset.split(split)) for split in at_the_end)
@@ -156,28 +149,30 @@ class Run:
         if folder is not None and not self.resumed:
             if folder.holds_a_run():
                 raise ValueError(f"{folder.path} holds a run: resume it, or use another folder")
-            if self._placement.leads:
+            if placement.leads:
                 folder.write_config(config)
 
     def train(self, pauses: Callable[[], bool] | None = None) -> bool:
-        """Make the steps that are left; False if it was interrupted.
+        """Make the steps that are left; return False if the run was interrupted.
 
         Parameters
         ----------
         pauses : callable, optional
-            Asked before each step whether to stop there, for a later call to go on. The run is
-            saved then, and nothing else: its steps, evaluations and logs are those of one that
-            never paused.
+            Called before each step; True saves the run and returns. A later call continues it, with
+            the steps, evaluations and logs of a run that never paused.
         """
         state, train = self.state, self._config.train
         self._model.train()
-        with Interrupts() as interrupts, self._logs() as logs, self._bar() as bar:
+        progress = RunBar(self.steps, state.step, enabled=self._shows_progress)
+        with Interrupts() as interrupts, self._logs() as logs, progress as bar:
             while not self.is_over():
                 if pauses is not None and pauses():
                     self._save()
                     return not interrupts.requested
                 self.make_step()
-                self._agree(interrupts.requested)
+                is_interrupted, state.seconds_training = self._placement.agreed(
+                    interrupts.requested, state.seconds_training
+                )
                 self._check_time(self._deadline.is_up)
                 is_last = state.step == self.steps or self._is_out_of_time
                 keeps = _is_due(state.step, train.keep_every)
@@ -191,30 +186,23 @@ class Run:
                     self._validate(logs, bar, due=due)
                     self._check_time(self._deadline.is_up)  # it may have taken what was left
                 ends = self.is_over()
-                saves = ends or self._requested
-                if keeps:
-                    self._keep()
-                if saves or _is_due(state.step, train.save_every, or_if=evaluates):
+                if keeps and self._folder is not None:
+                    self._save_finite("model", self._folder.save_model)
+                is_due = _is_due(state.step, train.save_every, or_if=evaluates)
+                if ends or is_interrupted or is_due:
                     self._save()
-                if self._requested and not ends:
+                if is_interrupted and not ends:
                     # Where one process ends, torchrun ends the others: the state is written first.
                     self._placement.together(lambda: None)
                     return False
         return True
 
-    def _agree(self, interrupted: bool) -> None:
-        """Go by the same clock as the other processes, and stop where one of them is to."""
-        state = self.state
-        self._requested, state.seconds_training = self._placement.agreed(
-            interrupted, state.seconds_training
-        )
-
     def is_over(self) -> bool:
-        """Whether no step is left: all are made, it stopped early, or its time is up."""
+        """Return whether the run has made all steps, stopped early or is out of time."""
         return self.state.step >= self.steps or self.state.stopped_early or self._is_out_of_time
 
     def _check_time(self, is_up: Callable[[float], bool]) -> None:
-        """Note whether time is up, as process 0 sees it."""
+        """Note whether time is up by the clock of process 0."""
         deadline, state = self._deadline, self.state
         if not deadline.is_set or self._is_out_of_time:
             return
@@ -230,20 +218,20 @@ class Run:
         self._is_out_of_time = bool(self._placement.agreed(False, float(is_late))[1])
 
     def _seconds_of_a_triple(self) -> float:
-        """Time a few queries, and return the seconds of an evaluation for each triple."""
+        """Time a few queries; return the seconds of an evaluation for each triple."""
         config, most = self._config, QUERIES // len(SIDES)
         for split in ("valid", config.dataset.test_on):
             count = min(most, len(self._dataset.split(split)))
             if count:
                 self._optimizer.spares.clear()
-                for _ in range(2):  # the first call also makes what is made once
+                for _ in range(2):  # the first call also packs and compiles
                     start = time.perf_counter()
                     self._placement.ranks(self._model, self._dataset, split, config, most)
                 return (time.perf_counter() - start) / count
         return 0.0
 
     def interruption(self) -> str:
-        """What to tell someone who interrupted the run."""
+        """Return what to tell someone who interrupted the run."""
         where = f"interrupted after step {self.state.step:,} of {self.steps:,}"
         if self._folder is None:
             return f"{where}; nothing is saved, as there is no run folder"
@@ -257,19 +245,19 @@ class Run:
         )
 
     def load_best(self) -> int:
-        """Give the model the parameters of the best state, if a folder has them; its step."""
+        """Give the model the best state of the folder, if there is one; return the step of it."""
         if self._folder is None or not self.state.best_step:
             return self.state.step
         self._placement.together(lambda: None)  # process 0 may be writing still
-        return self._kept.load_best()
+        return self._kept.load_best(self._folder)
 
     def evaluated(self, split: str) -> tuple[Metrics, dict[str, Metrics]]:
-        """The metrics of a split, timed, and those of sub-models; none of an empty one."""
+        """Return the metrics of a split and of each sub-model; both are empty without triples."""
         if not len(self._dataset.split(split)):
             return {}, {}
         self._optimizer.spares.clear()  # for whatever an evaluation takes
         start = time.perf_counter()
-        ranks = self._evaluate(split)
+        ranks = self._placement.ranks(self._model, self._dataset, split, self._config)
         own = time.perf_counter() - start
         self._deadline.triple = own / len(self._dataset.split(split))
         seconds = self.state.seconds_evaluating + own
@@ -280,7 +268,7 @@ class Run:
         return submodels[str(max(ranks))], submodels
 
     def make_step(self) -> None:
-        """Make the next step, timed."""
+        """Make the next step and time it."""
         start, state = time.perf_counter(), self.state
         cores = threads.alone() if self._leaves_cores_to_kernels else nullcontext()
         with cores, self._optimizer.spares.in_use():
@@ -291,7 +279,7 @@ class Run:
         state.seconds_training += self._deadline.step
 
     def _step(self, step: int) -> float:
-        """One step of the optimizer; returns its loss."""
+        """Make one step of the optimizer; return its loss."""
         count, total = self._config.train.accumulate, 0.0
         optimizer, placement = self._optimizer, self._placement
         for part in range(count):
@@ -324,7 +312,7 @@ class Run:
 
     @contextmanager
     def _dropout_of(self, number: int) -> Iterator[None]:
-        """Let dropout draw from the run's own generator, seeded with the number of the batch."""
+        """Let dropout draw from the generator of the run, seeded with the number of the batch."""
         self._generator.manual_seed(mix(self._config.seed, number, Stream.DROPOUT))
         layers = [layer for layer in self._model.modules() if isinstance(layer, Dropout)]
         for layer in layers:
@@ -349,7 +337,7 @@ class Run:
         return FloatingPointError(message)
 
     def _log_loss(self, logs: Logs | None) -> float:
-        """The mean loss since the last row, and a row of it."""
+        """Write a row with the mean loss since the last row; return that loss."""
         state = self.state
         loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
@@ -372,10 +360,10 @@ class Run:
         logs.write(where | row)
 
     def _validate(self, logs: Logs | None, bar: RunBar, *, due: bool) -> None:
-        """Evaluate on valid: log it, keep the best state, tell everyone who waits for it.
+        """Evaluate on valid, log the metrics, save the best state, update schedule and patience.
 
-        An evaluation that is not ``due``, as time is up, does not count for the steps to come:
-        they are those of a run that had the time.
+        An evaluation that is not ``due``, made because time is up, changes neither of the two: the
+        steps to come are those of a run that had the time.
         """
         (metrics, submodels), state = self.evaluated("valid"), self.state
         for dim, row in submodels.items() or [(None, metrics)]:
@@ -386,42 +374,37 @@ class Run:
         if gain(self._config.train.save_best_metric, value, state.best) > 0:
             state.best, state.best_step = value, state.step
             state.valid, state.valid_of_submodels = metrics, submodels
-            self._kept.save_best(state)
+            if self._folder is not None:
+                self._kept.save(self._folder, "model", state, self._folder.save_best)
         if due:
             self._schedule.observe(value)
         if due and self._patience is not None:
             state.stopped_early = self._patience.exhausted_by(value)
 
     def _save(self) -> None:
-        """Save everything, if it is worth it: a state that is not finite cannot be gone on with."""
+        """Save the newest state, timed, if there is a folder."""
         if self._folder is None:
             return
-        self._require_finite()
-        start = time.perf_counter()
-        self._kept.save(self.state)
-        self._deadline.saving = time.perf_counter() - start
+        write = partial(self._folder.save_last, keep=self._config.train.keep)
+        self._deadline.saving = self._save_finite("state", write)
 
-    def _require_finite(self) -> None:
+    def _save_finite(self, kind: Kind, write: Write) -> float:
+        """Write a checkpoint unless a table is not finite; return the seconds of writing."""
+        assert self._folder is not None
         if first_bad_row(self._model) is not None:
             raise self._diverged(self.state.step, "will not be finite")
-
-    def _keep(self) -> None:
-        """Keep the model as it is, for those who ask how it came to be."""
-        if self._folder is not None:
-            self._require_finite()
-            self._kept.save_model(self.state)
+        start = time.perf_counter()
+        self._kept.save(self._folder, kind, self.state, write)
+        return time.perf_counter() - start
 
     def _logs(self) -> AbstractContextManager[Logs | None]:
         if self._folder is None or not self._placement.leads:
             return nullcontext()
         return Logs(self._folder.path, self.state.step or None)
 
-    def _bar(self) -> RunBar:
-        return RunBar(self.steps, self.state.step, enabled=self._shows_progress)
-
 
 def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
-    """That a model has a row for each name of a dataset, or for each that it holds."""
+    """Raise a ValueError unless a model has a row for each name of a dataset that it holds."""
     for what in ("entities", "relations"):
         own, others = (getattr(holder, f"num_{what}") for holder in (model, dataset))
         expected = placement.num_held(others) if what == "entities" else others
@@ -430,5 +413,5 @@ def _check_sizes(model: Model, dataset: Dataset, placement: Placement) -> None:
 
 
 def _is_due(step: int, every: int, *, or_if: bool = False) -> bool:
-    """Whether something that is done every so many steps is; every 0: only if something else is."""
+    """Return whether a step is a multiple of ``every``; of 0, ``or_if``."""
     return step % every == 0 if every else or_if

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from kgfast import RESCAL, ops
-from kgfast.training import Config, RunFolder, Trainer
+from kgfast.training import Config, RunFolder
 from kgfast.training.checkpoint import load
 from kgfast.training.logs import read_rows
-from kgfast.training.parallel.placement import Placement
-from kgfast.training.run import Run
+from kgfast.training.loop import Run
+from kgfast.training.processes.placement import Placement
 from support.small_runs import GRAPH, trainer_of
 
 
@@ -41,17 +41,17 @@ def test_a_run_folder_holds_what_happened(tmp_path):
 
 def test_the_best_state_is_tested(tmp_path, monkeypatch):
     trainer = trainer_of(tmp_path, train={"steps": 30, "eval_every": 10})
-    values, evaluate, states = iter([0.1, 0.9, 0.2]), Trainer.evaluate, []
+    values, evaluate, states = iter([0.1, 0.9, 0.2]), Placement.ranks, []
 
-    def evaluated(self, split="test"):
-        ranks = evaluate(self, split)
-        states.append(self.model.entity.detach().clone())
+    def evaluated(self, model, dataset, split, config):
+        ranks = evaluate(self, model, dataset, split, config)
+        states.append(model.entity.detach().clone())
         if split == "valid":
             metrics = ranks.metrics() | {"mrr": next(values)}
             ranks.metrics = lambda: metrics
         return ranks
 
-    monkeypatch.setattr(Trainer, "evaluate", evaluated)
+    monkeypatch.setattr(Placement, "ranks", evaluated)
     result = trainer.fit()
     assert result.best_step == 20
     assert result.valid["mrr"] == 0.9
@@ -305,33 +305,6 @@ def test_runs_do_not_overwrite_or_mix(tmp_path):
         trainer_of(tmp_path, train={"steps": 2}).fit()
     with pytest.raises(ValueError, match=r"another config: optim\.lr was 0\.02, is 0\.5"):
         trainer_of(tmp_path, train={"steps": 2}, optim={"lr": 0.5}).fit(resume=True)
-
-
-ONE_VS_ALL = {"train": {"mode": "1vsall", "steps": 2}, "loss": {"name": "cross_entropy"}}
-
-
-@pytest.mark.parametrize(
-    ("model", "optim", "left"),
-    [
-        ({"name": "complex", "reciprocal": True}, "adagrad", True),
-        ({"name": "complex"}, "adam", False),
-        ({"name": "rescal", "base_dim": 4}, "adagrad", False),
-    ],
-)
-def test_kernels_have_the_cores_where_no_operator_of_torch_is_large(model, optim, left):
-    if ops.backend_for(torch.device("cpu")) != "cpu":
-        pytest.skip("the extension is not built")
-    trainer = trainer_of(
-        model={"gamma": 12.0, **model}, optim={"name": optim}, threads=2, **ONE_VS_ALL
-    )
-    found = []
-    with trainer.opened() as run:
-        run._objective.batches.batch = lambda number, batch=run._objective.batches.batch: (
-            found.append(torch.get_num_threads()) or batch(number)
-        )
-        run.make_step()
-        assert torch.get_num_threads() == 2
-    assert found == [1 if left else 2]
 
 
 @pytest.mark.parametrize("mode", [{"mode": "1vsall"}, {"mode": "kvsall"}])

@@ -1,8 +1,7 @@
-"""Checkpoints of a table that several processes hold: a head, and a file of rows of each process.
+"""Checkpoints of a sharded table: a head, and a file of rows for each process.
 
-The head is a checkpoint like any other, without the rows; its meta names their files, which are
-written before it. So the head is what makes a state whole, or leaves the one before it in place.
-Rows are put together again for any number of processes, one included.
+The head is a checkpoint without the rows. Its meta names their files, which are written before it,
+so a state is complete once its head is. Any number of processes can read the rows again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,45 +12,26 @@ import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 from torch import Tensor
 
-from kgfast.training.checkpoint import Room, blocks, load_meta, save
+from kgfast.training.checkpoint.format import Room, blocks, load_meta, save
 
 FOLDER = "shards"
 Kind = Literal["state", "model"]
 
 
 class ShardFiles(BaseModel):
-    """The files that hold rows of a state.
-
-    Attributes
-    ----------
-    kind : {"state", "model"}
-        With or without what optimizers remember.
-    step : int
-    size : int
-        Processes, each with a file: entity ``id`` is row ``id // size`` of file ``id % size``.
-    total : int
-        Entities.
-    names : list of str
-        The tensors whose rows they hold.
-    """
+    """Files of rows: entity ``id`` is row ``id // size`` of file ``id % size``."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    kind: Kind
+    kind: Kind  # with or without the optimizer's state
     step: NonNegativeInt
-    size: PositiveInt
-    total: NonNegativeInt
-    names: list[str]
+    size: PositiveInt  # number of processes, hence of files
+    total: NonNegativeInt  # number of entities
+    names: list[str]  # of the tensors whose rows the files hold
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Self | None:
-        """Return the files that the meta of a head names; None of a checkpoint with its own rows.
-
-        Raises
-        ------
-        ValueError
-            If the meta says something else than ``model_dump`` makes.
-        """
+        """Return the files that the meta of a head names; None if the head holds all rows."""
         values = meta.get(FOLDER)
         try:
             return None if values is None else cls.model_validate(values)
@@ -66,13 +46,7 @@ class ShardFiles(BaseModel):
         return folder / FOLDER / name
 
     def save_rows(self, folder: Path, rank: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write the rows of a process.
-
-        Raises
-        ------
-        OSError
-            As of :func:`kgfast.training.checkpoint.save`.
-        """
+        """Write the rows of a process."""
         path = self.path(folder, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         save(path, tensors, {"rank": rank, **self.model_dump()})
@@ -80,16 +54,7 @@ class ShardFiles(BaseModel):
     def read_rows(
         self, folder: Path, first: int = 0, step: int = 1, room: Room | None = None
     ) -> dict[str, Tensor]:
-        """Read rows ``first, first + step, ...`` of the tensors, whoever held them when saved.
-
-        Files are read a block at a time: no more is held than what is returned, and a block.
-        ``room`` makes the float32 tensors.
-
-        Raises
-        ------
-        ValueError
-            If a file is missing, damaged, or another's; names it.
-        """
+        """Read rows ``first, first + step, ...`` of the tensors from all files, block by block."""
         tensors: dict[str, Tensor] = {}
         count = len(range(first, self.total, step))
         for rank in range(self.size):
@@ -114,7 +79,7 @@ class ShardFiles(BaseModel):
 
 
 def names_of_rows(tensors: Iterable[str]) -> list[str]:
-    """Return which of the tensors of a state have a row for each entity.
+    """Return the names of the tensors of a state that have a row for each entity.
 
     Examples
     --------
@@ -134,9 +99,9 @@ def names_of_rows(tensors: Iterable[str]) -> list[str]:
 
 
 def drop_unused(folder: Path, heads: Iterable[Path], before: int) -> None:
-    """Delete files of rows before a step that no head names any more.
+    """Delete files of rows of steps before ``before`` that no head names.
 
-    Those of the step itself, or later ones, other processes may be writing for the next head.
+    Later files stay: other processes may be writing them for the next head.
     """
     if not (folder / FOLDER).is_dir():
         return
@@ -145,7 +110,7 @@ def drop_unused(folder: Path, heads: Iterable[Path], before: int) -> None:
         try:
             shards = ShardFiles.of(load_meta(head))
         except (OSError, ValueError):
-            return  # nobody knows what it needs
+            return  # it may name any file
         if shards is not None:
             kept |= {shards.path(folder, rank) for rank in range(shards.size)}
     for path in (folder / FOLDER).glob("*.safetensors"):

@@ -1,12 +1,11 @@
-"""Batches and negatives: what a step sees, from its number alone.
+"""Batches and negatives of a step, drawn from its number alone.
 
-Everything random comes from generators seeded with the run's seed and the step, so a sampler has no
-state: a resumed run sees exactly what the uninterrupted one would have. All of it is vectorised on
-the training device; no Python loop runs over triples.
+Generators are seeded with the seed of the run and the number of the step, so samplers have no state
+and a resumed run draws what the uninterrupted one would have. No Python loop runs over triples.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from kgfast.models.base import SIDES, Side
 from kgfast.rng import Stream, mix
 
 _STREAM_OF = {"head": Stream.HEAD_BATCHES, "tail": Stream.TAIL_BATCHES}
-_ROUNDS = 8  # of replacing known answers; a negative that is known after them is masked
+_ROUNDS = 8  # of replacing known answers; negatives that are known after them are masked
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,15 @@ class Batch:
     Attributes
     ----------
     number : int
-        Of the batch in the run, from 0.
+        Number of the batch in the run, from 0.
     side : {"head", "tail"}
-        What is predicted.
+        The side that is predicted.
     anchors, relations : Tensor
         int64 ``[B]``.
     targets : Tensor, optional
-        int64 ``[B]``; None for KvsAll, whose queries have many.
+        int64 ``[B]``; None for KvsAll, whose queries have several targets.
     weights : Tensor, optional
-        float32 ``[B]``, subsampling weights.
+        Subsampling weights, float32 ``[B]``.
     """
 
     number: int
@@ -46,45 +45,27 @@ class Batch:
 
     @property
     def heads(self) -> Tensor:
-        """int64 ``[B]``, of triples."""
+        """Heads of the triples, int64 ``[B]``."""
         heads = self.anchors if self.side == "tail" else self.targets
         assert heads is not None
         return heads
 
     @property
     def tails(self) -> Tensor:
-        """int64 ``[B]``, of triples."""
+        """Tails of the triples, int64 ``[B]``."""
         tails = self.targets if self.side == "tail" else self.anchors
         assert tails is not None
         return tails
 
     @property
     def triples(self) -> Tensor:
-        """int64 ``[B, 3]``."""
+        """Triples, int64 ``[B, 3]``."""
         return torch.stack([self.heads, self.relations, self.tails], 1)
-
-    def renamed(self, anchors: Tensor, targets: Tensor) -> "Batch":
-        """The same batch with other ids."""
-        return replace(self, anchors=anchors, targets=targets)
 
 
 def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
-    """Triples, and each as the answer to a tail query: ``(t, r + R, h)``.
+    """Append the inverse ``(t, r + num_relations, h)`` of each triple.
 
-    Parameters
-    ----------
-    hrt : Tensor
-        int64 ``[T, 3]``.
-    num_relations : int
-        ``R``, without inverses.
-
-    Returns
-    -------
-    Tensor
-        int64 ``[2T, 3]``.
-
-    Examples
-    --------
     >>> with_inverses(torch.tensor([[4, 1, 7]]), num_relations=2).tolist()
     [[4, 1, 7], [7, 3, 4]]
     """
@@ -93,54 +74,40 @@ def with_inverses(hrt: Tensor, num_relations: int) -> Tensor:
 
 
 def asked_of(hrt: Tensor, num_relations: int, has_inverses: bool) -> tuple[Tensor, Sequence[Side]]:
-    """What steps ask of training triples: both sides, or tails of relations and of their inverses.
+    """Return the triples and sides that steps query: both sides, or the tails with inverses.
 
     Parameters
     ----------
     hrt : Tensor
-        int64 ``[T, 3]``.
+        Training triples, int64 ``[T, 3]``.
     num_relations : int
-        Without inverses.
+        Number of relations without inverses.
     has_inverses : bool
-        Whether the model knows them (:attr:`kgfast.Model.has_inverses`). Queries of both sides then
-        share a batch, and its statistics.
+        Whether the model has inverse relations (:attr:`kgfast.Model.has_inverses`). Queries of both
+        sides then share a batch, and its statistics.
 
     Returns
     -------
     hrt : Tensor
-        int64 ``[T, 3]``, or ``[2T, 3]``.
+        int64 ``[T, 3]``, or ``[2T, 3]`` with inverses.
     sides : sequence of side
     """
     return (with_inverses(hrt, num_relations), ("tail",)) if has_inverses else (hrt, SIDES)
 
 
 class Batches:
-    """Batches of each side, each epoch of a side in an order of its own.
+    """Batches of each side, in an order that each epoch of a side draws anew.
 
-    An epoch has every batch of either side once, those of each spread evenly over it: tail and head
-    alternate, unless one has more (KvsAll). The last, smaller batch is used.
-
-    Parameters
-    ----------
-    rows : mapping of side to Tensor
-        int64 ``[T, 3]`` (anchor, relation, target), or ``[P, 2]`` without targets; of both sides,
-        or of tail alone.
-    batch_size, seed : int
-    weights : Tensor, optional
-        ``[T]``: of each row; both sides have the same order of rows.
-
-    Raises
-    ------
-    ValueError
-        If a side has no rows.
+    An epoch has every batch of either side once, spread evenly: tail and head alternate, unless one
+    side has more batches (KvsAll). The last batch may be smaller.
     """
 
     def __init__(
         self,
-        rows: Mapping[Side, Tensor],
+        rows: Mapping[Side, Tensor],  # [T, 3] anchor, relation, target, or [P, 2] without targets
         batch_size: int,
         seed: int,
-        weights: Tensor | None = None,
+        weights: Tensor | None = None,  # [T], for the rows of either side
     ) -> None:
         if not all(len(part) for part in rows.values()):
             raise ValueError("there are no training triples")
@@ -158,7 +125,7 @@ class Batches:
         weights: Tensor | None = None,
         sides: Sequence[Side] = SIDES,
     ) -> "Batches":
-        """Every triple ``[T, 3]`` on each side."""
+        """Make batches of every triple on each side."""
         rows: dict[Side, Tensor] = {"tail": hrt, "head": hrt.flip(1)}
         return cls({side: rows[side] for side in sides}, batch_size, seed, weights)
 
@@ -166,22 +133,22 @@ class Batches:
     def of_queries(
         cls, hrt: Tensor, batch_size: int, seed: int, sides: Sequence[Side] = SIDES
     ) -> "Batches":
-        """Every distinct (h, r), for tail, and every distinct (r, t), for head."""
+        """Make batches of every distinct (h, r) for tail, and every distinct (r, t) for head."""
         pairs: dict[Side, list[int]] = {"tail": [0, 1], "head": [2, 1]}
         rows = {side: hrt[:, pairs[side]].unique(dim=0) for side in sides}
         return cls(rows, batch_size, seed)
 
     @property
     def per_epoch(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches of an epoch."""
         return self._count("tail") + self._count("head")
 
     def epoch(self, number: int) -> int:
-        """The epoch of a batch."""
+        """Return the epoch of a batch."""
         return number // self.per_epoch
 
     def batch(self, number: int) -> Batch:
-        """A batch of the run, from 0; any, in any order."""
+        """Return a batch of the run by its number, from 0."""
         side, ids = self.rows_of(number)
         columns = self._rows[side].index_select(0, ids).t().contiguous()
         return Batch(
@@ -194,13 +161,13 @@ class Batches:
         )
 
     def rows_of(self, number: int) -> tuple[Side, Tensor]:
-        """The side of a batch, and which of its rows it has, int64 ``[B]``."""
+        """Return the side of a batch, and the places of its rows among all, int64 ``[B]``."""
         epoch, side, index = self._place(number)
         start = index * self._batch_size
         return side, self._order(side, epoch)[start : start + self._batch_size]
 
     def _place(self, number: int) -> tuple[int, Side, int]:
-        """Epoch, side, and position among the batches of the side."""
+        """Return epoch, side, and position among the batches of the side."""
         total = self.per_epoch
         epoch, within = divmod(number, total)
         heads, heads_after = (n * self._count("head") // total for n in (within, within + 1))
@@ -229,15 +196,14 @@ class Negatives:
     Parameters
     ----------
     num_entities, size, seed : int
-        ``size`` entities for each row, or for the pool that a batch shares.
+        ``size`` entities are drawn for each query, or for the pool that a batch shares.
     shared : bool
-        One pool ``[K]`` a batch, or a row ``[B, K]`` for each query.
+        Draw one pool ``[K]`` for a batch, or a row ``[B, K]`` for each query.
     known : KnownTriples, optional
-        True answers that are no negatives (those of the training triples: others must not be
-        known here). In rows they are drawn again, at most eight times; what is left of them, and
-        all of them in a pool, is masked.
+        Training triples, whose answers are no negatives. In rows they are drawn again, at most
+        eight times; remaining ones, and all of them in a pool, are masked.
     device
-        Of the results.
+        The device of the results.
     """
 
     def __init__(
@@ -256,14 +222,14 @@ class Negatives:
         self._generator = torch.Generator(device)
 
     def draw(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """The negatives of a batch.
+        """Draw the negatives of a batch.
 
         Returns
         -------
         ids : Tensor
             int64 ``[K]`` for a shared pool, else ``[B, K]``.
         mask : Tensor or None
-            bool ``[B, K]``, False where the entity is a true answer; None if all count.
+            bool ``[B, K]``, False where the entity is a true answer; None if all are True.
         """
         self._generator.manual_seed(mix(self._seed, batch.number, Stream.NEGATIVES))
         if self.shared:
@@ -282,7 +248,7 @@ class Negatives:
         )
 
     def _pool_mask(self, pool: Tensor, batch: Batch) -> Tensor | None:
-        """Which entities of a pool are no answers of which query."""
+        """Return False where an entity of the pool is an answer of a query."""
         if self._known is None:
             return None
         indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
@@ -295,7 +261,7 @@ class Negatives:
         return mask.index_select(1, place)
 
     def _replaced(self, ids: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Rows whose known answers were drawn again."""
+        """Draw known answers again; return the rows and a mask of those that remain known."""
         if self._known is None:
             return ids, None
         indptr, answers = self._known.exclude(batch.anchors, batch.relations, batch.side)
@@ -317,7 +283,7 @@ class Negatives:
 
 
 def _is_in(ascending: Tensor, values: Tensor) -> Tensor:
-    """Whether each value occurs among ascending keys."""
+    """Return whether each value occurs among ascending keys."""
     if not len(ascending):
         return torch.zeros_like(values, dtype=torch.bool)
     at = torch.searchsorted(ascending, values).clamp_(max=len(ascending) - 1)

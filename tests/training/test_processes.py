@@ -12,11 +12,11 @@ from kgfast.kernels.operands import Need
 from kgfast.kernels.scores import get_score
 from kgfast.models.fresh import Fresh
 from kgfast.training import RunFolder
-from kgfast.training.parallel.shared import are_summed_alone
+from kgfast.training.processes.shared import are_summed_alone
 from support import flat
 from support.gloo import run_together, values
 from support.problems import SCORES
-from support.small_runs import trainer_of
+from support.small_runs import assert_same_tensors, crashing, trainer_of
 from support.trained_together import (
     CASES,
     REPLICATED,
@@ -25,7 +25,6 @@ from support.trained_together import (
     all_ways,
     both_ways,
     config_of,
-    crashing,
     ended_by_time,
     fit_together,
     fitted,
@@ -109,8 +108,7 @@ def test_two_processes_train_as_one_and_save_for_any_number(tmp_path):
     for replicated, sharded in found:
         assert replicated["result"].test == pytest.approx(one["result"].test, rel=1e-3)
         assert sharded["result"].test == found[0][1]["result"].test
-        for key, table in found[0][0]["tables"].items():
-            assert torch.equal(replicated["tables"][key], table)  # bit for bit the same
+        assert_same_tensors(replicated["tables"], found[0][0]["tables"])
     state = tensors_of(tmp_path / "sharded")
     for rank in range(2):
         own = found[rank][1]["tables"]["entity"]
@@ -209,7 +207,7 @@ def test_a_run_goes_on_in_another_number_of_processes(name, tmp_path):
 def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
     """States of shards as any number of processes writes them, without the processes."""
     from kgfast.training.checkpoint import save
-    from kgfast.training.shard_files import ShardFiles
+    from kgfast.training.checkpoint.shard_files import ShardFiles
 
     table = torch.arange(14.0).reshape(7, 2)
     shards = ShardFiles(kind="state", step=5, size=3, total=7, names=["model.entity"])
@@ -240,11 +238,11 @@ def test_rows_that_are_missing_or_damaged_are_named(tmp_path):
 def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkeypatch):
     """Bit for bit, over a crash; the files are of no name, and everything of that size is there."""
     from kgfast.tables.mapped import MappedRoom
-    from kgfast.training import checkpoint
+    from kgfast.training.checkpoint import format as files
 
     sections = {"optim": {"name": optim, "lr": 0.02}, "train": {"steps": 12, "save_every": 5}}
     trainer_of(tmp_path / "memory", **sections).fit()
-    monkeypatch.setattr(checkpoint, "_NUMBERS", 100)
+    monkeypatch.setattr(files, "_NUMBERS", 100)
     made, make = [], MappedRoom.__call__
 
     def noted(self, shape):
@@ -259,9 +257,7 @@ def test_tables_in_mapped_files_train_as_those_in_memory(optim, tmp_path, monkey
     assert made == [(300, 32)] * tables
     trainer_of(tmp_path / "files", **sections).fit(resume=True)
     assert made.count((300, 32)) == 3 * tables + 1  # of a state that was read, and of the best
-    expected, found = (tensors_of(tmp_path / it) for it in ("memory", "files"))
-    for name, tensor in expected.items():
-        assert torch.equal(found[name], tensor), name
+    assert_same_tensors(*(tensors_of(tmp_path / it) for it in ("files", "memory")))
     assert list((tmp_path / "tables").iterdir()) == []
 
 
