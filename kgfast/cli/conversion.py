@@ -1,4 +1,4 @@
-"""``kgfast convert``: what other libraries trained, as a folder of tables."""
+"""``kgfast convert``: models of other libraries, as a folder of tables."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,7 @@ from kgfast.cli.common import Debug, app, errors_in_a_line, say
 
 
 class Format(StrEnum):
-    """Whose model it is."""
+    """The library that trained the model."""
 
     official = "official"
     dglke = "dglke"

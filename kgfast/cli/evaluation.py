@@ -34,7 +34,7 @@ class Split(StrEnum):
 
 
 class Sides(StrEnum):
-    """What is predicted."""
+    """The sides to predict."""
 
     head = "head"
     relation = "relation"
@@ -99,7 +99,7 @@ def _which(run: Path, checkpoint: Which, loaded: Any) -> str:
 def _of_tables(
     folder: Path, data: Path | None, split: Split, sides: Any, given: dict[str, Any]
 ) -> Any:
-    """The ranks of a folder of tables, whose rows have the names of the data."""
+    """Rank with a folder of tables, whose rows have the names of the data."""
     from kgfast.eval.ranking import rank
     from kgfast.graph import KnownTriples
 

@@ -1,4 +1,4 @@
-"""``kgfast plan``: what a ranking would take."""
+"""``kgfast plan``: predicted needs of a ranking."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from kgfast.cli.evaluation import Sides
 
 
 class Device(StrEnum):
-    """Where it would run: here, or on a GPU whose rates are predicted."""
+    """The device to plan for: this machine, or a GPU with predicted rates."""
 
     cpu = "cpu"
     a100 = "a100"
@@ -23,7 +23,7 @@ class Device(StrEnum):
 
 
 class Kind(StrEnum):
-    """The models of other scores."""
+    """Models with different scores."""
 
     rotate = "rotate"
     transe = "transe"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Dtype(StrEnum):
-    """Of the table."""
+    """Dtypes of a table."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -42,7 +42,7 @@ class Dtype(StrEnum):
 
 
 class PlanFormat(StrEnum):
-    """How it is printed."""
+    """Formats of the output."""
 
     text = "text"
     json = "json"
@@ -139,7 +139,7 @@ def plan(
 
 
 def _calibrate(folder: Path | None) -> None:
-    """Measure this machine, and say how long that took."""
+    """Measure this machine, and print how long that took."""
     from kgfast.extras.planning.calibration import calibrate
     from kgfast.extras.planning.rates import save_rates
 
@@ -150,8 +150,8 @@ def _calibrate(folder: Path | None) -> None:
 
 
 def _rates_of_this_machine() -> Any:
-    """Return the rates that were measured, or the default ones where these cannot be read."""
-    from kgfast.extras.planning.defaults import default_rates
+    """Return the measured rates, or the default ones where these cannot be read."""
+    from kgfast.extras.planning.devices import default_rates
     from kgfast.extras.planning.rates import load_rates
 
     try:
@@ -164,7 +164,7 @@ def _rates_of_this_machine() -> Any:
 
 
 def _sides(side: list[Sides] | None) -> set[Sides]:
-    """Those that are ranked: relations are few."""
+    """Return the sides to rank; relations are few and need no plan."""
     found = set(side or (Sides.head, Sides.tail))
     if Sides.relation in found:
         raise ValueError("--side relation: relations are few, and need no plan; give head or tail")
@@ -172,7 +172,7 @@ def _sides(side: list[Sides] | None) -> set[Sides]:
 
 
 def _print(found: Any, work: Any) -> None:
-    """A line for each fact."""
+    """Print a line for each fact."""
     each = " of each worker" if work.workers > 1 else ""
     passes = f"{found.passes} passes" if found.passes > 1 else "one pass"
     how = f"read from its file in blocks, {passes}" if found.streamed else "held in memory"
