@@ -147,7 +147,7 @@ def errors_in_a_line(debug: bool) -> Iterator[None]:
         try:
             yield
         except _EXPECTED as error:
-            if debug or isinstance(error, NotImplementedError):  # that one is a bug of ours
+            if debug or isinstance(error, NotImplementedError):  # a bug of kgfast
                 raise
             say(f"error: {_said_by(error)}", err=True)
             raise typer.Exit(2) from None
@@ -232,6 +232,15 @@ def load(run: Path, checkpoint: Which, data: Path | Literal[False] | None, set: 
     from kgfast.training import load_run
 
     return load_run(run, data, checkpoint=checkpoint.value, device=None, overrides=set)
+
+
+def load_any(
+    folder: Path, checkpoint: Which, data: Path | None, set: Set, *, as_table: bool = False
+) -> Any:
+    """Load a run, or a folder of tables."""
+    if holds_tables(folder):
+        return load_folder(folder, data, as_table=as_table)
+    return load(folder, checkpoint, data, set)
 
 
 class Chosen(NamedTuple):

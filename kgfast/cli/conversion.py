@@ -8,14 +8,7 @@ import typer
 
 from kgfast.cli.common import Debug, app, errors_in_a_line, say
 
-
-class Format(StrEnum):
-    """The library that trained the model."""
-
-    official = "official"
-    dglke = "dglke"
-    libkge = "libkge"
-    pykeen = "pykeen"
+Format = StrEnum("Format", "official dglke libkge pykeen")
 
 
 @app.command()

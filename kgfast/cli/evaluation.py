@@ -33,12 +33,7 @@ class Split(StrEnum):
     valid = "valid"
 
 
-class Sides(StrEnum):
-    """The sides to predict."""
-
-    head = "head"
-    relation = "relation"
-    tail = "tail"
+Sides = StrEnum("Sides", "head relation tail")
 
 
 @app.command()

@@ -11,15 +11,7 @@ import typer
 from kgfast.cli.common import Debug, app, errors_in_a_line, say
 from kgfast.cli.evaluation import Sides
 
-
-class Device(StrEnum):
-    """The device to plan for: this machine, or a GPU with predicted rates."""
-
-    cpu = "cpu"
-    a100 = "a100"
-    h100 = "h100"
-    h200 = "h200"
-    b200 = "b200"
+Device = StrEnum("Device", "cpu a100 h100 h200 b200")
 
 
 class Kind(StrEnum):
@@ -32,20 +24,8 @@ class Kind(StrEnum):
     complex = "complex"
 
 
-class Dtype(StrEnum):
-    """Dtypes of a table."""
-
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-    float32 = "float32"
-    float64 = "float64"
-
-
-class PlanFormat(StrEnum):
-    """Formats of the output."""
-
-    text = "text"
-    json = "json"
+Dtype = StrEnum("Dtype", "float16 bfloat16 float32 float64")
+PlanFormat = StrEnum("PlanFormat", "text json")
 
 
 @app.command()

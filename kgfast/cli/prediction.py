@@ -24,10 +24,8 @@ from kgfast.cli.common import (
     check_limits,
     check_out,
     errors_in_a_line,
-    holds_tables,
     json_line,
-    load,
-    load_folder,
+    load_any,
     print_table,
     say,
     say_that_no_data_were_found,
@@ -97,14 +95,11 @@ def predict(
         elif exclude or exclude_anchor:
             raise ValueError("--exclude and --exclude-anchor go with queries, not with --all")
         limits = {"max_memory": max_memory, "partial": partial}
-        if holds_tables(run):
-            in_blocks = any(value is not None for value in limits.values())
-            loaded: Any = load_folder(run, data, as_table=in_blocks)
-        else:
-            check_limits(run, limits)
-            loaded = load(run, checkpoint, data, set)
+        check_limits(run, limits)
+        in_blocks = any(value is not None for value in limits.values())
+        loaded = load_any(run, checkpoint, data, set, as_table=in_blocks)
         entities, relations = loaded.vocabulary or (None, None)
-        given = {
+        given: dict[str, Any] = {
             "heads": _ids("--head", head, entities) if head else None,
             "relations": _ids("--relation", relation, relations) if relation else None,
             "tails": _ids("--tail", tail, entities) if tail else None,

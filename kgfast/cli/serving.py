@@ -16,9 +16,7 @@ from kgfast.cli.common import (
     Which,
     app,
     errors_in_a_line,
-    holds_tables,
-    load,
-    load_folder,
+    load_any,
     say,
     say_that_no_data_were_found,
 )
@@ -95,10 +93,7 @@ def _engine(run: Path, checkpoint: Which, data: Path | None, set: Set, dim: int 
     from kgfast.extras.serve.engine import Engine
     from kgfast.models.base import operator_width
 
-    if holds_tables(run):
-        loaded: Any = load_folder(run, data, as_table=False)
-    else:
-        loaded = load(run, checkpoint, data, set)
+    loaded = load_any(run, checkpoint, data, set)
     model, dataset, names = loaded.model, loaded.dataset, loaded.vocabulary or (None, None)
     check_names(tuple(names), model)
     if dim is not None:

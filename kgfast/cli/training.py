@@ -25,14 +25,7 @@ from kgfast.cli.common import (
 )
 from kgfast.text import escaped
 
-
-class Target(StrEnum):
-    """The formats of an export."""
-
-    npy = "npy"
-    safetensors = "safetensors"
-    official = "official"
-    pykeen = "pykeen"
+Target = StrEnum("Target", "npy safetensors official pykeen")
 
 
 @app.command()

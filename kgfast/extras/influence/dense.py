@@ -45,10 +45,10 @@ class _Slopes:
 
     passes: Passes
     operands: Operands
-    rows: Tensor  # of the positives, by rising entity
+    rows: Tensor  # query of each positive, in ascending order of ids
     ids: Tensor
-    labels: tuple[float, float]  # positives have the sum, all others the second
-    logsumexp: Tensor | None  # of softmax
+    labels: tuple[float, float]  # a positive has the sum, any other entity the second
+    logsumexp: Tensor | None  # None: binary cross entropy
 
     @property
     def label(self) -> float:

@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 from kgfast.extras.influence.examples import ExampleQueries
 from kgfast.models import MED, RSCF, Model, Reciprocal, Side
 
-_EXAMPLES = 256  # of which an encoder holds activations at once
+_EXAMPLES = 256  # queries of an encoder pass
 _TABLES = ("entity", "relation", "bias")
 
 

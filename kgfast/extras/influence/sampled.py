@@ -27,8 +27,8 @@ from kgfast.text import shown
 from kgfast.training import Batch, Negatives, NegativeSampling, asked_of
 from kgfast.training.config import LossConfig
 
-_NUMBERS = 1 << 21  # of gradients of rows held at once
-_SCORES = 1 << 20  # held at once
+_NUMBERS = 1 << 21  # numbers in gradients of rows that are in memory at once
+_SCORES = 1 << 20  # scores that are in memory at once
 
 
 class DrawnNegatives(NamedTuple):

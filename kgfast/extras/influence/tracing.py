@@ -35,8 +35,8 @@ from kgfast.text import shown
 from kgfast.training import checkpoint as files
 from kgfast.training.config import LossConfig
 
-_EXAMPLES = 1 << 14  # of a chunk at most
-_CELLS = 1 << 20  # influences of a chunk
+_EXAMPLES = 1 << 14  # training examples of a chunk, at most
+_CELLS = 1 << 20  # influences of a chunk, at most
 
 _KINDS = ("proponents", "opponents")
 

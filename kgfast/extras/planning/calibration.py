@@ -27,10 +27,10 @@ from kgfast.tables import open as open_table
 
 CONSUMERS = ("rank", "topk")
 SCORES = tuple(dict.fromkeys(score for score, _ in MODELS.values()))
-_BLOCK_BYTES = 32 << 20  # of rows: what is read at once of a table in a file
+_BLOCK_BYTES = 32 << 20  # bytes of a block of a table in a file
 _DIMS, _QUERIES = (64, 256), (32, 256)
 _TOP = 10
-_COLUMNS = 128  # of the file, float16
+_COLUMNS = 128  # columns of the float16 file
 _FILE_BYTES = 1 << 29
 Case = tuple[str, str, str]  # consumer, score, dtype
 Clock = Callable[[], float]

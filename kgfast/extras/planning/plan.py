@@ -196,7 +196,7 @@ def _network(work: Work, network: float, batches: int) -> tuple[int, float]:
         return 0, 0.0
     wide = 8 if work.dtype == "float64" else 4
     summed = work.asked * (wide * work.columns + _SENT_BYTES)
-    sent = 2 * summed * (work.workers - 1) // work.workers  # of a sum over all processes
+    sent = 2 * summed * (work.workers - 1) // work.workers  # a sum over all processes
     return sent, sent / network + batches * _MEETINGS * work.workers * MEETING_SECONDS
 
 

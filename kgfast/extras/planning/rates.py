@@ -12,7 +12,7 @@ from typing import Any
 from kgfast.extras.planning.work import Work
 from kgfast.whole_files import write_whole
 
-FOLDER_VARIABLE = "KGFAST_DATA"  # as of downloaded data: the cache of kgfast
+FOLDER_VARIABLE = "KGFAST_DATA"  # names the cache of kgfast, with downloaded data
 _FORMAT = 1
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from kgfast.eval import Ranks, topk
 from kgfast.graph import KnownTriples, Vocabulary
 
-_ANSWERS = 3  # what is shown of what a model says instead
+_ANSWERS = 3  # answers shown that the model prefers
 
 
 @dataclass(frozen=True)

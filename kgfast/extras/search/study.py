@@ -15,7 +15,7 @@ from kgfast.text import reading
 
 _NAME = "kgfast"
 _DAMAGED = "damaged: not the journal of a search"
-_REDRAWS = 100  # of values that a trial had, before all are taken to have been tried
+_REDRAWS = 100  # draws of values that a trial had, before the search ends
 _VALUES, _OUTCOME, _SECONDS, _MESSAGE = "values", "outcome", "seconds", "message"
 
 

@@ -184,7 +184,7 @@ class _Connection:
 
     def _head(self, message: Message) -> h11.Response:
         """Return the head of an answer, which tells whether the connection will be closed."""
-        with suppress(h11.RemoteProtocolError):  # what has come of a body that nobody wants
+        with suppress(h11.RemoteProtocolError):  # skip the received part of an unread body
             while self._http.their_state is h11.SEND_BODY:
                 if not isinstance(self._http.next_event(), h11.Data):
                     break

@@ -42,7 +42,7 @@ async def _until_told(app: Any, limits: Limits, listener: socket.socket) -> None
 
     def told(*_: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _leave)  # who says so twice does not want to wait
+            signal.signal(number, _leave)  # a second signal ends at once
         loop.call_soon_threadsafe(stop.set)
 
     for number in (signal.SIGTERM, signal.SIGINT):
